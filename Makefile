@@ -1,0 +1,54 @@
+# make run    set up .venv on first use, climb the shipped ladder on this machine, say where the report is
+# make test   set up, run every test
+# make lint   formatting, linting, types
+# make help   this text
+#
+# TORCH_INDEX=https://download.pytorch.org/whl/cpu   take the CPU-only torch wheels (0.8 GB) instead of PyPI's CUDA ones (5 GB)
+# PYTHON=python3.12                                  take another Python, 3.11 or newer
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: run test lint help
+.DELETE_ON_ERROR:
+
+run: $(VENV)/.run-ready
+	@$(BIN)/snakemake --profile profiles/local
+
+test: $(VENV)/.test-ready
+	$(BIN)/pytest
+
+lint: $(VENV)/.test-ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/snakefmt --check Snakefile workflow/rules
+	$(BIN)/mypy
+	$(BIN)/snakemake --lint
+
+help:
+	@sed -n 's/^# \{0,1\}//;1,/^$$/p' Makefile
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "$(PYTHON) is missing: install Python 3.11 or newer (Debian and Ubuntu: apt-get install python3 python3-venv)," >&2; \
+	  echo "or name another one: make run PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "$$($(PYTHON) --version) is too old: the workflow needs Python 3.11 or newer; name one: make run PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) lacks venv: install it (Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	@echo "Setting up $(VENV), once. torch is the bulk of it: 5 GB from PyPI, a few minutes;"
+	@echo "for the CPU-only wheels (0.8 GB): make $(MAKECMDGOALS) TORCH_INDEX=https://download.pytorch.org/whl/cpu"
+	@$(PYTHON) -m venv $(VENV)
+
+# torch comes first and from its own index, so that nothing else pulls in the CUDA wheels.
+$(VENV)/.run-ready: requirements.txt | $(BIN)/python
+	@test -z "$(TORCH_INDEX)" || $(PIP) install --quiet --index-url "$(TORCH_INDEX)" torch torchvision
+	@$(PIP) install --quiet -r requirements.txt
+	@touch $@
+
+$(VENV)/.test-ready: requirements-dev.txt $(VENV)/.run-ready
+	@$(PIP) install --quiet -r requirements-dev.txt
+	@touch $@

@@ -1,0 +1,27 @@
+"""ddp-ladder: climb a PyTorch DDP training from one GPU to many nodes, one proven stage at a time.
+
+    snakemake --cores all          climb all stages on this machine, write the report
+    snakemake stage2 --dry-run     what would stage 2 do?
+
+Settings are read from config/config.yaml (the experiment; another one: --configfile FILE) and config/cluster.yaml
+(the site; another one: --config cluster=FILE).
+"""
+
+from snakemake.utils import min_version
+
+min_version("9.0")
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/plan.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/measure.smk"
+include: "workflow/rules/gate.smk"
+include: "workflow/rules/report.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        lambda wildcards: climb(),
+        f"{ladder.results}/report/index.html",

@@ -1,0 +1,281 @@
+"""Valid specs and records for tests, made from a few figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ddp_ladder.files import sha256
+from ddp_ladder.plan import Plan, RunSpec, ScaleJob, batches
+from ddp_ladder.record import Check, Failure, Job, Rank, Record, Throughput, Timing, World
+from ddp_ladder.settings import Scale
+
+BATCH_PER_GPU = 64
+FINGERPRINT: Mapping[str, Any] = {
+    "script_sha256": sha256(b"train"),
+    "args": [],
+    "parameter_dtype": "float32",
+    "autocast_dtype": None,
+    "optimizer": "SGD",
+    "num_workers": 0,
+    "torch": "2.13.0",
+    "cuda": None,
+    "nccl": None,
+    "python": "3.11.7",
+    "gpu": None,
+    "cpu_model": "AMD EPYC 7763 64-Core Processor",
+    "cpus": 2,
+    "threads": 1,
+}
+CUDA_FINGERPRINT: Mapping[str, Any] = {
+    **FINGERPRINT,
+    "autocast_dtype": "bfloat16",
+    "num_workers": 8,
+    "cuda": "13.0",
+    "nccl": "2.27.3",
+    "gpu": "NVIDIA A100-SXM4-64GB",
+    "threads": 8,
+    "cpus": 32,
+}
+
+
+def make_spec(
+    scale: str = "1x1",
+    *,
+    stage: str | None = None,
+    variant: str = "default",
+    mode: str = "weak",
+    repeat: int = 1,
+    device: str = "cpu",
+    **changes: Any,
+) -> RunSpec:
+    """A resolved run; ``changes`` are fields of RunSpec."""
+    shape = Scale.parse(scale)
+    batch, global_batch = batches(BATCH_PER_GPU, mode, shape.world_size)
+    spec = RunSpec(
+        stage=stage or stage_of(shape),
+        variant=variant,
+        mode=mode,
+        nodes=shape.nodes,
+        gpus_per_node=shape.gpus_per_node,
+        repeat=repeat,
+        batch_per_gpu=batch,
+        global_batch=global_batch,
+        lr=None,
+        seed=repeat - 1,
+        script="workflow/workloads/mnist.py",
+        args=("--batch-size", str(batch)),
+        args_template=("--batch-size", "{batch_per_gpu}"),
+        env={},
+        python=None,
+        launcher="torchrun",
+        device=device,
+        backend="nccl" if device == "cuda" else "gloo",
+        backend_wanted="auto",
+        interface="auto",
+        cpus_per_node=2,
+        threads_per_rank=1,
+        warmup_steps=10,
+        min_steps=30,
+        max_steps=None,
+        max_seconds=None,
+    )
+    return replace(spec, **changes)
+
+
+def stage_of(scale: Scale) -> str:
+    if scale.nodes > 1:
+        return "stage3"
+    return "stage2" if scale.gpus_per_node > 1 else "stage1"
+
+
+def make_specs(
+    scales: Sequence[str],
+    *,
+    repeats: int = 3,
+    variants: Sequence[str] = ("default",),
+    modes: Sequence[str] = ("weak",),
+    **changes: Any,
+) -> tuple[RunSpec, ...]:
+    """Runs in the order of a plan: scale, repeat, mode, variant."""
+    return tuple(
+        make_spec(scale, variant=variant, mode=mode, repeat=repeat, **changes)
+        for scale in scales
+        for repeat in range(1, repeats + 1)
+        for mode in modes
+        for variant in variants
+    )
+
+
+def make_plan_of(specs: Sequence[RunSpec], site: str = "local") -> Plan:
+    """A plan that holds exactly ``specs``."""
+    scales = dict.fromkeys(spec.scale for spec in specs)
+    jobs = []
+    for scale in scales:
+        runs = tuple(spec for spec in specs if spec.scale == scale)
+        jobs.append(ScaleJob(runs[0].stage, scale, 20, runs))
+    return Plan(site, "results", tuple(jobs))
+
+
+def make_record(
+    spec: RunSpec,
+    samples_per_s: float = 1000.0,
+    *,
+    spread: float = 0.01,
+    blocks: int = 12,
+    data_wait_fraction: float = 0.02,
+    exposed_comm_fraction: float | None = None,
+    straggler_fraction: float = 0.01,
+    startup_s: float | None = 4.2,
+    hosts: Sequence[str] | None = None,
+    fingerprint: Mapping[str, Any] | None = None,
+) -> Record:
+    """A good record whose blocks lie evenly within +-``spread`` of ``samples_per_s``.
+
+    fingerprint: fields that replace the usual ones.
+    """
+    rates = samples_per_s * np.linspace(1 - spread, 1 + spread, blocks)
+    step_times = spec.global_batch / rates
+    step = spec.global_batch / samples_per_s
+    hosts = hosts or [f"node{k}" for k in range(spec.nodes)]
+    base = CUDA_FINGERPRINT if spec.device == "cuda" else FINGERPRINT
+    seen = {**base, "args": list(spec.args), "batch_per_gpu": spec.batch_per_gpu}
+    return Record(
+        status="ok",
+        spec=spec,
+        spec_hash=spec.hash,
+        job=Job(f"local-{spec.scale}", 1),
+        world=World(spec.world_size, spec.backend, tuple(hosts)),
+        ranks=tuple(make_rank(spec, k, step, hosts) for k in range(spec.world_size)),
+        throughput=Throughput(
+            samples_per_s=samples_per_s,
+            samples_per_s_low=samples_per_s * (1 - spread),
+            samples_per_s_high=samples_per_s * (1 + spread),
+            samples_per_s_total=samples_per_s,
+            blocks_samples_per_s=tuple(rates.tolist()),
+        ),
+        timing=Timing(
+            warmup_steps=spec.warmup_steps,
+            measured_steps=120,
+            step_time_s=step,
+            step_time_s_low=float(step_times.min()),
+            step_time_s_high=float(step_times.max()),
+            blocks_step_time_s=tuple(step_times.tolist()),
+            rank_step_time_s_min=step * (1 - straggler_fraction),
+            rank_step_time_s_max=step,
+            straggler_fraction=straggler_fraction,
+            data_wait_fraction=data_wait_fraction,
+            exposed_comm_fraction=exposed_comm_fraction,
+            startup_s=startup_s,
+            wall_s=130 * step + 5,
+        ),
+        fingerprint={**seen, **(fingerprint or {})},
+        checks=(Check("complete", True, "all files", "all files"),),
+        failure=None,
+    )
+
+
+def make_rank(spec: RunSpec, rank: int, step_time_s: float, hosts: Sequence[str]) -> Rank:
+    """Rank ``rank`` of a run of 130 steps."""
+    node, local = divmod(rank, spec.gpus_per_node)
+    cuda = spec.device == "cuda"
+    return Rank(
+        rank=rank,
+        local_rank=local,
+        host=hosts[node % len(hosts)],
+        pid=1000 + rank,
+        device={
+            "kind": spec.device,
+            "index": local if cuda else None,
+            "name": CUDA_FINGERPRINT["gpu"] if cuda else FINGERPRINT["cpu_model"],
+            "id": f"GPU-{rank}" if cuda else f"cpu:{1000 + rank}",
+        },
+        exit_code=0,
+        ended_by="script",
+        steps=130,
+        samples=130 * spec.batch_per_gpu,
+        padding_samples=0,
+        step_time_s=step_time_s,
+        data_wait_fraction=0.02,
+        startup_s={"spawn": 0.4, "import_torch": 2.1, "first_step": 0.3, "total": 4.2},
+        peak_memory_bytes={"host": 412_000_000, "device": 9_800_000_000 if cuda else None},
+        parameters={"count": 1_199_882, "bytes": 4_799_528, "checksum": f"sha256:{'0' * 64}"},
+        csv_sha256=sha256(spec.name.encode()),
+    )
+
+
+def make_failed_record(
+    spec: RunSpec,
+    verdict: str = "the script raised an exception",
+    why: str = "rank 1: RuntimeError: connection reset by peer",
+    next_step: str = "read train.log, mend the cause, and start snakemake again",
+    *,
+    started: bool = True,
+) -> Record:
+    """A record of a run that ended badly, or (``started=False``) that was left out."""
+    return Record(
+        status="failed",
+        spec=spec,
+        spec_hash=spec.hash,
+        job=Job(f"local-{spec.scale}", 1) if started else None,
+        world=World(None, None, ()),
+        ranks=(),
+        throughput=None,
+        timing=None,
+        fingerprint={},
+        checks=(Check("exit codes", False, "rank 1: 1", "0 on every rank and node"),),
+        failure=Failure(verdict, why, next_step),
+    )
+
+
+def records_by_name(records: Sequence[Record]) -> dict[str, Record]:
+    return {record.spec.name: record for record in records}
+
+
+def make_gate(
+    stage: str,
+    verdict: str = "open",
+    *,
+    judged: Sequence[Mapping[str, Any]] = (),
+    variants: Mapping[str, str] | None = None,
+    why: str | None = None,
+    next_step: str | None = None,
+) -> dict[str, Any]:
+    """A gate file's content."""
+    return {
+        "schema_version": 1,
+        "stage": stage,
+        "verdict": verdict,
+        "judged": list(judged),
+        "variants": variants or {"default": verdict},
+        "why": why,
+        "next": next_step,
+        "records": [],
+    }
+
+
+def make_judged(
+    scale: str,
+    check: str = "efficiency",
+    *,
+    ok: bool = True,
+    measured: str = "0.91",
+    wanted: str = "at least 0.80",
+    variant: str = "default",
+    mode: str = "weak",
+    next_step: str | None = None,
+) -> dict[str, Any]:
+    """One judgement of a gate."""
+    return {
+        "variant": variant,
+        "mode": mode,
+        "scale": scale,
+        "check": check,
+        "ok": ok,
+        "measured": measured,
+        "wanted": wanted,
+        "next": next_step,
+    }

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+from ddp_ladder.placeholders import NAMES, expand, names_in
+
+
+def test_every_name_expands() -> None:
+    for name in NAMES:
+        assert names_in(f"{{{name}}}") == {name}
+        assert expand(f"a-{{{name}}}-b", {name: 3}) == "a-3-b"
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("", ""),
+        ("plain", "plain"),
+        ("{lr}{lr}", "0.10.1"),
+        ("{{lr}}", "{lr}"),
+        ("{{{lr}}}", "{0.1}"),
+        ('{{"lr": {lr}}}', '{"lr": 0.1}'),
+        ("$(touch x); rm -rf ~ `id`", "$(touch x); rm -rf ~ `id`"),
+        ("größe={lr}", "größe=0.1"),
+        ("%s %(lr)s $lr", "%s %(lr)s $lr"),
+    ],
+)
+def test_expand(template: str, expected: str) -> None:
+    assert expand(template, {"lr": 0.1}) == expected
+
+
+def test_a_value_is_not_expanded_again() -> None:
+    assert expand("{data_dir}", {"data_dir": "{lr}", "lr": 1}) == "{lr}"
+
+
+@pytest.mark.parametrize("template", ["{", "}", "{lr", "lr}", "{{lr}", "{lr}}", "{l{r}"])
+def test_brace_without_partner(template: str) -> None:
+    with pytest.raises(ValueError, match="without its partner"):
+        names_in(template)
+    with pytest.raises(ValueError, match="without its partner"):
+        expand(template, {"lr": 1})
+
+
+@pytest.mark.parametrize("name", ["", "0", "lr.real", "lr[0]", "lr!r", "lr:>9", " lr ", "LR", "nope"])
+def test_only_plain_known_names_are_understood(name: str) -> None:
+    assert names_in(f"{{{name}}}") == {name}
+    with pytest.raises(ValueError, match="unknown placeholder"):
+        expand(f"{{{name}}}", {name: 1, "lr": 1})
+
+
+@pytest.mark.parametrize("values", [{}, {"lr": None}])
+def test_name_without_value(values: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"placeholder \{lr\} has no value"):
+        expand("{lr}", values)

@@ -1,0 +1,28 @@
+"""Data: prepared once, by one process, before stage 1, on the machine that runs Snakemake.
+
+needs: workload.prepare
+makes: workload.data_dir, with a marker file in it
+"""
+
+
+if ladder.prepared_data:
+
+    localrules:
+        prepare_data,
+
+    rule prepare_data:
+        """Run workload.prepare. The marker is made only when it ended well; the data are never declared, so never deleted."""
+        input:
+            ancient(f"{ladder.results}/plan.json"),
+        output:
+            touch(ladder.data_marker),
+        log:
+            f"{ladder.results}/logs/prepare_data.log",
+        params:
+            command=ladder.prepare_command,
+        conda:
+            "../envs/workflow.yaml"
+        shell:
+            r"""
+            {params.command:q} >{log:q} 2>&1
+            """

@@ -1,0 +1,54 @@
+"""Gate: the judgement of a stage on its records.
+
+needs: the plan (thresholds) and every record of the stage
+makes: results/gates/<stage>.json when open; otherwise results/gates/<stage>.closed.json, and the rule fails
+"""
+
+
+localrules:
+    gate,
+    stage1,
+    stage2,
+    stage3,
+
+
+rule gate:
+    """Judge one stage."""
+    input:
+        plan=f"{ladder.results}/plan.json",
+        records=lambda wildcards: ladder.stage_records(wildcards.stage),
+    output:
+        f"{ladder.results}/gates/{{stage}}.json",
+    log:
+        f"{ladder.results}/logs/gate_{{stage}}.log",
+    params:
+        script=script("gate.py"),
+    wildcard_constraints:
+        stage="|".join(ladder.plan.stages),
+    conda:
+        "../envs/workflow.yaml"
+    shell:
+        r"""
+        python {params.script:q} \
+            --plan {input.plan:q} \
+            --stage {wildcards.stage:q} \
+            >{log:q}
+        """
+
+
+rule stage1:
+    """Climb up to and including stage 1: a single GPU."""
+    input:
+        lambda wildcards: climb("stage1"),
+
+
+rule stage2:
+    """Climb up to and including stage 2: one node, several GPUs."""
+    input:
+        lambda wildcards: climb("stage2"),
+
+
+rule stage3:
+    """Climb up to and including stage 3: several nodes."""
+    input:
+        lambda wildcards: climb("stage3"),

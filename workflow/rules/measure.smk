@@ -1,0 +1,52 @@
+"""Measure: one job per scale, which runs all variants and repeats of that scale.
+
+needs: the plan, the data, the open gate of the stage before
+makes: results/runs/<variant>/<mode>/<nodes>x<gpus>/r<k>/record.json
+"""
+
+
+rule measure_stage1:
+    """Stage 1: a single GPU."""
+    input:
+        # ancient: what comes before decides whether this job may start, not whether it must be repeated.
+        plan=ancient(f"{ladder.results}/plan.json"),
+        data=[ancient(marker) for marker in ladder.prepared_data],
+        before=lambda wildcards: [ancient(file) for file in ladder.before(wildcards.scale)],
+    output:
+        expand(
+            f"{ladder.results}/runs/{{variant}}/{{mode}}/{{{{scale}}}}/r{{repeat}}/record.json",
+            variant=ladder.variants,
+            mode=ladder.settings.experiment.modes,
+            repeat=ladder.repeats,
+        ),
+    log:
+        f"{ladder.results}/logs/measure_{{scale}}.log",
+    params:
+        script=script("run_scale.py"),
+        # Both are there to be compared with the last time's: a change of either means measuring again.
+        specs=lambda wildcards: ladder.specs_hash(wildcards.scale),
+        failed=lambda wildcards: ladder.failed_attempts(wildcards.scale),
+    wildcard_constraints:
+        scale=ladder.scale_pattern("stage1"),
+    resources:
+        runtime=lambda wildcards: ladder.runtime_min(wildcards.scale),
+    conda:
+        "../envs/workflow.yaml"
+    shell:
+        # exec: a signal to the job reaches the script itself. Progress goes to the terminal, events to the log.
+        r"""
+        exec python {params.script:q} \
+            --plan {input.plan:q} \
+            --scale {wildcards.scale:q} \
+            >{log:q}
+        """
+
+
+use rule measure_stage1 as measure_stage2 with:
+    wildcard_constraints:
+        scale=ladder.scale_pattern("stage2"),
+
+
+use rule measure_stage1 as measure_stage3 with:
+    wildcard_constraints:
+        scale=ladder.scale_pattern("stage3"),

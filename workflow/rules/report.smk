@@ -1,0 +1,53 @@
+"""Report: tables and plots of everything that was measured.
+
+needs: the plan and whatever records and gates exist
+makes: results/report/
+"""
+
+
+localrules:
+    all,
+    scaling_report,
+    report,
+
+
+rule scaling_report:
+    """The report of a ladder that was climbed to its top."""
+    input:
+        plan=f"{ladder.results}/plan.json",
+        gate=ladder.last_gate,
+    output:
+        f"{ladder.results}/report/index.html",
+    log:
+        f"{ladder.results}/logs/report.log",
+    params:
+        script=script("report.py"),
+    conda:
+        "../envs/workflow.yaml"
+    shell:
+        r"""
+        python {params.script:q} --plan {input.plan:q} >{log:q}
+        """
+
+
+rule report:
+    """The report of whatever there is so far; runs nothing else."""
+    log:
+        f"{ladder.results}/logs/report.log",
+    params:
+        script=script("report.py"),
+        plan=f"{ladder.results}/plan.json",
+    conda:
+        "../envs/workflow.yaml"
+    shell:
+        r"""
+        python {params.script:q} --plan {params.plan:q} 2>&1 | tee {log:q}
+        """
+
+
+onsuccess:
+    say_what_was_found()
+
+
+onerror:
+    say_what_was_found(write_report=True)

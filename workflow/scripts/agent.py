@@ -1,0 +1,26 @@
+"""Run one node's part of a run: started by the scale's job, once on every node."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddp_ladder.agent import NodeTask, run_node
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the node's part; the exit code is that of its first process to fail, 0 when none did."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="example: python workflow/scripts/agent.py --run results/runs/default/weak/1x2/r1 --node-rank 0",
+    )
+    parser.add_argument("--run", type=Path, required=True, help="run directory, with its run.json")
+    parser.add_argument("--node-rank", type=int, required=True, help="which of the run's nodes this is, from 0")
+    arguments = parser.parse_args(argv)
+    return run_node(NodeTask.read(arguments.run, arguments.node_rank))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""The agent: starts one node's part of a run, forwards signals, and leaves no process behind however it ends."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import psutil
+
+from ddp_ladder.files import RunDirectory, read_json, write_json
+from ddp_ladder.launch import Process, Rendezvous, node_environment, processes
+from ddp_ladder.plan import RunSpec
+
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+GRACE_S = 20.0  # for a script that saves its state on SIGTERM; after it everything is killed
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+@dataclass(frozen=True)
+class NodeTask:
+    """One node's part of a run, as run.json describes it."""
+
+    directory: RunDirectory
+    spec: RunSpec
+    job: dict[str, Any]
+    node_rank: int
+    rendezvous: Rendezvous
+    interface: str
+
+    @classmethod
+    def read(cls, path: Path, node_rank: int) -> NodeTask:
+        directory = RunDirectory(path.resolve())
+        data = read_json(directory.run)
+        return cls(
+            directory,
+            RunSpec.from_json(data["spec"]),
+            data["job"],
+            node_rank,
+            Rendezvous(**data["rendezvous"]),
+            data["interface"],
+        )
+
+
+def die_with_parent(signum: signal.Signals) -> None:
+    """Ask the kernel to signal this process when its parent dies (Linux; elsewhere nothing happens)."""
+    _prctl(_PR_SET_PDEATHSIG, signum)
+
+
+def _prctl(option: int, argument: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, argument, 0, 0, 0)
+
+
+def run_node(task: NodeTask) -> int:
+    """Run one node's part to its end, write its end record and return the exit code (128 + n for signal n)."""
+    die_with_parent(signal.SIGTERM)
+    _prctl(
+        _PR_SET_CHILD_SUBREAPER, 1
+    )  # what the script leaves behind becomes our child, and is ended
+    events: SimpleQueue[tuple[str, int]] = SimpleQueue()
+    for signum in FORWARDED:
+        signal.signal(signum, lambda number, _frame: events.put(("signal", number)))
+    launched_at_s = time.time()
+    env = node_environment(task.spec, os.environ, task.directory.run, task.interface, launched_at_s)
+    starts = processes(task.spec, task.node_rank, task.rendezvous)
+    log_file = task.directory.node_log(task.node_rank, task.spec.nodes)
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with log_file.open("ab") as log:
+            children = [_start(start, env, log.fileno()) for start in starts]
+        code = _supervise(children, events)
+    finally:
+        _end_descendants()
+    _write_end(task, starts, launched_at_s, code)
+    return code if code >= 0 else 128 - code
+
+
+def _start(start: Process, env: dict[str, str], log: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        start.argv,
+        env={**env, **start.env},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        # A launcher whose agent was killed must not train on; its ranks follow it in the same way.
+        preexec_fn=lambda: die_with_parent(signal.SIGKILL),
+    )
+
+
+def _supervise(
+    children: Sequence[subprocess.Popen[bytes]], events: SimpleQueue[tuple[str, int]]
+) -> int:
+    """Wait for all children; end the rest when one fails. Returns the first failure, or 0."""
+    for child in children:
+        threading.Thread(
+            target=lambda child=child: events.put(("exit", child.wait())), daemon=True
+        ).start()
+    running, first_failure, deadline = len(children), 0, None
+    while running:
+        try:
+            kind, number = events.get(timeout=_until(deadline))
+        except Empty:
+            _signal_all(children, signal.SIGKILL)
+            deadline = None
+            continue
+        if kind == "signal":
+            _signal_all(children, signal.Signals(number))
+            if number in ENDING and deadline is None:
+                deadline = time.monotonic() + GRACE_S
+                first_failure = first_failure or -number
+        else:
+            running -= 1
+            if number != 0 and running and deadline is None:
+                _signal_all(children, signal.SIGTERM)
+                deadline = time.monotonic() + GRACE_S
+            first_failure = first_failure or number
+    return first_failure
+
+
+def _until(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def _signal_all(children: Sequence[subprocess.Popen[bytes]], signum: signal.Signals) -> None:
+    for child in children:
+        if child.poll() is None:
+            child.send_signal(signum)
+
+
+def _end_descendants() -> None:
+    """Kill what is left below this process, also what was re-parented to it."""
+    left = psutil.Process().children(recursive=True)
+    for process in left:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(left, timeout=GRACE_S)
+
+
+def _write_end(task: NodeTask, starts: Sequence[Process], launched_at_s: float, code: int) -> None:
+    write_json(
+        task.directory.node_end(task.node_rank),
+        {
+            "schema_version": 1,
+            "spec_hash": task.spec.hash,
+            "job": task.job,
+            "node_rank": task.node_rank,
+            "host": socket.gethostname(),
+            "launched_at_s": launched_at_s,
+            "ended_at_s": time.time(),
+            "exit_code": code,
+            "signal": signal.Signals(-code).name if code < 0 else None,
+            "argv": list(starts[0].argv),
+            "cpus": _cpus(),
+        },
+    )
+
+
+def _cpus() -> list[int]:
+    """CPUs that this process may use; all of them where the system cannot tell."""
+    if sys.platform == "linux":
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))

@@ -1,0 +1,439 @@
+"""What a schema cannot see: settings that contradict each other or point to what is not there."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from ddp_ladder import placeholders
+from ddp_ladder.messages import Problem, did_you_mean
+from ddp_ladder.settings import Experiment, Scale, Settings, Site, Stage, Variant, Workload
+from ddp_ladder.strict_yaml import Document, KeyPath, key_name, shown
+
+# What the launchers and ddp-ladder tell each process; another value would break the group.
+OWN_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+OWN_PREFIX = "DDP_LADDER_"
+
+_PREPARE_NAMES = ("data_dir", "seed")
+_BATCH_NAMES = {"batch_per_gpu", "global_batch"}
+_MODULE = re.compile(r"-m [A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def cross_field_problems(settings: Settings, config: Document, cluster: Document) -> list[Problem]:
+    """Return every problem over several settings, or of a setting with this machine's files.
+
+    config and cluster: the documents that the settings were read from, for the line of each key.
+    """
+    checks = _Checks(settings.experiment, settings.site, config, cluster)
+    return [
+        *checks.paths(),
+        *checks.script(),
+        *checks.prepare(),
+        *checks.templates(),
+        *checks.measure(),
+        *checks.scales(),
+        *checks.gates(),
+        *checks.strong_mode(),
+        *checks.environments(),
+        *checks.node(),
+        *checks.python(),
+        *checks.backends(),
+    ]
+
+
+@dataclass(frozen=True)
+class _Template:
+    """A text with placeholders, where it stands, and the names that it may use."""
+
+    path: KeyPath
+    text: str
+    allowed: tuple[str, ...] = placeholders.NAMES
+
+
+@dataclass(frozen=True)
+class _Checks:
+    experiment: Experiment
+    site: Site
+    config: Document
+    cluster: Document
+
+    @property
+    def workload(self) -> Workload:
+        return self.experiment.workload
+
+    def paths(self) -> Iterator[Problem]:
+        if self.workload.data_dir is None:
+            return
+        results, data_dir = (
+            PurePosixPath(self.experiment.results),
+            PurePosixPath(self.workload.data_dir),
+        )
+        if results.is_relative_to(data_dir):
+            yield Problem(
+                where=self.config.where("results"),
+                what="the results would lie in the data directory",
+                found=f"results {results}, workload.data_dir {data_dir}",
+                allowed="a directory outside workload.data_dir",
+                next="choose another directory for results, such as results: results",
+            )
+
+    def script(self) -> Iterator[Problem]:
+        script = self.workload.script
+        where = self.config.where("workload", "script")
+        if not script.startswith("-"):
+            yield from _file_problems(script, where, "workload.args")
+        elif not _MODULE.fullmatch(script):
+            yield Problem(
+                where=where,
+                what="neither a file nor a module",
+                found=shown(script),
+                allowed='a file, or "-m package.module"',
+                next="write -m, one space and the module's name; arguments go into workload.args",
+            )
+
+    def prepare(self) -> Iterator[Problem]:
+        if self.workload.prepare is None:
+            return
+        script = self.workload.prepare[0]
+        where = self.config.where("workload", "prepare", 0)
+        yield from _file_problems(script, where, "further items of workload.prepare")
+        if self.workload.data_dir is None:
+            yield Problem(
+                where=self.config.where("workload", "prepare"),
+                what="there is no directory for the prepared data",
+                found="workload.data_dir: null",
+                allowed="workload.prepare together with workload.data_dir",
+                next="set workload.data_dir, such as data_dir: data/digits, or set prepare: null",
+            )
+
+    def templates(self) -> Iterator[Problem]:
+        for template in self._all_templates():
+            where = self.config.where(*template.path)
+            if _has_line_end(template.text):
+                yield _line_end_problem(where, template.text)
+            try:
+                names = sorted(placeholders.names_in(template.text))
+            except ValueError:
+                yield Problem(
+                    where=where,
+                    what="a brace without its partner",
+                    found=shown(template.text),
+                    allowed="placeholders such as {lr}; {{ and }} for literal braces",
+                    next="close the placeholder, or double the brace if you mean the brace itself",
+                )
+                continue
+            for name in names:
+                yield from self._placeholder_problems(template, name, where)
+
+    def _all_templates(self) -> Iterator[_Template]:
+        for index, text in enumerate(self.workload.args):
+            yield _Template(("workload", "args", index), text)
+        for index, text in enumerate((self.workload.prepare or ())[1:], start=1):
+            yield _Template(("workload", "prepare", index), text, _PREPARE_NAMES)
+        for variant in self.experiment.variants:
+            for index, text in enumerate(variant.args):
+                yield _Template(("variants", variant.name, "args", index), text)
+
+    def _placeholder_problems(
+        self, template: _Template, name: str, where: str
+    ) -> Iterator[Problem]:
+        if name not in template.allowed:
+            known = name in placeholders.NAMES
+            advice = "write the value itself: data is prepared once, for every scale"
+            if not known:
+                guess = did_you_mean(f"{{{name}}}", (f"{{{word}}}" for word in template.allowed))
+                advice = guess or "use one of these, or {{ and }} for literal braces"
+            yield Problem(
+                where=where,
+                what="a placeholder that has no value here" if known else "unknown placeholder",
+                found=shown(template.text),
+                allowed=" ".join(f"{{{word}}}" for word in template.allowed),
+                next=advice,
+            )
+        # prepare without data_dir has a problem of its own
+        elif (
+            name == "data_dir" and self.workload.data_dir is None and template.path[1] != "prepare"
+        ):
+            yield _valueless(where, template.text, "data_dir", "data/digits")
+        elif name == "lr" and self.workload.lr is None:
+            yield _valueless(where, template.text, "lr", "0.05")
+
+    def measure(self) -> Iterator[Problem]:
+        measure = self.experiment.measure
+        needed = measure.warmup_steps + measure.min_steps
+        if measure.max_steps is not None and measure.max_steps < needed:
+            yield Problem(
+                where=self.config.where("measure", "max_steps"),
+                what="runs would end before enough steps are measured",
+                found=f"max_steps {measure.max_steps}, warmup_steps {measure.warmup_steps}, "
+                f"min_steps {measure.min_steps}",
+                allowed=f"at least warmup_steps + min_steps = {needed}, or null",
+                next=f"set max_steps: {needed} or more, or lower min_steps",
+            )
+
+    def scales(self) -> Iterator[Problem]:
+        for stage in self.experiment.stages:
+            if stage.name == "stage1" and stage.scales != (Scale(1, 1),):
+                yield self._stage1_problem(stage)
+                continue
+            for index, scale in enumerate(stage.scales):
+                problem = (
+                    self._shape_problem(stage, index, scale)
+                    or self._size_problem(stage, index, scale)
+                    or self._repeated_scale(stage, index, scale)
+                )
+                if problem:
+                    yield problem
+
+    def _stage1_problem(self, stage: Stage) -> Problem:
+        return Problem(
+            where=self.config.where("stages", "stage1", "scales"),
+            what="stage 1 is one GPU, the baseline of every efficiency",
+            found=_scale_list(stage.scales),
+            allowed="[1x1]",
+            next="set scales: [1x1]; one node goes into stage2, several nodes into stage3",
+        )
+
+    def _shape_problem(self, stage: Stage, index: int, scale: Scale) -> Problem | None:
+        """A scale that belongs to another stage; so no scale can be in two stages."""
+        where = self.config.where("stages", stage.name, "scales", index)
+        if stage.name == "stage2" and (scale.nodes != 1 or scale.gpus_per_node < 2):
+            target = "stage3" if scale.nodes > 1 else "stage1"
+            return Problem(
+                where=where,
+                what="stage 2 is one node with several GPUs",
+                found=str(scale),
+                allowed="1x2, 1x3, ...: one node, two or more GPUs",
+                next=f"move {scale} to stages.{target}"
+                if target == "stage3"
+                else f"remove {scale}: stage1 measures it",
+            )
+        if stage.name == "stage3" and scale.nodes < 2:
+            return Problem(
+                where=where,
+                what="stage 3 is several nodes",
+                found=str(scale),
+                allowed=f"2x{scale.gpus_per_node}, 3x{scale.gpus_per_node}, ...: two or more nodes",
+                next=f"move {scale} to stages.stage2"
+                if scale.gpus_per_node > 1
+                else f"remove {scale}: stage1 measures it",
+            )
+        return None
+
+    def _size_problem(self, stage: Stage, index: int, scale: Scale) -> Problem | None:
+        gpus = self.site.node.gpus
+        if scale.gpus_per_node <= gpus:
+            return None
+        place = self.cluster.where("node", "gpus")
+        advice = f"use at most {gpus} GPUs per node, or correct node.gpus if the nodes have more"
+        if stage.name == "stage2" and gpus == 1:
+            advice = "remove stages.stage2: a site with one GPU per node has none"
+        return Problem(
+            where=self.config.where("stages", stage.name, "scales", index),
+            what=f"the scale asks for {scale.gpus_per_node} GPUs per node, the site has {gpus}",
+            found=str(scale),
+            allowed=f"at most {gpus} per node ({place})",
+            next=advice,
+        )
+
+    def _repeated_scale(self, stage: Stage, index: int, scale: Scale) -> Problem | None:
+        if scale not in stage.scales[:index]:
+            return None
+        return Problem(
+            where=self.config.where("stages", stage.name, "scales", index),
+            what="a scale twice",
+            found=_scale_list(stage.scales),
+            allowed="each scale once",
+            next=f"remove one {scale}; to measure it more often raise repeats",
+        )
+
+    def gates(self) -> Iterator[Problem]:
+        for stage in self.experiment.stages:
+            if stage.name == "stage1" and stage.gate.min_efficiency is not None:
+                yield Problem(
+                    where=self.config.where("stages", "stage1", "gate", "min_efficiency"),
+                    what="stage 1 is the baseline of the efficiency and cannot be judged by it",
+                    found=str(stage.gate.min_efficiency),
+                    allowed="min_samples_per_s and max_data_wait_fraction",
+                    next="remove it here; set it in stage2 and stage3",
+                )
+
+    def strong_mode(self) -> Iterator[Problem]:
+        if "strong" not in self.experiment.modes:
+            return
+        yield from self._indivisible_batch()
+        yield from self._batch_without_placeholder()
+
+    def _indivisible_batch(self) -> Iterator[Problem]:
+        batch = self.workload.batch_per_gpu
+        scales = [scale for stage in self.experiment.stages for scale in stage.scales]
+        wrong = [scale for scale in scales if batch % scale.world_size]
+        if not wrong:
+            return
+        multiple = math.lcm(*(scale.world_size for scale in scales))
+        lower, upper = batch // multiple * multiple, -(-batch // multiple) * multiple
+        better = f"{lower} or {upper}" if lower else str(upper)
+        sizes = ", ".join(f"{scale} ({scale.world_size} GPUs)" for scale in wrong)
+        yield Problem(
+            where=self.config.where("workload", "batch_per_gpu"),
+            what="strong mode cannot divide the global batch evenly",
+            found=f"a global batch of {batch} over {sizes}",
+            allowed=f"a multiple of {multiple}, which all scales divide",
+            next=f"set batch_per_gpu: {better}, or remove the scale, or strong from modes",
+        )
+
+    def _batch_without_placeholder(self) -> Iterator[Problem]:
+        without = [
+            variant.name for variant in self.experiment.variants if not self._uses_batch(variant)
+        ]
+        if without:
+            yield Problem(
+                where=self.config.where("workload", "args"),
+                what="strong mode changes the batch per GPU, but the script is not told",
+                found=f"no batch placeholder in the arguments of {', '.join(without)}",
+                allowed="{batch_per_gpu} or {global_batch} in workload.args or the variant's args",
+                next='add for example --batch-size, "{batch_per_gpu}", or remove strong from modes',
+            )
+
+    def _uses_batch(self, variant: Variant) -> bool:
+        # a simple search, because malformed templates are reported elsewhere
+        text = "\n".join((*self.workload.args, *variant.args))
+        return any(f"{{{name}}}" in text for name in _BATCH_NAMES)
+
+    def environments(self) -> Iterator[Problem]:
+        yield from _env_problems(self.workload.env, self.config, ("workload", "env"))
+        for variant in self.experiment.variants:
+            yield from _env_problems(variant.env, self.config, ("variants", variant.name, "env"))
+        yield from _env_problems(self.site.network.env, self.cluster, ("network", "env"))
+
+    def node(self) -> Iterator[Problem]:
+        node = self.site.node
+        if node.cpus < node.gpus:
+            yield Problem(
+                where=self.cluster.where("node", "cpus"),
+                what="fewer CPU cores than GPUs: each GPU's process needs a core",
+                found=f"cpus {node.cpus}, gpus {node.gpus}",
+                allowed=f"at least {node.gpus}",
+                next="set node.cpus to the cores that a job gets on one node (nproc shows them)",
+            )
+
+    def python(self) -> Iterator[Problem]:
+        python = self.site.python
+        if python is not None and shutil.which(python) is None:
+            exists = Path(python).exists()
+            yield Problem(
+                where=self.cluster.where("software", "python"),
+                what="not a program that can be run" if exists else "there is no such program",
+                found=shown(python),
+                allowed="a Python interpreter, or null for the one that runs the workflow",
+                next="write the full path, as `which python` shows it where the training runs",
+            )
+
+    def backends(self) -> Iterator[Problem]:
+        if self.site.node.device != "cpu":
+            return
+        if self.site.network.backend == "nccl":
+            yield _nccl_problem(self.cluster.where("network", "backend"))
+        for variant in self.experiment.variants:
+            if variant.backend == "nccl":
+                path = ("variants", variant.name, "network", "backend")
+                yield _nccl_problem(self.config.where(*path))
+
+
+def _nccl_problem(where: str) -> Problem:
+    return Problem(
+        where=where,
+        what="NCCL needs GPUs, and the site has device: cpu",
+        found="nccl",
+        allowed="auto or gloo",
+        next="set backend: auto, or node.device: cuda in the site's file if its nodes have GPUs",
+    )
+
+
+def _file_problems(file: str, where: str, arguments: str) -> Iterator[Problem]:
+    if "{" in file or "}" in file:
+        yield Problem(
+            where=where,
+            what="a brace in a script's name: Snakemake takes it for a wildcard",
+            found=shown(file),
+            allowed="a file name without braces",
+            next="rename the file; placeholders are for the arguments",
+        )
+    elif _has_line_end(file):
+        yield _line_end_problem(where, file)
+    elif not Path(file).is_file():
+        head = file.split()[0] if file.split() else file
+        has_arguments = head != file and Path(head).is_file()
+        yield Problem(
+            where=where,
+            what="there is no such script" if not Path(file).exists() else "not a file",
+            found=shown(file),
+            allowed=f"a file, relative to {os.getcwd()}",
+            next=f"keep {head} here; its arguments go into {arguments}"
+            if has_arguments
+            else "check the spelling and the directory; an absolute path works too",
+        )
+
+
+def _env_problems(env: Mapping[str, str], document: Document, path: KeyPath) -> Iterator[Problem]:
+    for name, value in env.items():
+        where = document.where(*path, name)
+        if not _VARIABLE.fullmatch(name):
+            yield Problem(
+                where=where,
+                what="not a name that an environment variable can have",
+                found=shown(name),
+                allowed="letters, digits and _, not starting with a digit",
+                next=f"correct the name in {key_name(path)}",
+            )
+        elif name in OWN_VARIABLES or name.startswith(OWN_PREFIX):
+            yield Problem(
+                where=where,
+                what="a variable that ddp-ladder sets for each process",
+                found=shown(name),
+                allowed=f"any variable but {', '.join(OWN_VARIABLES)} and {OWN_PREFIX}...",
+                next="remove it",
+            )
+        if _has_line_end(value):
+            yield _line_end_problem(where, value)
+
+
+def _has_line_end(text: str) -> bool:
+    return any(char in text for char in "\0\n\r")
+
+
+def _line_end_problem(where: str, text: str) -> Problem:
+    return Problem(
+        where=where,
+        what="a line end or NUL character in a value",
+        found=shown(text),
+        allowed="text on one line",
+        next="write the value on one line; long data belongs in a file that the script reads",
+    )
+
+
+def _valueless(where: str, text: str, name: str, example: str) -> Problem:
+    return Problem(
+        where=where,
+        what=f"{{{name}}} is used, but workload.{name} is null",
+        found=shown(text),
+        allowed=f"{{{name}}} together with a value of workload.{name}",
+        next=f"set workload.{name}, for example {name}: {example}, or remove the argument",
+    )
+
+
+def _scale_list(scales: tuple[Scale, ...]) -> str:
+    return f"[{', '.join(str(scale) for scale in scales)}]"

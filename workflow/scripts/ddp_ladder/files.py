@@ -1,0 +1,106 @@
+"""Files: atomic writes, JSON, digests, and the layout of the results directory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write ``content`` so that a reader sees the old file or the new one, never a part.
+
+    Creates missing parent directories. Raises OSError, and leaves no temporary file, when the disk is full.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = content.encode() if isinstance(content, str) else content
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write ``data`` as indented JSON, atomically. NaN and infinity are refused (ValueError)."""
+    write_atomically(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file. Raises OSError, or ValueError naming the file when it is not JSON."""
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def canonical_sha256(data: Any) -> str:
+    """Digest of a JSON value that does not depend on key order or layout."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return sha256(text.encode())
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """One run's directory: results/runs/<variant>/<mode>/<nodes>x<gpus>/r<k>."""
+
+    path: Path
+
+    @property
+    def run(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def record(self) -> Path:
+        return self.path / "record.json"
+
+    @property
+    def ended(self) -> Path:
+        return self.path / "ended.json"
+
+    @property
+    def ranks(self) -> Path:
+        return self.path / "ranks"
+
+    @property
+    def nodes(self) -> Path:
+        return self.path / "nodes"
+
+    @property
+    def progress(self) -> Path:
+        return self.path / "progress.json"
+
+    @property
+    def attempts(self) -> Path:
+        return self.path / "attempts"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "train.log"
+
+    def node_log(self, node_rank: int, nodes: int) -> Path:
+        """Where a node's output goes while it runs. With several nodes, train.log is put together at the end."""
+        return self.log if nodes == 1 else self.nodes / f"node{node_rank}.log"
+
+    def node_end(self, node_rank: int) -> Path:
+        return self.nodes / f"node{node_rank}.json"

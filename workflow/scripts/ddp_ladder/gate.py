@@ -1,0 +1,206 @@
+"""The gate: the judgement of a stage on its records. Sanity first (did it work), then performance (how well).
+
+A record counts only when its raw files, assembled anew, give exactly this record, of exactly the planned spec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ddp_ladder.assemble import assemble
+from ddp_ladder.files import RunDirectory, sha256, write_json
+from ddp_ladder.plan import REFERENCE_VARIANT, Plan, RunSpec
+from ddp_ladder.record import Record, read_record
+from ddp_ladder.scaling import ScalePoint, scale_points
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing judged, of one variant and mode, at one scale (and repeat, for sanity)."""
+
+    variant: str
+    mode: str
+    scale: str
+    repeat: int | None
+    check: str
+    ok: bool
+    measured: str
+    wanted: str
+    next: str
+
+    @property
+    def where(self) -> str:
+        place = f"{self.variant}/{self.mode}/{self.scale}"
+        return f"{place}/r{self.repeat}" if self.repeat is not None else place
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a gate decided, with the evidence it decided on."""
+
+    stage: str
+    findings: tuple[Finding, ...]
+    variants: Mapping[str, Literal["open", "closed"]]
+    points: tuple[ScalePoint, ...]
+    records: Mapping[str, str]  # path: SHA-256 of each record that was judged
+
+    @property
+    def open(self) -> bool:
+        return self.variants[REFERENCE_VARIANT] == "open"
+
+    @property
+    def reason(self) -> Finding | None:
+        """The first finding that keeps the gate closed."""
+        bad = (f for f in self.findings if f.variant == REFERENCE_VARIANT and not f.ok)
+        return next(bad, None)
+
+    def to_json(self) -> dict[str, Any]:
+        reason = self.reason
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "stage": self.stage,
+            "verdict": "open" if self.open else "closed",
+            "why": f"{reason.where}: {reason.check}: {reason.measured}" if reason else None,
+            "wanted": reason.wanted if reason else None,
+            "next": reason.next if reason else None,
+            "variants": dict(self.variants),
+            "judged": [asdict(finding) for finding in self.findings],
+            "points": [asdict(point) for point in self.points],
+            "records": dict(self.records),
+        }
+
+
+def judge(plan: Plan, stage: str, results: Path) -> Verdict:
+    """Judge a stage of the plan on what its runs left under ``results``. Reads only."""
+    upto = plan.stages[: plan.stages.index(stage) + 1]
+    specs = [spec for spec in plan.runs if spec.stage in upto]
+    records: dict[str, Record] = {}
+    findings: list[Finding] = []
+    for spec in specs:
+        record, finding = _sanity(spec, results)
+        if finding.ok and record is not None:
+            records[spec.name] = record
+        # The stages before have been judged; of them only what is bad now is worth a line.
+        if spec.stage == stage or not finding.ok:
+            findings.append(finding)
+    points = scale_points(specs, records)
+    here = [point for point in points if point.stage == stage]
+    findings += [finding for point in here for finding in _performance(plan, point)]
+    return Verdict(
+        stage=stage,
+        findings=tuple(findings),
+        variants=_variants(findings),
+        points=points,
+        records=_digests(results, specs),
+    )
+
+
+def _variants(findings: list[Finding]) -> dict[str, Literal["open", "closed"]]:
+    names = dict.fromkeys(finding.variant for finding in findings)
+    return {
+        name: "open" if all(f.ok for f in findings if f.variant == name) else "closed" for name in names
+    }
+
+
+def _digests(results: Path, specs: list[RunSpec]) -> dict[str, str]:
+    files = [RunDirectory(results / "runs" / spec.name).record for spec in specs]
+    return {str(file): sha256(file.read_bytes()) for file in files if file.exists()}
+
+
+def _sanity(spec: RunSpec, results: Path) -> tuple[Record | None, Finding]:
+    directory = RunDirectory(results / "runs" / spec.name)
+
+    def finding(ok: bool, check: str, measured: str, wanted: str, next_step: str) -> Finding:
+        scale = str(spec.scale)
+        return Finding(spec.variant, spec.mode, scale, spec.repeat, check, ok, measured, wanted, next_step)
+
+    again = f"delete {directory.path} and start snakemake again: only this run is repeated"
+    try:
+        record = read_record(directory.record)
+        genuine = assemble(directory) if record.job is not None else record
+    except (OSError, ValueError) as error:
+        return None, finding(False, "record", str(error), "a whole record with its raw files", again)
+    if record.spec_hash != spec.hash or record.spec != spec:
+        measured = "a record of another spec (the configuration has changed since, or it was copied here)"
+        return record, finding(False, "record", measured, "a record of the planned run", again)
+    if record.to_json() != genuine.to_json():
+        measured = "a record that its raw files do not add up to"
+        return record, finding(False, "record", measured, "the record that the run itself left", again)
+    if record.failure is not None:
+        failure = record.failure
+        return record, finding(
+            False, failure.verdict, failure.why, "a run that ends well", failure.next
+        )
+    if record.status != "ok":
+        return record, finding(False, "record", f"status {record.status}", "status ok", again)
+    return record, finding(True, "sanity", f"{len(record.checks)} checks passed", "all checks", "")
+
+
+def _performance(plan: Plan, point: ScalePoint) -> Iterator[Finding]:
+    """Thresholds of the stage, for one scale. What cannot be computed does not pass."""
+    wanted = plan.gates[point.stage]
+    key = f"stages.{point.stage}.gate"
+    if wanted.min_efficiency is not None:
+        yield _threshold(
+            point,
+            "efficiency",
+            point.efficiency,
+            lambda value: value >= wanted.min_efficiency,  # type: ignore[operator]
+            _efficiency_text(point),
+            f"at least {wanted.min_efficiency:.2f} ({key}.min_efficiency)",
+            f"see data wait, exposed communication and start-up in the report; a larger workload.batch_per_gpu "
+            f"hides communication; lower {key}.min_efficiency if this is good enough for you",
+        )
+    if wanted.min_samples_per_s is not None:
+        yield _threshold(
+            point,
+            "throughput",
+            point.samples_per_s,
+            lambda value: value >= wanted.min_samples_per_s,  # type: ignore[operator]
+            f"{point.samples_per_s or 0:,.0f} samples/s",
+            f"at least {wanted.min_samples_per_s:,.0f} samples/s ({key}.min_samples_per_s)",
+            f"make the single GPU faster first, or lower {key}.min_samples_per_s",
+        )
+    if wanted.max_data_wait_fraction is not None:
+        yield _threshold(
+            point,
+            "data wait",
+            point.data_wait_fraction,
+            lambda value: value <= wanted.max_data_wait_fraction,  # type: ignore[operator]
+            f"{100 * (point.data_wait_fraction or 0):.1f} % of the step time",
+            f"at most {100 * wanted.max_data_wait_fraction:.1f} % ({key}.max_data_wait_fraction)",
+            f"give the script more loader workers, or raise {key}.max_data_wait_fraction",
+        )
+
+
+def _efficiency_text(point: ScalePoint) -> str:
+    if point.efficiency is None:
+        return f"no efficiency: {point.status}{': ' if point.note else ''}{point.note}"
+    text = f"efficiency {point.efficiency:.2f}"
+    if point.efficiency_low is not None and point.efficiency_high is not None:
+        text += f" (95 % interval {point.efficiency_low:.2f} to {point.efficiency_high:.2f})"
+    return text
+
+
+def _threshold(
+    point: ScalePoint, check: str, value: float | None, passes: Any, measured: str, wanted: str, next_step: str
+) -> Finding:
+    ok = value is not None and bool(passes(value))
+    next_step = next_step if value is not None else "make the runs comparable: see the note of this scale in the report"
+    return Finding(
+        point.variant, point.mode, str(point.scale), None, check, ok, measured, wanted, "" if ok else next_step
+    )
+
+
+def write_verdict(verdict: Verdict, gates: Path) -> Path:
+    """Write the evidence file of an open gate, or the closed one; exactly one of the two exists afterwards."""
+    opened, closed = gates / f"{verdict.stage}.json", gates / f"{verdict.stage}.closed.json"
+    path, other = (opened, closed) if verdict.open else (closed, opened)
+    other.unlink(missing_ok=True)
+    write_json(path, verdict.to_json())
+    return path

@@ -1,0 +1,138 @@
+"""The headline: what a ladder found, in one or two plain sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ddp_ladder.formats import (
+    capitalised,
+    count,
+    factor,
+    full_stop,
+    interval,
+    percent,
+    significant,
+    stage_name,
+)
+from ddp_ladder.ladder_results import GateView, LadderResults
+from ddp_ladder.plan import REFERENCE_VARIANT
+from ddp_ladder.scaling import ScalePoint
+
+Kind = Literal["reached", "stopped", "failed", "empty"]
+
+
+@dataclass(frozen=True)
+class Headline:
+    """text: one or two sentences. next: what to do, where there is something to do."""
+
+    kind: Kind
+    text: str
+    next: str | None = None
+
+
+def device_word(results: LadderResults) -> str:
+    """What one unit of the scale is: without CUDA a "GPU" is one CPU process."""
+    return "GPU" if any(run.device == "cuda" for run in results.plan.runs) else "CPU process"
+
+
+def headline(results: LadderResults, points: Sequence[ScalePoint]) -> Headline:
+    """Say how far the ladder got, or what stopped it and what to do."""
+    closed = next((gate for gate in _in_order(results) if not gate.is_open), None)
+    if closed is not None:
+        return _stopped(closed, points, device_word(results))
+    shown = _furthest(points)
+    if shown:
+        return _reached(results, points, shown)
+    failures = [run.failure for run in results.records.values() if run.failure]
+    if failures:
+        text = f"Nothing could be measured: {count(len(failures), 'run')} failed."
+        return Headline("failed", f"{text} {full_stop(capitalised(failures[0].why))}", failures[0].next)
+    return Headline(
+        "empty",
+        "Nothing has been measured yet.",
+        "run `snakemake --cores all` here, or `snakemake --profile profiles/slurm` on a cluster",
+    )
+
+
+def _in_order(results: LadderResults) -> list[GateView]:
+    return [results.gates[stage] for stage in results.plan.stages if stage in results.gates]
+
+
+def _stopped(gate: GateView, points: Sequence[ScalePoint], unit: str) -> Headline:
+    text = f"Stopped at the gate of {stage_name(gate.stage)}: {full_stop(_why(gate))}"
+    before = [point for point in _furthest(points) if point.stage != gate.stage]
+    if before:
+        text += f" Before it, {_figures(before[0], unit)}."
+    first = gate.failing[0].next if gate.failing else None
+    return Headline("stopped", text, gate.next or first)
+
+
+def _why(gate: GateView) -> str:
+    if gate.why:
+        return gate.why
+    if not gate.failing:
+        return "its file does not say why"
+    worst = gate.failing[0]
+    return f"{worst.scale} {worst.check} {worst.measured}, wanted {worst.wanted}"
+
+
+def _furthest(points: Sequence[ScalePoint]) -> list[ScalePoint]:
+    """The last measured point of the reference variant, one per mode; of the first variant where there is none."""
+    measured = [p for p in points if p.samples_per_s is not None and p.status != "failed"]
+    names = [point.variant for point in points]
+    reference = REFERENCE_VARIANT if REFERENCE_VARIANT in names else names[0] if names else ""
+    chosen = [p for p in measured if p.variant == reference] or measured
+    return list({point.mode: point for point in chosen}.values())
+
+
+def _reached(
+    results: LadderResults, points: Sequence[ScalePoint], shown: Sequence[ScalePoint]
+) -> Headline:
+    stages = results.plan.stages
+    stage = max((point.stage for point in shown), key=stages.index)
+    several = len({point.mode for point in points}) > 1
+    found = [point for point in shown if point.stage == stage]
+    unit = device_word(results)
+    sentences = [
+        (f"{point.mode} scaling: " if several else "") + _figures(point, unit) for point in found
+    ]
+    judged = "reached" if stage in results.gates else "measured, its gate is not judged yet"
+    text = f"{capitalised(stage_name(stage))} {judged}: {'; '.join(sentences)}."
+    later = stages[stages.index(stage) + 1 :]
+    missing = [stage for stage in later if not _ran(stage, points)]
+    if missing:
+        text += f" {capitalised(stage_name(missing[0]))} has not been run."
+    failed = [point for point in points if point.status == "failed"]
+    if failed:
+        text += f" Runs failed at {_places(failed)}."
+    return Headline("reached", text)
+
+
+def _ran(stage: str, points: Sequence[ScalePoint]) -> bool:
+    return any(point.stage == stage and point.status != "not run" for point in points)
+
+
+def _places(points: Sequence[ScalePoint]) -> str:
+    return ", ".join(dict.fromkeys(f"{point.scale} ({point.variant})" for point in points))
+
+
+def _figures(point: ScalePoint, unit: str) -> str:
+    rate = f"{point.scale} runs at {significant(point.samples_per_s)} samples/s"
+    if point.world_size == 1 and point.status != "not comparable":
+        low, high = significant(point.samples_per_s_low), significant(point.samples_per_s_high)
+        return f"{rate} {interval(low, high)}"
+    if point.efficiency is None:
+        return f"{rate}; no efficiency can be given: {point.note}"
+    range_ = interval(percent(point.efficiency_low), percent(point.efficiency_high))
+    text = (
+        f"{rate}, {factor(point.speedup)}x one {unit}, {percent(point.efficiency)} efficiency {range_}"
+    )
+    return f"{text}, which is more than the ideal (see its note)" if point.status == "check" else text
+
+
+def gate_words(gates: Mapping[str, GateView], point: ScalePoint) -> str:
+    """``stage 2 open``; ``–`` while it is not judged."""
+    gate = gates.get(point.stage)
+    return f"{stage_name(point.stage)} {gate.verdict_of(point)}" if gate else "–"

@@ -1,0 +1,258 @@
+"""The job of one scale: holds the allocation once and runs in it every run of the scale, one after the other.
+
+The job measures, the gate judges: the job ends well whenever every run left a record, also a failed one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from ddp_ladder.agent import GRACE_S
+from ddp_ladder.assemble import assemble, not_run
+from ddp_ladder.files import RunDirectory, write_atomically, write_json
+from ddp_ladder.launch import Rendezvous
+from ddp_ladder.network import address, free_port, loopback_interface
+from ddp_ladder.plan import RunSpec, ScaleJob
+from ddp_ladder.progress import Console, read_progress
+from ddp_ladder.record import Job, Record, write_record
+
+AGENT = Path(__file__).parents[1] / "agent.py"
+RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json")
+TICK_S = 0.5
+
+
+class Interrupted(Exception):
+    """The job was told to stop; ``signum`` says by which signal."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signum
+
+
+def raise_on_signals() -> None:
+    """From now on the first SIGINT, SIGTERM or SIGHUP raises Interrupted; later ones cannot disturb the clean-up."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def interrupt(signum: int, _frame: object) -> None:
+        for each in signals:
+            signal.signal(each, signal.SIG_IGN)
+        raise Interrupted(signum)
+
+    for each in signals:
+        signal.signal(each, interrupt)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What all runs of one job share. deadline_s is on the monotonic clock."""
+
+    job: ScaleJob
+    results: Path
+    job_id: str
+    deadline_s: float
+    console: Console
+
+    def directory(self, spec: RunSpec) -> RunDirectory:
+        return RunDirectory(self.results / "runs" / spec.name)
+
+
+def local_job_id() -> str:
+    """Unique on this machine and readable: local-<host>-<time>-<pid>."""
+    return f"local-{socket.gethostname()}-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
+
+
+def run_scale(context: Context, left_out: Mapping[str, str]) -> None:
+    """Bring every run of the scale to a record.
+
+    left_out: variants not to be run, and why. A variant that fails is not repeated in this job: its stage's gate
+    cannot open any more, so the time is worth more to the others. Raises Interrupted.
+    """
+    stopped = dict(left_out)
+    for spec in context.job.runs:
+        directory = context.directory(spec)
+        record = finished_record(directory, spec)
+        if record is not None:
+            context.console.reused(spec)
+        elif spec.variant in stopped:
+            record = not_run(spec, stopped[spec.variant], "see the records of the runs before it")
+            _set_aside(directory)
+        else:
+            record = _run(context, directory, spec)
+        write_record(directory.record, record)
+        if record.status == "failed" and record.job is not None:
+            stopped.setdefault(spec.variant, f"{spec.name} failed in the same job")
+
+
+def finished_record(directory: RunDirectory, spec: RunSpec) -> Record | None:
+    """The good record that the raw files of an earlier job add up to for the same spec; None when there is none."""
+    try:
+        record = assemble(directory)
+    except (OSError, ValueError):
+        return None
+    return record if record.status == "ok" and record.spec_hash == spec.hash else None
+
+
+def failed_attempts(directory: RunDirectory) -> int:
+    """How many attempts at this run have ended badly so far (interrupted ones do not count)."""
+    return len([*directory.path.glob("failed"), *directory.attempts.glob("*/failed")])
+
+
+def _set_aside(directory: RunDirectory) -> int:
+    """Move an earlier attempt's files to attempts/<n>/, so that nothing is lost; returns the next attempt's number."""
+    done = len(list(directory.attempts.glob("*"))) if directory.attempts.exists() else 0
+    old = [directory.path / name for name in (*RAW, "failed") if (directory.path / name).exists()]
+    if old:
+        done += 1
+        target = directory.attempts / str(done)
+        target.mkdir(parents=True)
+        for path in old:
+            path.rename(target / path.name)
+    return done + 1
+
+
+def _run(context: Context, directory: RunDirectory, spec: RunSpec) -> Record:
+    attempt = _set_aside(directory)
+    job = Job(context.job_id, attempt)
+    total_steps = expected_steps(context, spec)
+    for path in (directory.ranks, directory.nodes):
+        path.mkdir(parents=True, exist_ok=True)
+    _write_run_file(directory, spec, job)
+    context.console.started(spec, total_steps)
+    started_at_s = time.time()
+    outcome = _supervise(context, directory, spec, total_steps)
+    _join_logs(directory, spec)
+    write_json(
+        directory.ended,
+        {
+            "schema_version": 1,
+            "spec_hash": spec.hash,
+            "job": asdict(job),
+            "started_at_s": started_at_s,
+            "ended_at_s": time.time(),
+            "outcome": outcome,
+        },
+    )
+    record = assemble(directory)
+    if record.status == "failed":
+        write_atomically(directory.path / "failed", "")
+    context.console.ended(record)
+    return record
+
+
+def expected_steps(context: Context, spec: RunSpec) -> int | None:
+    """Steps that the run will take: its maximum, or what a finished run of the same variant and mode suggests."""
+    if spec.max_steps is not None:
+        return spec.max_steps
+    runs = context.results / "runs" / spec.variant / spec.mode
+    for path in sorted(runs.glob("*/r*/run.json"), key=lambda file: -file.stat().st_mtime):
+        try:
+            record = assemble(RunDirectory(path.parent))
+        except (OSError, ValueError):
+            continue
+        if record.status == "ok" and record.spec.max_seconds is None:
+            samples = sum(rank.samples + rank.padding_samples for rank in record.ranks)
+            return max(1, round(samples / spec.global_batch))
+    return None
+
+
+def _write_run_file(directory: RunDirectory, spec: RunSpec, job: Job) -> None:
+    interface = loopback_interface() if spec.interface == "auto" else spec.interface
+    key = f"{job.id}.{job.attempt}.{spec.name}"
+    meet = Rendezvous(id=key.replace("/", "."), host=address(interface), port=free_port(key))
+    write_json(
+        directory.run,
+        {
+            "schema_version": 1,
+            "spec": asdict(spec),
+            "spec_hash": spec.hash,
+            "job": asdict(job),
+            "measure": {
+                "warmup_steps": spec.warmup_steps,
+                "min_steps": spec.min_steps,
+                "max_steps": spec.max_steps,
+                "max_seconds": spec.max_seconds,
+            },
+            "rendezvous": asdict(meet),
+            "interface": interface,
+        },
+    )
+
+
+def _supervise(
+    context: Context, directory: RunDirectory, spec: RunSpec, total_steps: int | None
+) -> str:
+    """Run the agents to their end. Returns "finished" or "time limit"; raises Interrupted, with the agents ended."""
+    agents: list[subprocess.Popen[bytes]] = []
+    exits: SimpleQueue[int] = SimpleQueue()
+    try:
+        for node_rank in range(spec.nodes):
+            agents.append(_start_agent(directory, spec, node_rank))
+        for agent in agents:
+            threading.Thread(
+                target=lambda agent=agent: exits.put(agent.wait()), daemon=True
+            ).start()
+        running = len(agents)
+        while running:
+            left_s = context.deadline_s - time.monotonic()
+            if left_s <= 0:
+                return "time limit"
+            try:
+                code = exits.get(timeout=TICK_S)
+            except Empty:
+                context.console.show(read_progress(directory.progress), total_steps, left_s)
+                continue
+            running -= 1
+            if code != 0:
+                break  # the others would wait for the lost node until they time out
+        return "finished"
+    finally:
+        _end(agents)
+
+
+def _start_agent(directory: RunDirectory, spec: RunSpec, node_rank: int) -> subprocess.Popen[bytes]:
+    """A node of the local site is an agent of its own on this machine."""
+    env = dict(os.environ)
+    if spec.device == "cuda" and spec.nodes > 1:
+        first = node_rank * spec.gpus_per_node
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(first + k) for k in range(spec.gpus_per_node))
+    return subprocess.Popen(
+        [sys.executable, AGENT, "--run", directory.path, "--node-rank", str(node_rank)],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C reaches this job alone, which ends its agents in order
+    )
+
+
+def _end(agents: Sequence[subprocess.Popen[bytes]]) -> None:
+    """SIGTERM to all agents; SIGKILL to those that outlast their own grace period twice over."""
+    for agent in agents:
+        if agent.poll() is None:
+            agent.terminate()
+    deadline_s = time.monotonic() + 2 * GRACE_S
+    for agent in agents:
+        try:
+            agent.wait(max(0.1, deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            agent.kill()
+
+
+def _join_logs(directory: RunDirectory, spec: RunSpec) -> None:
+    """Put the logs of several nodes together as train.log."""
+    if spec.nodes == 1:
+        return
+    parts = []
+    for node_rank in range(spec.nodes):
+        log = directory.node_log(node_rank, spec.nodes)
+        text = log.read_bytes() if log.exists() else b""
+        parts.append(f"==== node {node_rank} ====\n".encode() + text)
+    write_atomically(directory.log, b"".join(parts))

@@ -1,0 +1,105 @@
+"""What the rules look up: files, parameters and order of the ladder. No Snakemake in here."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddp_ladder.files import RunDirectory
+from ddp_ladder.job import failed_attempts
+from ddp_ladder.plan import Plan, ScaleJob, make_plan
+from ddp_ladder.placeholders import expand
+from ddp_ladder.settings import Scale, Settings
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Settings and plan, seen from the workflow. Paths are strings, relative to the working directory."""
+
+    settings: Settings
+    plan: Plan
+
+    @classmethod
+    def of(cls, settings: Settings) -> Ladder:
+        return cls(settings, make_plan(settings))
+
+    @property
+    def results(self) -> str:
+        return self.plan.results
+
+    @property
+    def variants(self) -> list[str]:
+        return [variant.name for variant in self.settings.experiment.variants]
+
+    @property
+    def repeats(self) -> range:
+        return range(1, self.settings.experiment.repeats + 1)
+
+    @property
+    def data_marker(self) -> str:
+        """Written when the data preparation has ended well; beside the data, so that it goes when they go."""
+        return f"{self.settings.experiment.workload.data_dir}/.prepared"
+
+    @property
+    def prepare_command(self) -> list[str]:
+        """Argument list of workload.prepare; empty where there is nothing to prepare."""
+        workload = self.settings.experiment.workload
+        values = {"data_dir": workload.data_dir, "seed": workload.seed}
+        if not workload.prepare:
+            return []
+        python = self.settings.site.python or sys.executable
+        return [python, *(expand(argument, values) for argument in workload.prepare)]
+
+    @property
+    def prepared_data(self) -> list[str]:
+        """What the runs wait for: the marker where there is something to prepare."""
+        return [self.data_marker] if self.settings.experiment.workload.prepare else []
+
+    def scales(self, stage: str) -> list[str]:
+        return [str(job.scale) for job in self.plan.stage_jobs(stage)]
+
+    def gate(self, stage: str) -> str:
+        return f"{self.results}/gates/{stage}.json"
+
+    @property
+    def last_gate(self) -> str:
+        return self.gate(self.plan.stages[-1])
+
+    def records(self, job: ScaleJob) -> list[str]:
+        return [f"{self.results}/runs/{run.name}/record.json" for run in job.runs]
+
+    def stage_records(self, stage: str) -> list[str]:
+        return [record for job in self.plan.stage_jobs(stage) for record in self.records(job)]
+
+    def before(self, scale: str) -> list[str]:
+        """Files that must exist before a scale's job starts.
+
+        The gate of the stage before, and the records of the scale before in the same stage: on one machine two
+        scales side by side would disturb each other's figures.
+        """
+        job = self.plan.job(Scale.parse(scale))
+        siblings = self.plan.stage_jobs(job.stage)
+        index = siblings.index(job)
+        if index:
+            return self.records(siblings[index - 1])
+        stage = self.plan.stage_before(job.stage)
+        return [self.gate(stage)] if stage else []
+
+    def specs_hash(self, scale: str) -> str:
+        """Changes when anything that is measured at this scale changes."""
+        return self.plan.job(Scale.parse(scale)).hash
+
+    def failed_attempts(self, scale: str) -> int:
+        """Grows with each attempt that failed, so that the next start of the workflow tries again."""
+        runs = self.plan.job(Scale.parse(scale)).runs
+        return sum(
+            failed_attempts(RunDirectory(Path(self.results) / "runs" / run.name)) for run in runs
+        )
+
+    def runtime_min(self, scale: str) -> int:
+        return self.plan.job(Scale.parse(scale)).runtime_min
+
+    def scale_pattern(self, stage: str) -> str:
+        """Regular expression for the scales of a stage; matches nothing where the stage is absent."""
+        return "|".join(self.scales(stage)) or "(?!)"

@@ -1,0 +1,233 @@
+"""The plan: from settings to the list of runs of every stage, fully resolved. Pure: no files, no torch, no Slurm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ddp_ladder.files import canonical_sha256
+from ddp_ladder.placeholders import expand
+from ddp_ladder.settings import GateThresholds, Scale, Settings, Stage, Variant, Workload
+
+SCHEMA_VERSION = 1
+REFERENCE_VARIANT = "default"
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One training process group from start to end: all that decides what is measured."""
+
+    stage: str
+    variant: str
+    mode: str
+    nodes: int
+    gpus_per_node: int
+    repeat: int  # from 1
+    batch_per_gpu: int
+    global_batch: int
+    lr: float | None  # after the learning-rate rule
+    seed: int
+    script: str
+    args: tuple[str, ...]
+    args_template: tuple[str, ...]  # before the placeholders were filled: equal at every scale
+    env: Mapping[str, str]
+    python: str | None
+    launcher: str
+    device: str
+    backend: str  # nccl or gloo
+    backend_wanted: str  # as configured: "auto" leaves the choice to the script
+    interface: str
+    cpus_per_node: int
+    threads_per_rank: int
+    warmup_steps: int
+    min_steps: int
+    max_steps: int | None
+    max_seconds: float | None
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def scale(self) -> Scale:
+        return Scale(self.nodes, self.gpus_per_node)
+
+    @property
+    def name(self) -> str:
+        """Path below results/runs and the name in messages: ``default/weak/1x2/r1``."""
+        return f"{self.variant}/{self.mode}/{self.scale}/r{self.repeat}"
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the resolved spec: a run that carries it is a run of exactly this."""
+        return canonical_sha256(asdict(self))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RunSpec:
+        """Build from ``asdict``'s JSON form. Raises TypeError on missing or unknown keys."""
+        lists = {key: tuple(data[key]) for key in ("args", "args_template") if key in data}
+        return cls(**{**data, **lists})
+
+
+@dataclass(frozen=True)
+class ScaleJob:
+    """One job: all runs of one scale, variants and repeats interleaved, on the same nodes."""
+
+    stage: str
+    scale: Scale
+    runtime_min: int
+    runs: tuple[RunSpec, ...]
+
+    @property
+    def gpu_hours_at_most(self) -> float:
+        return self.scale.world_size * self.runtime_min / 60
+
+    @property
+    def hash(self) -> str:
+        return canonical_sha256([run.hash for run in self.runs])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every stage's jobs, in climbing order."""
+
+    site: str
+    results: str
+    jobs: tuple[ScaleJob, ...]
+    gates: Mapping[str, GateThresholds] = field(default_factory=dict)  # by stage
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(job.stage for job in self.jobs))
+
+    @property
+    def runs(self) -> tuple[RunSpec, ...]:
+        return tuple(run for job in self.jobs for run in job.runs)
+
+    def job(self, scale: Scale) -> ScaleJob:
+        """The job of a scale. Raises KeyError when the plan has none."""
+        for job in self.jobs:
+            if job.scale == scale:
+                return job
+        raise KeyError(str(scale))
+
+    def stage_jobs(self, stage: str) -> tuple[ScaleJob, ...]:
+        return tuple(job for job in self.jobs if job.stage == stage)
+
+    def stage_before(self, stage: str) -> str | None:
+        """The stage whose gate must be open before this one; None for the first."""
+        index = self.stages.index(stage)
+        return self.stages[index - 1] if index else None
+
+    def to_json(self) -> dict[str, Any]:
+        jobs = [
+            {
+                "stage": job.stage,
+                "scale": str(job.scale),
+                "runtime_min": job.runtime_min,
+                "gpu_hours_at_most": round(job.gpu_hours_at_most, 3),
+                "runs": [{**asdict(run), "spec_hash": run.hash} for run in job.runs],
+            }
+            for job in self.jobs
+        ]
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "site": self.site,
+            "results": self.results,
+            "gates": {stage: asdict(thresholds) for stage, thresholds in self.gates.items()},
+            "jobs": jobs,
+        }
+
+
+def make_plan(settings: Settings) -> Plan:
+    """Resolve every run of every stage."""
+    experiment = settings.experiment
+    jobs = tuple(
+        ScaleJob(stage.name, scale, stage.runtime_min, _runs(settings, stage, scale))
+        for stage in experiment.stages
+        for scale in stage.scales
+    )
+    gates = {stage.name: stage.gate for stage in experiment.stages}
+    return Plan(settings.site.name, experiment.results, jobs, gates)
+
+
+def _runs(settings: Settings, stage: Stage, scale: Scale) -> tuple[RunSpec, ...]:
+    """Repeats outermost, so that variants alternate (A B A B): drift hits all of them alike."""
+    experiment = settings.experiment
+    return tuple(
+        _resolve(settings, stage, scale, variant, mode, repeat)
+        for repeat in range(1, experiment.repeats + 1)
+        for mode in experiment.modes
+        for variant in experiment.variants
+    )
+
+
+def batches(batch_per_gpu: int, mode: str, world_size: int) -> tuple[int, int]:
+    """(per-GPU batch, global batch): weak keeps the first, strong keeps the second, both as at 1x1."""
+    if mode == "weak":
+        return batch_per_gpu, batch_per_gpu * world_size
+    return batch_per_gpu // world_size, batch_per_gpu
+
+
+def scaled_lr(workload: Workload, global_batch: int) -> float | None:
+    """The base rate is that of batch_per_gpu; the rule says how it follows the global batch."""
+    if workload.lr is None:
+        return None
+    growth = global_batch / workload.batch_per_gpu
+    factor = {"linear": growth, "sqrt": math.sqrt(growth), "none": 1.0}[workload.lr_rule]
+    return workload.lr * factor
+
+
+def _resolve(
+    settings: Settings, stage: Stage, scale: Scale, variant: Variant, mode: str, repeat: int
+) -> RunSpec:
+    experiment, site = settings.experiment, settings.site
+    workload, measure = experiment.workload, experiment.measure
+    batch, global_batch = batches(workload.batch_per_gpu, mode, scale.world_size)
+    lr = scaled_lr(workload, global_batch)
+    wanted = variant.backend or site.network.backend
+    backend = wanted if wanted != "auto" else {"cuda": "nccl", "cpu": "gloo"}[site.node.device]
+    template = workload.args + variant.args
+    values = {
+        "batch_per_gpu": batch,
+        "global_batch": global_batch,
+        "lr": f"{lr:.10g}" if lr is not None else None,
+        "nodes": scale.nodes,
+        "gpus_per_node": scale.gpus_per_node,
+        "world_size": scale.world_size,
+        "run_dir": f"{experiment.results}/runs/{variant.name}/{mode}/{scale}/r{repeat}",
+        "data_dir": workload.data_dir,
+        "seed": workload.seed + repeat - 1,
+        "backend": backend,
+    }
+    return RunSpec(
+        stage=stage.name,
+        variant=variant.name,
+        mode=mode,
+        nodes=scale.nodes,
+        gpus_per_node=scale.gpus_per_node,
+        repeat=repeat,
+        batch_per_gpu=batch,
+        global_batch=global_batch,
+        lr=lr,
+        seed=workload.seed + repeat - 1,
+        script=workload.script,
+        args=tuple(expand(argument, values) for argument in template),
+        args_template=template,
+        env={**site.network.env, **workload.env, **variant.env},
+        python=site.python,
+        launcher=variant.launcher or site.launcher,
+        device=site.node.device,
+        backend=backend,
+        backend_wanted=wanted,
+        interface=variant.interface or site.network.interface,
+        cpus_per_node=site.node.cpus,
+        # The same at every scale, so that the baseline does not win by using idle cores.
+        threads_per_rank=max(1, site.node.cpus // site.node.gpus),
+        warmup_steps=measure.warmup_steps,
+        min_steps=measure.min_steps,
+        max_steps=measure.max_steps,
+        max_seconds=measure.max_seconds,
+    )

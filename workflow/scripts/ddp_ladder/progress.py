@@ -1,0 +1,118 @@
+"""Progress of a scale's job on the terminal: a bar where there is one, lines in a pipe."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+from ddp_ladder.files import read_json
+from ddp_ladder.plan import RunSpec
+from ddp_ladder.record import Record
+
+LINE_EVERY_S = 10.0
+
+
+def read_progress(path: Path) -> Mapping[str, Any] | None:
+    """Rank 0's latest progress; None before its first step. The file is replaced whole, so it is never torn."""
+    try:
+        data: Mapping[str, Any] = read_json(path)
+    except FileNotFoundError:
+        return None
+    return data
+
+
+def duration(seconds: float) -> str:
+    """``45 s``, ``3 min 05 s``, ``2 h 10 min``."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def state(
+    progress: Mapping[str, Any] | None, total_steps: int | None, left_at_most_s: float
+) -> str:
+    """``step 120 of 400, 1,240 samples/s, 15 s left`` as far as it is known."""
+    if progress is None:
+        return f"starting, at most {duration(left_at_most_s)} left"
+    rate = progress["samples_per_s"]
+    steps = f"step {progress['step']:,}" + (f" of {total_steps:,}" if total_steps else "")
+    left = f"at most {duration(left_at_most_s)} left"
+    if total_steps and progress["step"] and progress["elapsed_s"]:
+        per_step_s = progress["elapsed_s"] / progress["step"]
+        left = f"{duration((total_steps - progress['step']) * per_step_s)} left"
+    return f"{steps}, {rate:,.0f} samples/s, {left}"
+
+
+class Console:
+    """Shows one run after the other. ``show`` may be called as often as liked."""
+
+    def __init__(self, runs: int, stream: TextIO = sys.stderr) -> None:
+        self._stream = stream
+        self._runs = runs
+        self._index = 0
+        self._label = ""
+        self._bar: tqdm[Any] | None = None
+        self._next_line_s = 0.0
+
+    def say(self, text: str) -> None:
+        with tqdm.external_write_mode(file=self._stream):
+            print(text, file=self._stream, flush=True)
+
+    def started(self, spec: RunSpec, total_steps: int | None) -> None:
+        self._index += 1
+        self._label = f"{spec.stage} {spec.scale} [{self._index}/{self._runs}] {spec.variant}/{spec.mode}/r{spec.repeat}"
+        self._next_line_s = time.monotonic() + LINE_EVERY_S
+        if self._stream.isatty():
+            bar_format = "{desc} {bar} {postfix}" if total_steps else "{desc} {postfix}"
+            self._bar = tqdm(
+                total=total_steps,
+                desc=self._label,
+                file=self._stream,
+                leave=False,
+                bar_format=bar_format,
+            )
+        else:
+            self.say(f"{self._label}: started")
+
+    def show(
+        self, progress: Mapping[str, Any] | None, total_steps: int | None, left_at_most_s: float
+    ) -> None:
+        text = state(progress, total_steps, left_at_most_s)
+        if self._bar is not None:
+            self._bar.n = min(progress["step"], total_steps or progress["step"]) if progress else 0
+            self._bar.set_postfix_str(text)
+        elif time.monotonic() >= self._next_line_s:
+            self._next_line_s = time.monotonic() + LINE_EVERY_S
+            self.say(f"{self._label}: {text}")
+
+    def ended(self, record: Record) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+        self.say(f"{self._label}: {outcome(record)}")
+
+    def reused(self, spec: RunSpec) -> None:
+        self._index += 1
+        self.say(
+            f"{spec.stage} {spec.scale} [{self._index}/{self._runs}] "
+            f"{spec.variant}/{spec.mode}/r{spec.repeat}: finished earlier, kept"
+        )
+
+
+def outcome(record: Record) -> str:
+    """One line on how a run ended."""
+    if record.status == "ok" and record.throughput and record.timing:
+        return (
+            f"{record.throughput.samples_per_s:,.0f} samples/s, {record.timing.measured_steps} steps measured, "
+            f"{record.timing.step_time_s * 1000:.1f} ms per step, {duration(record.timing.wall_s)} in all"
+        )
+    failure = record.failure
+    return f"FAILED: {failure.verdict}: {failure.why}" if failure else "FAILED"

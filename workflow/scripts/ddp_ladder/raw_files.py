@@ -1,0 +1,122 @@
+"""Raw files of one run, as its processes left them: read strictly, interpreted elsewhere."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddp_ladder.files import RunDirectory, read_json, sha256
+from ddp_ladder.schemas import first_error
+
+COLUMNS = ("step", "samples", "padding_samples", "step_time_s", "data_wait_s")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Columns of ranks/rank<k>.csv, one entry per optimizer step."""
+
+    samples: NDArray[np.int64]
+    padding_samples: NDArray[np.int64]
+    step_time_s: NDArray[np.float64]
+    data_wait_s: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.step_time_s)
+
+
+@dataclass(frozen=True)
+class RankFiles:
+    """One rank's end record and its steps."""
+
+    end: Mapping[str, Any]
+    steps: Steps
+    csv_sha256: str
+
+
+@dataclass(frozen=True)
+class RawRun:
+    """Everything that one run left. ``problems`` names each file that is missing or damaged."""
+
+    run: Mapping[str, Any]
+    ended: Mapping[str, Any] | None
+    nodes: Mapping[int, Mapping[str, Any]]
+    ranks: Mapping[int, RankFiles]
+    problems: tuple[str, ...]
+
+
+def read_raw_run(directory: RunDirectory, nodes: int, world_size: int) -> RawRun:
+    """Read the files of one run.
+
+    Raises OSError or ValueError only for run.json, without which nothing can be said about the run;
+    damage elsewhere is listed in ``problems``.
+    """
+    run = cast("dict[str, Any]", read_json(directory.run))
+    problems: list[str] = []
+
+    def attempt(path: Path, schema: str) -> Mapping[str, Any] | None:
+        name = path.relative_to(directory.path)
+        try:
+            data = read_json(path)
+        except FileNotFoundError:
+            problems.append(f"{name} is missing")
+            return None
+        except (OSError, ValueError) as error:
+            problems.append(f"{name} is damaged: {error}")
+            return None
+        wrong = first_error(schema, data)
+        if wrong:
+            problems.append(f"{name} is damaged: {wrong}")
+            return None
+        return cast("dict[str, Any]", data)
+
+    ended = attempt(directory.ended, "ended")
+    node_ends = {k: attempt(directory.nodes / f"node{k}.json", "node") for k in range(nodes)}
+    ranks = {}
+    for k in range(world_size):
+        end = attempt(directory.ranks / f"rank{k}.json", "rank")
+        if end is None:
+            continue
+        path = directory.ranks / f"rank{k}.csv"
+        try:
+            content = path.read_bytes()
+            digest = sha256(content)
+            if digest != end["steps"]["sha256"]:
+                raise ValueError("its digest is not the one in the rank's end record")
+            ranks[k] = RankFiles(end, _parse_steps(content.decode()), digest)
+        except (OSError, ValueError) as error:
+            problems.append(f"ranks/{path.name} is damaged: {error}")
+    strangers = {path.name for path in directory.ranks.glob("rank*.json")} - {
+        f"rank{k}.json" for k in range(world_size)
+    }
+    problems += [
+        f"ranks/{name} is of a rank that the plan does not have" for name in sorted(strangers)
+    ]
+    present = {k: end for k, end in node_ends.items() if end is not None}
+    return RawRun(run, ended, present, ranks, tuple(problems))
+
+
+def _parse_steps(text: str) -> Steps:
+    """Parse a rank's CSV. Raises ValueError on a foreign header, a gap in the steps or an impossible figure."""
+    rows = list(csv.reader(io.StringIO(text)))
+    if not rows or tuple(rows[0]) != COLUMNS:
+        raise ValueError(f"its header is not {','.join(COLUMNS)}")
+    if any(len(row) != len(COLUMNS) for row in rows):
+        raise ValueError("a row is incomplete")
+    table = np.array(rows[1:], dtype=np.float64).reshape(-1, len(COLUMNS))
+    if not np.array_equal(table[:, 0], np.arange(1, len(table) + 1)):
+        raise ValueError("its steps do not count 1, 2, 3, ...")
+    if not np.isfinite(table).all() or (table < 0).any() or (table[:, 3] == 0).any():
+        raise ValueError("it holds a figure that cannot be")
+    return Steps(
+        samples=table[:, 1].astype(np.int64),
+        padding_samples=table[:, 2].astype(np.int64),
+        step_time_s=table[:, 3],
+        data_wait_s=table[:, 4],
+    )

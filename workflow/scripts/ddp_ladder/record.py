@@ -1,0 +1,165 @@
+"""The record: the versioned JSON that a run leaves. Everything downstream reads records; nothing reads logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ddp_ladder.files import read_json, write_json
+from ddp_ladder.plan import RunSpec
+from ddp_ladder.schemas import first_error
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Job:
+    """The job that made the run, and which attempt at this run it was (from 1)."""
+
+    id: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class World:
+    """The process group as the ranks saw it; None where no rank could tell."""
+
+    size: int | None
+    backend: str | None
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process of the group. Times in seconds, memory in bytes."""
+
+    rank: int
+    local_rank: int
+    host: str
+    pid: int
+    device: Mapping[str, Any]  # kind, index, name, id
+    exit_code: int
+    ended_by: str
+    steps: int
+    samples: int
+    padding_samples: int
+    step_time_s: float | None  # median of the measured steps
+    data_wait_fraction: float | None
+    startup_s: Mapping[str, float | None]
+    peak_memory_bytes: Mapping[str, int | None]
+    parameters: Mapping[str, Any] | None  # count, bytes, checksum
+    csv_sha256: str
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Samples that all ranks really consumed, per second; the interval is a 95 % bootstrap over blocks."""
+
+    samples_per_s: float
+    samples_per_s_low: float
+    samples_per_s_high: float
+    samples_per_s_total: float  # all measured samples / all measured time
+    blocks_samples_per_s: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Where the time went. Seconds; fractions of the step time."""
+
+    warmup_steps: int
+    measured_steps: int
+    step_time_s: float
+    step_time_s_low: float
+    step_time_s_high: float
+    blocks_step_time_s: tuple[float, ...]
+    rank_step_time_s_min: float
+    rank_step_time_s_max: float
+    straggler_fraction: float
+    data_wait_fraction: float
+    exposed_comm_fraction: float | None
+    startup_s: float | None
+    wall_s: float
+
+
+@dataclass(frozen=True)
+class Check:
+    """One sanity check of one run."""
+
+    name: str
+    ok: bool
+    measured: str
+    wanted: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong, why, and what to do next."""
+
+    verdict: str
+    why: str
+    next: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run: variant x mode x scale x repeat."""
+
+    status: Literal["ok", "failed"]
+    spec: RunSpec
+    spec_hash: str
+    job: Job | None  # None: the run was not started
+    world: World
+    ranks: tuple[Rank, ...]
+    throughput: Throughput | None
+    timing: Timing | None
+    fingerprint: Mapping[str, Any]
+    checks: tuple[Check, ...]
+    failure: Failure | None
+    schema_version: int = field(default=SCHEMA_VERSION)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Record:
+        """Build from JSON. Raises ValueError, naming the place, when it does not fit the schema."""
+        wrong = first_error("record", data)
+        if wrong:
+            raise ValueError(f"not a record of version {SCHEMA_VERSION}: {wrong}")
+        try:
+            spec = RunSpec.from_json(data["spec"])
+        except TypeError as problem:
+            raise ValueError(f"not a record of version {SCHEMA_VERSION}: spec: {problem}") from None
+        throughput, timing, job = data["throughput"], data["timing"], data["job"]
+        return cls(
+            status=data["status"],
+            spec=spec,
+            spec_hash=data["spec_hash"],
+            job=Job(**job) if job else None,
+            world=World(**{**data["world"], "hosts": tuple(data["world"]["hosts"])}),
+            ranks=tuple(Rank(**rank) for rank in data["ranks"]),
+            throughput=_with_tuple(Throughput, throughput, "blocks_samples_per_s"),
+            timing=_with_tuple(Timing, timing, "blocks_step_time_s"),
+            fingerprint=data["fingerprint"],
+            checks=tuple(Check(**check) for check in data["checks"]),
+            failure=Failure(**data["failure"]) if data["failure"] else None,
+            schema_version=data["schema_version"],
+        )
+
+
+def _with_tuple(kind: type, data: Mapping[str, Any] | None, key: str) -> Any:
+    return kind(**{**data, key: tuple(data[key])}) if data else None
+
+
+def read_record(path: Path) -> Record:
+    """Read record.json. Raises OSError or ValueError naming the file."""
+    try:
+        return Record.from_json(read_json(path))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def write_record(path: Path, record: Record) -> None:
+    write_json(path, record.to_json())

@@ -1,0 +1,126 @@
+"""Sanity of one run: did it work, apart from how well. Every check says what was measured and what was wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ddp_ladder.plan import RunSpec
+from ddp_ladder.raw_files import RawRun
+from ddp_ladder.record import Check
+
+
+def run_checks(spec: RunSpec, raw: RawRun) -> tuple[Check, ...]:
+    """All sanity checks of a run. A check that lacks its evidence fails."""
+    return tuple(_checks(spec, raw))
+
+
+def _checks(spec: RunSpec, raw: RawRun) -> Iterator[Check]:
+    ends = [rank.end for _, rank in sorted(raw.ranks.items())]
+    yield Check(
+        "complete",
+        not raw.problems,
+        "; ".join(raw.problems[:3]) or f"{len(ends)} ranks, {len(raw.nodes)} nodes",
+        f"the files of {spec.world_size} ranks and {spec.nodes} nodes",
+    )
+    yield _same_origin(spec, raw)
+    yield _exit_codes(raw, ends)
+    yield _world_size(spec, ends)
+    if spec.backend_wanted != "auto":
+        yield _all_equal("backend", [end["backend"] for end in ends], spec.backend)
+    yield _devices(spec, ends)
+    yield _parameters(spec, ends)
+    yield _steps(spec, raw)
+    yield _samples(raw)
+
+
+def _all_equal(name: str, values: list[Any], wanted: Any) -> Check:
+    seen = ", ".join(sorted({str(value) for value in values})) or "nothing"
+    return Check(name, bool(values) and all(value == wanted for value in values), seen, str(wanted))
+
+
+def _same_origin(spec: RunSpec, raw: RawRun) -> Check:
+    """All files are of this spec, this job and this attempt: nothing stale, nothing foreign."""
+    job = raw.run["job"]
+    parts: dict[str, Any] = {f"rank {k}": rank.end for k, rank in raw.ranks.items()}
+    parts |= {f"node {k}": end for k, end in raw.nodes.items()}
+    if raw.ended is not None:
+        parts["ended.json"] = raw.ended
+    strangers = [
+        name
+        for name, part in parts.items()
+        if part.get("spec_hash") != spec.hash or part.get("job") != job
+    ]
+    ids = [rank.end["rank"] != k for k, rank in raw.ranks.items()]
+    measured = f"foreign: {', '.join(strangers)}" if strangers else "one"
+    if any(ids):
+        measured = "a rank's file carries another rank's number"
+    return Check(
+        "one origin",
+        not strangers and not any(ids),
+        measured,
+        f"one spec, job {job['id']}, attempt {job['attempt']}",
+    )
+
+
+def _exit_codes(raw: RawRun, ends: list[Any]) -> Check:
+    bad = [f"rank {end['rank']}: {end['exit_code']}" for end in ends if end["exit_code"] != 0]
+    bad += [
+        f"node {k}: {end['exit_code']}"
+        for k, end in sorted(raw.nodes.items())
+        if end["exit_code"] != 0
+    ]
+    outcome = raw.ended["outcome"] if raw.ended else "no end recorded"
+    if outcome != "finished":
+        bad.append(str(outcome))
+    return Check(
+        "exit codes", not bad and bool(ends), ", ".join(bad) or "all 0", "0 on every rank and node"
+    )
+
+
+def _world_size(spec: RunSpec, ends: list[Any]) -> Check:
+    return _all_equal("world size", [end["world_size"] for end in ends], spec.world_size)
+
+
+def _devices(spec: RunSpec, ends: list[Any]) -> Check:
+    devices = {(end["host"], end["device"]["id"]) for end in ends}
+    kinds = {end["device"]["kind"] for end in ends}
+    ok = len(devices) == spec.world_size and kinds == {spec.device}
+    return Check(
+        "distinct devices",
+        ok,
+        f"{len(devices)} x {'/'.join(sorted(kinds)) or 'none'}",
+        f"{spec.world_size} x {spec.device}",
+    )
+
+
+def _parameters(spec: RunSpec, ends: list[Any]) -> Check:
+    """Replicas that were trained together end with the same bits."""
+    checksums = [end["parameters"]["checksum"] for end in ends if end["parameters"]]
+    ok = len(checksums) == spec.world_size and len(set(checksums)) == 1
+    measured = f"{len(set(checksums))} distinct on {len(checksums)} ranks"
+    return Check("equal parameters", ok, measured, f"1 distinct on {spec.world_size} ranks")
+
+
+def _steps(spec: RunSpec, raw: RawRun) -> Check:
+    counts = sorted({len(rank.steps) for rank in raw.ranks.values()})
+    wanted = spec.warmup_steps + spec.min_steps
+    ok = len(counts) == 1 and counts[0] >= wanted
+    measured = " and ".join(str(count) for count in counts) or "none"
+    return Check(
+        "enough steps",
+        ok,
+        f"{measured} optimizer steps",
+        f"at least {wanted} on every rank (measure.warmup_steps + measure.min_steps), equally many",
+    )
+
+
+def _samples(raw: RawRun) -> Check:
+    empty = [str(k) for k, rank in sorted(raw.ranks.items()) if rank.steps.samples.sum() == 0]
+    ok = bool(raw.ranks) and not empty
+    return Check(
+        "samples seen",
+        ok,
+        f"none on rank {', '.join(empty)}" if empty else "on every rank",
+        "training batches from a torch DataLoader on every rank",
+    )

@@ -1,0 +1,331 @@
+"""Scaling: from records to one point per variant x mode x scale. Pure: no files.
+
+Intervals are 95 % percentile intervals of a hierarchical bootstrap (Hoefler and Belli, SC'15): repeats are drawn
+first, then blocks inside each drawn repeat, and medians are taken on both levels. Ratios draw both of their sides.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ddp_ladder.fingerprint import batch_per_gpu_seen, differences
+from ddp_ladder.plan import RunSpec
+from ddp_ladder.record import Record, Throughput, Timing
+from ddp_ladder.settings import Scale
+
+Status = Literal["ok", "check", "incomplete", "not comparable", "failed", "not run"]
+Draws = npt.NDArray[np.float64]
+
+BASELINE = Scale(1, 1)
+RESAMPLES = 2000
+SEED = 2025
+TAILS = (0.025, 0.975)
+MOST_EFFICIENCY = 1.05  # above this the baseline, not the scale, is remarkable
+TELLING_WAIT = 0.05  # fraction of a step: a difference in data wait worth naming
+
+
+@dataclass(frozen=True)
+class ScalePoint:
+    """What was found at one scale. Times in seconds, fractions of the step time, None where nothing can be said."""
+
+    variant: str
+    mode: str
+    stage: str
+    nodes: int
+    gpus_per_node: int
+    world_size: int
+    batch_per_gpu: int
+    global_batch: int
+    repeats: int  # good ones, that the figures are made of
+    samples_per_s: float | None = None
+    samples_per_s_low: float | None = None
+    samples_per_s_high: float | None = None
+    speedup: float | None = None
+    efficiency: float | None = None
+    efficiency_low: float | None = None
+    efficiency_high: float | None = None
+    step_time_s: float | None = None
+    data_wait_fraction: float | None = None
+    exposed_comm_fraction: float | None = None
+    gpu_hours_per_million_samples: float | None = None
+    status: Status = "not run"
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    step_time_s_low: float | None = None
+    step_time_s_high: float | None = None
+    straggler_fraction: float | None = None
+    startup_s: float | None = None
+    note: str = ""
+
+    @property
+    def scale(self) -> Scale:
+        return Scale(self.nodes, self.gpus_per_node)
+
+
+@dataclass(frozen=True)
+class _Good:
+    """A run whose figures count."""
+
+    record: Record
+    throughput: Throughput
+    timing: Timing
+
+
+@dataclass(frozen=True)
+class _Group:
+    """All repeats of one variant x mode x scale."""
+
+    specs: tuple[RunSpec, ...]
+    good: tuple[_Good, ...]
+    failed: tuple[Record, ...]  # started and failed
+    left_out: tuple[Record, ...]  # not started, on purpose
+
+    @property
+    def first(self) -> RunSpec:
+        return self.specs[0]
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """Between its own repeats."""
+        pairs = ((self.good[0].record, other.record) for other in self.good[1:])
+        return tuple(dict.fromkeys(text for pair in pairs for text in differences(*pair)))
+
+    @property
+    def samples_per_s(self) -> float:
+        return _median([run.throughput.samples_per_s for run in self.good])
+
+    def throughput_draws(self) -> Draws:
+        return _draws([run.throughput.blocks_samples_per_s for run in self.good], self._seed())
+
+    def step_time_draws(self) -> Draws:
+        return _draws([run.timing.blocks_step_time_s for run in self.good], self._seed())
+
+    def _seed(self) -> int:
+        """One stream per group: the two sides of a ratio must be drawn independently of each other."""
+        return zlib.crc32(f"{self.first.variant}/{self.first.mode}/{self.first.scale}".encode())
+
+
+def scale_points(runs: Sequence[RunSpec], records: Mapping[str, Record]) -> tuple[ScalePoint, ...]:
+    """One point per variant x mode x scale of ``runs``: mode, then variant, then scale, each in the order of ``runs``.
+
+    records: by ``RunSpec.name``. A run without one has not been run.
+    """
+    groups = _groups(runs, records)
+    return tuple(
+        _point(group, groups.get((group.first.mode, group.first.variant, BASELINE)))
+        for group in groups.values()
+    )
+
+
+def _groups(
+    runs: Sequence[RunSpec], records: Mapping[str, Record]
+) -> dict[tuple[str, str, Scale], _Group]:
+    modes = list(dict.fromkeys(run.mode for run in runs))
+    variants = list(dict.fromkeys(run.variant for run in runs))
+    scales = list(dict.fromkeys(run.scale for run in runs))
+    specs: dict[tuple[str, str, Scale], list[RunSpec]] = {}
+    for run in runs:
+        specs.setdefault((run.mode, run.variant, run.scale), []).append(run)
+    order = sorted(
+        specs, key=lambda key: (modes.index(key[0]), variants.index(key[1]), scales.index(key[2]))
+    )
+    return {key: _group(specs[key], records) for key in order}
+
+
+def _group(specs: Sequence[RunSpec], records: Mapping[str, Record]) -> _Group:
+    there = [records[spec.name] for spec in specs if spec.name in records]
+    good = tuple(
+        _Good(record, record.throughput, record.timing)
+        for record in there
+        if record.status == "ok" and record.throughput and record.timing
+    )
+    bad = [record for record in there if all(record is not run.record for run in good)]
+    return _Group(
+        specs=tuple(specs),
+        good=good,
+        failed=tuple(record for record in bad if record.job is not None),
+        left_out=tuple(record for record in bad if record.job is None),
+    )
+
+
+def _point(group: _Group, baseline: _Group | None) -> ScalePoint:
+    spec = group.first
+    point = ScalePoint(
+        variant=spec.variant,
+        mode=spec.mode,
+        stage=spec.stage,
+        nodes=spec.nodes,
+        gpus_per_node=spec.gpus_per_node,
+        world_size=spec.world_size,
+        batch_per_gpu=spec.batch_per_gpu,
+        global_batch=spec.global_batch,
+        repeats=len(group.good),
+    )
+    if group.good:
+        point = _with_figures(point, group)
+    if group.failed:
+        return replace(point, status="failed", note=_failure_note(group))
+    if not group.good:
+        return replace(point, status="not run", note=_why_not_run(group))
+    obstacle = _obstacle(group, baseline)
+    if obstacle or baseline is None:
+        return replace(point, status="not comparable", note=_joined(obstacle, _notes(point, group)))
+    point = _with_ratios(point, group, baseline)
+    status, excess = _judged(point, group, baseline)
+    return replace(point, status=status, note=_joined(excess, _notes(point, group)))
+
+
+def _with_figures(point: ScalePoint, group: _Group) -> ScalePoint:
+    """The figures that need no baseline."""
+    rate = group.samples_per_s
+    rate_low, rate_high = _interval(group.throughput_draws(), rate)
+    timings = [run.timing for run in group.good]
+    step = _median([timing.step_time_s for timing in timings])
+    step_low, step_high = _interval(group.step_time_draws(), step)
+    batch = batch_per_gpu_seen(group.good[0].record)
+    return replace(
+        point,
+        batch_per_gpu=batch,
+        global_batch=batch * point.world_size,
+        samples_per_s=rate,
+        samples_per_s_low=rate_low,
+        samples_per_s_high=rate_high,
+        step_time_s=step,
+        step_time_s_low=step_low,
+        step_time_s_high=step_high,
+        data_wait_fraction=_median([timing.data_wait_fraction for timing in timings]),
+        exposed_comm_fraction=_median_of_known([t.exposed_comm_fraction for t in timings]),
+        straggler_fraction=_median([timing.straggler_fraction for timing in timings]),
+        startup_s=_median_of_known([timing.startup_s for timing in timings]),
+        gpu_hours_per_million_samples=point.world_size * 1e6 / rate / 3600,
+    )
+
+
+def _with_ratios(point: ScalePoint, group: _Group, baseline: _Group) -> ScalePoint:
+    n = point.world_size
+    if group is baseline:
+        speedup, low, high = 1.0, 1.0, 1.0  # by definition, not by measurement
+    else:
+        speedup = group.samples_per_s / baseline.samples_per_s
+        low, high = _interval(group.throughput_draws() / baseline.throughput_draws(), speedup)
+    return replace(
+        point,
+        speedup=speedup,
+        speedup_low=low,
+        speedup_high=high,
+        efficiency=speedup / n,
+        efficiency_low=low / n,
+        efficiency_high=high / n,
+    )
+
+
+def _obstacle(group: _Group, baseline: _Group | None) -> str:
+    """Why no ratio to the baseline may be formed; empty when it may."""
+    spec = group.first
+    if group.differences:
+        return f"the repeats differ in {'; '.join(group.differences)}"
+    if group is baseline:
+        return ""
+    what = f"the {BASELINE} baseline of {spec.variant}, {spec.mode},"
+    if baseline is None:
+        return f"{what} is not in the plan"
+    if baseline.failed:
+        return f"{what} failed"
+    if not baseline.good:
+        return f"{what} has not been run"
+    if baseline.differences:
+        return f"{what} has repeats that differ in {'; '.join(baseline.differences)}"
+    found = differences(baseline.good[0].record, group.good[0].record)
+    return f"not like for like: {'; '.join(found)}" if found else ""
+
+
+def _judged(point: ScalePoint, group: _Group, baseline: _Group) -> tuple[Status, str]:
+    if point.efficiency is not None and point.efficiency > MOST_EFFICIENCY:
+        return "check", _excess_note(point, baseline)
+    return ("incomplete" if len(group.good) < len(group.specs) else "ok"), ""
+
+
+def _excess_note(point: ScalePoint, baseline: _Group) -> str:
+    excess = f"{100 * (point.efficiency or 0):.0f} %: more than the ideal; "
+    base_wait = _median([run.timing.data_wait_fraction for run in baseline.good])
+    here = point.data_wait_fraction or 0.0
+    if base_wait - here > TELLING_WAIT:
+        return (
+            f"{excess}the baseline is slower than it should be: it waits for data "
+            f"{100 * base_wait:.0f} % of the time, here {100 * here:.0f} %"
+        )
+    if point.mode == "strong":
+        return f"{excess}the smaller batch per GPU may fit a cache, or the baseline is slower than it should be"
+    return (
+        f"{excess}the baseline is slower than it should be: no recorded field explains it, "
+        f"so repeat {BASELINE} and look for other load on its node"
+    )
+
+
+def _notes(point: ScalePoint, group: _Group) -> str:
+    """What a reader should know beside the status."""
+    spec, notes = group.first, []
+    if point.batch_per_gpu != spec.batch_per_gpu:
+        notes.append(
+            f"the script used a batch of {point.batch_per_gpu} per GPU, the plan says {spec.batch_per_gpu}: "
+            "is {batch_per_gpu} in workload.args?"
+        )
+    if len(group.good) < len(group.specs):
+        notes.append(f"{len(group.good)} of {len(group.specs)} repeats have been run")
+    if len(group.good) == 1:
+        blocks = len(group.good[0].throughput.blocks_samples_per_s)
+        notes.append(
+            "one repeat: the interval is that of its blocks alone"
+            if blocks > 1
+            else "one repeat of one block: there is no interval"
+        )
+    return "; ".join(notes)
+
+
+def _failure_note(group: _Group) -> str:
+    count = f"{len(group.failed)} of {len(group.specs)} repeats failed"
+    reasons = dict.fromkeys(run.failure.verdict for run in group.failed if run.failure)
+    figures = "; the figures are those of the good ones" if group.good else ""
+    return f"{count}: {', '.join(reasons) or 'no reason recorded'}{figures}"
+
+
+def _why_not_run(group: _Group) -> str:
+    return "; ".join(dict.fromkeys(run.failure.why for run in group.left_out if run.failure))
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)
+
+
+def _draws(repeats: Sequence[Sequence[float]], seed: int) -> Draws:
+    """Bootstrap distribution, shape (RESAMPLES,), of the median over repeats of the median over blocks."""
+    generator = np.random.default_rng([SEED, seed])
+    chosen = generator.integers(0, len(repeats), (RESAMPLES, len(repeats)))
+    medians = np.empty(chosen.shape)
+    for index, blocks in enumerate(repeats):
+        here = chosen == index
+        picks = generator.integers(0, len(blocks), (int(here.sum()), len(blocks)))
+        medians[here] = np.median(np.asarray(blocks, dtype=np.float64)[picks], axis=1)
+    drawn: Draws = np.median(medians, axis=1)
+    return drawn
+
+
+def _interval(draws: Draws, estimate: float) -> tuple[float, float]:
+    """95 % interval; it holds the estimate, which is the record's own median and not one of the draws."""
+    low, high = np.quantile(draws, TAILS)
+    return min(float(low), estimate), max(float(high), estimate)
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values))
+
+
+def _median_of_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return _median(known) if known else None

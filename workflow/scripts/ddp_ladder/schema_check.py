@@ -1,0 +1,377 @@
+"""config.yaml and cluster.yaml against their JSON Schemas, with messages for people."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+from jsonschema.validators import extend
+
+from ddp_ladder.messages import Problem, did_you_mean
+from ddp_ladder.strict_yaml import Document, KeyPath, key_name, resolve, shown
+
+Schema = Mapping[str, Any]
+
+SCHEMAS = Path(__file__).parents[2] / "schemas"
+_SEE = "see config/README.md"
+
+
+@cache
+def load_schema(name: str) -> Schema:
+    """Return ``config`` or ``cluster``."""
+    schema = yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text(encoding="utf-8"))
+    return _inlined(schema, schema)  # type: ignore[no-any-return]
+
+
+def _inlined(part: Any, root: Schema) -> Any:
+    """Put the target of each ``$ref: "#/$defs/x"`` in its place; keywords beside it win."""
+    if isinstance(part, list):
+        return [_inlined(item, root) for item in part]
+    if not isinstance(part, dict):
+        return part
+    if "$ref" in part:
+        beside = {key: value for key, value in part.items() if key != "$ref"}
+        part = {**root["$defs"][part["$ref"].rpartition("/")[2]], **beside}
+    return {key: _inlined(value, root) for key, value in part.items() if key != "$defs"}
+
+
+def schema_problems(checked: Sequence[tuple[Document, Schema]]) -> list[Problem]:
+    """Return what is wrong in the documents by their schemas, in the order of their lines."""
+    problems: dict[Problem, None] = {}
+    for document, schema in checked:
+        errors = _Validator(schema).iter_errors(document.data)
+        explained = [
+            (document.line(*path), problem)
+            for error in errors
+            for path, problem in _explain(_Failure.of(error), document, checked)
+        ]
+        explained.sort(key=lambda item: item[0])
+        problems.update(dict.fromkeys(problem for _, problem in explained))
+    return list(problems)
+
+
+def with_defaults(value: Any, schema: Schema) -> Any:
+    """Return valid data with the schema's defaults for absent keys and empty (null) sections."""
+    if value is None:
+        value = copy.deepcopy(schema.get("default"))
+    if isinstance(value, list):
+        return [with_defaults(item, schema.get("items", {})) for item in value]
+    if not isinstance(value, dict):
+        return value
+    properties: Schema = schema.get("properties", {})
+    other: Any = schema.get("additionalProperties")
+    filled = {
+        key: with_defaults(item, properties.get(key, other or {})) for key, item in value.items()
+    }
+    for key, part in properties.items():
+        if key not in filled and "default" in part:
+            filled[key] = with_defaults(None, part)
+    return filled
+
+
+def typed_override(value: Any, schema: Schema) -> Any:
+    """Give the text that ``snakemake --config`` makes of nested values the schema's type.
+
+    Text stays text where the schema takes text (but for null, where it takes that too), and where
+    it means no number.
+    """
+    if isinstance(value, Mapping):
+        properties = schema.get("properties", {})
+        other = schema.get("additionalProperties") or {}
+        return {
+            str(key): typed_override(item, properties.get(key, other))
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [typed_override(item, schema.get("items", {})) for item in value]
+    if not isinstance(value, str):
+        return value
+    types = _types(schema)
+    if "null" in types and value in ("", "~", "null", "Null", "NULL", "None"):
+        return None
+    if "string" in types or not types:
+        return value
+    try:
+        return resolve(value)
+    except ValueError:
+        return value
+
+
+def _pattern(
+    validator: Any, pattern: str, instance: Any, schema: Schema
+) -> Iterator[ValidationError]:
+    """The pattern keyword; Python's ``$`` would also match before a last line end."""
+    if validator.is_type(instance, "string") and (
+        instance.endswith("\n") or not re.search(pattern, instance)
+    ):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+_Validator = extend(Draft202012Validator, {"pattern": _pattern})  # type: ignore[no-untyped-call]
+
+Explained = Iterator[tuple[KeyPath, Problem]]
+Checked = Sequence[tuple[Document, Schema]]
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """One failed schema keyword: ``value`` at ``path`` against ``schema[keyword]``."""
+
+    path: KeyPath
+    keyword: str
+    value: Any
+    schema: Schema
+    message: str
+    of_name: bool  # a key's name failed, not its value
+
+    @property
+    def wanted(self) -> Any:
+        return self.schema[self.keyword]
+
+    @classmethod
+    def of(cls, error: ValidationError) -> _Failure:
+        schema: Any = error.schema
+        return cls(
+            path=tuple(error.absolute_path),
+            keyword=str(error.validator),
+            value=error.instance,
+            schema=schema,
+            message=error.message,
+            of_name="propertyNames" in error.relative_schema_path,
+        )
+
+
+def _explain(error: _Failure, document: Document, checked: Checked) -> Explained:
+    path = error.path
+    if error.of_name:
+        yield _name_problem(error, document, (*path, error.value))
+    elif error.keyword == "additionalProperties":
+        for key in error.value:
+            if key not in error.schema.get("properties", {}):
+                yield _unknown_key(error, document, (*path, key), checked)
+    elif error.keyword == "required":
+        for key in error.wanted:
+            if key not in error.value:
+                yield _missing_key(error, document, (*path, key))
+    else:
+        yield _wrong_value(error, document, path)
+
+
+def _name_problem(error: _Failure, document: Document, path: KeyPath) -> tuple[KeyPath, Problem]:
+    return path, Problem(
+        where=document.where(*path),
+        what="a name that cannot be used",
+        found=shown(error.value),
+        allowed=_in_words(error.schema),
+        next=f"rename it, for example to {_usable_name(error.value)}",
+    )
+
+
+def _usable_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:40].strip("._-") or "variant-1"
+
+
+def _unknown_key(
+    error: _Failure, document: Document, path: KeyPath, checked: Checked
+) -> tuple[KeyPath, Problem]:
+    key, known = str(path[-1]), list(error.schema.get("properties", {}))
+    homes = [
+        f"{home.file}: {key_name(home_path)}"
+        for home, schema in checked
+        for home_path in _paths_to(key, schema)
+    ]
+    if guess := did_you_mean(key, known):
+        advice = guess
+    elif homes:
+        advice = f"move it to where it belongs: {' or '.join(homes[:3])}"
+    else:
+        advice = f"remove it; {_SEE} for all keys"
+    return path, Problem(
+        where=document.where(*path),
+        what="unknown key",
+        found=shown(key),
+        allowed=", ".join(known),
+        next=advice,
+    )
+
+
+def _paths_to(key: str, schema: Schema, path: KeyPath = ()) -> Iterator[KeyPath]:
+    for name, part in schema.get("properties", {}).items():
+        if name == key:
+            yield (*path, name)
+        yield from _paths_to(key, part, (*path, name))
+
+
+def _missing_key(error: _Failure, document: Document, path: KeyPath) -> tuple[KeyPath, Problem]:
+    properties = error.schema.get("properties", {})
+    part = properties.get(path[-1], error.schema.get("additionalProperties"))
+    place = f" under {key_name(path[:-1])}" if len(path) > 1 else ""
+    return path, Problem(
+        where=document.where(*path),
+        what="missing key",
+        allowed=_in_words(part),
+        next=f"add {path[-1]}: {_flow(part['default'])}{place}"
+        if "default" in part
+        else f"add {_example(part, str(path[-1])) or path[-1]}{place}",
+    )
+
+
+def _wrong_value(error: _Failure, document: Document, path: KeyPath) -> tuple[KeyPath, Problem]:
+    what = _WHAT.get(error.keyword)
+    size = error.keyword in ("maxLength", "maxItems", "maxProperties")
+    found = shown(error.value)
+    if error.keyword == "type" and error.value is not None:
+        found += f" ({_kind(error.value)})"
+    return path, Problem(
+        where=document.where(*path),
+        what=what or f"not valid: {error.message}",
+        found=found,
+        allowed=f"at most {error.wanted}" if size else _in_words(error.schema),
+        next="shorten it" if size else _advice(error, path),
+    )
+
+
+_WHAT = {
+    "type": "a value of the wrong type",
+    "enum": "not one of the allowed values",
+    "minimum": "too small",
+    "exclusiveMinimum": "too small",
+    "maximum": "too large",
+    "pattern": "not written as it must be",
+    "minLength": "empty",
+    "maxLength": "too many characters",
+    "minItems": "an empty list",
+    "maxItems": "too many items",
+    "minProperties": "empty",
+    "maxProperties": "too many keys",
+    "uniqueItems": "an item twice",
+}
+
+
+def _advice(error: _Failure, path: KeyPath) -> str:
+    value, schema = error.value, error.schema
+    types = _types(schema)
+    key = next((part for part in reversed(path) if isinstance(part, str)), "")
+    in_list = bool(path) and isinstance(path[-1], int)
+    if error.keyword == "type":
+        for advice in (_advice_on_text, _advice_on_number, _advice_on_list):
+            if text := advice(value, types, key):
+                return text
+        if value is None and "default" in schema and not in_list:
+            return f"remove the line for the default ({shown(schema['default'])}), or give a value"
+    if error.keyword == "enum":
+        guess = did_you_mean(str(value), [word for word in schema["enum"] if word])
+        if guess:
+            return guess
+    if error.keyword == "uniqueItems":
+        return "remove the second of the two"
+    example = _example(schema, "" if in_list else key)
+    return f"for example {example}" if example else _SEE
+
+
+def _advice_on_text(value: Any, types: Sequence[str], key: str) -> str | None:
+    """Where text is wanted: what to do about values that YAML did not read as text."""
+    if "string" not in types:
+        return None
+    if isinstance(value, dict) and len(value) == 1 and next(iter(value.values())) is None:
+        return f'put placeholders in quotes: "{{{next(iter(value))}}}"'
+    if isinstance(value, bool | int | float) or value is None:
+        return f'put it in quotes if you mean the text: "{shown(value)}"'
+    return None
+
+
+def _advice_on_number(value: Any, types: Sequence[str], key: str) -> str | None:
+    if not isinstance(value, str) or not {"integer", "number"} & set(types):
+        return None
+    try:
+        number = resolve(value)
+    except ValueError:
+        return None
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    return f"write it without quotes: {key}: {value}" if is_number else None
+
+
+def _advice_on_list(value: Any, types: Sequence[str], key: str) -> str | None:
+    if "array" not in types or isinstance(value, dict | list) or value is None:
+        return None
+    text = value if isinstance(value, str) and re.fullmatch(r"[\w.-]+", value) else shown(value)
+    return f"write a list: {key}: [{text}]"
+
+
+def _types(schema: Schema) -> list[str]:
+    types = schema.get("type", [])
+    return [types] if isinstance(types, str) else list(types)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "a truth value"
+    kinds: dict[type, str] = {
+        str: "text",
+        int: "a whole number",
+        float: "a number",
+        list: "a list",
+        dict: "a mapping",
+    }
+    return kinds.get(type(value), type(value).__name__)
+
+
+def _in_words(schema: Schema) -> str:
+    """Say what a schema takes: ``a whole number from 1 to 100``."""
+    types = [name for name in _types(schema) if name != "null"]
+    if "enum" in schema:
+        words = "one of " + ", ".join(str(item) for item in schema["enum"] if item is not None)
+    elif "title" in schema:
+        words = schema["title"]
+    elif types == ["array"]:
+        words = f"a list, each item {_in_words(schema['items'])}"
+        if schema.get("minItems"):
+            words += ", at least one"
+    elif types == ["object"]:
+        properties = list(schema.get("properties", {}))
+        words = "keys " + ", ".join(properties) if properties else "keys with values"
+    else:
+        words = " or ".join(_TYPE_WORDS[name] for name in types) + _bounds(schema)
+    return f"{words}, or null" if "null" in _types(schema) else str(words)
+
+
+_TYPE_WORDS: Mapping[str, str] = {
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "text",
+    "boolean": "true or false",
+}
+
+
+def _bounds(schema: Schema) -> str:
+    low, above, high = (schema.get(word) for word in ("minimum", "exclusiveMinimum", "maximum"))
+    if low is not None and high is not None:
+        return f" from {low} to {high}"
+    parts = [] if above is None else [f"above {above}"]
+    parts += [] if low is None else [f"at least {low}"]
+    parts += [] if high is None else [f"at most {high}"]
+    return f" {' and '.join(parts)}" if parts else ""
+
+
+def _example(schema: Schema, key: str) -> str | None:
+    """Return a line to type, ``repeats: 3``; without a key only the value."""
+    values = [*schema.get("examples", []), *schema.get("enum", [])]
+    if schema.get("default") is not None:
+        values.append(schema["default"])
+    if not values:
+        return None
+    return f"{key}: {_flow(values[0])}" if key else _flow(values[0])
+
+
+def _flow(value: Any) -> str:
+    """Write a value as one line of YAML."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False)
+    return text.removesuffix("\n").removesuffix("\n...")

@@ -1,0 +1,189 @@
+"""Read config.yaml and cluster.yaml into Settings, or say everything that is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+from ddp_ladder import strict_yaml
+from ddp_ladder.cross_checks import cross_field_problems
+from ddp_ladder.messages import Problem, UserError
+from ddp_ladder.schema_check import load_schema, schema_problems, typed_override, with_defaults
+from ddp_ladder.settings import (
+    STAGES,
+    Experiment,
+    GateThresholds,
+    Measure,
+    Network,
+    Node,
+    Scale,
+    Settings,
+    Site,
+    Stage,
+    Variant,
+    Workload,
+)
+from ddp_ladder.strict_yaml import Document, KeyPath
+
+T = TypeVar("T")
+
+
+def load_settings(
+    config_file: Path, cluster_file: Path, overrides: Mapping[str, Any] | None = None
+) -> Settings:
+    """Read and check both files. Raises UserError with every problem found.
+
+    overrides: values of ``snakemake --config``, laid over config.yaml key by key (lists are
+    replaced whole). A text among them becomes a number or null where the schema takes no text,
+    because Snakemake passes nested values as text.
+    """
+    config, cluster = _read_all(config_file, cluster_file)
+    config_schema, cluster_schema = load_schema("config"), load_schema("cluster")
+    config = _overridden(config, typed_override(overrides or {}, config_schema))
+    _raise_if_any(schema_problems([(config, config_schema), (cluster, cluster_schema)]))
+    settings = Settings(
+        experiment=_experiment(config, with_defaults(config.data, config_schema)),
+        site=_site(cluster, with_defaults(cluster.data, cluster_schema)),
+    )
+    _raise_if_any(cross_field_problems(settings, config, cluster))
+    return settings
+
+
+def _raise_if_any(problems: list[Problem]) -> None:
+    if problems:
+        raise UserError(problems)
+
+
+def _read_all(*files: Path) -> list[Document]:
+    documents: list[Document] = []
+    problems: list[Problem] = []
+    for file in files:
+        try:
+            documents.append(strict_yaml.read(file))
+        except UserError as error:
+            problems.extend(error.problems)
+    _raise_if_any(problems)
+    return documents
+
+
+def _overridden(document: Document, overrides: Mapping[str, Any]) -> Document:
+    """Lay ``overrides`` over the document, remembering which keys they replaced."""
+    replaced: set[KeyPath] = set()
+
+    def merged(old: Any, new: Any, path: KeyPath) -> Any:
+        if path and not (isinstance(old, dict) and isinstance(new, dict)):
+            replaced.add(path)
+            return new
+        return {**old, **{key: merged(old.get(key), new[key], (*path, key)) for key in new}}
+
+    data = merged(document.data, overrides, ())
+    texts = {
+        path: text
+        for path, text in document.texts.items()
+        if not any(path[: len(head)] == head for head in replaced)
+    }
+    return replace(document, data=data, texts=texts, overridden=frozenset(replaced))
+
+
+def _experiment(document: Document, data: Mapping[str, Any]) -> Experiment:
+    measure, max_seconds = data["measure"], data["measure"]["max_seconds"]
+    return Experiment(
+        file=document.file,
+        results=_path(data["results"]),
+        workload=_workload(document, data["workload"]),
+        measure=Measure(
+            warmup_steps=int(measure["warmup_steps"]),
+            min_steps=int(measure["min_steps"]),
+            max_steps=_optional(int, measure["max_steps"]),
+            max_seconds=_optional(float, max_seconds),
+        ),
+        modes=tuple(data["modes"]),
+        repeats=int(data["repeats"]),
+        stages=tuple(
+            _stage(name, data["stages"][name])
+            for name in STAGES
+            if data["stages"].get(name) is not None
+        ),
+        variants=tuple(
+            _variant(document, name, variant) for name, variant in data["variants"].items()
+        ),
+    )
+
+
+def _workload(document: Document, data: Mapping[str, Any]) -> Workload:
+    path = ("workload",)
+    prepare = data["prepare"]
+    return Workload(
+        script=data["script"],
+        args=_arguments(document, data["args"], (*path, "args")),
+        batch_per_gpu=int(data["batch_per_gpu"]),
+        lr=_optional(float, data["lr"]),
+        lr_rule=data["lr_rule"],
+        seed=int(data["seed"]),
+        data_dir=_optional(_path, data["data_dir"]),
+        prepare=None if prepare is None else _arguments(document, prepare, (*path, "prepare")),
+        env=_environment(document, data["env"], (*path, "env")),
+    )
+
+
+def _stage(name: str, data: Mapping[str, Any]) -> Stage:
+    gate = {key: _optional(float, value) for key, value in data["gate"].items()}
+    return Stage(
+        name=name,
+        scales=tuple(Scale.parse(scale) for scale in data["scales"]),
+        runtime_min=int(data["runtime"]),
+        gate=GateThresholds(**gate),
+    )
+
+
+def _variant(document: Document, name: str, data: Mapping[str, Any]) -> Variant:
+    path = ("variants", name)
+    return Variant(
+        name=name,
+        launcher=data["launcher"],
+        backend=data["network"]["backend"],
+        interface=data["network"]["interface"],
+        args=_arguments(document, data["args"], (*path, "args")),
+        env=_environment(document, data["env"], (*path, "env")),
+        reason=data["reason"],
+    )
+
+
+def _site(document: Document, data: Mapping[str, Any]) -> Site:
+    node, network = data["node"], data["network"]
+    return Site(
+        file=document.file,
+        name=data["site"],
+        node=Node(
+            gpus=int(node["gpus"]),
+            device=node["device"],
+            cpus=int(node["cpus"]),
+            memory_mb=int(node["memory_mb"]),
+        ),
+        python=data["software"]["python"],
+        network=Network(
+            backend=network["backend"],
+            interface=network["interface"],
+            env=_environment(document, network["env"], ("network", "env")),
+        ),
+        launcher=data["launcher"],
+    )
+
+
+def _arguments(document: Document, data: list[Any], path: KeyPath) -> tuple[str, ...]:
+    return tuple(document.text(*path, index) for index in range(len(data)))
+
+
+def _environment(document: Document, data: Mapping[str, Any], path: KeyPath) -> dict[str, str]:
+    return {name: document.text(*path, name) for name in data}
+
+
+def _path(text: str) -> str:
+    """Drop ``./``, ``//`` and a last ``/``, which would be other names of the same file."""
+    return str(PurePosixPath(text))
+
+
+def _optional(convert: Callable[[Any], T], value: Any) -> T | None:
+    return None if value is None else convert(value)

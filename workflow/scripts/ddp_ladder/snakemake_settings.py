@@ -1,0 +1,74 @@
+"""Which files and overrides a snakemake command line names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddp_ladder.messages import Problem, UserError
+from ddp_ladder.plan import Plan
+from ddp_ladder.settings import Settings
+from ddp_ladder.settings_loader import load_settings
+
+CONFIG = Path("config/config.yaml")
+CLUSTER = Path("config/cluster.yaml")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the settings of this start come from."""
+
+    config: Path
+    cluster: Path
+    overrides: Mapping[str, Any]
+
+    @property
+    def overrides_json(self) -> str:
+        return json.dumps(self.overrides, sort_keys=True)
+
+    def load(self) -> Settings:
+        """Read and check the settings. Raises UserError."""
+        return load_settings(self.config, self.cluster, self.overrides)
+
+
+def read_sources(configfiles: Sequence[str | Path], overrides: Mapping[str, Any]) -> Sources:
+    """Files and overrides of ``--configfile FILE`` and ``--config key=value ...``.
+
+    An experiment is one file: --configfile stands in for config/config.yaml, it is not merged with it.
+    Raises UserError for more than one.
+    """
+    if len(configfiles) > 1:
+        raise UserError(
+            Problem(
+                "--configfile",
+                "more than one experiment",
+                found=" ".join(str(file) for file in configfiles),
+                allowed="one file, which takes the place of config/config.yaml",
+                next="start snakemake once per experiment, each with `results` of its own",
+            )
+        )
+    rest = dict(overrides)
+    cluster = Path(str(rest.pop("cluster", CLUSTER)))
+    return Sources(Path(configfiles[0]) if configfiles else CONFIG, cluster, rest)
+
+
+def stages_up_to(plan: Plan, stage: str | None, file: Path) -> tuple[str, ...]:
+    """Stages from the first to ``stage``; all of them for None.
+
+    Raises UserError for a stage that the experiment does not have.
+    """
+    if stage is None:
+        return plan.stages
+    if stage not in plan.stages:
+        raise UserError(
+            Problem(
+                f"{file}: stages.{stage}",
+                f"this experiment has no {stage}",
+                allowed=", ".join(plan.stages),
+                next=f"add stages.{stage} to the file, or name another stage",
+            )
+        )
+    return plan.stages[: plan.stages.index(stage) + 1]

@@ -1,0 +1,119 @@
+"""DistributedDataParallel's own timings of forward, backward, communication and their overlap."""
+
+from __future__ import annotations
+
+import statistics
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+CPU_SAMPLE_RATE = 10
+"""Iterations between two samples after DDP's first ten, on CPU.
+
+On CUDA DDP synchronises at each sample, so its own rate (every 100th) is left as it is there: the
+script pays that one anyway.
+"""
+FIRST_STEADY_ITERATION = 3
+"""DDP rebuilds its buckets in the second."""
+NANOSECOND_S = 1e-9
+
+
+class Sample(NamedTuple):
+    step: int
+    iteration: int
+    forward_s: float
+    backward_s: float
+    comm_s: float
+    overlap_s: float
+
+
+class DdpTimings:
+    """Samples of the module that was wrapped last."""
+
+    def __init__(self, warmup_steps: int, unmeasured: list[str]) -> None:
+        self._warmup_steps = warmup_steps
+        self._unmeasured = unmeasured
+        self._module: Callable[[], Any] = lambda: None
+        self.wrapped = False
+        self._readable = False
+        self._samples: list[Sample] = []
+        self._bucket_bytes: list[int] = []
+
+    def attach(self, module: DistributedDataParallel, device: torch.device) -> None:
+        self.wrapped = True
+        self._module = weakref.ref(module)
+        self._samples.clear()
+        self._bucket_bytes = []
+        self._readable = self._has(module, "_get_ddp_logging_data")
+        if device.type == "cpu" and self._has(module, "_set_ddp_runtime_logging_sample_rate"):
+            module._set_ddp_runtime_logging_sample_rate(CPU_SAMPLE_RATE)
+
+    def _has(self, module: DistributedDataParallel, method: str) -> bool:
+        if hasattr(module, method):
+            return True
+        self._unmeasured.append(
+            f"ddp: DistributedDataParallel.{method} is missing in torch {torch.__version__}"
+        )
+        return False
+
+    def poll(self, step: int) -> None:
+        """Take the newest sample if there is a new one. Costs some 50 microseconds."""
+        module = self._module()
+        if module is None or not self._readable:
+            return
+        data = module._get_ddp_logging_data()
+        buckets = data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes")
+        if buckets:
+            self._bucket_bytes = [int(size) for size in str(buckets).split(",")]
+        iteration = int(data.get("iteration", 0))
+        known = self._samples[-1].iteration if self._samples else 0
+        if iteration <= known or not data.get("backward_compute_time"):
+            return
+        self._samples.append(
+            Sample(
+                step,
+                iteration,
+                data.get("forward_compute_time", 0) * NANOSECOND_S,
+                data.get("backward_compute_time", 0) * NANOSECOND_S,
+                data.get("backward_comm_time", 0) * NANOSECOND_S,
+                data.get("backward_compute_comm_overlap_time", 0) * NANOSECOND_S,
+            )
+        )
+
+    def summary(self) -> dict[str, Any] | None:
+        """The record's ``ddp``: medians in seconds per iteration; None when nothing was wrapped."""
+        if not self.wrapped:
+            return None
+        used = self._chosen()
+        exposed = [max(0.0, sample.comm_s - sample.overlap_s) for sample in used]
+        return {
+            "wrapped": True,
+            "bucket_bytes": self._bucket_bytes,
+            "samples": len(used),
+            "forward_s": _median([sample.forward_s for sample in used]),
+            "backward_s": _median([sample.backward_s for sample in used]),
+            "comm_s": _median([sample.comm_s for sample in used]),
+            "overlap_s": _median([sample.overlap_s for sample in used]),
+            "exposed_comm_s": _median(exposed),
+        }
+
+    def _chosen(self) -> list[Sample]:
+        measured = [sample for sample in self._samples if sample.step > self._warmup_steps]
+        if measured:
+            return measured
+        early = [sample for sample in self._samples if sample.iteration >= FIRST_STEADY_ITERATION]
+        if early:
+            self._unmeasured.append(
+                "ddp: DDP sampled no iteration after the warm-up; its timings are of iterations "
+                f"{early[0].iteration} to {early[-1].iteration}"
+            )
+        elif self._readable:
+            self._unmeasured.append("ddp: DDP sampled no iteration")
+        return early
+
+
+def _median(values: list[float]) -> float | None:
+    return statistics.median(values) if values else None

@@ -1,0 +1,94 @@
+"""Command line of instrument.py: what to run, and how the process ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from ddp_ladder_instrument.after_import import when_imported
+from ddp_ladder_instrument.job import JobError, read_job
+from ddp_ladder_instrument.lifetime import die_with_parent
+from ddp_ladder_instrument.measurement import Measurement
+from ddp_ladder_instrument.program import Program, ProgramError, hide_own_frames
+
+USAGE_EXIT_CODE = 2
+HELP = """\
+usage: instrument.py SCRIPT [ARGS...]
+       instrument.py -m PACKAGE.MODULE [ARGS...]
+
+Runs a PyTorch training script, unmodified, and measures it: steps, samples really consumed, waits
+for data, DDP's communication, memory, and a checksum of the parameters at the end. The script sees
+its own arguments, path and __main__; its output and exit code stay as they are.
+
+environment:
+  DDP_LADDER_RUN          absolute path of the run's run.json; what is measured is written beside it
+  DDP_LADDER_LAUNCHED_AT  unix seconds when the launcher was started (for the start-up time)
+
+example (two ranks on this machine; the workflow does this for you):
+  DDP_LADDER_RUN=$PWD/results/runs/default/weak/1x2/r1/run.json \\
+    torchrun --standalone --nproc-per-node=2 \\
+    workflow/scripts/instrument.py train.py --epochs 2
+"""
+
+
+def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -> None:
+    """Run the program that ``arguments`` names; returns when it ended well, else raises as it did."""
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(HELP, end="")
+        return
+    try:
+        program = _program(arguments)
+        program.check()
+        job = read_job()
+    except (ProgramError, JobError) as error:
+        print(f"instrument.py: {error}", file=sys.stderr)
+        sys.exit(USAGE_EXIT_CODE)
+    die_with_parent()
+    measurement = Measurement(job, program, started_at_s)
+    when_imported("torch", measurement.install)
+    _search_path_without(own_directory)
+    error_at_end = _run(program, measurement)
+    if error_at_end is not None:
+        hide_own_frames(own_directory)
+        raise error_at_end
+
+
+def _program(arguments: Sequence[str]) -> Program:
+    is_module = bool(arguments) and arguments[0] == "-m"
+    words = arguments[1:] if is_module else arguments
+    if not words:
+        raise ProgramError("no script given\n  next     see instrument.py --help")
+    if words[0].startswith("-"):
+        raise ProgramError(f"unknown option {words[0]}\n  next     see instrument.py --help")
+    return Program(words[0], is_module, tuple(words[1:]))
+
+
+def _search_path_without(own_directory: str) -> None:
+    """Take away what python put at the front of the path for instrument.py itself."""
+    if sys.path and os.path.realpath(sys.path[0]) == os.path.realpath(own_directory):
+        sys.path.pop(0)
+
+
+def _run(program: Program, measurement: Measurement) -> BaseException | None:
+    """Run and record; returns the exception that is to end this process, if any."""
+    process = os.getpid()
+    ended_with: BaseException | None = None
+    try:
+        program.run()
+    except BaseException as error:
+        ended_with = error
+    if os.getpid() != process:  # a child that the script forked came out here
+        return ended_with
+    ended_with = measurement.end(ended_with)
+    try:
+        measurement.write()
+    except OSError as error:
+        print(
+            f"instrument.py: cannot write the record of this rank: {error}\n"
+            "  next     look at the free space and permissions of the results directory",
+            file=sys.stderr,
+        )
+        if ended_with is None or isinstance(ended_with, SystemExit) and not ended_with.code:
+            return SystemExit(1)
+    return ended_with

@@ -1,0 +1,73 @@
+"""What the job was told: run.json and the environment of the rank."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RUN_VARIABLE = "DDP_LADDER_RUN"
+LAUNCHED_VARIABLE = "DDP_LADDER_LAUNCHED_AT"
+
+
+class JobError(Exception):
+    """The environment or run.json cannot be used; the text is for the user."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run as this rank needs to know it. ``launched_at_s`` is unix time."""
+
+    directory: Path
+    spec_hash: str
+    job: Mapping[str, Any]
+    warmup_steps: int
+    max_steps: int | None
+    max_seconds: float | None
+    launched_at_s: float | None
+
+
+def read_job(environment: Mapping[str, str] = os.environ) -> Job:
+    """Read the run.json that DDP_LADDER_RUN names. Raises JobError."""
+    name = environment.get(RUN_VARIABLE)
+    if not name:
+        raise JobError(
+            f"{RUN_VARIABLE} is not set: it must hold the absolute path of the run's run.json.\n"
+            "  next     let the workflow start the run, or run the script without instrument.py"
+        )
+    path = Path(name)
+    if not path.is_absolute():
+        raise JobError(f"{RUN_VARIABLE} must be an absolute path\n  found    {name}")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        measure = data.get("measure") or {}
+        return Job(
+            directory=path.parent,
+            spec_hash=str(data["spec_hash"]),
+            job=dict(data["job"]),
+            warmup_steps=int(measure.get("warmup_steps") or 0),
+            max_steps=_limit(measure, "max_steps", int),
+            max_seconds=_limit(measure, "max_seconds", float),
+            launched_at_s=_unix_seconds(environment.get(LAUNCHED_VARIABLE)),
+        )
+    except OSError as error:
+        raise JobError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise JobError(f"{path} is not a run.json: {type(error).__name__}: {error}") from error
+
+
+def _limit(measure: Mapping[str, Any], key: str, kind: type[int] | type[float]) -> Any:
+    value = measure.get(key)
+    if value is None:
+        return None
+    limit = kind(value)
+    if limit <= 0:
+        raise ValueError(f"measure.{key} must be positive, not {value}")
+    return limit
+
+
+def _unix_seconds(text: str | None) -> float | None:
+    return float(text) if text else None

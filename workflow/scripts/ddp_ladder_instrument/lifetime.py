@@ -1,0 +1,31 @@
+"""A rank must not outlive its launcher."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> bool:
+    """Ask Linux to kill this process when the one that started it ends; True when that is arranged.
+
+    The kernel watches the *thread* that started this process, so a launcher must start its ranks
+    from a thread that lives as long as they do. A parent that ended while this was being arranged
+    shows as another parent; one that ended before cannot be told from a launcher that runs as
+    process 1 of a container and is left alone.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    parent = os.getppid()
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        arranged = bool(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return arranged

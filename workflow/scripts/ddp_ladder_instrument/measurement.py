@@ -1,0 +1,248 @@
+"""Everything that is measured in this rank, wired together."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ddp_ladder_instrument.job import Job
+from ddp_ladder_instrument.program import Program
+from ddp_ladder_instrument.progress import Progress
+from ddp_ladder_instrument.steps import Loop, Steps
+from ddp_ladder_instrument.stop import Limits
+
+if TYPE_CHECKING:
+    import torch
+
+    from ddp_ladder_instrument.ddp import DdpTimings
+    from ddp_ladder_instrument.parameters import Named
+    from ddp_ladder_instrument.world import World
+
+AUTOCAST_STEPS = 3
+"""Autocast regions are watched during the first steps only."""
+
+
+class Measurement:
+    """State of one rank's measurement; ``install`` starts it once torch is there, ``end`` finishes
+    it.
+
+    not_measured holds what could not be measured, each with its reason.
+    """
+
+    def __init__(self, job: Job, program: Program, started_at_s: float) -> None:
+        self.job = job
+        self.program = program
+        self.started_at_s = started_at_s
+        self.not_measured: list[str] = []
+        self.steps = Steps()
+        self.import_torch_s: float | None = None
+        self.process_group_s: float | None = None
+        self.world: World | None = None
+        self.ddp: DdpTimings | None = None
+        self.device: torch.device | None = None
+        self.parameters: Named = []
+        self.optimizer: str | None = None
+        self.autocast_dtype: str | None = None
+        self.loader: dict[str, Any] | None = None
+        self.exit_code = 0
+        self.ended_by = "script"
+        self.exception: str | None = None
+        self.limits = Limits(job.max_steps, job.max_seconds, self._find_board)
+        self._progress: Progress | None = Progress(job.directory / "progress.json")
+        self._progress_row = 0
+        self._epoch_steps: int | None = None
+        self._stop_watching: Callable[[], None] | None = None
+
+    def install(self, import_torch_s: float) -> None:
+        """Hook torch, which has just been imported."""
+        from ddp_ladder_instrument import hooks
+        from ddp_ladder_instrument.ddp import DdpTimings
+        from ddp_ladder_instrument.world import World
+
+        self.import_torch_s = import_torch_s
+        self.world = World()
+        self.ddp = DdpTimings(self.job.warmup_steps, self.not_measured)
+        steps = self.steps
+        steps.on_optimizer = self._on_optimizer
+        steps.on_loop = self._on_loop
+        steps.on_tick = self._on_tick
+        steps.check_limits = self.limits.check
+        steps.check_at = self.limits.first_check
+        patches: dict[str, Callable[[], str | None]] = {
+            "steps": lambda: hooks.patch_optimizers(steps),
+            "samples, data_wait_s": lambda: hooks.patch_loaders(steps),
+            "ddp": lambda: hooks.patch_ddp(self._on_ddp),
+            "startup_s.process_group": lambda: hooks.patch_process_group(self._on_process_group),
+        }
+        for quantity, patch in patches.items():
+            problem = self.attempt(quantity, patch)
+            if problem is not None:
+                self.not_measured.append(f"{quantity}: {problem}")
+        self._stop_watching = self.attempt(
+            "autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast)
+        )
+
+    # What torch tells.
+
+    def _on_process_group(self, took_s: float) -> None:
+        assert self.world is not None
+        self.world.observe()
+        self.process_group_s = (self.process_group_s or 0.0) + took_s
+
+    def _on_ddp(self, module: Any) -> None:
+        from ddp_ladder_instrument import parameters
+
+        assert self.world is not None and self.ddp is not None
+        self.world.observe()
+        self.parameters = parameters.of_module(module.module)
+        self._use_device(self.parameters)
+        if self.device is not None:
+            self.ddp.attach(module, self.device)
+
+    def _on_optimizer(self, optimizer: Any) -> Callable[[], Any]:
+        from ddp_ladder_instrument import parameters
+
+        assert self.world is not None and self.ddp is not None
+        self.optimizer = type(optimizer).__name__
+        if self.steps.count == 0:
+            self.world.observe()
+        if not self.ddp.wrapped:
+            self.parameters = parameters.of_optimizer(optimizer)
+            self._use_device(self.parameters)
+        return weakref.ref(optimizer)
+
+    def _use_device(self, named: Named) -> None:
+        """Time with this device's clock from now on."""
+        if self.device is not None or not named:
+            return
+        self.device = named[0][1].device
+        if self.device.type == "cuda":
+            from ddp_ladder_instrument.cuda import CudaTimeline
+
+            self.steps.timeline = CudaTimeline(self.device)
+
+    def _on_loop(self, loop: Loop) -> None:
+        from ddp_ladder_instrument import loaders
+
+        assert self.world is not None
+        loader = loop.loader()
+        if loader is None:
+            return
+        called_before = self.loader is not None and self.loader["set_epoch_called"]
+        self.loader = loaders.facts(loader, self.world.size)
+        self.loader["set_epoch_called"] |= called_before
+        self._epoch_steps = loaders.epoch_batches(loader)
+
+    def _on_autocast(self, dtype: torch.dtype) -> None:
+        self.autocast_dtype = str(dtype).partition(".")[2]
+
+    def _on_tick(self, now_s: float) -> None:
+        assert self.world is not None and self.ddp is not None
+        step = self.steps.count
+        if self._stop_watching is not None and step >= AUTOCAST_STEPS:
+            self._stop_watching()
+            self._stop_watching = None
+        self.ddp.poll(step)
+        if self.world.rank == 0 and self._progress is not None:
+            self._write_progress(self._progress, now_s, step, self.world.size)
+
+    def _write_progress(self, progress: Progress, now_s: float, step: int, world_size: int) -> None:
+        samples = sum(self.steps.samples[self._progress_row :])
+        try:
+            if progress.update(now_s, step, samples, world_size, self._epoch_steps):
+                self._progress_row = len(self.steps.samples)
+        except OSError as error:
+            # Only for the eye: the training goes on without it.
+            self.not_measured.append(f"progress: {error}")
+            self._progress = None
+
+    def _find_board(self) -> Any:
+        from ddp_ladder_instrument.world import find_board
+
+        return find_board()
+
+    # The end.
+
+    def end(self, error: BaseException | None) -> BaseException | None:
+        """Close the measurement; returns the exception that is to end the process, None for a good end."""
+        if self.limits.ended_by is not None and _exit_code(error) == 0:
+            if error is not None:
+                # Its frames hold the script's loaders and their workers.
+                error.__traceback__ = None
+            error = self._leave_process_group()
+            self.ended_by = self.limits.ended_by
+        self.exit_code = _exit_code(error)
+        if error is not None and not isinstance(error, SystemExit):
+            self.ended_by = "exception"
+            self.exception = _one_line(error)
+        if self.world is not None:
+            self.attempt("max_seconds", self.limits.release)
+            self._close_timeline()
+        return error
+
+    def _leave_process_group(self) -> BaseException | None:
+        """Do what the script would have done had we let it run to its end."""
+        from ddp_ladder_instrument.world import has_group
+
+        if not has_group():
+            return None
+        import torch.distributed
+
+        try:
+            torch.distributed.destroy_process_group()
+        except RuntimeError as error:
+            return error
+        return None
+
+    def _close_timeline(self) -> None:
+        timeline = self.steps.timeline
+        if timeline is None:
+            return
+        # After a failure the device may wait for a rank that is gone; then neither may we.
+        left = self.attempt(
+            "step_time_s", lambda: timeline.finish(self.steps.step_time_s, self.device_answers)
+        )
+        if left:
+            self.not_measured.append(
+                f"step_time_s: the device had not finished the last {left} steps; host times stand
+                there"
+            )
+
+    @property
+    def device_answers(self) -> bool:
+        """Whether the device can be waited for at the end: not after a failure."""
+        return self.exit_code == 0
+
+    def attempt(self, quantity: str, measure: Callable[[], Any]) -> Any:
+        """What ``measure`` returns; None, and the reason in not_measured, when it cannot."""
+        try:
+            return measure()
+        except Exception as error:
+            self.not_measured.append(f"{quantity}: {_one_line(error)}")
+            return None
+
+    def write(self) -> None:
+        """Write the rank's CSV and end record. Raises OSError."""
+        from ddp_ladder_instrument import record
+
+        record.write(self)
+
+
+def _exit_code(error: BaseException | None) -> int:
+    """The exit code that python gives this end; 130 for Ctrl-C, as shells show it."""
+    if error is None:
+        return 0
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    if not isinstance(error, SystemExit):
+        return 1
+    if error.code is None:
+        return 0
+    return error.code & 0xFF if isinstance(error.code, int) else 1
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name

@@ -1,0 +1,138 @@
+"""Run the user's script as if python had been given it directly."""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import io
+import os
+import runpy
+import sys
+import zipfile
+from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from types import ModuleType, TracebackType
+
+
+class ProgramError(Exception):
+    """The script cannot be started; the text is for the user."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A script file (or a directory or zip with a __main__), or a module given with -m."""
+
+    name: str
+    is_module: bool
+    args: tuple[str, ...]
+
+    def check(self) -> None:
+        """Raise ProgramError when there is no such script. A module is looked for when it is run."""
+        if self.is_module:
+            return
+        try:
+            if not os.path.isdir(self.name):
+                with open(self.name, "rb"):
+                    pass
+        except OSError as error:
+            raise ProgramError(
+                f"cannot read the training script: {error.strerror}\n"
+                f"  found    {self.name} (in {os.getcwd()})\n"
+                "  next     correct workload.script"
+            ) from error
+
+    def run(self) -> None:
+        """Run the program to its end; whatever it raises goes through.
+
+        The module ``__main__`` and the search path become the program's and stay so, as atexit
+        functions, threads and spawned loader workers expect.
+        """
+        main = ModuleType("__main__")
+        main.__dict__["__builtins__"] = builtins
+        sys.modules["__main__"] = main
+        if self.is_module:
+            self._run_module()
+        elif os.path.isdir(self.name) or zipfile.is_zipfile(self.name):
+            sys.argv[:] = [self.name, *self.args]
+            sys.path.insert(0, self.name)
+            _run_module_as_main("__main__", alter_argv=False)
+        else:
+            self._run_file(main)
+
+    def _run_module(self) -> None:
+        sys.argv[:] = ["-m", *self.args]
+        if not _safe_path():
+            sys.path.insert(0, os.getcwd())
+        _run_module_as_main(self.name, alter_argv=True)
+
+    def _run_file(self, main: ModuleType) -> None:
+        path = os.path.abspath(self.name)
+        sys.argv[:] = [self.name, *self.args]
+        if not _safe_path():
+            sys.path.insert(0, os.path.dirname(os.path.realpath(self.name)))
+        main.__file__ = path
+        main.__loader__ = SourceFileLoader("__main__", path)
+        if sys.version_info < (3, 14):
+            main.__dict__["__cached__"] = None
+            main.__dict__["__annotations__"] = {}
+        with io.open_code(path) as file:
+            source = file.read()
+        exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+
+    def sha256(self) -> str | None:
+        """Digest of the source that ran as ``__main__``; None when it is not a plain file."""
+        path = getattr(sys.modules.get("__main__"), "__file__", None)
+        if path is None or not os.path.isfile(path):
+            return None
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+
+
+def _run_module_as_main(name: str, alter_argv: bool) -> None:
+    # Private, but it is what `python -m` itself calls: messages and tracebacks are then the same.
+    runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined]
+
+
+def _safe_path() -> bool:
+    return bool(getattr(sys.flags, "safe_path", False) or sys.flags.isolated)
+
+
+def hide_own_frames(own_directory: str) -> None:
+    """Let the final report of an uncaught exception show the program's frames only."""
+    show = sys.excepthook
+
+    def excepthook(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        _strip(error, _own_prefixes(own_directory), set())
+        show(kind, error, error.__traceback__)
+
+    sys.excepthook = excepthook
+
+
+def _own_prefixes(own_directory: str) -> tuple[str, ...]:
+    return (
+        os.path.join(own_directory, "instrument.py"),
+        os.path.join(own_directory, "ddp_ladder_instrument", ""),
+    )
+
+
+def _strip(error: BaseException | None, prefixes: tuple[str, ...], seen: set[int]) -> None:
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        error.__traceback__ = _without(error.__traceback__, prefixes)
+        for inner in getattr(error, "exceptions", ()):  # an exception group
+            _strip(inner, prefixes, seen)
+        _strip(error.__cause__, prefixes, seen)
+        error = error.__context__
+
+
+def _without(trace: TracebackType | None, prefixes: tuple[str, ...]) -> TracebackType | None:
+    kept = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(prefixes):
+            kept.append(trace)
+        trace = trace.tb_next
+    for this, following in zip(kept, [*kept[1:], None]):
+        this.tb_next = following
+    return kept[0] if kept else None

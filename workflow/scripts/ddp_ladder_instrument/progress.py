@@ -1,0 +1,40 @@
+"""progress.json: how far the run is, for the eye only."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from ddp_ladder_instrument.files import write_atomically
+
+INTERVAL_S = 1.0
+
+
+class Progress:
+    """Writes progress.json at most once a second. Times are of time.perf_counter()."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._began_s: float | None = None
+        self._written_s = 0.0
+
+    def update(
+        self, now_s: float, step: int, samples_since: int, world_size: int, epoch_steps: int | None
+    ) -> bool:
+        """Write when it is time to; ``samples_since``: of this rank since the last True. Raises OSError."""
+        if self._began_s is None:
+            self._began_s = self._written_s = now_s
+        elif now_s - self._written_s < INTERVAL_S:
+            return False
+        since_s = now_s - self._written_s
+        content = {
+            "step": step,
+            "samples_per_s": samples_since * world_size / since_s if since_s > 0 else None,
+            "elapsed_s": now_s - self._began_s,
+            "epoch_steps": epoch_steps,
+            "updated_at_s": time.time(),
+        }
+        write_atomically(self._path, [json.dumps(content) + "\n"], durable=False)
+        self._written_s = now_s
+        return True

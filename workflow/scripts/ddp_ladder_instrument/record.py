@@ -1,0 +1,174 @@
+"""The rank's CSV and its end record, written once at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import statistics
+import sys
+from typing import Any
+
+from ddp_ladder_instrument import host
+from ddp_ladder_instrument.files import write_atomically
+from ddp_ladder_instrument.measurement import Measurement
+
+SCHEMA_VERSION = 1
+
+
+def write(measurement: Measurement) -> None:
+    """Write ranks/rank<k>.csv, then ranks/rank<k>.json. Raises OSError."""
+    record = end_record(measurement)
+    ranks = measurement.job.directory / "ranks"
+    csv = ranks / record["steps"]["file"]
+    record["steps"]["sha256"] = write_atomically(csv, measurement.steps.csv())
+    text = json.dumps(record, indent=2, allow_nan=False) + "\n"
+    write_atomically(ranks / f"rank{record['rank']}.json", [text])
+
+
+def end_record(measurement: Measurement) -> dict[str, Any]:
+    """Everything but the digest of the CSV."""
+    device = _device(measurement)
+    record = {
+        "schema_version": SCHEMA_VERSION,
+        "spec_hash": measurement.job.spec_hash,
+        "job": measurement.job.job,
+        **_place(measurement, device["kind"]),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "device": device,
+        "exit_code": measurement.exit_code,
+        "ended_by": measurement.ended_by,
+        "exception": measurement.exception,
+        "startup_s": _startup(measurement),
+        "peak_memory_bytes": _peak_memory(measurement),
+        "parameters": _parameters(measurement),
+        "ddp": measurement.ddp.summary() if measurement.ddp is not None else None,
+        "loader": measurement.loader,
+        "fingerprint": _fingerprint(measurement, device),
+    }
+    record["steps"] = {
+        "file": f"rank{record['rank']}.csv",
+        "count": measurement.steps.count,
+        "sha256": None,
+    }
+    record["not_measured"] = measurement.not_measured
+    return record
+
+
+def _device(measurement: Measurement) -> dict[str, Any]:
+    if measurement.world is None:
+        return {
+            "kind": "cpu",
+            "index": None,
+            "name": host.cpu_model(),
+            "id": f"cpu:{os.getpid()}",
+        }
+    from ddp_ladder_instrument.world import describe
+
+    return describe(measurement.device)
+
+
+def _place(measurement: Measurement, device_kind: str) -> dict[str, Any]:
+    world = measurement.world
+    if world is None:  # torch was never imported
+        return {
+            "rank": int(os.environ.get("RANK") or 0),
+            "local_rank": int(os.environ.get("LOCAL_RANK") or 0),
+            "world_size": int(os.environ.get("WORLD_SIZE") or 1),
+            "backend": None,
+        }
+    return {
+        "rank": world.rank,
+        "local_rank": world.local_rank,
+        "world_size": world.size,
+        "backend": world.backend(device_kind),
+    }
+
+
+def _startup(measurement: Measurement) -> dict[str, float | None]:
+    """Seconds; the parts leave out what the script itself did in between."""
+    steps = measurement.steps
+    launched_at_s = measurement.job.launched_at_s
+    ended_at_s = steps.first_step_ended_at_s
+    begin_s = launched_at_s if launched_at_s is not None else measurement.started_at_s
+    return {
+        "spawn": measurement.started_at_s - launched_at_s if launched_at_s is not None else None,
+        "import_torch": measurement.import_torch_s,
+        "process_group": measurement.process_group_s,
+        "first_step": steps.step_time_s[0] if steps.count else None,
+        "total": ended_at_s - begin_s if ended_at_s is not None else None,
+    }
+
+
+def _peak_memory(measurement: Measurement) -> dict[str, int | None]:
+    device = measurement.device
+    on_device = None
+    if device is not None and device.type == "cuda":
+        import torch
+
+        on_device = torch.cuda.max_memory_allocated(device)
+    return {"host": host.peak_memory_bytes(), "device": on_device}
+
+
+def _parameters(measurement: Measurement) -> dict[str, Any] | None:
+    named = measurement.parameters
+    if not named:
+        return None
+    if named[0][1].is_cuda and not measurement.device_answers:
+        measurement.not_measured.append(
+            "parameters: after a failure reading them could wait for a rank that is gone"
+        )
+        return None
+    from ddp_ladder_instrument import parameters
+
+    summary: dict[str, Any] | None = measurement.attempt(
+        "parameters", lambda: parameters.summary(named)
+    )
+    return summary
+
+
+def _fingerprint(measurement: Measurement, device: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "script_sha256": measurement.attempt("script_sha256", measurement.program.sha256),
+        "args": list(measurement.program.args),
+        "batch_per_gpu": _batch_per_gpu(measurement),
+        "parameter_dtype": _parameter_dtype(measurement),
+        "autocast_dtype": measurement.autocast_dtype,
+        "optimizer": measurement.optimizer,
+        "num_workers": measurement.loader["num_workers"] if measurement.loader else None,
+        **_versions(device["kind"] == "cuda"),
+        "python": platform.python_version(),
+        "gpu": device["name"] if device["kind"] == "cuda" else None,
+        "cpu_model": host.cpu_model(),
+        "cpus": host.cpus(),
+    }
+
+
+def _batch_per_gpu(measurement: Measurement) -> int | None:
+    """Median over the steps, the sampler's padding included."""
+    steps = measurement.steps
+    batches = [real + padding for real, padding in zip(steps.samples, steps.padding_samples)]
+    return int(statistics.median_low(batches)) if batches else None
+
+
+def _parameter_dtype(measurement: Measurement) -> str | None:
+    if not measurement.parameters:
+        return None
+    from ddp_ladder_instrument import parameters
+
+    return parameters.main_dtype(measurement.parameters)
+
+
+def _versions(cuda: bool) -> dict[str, Any]:
+    """Versions that matter to this run, and the threads it computed with."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {"torch": None, "cuda": None, "nccl": None, "threads": None}
+    return {
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda if cuda else None,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if cuda else None,
+        "threads": torch.get_num_threads(),
+    }

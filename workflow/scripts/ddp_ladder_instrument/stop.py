@@ -1,0 +1,133 @@
+"""measure.max_steps and measure.max_seconds: every rank ends after the same optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ddp_ladder_instrument.steps import NEVER
+
+LOOK_AHEAD_S = 1.0
+FIRST_CHECK = 2
+STOP = "stop"
+
+
+class EndOfMeasurement(SystemExit):
+    """Ends the script as sys.exit(0) would: its clean-up runs, its exit code is 0."""
+
+    def __init__(self, ended_by: str) -> None:
+        super().__init__(0)
+        self.ended_by = ended_by
+
+
+class Board(Protocol):
+    """Where rank 0 leaves its decisions for the others. ``get`` waits until the key is there."""
+
+    rank: int
+
+    def get(self, key: str) -> str: ...
+
+    def set(self, key: str, value: str) -> None: ...
+
+
+class Limits:
+    """Decides at which step the measurement ends.
+
+    max_seconds counts from the end of the first step. Ranks agree through a board: at one check
+    rank 0 writes what everyone does at the *next* check (end there, or the step of the check after
+    it), so that it has been written for about a second when the others read it, and nobody waits.
+    find_board returns None in a world of one, where there is nobody to agree with.
+    """
+
+    def __init__(
+        self,
+        max_steps: int | None,
+        max_seconds: float | None,
+        find_board: Callable[[], Board | None],
+    ) -> None:
+        self._max_steps = max_steps if max_steps is not None else NEVER
+        self._max_seconds = max_seconds
+        self._find_board = find_board
+        self._began_s: float | None = None
+        self._last_check: tuple[int, float] = (0, 0.0)
+        self._seconds_check = NEVER if max_seconds is None else 1
+        self._index = 0
+        self._decided: dict[int, str] = {}
+        self.ended_by: str | None = None
+
+    @property
+    def first_check(self) -> int:
+        return min(self._max_steps, self._seconds_check)
+
+    def check(self, step: int, now_s: float) -> int:
+        """Return the step of the next check. Raises EndOfMeasurement when this step was the last."""
+        if self.ended_by is not None:
+            raise EndOfMeasurement(self.ended_by)
+        if step >= self._max_steps:
+            self._end("max_steps")
+        if step >= self._seconds_check and self._max_seconds is not None:
+            self._seconds_check = self._check_seconds(step, now_s, self._max_seconds)
+        return min(self._max_steps, self._seconds_check)
+
+    def _end(self, ended_by: str) -> None:
+        self.ended_by = ended_by
+        raise EndOfMeasurement(ended_by)
+
+    def _check_seconds(self, step: int, now_s: float, max_seconds: float) -> int:
+        if self._began_s is None:
+            self._began_s = now_s
+            self._last_check = (step, now_s)
+            return FIRST_CHECK
+        before, before_s = self._last_check
+        self._last_check = (step, now_s)
+        step_s = (now_s - before_s) / (step - before)
+        left_s = self._began_s + max_seconds - now_s
+        board = self._find_board()
+        if board is None:
+            if left_s <= 0:
+                self._end("max_seconds")
+            return step + _stride(left_s, step_s)
+        return self._check_together(board, step, step_s, left_s)
+
+    def _check_together(self, board: Board, step: int, step_s: float, left_s: float) -> int:
+        decision = self._decision(board, self._index)
+        if decision == STOP:
+            self._end("max_seconds")
+        next_check = int(decision)
+        self._index += 1
+        if board.rank == 0:
+            left_there_s = left_s - (next_check - step) * step_s
+            self._decide(
+                board,
+                self._index,
+                STOP if left_there_s <= 0 else str(next_check + _stride(left_there_s, step_s)),
+            )
+        return next_check
+
+    def _decision(self, board: Board, index: int) -> str:
+        if index == 0:
+            return str(FIRST_CHECK + 1)
+        if board.rank == 0:
+            return self._decided.pop(index)
+        return board.get(_key(index))
+
+    def _decide(self, board: Board, index: int, decision: str) -> None:
+        self._decided[index] = decision
+        board.set(_key(index), decision)
+
+    def release(self) -> None:
+        """Rank 0 will not decide any more; a rank that makes more steps must not wait for it."""
+        if self._max_seconds is None or self.ended_by is not None:
+            return
+        board = self._find_board()
+        if board is not None and board.rank == 0:
+            board.set(_key(self._index + 1), str(NEVER))
+
+
+def _stride(left_s: float, step_s: float) -> int:
+    """Steps to the next check: about a second ahead, not beyond the end, at least one."""
+    return max(1, int(min(LOOK_AHEAD_S, left_s) / step_s)) if step_s > 0 else 1
+
+
+def _key(index: int) -> str:
+    return f"max_seconds/{index}"

@@ -1,0 +1,44 @@
+"""Judge a stage on its records: open the gate with an evidence file, or close it and say what to do.
+
+One line on the outcome goes to stderr, the whole judgement to stdout. Exit code 1 when the gate is closed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddp_ladder.command import command
+from ddp_ladder.gate import judge, write_verdict
+from ddp_ladder.gate_file import closed_box, outcome_line, read_gate
+from ddp_ladder.plan_file import read_plan
+
+
+@command
+def main(argv: Sequence[str] | None = None) -> int:
+    """Judge the stage and write the gate file."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: python workflow/scripts/gate.py --plan results/plan.json --stage stage2",
+    )
+    parser.add_argument("--plan", type=Path, required=True, help="plan.json; the results are beside it")
+    parser.add_argument("--stage", required=True, help="stage1, stage2 or stage3")
+    arguments = parser.parse_args(argv)
+    plan, results = read_plan(arguments.plan), arguments.plan.parent
+    verdict = judge(plan, arguments.stage, results)
+    path = write_verdict(verdict, results / "gates")
+    gate = read_gate(path)
+    print(outcome_line(gate), file=sys.stderr)
+    for finding in verdict.findings:
+        print(f"{'pass' if finding.ok else 'FAIL'}  {finding.where}: {finding.check}: {finding.measured}; wanted {finding.wanted}")
+    if not verdict.open:
+        print(closed_box(gate))
+    print(f"written: {path}")
+    return 0 if verdict.open else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

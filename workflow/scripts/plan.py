@@ -1,0 +1,38 @@
+"""Write the plan: every run of every stage, resolved from config.yaml and cluster.yaml."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddp_ladder.command import command
+from ddp_ladder.files import write_json
+from ddp_ladder.plan import make_plan
+from ddp_ladder.plan_text import plan_text
+from ddp_ladder.settings_loader import load_settings
+
+
+@command
+def main(argv: Sequence[str] | None = None) -> int:
+    """Read the settings, write plan.json, print the plan."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="example: python workflow/scripts/plan.py --out results/plan.json",
+    )
+    parser.add_argument("--config", type=Path, default=Path("config/config.yaml"), help="the experiment (default: %(default)s)")
+    parser.add_argument("--cluster", type=Path, default=Path("config/cluster.yaml"), help="the site (default: %(default)s)")
+    parser.add_argument("--overrides", type=json.loads, default={}, metavar="JSON", help='values over the experiment\'s, such as \'{"repeats": 1}\'')
+    parser.add_argument("--out", type=Path, required=True, help="plan.json to write")
+    arguments = parser.parse_args(argv)
+    plan = make_plan(load_settings(arguments.config, arguments.cluster, arguments.overrides))
+    write_json(arguments.out, plan.to_json())
+    print(plan_text(plan, plan.stages))
+    print(f"\nwritten: {arguments.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Write the report of a ladder from whatever records there are, and print its table.
+
+Example, after a ladder or while one is climbing:
+
+    python workflow/scripts/report.py --results results
+
+It reads results/plan.json, the records below results/runs and the gates in results/gates, and writes
+results/report/: index.html (open it in a browser), scaling.md (for a proposal), scaling.csv, and the plots as SVG and PNG.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddp_ladder.ladder_results import read_results
+from ddp_ladder.messages import UserError
+from ddp_ladder.plan_file import read_plan
+from ddp_ladder.report import write_report
+from ddp_ladder.scaling import scale_points
+from ddp_ladder.terminal_table import terminal_table
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return 0, or 1 after a message when there is no plan to report on."""
+    arguments = parse(argv)
+    try:
+        plan = read_plan(arguments.plan or arguments.results / "plan.json")
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 1
+    found = read_results(arguments.results, plan)
+    files = write_report(arguments.results, found)
+    print(terminal_table(scale_points(plan.runs, found.records), found.gates, files[0].parent))
+    for warning in found.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    return 0
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), help="directory of the ladder (default: results)"
+    )
+    parser.add_argument("--plan", type=Path, help="default: plan.json in the results directory")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

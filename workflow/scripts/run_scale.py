@@ -1,0 +1,61 @@
+"""Run all runs of one scale, one after the other, and leave a record of each.
+
+This is what a scale's job executes. Progress goes to stderr, events to stdout. It ends with 0 whenever every run left a
+record, also a failed one: judging is the gate's part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddp_ladder.agent import die_with_parent
+from ddp_ladder.command import command
+from ddp_ladder.gate_file import closed_variants
+from ddp_ladder.job import Context, Interrupted, local_job_id, raise_on_signals, run_scale
+from ddp_ladder.plan_file import read_plan
+from ddp_ladder.progress import Console
+from ddp_ladder.settings import Scale
+
+
+@command
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the scale. Exit code 128 + n when interrupted by signal n."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: python workflow/scripts/run_scale.py --plan results/plan.json --scale 1x2",
+    )
+    parser.add_argument("--plan", type=Path, required=True, help="plan.json")
+    parser.add_argument("--scale", type=Scale.parse, required=True, help="nodes x GPUs per node, such as 2x4")
+    arguments = parser.parse_args(argv)
+    plan = read_plan(arguments.plan)
+    job = plan.job(arguments.scale)
+    results = arguments.plan.parent
+    before = plan.stage_before(job.stage)
+    left_out = closed_variants(results / "gates" / f"{before}.json") if before else {}
+    context = Context(
+        job=job,
+        results=results,
+        job_id=local_job_id(),
+        deadline_s=time.monotonic() + 60 * job.runtime_min,
+        console=Console(len(job.runs)),
+    )
+    die_with_parent(signal.SIGTERM)  # a killed Snakemake must not leave a training behind
+    raise_on_signals()
+    try:
+        run_scale(context, left_out)
+    except Interrupted as interrupted:
+        context.console.say(f"{job.stage} {job.scale}: interrupted by {interrupted}; finished runs are kept")
+        return 128 + interrupted.signum
+    for run in job.runs:
+        print(f"written: {context.directory(run).record}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
