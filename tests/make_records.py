@@ -11,7 +11,7 @@ import numpy as np
 from ddp_ladder.files import sha256
 from ddp_ladder.plan import Plan, RunSpec, ScaleJob, batches
 from ddp_ladder.record import Check, Failure, Job, Rank, Record, Throughput, Timing, World
-from ddp_ladder.settings import Scale
+from ddp_ladder.settings import GateThresholds, Scale
 
 BATCH_PER_GPU = 64
 FINGERPRINT: Mapping[str, Any] = {
@@ -110,14 +110,19 @@ def make_specs(
     )
 
 
-def make_plan_of(specs: Sequence[RunSpec], site: str = "local") -> Plan:
-    """A plan that holds exactly ``specs``."""
+def make_plan_of(
+    specs: Sequence[RunSpec], site: str = "local", min_efficiency: float | None = 0.8
+) -> Plan:
+    """A plan that holds exactly ``specs``; every stage but the first asks for ``min_efficiency``."""
     scales = dict.fromkeys(spec.scale for spec in specs)
     jobs = []
     for scale in scales:
         runs = tuple(spec for spec in specs if spec.scale == scale)
         jobs.append(ScaleJob(runs[0].stage, scale, 20, runs))
-    return Plan(site, "results", tuple(jobs))
+    gates = {
+        job.stage: GateThresholds(None if job.stage == "stage1" else min_efficiency) for job in jobs
+    }
+    return Plan(site, "results", tuple(jobs), gates)
 
 
 def make_record(
@@ -252,8 +257,10 @@ def make_gate(
         "judged": list(judged),
         "variants": variants or {"default": verdict},
         "why": why,
+        "wanted": None,
         "next": next_step,
-        "records": [],
+        "points": [],
+        "records": {},
     }
 
 
@@ -262,17 +269,19 @@ def make_judged(
     check: str = "efficiency",
     *,
     ok: bool = True,
-    measured: str = "0.91",
-    wanted: str = "at least 0.80",
+    measured: str = "efficiency 0.91 (95 % interval 0.90 to 0.92)",
+    wanted: str = "at least 0.80 (stages.stage2.gate.min_efficiency)",
     variant: str = "default",
     mode: str = "weak",
-    next_step: str | None = None,
+    repeat: int | None = None,
+    next_step: str = "",
 ) -> dict[str, Any]:
-    """One judgement of a gate."""
+    """One judgement of a gate; ``repeat`` for a check on one run."""
     return {
         "variant": variant,
         "mode": mode,
         "scale": scale,
+        "repeat": repeat,
         "check": check,
         "ok": ok,
         "measured": measured,

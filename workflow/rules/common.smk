@@ -1,18 +1,23 @@
 """Settings, plan, and what all rules share: look-ups only, the logic is in workflow/scripts/ddp_ladder."""
 
-import os
 import sys
 from pathlib import Path
 
+from snakemake.settings.enums import Quietness
+
 SCRIPTS = Path(workflow.basedir) / "workflow" / "scripts"
 sys.path.insert(0, str(SCRIPTS))
-# `python` in the rules is the one that runs Snakemake, also where its environment is not activated.
-os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
+from ddp_ladder.command import put_this_python_first
 from ddp_ladder.ladder import Ladder
 from ddp_ladder.messages import UserError
 from ddp_ladder.plan_text import plan_text
+from ddp_ladder.quiet import quieten
 from ddp_ladder.snakemake_settings import read_sources, stages_up_to
+
+put_this_python_first()
+if Quietness.PROGRESS in workflow.output_settings.quiet:
+    quieten(dry_run=lambda: workflow.dryrun)
 
 
 def script(name):
@@ -40,11 +45,11 @@ def climb(stage=None):
 def say_what_was_found(write_report=False):
     """After the last job: the table of scales, the gates, the paths; a ladder that stopped early gets its report too."""
     plan = Path(ladder.results, "plan.json")
-    if not plan.exists():
-        return
-    if write_report:
-        shell("python {report:q} --plan {plan:q} >/dev/null", report=script("report.py"), plan=str(plan))
-    shell("python {summary:q} --plan {plan:q}", summary=script("summary.py"), plan=str(plan))
+    report_script, summary_script = script("report.py"), script("summary.py")
+    if write_report and plan.exists():
+        shell("python {report_script:q} --plan {plan:q} >/dev/null")
+    if plan.exists():
+        shell("python {summary_script:q} --plan {plan:q}")
 
 
 # No `configfile:`: Snakemake's own reading turns 1:30:00 into 5400 and lets the last of two equal keys win.

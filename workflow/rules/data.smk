@@ -4,7 +4,6 @@ needs: workload.prepare
 makes: workload.data_dir, with a marker file in it
 """
 
-
 if ladder.prepared_data:
 
     localrules:
@@ -15,14 +14,15 @@ if ladder.prepared_data:
         input:
             ancient(f"{ladder.results}/plan.json"),
         output:
-            touch(ladder.data_marker),
+            ladder.data_marker,
         log:
             f"{ladder.results}/logs/prepare_data.log",
-        params:
-            command=ladder.prepare_command,
         conda:
             "../envs/workflow.yaml"
+        params:
+            command=ladder.prepare_command,
         shell:
             r"""
             {params.command:q} >{log:q} 2>&1
+            touch {output:q}
             """

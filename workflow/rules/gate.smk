@@ -21,12 +21,12 @@ rule gate:
         f"{ladder.results}/gates/{{stage}}.json",
     log:
         f"{ladder.results}/logs/gate_{{stage}}.log",
-    params:
-        script=script("gate.py"),
     wildcard_constraints:
         stage="|".join(ladder.plan.stages),
     conda:
         "../envs/workflow.yaml"
+    params:
+        script=script("gate.py"),
     shell:
         r"""
         python {params.script:q} \

@@ -21,17 +21,17 @@ rule measure_stage1:
         ),
     log:
         f"{ladder.results}/logs/measure_{{scale}}.log",
+    wildcard_constraints:
+        scale=ladder.scale_pattern("stage1"),
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        runtime=lambda wildcards: ladder.runtime_min(wildcards.scale),
     params:
         script=script("run_scale.py"),
         # Both are there to be compared with the last time's: a change of either means measuring again.
         specs=lambda wildcards: ladder.specs_hash(wildcards.scale),
         failed=lambda wildcards: ladder.failed_attempts(wildcards.scale),
-    wildcard_constraints:
-        scale=ladder.scale_pattern("stage1"),
-    resources:
-        runtime=lambda wildcards: ladder.runtime_min(wildcards.scale),
-    conda:
-        "../envs/workflow.yaml"
     shell:
         # exec: a signal to the job reaches the script itself. Progress goes to the terminal, events to the log.
         r"""

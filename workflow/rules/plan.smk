@@ -18,11 +18,11 @@ rule plan:
         f"{ladder.results}/plan.json",
     log:
         f"{ladder.results}/logs/plan.log",
+    conda:
+        "../envs/workflow.yaml"
     params:
         script=script("plan.py"),
         overrides=sources.overrides_json,
-    conda:
-        "../envs/workflow.yaml"
     shell:
         r"""
         python {params.script:q} \

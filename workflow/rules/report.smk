@@ -20,10 +20,10 @@ rule scaling_report:
         f"{ladder.results}/report/index.html",
     log:
         f"{ladder.results}/logs/report.log",
-    params:
-        script=script("report.py"),
     conda:
         "../envs/workflow.yaml"
+    params:
+        script=script("report.py"),
     shell:
         r"""
         python {params.script:q} --plan {input.plan:q} >{log:q}
@@ -34,11 +34,11 @@ rule report:
     """The report of whatever there is so far; runs nothing else."""
     log:
         f"{ladder.results}/logs/report.log",
+    conda:
+        "../envs/workflow.yaml"
     params:
         script=script("report.py"),
         plan=f"{ladder.results}/plan.json",
-    conda:
-        "../envs/workflow.yaml"
     shell:
         r"""
         python {params.script:q} --plan {params.plan:q} 2>&1 | tee {log:q}

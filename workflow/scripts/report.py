@@ -15,22 +15,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ddp_ladder.command import command
 from ddp_ladder.ladder_results import read_results
-from ddp_ladder.messages import UserError
 from ddp_ladder.plan_file import read_plan
 from ddp_ladder.report import write_report
 from ddp_ladder.scaling import scale_points
 from ddp_ladder.terminal_table import terminal_table
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return 0, or 1 after a message when there is no plan to report on."""
+    """Write the report, print the table."""
     arguments = parse(argv)
-    try:
-        plan = read_plan(arguments.plan or arguments.results / "plan.json")
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 1
+    plan = read_plan(arguments.plan or arguments.results / "plan.json")
     found = read_results(arguments.results, plan)
     files = write_report(arguments.results, found)
     print(terminal_table(scale_points(plan.runs, found.records), found.gates, files[0].parent))

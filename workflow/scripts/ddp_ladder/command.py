@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from ddp_ladder.messages import UserError
 
@@ -23,3 +25,9 @@ def command(main: Main) -> Main:
             return 1
 
     return wrapped
+
+
+def put_this_python_first() -> None:
+    """Make ``python`` mean this interpreter in every child, also where its environment is not activated."""
+    here = str(Path(sys.executable).parent)
+    os.environ["PATH"] = os.pathsep.join((here, os.environ.get("PATH", os.defpath)))

@@ -36,6 +36,7 @@ def batch_per_gpu_seen(record: Record) -> int:
 
 
 def global_batch_seen(record: Record) -> int:
+    """The batch of all ranks together."""
     return batch_per_gpu_seen(record) * record.spec.world_size
 
 
@@ -114,18 +115,19 @@ def _in_words(name: str, a: Record, here: Any, b: Record, there: Any) -> str:
 def distinct_words(name: str, here: Any, there: Any) -> tuple[str, str]:
     """Both values, shortened unless that would make them look alike."""
     short = shown(name, here), shown(name, there)
-    return short if short[0] != short[1] else (_whole(here), _whole(there))
+    return short if short[0] != short[1] else (in_full(here), in_full(there))
 
 
 def shown(name: str, value: Any) -> str:
-    """A value as a person reads it; digests and long texts are cut."""
-    text = _whole(value)
+    """A value as it fits into a message; digests and long texts are cut."""
+    text = in_full(value)
     if name.endswith("sha256"):
         return text[:DIGEST_LENGTH]
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 
-def _whole(value: Any) -> str:
+def in_full(value: Any) -> str:
+    """A value as a person reads it: lists with spaces, ``none`` for what is absent."""
     if value is None:
         return "none"
     if isinstance(value, list | tuple):

@@ -16,11 +16,12 @@ from ddp_ladder.formats import (
     significant,
     stage_name,
 )
-from ddp_ladder.ladder_results import GateView, LadderResults
+from ddp_ladder.ladder_results import GateView, Judged, LadderResults
 from ddp_ladder.plan import REFERENCE_VARIANT
 from ddp_ladder.scaling import ScalePoint
 
-Kind = Literal["reached", "stopped", "failed", "empty"]
+Kind = Literal["reached", "doubtful", "stopped", "failed", "empty"]
+PLURALS = {"GPU": "GPUs", "process": "processes"}
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Headline:
 
 def device_word(results: LadderResults) -> str:
     """What one unit of the scale is: without CUDA a "GPU" is one CPU process."""
-    return "GPU" if any(run.device == "cuda" for run in results.plan.runs) else "CPU process"
+    return "GPU" if any(run.device == "cuda" for run in results.plan.runs) else "process"
 
 
 def headline(results: LadderResults, points: Sequence[ScalePoint]) -> Headline:
@@ -45,7 +46,7 @@ def headline(results: LadderResults, points: Sequence[ScalePoint]) -> Headline:
     shown = _furthest(points)
     if shown:
         return _reached(results, points, shown)
-    failures = [run.failure for run in results.records.values() if run.failure]
+    failures = [run.failure for run in results.records.values() if run.failure and run.job]
     if failures:
         text = f"Nothing could be measured: {count(len(failures), 'run')} failed."
         return Headline("failed", f"{text} {full_stop(capitalised(failures[0].why))}", failures[0].next)
@@ -61,21 +62,25 @@ def _in_order(results: LadderResults) -> list[GateView]:
 
 
 def _stopped(gate: GateView, points: Sequence[ScalePoint], unit: str) -> Headline:
-    text = f"Stopped at the gate of {stage_name(gate.stage)}: {full_stop(_why(gate))}"
+    several = len({point.mode for point in points}) > 1
+    reason = _reason(gate)
+    why = _why(reason, several) if reason else gate.why or "its file does not say why"
+    text = f"Stopped at the gate of {stage_name(gate.stage)}: {full_stop(why)}"
     before = [point for point in _furthest(points) if point.stage != gate.stage]
     if before:
         text += f" Before it, {_figures(before[0], unit)}."
-    first = gate.failing[0].next if gate.failing else None
-    return Headline("stopped", text, gate.next or first)
+    return Headline("stopped", text, gate.next or (reason.next if reason else None))
 
 
-def _why(gate: GateView) -> str:
-    if gate.why:
-        return gate.why
-    if not gate.failing:
-        return "its file does not say why"
-    worst = gate.failing[0]
-    return f"{worst.scale} {worst.check} {worst.measured}, wanted {worst.wanted}"
+def _reason(gate: GateView) -> Judged | None:
+    """The first failing check of the variant that the gate judges; of any where it has none."""
+    own = [item for item in gate.failing if item.variant == REFERENCE_VARIANT]
+    return next(iter(own or gate.failing), None)
+
+
+def _why(item: Judged, several_modes: bool) -> str:
+    place = f"{item.scale} {item.mode}" if several_modes else item.scale
+    return f"{place} {item.in_words}, wanted {item.wanted}"
 
 
 def _furthest(points: Sequence[ScalePoint]) -> list[ScalePoint]:
@@ -107,7 +112,8 @@ def _reached(
     failed = [point for point in points if point.status == "failed"]
     if failed:
         text += f" Runs failed at {_places(failed)}."
-    return Headline("reached", text)
+    doubtful = any(point.status in ("check", "not comparable") for point in found)
+    return Headline("doubtful" if doubtful else "reached", text)
 
 
 def _ran(stage: str, points: Sequence[ScalePoint]) -> bool:

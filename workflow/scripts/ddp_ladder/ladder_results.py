@@ -5,7 +5,6 @@ A report is wanted most when something went wrong, so what cannot be used become
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from ddp_ladder.scaling import ScalePoint
 
 GATE_SCHEMA_VERSION = 1
 VERDICTS = ("open", "closed")
+SANITY = "sanity"  # the check under which a gate notes a run that held all of them
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,14 @@ class Judged:
     measured: str
     wanted: str
     next: str | None
+    repeat: int | None = None  # of a check on one run
 
     @property
-    def is_efficiency(self) -> bool:
-        return "efficiency" in self.check
+    def in_words(self) -> str:
+        """``efficiency 0.41``; the check is not named twice when the measurement names it."""
+        if self.measured.startswith(self.check):
+            return self.measured
+        return f"{self.check}: {self.measured}"
 
 
 @dataclass(frozen=True)
@@ -51,21 +55,22 @@ class GateView:
 
     @property
     def is_open(self) -> bool:
+        """Whether the next stage may start."""
         return self.verdict == "open"
 
     @property
     def failing(self) -> tuple[Judged, ...]:
+        """What keeps it closed, or kept a variant out."""
         return tuple(item for item in self.judged if not item.ok)
+
+    @property
+    def worth_showing(self) -> tuple[Judged, ...]:
+        """What did not hold, and every threshold; sanity that held is only counted."""
+        return tuple(item for item in self.judged if not item.ok or item.check != SANITY)
 
     def verdict_of(self, point: ScalePoint) -> str:
         """The verdict on the point's variant; the gate's own where variants are not told apart."""
         return self.variants.get(point.variant, self.verdict)
-
-    @property
-    def min_efficiency(self) -> float | None:
-        """The threshold, as a fraction, read from what the gate wanted; None when it asked for none."""
-        wanted = (_fraction(item.wanted) for item in self.judged if item.is_efficiency)
-        return next((value for value in wanted if value is not None), None)
 
 
 @dataclass(frozen=True)
@@ -168,13 +173,6 @@ def _judged(data: Mapping[str, Any]) -> Judged:
         ok=bool(data["ok"]),
         measured=str(data["measured"]),
         wanted=str(data["wanted"]),
-        next=data.get("next"),
+        next=data["next"] or None,
+        repeat=data.get("repeat"),
     )
-
-
-def _fraction(text: str) -> float | None:
-    """``at least 0.80``, ``80 %`` and ``0.8`` alike."""
-    found = re.search(r"(\d+(?:\.\d+)?)\s*(%?)", text)
-    if not found:
-        return None
-    return float(found[1]) / (100 if found[2] else 1)

@@ -46,17 +46,21 @@ def plan_from_json(data: Any) -> Plan:
         return Plan(data["site"], data["results"], jobs, gates)
     except KeyError as error:
         raise ValueError(f"the key {error} is missing") from error
-    except TypeError as error:
+    except (TypeError, AttributeError) as error:
         raise ValueError(str(error)) from error
 
 
 def _job(data: Mapping[str, Any]) -> ScaleJob:
-    return ScaleJob(
+    job = ScaleJob(
         stage=data["stage"],
         scale=Scale.parse(data["scale"]),
         runtime_min=data["runtime_min"],
         runs=tuple(_run(run) for run in data["runs"]),
     )
+    for run in job.runs:
+        if (run.stage, run.scale) != (job.stage, job.scale):
+            raise ValueError(f"the run {run.name} is in the job of {job.stage}, {job.scale}")
+    return job
 
 
 def _run(data: Mapping[str, Any]) -> RunSpec:

@@ -19,8 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from ddp_ladder.formats import percent, significant, stage_name
-from ddp_ladder.ladder_results import GateView
+from ddp_ladder.formats import percent, stage_name
 from ddp_ladder.scaling import BASELINE, ScalePoint
 from ddp_ladder.settings import Scale
 
@@ -51,6 +50,7 @@ STYLE = {
     "svg.hashsalt": "ddp-ladder",  # fixed ids: the same records give the same file
 }
 Format = Literal["svg", "png"]
+Thresholds = Mapping[str, float | None]  # min_efficiency by stage, a fraction
 
 
 @dataclass(frozen=True)
@@ -70,23 +70,23 @@ def looks(points: Sequence[ScalePoint]) -> dict[str, Look]:
     }
 
 
-def throughput_figure(points: Sequence[ScalePoint], unit: str = "GPU") -> Figure:
-    """Samples/s against the number of GPUs, both logarithmic, one panel per mode."""
+def throughput_figure(points: Sequence[ScalePoint], units: str) -> Figure:
+    """Samples/s against the number of ``units`` ("GPUs"), both logarithmic, one panel per mode."""
     with rc_context(STYLE):
         figure, panels = _panels(points)
         for mode, axes in panels.items():
-            _throughput_panel(axes, _of_mode(points, mode), looks(points), unit)
+            _throughput_panel(axes, _of_mode(points, mode), looks(points), units)
         _finish(figure, points, _throughput_legend(points))
     return figure
 
 
-def efficiency_figure(points: Sequence[ScalePoint], gates: Mapping[str, GateView]) -> Figure:
+def efficiency_figure(points: Sequence[ScalePoint], thresholds: Thresholds) -> Figure:
     """Efficiency at each scale in climbing order, one panel per mode, with the gates' thresholds."""
     with rc_context(STYLE):
         figure, panels = _panels(points)
         for mode, axes in panels.items():
-            _efficiency_panel(axes, _of_mode(points, mode), looks(points), gates)
-        _finish(figure, points, _efficiency_legend(points, gates))
+            _efficiency_panel(axes, _of_mode(points, mode), looks(points), thresholds)
+        _finish(figure, points, _efficiency_legend(points, thresholds))
     return figure
 
 
@@ -171,7 +171,7 @@ def _plain(text: str) -> str:
 
 
 def _throughput_panel(
-    axes: Axes, points: Sequence[ScalePoint], styles: Mapping[str, Look], unit: str
+    axes: Axes, points: Sequence[ScalePoint], styles: Mapping[str, Look], units: str
 ) -> None:
     measured = [point for point in points if point.samples_per_s is not None]
     if not measured:
@@ -186,7 +186,7 @@ def _throughput_panel(
         for point in own:
             _throughput_marker(axes, point, look)
     _name_shapes(axes, measured)
-    axes.set(xscale="log", yscale="log", xlim=(low_x, high_x), xlabel=f"{unit}s")
+    axes.set(xscale="log", yscale="log", xlim=(low_x, high_x), xlabel=units)
     axes.set_ylabel("samples/s")
     axes.xaxis.set_major_locator(FixedLocator(sizes))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
@@ -277,7 +277,7 @@ def _plain_log_ticks(axes: Axes, points: Sequence[ScalePoint]) -> None:
     high = max([high, *(ideal * max(p.world_size for p in points) for ideal in ideals)])
     axes.set_ylim(low, high)
     axes.yaxis.set_major_locator(FixedLocator(round_ticks(low, high)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: significant_tick(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plain_number(value)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.grid(visible=True, axis="y", color=PALE, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -295,7 +295,8 @@ def round_ticks(low: float, high: float) -> list[float]:
     return ticks[:: math.ceil(len(ticks) / 7)]
 
 
-def significant_tick(value: float) -> str:
+def plain_number(value: float) -> str:
+    """A tick as people write it, never as a power of ten."""
     return f"{value:,.0f}" if value >= 10 else f"{value:g}"
 
 
@@ -324,7 +325,7 @@ def _efficiency_panel(
     axes: Axes,
     points: Sequence[ScalePoint],
     styles: Mapping[str, Look],
-    gates: Mapping[str, GateView],
+    thresholds: Thresholds,
 ) -> None:
     scales = list(dict.fromkeys(point.scale for point in points))
     if not scales:
@@ -334,7 +335,7 @@ def _efficiency_panel(
     highs = [point.efficiency_high for point in points if point.efficiency_high is not None]
     top = max(1.05, *(1.05 * high for high in highs), 0)
     axes.set(xlim=(-0.5, len(scales) - 0.5), ylim=(0, top + 0.09))
-    _stage_bands(axes, points, places, gates)
+    _stage_bands(axes, points, places, thresholds)
     axes.axhline(1, color=GREY, linewidth=0.9, linestyle=(0, (1, 1.6)), zorder=1)
     names = list(styles)
     for point in points:
@@ -359,7 +360,7 @@ def _stage_bands(
     axes: Axes,
     points: Sequence[ScalePoint],
     places: Mapping[Scale, float],
-    gates: Mapping[str, GateView],
+    thresholds: Thresholds,
 ) -> None:
     """One band per stage with its name on top and its gate's threshold as a thin line."""
     top = axes.get_ylim()[1]
@@ -371,7 +372,7 @@ def _stage_bands(
         axes.text(
             (left + right) / 2, top - 0.015, stage_name(stage), ha="center", va="top", fontsize=8.5, color=GREY
         )
-        threshold = gates[stage].min_efficiency if stage in gates else None
+        threshold = thresholds.get(stage)
         if threshold is not None:
             axes.plot([left, right], [threshold] * 2, color=INK, linewidth=0.9, zorder=1.5)
 
@@ -395,7 +396,7 @@ def _efficiency_marker(
 
 
 def _efficiency_legend(
-    points: Sequence[ScalePoint], gates: Mapping[str, GateView]
+    points: Sequence[ScalePoint], thresholds: Thresholds
 ) -> list[Line2D]:
     if not points:
         return []
@@ -409,6 +410,6 @@ def _efficiency_legend(
             _key(label, color=edge, marker="o", linestyle="none", markerfacecolor=fill, markersize=6)
         )
     keys.append(_key("ideal", color=GREY, linewidth=0.9, linestyle=(0, (1, 1.6))))
-    if any(gate.min_efficiency is not None for gate in gates.values()):
+    if any(thresholds.get(point.stage) is not None for point in points):
         keys.append(_key("asked by the gate", color=INK, linewidth=0.9))
     return keys

@@ -42,13 +42,14 @@ def state(
     """``step 120 of 400, 1,240 samples/s, 15 s left`` as far as it is known."""
     if progress is None:
         return f"starting, at most {duration(left_at_most_s)} left"
-    rate = progress["samples_per_s"]
+    rate = progress["samples_per_s"]  # None until there are two steps to take it from
+    rate_text = f"{rate:,.0f} samples/s" if rate is not None else "warming up"
     steps = f"step {progress['step']:,}" + (f" of {total_steps:,}" if total_steps else "")
     left = f"at most {duration(left_at_most_s)} left"
     if total_steps and progress["step"] and progress["elapsed_s"]:
         per_step_s = progress["elapsed_s"] / progress["step"]
         left = f"{duration((total_steps - progress['step']) * per_step_s)} left"
-    return f"{steps}, {rate:,.0f} samples/s, {left}"
+    return f"{steps}, {rate_text}, {left}"
 
 
 class Console:

@@ -17,9 +17,16 @@ from markupsafe import Markup
 
 from ddp_ladder import formats
 from ddp_ladder.files import write_atomically
-from ddp_ladder.fingerprint import MUST_MATCH, shown
-from ddp_ladder.headline import Headline, device_word, gate_words, headline
-from ddp_ladder.ladder_results import GateView, Judged, LadderResults
+from ddp_ladder.fingerprint import (
+    BATCH,
+    DIGEST_LENGTH,
+    MUST_MATCH,
+    batch_per_gpu_seen,
+    global_batch_seen,
+    in_full,
+)
+from ddp_ladder.headline import PLURALS, Headline, device_word, headline
+from ddp_ladder.ladder_results import GateView, LadderResults
 from ddp_ladder.plots import efficiency_figure, inline_svg, render, throughput_figure
 from ddp_ladder.record import Failure, Record
 from ddp_ladder.scaling import ScalePoint, scale_points
@@ -58,6 +65,8 @@ CSV_MORE = (
     "note",
 )
 CSV_COLUMNS = CSV_FIRST + CSV_MORE
+SAID_WHEN_ABSENT = ("autocast_dtype", "optimizer")  # "none" is news here, elsewhere it is noise
+MOST_RUNS_IN_PRINT = 30  # a longer list of runs is for the screen
 
 
 @dataclass(frozen=True)
@@ -202,8 +211,21 @@ class ReportView:
         return self.results.plan.stages
 
     @property
+    def units(self) -> str:
+        return PLURALS[self.unit]
+
+    @property
+    def thresholds(self) -> dict[str, float | None]:
+        """Efficiency that each stage's gate asks for, a fraction."""
+        return {stage: gate.min_efficiency for stage, gate in self.results.plan.gates.items()}
+
+    @property
     def notes(self) -> tuple[ScalePoint, ...]:
         return tuple(point for point in self.points if point.note)
+
+    @property
+    def anything_measured(self) -> bool:
+        return any(point.samples_per_s is not None for point in self.points)
 
 
 def write_report(
@@ -211,8 +233,8 @@ def write_report(
 ) -> tuple[Path, ...]:
     """Write results/report/ and return the files, the page first. Raises OSError when the disk is full."""
     view = make_view(found, written_on or date.today())
-    throughput = throughput_figure(view.points, view.unit)
-    efficiency = efficiency_figure(view.points, found.gates)
+    throughput = throughput_figure(view.points, view.units)
+    efficiency = efficiency_figure(view.points, view.thresholds)
     inline = {
         "throughput": inline_svg(throughput, "throughput", "Throughput", describe(view, "throughput")),
         "efficiency": inline_svg(efficiency, "efficiency", "Efficiency", describe(view, "efficiency")),
@@ -239,7 +261,7 @@ def table(points: Sequence[ScalePoint]) -> pd.DataFrame:
 def make_view(found: LadderResults, written_on: date) -> ReportView:
     """Work out everything that is shown. Pure."""
     points = scale_points(found.plan.runs, found.records)
-    runs = [found.records[spec.name] for spec in found.plan.runs if spec.name in found.records]
+    runs = _ordered_runs(found, points)
     return ReportView(
         title=f"Scaling of {_workload(found)} on {found.plan.site}",
         written_on=written_on,
@@ -253,6 +275,17 @@ def make_view(found: LadderResults, written_on: date) -> ReportView:
         runs=tuple(runs),
         machine=_machine(runs),
     )
+
+
+def _ordered_runs(found: LadderResults, points: Sequence[ScalePoint]) -> list[Record]:
+    """Records in the order of the tables: mode, variant, scale, repeat."""
+    order = {(point.mode, point.variant, point.scale): index for index, point in enumerate(points)}
+
+    def place(run: Record) -> tuple[int, int]:
+        spec = run.spec
+        return order[spec.mode, spec.variant, spec.scale], spec.repeat
+
+    return sorted(found.records.values(), key=place)
 
 
 def _workload(found: LadderResults) -> str:
@@ -274,9 +307,10 @@ def _series(points: Sequence[ScalePoint]) -> tuple[Series, ...]:
 
 
 def _failures(runs: Sequence[Record]) -> tuple[FailureGroup, ...]:
+    """Causes of failure; a run that was left out on purpose is none (its scale's note says why)."""
     groups: dict[Failure, list[str]] = {}
     for run in runs:
-        if run.failure:
+        if run.failure and run.job:
             groups.setdefault(run.failure, []).append(run.spec.name)
     return tuple(FailureGroup(failure, tuple(names)) for failure, names in groups.items())
 
@@ -285,28 +319,40 @@ def _failures(runs: Sequence[Record]) -> tuple[FailureGroup, ...]:
 
 
 def _measured(runs: Sequence[Record]) -> tuple[Measured, ...]:
-    """Fingerprint fields of all runs that have one; the fields that must match first."""
+    """Fingerprint fields of all runs that have one; those that must match first, without what nobody has."""
     seen = [run for run in runs if run.fingerprint]
     rows = [(item.name, True, item.value) for item in MUST_MATCH]
     rows += [
-        ("batch_per_gpu", True, lambda run: run.fingerprint.get("batch_per_gpu")),
-        ("hosts", False, lambda run: ", ".join(run.world.hosts)),
+        ("batch", True, _batch),
         ("backend", False, lambda run: run.world.backend),
         ("launcher", False, lambda run: run.spec.launcher),
         ("cpus", False, lambda run: run.fingerprint.get("cpus")),
-        ("env", False, lambda run: " ".join(f"{k}={v}" for k, v in run.spec.env.items()) or None),
+        ("env", False, lambda run: [f"{key}={value}" for key, value in run.spec.env.items()]),
     ]
-    return tuple(
+    table = [
         Measured(name, must, _values(name, [(run, value(run)) for run in seen]))
         for name, must, value in rows
         if seen
-    )
+    ]
+    hosts = sorted({host for run in seen for host in run.world.hosts})
+    if hosts:
+        table.append(Measured("hosts", False, ((", ".join(hosts), ""),)))
+    absent = ((in_full(None), ""),)
+    return tuple(row for row in table if row.values != absent or row.name in SAID_WHEN_ABSENT)
+
+
+def _batch(run: Record) -> str:
+    """The batch that must be equal in the run's mode."""
+    if BATCH[run.spec.mode].name == "batch_per_gpu":
+        return f"{batch_per_gpu_seen(run)} per GPU"
+    return f"{global_batch_seen(run)} global"
 
 
 def _values(name: str, seen: Sequence[tuple[Record, Any]]) -> tuple[tuple[str, str], ...]:
     places: dict[str, list[Record]] = {}
     for run, value in seen:
-        places.setdefault(shown(name, value), []).append(run)
+        text = in_full(value)[: DIGEST_LENGTH if name.endswith("sha256") else None]
+        places.setdefault(text, []).append(run)
     if len(places) == 1:
         return tuple((value, "") for value in places)
     everyone = [run for run, _ in seen]
@@ -378,10 +424,15 @@ def page(view: ReportView, inline: Mapping[str, str]) -> str:
         plots={name: Markup(svg) for name, svg in inline.items()},
         definitions=DEFINITIONS,
         interval=formats.interval,
-        gate_words=gate_words,
-        worth_showing=worth_showing,
+        most_runs_in_print=MOST_RUNS_IN_PRINT,
         peak_memory=peak_memory_bytes,
+        host_words=host_words,
     )
+
+
+def host_words(hosts: Sequence[str]) -> str:
+    """``a``, ``a, b``, ``a to h (8)``."""
+    return ", ".join(hosts) if len(hosts) < 3 else f"{hosts[0]} to {hosts[-1]} ({len(hosts)})"
 
 
 def peak_memory_bytes(run: Record) -> int | None:
@@ -392,11 +443,6 @@ def peak_memory_bytes(run: Record) -> int | None:
         if values:
             return max(values)
     return None
-
-
-def worth_showing(gate: GateView) -> tuple[Judged, ...]:
-    """What did not hold, and the figures that a threshold was set for; the passed rest is only counted."""
-    return tuple(item for item in gate.judged if not item.ok or item.is_efficiency)
 
 
 def describe(view: ReportView, what: str) -> str:
@@ -430,7 +476,7 @@ def markdown(view: ReportView) -> str:
         parts.append("\n".join(f"- {_md(_place(view, p))}: {_md(p.note)}" for p in view.notes))
     parts.append("Square brackets: 95 % intervals (bootstrap over repeats and blocks).")
     if view.unit != "GPU":
-        parts.append("Here a \"GPU\" is one CPU process.")
+        parts.append('This site has no GPU: each "GPU" of a scale is one CPU process.')
     parts += ["## Gates", _md_gates(view)]
     if view.failures:
         parts += ["## Failed runs", "\n".join(_md_failure(group) for group in view.failures)]
@@ -517,9 +563,9 @@ def _md_gates(view: ReportView) -> str:
         why = f": {_md(gate.why)}" if gate.why else ""
         lines.append(f"- {formats.stage_name(stage)}: **{gate.verdict}**{why}")
         lines += [
-            f"    - {_md(f'{item.scale} {item.mode} {item.variant}')}: {_md(item.check)} "
-            f"{_md(item.measured)}, wanted {_md(item.wanted)}{'' if item.ok else ' (**not met**)'}"
-            for item in worth_showing(gate)
+            f"    - {_md(f'{item.scale} {item.mode} {item.variant}')}: "
+            f"{_md(item.in_words)}, wanted {_md(item.wanted)}{'' if item.ok else ' (**not met**)'}"
+            for item in gate.worth_showing
         ]
     return "\n".join(lines) or "No stage is planned."
 

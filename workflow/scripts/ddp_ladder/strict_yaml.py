@@ -150,8 +150,12 @@ def _text(file: Path) -> str:
         ) from error
 
 
-class _AliasError(yaml.MarkedYAMLError):
+class _AliasError(yaml.YAMLError):
     """An alias, which may stand for exponentially much."""
+
+    def __init__(self, line: int, name: str) -> None:
+        super().__init__(name)
+        self.line, self.name = line, name
 
 
 class _Loader(yaml.BaseLoader):
@@ -160,7 +164,7 @@ class _Loader(yaml.BaseLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise _AliasError(problem=f"*{event.anchor}", problem_mark=event.start_mark)
+            raise _AliasError(event.start_mark.line + 1, f"*{event.anchor}")
         return super().compose_node(parent, index)
 
 
@@ -168,11 +172,10 @@ def _compose(file: Path, text: str) -> yaml.Node | None:
     try:
         return yaml.compose(text, Loader=_Loader)
     except _AliasError as error:
-        assert error.problem_mark is not None
         problem = Problem(
-            where=f"{file}, line {error.problem_mark.line + 1}",
+            where=f"{file}, line {error.line}",
             what="YAML aliases are not used here",
-            found=error.problem,
+            found=error.name,
             allowed="values written out",
             next="write the value again in place of the alias",
         )
@@ -226,9 +229,9 @@ def _line(node: yaml.Node) -> int:
 class _TrapError(ValueError):
     """An unquoted value that YAML readers take for different things."""
 
-    def __init__(self, what: str, allowed: str, next: str) -> None:
+    def __init__(self, what: str, allowed: str, advice: str) -> None:
         super().__init__(what)
-        self.what, self.allowed, self.next = what, allowed, next
+        self.what, self.allowed, self.advice = what, allowed, advice
 
 
 class _Reader:
@@ -254,7 +257,7 @@ class _Reader:
                     f"duplicate key, first on line {self.lines[here]}",
                     found=self.source(value_node),
                     allowed="each key once",
-                    next="keep one of the two lines",
+                    advice="keep one of the two lines",
                 )
                 continue
             self.lines[here] = _line(key_node)
@@ -269,7 +272,7 @@ class _Reader:
                 "a list or mapping used as a key",
                 found=self.source(node),
                 allowed="text as key",
-                next='if you mean a placeholder such as "{lr}", put it in quotes',
+                advice='if you mean a placeholder such as "{lr}", put it in quotes',
             )
             return None
         text: str = node.value
@@ -283,7 +286,7 @@ class _Reader:
                 "YAML merge keys are not used here",
                 found="<<",
                 allowed="keys written out",
-                next="write the merged keys out",
+                advice="write the merged keys out",
             )
             return None
         try:
@@ -298,7 +301,7 @@ class _Reader:
             "a key that is not text",
             found=text or "nothing before the colon",
             allowed="text as key",
-            next=f'put it in quotes: "{text}"' if text else "write the key's name",
+            advice=f'put it in quotes: "{text}"' if text else "write the key's name",
         )
         return None
 
@@ -310,7 +313,7 @@ class _Reader:
                 "YAML tags are not used here",
                 found=node.tag.replace("tag:yaml.org,2002:", "!!"),
                 allowed="plain values, lists and mappings",
-                next="remove the tag",
+                advice="remove the tag",
             )
             return None
         if isinstance(node, yaml.MappingNode):
@@ -329,7 +332,7 @@ class _Reader:
             value = resolve(node.value)
         except _TrapError as trap:
             self.problem(
-                node, path, trap.what, found=node.value, allowed=trap.allowed, next=trap.next
+                node, path, trap.what, found=node.value, allowed=trap.allowed, advice=trap.advice
             )
             return None
         if not isinstance(value, str):
@@ -342,11 +345,11 @@ class _Reader:
         return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
 
     def problem(
-        self, node: yaml.Node, path: KeyPath, what: str, *, found: str, allowed: str, next: str
+        self, node: yaml.Node, path: KeyPath, what: str, *, found: str, allowed: str, advice: str
     ) -> None:
         place = f"{self.file}, line {_line(node)}"
         where = f"{place}: {key_name(path)}" if path else place
-        self.problems.append(Problem(where, what, found, allowed, next))
+        self.problems.append(Problem(where, what, found, allowed, advice))
 
 
 _NUMBER_OR_TEXT = "a plain number, or text in quotes"

@@ -15,7 +15,7 @@ Action = Callable[[float], None]
 
 
 def when_imported(name: str, action: Action) -> None:
-    """Call ``action`` once, right after the top-level module ``name`` was imported, or now if it was."""
+    """Call ``action`` once: right after the top-level module was imported, now if it already is."""
     if name in sys.modules:
         action(0.0)
     else:

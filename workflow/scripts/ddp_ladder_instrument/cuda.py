@@ -29,16 +29,17 @@ class CudaTimeline:
         """Record an event now; None while a CUDA graph is being captured."""
         if torch.cuda.is_current_stream_capturing():
             return None
-        event = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)
+        event = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
         return event
 
     def add(self, row: int, begin: Mark, end: Mark, carried: list[Segment]) -> None:
+        """Take note of a row whose time is read once the device has passed its end."""
         self._open.append((row, begin, end, carried))
 
     def harvest(self, step_time_s: array[float], at_most: int = HARVEST_PER_STEP) -> None:
-        """Write the seconds of the oldest rows that the device has finished into ``step_time_s``."""
-        while at_most and self._open and self._open[0][2].query():
+        """Write the seconds of the oldest rows that the device has finished."""
+        while at_most and self._open and self._open[0][2].query():  # type: ignore[no-untyped-call]
             row, begin, end, carried = self._open.popleft()
             milliseconds = begin.elapsed_time(end)
             milliseconds += sum(first.elapsed_time(last) for first, last in carried)
@@ -47,7 +48,7 @@ class CudaTimeline:
             at_most -= 1
 
     def finish(self, step_time_s: array[float], wait: bool) -> int:
-        """Read the rows that are left, after one synchronisation when ``wait``; returns how many remain."""
+        """Read the rows left, after a synchronisation when ``wait``; returns how many remain."""
         if wait:
             torch.cuda.synchronize(self.device)
         self.harvest(step_time_s, at_most=len(self._open))

@@ -22,6 +22,8 @@ NANOSECOND_S = 1e-9
 
 
 class Sample(NamedTuple):
+    """One sampled iteration, as seen after optimizer step ``step``."""
+
     step: int
     iteration: int
     forward_s: float
@@ -43,13 +45,16 @@ class DdpTimings:
         self._bucket_bytes: list[int] = []
 
     def attach(self, module: DistributedDataParallel, device: torch.device) -> None:
+        """Sample this module from now on."""
         self.wrapped = True
         self._module = weakref.ref(module)
         self._samples.clear()
         self._bucket_bytes = []
         self._readable = self._has(module, "_get_ddp_logging_data")
         if device.type == "cpu" and self._has(module, "_set_ddp_runtime_logging_sample_rate"):
-            module._set_ddp_runtime_logging_sample_rate(CPU_SAMPLE_RATE)
+            module._set_ddp_runtime_logging_sample_rate(  # type: ignore[no-untyped-call]
+                CPU_SAMPLE_RATE
+            )
 
     def _has(self, module: DistributedDataParallel, method: str) -> bool:
         if hasattr(module, method):

@@ -33,7 +33,7 @@ example (two ranks on this machine; the workflow does this for you):
 
 
 def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -> None:
-    """Run the program that ``arguments`` names; returns when it ended well, else raises as it did."""
+    """Run the program that ``arguments`` name; raises what it raised."""
     if arguments and arguments[0] in ("-h", "--help"):
         print(HELP, end="")
         return
@@ -89,6 +89,6 @@ def _run(program: Program, measurement: Measurement) -> BaseException | None:
             "  next     look at the free space and permissions of the results directory",
             file=sys.stderr,
         )
-        if ended_with is None or isinstance(ended_with, SystemExit) and not ended_with.code:
+        if ended_with is None or (isinstance(ended_with, SystemExit) and not ended_with.code):
             return SystemExit(1)
     return ended_with

@@ -31,8 +31,8 @@ def patch(owner: Any, name: str, wrap: Wrap) -> str | None:
     """Replace ``owner.name``; returns what to say when there is no such thing."""
     original = getattr(owner, name, None)
     if original is None:
-        place = f"{owner.__module__}.{owner.__name__}" if isinstance(owner, type) else
-        owner.__name__ return f"{place}.{name} is missing"
+        module = owner.__module__ + "." if isinstance(owner, type) else ""
+        return f"{module}{owner.__name__}.{name} is missing"
     setattr(owner, name, functools.wraps(original)(wrap(original)))
     return None
 
@@ -146,9 +146,9 @@ def patch_process_group(on_initialised: Callable[[float], None]) -> str | None:
 
 
 def watch_autocast(on_dtype: Callable[[torch.dtype], None]) -> Callable[[], None]:
-    """Tell the dtype of autocast regions that are entered for training; returns how to stop watching."""
+    """Tell the dtype of autocast regions entered for training; returns how to stop watching."""
     autocast = torch.amp.autocast_mode.autocast
-    original = autocast.__enter__
+    original: Callable[..., Any] = autocast.__enter__
 
     @functools.wraps(original)
     def enter(self: Any) -> Any:

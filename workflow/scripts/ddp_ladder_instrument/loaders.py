@@ -1,4 +1,4 @@
-"""What a DataLoader tells: the size of a batch, the sampler's padding, and the facts of the record."""
+"""What a DataLoader tells: the size of a batch, the sampler's padding, the record's facts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EPOCH_SET: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def batch_size(batch: object) -> int:
-    """First dimension of the first tensor found in tensors, sequences and mappings, nested or not; else 0."""
+    """First dimension of the first tensor in nested sequences and mappings, else 0."""
     if isinstance(batch, Tensor):
         return batch.size(0) if batch.dim() else 0
     if isinstance(batch, (list, tuple)):
@@ -33,6 +33,7 @@ def batch_size(batch: object) -> int:
 
 
 def new_loop(loader: DataLoader[Any]) -> Loop:
+    """Begin a pass over this loader; it is not kept alive."""
     return Loop(weakref.ref(loader), real_samples(loader))
 
 
@@ -68,7 +69,7 @@ def facts(loader: DataLoader[Any], world_size: int) -> dict[str, Any]:
 
 
 def epoch_batches(loader: DataLoader[Any]) -> int | None:
-    """Batches in one pass. Not len(loader) for an IterableDataset: asking would change its warnings."""
+    """Batches in one pass; None for an IterableDataset, whose warnings change when it is asked."""
     return None if isinstance(loader.dataset, IterableDataset) else _length(loader)
 
 

@@ -93,7 +93,8 @@ class Measurement:
     def _on_ddp(self, module: Any) -> None:
         from ddp_ladder_instrument import parameters
 
-        assert self.world is not None and self.ddp is not None
+        assert self.world is not None
+        assert self.ddp is not None
         self.world.observe()
         self.parameters = parameters.of_module(module.module)
         self._use_device(self.parameters)
@@ -103,7 +104,8 @@ class Measurement:
     def _on_optimizer(self, optimizer: Any) -> Callable[[], Any]:
         from ddp_ladder_instrument import parameters
 
-        assert self.world is not None and self.ddp is not None
+        assert self.world is not None
+        assert self.ddp is not None
         self.optimizer = type(optimizer).__name__
         if self.steps.count == 0:
             self.world.observe()
@@ -138,7 +140,8 @@ class Measurement:
         self.autocast_dtype = str(dtype).partition(".")[2]
 
     def _on_tick(self, now_s: float) -> None:
-        assert self.world is not None and self.ddp is not None
+        assert self.world is not None
+        assert self.ddp is not None
         step = self.steps.count
         if self._stop_watching is not None and step >= AUTOCAST_STEPS:
             self._stop_watching()
@@ -165,7 +168,7 @@ class Measurement:
     # The end.
 
     def end(self, error: BaseException | None) -> BaseException | None:
-        """Close the measurement; returns the exception that is to end the process, None for a good end."""
+        """Close the measurement; returns the exception that is to end the process, if any."""
         if self.limits.ended_by is not None and _exit_code(error) == 0:
             if error is not None:
                 # Its frames hold the script's loaders and their workers.
@@ -205,8 +208,8 @@ class Measurement:
         )
         if left:
             self.not_measured.append(
-                f"step_time_s: the device had not finished the last {left} steps; host times stand
-                there"
+                f"step_time_s: the device had not finished the last {left} steps; "
+                "host times stand in their place"
             )
 
     @property

@@ -14,6 +14,7 @@ Named = list[tuple[str, torch.Tensor]]
 
 
 def of_module(module: torch.nn.Module) -> Named:
+    """Parameters by their name in the module."""
     return list(module.named_parameters())
 
 
@@ -32,11 +33,12 @@ def main_dtype(named: Sequence[tuple[str, torch.Tensor]]) -> str:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
+    """``float32`` for torch.float32."""
     return str(dtype).partition(".")[2]
 
 
 def summary(named: Sequence[tuple[str, torch.Tensor]]) -> dict[str, Any]:
-    """The record's ``parameters``: count in elements, bytes, checksum over names, shapes and raw bytes."""
+    """The record's ``parameters``; count in elements."""
     return {
         "count": sum(tensor.numel() for _, tensor in named),
         "bytes": sum(tensor.numel() * tensor.element_size() for _, tensor in named),
@@ -45,6 +47,7 @@ def summary(named: Sequence[tuple[str, torch.Tensor]]) -> dict[str, Any]:
 
 
 def checksum(named: Sequence[tuple[str, torch.Tensor]]) -> str:
+    """Digest over names, dtypes, shapes and raw bytes, in order."""
     digest = hashlib.sha256()
     for name, tensor in named:
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())

@@ -27,7 +27,7 @@ class Program:
     args: tuple[str, ...]
 
     def check(self) -> None:
-        """Raise ProgramError when there is no such script. A module is looked for when it is run."""
+        """Raise ProgramError when there is no such script. A module is looked for when run."""
         if self.is_module:
             return
         try:
@@ -48,13 +48,13 @@ class Program:
         functions, threads and spawned loader workers expect.
         """
         main = ModuleType("__main__")
-        main.__dict__["__builtins__"] = builtins
+        vars(main)["__builtins__"] = builtins
         sys.modules["__main__"] = main
         if self.is_module:
             self._run_module()
         elif os.path.isdir(self.name) or zipfile.is_zipfile(self.name):
             sys.argv[:] = [self.name, *self.args]
-            sys.path.insert(0, self.name)
+            sys.path.insert(0, os.path.abspath(self.name))
             _run_module_as_main("__main__", alter_argv=False)
         else:
             self._run_file(main)
@@ -73,11 +73,10 @@ class Program:
         main.__file__ = path
         main.__loader__ = SourceFileLoader("__main__", path)
         if sys.version_info < (3, 14):
-            main.__dict__["__cached__"] = None
-            main.__dict__["__annotations__"] = {}
+            vars(main).update(__cached__=None, __annotations__={})
         with io.open_code(path) as file:
             source = file.read()
-        exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+        exec(compile(source, path, "exec", dont_inherit=True), vars(main))
 
     def sha256(self) -> str | None:
         """Digest of the source that ran as ``__main__``; None when it is not a plain file."""
@@ -133,6 +132,8 @@ def _without(trace: TracebackType | None, prefixes: tuple[str, ...]) -> Tracebac
         if not trace.tb_frame.f_code.co_filename.startswith(prefixes):
             kept.append(trace)
         trace = trace.tb_next
-    for this, following in zip(kept, [*kept[1:], None]):
-        this.tb_next = following
-    return kept[0] if kept else None
+    following = None
+    for trace in reversed(kept):
+        trace.tb_next = following
+        following = trace
+    return following

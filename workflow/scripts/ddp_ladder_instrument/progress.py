@@ -22,7 +22,10 @@ class Progress:
     def update(
         self, now_s: float, step: int, samples_since: int, world_size: int, epoch_steps: int | None
     ) -> bool:
-        """Write when it is time to; ``samples_since``: of this rank since the last True. Raises OSError."""
+        """Write when it is time to; True when it was. Raises OSError.
+
+        samples_since: samples of this rank since the last True.
+        """
         if self._began_s is None:
             self._began_s = self._written_s = now_s
         elif now_s - self._written_s < INTERVAL_S:

@@ -149,7 +149,7 @@ def _fingerprint(measurement: Measurement, device: dict[str, Any]) -> dict[str, 
 def _batch_per_gpu(measurement: Measurement) -> int | None:
     """Median over the steps, the sampler's padding included."""
     steps = measurement.steps
-    batches = [real + padding for real, padding in zip(steps.samples, steps.padding_samples)]
+    batches = [steps.samples[row] + steps.padding_samples[row] for row in range(steps.count)]
     return int(statistics.median_low(batches)) if batches else None
 
 

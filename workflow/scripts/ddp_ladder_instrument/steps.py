@@ -53,6 +53,7 @@ class Loop:
         self.begin_step(-1)
 
     def begin_step(self, step: int) -> None:
+        """Forget what was yielded before; ``step`` counts from 0."""
         self.step = step
         self.batches = 0
         self.samples = 0
@@ -66,9 +67,9 @@ class Steps:
     """Rows of steps, and the state between two of them. Seconds are of time.perf_counter().
 
     on_optimizer: called with the optimizer at the first step and whenever another one steps.
-    on_loop: called at the first step of each training pass. on_tick: called with the present time
-    every TICK_INTERVAL_S, at a step's end. check_limits: called with step and present time at step
-    ``check_at``; returns the next such step.
+    on_loop: called at the first step of each training pass.
+    on_tick: called with the present time at a step's end, every TICK_INTERVAL_S.
+    check_limits: called with step and present time at step ``check_at``, gives the next such step.
     """
 
     def __init__(self) -> None:
@@ -83,6 +84,7 @@ class Steps:
         self.begin_mark: Mark | None = None
         self.timeline: CudaTimeline | None = None
         self.check_at = NEVER
+        self._ended = False
         self.first_step_ended_at_s: float | None = None
         self._tick_at_s = 0.0
         self._optimizer: Callable[[], Any] = lambda: None
@@ -124,6 +126,8 @@ class Steps:
         """The hook that torch calls after each optimizer step."""
         now_s = time.perf_counter()
         count = self.count
+        if self._ended:  # the script caught our SystemExit and goes on
+            self.check_limits(count, now_s)
         if self._optimizer() is not optimizer:
             self._optimizer = self.on_optimizer(optimizer)
         mark = None
@@ -140,7 +144,9 @@ class Steps:
                 self._tick_at_s = now_s + TICK_INTERVAL_S
             self.on_tick(now_s)
         if count >= self.check_at:
+            self._ended = True  # stays so when the check raises
             self.check_at = self.check_limits(count, now_s)
+            self._ended = False
 
     def _add_row(self, loop: Loop | None, now_s: float, mark: Mark | None) -> None:
         carried_s = 0.0
@@ -168,6 +174,8 @@ class Steps:
     def csv(self) -> Iterator[str]:
         """The rows as CSV, step counted from 1."""
         yield CSV_HEADER
-        columns = zip(self.samples, self.padding_samples, self.step_time_s, self.data_wait_s)
-        for step, (samples, padding, step_s, wait_s) in enumerate(columns, start=1):
-            yield f"{step},{samples},{padding},{step_s:.9f},{wait_s:.9f}\n"
+        for row in range(self.count):
+            yield (
+                f"{row + 1},{self.samples[row]},{self.padding_samples[row]},"
+                f"{self.step_time_s[row]:.9f},{self.data_wait_s[row]:.9f}\n"
+            )

@@ -21,13 +21,15 @@ class EndOfMeasurement(SystemExit):
 
 
 class Board(Protocol):
-    """Where rank 0 leaves its decisions for the others. ``get`` waits until the key is there."""
+    """Where rank 0 leaves its decisions for the others."""
 
     rank: int
 
-    def get(self, key: str) -> str: ...
+    def get(self, key: str) -> str:
+        """Wait for the key and return its value."""
 
-    def set(self, key: str, value: str) -> None: ...
+    def set(self, key: str, value: str) -> None:
+        """Leave a value."""
 
 
 class Limits:
@@ -57,10 +59,11 @@ class Limits:
 
     @property
     def first_check(self) -> int:
+        """Step of the first check."""
         return min(self._max_steps, self._seconds_check)
 
     def check(self, step: int, now_s: float) -> int:
-        """Return the step of the next check. Raises EndOfMeasurement when this step was the last."""
+        """Return the step of the next check; raises EndOfMeasurement when this one was the last."""
         if self.ended_by is not None:
             raise EndOfMeasurement(self.ended_by)
         if step >= self._max_steps:

@@ -14,7 +14,10 @@ from ddp_ladder_instrument import host
 
 
 class World:
-    """Rank, local rank and world size: from torch.distributed once seen there, until then from the environment."""
+    """Rank, local rank, world size and backend.
+
+    From torch.distributed once a group was seen there, from the environment until then.
+    """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self.rank = int(environment.get("RANK") or 0)
@@ -40,11 +43,12 @@ class World:
 
 
 def has_group() -> bool:
+    """Whether a default process group exists."""
     return dist.is_available() and dist.is_initialized()
 
 
 class StoreBoard:
-    """The default group's store as a notice board (see stop.Board). Raises RuntimeError when it is gone."""
+    """The default group's store as a notice board (stop.Board); RuntimeError when gone."""
 
     def __init__(self) -> None:
         from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
@@ -53,9 +57,11 @@ class StoreBoard:
         self._store = PrefixStore("ddp_ladder", _get_default_store())
 
     def get(self, key: str) -> str:
+        """Wait for the key and return its value."""
         return bytes(self._store.get(key)).decode()
 
     def set(self, key: str, value: str) -> None:
+        """Leave a value for the other ranks."""
         self._store.set(key, value)
 
 

@@ -1,0 +1,103 @@
+"""Runs real training scripts, with and without instrument.py, and reads what they left."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+INSTRUMENT = Path(__file__).parents[1] / "workflow" / "scripts" / "instrument.py"
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+SPEC_HASH = "5" * 64
+JOB = {"id": "local-7", "attempt": 2}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A finished process and the run directory it wrote to."""
+
+    code: int
+    out: str
+    err: str
+    directory: Path
+
+    def rank(self, rank: int = 0) -> dict[str, Any]:
+        record: dict[str, Any] = json.loads(self.path(rank, "json").read_text())
+        return record
+
+    def rows(self, rank: int = 0) -> list[dict[str, float]]:
+        with self.path(rank, "csv").open() as file:
+            return [{key: float(row[key]) for key in row} for row in csv.DictReader(file)]
+
+    def path(self, rank: int, suffix: str) -> Path:
+        return self.directory / "ranks" / f"rank{rank}.{suffix}"
+
+
+def script(directory: Path, text: str, name: str = "train.py") -> Path:
+    path = directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text).lstrip())
+    return path
+
+
+def run_json(directory: Path, **measure: float) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "run.json"
+    limits = {"warmup_steps": 5, "min_steps": 5, "max_steps": None, "max_seconds": None, **measure}
+    path.write_text(json.dumps({"spec_hash": SPEC_HASH, "job": JOB, "measure": limits}))
+    return path
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment without anything a surrounding launcher or run may have left."""
+    clean = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("DDP_LADDER", "PYTHON", "TORCHELASTIC"))
+        and key not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    }
+    return {**clean, "OMP_NUM_THREADS": "1", **more}
+
+
+def run(
+    directory: Path,
+    *words: object,
+    launcher: tuple[str, ...] = (),
+    env: dict[str, str] | None = None,
+    timeout_s: float = 120,
+    **measure: float,
+) -> Ran:
+    """Run ``words`` under instrument.py in ``directory``; its records go to ``directory/run``."""
+    variables = environment(**(env or {}))
+    variables["DDP_LADDER_RUN"] = str(run_json(directory / "run", **measure))
+    return _run(directory, (*launcher, INSTRUMENT, *words), variables, timeout_s)
+
+
+def run_plainly(
+    directory: Path,
+    *words: object,
+    launcher: tuple[str, ...] = (),
+    env: dict[str, str] | None = None,
+) -> Ran:
+    """Run ``words`` as under plain python."""
+    return _run(directory, (*launcher, *words), environment(**(env or {})), 120)
+
+
+def _run(
+    directory: Path, words: tuple[object, ...], env: dict[str, str], timeout_s: float
+) -> Ran:
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=directory,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr, directory / "run")

@@ -1,0 +1,517 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from ddp_ladder.messages import UserError
+from ddp_ladder.settings_loader import load_settings
+
+CONFIG = """\
+workload:
+  script: train.py
+  args: [--lr, "{lr}", --batch-size, "{batch_per_gpu}"]
+  batch_per_gpu: 32
+  lr: 0.1
+  data_dir: data
+  prepare: [prepare.py, "{data_dir}"]
+  env: {}
+measure: {warmup_steps: 10}
+modes: [weak]
+stages:
+  stage1: {scales: [1x1], runtime: 10}
+  stage2: {scales: [1x2]}
+  stage3: {scales: [2x1]}
+variants:
+  default: {}
+"""
+CLUSTER = """\
+site: here
+node: {gpus: 2, device: cpu, cpus: 2}
+software: {python: null}
+network: {backend: auto, env: {}}
+"""
+ALL_NAMES = (
+    "{batch_per_gpu} {global_batch} {lr} {nodes} {gpus_per_node} {world_size} {run_dir} "
+    "{data_dir} {seed} {backend}"
+)
+
+
+@pytest.fixture(autouse=True)
+def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "prepare.py"):
+        Path(name).touch()
+    Path("config").mkdir()
+
+
+def problems(config: str = CONFIG, cluster: str = CLUSTER) -> str:
+    for name, text in (("config", config), ("cluster", cluster)):
+        Path(f"config/{name}.yaml").write_text(text, encoding="utf-8")
+    try:
+        load_settings(Path("config/config.yaml"), Path("config/cluster.yaml"))
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def config_with(*changes: tuple[str, str]) -> str:
+    text = CONFIG
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    return text
+
+
+def message(where: str, what: str, found: str, allowed: str, advice: str) -> str:
+    return f"config/{where}: {what}\n  found    {found}\n  allowed  {allowed}\n  next     {advice}"
+
+
+def test_good_files() -> None:
+    assert problems() == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "scales: [1x1]",
+            "scales: [1x2]",
+            (
+                "config.yaml, line 12: stages.stage1.scales",
+                "stage 1 is one GPU, the baseline of every efficiency",
+                "[1x2]",
+                "[1x1]",
+                "set scales: [1x1]; one node goes into stage2, several nodes into stage3",
+            ),
+        ),
+        (
+            "[1x2]",
+            "[1x1]",
+            (
+                "config.yaml, line 13: stages.stage2.scales[0]",
+                "stage 2 is one node with several GPUs",
+                "1x1",
+                "1x2, 1x3, ...: one node, two or more GPUs",
+                "remove 1x1: stage1 measures it",
+            ),
+        ),
+        (
+            "[1x2]",
+            "[1x2, 2x2]",
+            (
+                "config.yaml, line 13: stages.stage2.scales[1]",
+                "stage 2 is one node with several GPUs",
+                "2x2",
+                "1x2, 1x3, ...: one node, two or more GPUs",
+                "move 2x2 to stages.stage3",
+            ),
+        ),
+        (
+            "[2x1]",
+            "[1x2]",
+            (
+                "config.yaml, line 14: stages.stage3.scales[0]",
+                "stage 3 is several nodes",
+                "1x2",
+                "2x2, 3x2, ...: two or more nodes",
+                "move 1x2 to stages.stage2",
+            ),
+        ),
+        (
+            "[2x1]",
+            "[1x1]",
+            (
+                "config.yaml, line 14: stages.stage3.scales[0]",
+                "stage 3 is several nodes",
+                "1x1",
+                "2x1, 3x1, ...: two or more nodes",
+                "remove 1x1: stage1 measures it",
+            ),
+        ),
+        (
+            "[2x1]",
+            "[2x1, 2x4]",
+            (
+                "config.yaml, line 14: stages.stage3.scales[1]",
+                "the scale asks for 4 GPUs per node, the site has 2",
+                "2x4",
+                "at most 2 per node (config/cluster.yaml, line 2: node.gpus)",
+                "use at most 2 GPUs per node, or correct node.gpus if the nodes have more",
+            ),
+        ),
+        (
+            "[1x2]",
+            "[1x2, 1x2]",
+            (
+                "config.yaml, line 13: stages.stage2.scales[1]",
+                "a scale twice",
+                "[1x2, 1x2]",
+                "each scale once",
+                "remove one 1x2; to measure it more often raise repeats",
+            ),
+        ),
+        (
+            "runtime: 10",
+            "gate: {min_efficiency: 0.5}",
+            (
+                "config.yaml, line 12: stages.stage1.gate.min_efficiency",
+                "stage 1 is the baseline of the efficiency and cannot be judged by it",
+                "0.5",
+                "min_samples_per_s and max_data_wait_fraction",
+                "remove it here; set it in stage2 and stage3",
+            ),
+        ),
+        (
+            "{warmup_steps: 10}",
+            "{max_steps: 39}",
+            (
+                "config.yaml, line 9: measure.max_steps",
+                "runs would end before enough steps are measured",
+                "max_steps 39, warmup_steps 10, min_steps 30",
+                "at least warmup_steps + min_steps = 40, or null",
+                "set max_steps: 40 or more, or lower min_steps",
+            ),
+        ),
+        (
+            "lr: 0.1",
+            "lr: null",
+            (
+                "config.yaml, line 3: workload.args[1]",
+                "{lr} is used, but workload.lr is null",
+                '"{lr}"',
+                "{lr} together with a value of workload.lr",
+                "set workload.lr, for example lr: 0.05, or remove the argument",
+            ),
+        ),
+        (
+            '"{lr}"',
+            '"{batch_pergpu}"',
+            (
+                "config.yaml, line 3: workload.args[1]",
+                "unknown placeholder",
+                '"{batch_pergpu}"',
+                ALL_NAMES,
+                'did you mean "{batch_per_gpu}"?',
+            ),
+        ),
+        (
+            '"{lr}"',
+            "'{\"a\": 1}'",
+            (
+                "config.yaml, line 3: workload.args[1]",
+                "unknown placeholder",
+                '"{\\"a\\": 1}"',
+                ALL_NAMES,
+                "use one of these, or {{ and }} for literal braces",
+            ),
+        ),
+        (
+            '"{lr}"',
+            '"{lr"',
+            (
+                "config.yaml, line 3: workload.args[1]",
+                "a brace without its partner",
+                '"{lr"',
+                "placeholders such as {lr}; {{ and }} for literal braces",
+                "close the placeholder, or double the brace if you mean the brace itself",
+            ),
+        ),
+        (
+            "default: {}",
+            'default: {args: ["{0}"]}',
+            (
+                "config.yaml, line 16: variants.default.args[0]",
+                "unknown placeholder",
+                '"{0}"',
+                ALL_NAMES,
+                "use one of these, or {{ and }} for literal braces",
+            ),
+        ),
+        (
+            '[prepare.py, "{data_dir}"]',
+            '[prepare.py, "{lr}"]',
+            (
+                "config.yaml, line 7: workload.prepare[1]",
+                "a placeholder that has no value here",
+                '"{lr}"',
+                "{data_dir} {seed}",
+                "write the value itself: data is prepared once, for every scale",
+            ),
+        ),
+        (
+            '"{data_dir}"',
+            '"{datadir}"',
+            (
+                "config.yaml, line 7: workload.prepare[1]",
+                "unknown placeholder",
+                '"{datadir}"',
+                "{data_dir} {seed}",
+                'did you mean "{data_dir}"?',
+            ),
+        ),
+        (
+            "data_dir: data",
+            "data_dir: null",
+            (
+                "config.yaml, line 7: workload.prepare",
+                "there is no directory for the prepared data",
+                "workload.data_dir: null",
+                "workload.prepare together with workload.data_dir",
+                "set workload.data_dir, such as data_dir: data/digits, or set prepare: null",
+            ),
+        ),
+        (
+            "modes: [weak]",
+            "results: data/results",
+            (
+                "config.yaml, line 10: results",
+                "the results would lie in the data directory",
+                "results data/results, workload.data_dir data",
+                "a directory outside workload.data_dir",
+                "choose another directory for results, such as results: results",
+            ),
+        ),
+        (
+            "script: train.py",
+            'script: "-m a/b"',
+            (
+                "config.yaml, line 2: workload.script",
+                "neither a file nor a module",
+                '"-m a/b"',
+                'a file, or "-m package.module"',
+                "write -m, one space and the module's name; arguments go into workload.args",
+            ),
+        ),
+        (
+            "script: train.py",
+            'script: "{nodes}.py"',
+            (
+                "config.yaml, line 2: workload.script",
+                "a brace in a script's name: Snakemake takes it for a wildcard",
+                '"{nodes}.py"',
+                "a file name without braces",
+                "rename the file; placeholders are for the arguments",
+            ),
+        ),
+        (
+            "default: {}",
+            "default: {network: {backend: nccl}}",
+            (
+                "config.yaml, line 16: variants.default.network.backend",
+                "NCCL needs GPUs, and the site has device: cpu",
+                "nccl",
+                "auto or gloo",
+                "set backend: auto, or node.device: cuda in the site's file if its nodes have GPUs",
+            ),
+        ),
+        (
+            "env: {}",
+            "env: {1A: x}",
+            (
+                "config.yaml, line 8: workload.env.1A",
+                "not a name that an environment variable can have",
+                '"1A"',
+                "letters, digits and _, not starting with a digit",
+                "correct the name in workload.env",
+            ),
+        ),
+    ],
+)
+def test_message(old: str, new: str, expected: tuple[str, str, str, str, str]) -> None:
+    assert problems(config_with((old, new))) == message(*expected)
+
+
+def script_message(key: str, what: str, found: str, advice: str) -> str:
+    allowed = f"a file, relative to {os.getcwd()}"
+    return message(f"config.yaml, {key}", what, f'"{found}"', allowed, advice)
+
+
+def test_missing_scripts() -> None:
+    config = config_with(("train.py", "trian.py"), ("prepare.py", "data.py"))
+    advice = "check the spelling and the directory; an absolute path works too"
+    assert problems(config).split("\n\n") == [
+        script_message("line 2: workload.script", "there is no such script", "trian.py", advice),
+        script_message("line 7: workload.prepare[0]", "there is no such script", "data.py", advice),
+    ]
+    assert problems(config_with(("train.py", "."))) == script_message(
+        "line 2: workload.script", "not a file", ".", advice
+    )
+
+
+def test_arguments_behind_the_script() -> None:
+    assert problems(config_with(("train.py", "train.py --lr 1"))) == script_message(
+        "line 2: workload.script",
+        "there is no such script",
+        "train.py --lr 1",
+        "keep train.py here; its arguments go into workload.args",
+    )
+
+
+@pytest.mark.parametrize("module", ["-m train", "-m package.train_2"])
+def test_modules_are_not_looked_for(module: str) -> None:
+    assert problems(config_with(("script: train.py", f'script: "{module}"'))) == ""
+
+
+@pytest.mark.parametrize("name", ["a b/my train.py", "größe.py", "$(touch x).py", "; rm.py"])
+def test_odd_script_names(name: str) -> None:
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).touch()
+    assert problems(config_with(("script: train.py", f'script: "{name}"'))) == ""
+
+
+def test_data_dir_placeholder_without_data_dir() -> None:
+    config = config_with(
+        ('"{lr}"', '"{data_dir}"'),
+        ("data_dir: data", "data_dir: null"),
+        ('prepare: [prepare.py, "{data_dir}"]', "prepare: null"),
+    )
+    assert problems(config) == message(
+        "config.yaml, line 3: workload.args[1]",
+        "{data_dir} is used, but workload.data_dir is null",
+        '"{data_dir}"',
+        "{data_dir} together with a value of workload.data_dir",
+        "set workload.data_dir, for example data_dir: data/digits, or remove the argument",
+    )
+
+
+def test_one_gpu_per_node_has_no_stage2() -> None:
+    cluster = CLUSTER.replace("gpus: 2", "gpus: 1")
+    assert problems(cluster=cluster) == message(
+        "config.yaml, line 13: stages.stage2.scales[0]",
+        "the scale asks for 2 GPUs per node, the site has 1",
+        "1x2",
+        "at most 1 per node (config/cluster.yaml, line 2: node.gpus)",
+        "remove stages.stage2: a site with one GPU per node has none",
+    )
+    assert problems(config_with(("  stage2: {scales: [1x2]}\n", "")), cluster) == ""
+
+
+def test_strong_mode_that_does_not_divide() -> None:
+    config = config_with(
+        ("[weak]", "[weak, strong]"), ("batch_per_gpu: 32", "batch_per_gpu: 30"),
+        ("[2x1]", "[2x1, 2x2, 3x1]"),
+    )  # fmt: skip
+    assert problems(config) == message(
+        "config.yaml, line 4: workload.batch_per_gpu",
+        "strong mode cannot divide the global batch evenly",
+        "a global batch of 30 over 2x2 (4 GPUs)",
+        "a multiple of 12, which all scales divide",
+        "set batch_per_gpu: 24 or 36, or remove the scale, or strong from modes",
+    )
+    assert problems(config.replace("batch_per_gpu: 30", "batch_per_gpu: 36")) == ""
+    assert problems(config.replace("strong", "weak").replace("[weak, weak]", "[weak]")) == ""
+    assert "set batch_per_gpu: 12, or" in problems(config.replace("gpu: 30", "gpu: 3"))
+
+
+def test_strong_mode_without_a_batch_placeholder() -> None:
+    config = config_with(
+        ("[weak]", "[strong]"), ("{batch_per_gpu}", "32"),
+        ("default: {}", 'default: {}\n  told: {args: [--global, "{global_batch}"]}\n  b: {}'),
+    )  # fmt: skip
+    assert problems(config) == message(
+        "config.yaml, line 3: workload.args",
+        "strong mode changes the batch per GPU, but the script is not told",
+        "no batch placeholder in the arguments of default, b",
+        "{batch_per_gpu} or {global_batch} in workload.args or the variant's args",
+        'add for example --batch-size, "{batch_per_gpu}", or remove strong from modes',
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "place"),
+    [("workload", "config.yaml, line 8: workload.env"),
+     ("variant", "config.yaml, line 16: variants.default.env"),
+     ("network", "cluster.yaml, line 4: network.env")],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+     "DDP_LADDER_LAUNCHED_AT"],
+)  # fmt: skip
+def test_variables_that_ddp_ladder_sets(key: str, place: str, name: str) -> None:
+    config, cluster, env = CONFIG, CLUSTER, f"env: {{{name}: 1}}"
+    if key == "workload":
+        config = config_with(("env: {}", env))
+    elif key == "variant":
+        config = config_with(("default: {}", f"default: {{{env}}}"))
+    else:
+        cluster = CLUSTER.replace("env: {}", env)
+    assert problems(config, cluster) == message(
+        f"{place}.{name}",
+        "a variable that ddp-ladder sets for each process",
+        f'"{name}"',
+        "any variable but RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, "
+        "MASTER_PORT and DDP_LADDER_...",
+        "remove it",
+    )
+
+
+@pytest.mark.parametrize("name", ["A=B", "A B", "", "größe", "A\\n", "$(id)"])
+def test_names_of_variables(name: str) -> None:
+    text = problems(config_with(("env: {}", f'env: {{"{name}": 1}}')))
+    assert "not a name that an environment variable can have" in text.splitlines()[0]
+
+
+@pytest.mark.parametrize("char", ["\\n", "\\r", "\\0"])
+@pytest.mark.parametrize(
+    ("old", "new", "where"),
+    [
+        ('"{lr}"', '"a{}"', "line 3: workload.args[1]"),
+        ('"{data_dir}"', '"a{}"', "line 7: workload.prepare[1]"),
+        ("env: {}", 'env: {A: "a{}"}', "line 8: workload.env.A"),
+        ("default: {}", 'default: {args: ["a{}"]}', "line 16: variants.default.args[0]"),
+        ("script: train.py", 'script: "a{}"', "line 2: workload.script"),
+    ],
+)
+def test_line_ends_in_values(char: str, old: str, new: str, where: str) -> None:
+    shown = {"\\0": "\\u0000"}.get(char, char)
+    assert problems(config_with((old, new.replace("a{}", f"a{char}")))) == message(
+        f"config.yaml, {where}",
+        "a line end or NUL character in a value",
+        f'"a{shown}"',
+        "text on one line",
+        "write the value on one line; long data belongs in a file that the script reads",
+    )
+
+
+def test_fewer_cores_than_gpus() -> None:
+    assert problems(cluster=CLUSTER.replace("cpus: 2", "cpus: 1")) == message(
+        "cluster.yaml, line 2: node.cpus",
+        "fewer CPU cores than GPUs: each GPU's process needs a core",
+        "cpus 1, gpus 2",
+        "at least 2",
+        "set node.cpus to the cores that a job gets on one node (nproc shows them)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("python", "what"),
+    [("/no/python", "there is no such program"), ("train.py", "not a program that can be run"),
+     ("~/python", "there is no such program"), (".", "not a program that can be run")],
+)  # fmt: skip
+def test_python_that_cannot_run(python: str, what: str) -> None:
+    assert problems(cluster=CLUSTER.replace("python: null", f'python: "{python}"')) == message(
+        "cluster.yaml, line 3: software.python",
+        what,
+        f'"{python}"',
+        "a Python interpreter, or null for the one that runs the workflow",
+        "write the full path, as `which python` shows it where the training runs",
+    )
+
+
+def test_python_that_runs() -> None:
+    assert problems(cluster=CLUSTER.replace("python: null", f"python: {sys.executable}")) == ""
+
+
+def test_nccl_on_a_site_without_gpus() -> None:
+    text = problems(cluster=CLUSTER.replace("backend: auto", "backend: nccl"))
+    assert text.startswith("config/cluster.yaml, line 4: network.backend: NCCL needs GPUs")
+    cuda = CLUSTER.replace("backend: auto", "backend: nccl").replace("device: cpu", "device: cuda")
+    assert problems(cluster=cuda) == ""
+
+
+def test_problems_of_all_kinds_come_together() -> None:
+    config = config_with(("train.py", "x.py"), ("[2x1]", "[2x9]"), ('"{lr}"', '"{l}"'))
+    assert len(problems(config, CLUSTER.replace("cpus: 2", "cpus: 1")).split("\n\n")) == 4

@@ -1,0 +1,111 @@
+"""Real training scripts of one process: what they print, warn and raise, and degraded torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from instrument_support import run, run_plainly, script
+
+FAILING = """
+    import hashlib, torch
+    from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield from torch.randn(10, 4)
+        def __len__(self):
+            return 8
+
+    class Broken(Dataset):
+        def __len__(self):
+            return 8
+        def __getitem__(self, index):
+            if index == 6:
+                raise LookupError(f"sample {index}")
+            return torch.ones(4)
+
+    torch.manual_seed(1)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def train(loader):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+
+    stream = DataLoader(Stream(), batch_size=4, pin_memory=True)
+    print(len(stream))
+    train(stream)
+    print([p.tolist() for p in model.parameters()], torch.rand(1))
+    train(DataLoader(Broken(), batch_size=4))
+"""
+
+
+def test_warnings_numbers_and_tracebacks_are_the_same(tmp_path: Path) -> None:
+    train = script(tmp_path, FAILING)
+    plain, measured = run_plainly(tmp_path, train), run(tmp_path, train)
+    assert "LookupError: sample 6" in plain.err
+    assert "UserWarning" in plain.err
+    assert (measured.code, measured.out, measured.err) == (1, plain.out, plain.err)
+    record = measured.rank()
+    assert [row["samples"] for row in measured.rows()] == [4, 4, 2, 4]
+    assert (record["world_size"], record["backend"], record["ddp"]) == (1, None, None)
+    assert record["loader"]["dataset_size"] == 8
+    assert record["parameters"]["count"] == 5
+    assert record["exception"] == "LookupError: sample 6"
+
+
+WITHOUT = """
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import dataloader
+
+    del DistributedDataParallel._get_ddp_logging_data
+    del DistributedDataParallel._set_ddp_runtime_logging_sample_rate
+    del dataloader._MultiProcessingDataLoaderIter._next_data
+    del dataloader._BaseDataLoaderIter._next_data
+"""
+SMALL = """
+    import torch, torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader
+
+    dist.init_process_group("gloo", init_method="file://" + __file__ + ".meet", rank=0, world_size=1)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while True:
+        for x in DataLoader(torch.randn(12, 4), batch_size=4):
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            try:
+                optimizer.step()
+            except SystemExit:
+                print("not yet")
+                raise
+"""
+
+
+def test_missing_private_parts_are_said(tmp_path: Path) -> None:
+    # Imported before instrument.py starts: its hooks also come when torch is already there.
+    script(tmp_path / "site", WITHOUT, "sitecustomize.py")
+    env = {"PYTHONPATH": str(tmp_path / "site")}
+    done = run(tmp_path, script(tmp_path, SMALL), env=env, max_steps=20)
+    assert (done.code, done.out) == (0, "not yet\n"), done.err
+    record = done.rank()
+    assert record["steps"]["count"] == 20
+    assert record["ended_by"] == "max_steps"
+    reasons = "\n".join(record["not_measured"])
+    assert "samples, data_wait_s: torch.utils.data.dataloader._Multi" in reasons
+    assert "ddp: DistributedDataParallel._get_ddp_logging_data is missing" in reasons
+    assert record["ddp"]["exposed_comm_s"] is None
+    assert record["parameters"]["count"] == 5
+
+
+def test_ddp_in_a_world_of_one_is_measured(tmp_path: Path) -> None:
+    record = run(tmp_path, script(tmp_path, SMALL), max_steps=40).rank()
+    assert (record["backend"], record["world_size"]) == ("gloo", 1)
+    assert record["not_measured"] == []
+    assert record["ddp"]["samples"] >= 1
+    assert json.dumps(record["ddp"]["bucket_bytes"]) == "[20]"

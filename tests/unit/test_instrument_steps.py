@@ -1,0 +1,269 @@
+"""The step clock with a clock of its own, and what a loader tells; no processes."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import pytest
+import torch
+from ddp_ladder_instrument import loaders, parameters, steps
+from ddp_ladder_instrument.steps import NEVER, Loop, Steps
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    SequentialSampler,
+    TensorDataset,
+)
+
+
+class Clock:
+    """Replaces time.perf_counter in the step clock."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Script:
+    """Does what a training script does, seen from the hooks."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.steps = Steps()
+
+    def loop(self, real_samples: int = NEVER) -> Loop:
+        loop = Loop(lambda: None, real_samples)
+        self.steps.enter(loop, self.clock.now_s)
+        return loop
+
+    def batch(self, loop: Loop, size: int = 8, wait_s: float = 1.0) -> None:
+        entered_s = self.clock.now_s
+        if self.steps.loop is not loop:
+            self.steps.enter(loop, entered_s)
+        self.clock.now_s += wait_s
+        self.steps.yielded(loop, entered_s, size)
+
+    def compute(self, seconds: float) -> None:
+        self.clock.now_s += seconds
+
+    def step(self, seconds: float = 0.0) -> None:
+        self.compute(seconds)
+        self.steps.after_step(self, (), {})
+
+    def rows(self) -> list[tuple[int, int, float, float]]:
+        s = self.steps
+        return list(
+            zip(s.samples, s.padding_samples, s.step_time_s, s.data_wait_s, strict=True)
+        )
+
+
+@pytest.fixture
+def code(monkeypatch: pytest.MonkeyPatch) -> Script:
+    clock = Clock()
+    monkeypatch.setattr(steps.time, "perf_counter", clock)
+    return Script(clock)
+
+
+def test_steps_of_one_pass_follow_each_other(code: Script) -> None:
+    code.compute(50)
+    train = code.loop()
+    for _ in range(2):
+        code.batch(train)
+        code.step(4)
+    code.compute(2)  # logging between steps belongs to the loop
+    code.batch(train, size=3)
+    code.step(4)
+    assert code.rows() == [(8, 0, 5, 1), (8, 0, 5, 1), (3, 0, 7, 1)]
+
+
+def test_time_between_passes_is_not_counted(code: Script) -> None:
+    for _ in range(2):
+        train = code.loop()
+        code.batch(train)
+        code.step(4)
+        code.compute(100)  # a checkpoint
+        val = code.loop()
+        code.batch(val, size=1000)
+        code.compute(100)
+    assert code.rows() == [(8, 0, 5, 1), (8, 0, 5, 1)]
+
+
+def test_validation_within_a_pass_is_not_counted(code: Script) -> None:
+    train = code.loop()
+    code.batch(train)
+    code.step(4)
+    val = code.loop()
+    code.batch(val, size=1000)
+    code.compute(100)
+    code.batch(train)
+    code.step(4)
+    assert code.rows() == [(8, 0, 5, 1), (8, 0, 5, 1)]
+
+
+def test_validation_within_an_accumulation_is_not_counted(code: Script) -> None:
+    train = code.loop()
+    code.batch(train)
+    code.compute(3)
+    val = code.loop()
+    code.batch(val, size=1000)
+    code.compute(100)
+    code.batch(train)
+    code.step(4)
+    assert code.rows() == [(16, 0, 9, 2)]
+
+
+def test_accumulated_batches_are_one_step(code: Script) -> None:
+    train = code.loop()
+    for _ in range(3):
+        code.batch(train)
+        code.compute(2)
+    code.step(1)
+    assert code.rows() == [(24, 0, 10, 3)]
+
+
+def test_batches_left_over_are_dropped(code: Script) -> None:
+    first = code.loop()
+    code.batch(first)
+    code.compute(2)
+    second = code.loop()
+    code.batch(second)
+    code.step(4)
+    assert code.rows() == [(8, 0, 5, 1)]
+
+
+def test_loader_kept_for_later_brings_no_old_batches(code: Script) -> None:
+    train, val = code.loop(), code.loop()
+    code.batch(val, size=1000)
+    code.batch(train)
+    code.step(4)
+    code.batch(val, size=1)
+    code.step(4)
+    assert [row[0] for row in code.rows()] == [8, 1]
+
+
+def test_padding_comes_last(code: Script) -> None:
+    train = code.loop(real_samples=10)
+    for size in (4, 4, 4, 1):
+        code.batch(train, size)
+        code.step(1)
+    assert [row[:2] for row in code.rows()] == [(4, 0), (4, 0), (2, 2), (0, 1)]
+
+
+def test_steps_without_a_loader(code: Script) -> None:
+    code.compute(9)
+    code.step(1)
+    code.step(4)
+    assert code.rows() == [(0, 0, 10, 0), (0, 0, 4, 0)]
+
+
+def test_csv(code: Script) -> None:
+    train = code.loop()
+    code.batch(train, wait_s=0.25)
+    code.step(1)
+    assert "".join(code.steps.csv()) == (
+        "step,samples,padding_samples,step_time_s,data_wait_s\n1,8,0,1.250000000,0.250000000\n"
+    )
+
+
+def test_ticks_are_rare_after_the_first_steps(code: Script) -> None:
+    ticks: list[int] = []
+    code.steps.on_tick = lambda now_s: ticks.append(code.steps.count)
+    for _ in range(1000):
+        code.step(0.01)
+    assert ticks[: steps.EARLY_STEPS] == list(range(1, steps.EARLY_STEPS + 1))
+    assert 35 < len(ticks) - steps.EARLY_STEPS < 42
+
+
+Pair = namedtuple("Pair", "x y")
+
+
+@pytest.mark.parametrize(
+    ("batch", "size"),
+    [
+        (torch.zeros(5, 2), 5),
+        ([torch.zeros(4), torch.zeros(9)], 4),
+        (Pair("label", torch.zeros(3, 1)), 3),
+        ({"ids": {"inner": torch.zeros(6, 1)}, "n": 2}, 6),
+        ((torch.tensor(1.0), [torch.zeros(2)]), 2),
+        (["a", "b"], 0),
+        (torch.tensor(3.0), 0),
+        (object(), 0),
+    ],
+)
+def test_batch_size(batch: object, size: int) -> None:
+    assert loaders.batch_size(batch) == size
+
+
+def loader_of(length: int, replicas: int, rank: int, **options: Any) -> DataLoader[Any]:
+    dataset = TensorDataset(torch.arange(length))
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        dataset, replicas, rank, shuffle=False, **options
+    )
+    return DataLoader(dataset, batch_size=2, sampler=sampler)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 8, 9])
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
+def test_real_samples_add_up_to_the_dataset(length: int, replicas: int) -> None:
+    each = [loader_of(length, replicas, rank) for rank in range(replicas)]
+    real = [min(loaders.real_samples(loader), len(loader.sampler)) for loader in each]  # type: ignore[arg-type]
+    assert sum(real) == length
+    seen = [list(loader.sampler)[:count] for loader, count in zip(each, real, strict=True)]
+    assert sorted(index for indices in seen for index in indices) == list(range(length))
+
+
+def test_dropping_sampler_does_not_pad() -> None:
+    assert loaders.real_samples(loader_of(7, 2, 1, drop_last=True)) == NEVER
+
+
+def test_facts_of_a_plain_loader() -> None:
+    dataset = TensorDataset(torch.arange(10))
+    facts = loaders.facts(DataLoader(dataset, batch_size=4, shuffle=True), world_size=2)
+    assert facts == {
+        "batch_size": 4,
+        "num_workers": 0,
+        "sampler": "RandomSampler",
+        "shards": False,
+        "set_epoch_called": False,
+        "dataset_size": 10,
+    }
+
+
+def test_facts_of_a_batch_sampler_of_ones_own() -> None:
+    class Buckets(BatchSampler):
+        pass
+
+    dataset = TensorDataset(torch.arange(10))
+    loader: DataLoader[Any] = DataLoader(
+        dataset, batch_sampler=Buckets(SequentialSampler(dataset), 3, False)
+    )
+    facts = loaders.facts(loader, world_size=1)
+    assert (facts["batch_size"], facts["sampler"], facts["shards"]) == (3, "Buckets", True)
+
+
+def test_checksum_sees_every_bit_and_dtype() -> None:
+    weights = torch.randn(3, 5, dtype=torch.bfloat16)
+    changed = weights.clone()
+    changed[2, 4] += 1
+    assert parameters.checksum([("w", weights)]) == parameters.checksum([("w", weights.clone())])
+    sums = {
+        parameters.checksum(named)
+        for named in (
+            [("w", weights)],
+            [("v", weights)],
+            [("w", changed)],
+            [("w", weights.float())],
+            [("w", weights.T)],
+            [("w", weights), ("empty", torch.empty(0))],
+        )
+    }
+    assert len(sums) == 6
+    assert parameters.checksum([("w", weights.T)]) == parameters.checksum(
+        [("w", weights.T.contiguous())]
+    )
+    assert parameters.summary([("w", weights)])["bytes"] == 30
+    assert parameters.main_dtype([("w", weights), ("b", torch.zeros(2))]) == "bfloat16"

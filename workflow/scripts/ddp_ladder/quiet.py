@@ -1,0 +1,29 @@
+"""Keep Snakemake's scheduling talk out of the way of the ladder's own progress, where a profile asks for quiet."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+SAID_ALL_THE_SAME = ("Nothing to be done", "Complete log")
+
+
+class SchedulingTalk(logging.Filter):
+    """Lets through warnings, errors, and that there is nothing to do; everything in a dry run."""
+
+    def __init__(self, dry_run: Callable[[], bool]) -> None:
+        super().__init__()
+        self._dry_run = dry_run  # asked late: Snakemake does not know it yet when the Snakefile is read
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record of Snakemake's logger is shown."""
+        return (
+            record.levelno >= logging.WARNING
+            or record.getMessage().startswith(SAID_ALL_THE_SAME)
+            or self._dry_run()
+        )
+
+
+def quieten(dry_run: Callable[[], bool]) -> None:
+    """Filter Snakemake's logger from now on."""
+    logging.getLogger("snakemake.logging").addFilter(SchedulingTalk(dry_run))
