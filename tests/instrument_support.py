@@ -89,9 +89,7 @@ def run_plainly(
     return _run(directory, (*launcher, *words), environment(**(env or {})), 120)
 
 
-def _run(
-    directory: Path, words: tuple[object, ...], env: dict[str, str], timeout_s: float
-) -> Ran:
+def _run(directory: Path, words: tuple[object, ...], env: dict[str, str], timeout_s: float) -> Ran:
     done = subprocess.run(
         [sys.executable, *map(str, words)],
         cwd=directory,

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-
 from ddp_ladder.files import sha256
 from ddp_ladder.plan import Plan, RunSpec, ScaleJob, batches
 from ddp_ladder.record import Check, Failure, Job, Rank, Record, Throughput, Timing, World
@@ -113,7 +112,7 @@ def make_specs(
 def make_plan_of(
     specs: Sequence[RunSpec], site: str = "local", min_efficiency: float | None = 0.8
 ) -> Plan:
-    """A plan that holds exactly ``specs``; every stage but the first asks for ``min_efficiency``."""
+    """A plan of exactly ``specs``; every stage but the first asks for ``min_efficiency``."""
     scales = dict.fromkeys(spec.scale for spec in specs)
     jobs = []
     for scale in scales:

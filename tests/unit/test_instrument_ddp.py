@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ TRAIN = """
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         kinds = ["plain", "plain", "plain", "accumulate", "validate"]
         real = len(range(rank, len(data), world))
-        print("rank", rank, "of", world, sys.argv[1:])
+        sys.stdout.write(f"rank {rank} of {world} {sys.argv[1:]}\\n")
         for epoch, kind in enumerate(kinds):
             sampler.set_epoch(epoch)
             note = {"kind": kind, "step_samples": [], "step_padding": []}
@@ -72,7 +73,8 @@ TRAIN = """
             validate(model, val)
             with open(f"{sys.argv[1]}.{rank}.jsonl", "a") as file:
                 file.write(json.dumps(note) + "\\n")
-        print("parameters", rank, digest(model.module), torch.rand(1).item())
+        sys.stdout.write(
+            f"parameters {rank} {digest(model.module)} {torch.rand(1).item()}\\n")
         dist.destroy_process_group()
 
 
@@ -141,6 +143,8 @@ def test_end_records(both: Both) -> None:
         assert (record["rank"], record["local_rank"], record["world_size"]) == (rank, rank, 2)
         assert (record["backend"], record["exit_code"], record["ended_by"]) == ("gloo", 0, "script")
         assert record["steps"]["count"] == len(both.measured.rows(rank))
+        csv = both.measured.path(rank, "csv").read_bytes()
+        assert record["steps"]["sha256"] == hashlib.sha256(csv).hexdigest()
         assert record["device"]["id"] == f"cpu:{record['pid']}"
         assert record["not_measured"] == []
         assert record["loader"] == {
@@ -227,7 +231,7 @@ ENDLESS = """
                     (model(x) - y).square().mean().backward()
                     optimizer.step()
         finally:
-            print("cleaned up", rank, flush=True)
+            sys.stdout.write(f"cleaned up {rank}\\n")
 
     if __name__ == "__main__":
         main()
@@ -263,7 +267,7 @@ def test_max_seconds_ends_ranks_of_different_speed_at_one_step(tmp_path: Path) -
     count = assert_ended_together(done, "max_seconds")
     first_s, second_s = (sum(row["step_time_s"] for row in done.rows(rank)) for rank in (0, 1))
     assert count > 20
-    assert 2.0 < first_s < 5.0
+    assert 2.0 < first_s < 8.0
     assert second_s > 1.2 * first_s
     # Without DDP nothing keeps the ranks' parameters equal: their checksums tell.
     checksums = {done.rank(rank)["parameters"]["checksum"] for rank in (0, 1)}

@@ -72,7 +72,8 @@ SMALL = """
     from torch.nn.parallel import DistributedDataParallel
     from torch.utils.data import DataLoader
 
-    dist.init_process_group("gloo", init_method="file://" + __file__ + ".meet", rank=0, world_size=1)
+    meet = "file://" + __file__ + ".meet"
+    dist.init_process_group("gloo", init_method=meet, rank=0, world_size=1)
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     while True:

@@ -56,15 +56,13 @@ class Script:
 
     def rows(self) -> list[tuple[int, int, float, float]]:
         s = self.steps
-        return list(
-            zip(s.samples, s.padding_samples, s.step_time_s, s.data_wait_s, strict=True)
-        )
+        return list(zip(s.samples, s.padding_samples, s.step_time_s, s.data_wait_s, strict=True))
 
 
 @pytest.fixture
 def code(monkeypatch: pytest.MonkeyPatch) -> Script:
     clock = Clock()
-    monkeypatch.setattr(steps.time, "perf_counter", clock)
+    monkeypatch.setattr("ddp_ladder_instrument.steps.time.perf_counter", clock)
     return Script(clock)
 
 

@@ -68,7 +68,7 @@ def test_defaults(directory: Path) -> None:
     assert (experiment.modes, experiment.repeats) == (("weak",), 3)
     assert experiment.stages == (Stage("stage1", (Scale(1, 1),), 20, GateThresholds()),)
     assert experiment.variants == (Variant("default"),)
-    assert site.node == Node(gpus=2, device="cuda", cpus=8, memory_mb=4000)
+    assert site.node == Node(gpus=2, device="cuda", cpus=8)
     assert (site.name, site.python, site.launcher) == ("here", None, "torchrun")
     assert site.network == Network("auto", "auto", {})
 

@@ -9,6 +9,7 @@ SCRIPTS = Path(workflow.basedir) / "workflow" / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 from ddp_ladder.command import put_this_python_first
+from ddp_ladder.interrupts import pass_on_interrupts
 from ddp_ladder.ladder import Ladder
 from ddp_ladder.messages import UserError
 from ddp_ladder.plan_text import plan_text
@@ -16,7 +17,8 @@ from ddp_ladder.quiet import quieten
 from ddp_ladder.snakemake_settings import read_sources, stages_up_to
 
 put_this_python_first()
-if Quietness.PROGRESS in workflow.output_settings.quiet:
+pass_on_interrupts()
+if Quietness.PROGRESS in (workflow.output_settings.quiet or ()):
     quieten(dry_run=lambda: workflow.dryrun)
 
 

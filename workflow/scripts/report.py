@@ -4,8 +4,9 @@ Example, after a ladder or while one is climbing:
 
     python workflow/scripts/report.py --results results
 
-It reads results/plan.json, the records below results/runs and the gates in results/gates, and writes
-results/report/: index.html (open it in a browser), scaling.md (for a proposal), scaling.csv, and the plots as SVG and PNG.
+It reads plan.json, the records below runs/ and the gates in gates/, all in the results directory,
+and writes report/ there: index.html (open it in a browser), scaling.md (for a proposal),
+scaling.csv, and the plots as SVG and PNG.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from ddp_ladder.report import write_report
 from ddp_ladder.scaling import scale_points
 from ddp_ladder.terminal_table import terminal_table
 
+RESULTS = Path("results")
+
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the report, print the table."""
     arguments = parse(argv)
-    plan = read_plan(arguments.plan or arguments.results / "plan.json")
-    found = read_results(arguments.results, plan)
-    files = write_report(arguments.results, found)
+    results: Path = arguments.results or (arguments.plan.parent if arguments.plan else RESULTS)
+    plan = read_plan(arguments.plan or results / "plan.json")
+    found = read_results(results, plan)
+    files = write_report(results, found)
     print(terminal_table(scale_points(plan.runs, found.records), found.gates, files[0].parent))
     for warning in found.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -37,15 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--results", type=Path, default=Path("results"), help="directory of the ladder (default: results)"
+        "--results",
+        type=Path,
+        help="the ladder's directory (default: where the plan is, or results)",
     )
-    parser.add_argument("--plan", type=Path, help="default: plan.json in the results directory")
+    parser.add_argument("--plan", type=Path, help="default: plan.json in the results")
     return parser.parse_args(argv)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

@@ -1,4 +1,4 @@
-"""Say what the ladder has found so far: the table of scales, the verdict of the gates, and where everything is."""
+"""Say what the ladder has found so far: the table of scales, the closed gate if there is one, and where everything is."""
 
 from __future__ import annotations
 
@@ -8,10 +8,37 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ddp_ladder.command import command
+from ddp_ladder.gate_file import closed_box, read_gates
+from ddp_ladder.headline import headline
+from ddp_ladder.ladder_results import read_results
+from ddp_ladder.plan_file import read_plan
+from ddp_ladder.scaling import scale_points
+from ddp_ladder.terminal_table import terminal_table
 
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
+    """Print the summary; writes nothing."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="example: python workflow/scripts/summary.py --plan results/plan.json",
+    )
+    parser.add_argument("--plan", type=Path, required=True, help="plan.json; the results are beside it")
+    arguments = parser.parse_args(argv)
+    plan, results = read_plan(arguments.plan), arguments.plan.parent
+    found = read_results(results, plan)
+    points = scale_points(plan.runs, found.records)
+    report = results / "report"
+    print()
+    print(headline(found, points).text)
+    print()
+    print(terminal_table(points, found.gates, report if report.exists() else None))
+    for gate in read_gates(results / "gates", plan.stages).values():
+        if gate["verdict"] == "closed":
+            print()
+            print(closed_box(gate))
+    for warning in found.warnings:
+        print(f"warning: {warning}")
     return 0
 
 

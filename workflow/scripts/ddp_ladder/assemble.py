@@ -5,17 +5,27 @@ That is also what makes a gate hard to deceive: it assembles each record anew an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ddp_ladder.blocks import measure
-from ddp_ladder.files import RunDirectory
+from ddp_ladder.files import RunDirectory, read_json
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.raw_files import RankFiles, RawRun, read_raw_run
-from ddp_ladder.record import Failure, Job, Rank, Record, Throughput, Timing, World
+from ddp_ladder.record import Check, Failure, Job, Rank, Record, Throughput, Timing, World
 from ddp_ladder.sanity import run_checks
+from ddp_ladder.schemas import first_error
+
+LOST_PEER = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "DistBackendError",
+    "DistNetworkError",
+    "DistStoreError",
+)
 
 
 def assemble(directory: RunDirectory) -> Record:
@@ -25,9 +35,9 @@ def assemble(directory: RunDirectory) -> Record:
     """
     spec, spec_hash, job = read_identity(directory)
     raw = read_raw_run(directory, spec.nodes, spec.world_size)
-    checks = run_checks(spec, raw)
-    ok = all(check.ok for check in checks)
     throughput, timing = _figures(spec, raw)
+    checks = run_checks(spec, raw, throughput)
+    ok = all(check.ok for check in checks)
     return Record(
         status="ok" if ok else "failed",
         spec=spec,
@@ -39,7 +49,7 @@ def assemble(directory: RunDirectory) -> Record:
         timing=timing,
         fingerprint=raw.ranks[0].end["fingerprint"] if 0 in raw.ranks else {},
         checks=checks,
-        failure=None if ok else explain(spec, raw, directory),
+        failure=None if ok else explain(spec, raw, checks, directory),
     )
 
 
@@ -62,16 +72,14 @@ def not_run(spec: RunSpec, why: str, next_step: str) -> Record:
 
 def read_identity(directory: RunDirectory) -> tuple[RunSpec, str, Job]:
     """Spec, spec hash and job of run.json. Raises OSError or ValueError."""
-    from ddp_ladder.files import read_json
-
     data = read_json(directory.run)
-    try:
-        spec, job = RunSpec.from_json(data["spec"]), Job(**data["job"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{directory.run} does not describe a run: {error}") from error
-    if data.get("spec_hash") != spec.hash:
+    wrong = first_error("run", data) or first_error("record", data["spec"], part="spec")
+    if wrong:
+        raise ValueError(f"{directory.run} does not describe a run: {wrong}")
+    spec = RunSpec.from_json(data["spec"])
+    if data["spec_hash"] != spec.hash:
         raise ValueError(f"{directory.run}: spec_hash is not that of its spec")
-    return spec, spec.hash, job
+    return spec, spec.hash, Job(**data["job"])
 
 
 def _world(raw: RawRun) -> World:
@@ -130,10 +138,11 @@ def _figures(spec: RunSpec, raw: RawRun) -> tuple[Throughput | None, Timing | No
     )
 
 
-def explain(spec: RunSpec, raw: RawRun, directory: RunDirectory) -> Failure:
-    """Say what went wrong, most telling evidence first: the ladder's own verdict, an exception, an exit, a check."""
-    log = directory.path / "train.log"
-    look = f"read {log}, mend the cause, and start snakemake again: only failed runs are repeated"
+def explain(
+    spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunDirectory
+) -> Failure:
+    """Say what went wrong: the ladder's own verdict, else an exception, else an exit, else a check."""
+    look = f"read {directory.log}, mend the cause, and start snakemake again: only failed runs are repeated"
     outcome = raw.ended["outcome"] if raw.ended else "unknown"
     if outcome == "time limit":
         key = f"stages.{spec.stage}.runtime"
@@ -142,18 +151,27 @@ def explain(spec: RunSpec, raw: RawRun, directory: RunDirectory) -> Failure:
             f"the job of scale {spec.scale} reached its {key}",
             f"raise {key}, or shorten the run with measure.max_steps or measure.max_seconds",
         )
-    raised = [
-        (k, rank.end["exception"]) for k, rank in sorted(raw.ranks.items()) if rank.end["exception"]
-    ]
+    ranks = [rank.end for _, rank in sorted(raw.ranks.items())]
+    raised = sorted((end for end in ranks if end["exception"]), key=_is_consequence)
     if raised:
-        rank, exception = raised[0]
-        return Failure("the script raised an exception", f"rank {rank}: {exception}", look)
-    exits = [(k, _exit(end)) for k, end in sorted(raw.nodes.items()) if end["exit_code"] != 0]
-    if exits:
-        return Failure("the launcher failed", f"node {exits[0][0]}: {exits[0][1]}", look)
-    failed = [check for check in run_checks(spec, raw) if not check.ok]
-    first = failed[0]
+        why = f"rank {raised[0]['rank']}: {raised[0]['exception']}"
+        return Failure("the script raised an exception", why, look)
+    failed = [end for end in ranks if end["exit_code"] != 0]
+    if failed:
+        why = f"rank {failed[0]['rank']}: exit code {failed[0]['exit_code']}"
+        return Failure("the script failed", why, look)
+    nodes = [end for end in raw.nodes.values() if end["exit_code"] != 0 or end["signal"]]
+    if nodes:
+        # Who ended first; the others are ended because of it.
+        node = min(nodes, key=lambda end: float(end["ended_at_s"]))
+        return Failure("the launcher failed", f"node {node['node_rank']}: {_exit(node)}", look)
+    first = next(check for check in checks if not check.ok)
     return Failure(first.name, f"measured {first.measured}, wanted {first.wanted}", look)
+
+
+def _is_consequence(end: Mapping[str, Any]) -> bool:
+    """Whether a rank's exception only tells that another rank is gone."""
+    return any(sign in end["exception"] for sign in LOST_PEER)
 
 
 def _exit(end: Mapping[str, Any]) -> str:

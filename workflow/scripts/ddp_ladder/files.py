@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 from dataclasses import dataclass
@@ -43,11 +44,32 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file. Raises OSError, or ValueError naming the file when it is not JSON."""
+    """Read a JSON file. Raises OSError, or ValueError naming the file when it is not JSON.
+
+    Figures that nothing can be computed with are refused: NaN, infinity, integers beyond 64 bits.
+    """
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(
+            path.read_bytes(), parse_constant=_finite, parse_float=_finite, parse_int=_int64
+        )
+    except RecursionError:
+        raise ValueError(f"{path} is not JSON: it is nested too deeply") from None
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a figure")
+    return value
+
+
+def _int64(text: str) -> int:
+    value = int(text)
+    if abs(value) >= 2**63:
+        raise ValueError(f"{text[:20]}... is beyond 64 bits")
+    return value
 
 
 def sha256(data: bytes) -> str:

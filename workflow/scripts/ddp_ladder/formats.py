@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-UNKNOWN = "–"
+DASH = "\u2013"  # en dash: between the ends of a range, and for what is not known
+UNKNOWN = DASH
 NARROW_SPACE = "\u00a0"  # no break between a figure and its unit
 
 
@@ -38,19 +39,21 @@ def share(value: float | None) -> str:
 
 
 def milliseconds(value_s: float | None) -> str:
+    """Three significant digits, without the unit."""
     return UNKNOWN if value_s is None else significant(1000 * value_s)
 
 
 def megabytes(value_bytes: float | None) -> str:
+    """In units of 1e6 bytes, without the unit."""
     return UNKNOWN if value_bytes is None else f"{value_bytes / 1e6:,.0f}"
 
 
 def interval(low: str, high: str) -> str:
-    """``[83–87 %]`` from two written figures; a unit that both carry is written once."""
+    """``[83-87 %]``, with an en dash, from two written figures; their unit is written once."""
     unit = f"{NARROW_SPACE}%"
     if low.endswith(unit) and high.endswith(unit):
         low = low.removesuffix(unit)
-    return f"[{low}–{high}]"
+    return f"[{low}{DASH}{high}]"
 
 
 def stage_name(stage: str) -> str:
@@ -64,6 +67,7 @@ def count(number: int, noun: str) -> str:
 
 
 def capitalised(sentence: str) -> str:
+    """The first letter raised, the rest as it is."""
     return sentence[:1].upper() + sentence[1:]
 
 

@@ -10,13 +10,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ddp_ladder.assemble import assemble
+from ddp_ladder.assemble import assemble, read_identity
 from ddp_ladder.files import RunDirectory, sha256, write_json
+from ddp_ladder.messages import Problem, UserError
 from ddp_ladder.plan import REFERENCE_VARIANT, Plan, RunSpec
 from ddp_ladder.record import Record, read_record
 from ddp_ladder.scaling import ScalePoint, scale_points
 
 SCHEMA_VERSION = 1
+ANOTHER_SPEC = (
+    "a record of another spec (the configuration has changed since, or it was copied here)"
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,13 @@ class Verdict:
 
 
 def judge(plan: Plan, stage: str, results: Path) -> Verdict:
-    """Judge a stage of the plan on what its runs left under ``results``. Reads only."""
+    """Judge a stage of the plan on what its runs left under ``results``. Reads only.
+
+    Raises UserError for a stage that the plan does not have.
+    """
+    if stage not in plan.stages:
+        where = str(results / "plan.json")
+        raise UserError(Problem(where, f"there is no {stage}", allowed=", ".join(plan.stages)))
     upto = plan.stages[: plan.stages.index(stage) + 1]
     specs = [spec for spec in plan.runs if spec.stage in upto]
     records: dict[str, Record] = {}
@@ -103,41 +113,39 @@ def judge(plan: Plan, stage: str, results: Path) -> Verdict:
 def _variants(findings: list[Finding]) -> dict[str, Literal["open", "closed"]]:
     names = dict.fromkeys(finding.variant for finding in findings)
     return {
-        name: "open" if all(f.ok for f in findings if f.variant == name) else "closed" for name in names
+        name: "open" if all(f.ok for f in findings if f.variant == name) else "closed"
+        for name in names
     }
 
 
 def _digests(results: Path, specs: list[RunSpec]) -> dict[str, str]:
     files = [RunDirectory(results / "runs" / spec.name).record for spec in specs]
-    return {str(file): sha256(file.read_bytes()) for file in files if file.exists()}
+    return {str(file): sha256(file.read_bytes()) for file in files if file.is_file()}
 
 
 def _sanity(spec: RunSpec, results: Path) -> tuple[Record | None, Finding]:
     directory = RunDirectory(results / "runs" / spec.name)
 
     def finding(ok: bool, check: str, measured: str, wanted: str, next_step: str) -> Finding:
-        scale = str(spec.scale)
-        return Finding(spec.variant, spec.mode, scale, spec.repeat, check, ok, measured, wanted, next_step)
+        place = (spec.variant, spec.mode, str(spec.scale), spec.repeat)
+        return Finding(*place, check, ok, measured, wanted, next_step)
 
     again = f"delete {directory.path} and start snakemake again: only this run is repeated"
     try:
         record = read_record(directory.record)
-        genuine = assemble(directory) if record.job is not None else record
+        started = record.job is not None
+        told = read_identity(directory)[0] if started else record.spec
+        if any((one, one.hash) != (spec, spec.hash) for one in (record.spec, told)):
+            raise ValueError(ANOTHER_SPEC)
+        if record != (assemble(directory) if started else record):
+            raise ValueError("a record that its raw files do not add up to")
     except (OSError, ValueError) as error:
-        return None, finding(False, "record", str(error), "a whole record with its raw files", again)
-    if record.spec_hash != spec.hash or record.spec != spec:
-        measured = "a record of another spec (the configuration has changed since, or it was copied here)"
-        return record, finding(False, "record", measured, "a record of the planned run", again)
-    if record.to_json() != genuine.to_json():
-        measured = "a record that its raw files do not add up to"
-        return record, finding(False, "record", measured, "the record that the run itself left", again)
+        wanted = "the record that the planned run itself left, with its raw files"
+        return None, finding(False, "record", str(error), wanted, again)
     if record.failure is not None:
         failure = record.failure
-        return record, finding(
-            False, failure.verdict, failure.why, "a run that ends well", failure.next
-        )
-    if record.status != "ok":
-        return record, finding(False, "record", f"status {record.status}", "status ok", again)
+        wanted = "a run that ends well"
+        return record, finding(False, failure.verdict, failure.why, wanted, failure.next)
     return record, finding(True, "sanity", f"{len(record.checks)} checks passed", "all checks", "")
 
 

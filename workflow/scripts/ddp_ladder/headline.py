@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ddp_ladder.formats import (
+    UNKNOWN,
     capitalised,
     count,
     factor,
@@ -49,7 +50,9 @@ def headline(results: LadderResults, points: Sequence[ScalePoint]) -> Headline:
     failures = [run.failure for run in results.records.values() if run.failure and run.job]
     if failures:
         text = f"Nothing could be measured: {count(len(failures), 'run')} failed."
-        return Headline("failed", f"{text} {full_stop(capitalised(failures[0].why))}", failures[0].next)
+        return Headline(
+            "failed", f"{text} {full_stop(capitalised(failures[0].why))}", failures[0].next
+        )
     return Headline(
         "empty",
         "Nothing has been measured yet.",
@@ -84,7 +87,7 @@ def _why(item: Judged, several_modes: bool) -> str:
 
 
 def _furthest(points: Sequence[ScalePoint]) -> list[ScalePoint]:
-    """The last measured point of the reference variant, one per mode; of the first variant where there is none."""
+    """The last measured point of each mode, of the reference variant or else of the first."""
     measured = [p for p in points if p.samples_per_s is not None and p.status != "failed"]
     names = [point.variant for point in points]
     reference = REFERENCE_VARIANT if REFERENCE_VARIANT in names else names[0] if names else ""
@@ -100,11 +103,14 @@ def _reached(
     several = len({point.mode for point in points}) > 1
     found = [point for point in shown if point.stage == stage]
     unit = device_word(results)
-    sentences = [
-        (f"{point.mode} scaling: " if several else "") + _figures(point, unit) for point in found
-    ]
     judged = "reached" if stage in results.gates else "measured, its gate is not judged yet"
-    text = f"{capitalised(stage_name(stage))} {judged}: {'; '.join(sentences)}."
+    text = f"{capitalised(stage_name(stage))} {judged}"
+    if several:
+        text += (
+            "".join(f". {capitalised(p.mode)} scaling: {_figures(p, unit)}" for p in found) + "."
+        )
+    else:
+        text += f": {_figures(found[0], unit)}."
     later = stages[stages.index(stage) + 1 :]
     missing = [stage for stage in later if not _ran(stage, points)]
     if missing:
@@ -130,15 +136,16 @@ def _figures(point: ScalePoint, unit: str) -> str:
         low, high = significant(point.samples_per_s_low), significant(point.samples_per_s_high)
         return f"{rate} {interval(low, high)}"
     if point.efficiency is None:
-        return f"{rate}; no efficiency can be given: {point.note}"
+        return f"{rate}; no efficiency can be given ({point.note})"
     range_ = interval(percent(point.efficiency_low), percent(point.efficiency_high))
-    text = (
-        f"{rate}, {factor(point.speedup)}x one {unit}, {percent(point.efficiency)} efficiency {range_}"
+    speedup, efficiency = factor(point.speedup), percent(point.efficiency)
+    text = f"{rate}, {speedup}x one {unit}, {efficiency} efficiency {range_}"
+    return (
+        f"{text}, which is more than the ideal (see its note)" if point.status == "check" else text
     )
-    return f"{text}, which is more than the ideal (see its note)" if point.status == "check" else text
 
 
 def gate_words(gates: Mapping[str, GateView], point: ScalePoint) -> str:
-    """``stage 2 open``; ``–`` while it is not judged."""
+    """``stage 2 open``; a dash while it is not judged."""
     gate = gates.get(point.stage)
-    return f"{stage_name(point.stage)} {gate.verdict_of(point)}" if gate else "–"
+    return f"{stage_name(point.stage)} {gate.verdict_of(point)}" if gate else UNKNOWN

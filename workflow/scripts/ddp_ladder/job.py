@@ -76,8 +76,12 @@ def run_scale(context: Context, left_out: Mapping[str, str]) -> None:
 
     left_out: variants not to be run, and why. A variant that fails is not repeated in this job: its stage's gate
     cannot open any more, so the time is worth more to the others. Raises Interrupted.
+
+    The records are written together at the end: they are the outputs that Snakemake knows of, and one that exists after
+    an interruption would make it ask for --rerun-incomplete. The raw files are what a later job goes on from.
     """
     stopped = dict(left_out)
+    records: dict[RunDirectory, Record] = {}
     for spec in context.job.runs:
         directory = context.directory(spec)
         record = finished_record(directory, spec)
@@ -88,9 +92,11 @@ def run_scale(context: Context, left_out: Mapping[str, str]) -> None:
             _set_aside(directory)
         else:
             record = _run(context, directory, spec)
-        write_record(directory.record, record)
+        records[directory] = record
         if record.status == "failed" and record.job is not None:
             stopped.setdefault(spec.variant, f"{spec.name} failed in the same job")
+    for directory, record in records.items():
+        write_record(directory.record, record)
 
 
 def finished_record(directory: RunDirectory, spec: RunSpec) -> Record | None:

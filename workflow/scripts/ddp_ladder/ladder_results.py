@@ -1,4 +1,4 @@
-"""What a ladder has left so far: plan, records and gates, read for the report. Nothing here raises on a bad file.
+"""What a ladder has left so far: plan, records and gates. Nothing here raises on a bad file.
 
 A report is wanted most when something went wrong, so what cannot be used becomes a warning in it.
 """
@@ -68,6 +68,11 @@ class GateView:
         """What did not hold, and every threshold; sanity that held is only counted."""
         return tuple(item for item in self.judged if not item.ok or item.check != SANITY)
 
+    @property
+    def sane_runs(self) -> int:
+        """How many runs held every check of sanity."""
+        return sum(item.ok and item.check == SANITY for item in self.judged)
+
     def verdict_of(self, point: ScalePoint) -> str:
         """The verdict on the point's variant; the gate's own where variants are not told apart."""
         return self.variants.get(point.variant, self.verdict)
@@ -108,7 +113,9 @@ def _read_records(
             warnings.append(f"{error}; it is left out")
             continue
         if record.spec_hash != spec.hash or record.spec.hash != spec.hash:
-            warnings.append(f"{path}: the record is of other settings than the plan's; it is left out")
+            warnings.append(
+                f"{path}: the record is of other settings than the plan's; it is left out"
+            )
             continue
         records[spec.name] = record
     return records, tuple(warnings)
@@ -116,7 +123,9 @@ def _read_records(
 
 def _strangers(runs: Path, planned: Iterable[RunSpec]) -> tuple[str, ...]:
     names = {spec.name for spec in planned}
-    found = sorted(path.parent.relative_to(runs).as_posix() for path in runs.glob("*/*/*/r*/record.json"))
+    found = sorted(
+        path.parent.relative_to(runs).as_posix() for path in runs.glob("*/*/*/r*/record.json")
+    )
     strange = [name for name in found if name not in names]
     if not strange:
         return ()
@@ -132,7 +141,9 @@ def _read_gates(
     for stage in stages:
         closed, opened = directory / f"{stage}.closed.json", directory / f"{stage}.json"
         if closed.exists() and opened.exists():
-            warnings.append(f"{opened}: there is a closed gate beside it, which is taken as the later word")
+            warnings.append(
+                f"{opened}: there is a closed gate beside it, which is taken as the later word"
+            )
         path = closed if closed.exists() else opened
         try:
             gates[stage] = gate_from_json(read_json(path), stage)

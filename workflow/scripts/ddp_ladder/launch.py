@@ -106,8 +106,9 @@ def node_environment(
     env = {key: value for key, value in inherited.items() if key not in THREAD_VARIABLES}
     env["OMP_NUM_THREADS"] = str(spec.threads_per_rank)
     env["PYTHONUNBUFFERED"] = "1"  # so that the log can be followed while the run goes on
-    # torchrun's default leaves out SIGUSR1 and SIGUSR2, the schedulers' "time is nearly up".
-    env["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
+    # torchrun's default leaves out SIGUSR1 and SIGUSR2, the schedulers' "time is nearly up". By variable and not by
+    # option (--signals-to-handle), which an older torchrun would refuse.
+    env["PET_SIGNALS_TO_HANDLE"] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
     env["GLOO_SOCKET_IFNAME"] = interface
     env["NCCL_SOCKET_IFNAME"] = interface
     if spec.device == "cpu":

@@ -15,7 +15,7 @@ WRITE_IT_AGAIN = "delete it and run `snakemake report`: the plan is written agai
 
 
 def read_plan(path: Path) -> Plan:
-    """Read plan.json. Raises UserError, with the next step, when it is missing or not a whole plan."""
+    """Read plan.json. Raises UserError, with the next step, when it is missing or not whole."""
     try:
         return plan_from_json(read_json(path))
     except FileNotFoundError:

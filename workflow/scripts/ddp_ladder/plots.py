@@ -1,7 +1,7 @@
-"""Throughput and efficiency as pictures: one panel per mode, the ideal beside what was measured, 95 % intervals.
+"""Throughput and efficiency as pictures: one panel per mode, ideal beside measured, 95 % intervals.
 
-Shapes of one size are different points: 1x2 and 2x1 share a place on the GPU axis but never a line between them.
-Lines follow growth of one kind only: more GPUs within one node, or more nodes with the same GPUs in each.
+Shapes of one size are different points: 1x2 and 2x1 share a place on the GPU axis, never a line.
+Lines follow growth of one kind: more GPUs in one node, or more nodes with the same GPUs in each.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -29,7 +29,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK, GREY, PALE, BAND = "#1f2933", "#6b7785", "#d5dae0", "#f4f6f8"
 WIDTH_IN, PANEL_IN, MARGIN_IN = 6.1, 3.35, 0.62
 ROOM = 1.35  # factor of empty space beyond the outermost points of a logarithmic axis
-STYLE = {
+STYLE: dict[Any, Any] = {  # matplotlib types the keys as a literal of all its settings
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture on every machine
     "font.size": 9,
     "axes.edgecolor": GREY,
@@ -47,6 +47,7 @@ STYLE = {
     "text.color": INK,
     "legend.frameon": False,
     "legend.fontsize": 8.5,
+    "text.parse_math": False,  # a variant may have a dollar sign in its name
     "svg.hashsalt": "ddp-ladder",  # fixed ids: the same records give the same file
 }
 Format = Literal["svg", "png"]
@@ -62,7 +63,7 @@ class Look:
 
 
 def looks(points: Sequence[ScalePoint]) -> dict[str, Look]:
-    """By variant, in the order of the points; colours repeat after seven, together with their markers."""
+    """By variant, in the order of the points; after seven, colours and markers repeat."""
     names = dict.fromkeys(point.variant for point in points)
     return {
         name: Look(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)])
@@ -76,12 +77,12 @@ def throughput_figure(points: Sequence[ScalePoint], units: str) -> Figure:
         figure, panels = _panels(points)
         for mode, axes in panels.items():
             _throughput_panel(axes, _of_mode(points, mode), looks(points), units)
-        _finish(figure, points, _throughput_legend(points))
+        _finish(figure, points, _throughput_legend(points, units))
     return figure
 
 
 def efficiency_figure(points: Sequence[ScalePoint], thresholds: Thresholds) -> Figure:
-    """Efficiency at each scale in climbing order, one panel per mode, with the gates' thresholds."""
+    """Efficiency at each scale in climbing order, with the gates' thresholds; a panel per mode."""
     with rc_context(STYLE):
         figure, panels = _panels(points)
         for mode, axes in panels.items():
@@ -101,7 +102,7 @@ def render(figure: Figure, kind: Format, *, text_as_text: bool = False) -> bytes
 
 
 def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
-    """The picture as an element for an HTML page: own ids, no prologue, no metadata, a title and description.
+    """The picture as an element for an HTML page: own ids, no prologue, no metadata.
 
     title, description: plain text, escaped here.
     """
@@ -130,7 +131,9 @@ def _panels(points: Sequence[ScalePoint]) -> tuple[Figure, dict[str, Axes]]:
     """Weak and strong below each other, never in one panel."""
     modes = list(dict.fromkeys(point.mode for point in points)) or [""]
     figure = Figure(
-        figsize=(WIDTH_IN, MARGIN_IN + PANEL_IN * len(modes)), layout="constrained", facecolor="white"
+        figsize=(WIDTH_IN, MARGIN_IN + PANEL_IN * len(modes)),
+        layout="constrained",
+        facecolor="white",
     )
     axes = figure.subplots(len(modes), 1, squeeze=False)[:, 0]
     for mode, panel in zip(modes, axes, strict=True):
@@ -151,8 +154,8 @@ def _message(axes: Axes, text: str) -> None:
     axes.text(0.5, 0.5, text, ha="center", va="center", color=GREY, transform=axes.transAxes)
 
 
-def _key(label: str, **style: object) -> Line2D:
-    return Line2D([], [], label=label, **style)  # type: ignore[arg-type]  # stubs want each keyword's own type
+def _key(label: str, **style: Any) -> Line2D:
+    return Line2D([], [], label=label, **style)
 
 
 def _variant_keys(points: Sequence[ScalePoint]) -> list[Line2D]:
@@ -163,8 +166,8 @@ def _variant_keys(points: Sequence[ScalePoint]) -> list[Line2D]:
 
 
 def _plain(text: str) -> str:
-    """A label as it is: a leading underscore hides a legend entry, a dollar sign starts a formula."""
-    return text.replace("$", r"\$").removeprefix("_") or "variant"
+    """A label as it is: matplotlib hides those that begin with an underscore."""
+    return f" {text}" if text.startswith("_") else text
 
 
 # Throughput
@@ -231,7 +234,7 @@ def _throughput_marker(axes: Axes, point: ScalePoint, look: Look) -> None:
     )
 
 
-def _marker(point: ScalePoint, look: Look) -> dict[str, object]:
+def _marker(point: ScalePoint, look: Look) -> dict[str, Any]:
     """Full within one node, hollow across nodes."""
     return {
         "color": look.colour,
@@ -247,7 +250,7 @@ def _marker(point: ScalePoint, look: Look) -> dict[str, object]:
 
 
 def _name_shapes(axes: Axes, points: Sequence[ScalePoint]) -> None:
-    """Write each shape once: below right of its lowest point; above left of the highest for a slower twin's sake."""
+    """Write each shape once, below right of its lowest point; a faster twin's goes above left."""
     lowest: dict[Scale, ScalePoint] = {}
     for point in points:
         known = lowest.get(point.scale)
@@ -266,6 +269,7 @@ def _name_shapes(axes: Axes, points: Sequence[ScalePoint]) -> None:
                 ha="right" if above else "left",
                 fontsize=8.5,
                 color=GREY,
+                bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6},
             )
 
 
@@ -284,9 +288,15 @@ def _plain_log_ticks(axes: Axes, points: Sequence[ScalePoint]) -> None:
 
 
 def round_ticks(low: float, high: float) -> list[float]:
-    """Round numbers within low..high (both > 0), the finest of a few ladders that gives at most seven."""
+    """Round numbers within low..high (both > 0), as fine as at most seven of them allow."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ladders: tuple[tuple[float, ...], ...] = ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,))
+    ladders: tuple[tuple[float, ...], ...] = (
+        (1, 1.5, 2, 3, 4, 5, 6, 8),
+        (1, 2, 3, 5),
+        (1, 2, 5),
+        (1, 3),
+        (1,),
+    )
     for ladder in ladders:
         ticks = [step * 10.0**decade for decade in decades for step in ladder]
         ticks = [tick for tick in ticks if low <= tick <= high]
@@ -300,18 +310,21 @@ def plain_number(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:g}"
 
 
-def _throughput_legend(points: Sequence[ScalePoint]) -> list[Line2D]:
+def _throughput_legend(points: Sequence[ScalePoint], units: str) -> list[Line2D]:
     measured = [point for point in points if point.samples_per_s is not None]
     if not measured:
         return []
     several = len(looks(points)) > 1
     keys = _variant_keys(points) if several else []
     colour = GREY if several else COLOURS[0]
-    lines = [style for name in looks(measured) for mode in ("weak", "strong") for _, style in growth(
-        [p for p in measured if (p.variant, p.mode) == (name, mode)]
-    )]
+    lines = [
+        style
+        for name in looks(measured)
+        for mode in ("weak", "strong")
+        for _, style in growth([p for p in measured if (p.variant, p.mode) == (name, mode)])
+    ]
     if "-" in lines:
-        keys.append(_key("more GPUs in one node", color=colour, linewidth=1.5))
+        keys.append(_key(f"more {units} in one node", color=colour, linewidth=1.5))
     if "--" in lines:
         keys.append(_key("more nodes", color=colour, linewidth=1.5, linestyle="--"))
     keys.append(_key("ideal", color=GREY, linewidth=0.9, linestyle=(0, (1, 1.6))))
@@ -340,7 +353,9 @@ def _efficiency_panel(
     names = list(styles)
     for point in points:
         shift = _dodge(names.index(point.variant), len(names))
-        _efficiency_marker(axes, point, places[point.scale] + shift, styles[point.variant], len(names))
+        _efficiency_marker(
+            axes, point, places[point.scale] + shift, styles[point.variant], len(names)
+        )
     axes.set_xticks(list(places.values()), [str(scale) for scale in scales])
     axes.tick_params(axis="x", length=0)
     axes.set_xlabel("scale: nodes x GPUs per node")
@@ -370,7 +385,13 @@ def _stage_bands(
         if index % 2 == 0:
             axes.axvspan(left, right, color=BAND, linewidth=0, zorder=0)
         axes.text(
-            (left + right) / 2, top - 0.015, stage_name(stage), ha="center", va="top", fontsize=8.5, color=GREY
+            (left + right) / 2,
+            top - 0.015,
+            stage_name(stage),
+            ha="center",
+            va="top",
+            fontsize=8.5,
+            color=GREY,
         )
         threshold = thresholds.get(stage)
         if threshold is not None:
@@ -381,23 +402,34 @@ def _efficiency_marker(
     axes: Axes, point: ScalePoint, place: float, look: Look, variants: int
 ) -> None:
     if point.efficiency is None:
-        word = "no measurement" if point.status == "not run" else point.status
         colour = GREY if point.status == "not run" else "#9b1c1c"
-        axes.text(place, 0.03, word, rotation=90, ha="center", va="bottom", fontsize=8, color=colour)
+        axes.text(
+            place,
+            0.03,
+            point.status,
+            rotation=90,
+            ha="center",
+            va="bottom",
+            fontsize=8,
+            color=colour,
+        )
         return
     value = point.efficiency
     low, high = point.efficiency_low or value, point.efficiency_high or value
     axes.errorbar(place, value, yerr=[[value - low], [high - value]], **_marker(point, look))
-    if variants == 1:
+    if variants == 1 and point.world_size > 1:
         axes.annotate(
-            percent(value), (place, low), xytext=(0, -7), textcoords="offset points",
-            ha="center", va="top", fontsize=8.5,
+            percent(value),
+            (place, value),
+            xytext=(8, 0),
+            textcoords="offset points",
+            ha="left",
+            va="center",
+            fontsize=8.5,
         )
 
 
-def _efficiency_legend(
-    points: Sequence[ScalePoint], thresholds: Thresholds
-) -> list[Line2D]:
+def _efficiency_legend(points: Sequence[ScalePoint], thresholds: Thresholds) -> list[Line2D]:
     if not points:
         return []
     keys = _variant_keys(points) if len(looks(points)) > 1 else []
@@ -407,7 +439,9 @@ def _efficiency_legend(
         edge = GREY if several else COLOURS[0]
         fill = face if face == "white" else edge
         keys.append(
-            _key(label, color=edge, marker="o", linestyle="none", markerfacecolor=fill, markersize=6)
+            _key(
+                label, color=edge, marker="o", linestyle="none", markerfacecolor=fill, markersize=6
+            )
         )
     keys.append(_key("ideal", color=GREY, linewidth=0.9, linestyle=(0, (1, 1.6))))
     if any(thresholds.get(point.stage) is not None for point in points):

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from ddp_ladder.files import RunDirectory, read_json, sha256
 from ddp_ladder.schemas import first_error
 
+LARGEST_FIGURE = 1e12  # samples or seconds: beyond it sums are no longer exact
+SHORTEST_STEP_S = 1e-9  # what the file can write
 COLUMNS = ("step", "samples", "padding_samples", "step_time_s", "data_wait_s")
 
 
@@ -77,6 +79,9 @@ def read_raw_run(directory: RunDirectory, nodes: int, world_size: int) -> RawRun
         return cast("dict[str, Any]", data)
 
     ended = attempt(directory.ended, "ended")
+    if ended is not None and ended["ended_at_s"] < ended["started_at_s"]:
+        problems.append("ended.json is damaged: it ends before it starts")
+        ended = None
     node_ends = {k: attempt(directory.nodes / f"node{k}.json", "node") for k in range(nodes)}
     ranks = {}
     for k in range(world_size):
@@ -89,22 +94,33 @@ def read_raw_run(directory: RunDirectory, nodes: int, world_size: int) -> RawRun
             digest = sha256(content)
             if digest != end["steps"]["sha256"]:
                 raise ValueError("its digest is not the one in the rank's end record")
-            ranks[k] = RankFiles(end, _parse_steps(content.decode()), digest)
+            steps = _parse_steps(content.decode())
+            if len(steps) != end["steps"]["count"]:
+                raise ValueError(f"it has {len(steps)} steps, not {end['steps']['count']}")
+            ranks[k] = RankFiles(end, steps, digest)
         except (OSError, ValueError) as error:
             problems.append(f"ranks/{path.name} is damaged: {error}")
-    strangers = {path.name for path in directory.ranks.glob("rank*.json")} - {
-        f"rank{k}.json" for k in range(world_size)
-    }
-    problems += [
-        f"ranks/{name} is of a rank that the plan does not have" for name in sorted(strangers)
-    ]
+    problems += _strangers(directory.ranks, "rank", world_size)
+    problems += _strangers(directory.nodes, "node", nodes)
     present = {k: end for k, end in node_ends.items() if end is not None}
     return RawRun(run, ended, present, ranks, tuple(problems))
 
 
+def _strangers(directory: Path, kind: str, count: int) -> list[str]:
+    """Name the files of ranks or nodes that the plan does not have."""
+    planned = {f"{kind}{k}" for k in range(count)}
+    found = [path for path in sorted(directory.glob(f"{kind}*.*")) if path.stem not in planned]
+    return [
+        f"{directory.name}/{path.name} is of a {kind} that the plan does not have" for path in found
+    ]
+
+
 def _parse_steps(text: str) -> Steps:
     """Parse a rank's CSV. Raises ValueError on a foreign header, a gap in the steps or an impossible figure."""
-    rows = list(csv.reader(io.StringIO(text)))
+    try:
+        rows = list(csv.reader(io.StringIO(text)))
+    except csv.Error as error:
+        raise ValueError(str(error)) from error
     if not rows or tuple(rows[0]) != COLUMNS:
         raise ValueError(f"its header is not {','.join(COLUMNS)}")
     if any(len(row) != len(COLUMNS) for row in rows):
@@ -112,7 +128,14 @@ def _parse_steps(text: str) -> Steps:
     table = np.array(rows[1:], dtype=np.float64).reshape(-1, len(COLUMNS))
     if not np.array_equal(table[:, 0], np.arange(1, len(table) + 1)):
         raise ValueError("its steps do not count 1, 2, 3, ...")
-    if not np.isfinite(table).all() or (table < 0).any() or (table[:, 3] == 0).any():
+    counts, step_time_s = table[:, :3], table[:, 3]
+    if (
+        not np.isfinite(table).all()
+        or (table < 0).any()
+        or (table > LARGEST_FIGURE).any()
+        or (counts != np.floor(counts)).any()
+        or (step_time_s < SHORTEST_STEP_S).any()
+    ):
         raise ValueError("it holds a figure that cannot be")
     return Steps(
         samples=table[:, 1].astype(np.int64),

@@ -7,15 +7,15 @@ from typing import Any
 
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.raw_files import RawRun
-from ddp_ladder.record import Check
+from ddp_ladder.record import Check, Throughput
 
 
-def run_checks(spec: RunSpec, raw: RawRun) -> tuple[Check, ...]:
+def run_checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> tuple[Check, ...]:
     """All sanity checks of a run. A check that lacks its evidence fails."""
-    return tuple(_checks(spec, raw))
+    return tuple(_checks(spec, raw, throughput))
 
 
-def _checks(spec: RunSpec, raw: RawRun) -> Iterator[Check]:
+def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterator[Check]:
     ends = [rank.end for _, rank in sorted(raw.ranks.items())]
     yield Check(
         "complete",
@@ -31,7 +31,7 @@ def _checks(spec: RunSpec, raw: RawRun) -> Iterator[Check]:
     yield _devices(spec, ends)
     yield _parameters(spec, ends)
     yield _steps(spec, raw)
-    yield _samples(raw)
+    yield _samples(raw, throughput)
 
 
 def _all_equal(name: str, values: list[Any], wanted: Any) -> Check:
@@ -51,24 +51,29 @@ def _same_origin(spec: RunSpec, raw: RawRun) -> Check:
         for name, part in parts.items()
         if part.get("spec_hash") != spec.hash or part.get("job") != job
     ]
-    ids = [rank.end["rank"] != k for k, rank in raw.ranks.items()]
+    exchanged = [f"rank {k}" for k, rank in raw.ranks.items() if rank.end["rank"] != k]
+    exchanged += [f"node {k}" for k, end in raw.nodes.items() if end["node_rank"] != k]
     measured = f"foreign: {', '.join(strangers)}" if strangers else "one"
-    if any(ids):
-        measured = "a rank's file carries another rank's number"
+    if exchanged:
+        measured = f"another's number in the file of {', '.join(exchanged)}"
     return Check(
         "one origin",
-        not strangers and not any(ids),
+        not strangers and not exchanged,
         measured,
         f"one spec, job {job['id']}, attempt {job['attempt']}",
     )
 
 
 def _exit_codes(raw: RawRun, ends: list[Any]) -> Check:
-    bad = [f"rank {end['rank']}: {end['exit_code']}" for end in ends if end["exit_code"] != 0]
+    bad = [
+        f"rank {end['rank']}: {end['exception'] or end['exit_code']}"
+        for end in ends
+        if end["exit_code"] != 0 or end["exception"]
+    ]
     bad += [
-        f"node {k}: {end['exit_code']}"
+        f"node {k}: {end['signal'] or end['exit_code']}"
         for k, end in sorted(raw.nodes.items())
-        if end["exit_code"] != 0
+        if end["exit_code"] != 0 or end["signal"]
     ]
     outcome = raw.ended["outcome"] if raw.ended else "no end recorded"
     if outcome != "finished":
@@ -115,12 +120,19 @@ def _steps(spec: RunSpec, raw: RawRun) -> Check:
     )
 
 
-def _samples(raw: RawRun) -> Check:
+def _samples(raw: RawRun, throughput: Throughput | None) -> Check:
+    """Samples per second mean something only where samples were counted from start to end."""
     empty = [str(k) for k, rank in sorted(raw.ranks.items()) if rank.steps.samples.sum() == 0]
-    ok = bool(raw.ranks) and not empty
+    rates = throughput.blocks_samples_per_s if throughput else ()
+    idle = sum(rate == 0 for rate in rates)
+    measured = "on every rank, all the time"
+    if empty:
+        measured = f"none on rank {', '.join(empty)}"
+    elif idle:
+        measured = f"none in {idle} of {len(rates)} blocks of steps"
     return Check(
         "samples seen",
-        ok,
-        f"none on rank {', '.join(empty)}" if empty else "on every rank",
-        "training batches from a torch DataLoader on every rank",
+        bool(raw.ranks) and not empty and not idle,
+        measured,
+        "training batches from a torch DataLoader on every rank, all the time",
     )

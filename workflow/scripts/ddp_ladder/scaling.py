@@ -1,7 +1,8 @@
 """Scaling: from records to one point per variant x mode x scale. Pure: no files.
 
-Intervals are 95 % percentile intervals of a hierarchical bootstrap (Hoefler and Belli, SC'15): repeats are drawn
-first, then blocks inside each drawn repeat, and medians are taken on both levels. Ratios draw both of their sides.
+Intervals are 95 % percentile intervals of a hierarchical bootstrap (Hoefler and Belli, SC'15):
+repeats are drawn first, then blocks inside each drawn repeat, and medians are taken on both levels.
+Ratios draw both of their sides.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ TELLING_WAIT = 0.05  # fraction of a step: a difference in data wait worth namin
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """What was found at one scale. Times in seconds, fractions of the step time, None where nothing can be said."""
+    """What was found at one scale; None where nothing can be said.
+
+    Times in seconds; data_wait_fraction and its like are fractions of the step time.
+    """
 
     variant: str
     mode: str
@@ -65,6 +69,7 @@ class ScalePoint:
 
     @property
     def scale(self) -> Scale:
+        """The shape."""
         return Scale(self.nodes, self.gpus_per_node)
 
 
@@ -107,12 +112,12 @@ class _Group:
         return _draws([run.timing.blocks_step_time_s for run in self.good], self._seed())
 
     def _seed(self) -> int:
-        """One stream per group: the two sides of a ratio must be drawn independently of each other."""
+        """One stream per group: the two sides of a ratio must be drawn independently."""
         return zlib.crc32(f"{self.first.variant}/{self.first.mode}/{self.first.scale}".encode())
 
 
 def scale_points(runs: Sequence[RunSpec], records: Mapping[str, Record]) -> tuple[ScalePoint, ...]:
-    """One point per variant x mode x scale of ``runs``: mode, then variant, then scale, each in the order of ``runs``.
+    """One point per variant x mode x scale, sorted by mode, variant and scale as ``runs`` has them.
 
     records: by ``RunSpec.name``. A run without one has not been run.
     """
@@ -261,7 +266,10 @@ def _excess_note(point: ScalePoint, baseline: _Group) -> str:
             f"{100 * base_wait:.0f} % of the time, here {100 * here:.0f} %"
         )
     if point.mode == "strong":
-        return f"{excess}the smaller batch per GPU may fit a cache, or the baseline is slower than it should be"
+        return (
+            f"{excess}the smaller batch per GPU may fit a cache, "
+            "or the baseline is slower than it should be"
+        )
     return (
         f"{excess}the baseline is slower than it should be: no recorded field explains it, "
         f"so repeat {BASELINE} and look for other load on its node"
@@ -273,8 +281,8 @@ def _notes(point: ScalePoint, group: _Group) -> str:
     spec, notes = group.first, []
     if point.batch_per_gpu != spec.batch_per_gpu:
         notes.append(
-            f"the script used a batch of {point.batch_per_gpu} per GPU, the plan says {spec.batch_per_gpu}: "
-            "is {batch_per_gpu} in workload.args?"
+            f"the script used a batch of {point.batch_per_gpu} per GPU, "
+            f"the plan says {spec.batch_per_gpu}: is {{batch_per_gpu}} in workload.args?"
         )
     if len(group.good) < len(group.specs):
         notes.append(f"{len(group.good)} of {len(group.specs)} repeats have been run")
@@ -304,7 +312,7 @@ def _joined(*parts: str) -> str:
 
 
 def _draws(repeats: Sequence[Sequence[float]], seed: int) -> Draws:
-    """Bootstrap distribution, shape (RESAMPLES,), of the median over repeats of the median over blocks."""
+    """Bootstrap distribution, shape (RESAMPLES,), of the median over repeats of block medians."""
     generator = np.random.default_rng([SEED, seed])
     chosen = generator.integers(0, len(repeats), (RESAMPLES, len(repeats)))
     medians = np.empty(chosen.shape)
@@ -317,7 +325,7 @@ def _draws(repeats: Sequence[Sequence[float]], seed: int) -> Draws:
 
 
 def _interval(draws: Draws, estimate: float) -> tuple[float, float]:
-    """95 % interval; it holds the estimate, which is the record's own median and not one of the draws."""
+    """95 % interval; it holds the estimate, which is the record's own median and not a draw."""
     low, high = np.quantile(draws, TAILS)
     return min(float(low), estimate), max(float(high), estimate)
 

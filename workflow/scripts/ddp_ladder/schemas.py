@@ -12,16 +12,29 @@ from jsonschema import Draft202012Validator
 DIRECTORY = Path(__file__).parents[2] / "schemas"
 
 
+LONGEST_MESSAGE = 200  # characters
+
+
 @cache
-def validator(name: str) -> Draft202012Validator:
-    """Validator of workflow/schemas/<name>.schema.yaml."""
-    return Draft202012Validator(yaml.safe_load((DIRECTORY / f"{name}.schema.yaml").read_text()))
+def validator(name: str, part: str | None = None) -> Draft202012Validator:
+    """Validator of workflow/schemas/<name>.schema.yaml, or of one of its ``$defs``."""
+    schema = yaml.safe_load((DIRECTORY / f"{name}.schema.yaml").read_text())
+    if part is not None:
+        schema = {"$defs": schema["$defs"], "$ref": f"#/$defs/{part}"}
+    return Draft202012Validator(schema)
 
 
-def first_error(name: str, data: Any) -> str | None:
+def first_error(name: str, data: Any, part: str | None = None) -> str | None:
     """Place and message of the first violation; None when the data fits."""
-    error = next(iter(validator(name).iter_errors(data)), None)
+    error = next(iter(validator(name, part).iter_errors(data)), None)
     if error is None:
         return None
-    place = "/".join(str(part) for part in error.absolute_path) or "top level"
-    return f"{place}: {error.message}"
+    place = "/".join(str(key) for key in error.absolute_path) or "top level"
+    return f"{place}: {_shortened(error.message)}"
+
+
+def _shortened(message: str) -> str:
+    """Both ends: the validator quotes the whole value, and then says what is wrong with it."""
+    if len(message) <= LONGEST_MESSAGE:
+        return message
+    return f"{message[: LONGEST_MESSAGE // 2]} ... {message[-LONGEST_MESSAGE // 2 :]}"

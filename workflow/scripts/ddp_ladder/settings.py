@@ -115,7 +115,6 @@ class Node:
     gpus: int
     device: Device
     cpus: int
-    memory_mb: int
 
 
 @dataclass(frozen=True)

@@ -156,12 +156,7 @@ def _site(document: Document, data: Mapping[str, Any]) -> Site:
     return Site(
         file=document.file,
         name=data["site"],
-        node=Node(
-            gpus=int(node["gpus"]),
-            device=node["device"],
-            cpus=int(node["cpus"]),
-            memory_mb=int(node["memory_mb"]),
-        ),
+        node=Node(gpus=int(node["gpus"]), device=node["device"], cpus=int(node["cpus"])),
         python=data["software"]["python"],
         network=Network(
             backend=network["backend"],

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ddp_ladder.formats import NARROW_SPACE, factor, interval, percent, significant
+from ddp_ladder.formats import DASH, NARROW_SPACE, factor, interval, percent, significant
 from ddp_ladder.headline import gate_words
 from ddp_ladder.ladder_results import GateView
 from ddp_ladder.scaling import ScalePoint
@@ -30,7 +30,7 @@ def terminal_table(
     lines = _layout(rows, _columns(rows)) + _notes(points)
     if report is not None:
         lines += ["", f"report   {report / 'index.html'}", f"figures  {report / 'scaling.csv'}"]
-    return "\n".join(lines).replace(NARROW_SPACE, " ").replace("–", "-")
+    return "\n".join(lines).replace(NARROW_SPACE, " ").replace(DASH, "-")
 
 
 def _cells(point: ScalePoint, gates: Mapping[str, GateView]) -> dict[str, str]:
@@ -67,7 +67,8 @@ def _layout(rows: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[s
 
     def line(cells: Mapping[str, str]) -> str:
         return GAP.join(
-            f"{cells[name]:{'<' if name in TEXT_COLUMNS else '>'}{widths[name]}}" for name in columns
+            f"{cells[name]:{'<' if name in TEXT_COLUMNS else '>'}{widths[name]}}"
+            for name in columns
         ).rstrip()
 
     header = line({name: name for name in columns})
@@ -88,5 +89,7 @@ def _notes(points: Sequence[ScalePoint]) -> list[str]:
             f"{point.scale} {point.mode} {point.variant}" if several else str(point.scale)
             for point in where
         )
-        lines += textwrap.wrap(f"{names}: {note}", WIDTH, initial_indent="  ", subsequent_indent="    ")
+        lines += textwrap.wrap(
+            f"{names}: {note}", WIDTH, initial_indent="  ", subsequent_indent="    "
+        )
     return ["", *lines] if lines else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 from ddp_ladder_instrument.after_import import when_imported
@@ -54,6 +55,15 @@ def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -
         raise error_at_end
 
 
+def _report_unwritten(error: Exception) -> None:
+    """Say why there is no record: this rank then counts as failed, however well it trained."""
+    print(f"instrument.py: cannot write the record of this rank: {error}", file=sys.stderr)
+    if isinstance(error, OSError):
+        print("  next     see to space and permissions of the results directory", file=sys.stderr)
+    else:
+        traceback.print_exception(type(error), error, error.__traceback__)
+
+
 def _program(arguments: Sequence[str]) -> Program:
     is_module = bool(arguments) and arguments[0] == "-m"
     words = arguments[1:] if is_module else arguments
@@ -83,12 +93,8 @@ def _run(program: Program, measurement: Measurement) -> BaseException | None:
     ended_with = measurement.end(ended_with)
     try:
         measurement.write()
-    except OSError as error:
-        print(
-            f"instrument.py: cannot write the record of this rank: {error}\n"
-            "  next     look at the free space and permissions of the results directory",
-            file=sys.stderr,
-        )
+    except Exception as error:
+        _report_unwritten(error)
         if ended_with is None or (isinstance(ended_with, SystemExit) and not ended_with.code):
             return SystemExit(1)
     return ended_with

@@ -108,7 +108,9 @@ def _peak_memory(measurement: Measurement) -> dict[str, int | None]:
     if device is not None and device.type == "cuda":
         import torch
 
-        on_device = torch.cuda.max_memory_allocated(device)
+        on_device = measurement.attempt(
+            "peak_memory_bytes.device", lambda: torch.cuda.max_memory_allocated(device)
+        )
     return {"host": host.peak_memory_bytes(), "device": on_device}
 
 
@@ -138,7 +140,7 @@ def _fingerprint(measurement: Measurement, device: dict[str, Any]) -> dict[str, 
         "autocast_dtype": measurement.autocast_dtype,
         "optimizer": measurement.optimizer,
         "num_workers": measurement.loader["num_workers"] if measurement.loader else None,
-        **_versions(device["kind"] == "cuda"),
+        **_versions(measurement, device["kind"] == "cuda"),
         "python": platform.python_version(),
         "gpu": device["name"] if device["kind"] == "cuda" else None,
         "cpu_model": host.cpu_model(),
@@ -161,14 +163,15 @@ def _parameter_dtype(measurement: Measurement) -> str | None:
     return parameters.main_dtype(measurement.parameters)
 
 
-def _versions(cuda: bool) -> dict[str, Any]:
+def _versions(measurement: Measurement, cuda: bool) -> dict[str, Any]:
     """Versions that matter to this run, and the threads it computed with."""
     torch = sys.modules.get("torch")
     if torch is None:
         return {"torch": None, "cuda": None, "nccl": None, "threads": None}
+    nccl = measurement.attempt("nccl", torch.cuda.nccl.version) if cuda else None
     return {
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda if cuda else None,
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if cuda else None,
+        "nccl": ".".join(map(str, nccl)) if nccl else None,
         "threads": torch.get_num_threads(),
     }

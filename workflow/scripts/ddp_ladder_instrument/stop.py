@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -38,6 +39,7 @@ class Limits:
     max_seconds counts from the end of the first step. Ranks agree through a board: at one check
     rank 0 writes what everyone does at the *next* check (end there, or the step of the check after
     it), so that it has been written for about a second when the others read it, and nobody waits.
+    The end may come a second or two late, and hardly early.
     find_board returns None in a world of one, where there is nobody to agree with.
     """
 
@@ -52,6 +54,7 @@ class Limits:
         self._find_board = find_board
         self._began_s: float | None = None
         self._last_check: tuple[int, float] = (0, 0.0)
+        self._fastest_step_s = math.inf
         self._seconds_check = NEVER if max_seconds is None else 1
         self._index = 0
         self._decided: dict[int, str] = {}
@@ -84,6 +87,7 @@ class Limits:
         before, before_s = self._last_check
         self._last_check = (step, now_s)
         step_s = (now_s - before_s) / (step - before)
+        self._fastest_step_s = min(self._fastest_step_s, step_s)
         left_s = self._began_s + max_seconds - now_s
         board = self._find_board()
         if board is None:
@@ -99,7 +103,8 @@ class Limits:
         next_check = int(decision)
         self._index += 1
         if board.rank == 0:
-            left_there_s = left_s - (next_check - step) * step_s
+            # By the fastest pace seen: one slow second must not end the run early.
+            left_there_s = left_s - (next_check - step) * self._fastest_step_s
             self._decide(
                 board,
                 self._index,

@@ -1,0 +1,196 @@
+"""Whole raw run directories and ladders for tests, as the jobs of a good climb leave them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ddp_ladder.assemble import assemble
+from ddp_ladder.files import RunDirectory, sha256, write_json
+from ddp_ladder.plan import Plan, RunSpec
+from ddp_ladder.raw_files import COLUMNS
+from ddp_ladder.record import Record, write_record
+from make_records import CUDA_FINGERPRINT, FINGERPRINT, make_plan_of, make_specs
+
+STEPS = 60
+STARTED_AT_S = 1_800_000_000.0
+SCALES = ("1x1", "1x2", "2x1")
+RATES = {"1x1": 1024.0, "1x2": 1843.2, "2x1": 1740.8}  # samples/s: efficiency 1, 0.9, 0.85
+
+Edit = Callable[[Any], Any]
+Rows = list[list[str]]
+
+
+def write_run(
+    results: Path,
+    spec: RunSpec,
+    samples_per_s: float = 1024.0,
+    *,
+    steps: int = STEPS,
+    wobble: float = 0.01,
+    data_wait_fraction: float = 0.02,
+    fingerprint: Mapping[str, Any] | None = None,
+) -> RunDirectory:
+    """Write everything that a run of ``spec`` leaves, record.json included.
+
+    wobble: relative amplitude of the step times; 0 makes all of them equal.
+    fingerprint: fields that replace the usual ones.
+    """
+    directory = RunDirectory(results / "runs" / spec.name)
+    common = {
+        "schema_version": 1,
+        "spec_hash": spec.hash,
+        "job": {"id": f"local-{spec.scale}", "attempt": 1},
+    }
+    step_s = spec.global_batch / samples_per_s
+    wall_s = steps * step_s + 5
+    write_json(directory.run, {**common, **_told(spec)})
+    for rank in range(spec.world_size):
+        end = _rank_end(spec, rank, fingerprint or {})
+        write_json(directory.ranks / f"rank{rank}.json", {**common, **end})
+        times_s = [step_s * (1 + wobble * math.sin(k + rank)) for k in range(steps)]
+        rows = [
+            [str(k), str(spec.batch_per_gpu), "0", f"{t:.9f}", f"{data_wait_fraction * t:.9f}"]
+            for k, t in enumerate(times_s, start=1)
+        ]
+        write_steps(directory, rank, rows)
+    for node in range(spec.nodes):
+        write_json(directory.node_end(node), {**common, **_node_end(spec, node, wall_s)})
+    write_json(
+        directory.ended,
+        {
+            **common,
+            "started_at_s": STARTED_AT_S,
+            "ended_at_s": STARTED_AT_S + wall_s,
+            "outcome": "finished",
+        },
+    )
+    directory.log.write_text("epoch 1: accuracy 0.97\n")
+    reassemble(directory)
+    return directory
+
+
+def _told(spec: RunSpec) -> dict[str, Any]:
+    keys = ("warmup_steps", "min_steps", "max_steps", "max_seconds")
+    return {
+        "spec": asdict(spec),
+        "measure": {key: getattr(spec, key) for key in keys},
+        "rendezvous": {"id": f"local.{spec.scale}", "host": "127.0.0.1", "port": 20_001},
+        "interface": "lo",
+    }
+
+
+def _rank_end(spec: RunSpec, rank: int, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    node, local_rank = divmod(rank, spec.gpus_per_node)
+    cuda = spec.device == "cuda"
+    usual = CUDA_FINGERPRINT if cuda else FINGERPRINT
+    return {
+        "rank": rank,
+        "local_rank": local_rank,
+        "world_size": spec.world_size,
+        "backend": spec.backend,
+        "host": f"node{node}",
+        "pid": 1000 + rank,
+        "device": {
+            "kind": spec.device,
+            "index": local_rank if cuda else None,
+            "name": usual["gpu"] if cuda else usual["cpu_model"],
+            "id": f"GPU-{rank}" if cuda else f"cpu:{1000 + rank}",
+        },
+        "exit_code": 0,
+        "ended_by": "script",
+        "exception": None,
+        "startup_s": {"spawn": 0.4, "import_torch": 2.1, "process_group": 0.1, "total": 4.2},
+        "peak_memory_bytes": {"host": 412_000_000, "device": 9_800_000_000 if cuda else None},
+        "parameters": {"count": 151_306, "bytes": 605_224, "checksum": f"sha256:{'a' * 64}"},
+        "ddp": {"wrapped": True, "bucket_bytes": [605_224], "samples": 7, "exposed_comm_s": 0.001},
+        "loader": {"batch_size": spec.batch_per_gpu, "num_workers": 0, "shards": True},
+        "fingerprint": {
+            **usual,
+            "args": list(spec.args),
+            "batch_per_gpu": spec.batch_per_gpu,
+            **fingerprint,
+        },
+        "steps": {"file": f"rank{rank}.csv", "count": 0, "sha256": ""},
+        "not_measured": [],
+    }
+
+
+def _node_end(spec: RunSpec, node: int, wall_s: float) -> dict[str, Any]:
+    return {
+        "node_rank": node,
+        "host": f"node{node}",
+        "launched_at_s": STARTED_AT_S + 0.1,
+        "ended_at_s": STARTED_AT_S + wall_s - 0.1,
+        "exit_code": 0,
+        "signal": None,
+        "argv": ["python", "-m", "torch.distributed.run", spec.script],
+        "cpus": list(range(spec.cpus_per_node)),
+    }
+
+
+def reassemble(directory: RunDirectory) -> Record:
+    """Write record.json anew from the raw files, as the job does."""
+    record = assemble(directory)
+    write_record(directory.record, record)
+    return record
+
+
+def edit(path: Path, change: Edit) -> None:
+    """Change a JSON file in place."""
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+def read_steps(directory: RunDirectory, rank: int) -> Rows:
+    """Rows of a rank's CSV, without the header."""
+    lines = (directory.ranks / f"rank{rank}.csv").read_text().splitlines()
+    return [line.split(",") for line in lines[1:]]
+
+
+def csv_text(rows: Rows) -> str:
+    """A rank's CSV with its header."""
+    return "".join(f"{','.join(row)}\n" for row in [list(COLUMNS), *rows])
+
+
+def write_steps(directory: RunDirectory, rank: int, rows: Rows) -> None:
+    """Write a rank's CSV, and the length and digest that fit into its end record."""
+    write_csv(directory, rank, csv_text(rows).encode(), len(rows))
+
+
+def write_csv(directory: RunDirectory, rank: int, content: bytes, count: int = STEPS) -> None:
+    """Write any content as a rank's CSV, with the digest that fits."""
+    (directory.ranks / f"rank{rank}.csv").write_bytes(content)
+    edit(
+        directory.ranks / f"rank{rank}.json",
+        lambda end: end["steps"].update(count=count, sha256=sha256(content)),
+    )
+
+
+def write_ladder(
+    results: Path,
+    *,
+    scales: Sequence[str] = SCALES,
+    repeats: int = 2,
+    variants: Sequence[str] = ("default",),
+    modes: Sequence[str] = ("weak",),
+    rates: Mapping[str, float] = RATES,
+    min_efficiency: float | None = 0.8,
+    wobble: float = 0.01,
+    **changes: Any,
+) -> Plan:
+    """Write plan.json and every run of a ladder that was climbed to its top.
+
+    rates: samples/s by scale. changes: fields of RunSpec, the same in every run.
+    """
+    specs = make_specs(scales, repeats=repeats, variants=variants, modes=modes, **changes)
+    plan = make_plan_of(specs, min_efficiency=min_efficiency)
+    write_json(results / "plan.json", plan.to_json())
+    for spec in specs:
+        write_run(results, spec, rates[str(spec.scale)], wobble=wobble)
+    return plan

@@ -1,0 +1,563 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.assemble import not_run
+from ddp_ladder.files import RunDirectory, canonical_sha256, sha256, write_json
+from ddp_ladder.gate import Verdict, judge, write_verdict
+from ddp_ladder.gate_file import closed_variants, outcome_line, read_gate
+from ddp_ladder.messages import UserError
+from ddp_ladder.plan import Plan
+from ddp_ladder.record import write_record
+from ddp_ladder.settings import GateThresholds
+from gate import main
+from make_records import make_plan_of, make_spec, make_specs
+from make_runs import (
+    csv_text,
+    edit,
+    read_steps,
+    reassemble,
+    write_csv,
+    write_ladder,
+    write_run,
+    write_steps,
+)
+
+RUN = "default/weak/1x2/r2"
+SIBLING = "default/weak/1x2/r1"
+BASELINE = "default/weak/1x1/r1"
+TWO_NODES = "default/weak/2x1/r2"
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """A climbed ladder under a temporary directory."""
+
+    results: Path
+    plan: Plan
+
+    def run(self, name: str = RUN) -> RunDirectory:
+        return RunDirectory(self.results / "runs" / name)
+
+    @property
+    def gates(self) -> Path:
+        return self.results / "gates"
+
+    def judge(self, stage: str) -> Verdict:
+        return judge(self.plan, stage, self.results)
+
+    def stage_of(self, name: str) -> str:
+        return next(run.stage for run in self.plan.runs if run.name == name)
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Ladder:
+    results = tmp_path_factory.mktemp("pristine")
+    return Ladder(results, write_ladder(results))
+
+
+@pytest.fixture
+def ladder(pristine: Ladder, tmp_path: Path) -> Ladder:
+    """A copy of the good ladder to spoil."""
+    results = tmp_path / "results"
+    shutil.copytree(pristine.results, results)
+    return Ladder(results, pristine.plan)
+
+
+def assert_closed(ladder: Ladder, *runs: str, stage: str | None = None) -> Verdict:
+    """The gate closes, because of exactly these runs, and says so in the place of an evidence file."""
+    stage = stage or ladder.stage_of(runs[0])
+    write_json(ladder.gates / f"{stage}.json", {"verdict": "open"})
+    verdict = ladder.judge(stage)
+    path = write_verdict(verdict, ladder.gates)
+    assert not verdict.open
+    assert {f.where for f in verdict.findings if f.repeat is not None and not f.ok} == set(runs)
+    assert [file.name for file in ladder.gates.iterdir()] == [f"{stage}.closed.json"]
+    gate = read_gate(path)
+    assert gate["verdict"] == "closed"
+    assert gate["why"].startswith(runs[0])
+    assert len(gate["why"]) < 1000
+    assert gate["wanted"]
+    assert gate["next"]
+    return verdict
+
+
+@pytest.mark.parametrize("stage", ["stage1", "stage2", "stage3"])
+def test_a_good_ladder_opens(ladder: Ladder, stage: str) -> None:
+    write_json(ladder.gates / f"{stage}.closed.json", {"verdict": "closed"})
+    verdict = ladder.judge(stage)
+    assert verdict.open
+    assert verdict.reason is None
+    path = write_verdict(verdict, ladder.gates)
+    assert [file.name for file in ladder.gates.iterdir()] == [f"{stage}.json"]
+    gate = read_gate(path)
+    assert (gate["verdict"], gate["why"], gate["variants"]) == ("open", None, {"default": "open"})
+
+
+def test_the_evidence_holds_the_numbers_and_the_records(ladder: Ladder) -> None:
+    gate = read_gate(write_verdict(ladder.judge("stage2"), ladder.gates))
+    base, point = gate["points"]
+    assert base["samples_per_s"] == pytest.approx(1024, rel=0.01)
+    assert point["samples_per_s"] == pytest.approx(1843, rel=0.01)
+    assert point["efficiency"] == pytest.approx(0.9, rel=0.01)
+    assert point["efficiency_low"] <= point["efficiency"] <= point["efficiency_high"]
+    sanity, efficiency = gate["judged"][0], gate["judged"][-1]
+    assert (sanity["check"], sanity["measured"]) == ("sanity", "8 checks passed")
+    assert efficiency["check"] == "efficiency"
+    assert efficiency["measured"].startswith("efficiency 0.90 (95 % interval 0.")
+    assert efficiency["wanted"] == "at least 0.80 (stages.stage2.gate.min_efficiency)"
+    records = [ladder.run(f"default/weak/{k}").record for k in ("1x1/r1", "1x1/r2", "1x2/r1")]
+    records.append(ladder.run(RUN).record)
+    assert gate["records"] == {str(file): sha256(file.read_bytes()) for file in records}
+
+
+def test_judging_writes_nothing(ladder: Ladder) -> None:
+    def contents() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in ladder.results.rglob("*") if path.is_file()}
+
+    before = contents()
+    ladder.judge("stage3")
+    assert contents() == before
+
+
+def test_a_stage_that_the_plan_does_not_have_is_the_users_mistake(ladder: Ladder) -> None:
+    with pytest.raises(UserError, match=r"stage9[\s\S]*stage1, stage2, stage3"):
+        ladder.judge("stage9")
+
+
+# ---- Mutations. Each takes the ladder and spoils one run of it. ----
+
+Mutation = Callable[[RunDirectory], Any]
+
+
+def _set(*path: str | int, to: Any) -> Callable[[Any], None]:
+    def change(data: Any) -> None:
+        *parents, last = path
+        for key in parents:
+            data = data[key]
+        data[last] = to
+
+    return change
+
+
+def _in_record(*path: str | int, to: Any) -> Mutation:
+    return lambda run: edit(run.record, _set(*path, to=to))
+
+
+def _in_rank(rank: int, *path: str | int, to: Any) -> Mutation:
+    return lambda run: edit(run.ranks / f"rank{rank}.json", _set(*path, to=to))
+
+
+def _in_node(*path: str | int, to: Any) -> Mutation:
+    return lambda run: edit(run.node_end(0), _set(*path, to=to))
+
+
+def _in_end(*path: str | int, to: Any) -> Mutation:
+    return lambda run: edit(run.ended, _set(*path, to=to))
+
+
+def _replace_text(name: str, content: str | bytes) -> Mutation:
+    """Overwrite a file of the run."""
+    data = content.encode() if isinstance(content, str) else content
+    return lambda run: (run.path / name).write_bytes(data)
+
+
+def _replace_in(name: str, old: str, new: str) -> Mutation:
+    """Replace text that is there exactly once: for what json.dumps would not write."""
+
+    def mutate(run: RunDirectory) -> None:
+        text = (run.path / name).read_text()
+        assert text.count(old) == 1, (name, old, text.count(old))
+        (run.path / name).write_text(text.replace(old, new))
+
+    return mutate
+
+
+def _remove(name: str) -> Mutation:
+    return lambda run: (run.path / name).unlink()
+
+
+def _truncate(name: str) -> Mutation:
+    def mutate(run: RunDirectory) -> None:
+        content = (run.path / name).read_bytes()
+        (run.path / name).write_bytes(content[: len(content) // 2])
+
+    return mutate
+
+
+def _directory_instead(name: str) -> Mutation:
+    def mutate(run: RunDirectory) -> None:
+        (run.path / name).unlink()
+        (run.path / name).mkdir()
+
+    return mutate
+
+
+def _link_to_itself(name: str) -> Mutation:
+    def mutate(run: RunDirectory) -> None:
+        (run.path / name).unlink()
+        (run.path / name).symlink_to(run.path / name)
+
+    return mutate
+
+
+def _copy(source: str, target: str) -> Mutation:
+    return lambda run: shutil.copy(run.path / source, run.path / target)
+
+
+def _copy_sibling(*names: str) -> Mutation:
+    """Take files from another repeat."""
+
+    def mutate(run: RunDirectory) -> None:
+        for name in names:
+            shutil.copy(run.path.parent / "r1" / name, run.path / name)
+
+    return mutate
+
+
+def _drop(*path: str) -> Callable[[Any], None]:
+    def change(data: Any) -> None:
+        for key in path[:-1]:
+            data = data[key]
+        del data[path[-1]]
+
+    return change
+
+
+def _as_failed(data: dict[str, Any]) -> None:
+    data.update(status="failed", failure={"verdict": "v", "why": "w", "next": "n"})
+
+
+RECORD_MUTATIONS: dict[str, Mutation] = {
+    "removed": _remove("record.json"),
+    "empty": _replace_text("record.json", ""),
+    "truncated": _truncate("record.json"),
+    "not JSON": _replace_text("record.json", "status: ok\n"),
+    "not text": _replace_text("record.json", b"\x80\x81\xfe\xff"),
+    "a list": _replace_text("record.json", "[]"),
+    "null": _replace_text("record.json", "null"),
+    "a word": _replace_text("record.json", '"ok"'),
+    "nested beyond all limits": _replace_text("record.json", "[" * 200_000),
+    "a number beyond all limits": _replace_in("record.json", '"size": 2', f'"size": {"2" * 5000}'),
+    "a directory": _directory_instead("record.json"),
+    "a link to itself": _link_to_itself("record.json"),
+    "not a number": _replace_in(
+        "record.json", '"data_wait_fraction": 0.02,\n    "exposed', '"data_wait_fraction": NaN,\n    "exposed'
+    ),
+    "extra key": _in_record("comment", to="looks good"),
+    "extra key in a rank": _in_record("ranks", 0, "comment", to="looks good"),
+    "extra key in the spec": _in_record("spec", "comment", to="looks good"),
+    "key missing": lambda run: edit(run.record, _drop("checks")),
+    "key of a rank missing": lambda run: edit(run.record, lambda data: data["ranks"][0].pop("pid")),
+    "key of the spec missing": lambda run: edit(run.record, _drop("spec", "seed")),
+    "schema_version 2": _in_record("schema_version", to=2),
+    "schema_version true": _in_record("schema_version", to=True),
+    "status failed": _in_record("status", to="failed"),
+    "status unknown": _in_record("status", to="fine"),
+    "failed for a made-up reason": lambda run: edit(run.record, _as_failed),
+    "no ranks": _in_record("ranks", to=[]),
+    "a rank less": lambda run: edit(run.record, lambda data: data["ranks"].pop()),
+    "a rank more": lambda run: edit(run.record, lambda data: data["ranks"].append(data["ranks"][0])),
+    "ranks swapped": lambda run: edit(run.record, lambda data: data["ranks"].reverse()),
+    "ranks not a list": _in_record("ranks", to="x" * 100_000),
+    "no throughput": _in_record("throughput", to=None),
+    "a block less": lambda run: edit(
+        run.record, lambda data: data["throughput"]["blocks_samples_per_s"].pop()
+    ),
+    "no checks": _in_record("checks", to=[]),
+    "a check less": lambda run: edit(run.record, lambda data: data["checks"].pop()),
+    "a failed check": _in_record("checks", 0, "ok", to=False),
+    "no job": _in_record("job", to=None),
+    "left out, it says": lambda run: write_record(
+        run.record, not_run(make_spec("1x2", repeat=2), "no time", "wait")
+    ),
+    "spec of another repeat": _in_record("spec", "repeat", to=1),
+    "record of another repeat": _copy_sibling("record.json"),
+    "spec and hash of another repeat": lambda run: edit(
+        run.record,
+        lambda data: data.update(
+            json.loads((run.path.parent / "r1/record.json").read_text(), object_pairs_hook=_identity)
+        ),
+    ),
+    "spec_hash changed": _in_record("spec_hash", to="0" * 64),
+}
+
+
+def _identity(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    return {key: data[key] for key in ("spec", "spec_hash")} if "spec_hash" in data else data
+
+
+def _swapped(rows: list[list[str]]) -> list[list[str]]:
+    """Two rows exchanged, their numbers not."""
+    first, second = rows[20], rows[21]
+    return [*rows[:20], [first[0], *second[1:]], [second[0], *first[1:]], *rows[22:]]
+
+
+def _with_cell(row: int, column: int, text: str) -> Callable[[list[list[str]]], list[list[str]]]:
+    def change(rows: list[list[str]]) -> list[list[str]]:
+        changed = [list(cells) for cells in rows]
+        changed[row][column] = text
+        return changed
+
+    return change
+
+
+SAMPLES, PADDING, STEP_TIME, DATA_WAIT = 1, 2, 3, 4
+
+CHANGED_ROWS: dict[str, Callable[[list[list[str]]], list[list[str]]]] = {
+    "faster step": _with_cell(30, STEP_TIME, "0.001000000"),
+    "more samples": _with_cell(30, SAMPLES, "640"),
+    "less padding": _with_cell(30, PADDING, "7"),
+    "less data wait": _with_cell(30, DATA_WAIT, "0.000000000"),
+    "slow warm-up step": _with_cell(2, STEP_TIME, "9.000000000"),
+    "negative step time": _with_cell(30, STEP_TIME, "-0.07"),
+    "negative samples": _with_cell(30, SAMPLES, "-64"),
+    "no step time": _with_cell(30, STEP_TIME, "0.000000000"),
+    "step time that no clock shows": _with_cell(30, STEP_TIME, "5e-324"),
+    "all step times that no clock shows": lambda rows: [[*r[:3], "5e-324", r[4]] for r in rows],
+    "step time for ever": _with_cell(30, STEP_TIME, "1e308"),
+    "all step times for ever": lambda rows: [[*r[:3], "1e308", r[4]] for r in rows],
+    "step time nan": _with_cell(30, STEP_TIME, "nan"),
+    "step time inf": _with_cell(30, STEP_TIME, "inf"),
+    "step time missing": _with_cell(30, STEP_TIME, ""),
+    "step time a word": _with_cell(30, STEP_TIME, "fast"),
+    "half a sample": _with_cell(30, SAMPLES, "64.5"),
+    "samples beyond all limits": _with_cell(30, SAMPLES, "1e300"),
+    "step number wrong": _with_cell(30, 0, "30"),
+    "row removed": lambda rows: [*rows[:30], *rows[31:]],
+    "row duplicated": lambda rows: [*rows[:30], rows[30], *rows[30:]],
+    "rows exchanged": _swapped,
+    "rows out of order": lambda rows: list(reversed(rows)),
+    "last row removed": lambda rows: rows[:-1],
+    "row added": lambda rows: [*rows, ["61", "64", "0", "0.07", "0"]],
+    "column removed": lambda rows: [row[:-1] for row in rows],
+    "cell added": lambda rows: [*rows[:30], [*rows[30], "0"], *rows[31:]],
+    "no rows": lambda rows: [],
+    "one row": lambda rows: rows[:1],
+}
+
+
+def _tampered_csv(
+    change: Callable[[list[list[str]]], list[list[str]]], with_digest: bool
+) -> Mutation:
+    def mutate(run: RunDirectory) -> None:
+        rows = change(read_steps(run, 0))
+        if with_digest:
+            write_steps(run, 0, rows)
+        else:
+            (run.ranks / "rank0.csv").write_text(csv_text(rows))
+
+    return mutate
+
+
+def _csv(content: bytes) -> Mutation:
+    return lambda run: write_csv(run, 0, content)
+
+
+CSV_MUTATIONS: dict[str, Mutation] = {
+    **{name: _tampered_csv(change, False) for name, change in CHANGED_ROWS.items()},
+    **{f"{name}, digest too": _tampered_csv(change, True) for name, change in CHANGED_ROWS.items()},
+    "csv removed": _remove("ranks/rank0.csv"),
+    "csv empty": _replace_text("ranks/rank0.csv", ""),
+    "csv truncated": _truncate("ranks/rank0.csv"),
+    "csv of the other rank": _copy("ranks/rank1.csv", "ranks/rank0.csv"),
+    "csv a directory": _directory_instead("ranks/rank0.csv"),
+    "csv empty, digest too": _csv(b""),
+    "csv without a header, digest too": _csv(b"1,64,0,0.07,0.001\n" * 60),
+    "csv not text, digest too": _csv(b"step,\xff\xfe\n"),
+    "csv in one line of carriage returns, digest too": lambda run: write_csv(
+        run, 0, csv_text(read_steps(run, 0)).replace("\n", "\r").encode()
+    ),
+    "csv with an endless field, digest too": lambda run: write_csv(
+        run, 0, csv_text(read_steps(run, 0)).encode() + b"1" * 200_000
+    ),
+    "csv with an open quote, digest too": lambda run: write_csv(
+        run, 0, csv_text(read_steps(run, 0)).encode() + b'"'
+    ),
+    "csv with zero bytes, digest too": lambda run: write_csv(
+        run, 0, csv_text(read_steps(run, 0)).encode() + b"\0\0"
+    ),
+}
+
+# What a rank, a node or the job could really have left: it must close the gate also when the record was
+# assembled from it.
+TRUE_MUTATIONS: dict[str, Mutation] = {
+    "rank file of another rank": _copy("ranks/rank1.json", "ranks/rank0.json"),
+    "rank and csv of another rank": lambda run: [
+        shutil.copy(run.ranks / f"rank1.{kind}", run.ranks / f"rank0.{kind}")
+        for kind in ("json", "csv")
+    ],
+    "rank of another repeat": _copy_sibling("ranks/rank0.json", "ranks/rank0.csv"),
+    "rank of another job": _in_rank(1, "job", "id", to="local-other"),
+    "rank of another attempt": _in_rank(1, "job", "attempt", to=2),
+    "rank of another spec": _in_rank(1, "spec_hash", to="0" * 64),
+    "rank saw another world size": _in_rank(1, "world_size", to=1),
+    "all ranks saw another world size": lambda run: [
+        _in_rank(k, "world_size", to=4)(run) for k in (0, 1)
+    ],
+    "rank missing": _remove("ranks/rank1.json"),
+    "rank 0 missing": _remove("ranks/rank0.json"),
+    "all ranks missing": lambda run: shutil.rmtree(run.ranks),
+    "rank too many": _copy("ranks/rank1.json", "ranks/rank2.json"),
+    "steps of a rank too many": _copy("ranks/rank1.csv", "ranks/rank2.csv"),
+    "rank file empty": _replace_text("ranks/rank1.json", ""),
+    "rank file truncated": _truncate("ranks/rank1.json"),
+    "rank file a list": _replace_text("ranks/rank1.json", "[]"),
+    "rank file nested beyond all limits": _replace_text("ranks/rank1.json", "[" * 200_000),
+    "rank file of another version": _in_rank(1, "schema_version", to=2),
+    "rank number a word": _in_rank(1, "rank", to="1"),
+    "same device twice": lambda run: edit(
+        run.ranks / "rank1.json",
+        lambda end: end.update(
+            device=json.loads((run.ranks / "rank0.json").read_text())["device"]
+        ),
+    ),
+    "device of another kind": _in_rank(1, "device", "kind", to="cuda"),
+    "checksum differs": _in_rank(1, "parameters", "checksum", to="sha256:b"),
+    "no checksum": _in_rank(1, "parameters", to=None),
+    "no checksum on any rank": lambda run: [_in_rank(k, "parameters", to=None)(run) for k in (0, 1)],
+    "exit code of a rank": _in_rank(1, "exit_code", to=3),
+    "exception on a rank": lambda run: edit(
+        run.ranks / "rank1.json",
+        lambda end: end.update(exit_code=1, ended_by="exception", exception="ValueError: no"),
+    ),
+    "exception on a rank with exit code 0": _in_rank(1, "exception", to="ValueError: no"),
+    "steps counted wrong": _in_rank(1, "steps", "count", to=9999),
+    "digest of other steps": _in_rank(1, "steps", "sha256", to="0" * 64),
+    "startup for ever": _replace_in("ranks/rank1.json", '"total": 4.2', '"total": Infinity'),
+    "startup not a number": _replace_in("ranks/rank1.json", '"total": 4.2', '"total": NaN'),
+    "startup beyond all limits": _replace_in("ranks/rank1.json", '"total": 4.2', '"total": 1e999'),
+    "communication beyond all limits": _replace_in(
+        "ranks/rank1.json", '"exposed_comm_s": 0.001', f'"exposed_comm_s": 1{"0" * 400}'
+    ),
+    "batch a word": _in_rank(0, "fingerprint", "batch_per_gpu", to="many"),
+    "exit code of a node": _in_node("exit_code", to=1),
+    "node ended by a signal": lambda run: edit(
+        run.node_end(0), lambda end: end.update(exit_code=-9, signal="SIGKILL")
+    ),
+    "node ended by a signal with exit code 0": _in_node("signal", to="SIGTERM"),
+    "node missing": _remove("nodes/node0.json"),
+    "node too many": _copy("nodes/node0.json", "nodes/node1.json"),
+    "node of another attempt": _in_node("job", "attempt", to=2),
+    "node of another job": _in_node("job", "id", to="local-other"),
+    "node of another spec": _in_node("spec_hash", to="0" * 64),
+    "node of another number": _in_node("node_rank", to=1),
+    "node of another repeat": _copy_sibling("nodes/node0.json"),
+    "node file truncated": _truncate("nodes/node0.json"),
+    "time limit": _in_end("outcome", to="time limit"),
+    "outcome unknown": _in_end("outcome", to="fine"),
+    "end missing": _remove("ended.json"),
+    "end truncated": _truncate("ended.json"),
+    "end of another job": _in_end("job", "id", to="local-other"),
+    "end of another attempt": _in_end("job", "attempt", to=2),
+    "end of another spec": _in_end("spec_hash", to="0" * 64),
+    "end of another repeat": _copy_sibling("ended.json"),
+    "end not a number": _in_end("ended_at_s", to=math.nan),
+    "end beyond all limits": _replace_in("ended.json", '"ended_at_s": 1', f'"ended_at_s": {"1" * 400}'),
+    "end before the start": _in_end("ended_at_s", to=0),
+    "fewer steps than wanted": lambda run: [
+        write_steps(run, k, read_steps(run, k)[:39]) for k in (0, 1)
+    ],
+    "no steps after the warm-up": lambda run: [
+        write_steps(run, k, read_steps(run, k)[:10]) for k in (0, 1)
+    ],
+    "ranks with different numbers of steps": lambda run: write_steps(
+        run, 1, read_steps(run, 1)[:-1]
+    ),
+    "no samples on a rank": lambda run: write_steps(
+        run, 1, [[row[0], "0", "64", *row[3:]] for row in read_steps(run, 1)]
+    ),
+    "samples in the warm-up only": lambda run: [
+        write_steps(run, k, _without_samples(read_steps(run, k), after=10)) for k in (0, 1)
+    ],
+    "samples at first only": lambda run: [
+        write_steps(run, k, _without_samples(read_steps(run, k), after=40)) for k in (0, 1)
+    ],
+    "job of all others differs": lambda run: edit(run.run, _set("job", "id", to="local-other")),
+    "attempt of all others differs": lambda run: edit(run.run, _set("job", "attempt", to=2)),
+}
+
+
+def _without_samples(rows: list[list[str]], after: int) -> list[list[str]]:
+    return [row if int(row[0]) <= after else [row[0], "0", *row[2:]] for row in rows]
+
+
+def _respecified(**values: Any) -> Mutation:
+    """run.json with other values in its spec, and the spec_hash that fits."""
+
+    def change(data: dict[str, Any]) -> None:
+        data["spec"].update(values)
+        data["spec_hash"] = canonical_sha256(data["spec"])
+
+    return lambda run: edit(run.run, change)
+
+
+RUN_FILE_MUTATIONS: dict[str, Mutation] = {
+    "run.json removed": _remove("run.json"),
+    "run.json empty": _replace_text("run.json", ""),
+    "run.json truncated": _truncate("run.json"),
+    "run.json a list": _replace_text("run.json", "[]"),
+    "run.json a word": _replace_text("run.json", '"spec job args"'),
+    "run.json of another repeat": _copy_sibling("run.json"),
+    "spec edited": lambda run: edit(run.run, _set("spec", "min_steps", to=1)),
+    "spec without a key": lambda run: edit(run.run, _drop("spec", "seed")),
+    "spec null": lambda run: edit(run.run, _set("spec", to=None)),
+    "spec a word": lambda run: edit(run.run, _set("spec", to="args")),
+    "job null": lambda run: edit(run.run, _set("job", to=None)),
+    "job without an id": lambda run: edit(run.run, _drop("job", "id")),
+    "job id a list": lambda run: edit(run.run, _set("job", "id", to=[1])),
+    "spec_hash edited": lambda run: edit(run.run, _set("spec_hash", to="0" * 64)),
+    "spec_hash missing": lambda run: edit(run.run, _drop("spec_hash")),
+    "other min_steps, hash too": _respecified(min_steps=1),
+    "other batch, hash too": _respecified(batch_per_gpu=1),
+    "nodes a word, hash too": _respecified(nodes="many"),
+    "nodes true, hash too": _respecified(nodes=True),
+    "nodes nothing, hash too": _respecified(nodes=None),
+    "no nodes, hash too": _respecified(nodes=0),
+    "negative nodes, hash too": _respecified(nodes=-1),
+    "a million nodes, hash too": _respecified(nodes=1_000_000),
+    "args a number, hash too": _respecified(args=5),
+    "args numbers, hash too": _respecified(args=[1, 2]),
+    "warm-up a word, hash too": _respecified(warmup_steps="ten"),
+    "negative warm-up, hash too": _respecified(warmup_steps=-5),
+}
+
+MUTATIONS = {**RECORD_MUTATIONS, **CSV_MUTATIONS, **TRUE_MUTATIONS, **RUN_FILE_MUTATIONS}
+
+
+def test_there_are_at_least_fifty_mutations() -> None:
+    assert len(MUTATIONS) >= 50
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_spoilt_run_closes_the_gate(ladder: Ladder, name: str) -> None:
+    MUTATIONS[name](ladder.run())
+    assert_closed(ladder, RUN)
+
+
+@pytest.mark.parametrize("name", TRUE_MUTATIONS)
+def test_a_failed_run_closes_the_gate_though_its_record_fits_its_files(
+    ladder: Ladder, name: str
+) -> None:
+    TRUE_MUTATIONS[name](ladder.run())
+    assert reassemble(ladder.run()).status == "failed"
+    verdict = assert_closed(ladder, RUN)
+    assert verdict.reason
+    assert verdict.reason.check != "record"
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_spoilt_run_of_the_stage_before_closes_the_gate(ladder: Ladder, name: str) -> None:
+    MUTATIONS[name](ladder.run(RUN))
+    verdict = assert_closed(ladder, RUN, stage="stage3")
+    assert len([f for f in verdict.findings if f.scale == "1x2"]) == 1

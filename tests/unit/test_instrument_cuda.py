@@ -1,0 +1,141 @@
+"""The event timeline on a device of this test's own making (the real one: tests/gpu)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from ddp_ladder_instrument.cuda import CudaTimeline
+from ddp_ladder_instrument.steps import NEVER, Loop, Steps
+
+
+class Device:
+    """Executes what was recorded only when told to; each piece of work takes its seconds."""
+
+    def __init__(self) -> None:
+        self.queued_s = 0.0
+        self.done_s = 0.0
+        self.synchronised = 0
+        self.capturing = False
+        self.events = 0
+
+    def finish(self, *_: Any) -> None:
+        self.done_s = self.queued_s
+        self.synchronised += 1
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    fake = Device()
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+            fake.events += 1
+
+        def record(self, stream: object) -> None:
+            self.at_s = fake.queued_s
+
+        def query(self) -> bool:
+            return self.at_s <= fake.done_s
+
+        def elapsed_time(self, end: Event) -> float:
+            assert self.query()
+            assert end.query()
+            return (end.at_s - self.at_s) * 1e3
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", fake.finish)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: fake.capturing)
+    return fake
+
+
+@pytest.fixture
+def steps(device: Device) -> Steps:
+    """The script stepped once before: an optimizer's first step starts the timeline."""
+    steps = Steps()
+    steps.timeline = CudaTimeline(torch.device("cpu"))
+    return steps
+
+
+def step(steps: Steps, device: Device, loop: Loop, seconds: float) -> None:
+    if steps.loop is not loop:
+        steps.enter(loop, 0.0)
+    steps.yielded(loop, 0.0, 4)
+    device.queued_s += seconds
+    steps.after_step(steps, (), {})
+
+
+def new_loop(steps: Steps) -> Loop:
+    loop = Loop(lambda: None, NEVER)
+    steps.enter(loop, 0.0)
+    return loop
+
+
+def finish(steps: Steps, wait: bool = True) -> int:
+    assert steps.timeline is not None
+    return steps.timeline.finish(steps.step_time_s, wait)
+
+
+def test_times_are_those_of_the_device(steps: Steps, device: Device) -> None:
+    device.queued_s = 50.0
+    loop = new_loop(steps)
+    for seconds in (3.0, 4.0, 5.0):
+        step(steps, device, loop, seconds)
+    assert device.synchronised == 0
+    assert finish(steps) == 0
+    assert device.synchronised == 1
+    assert list(steps.step_time_s) == pytest.approx([3, 4, 5])
+
+
+def test_validation_between_steps_is_not_counted(steps: Steps, device: Device) -> None:
+    train = new_loop(steps)
+    step(steps, device, train, 3.0)
+    new_loop(steps)
+    device.queued_s += 100.0
+    step(steps, device, train, 3.0)
+    finish(steps)
+    assert list(steps.step_time_s) == pytest.approx([3, 3])
+
+
+def test_validation_within_an_accumulation_is_not_counted(steps: Steps, device: Device) -> None:
+    train = new_loop(steps)
+    steps.yielded(train, 0.0, 4)
+    device.queued_s += 2.0
+    new_loop(steps)
+    device.queued_s += 100.0
+    step(steps, device, train, 3.0)
+    finish(steps)
+    assert list(steps.step_time_s) == pytest.approx([5])
+    assert list(steps.samples) == [8]
+
+
+def test_events_are_used_again(steps: Steps, device: Device) -> None:
+    loop = new_loop(steps)
+    for _ in range(50):
+        step(steps, device, loop, 1.0)
+    while_the_host_ran_ahead = device.events
+    for _ in range(200):
+        device.done_s = device.queued_s
+        step(steps, device, loop, 1.0)
+    assert device.events <= while_the_host_ran_ahead + 1
+    finish(steps)
+    assert list(steps.step_time_s) == pytest.approx([1.0] * 250)
+
+
+def test_after_a_failure_nothing_is_waited_for(steps: Steps, device: Device) -> None:
+    loop = new_loop(steps)
+    for _ in range(5):
+        step(steps, device, loop, 1.0)
+    device.done_s = 2.0
+    assert finish(steps, wait=False) == 3
+    assert device.synchronised == 0
+
+
+def test_steps_captured_into_a_graph_are_not_steps(steps: Steps, device: Device) -> None:
+    loop = new_loop(steps)
+    device.capturing = True
+    step(steps, device, loop, 1.0)
+    assert steps.count == 0

@@ -1,0 +1,432 @@
+"""The report, on whatever a ladder has left."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import date
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+import report as report_command
+from ddp_ladder.files import write_json
+from ddp_ladder.headline import headline
+from ddp_ladder.ladder_results import LadderResults, gate_from_json, read_results
+from ddp_ladder.plan import RunSpec
+from ddp_ladder.plots import growth, looks, round_ticks
+from ddp_ladder.record import Record, write_record
+from ddp_ladder.report import write_report
+from ddp_ladder.report_columns import CSV_COLUMNS, CSV_FIRST, DEFINITIONS
+from ddp_ladder.report_view import gate_rows
+from ddp_ladder.scaling import scale_points
+from make_records import (
+    make_failed_record,
+    make_gate,
+    make_judged,
+    make_plan_of,
+    make_record,
+    make_spec,
+    make_specs,
+    records_by_name,
+)
+
+FILES = [
+    "index.html",
+    "scaling.md",
+    "scaling.csv",
+    "throughput.svg",
+    "throughput.png",
+    "efficiency.svg",
+    "efficiency.png",
+]
+TODAY = date(2026, 11, 20)
+EFFICIENCY = {"1x1": 1.0, "1x2": 0.91, "1x4": 0.85, "2x1": 0.86, "2x2": 0.8, "2x4": 0.75}
+HOSTILE = "<script>alert('x')</script>|`$\\"
+
+
+def rate(spec: RunSpec) -> float:
+    return 1000.0 * spec.world_size * EFFICIENCY[str(spec.scale)]
+
+
+def found(
+    specs: Sequence[RunSpec],
+    records: Sequence[Record] | None = None,
+    gates: Sequence[dict[str, Any]] = (),
+    warnings: tuple[str, ...] = (),
+) -> LadderResults:
+    """A ladder's results; by default every run of ``specs`` went well."""
+    if records is None:
+        records = [make_record(spec, rate(spec)) for spec in specs]
+    views = {gate["stage"]: gate_from_json(gate, gate["stage"]) for gate in gates}
+    return LadderResults(make_plan_of(specs), records_by_name(records), views, warnings)
+
+
+def open_gates(*stages: str) -> list[dict[str, Any]]:
+    return [make_gate(stage) for stage in stages]
+
+
+def words(results: LadderResults) -> str:
+    text = headline(results, scale_points(results.plan.runs, results.records)).text
+    return text.replace("\u00a0", " ").replace("\u2013", "-")
+
+
+def written(tmp_path: Path, results: LadderResults) -> dict[str, str]:
+    """The text files of the report."""
+    files = write_report(tmp_path, results, TODAY)
+    return {path.name: path.read_text() for path in files if path.suffix != ".png"}
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the text of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+SPECS = make_specs(["1x1", "1x2", "2x1"])
+CASES: dict[str, Callable[[], LadderResults]] = {
+    "full": lambda: found(SPECS, gates=open_gates("stage1", "stage2", "stage3")),
+    "no record": lambda: found(SPECS, []),
+    "no run planned": lambda: found([]),
+    "stage 1 only": lambda: found(SPECS, [make_record(s) for s in SPECS if s.world_size == 1]),
+    "all failed": lambda: found(SPECS, [make_failed_record(s) for s in SPECS]),
+    "no baseline": lambda: found(SPECS, [make_record(s) for s in SPECS if s.world_size == 2]),
+    "one repeat of one block": lambda: found(
+        SPECS, [make_record(s, blocks=1, spread=0.0) for s in SPECS if s.repeat == 1]
+    ),
+    "nothing known of the hardware": lambda: found(
+        SPECS, [replace(make_record(s), fingerprint={}) for s in SPECS]
+    ),
+    "weak and strong, two variants": lambda: found(
+        make_specs(["1x1", "1x2", "2x2"], variants=["default", "b"], modes=["weak", "strong"])
+    ),
+    "hostile names": lambda: found(
+        make_specs(["1x1", "1x2"], variants=[HOSTILE], script=HOSTILE, env={"A": HOSTILE}),
+        gates=[make_gate("stage1", "closed", why=HOSTILE, next_step=HOSTILE)],
+        warnings=(HOSTILE,),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_file_is_written_and_well_formed(tmp_path: Path, case: str) -> None:
+    results = CASES[case]()
+    files = write_report(tmp_path, results, TODAY)
+    assert [path.name for path in files] == FILES
+    for path in files:
+        assert path.parent == tmp_path / "report"
+        if path.suffix == ".svg":
+            ElementTree.fromstring(path.read_bytes())
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG")
+    frame = pd.read_csv(tmp_path / "report" / "scaling.csv")
+    assert list(frame.columns) == list(CSV_COLUMNS)
+    assert len(frame) == len(scale_points(results.plan.runs, results.records))
+
+
+def test_the_same_records_give_the_same_files(tmp_path: Path) -> None:
+    first = write_report(tmp_path / "a", CASES["full"](), TODAY)
+    second = write_report(tmp_path / "b", CASES["full"](), TODAY)
+    for a, b in zip(first, second, strict=True):
+        assert a.read_bytes() == b.read_bytes(), a.name
+
+
+def test_columns_of_the_design_come_first_and_all_are_defined() -> None:
+    assert CSV_COLUMNS[: len(CSV_FIRST)] == CSV_FIRST
+    defined = {column for item in DEFINITIONS for column in item.columns}
+    assert defined == set(CSV_COLUMNS)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_page_is_self_contained_and_accessible(tmp_path: Path, case: str) -> None:
+    html = written(tmp_path, CASES[case]())["index.html"]
+    page = Page(html)
+    names = [tag for tag, _ in page.tags]
+    assert not {"script", "img", "iframe", "object"} & set(names)
+    for tag, attributes in page.tags:
+        for name in ("src", "href"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("#", "data:,")), (tag, value)
+        if tag == "th":
+            assert attributes.get("scope") in ("col", "row")
+        if tag == "svg":
+            assert attributes.get("role") == "img"
+            assert attributes.get("aria-labelledby")
+    assert "url(http" not in html
+    assert "@import" not in html
+    ids = re.findall(r'\bid="([^"]+)"', html)
+    assert len(ids) == len(set(ids))
+
+
+def test_hostile_names_come_out_as_text(tmp_path: Path) -> None:
+    files = written(tmp_path, CASES["hostile names"]())
+    assert "<script" not in files["index.html"]
+    assert "<script" not in files["scaling.md"]
+    assert "<script>alert('x')</script>" in Page(files["index.html"]).text
+    rows = [line for line in files["scaling.md"].splitlines() if line.startswith("| 1x")]
+    assert rows
+    assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1
+    assert pd.read_csv(tmp_path / "report" / "scaling.csv")["variant"][0] == HOSTILE
+
+
+def test_headline_of_a_full_ladder() -> None:
+    assert words(CASES["full"]()) == (
+        "Stage 3 reached: 2x1 runs at 1,720 samples/s, 1.72x one process, "
+        "86 % efficiency [86-86 %]."
+    )
+
+
+def test_headline_of_stage_1() -> None:
+    text = words(found(SPECS, [make_record(s) for s in SPECS[:3]], open_gates("stage1")))
+    assert text == (
+        "Stage 1 reached: 1x1 runs at 1,000 samples/s [996-1,004]. Stage 2 has not been run."
+    )
+
+
+def test_headline_of_several_modes() -> None:
+    specs = make_specs(["1x1", "1x2"], modes=["weak", "strong"])
+    text = words(found(specs, gates=open_gates("stage1", "stage2")))
+    assert text.startswith("Stage 2 reached. Weak scaling: 1x2 runs at")
+    assert "Strong scaling: 1x2 runs at" in text
+
+
+def test_headline_of_a_closed_gate_says_measured_wanted_and_next() -> None:
+    failing = make_judged("1x2", ok=False, measured="efficiency 0.41", next_step="mend it")
+    gates = [make_gate("stage1"), make_gate("stage2", "closed", judged=[failing])]
+    results = found(SPECS, [make_record(s, 1000 * EFFICIENCY["1x1"]) for s in SPECS[:6]], gates)
+    assert words(results) == (
+        "Stopped at the gate of stage 2: 1x2 efficiency 0.41, wanted at least 0.80 "
+        "(stages.stage2.gate.min_efficiency)."
+    )
+    line = headline(results, scale_points(results.plan.runs, results.records))
+    assert (line.kind, line.next) == ("stopped", "mend it")
+
+
+def test_headline_takes_the_reference_variant_for_the_cause() -> None:
+    judged = [
+        make_judged("1x2", "b's own trouble", ok=False, variant="b"),
+        make_judged("1x2", "data wait", ok=False, measured="40 %", wanted="at most 10 %"),
+    ]
+    text = words(found(SPECS, [], [make_gate("stage2", "closed", judged=judged)]))
+    assert text == "Stopped at the gate of stage 2: 1x2 data wait: 40 %, wanted at most 10 %."
+
+
+def test_headline_when_nothing_worked() -> None:
+    results = CASES["all failed"]()
+    line = headline(results, scale_points(results.plan.runs, results.records))
+    assert line.kind == "failed"
+    assert line.text.startswith("Nothing could be measured: 9 runs failed. Rank 1: RuntimeError")
+    assert line.next == "read train.log, mend the cause, and start snakemake again"
+
+
+def test_headline_when_there_is_nothing() -> None:
+    results = CASES["no record"]()
+    line = headline(results, scale_points(results.plan.runs, results.records))
+    assert (line.kind, line.text) == ("empty", "Nothing has been measured yet.")
+    assert line.next is not None
+    assert "snakemake --cores all" in line.next
+
+
+def test_headline_does_not_celebrate_what_is_not_comparable() -> None:
+    records = [
+        make_record(s, rate(s), fingerprint={"num_workers": 8} if s.world_size > 1 else None)
+        for s in SPECS
+    ]
+    results = found(SPECS, records, open_gates("stage1", "stage2", "stage3"))
+    line = headline(results, scale_points(results.plan.runs, results.records))
+    assert line.kind == "doubtful"
+    assert "num_workers: 0 at 1x1, 8 at 2x1" in line.text
+    assert "efficiency [" not in line.text
+
+
+def test_failures_are_shown_once_with_verdict_why_and_next(tmp_path: Path) -> None:
+    records = [
+        make_record(s) if s.world_size == 1 else make_failed_record(s, "it died", "of cold", "heat")
+        for s in SPECS
+    ]
+    files = written(tmp_path, found(SPECS, records))
+    text = Page(files["index.html"]).text
+    assert text.count("of cold") == 1
+    assert "It died" in text
+    assert "default/weak/1x2/r1, default/weak/1x2/r2" in text
+    assert "Why: of cold Next: heat" in files["scaling.md"]
+
+
+def test_runs_left_out_on_purpose_are_not_shown_as_failures(tmp_path: Path) -> None:
+    records = [
+        make_record(s) if s.world_size == 1 else make_failed_record(s, "not run", started=False)
+        for s in SPECS
+    ]
+    files = written(tmp_path, found(SPECS, records))
+    assert "Failed runs" not in files["index.html"]
+    assert "Failed runs" not in files["scaling.md"]
+
+
+def test_markdown_has_units_gates_definitions_machine_and_versions(tmp_path: Path) -> None:
+    judged = [make_judged("1x2"), make_judged("1x2", "sanity", repeat=1)]
+    gates = [make_gate("stage1"), make_gate("stage2", judged=judged)]
+    text = written(tmp_path, found(SPECS, gates=gates))["scaling.md"]
+    for wanted in (
+        "step time (ms)",
+        "- stage 2: **open**",
+        "efficiency 0.91",
+        "- stage 3: not judged yet",
+        "AMD EPYC 7763",
+        "PyTorch 2.13.0",
+        "X(n) / (n X(1))",
+        "95 % intervals",
+        "2026-11-20",
+    ):
+        assert wanted in text, wanted
+
+
+def test_differing_fingerprints_are_listed_with_their_places(tmp_path: Path) -> None:
+    specs = make_specs(["1x1", "1x2"], variants=["default", "amp"])
+    records = [
+        make_record(s, fingerprint={"autocast_dtype": "bfloat16"} if s.variant == "amp" else None)
+        for s in specs
+    ]
+    text = written(tmp_path, found(specs, records))["scaling.md"]
+    assert "none (default); bfloat16 (amp)" in text
+
+
+def test_equal_findings_of_repeats_are_one_row() -> None:
+    judged = [
+        make_judged("1x2", "exit codes", ok=False, measured="rank 1: 1", repeat=k) for k in (1, 2)
+    ]
+    judged += [make_judged("1x2", "sanity", repeat=3), make_judged("1x2")]
+    gate = gate_from_json(make_gate("stage2", "closed", judged=judged), "stage2")
+    assert [row.place(several_series=False) for row in gate_rows(gate)] == ["1x2 r1 r2", "1x2"]
+    assert gate.sane_runs == 1
+
+
+# Reading results
+
+
+def lay_out(root: Path, records: Sequence[Record]) -> None:
+    write_json(root / "plan.json", make_plan_of(SPECS).to_json())
+    for record in records:
+        write_record(root / "runs" / record.spec.name / "record.json", record)
+
+
+def test_reading_what_was_written(tmp_path: Path) -> None:
+    records = [make_record(s, rate(s)) for s in SPECS]
+    lay_out(tmp_path, records)
+    write_json(tmp_path / "gates" / "stage1.json", make_gate("stage1"))
+    results = read_results(tmp_path, make_plan_of(SPECS))
+    assert results.records == records_by_name(records)
+    assert results.gates["stage1"].is_open
+    assert results.warnings == ()
+
+
+def test_unusable_records_are_warned_of_and_left_out(tmp_path: Path) -> None:
+    lay_out(tmp_path, [make_record(s, rate(s)) for s in SPECS[:3]])
+    (tmp_path / "runs" / SPECS[0].name / "record.json").write_text("{")
+    stale = make_record(replace(SPECS[1], seed=99))
+    write_record(tmp_path / "runs" / SPECS[1].name / "record.json", stale)
+    stranger = make_spec("1x1", variant="old")
+    write_record(tmp_path / "runs" / stranger.name / "record.json", make_record(stranger))
+    results = read_results(tmp_path, make_plan_of(SPECS))
+    assert list(results.records) == [SPECS[2].name]
+    damaged, other, unknown = results.warnings
+    assert "is not JSON" in damaged
+    assert "other settings" in other
+    assert "old/weak/1x1/r1" in unknown
+    text = Page(written(tmp_path, results)["index.html"]).text
+    assert all(warning in text for warning in results.warnings)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "null", '{"schema_version": 1}', '{"schema_version": 1, "stage": "stage2"}'],
+)
+def test_a_damaged_gate_is_a_warning(tmp_path: Path, content: str) -> None:
+    (tmp_path / "gates").mkdir()
+    (tmp_path / "gates" / "stage1.json").write_text(content)
+    results = read_results(tmp_path, make_plan_of(SPECS))
+    assert results.gates == {}
+    assert len(results.warnings) == 1
+    assert "stage1.json" in results.warnings[0]
+
+
+def test_a_gate_with_an_unknown_verdict_is_a_warning(tmp_path: Path) -> None:
+    write_json(tmp_path / "gates" / "stage1.json", make_gate("stage1", "ajar"))
+    assert "ajar" in read_results(tmp_path, make_plan_of(SPECS)).warnings[0]
+
+
+def test_of_an_open_and_a_closed_gate_the_closed_one_counts(tmp_path: Path) -> None:
+    write_json(tmp_path / "gates" / "stage1.json", make_gate("stage1"))
+    write_json(tmp_path / "gates" / "stage1.closed.json", make_gate("stage1", "closed"))
+    results = read_results(tmp_path, make_plan_of(SPECS))
+    assert not results.gates["stage1"].is_open
+    assert len(results.warnings) == 1
+
+
+# Pictures
+
+
+def test_variants_differ_in_colour_and_in_marker() -> None:
+    specs = make_specs(["1x1"], variants=[f"v{k}" for k in range(7)])
+    found_looks = looks(scale_points(specs, {})).values()
+    assert len({look.colour for look in found_looks}) == 7
+    assert len({look.marker for look in found_looks}) == 7
+
+
+def test_lines_follow_growth_of_one_kind_only() -> None:
+    specs = make_specs(["1x1", "1x2", "1x4", "2x1", "2x4"], repeats=1)
+    lines = [
+        ([str(point.scale) for point in line], style)
+        for line, style in growth(scale_points(specs, {}))
+    ]
+    assert lines == [
+        (["1x1", "1x2", "1x4"], "-"),
+        (["1x1", "2x1"], "--"),
+        (["1x4", "2x4"], "--"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(700, 1300), (480, 75_000), (0.2, 0.9), (1, 1e9), (5, 6)]
+)
+def test_ticks_are_round_and_few(low: float, high: float) -> None:
+    ticks = round_ticks(low, high)
+    assert 2 <= len(ticks) <= 7
+    assert all(low <= tick <= high for tick in ticks)
+
+
+# The command line
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lay_out(tmp_path, [make_record(s, rate(s)) for s in SPECS])
+    assert report_command.main(["--plan", str(tmp_path / "plan.json")]) == 0
+    out = capsys.readouterr().out
+    assert "samples/s" in out
+    assert str(tmp_path / "report" / "index.html") in out
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == sorted(FILES)
+
+
+def test_command_line_without_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_command.main(["--results", str(tmp_path)]) == 1
+    assert "there is no plan here" in capsys.readouterr().err
+
+
+def test_help_has_purpose_and_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        report_command.main(["--help"])
+    assert end.value.code == 0
+    out = capsys.readouterr().out
+    assert "Write the report" in out
+    assert "python workflow/scripts/report.py" in out

@@ -1,0 +1,275 @@
+"""From records to points: medians, intervals, ratios, and when there is none."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from ddp_ladder.plan import RunSpec
+from ddp_ladder.record import Record
+from ddp_ladder.scaling import ScalePoint, scale_points
+from make_records import (
+    make_failed_record,
+    make_record,
+    make_spec,
+    make_specs,
+    records_by_name,
+)
+
+RATES = {"1x1": 1000.0, "1x2": 1800.0, "2x1": 1600.0, "2x2": 3000.0}
+
+
+def by_scale(points: Sequence[ScalePoint]) -> dict[str, ScalePoint]:
+    return {str(point.scale): point for point in points}
+
+
+def ladder(specs: Sequence[RunSpec], **kwargs: Any) -> dict[str, Record]:
+    return records_by_name([make_record(s, RATES[str(s.scale)], **kwargs) for s in specs])
+
+
+def test_figures_of_a_full_ladder() -> None:
+    specs = make_specs(["1x1", "1x2", "2x1"])
+    points = by_scale(scale_points(specs, ladder(specs, exposed_comm_fraction=0.1)))
+    point = points["1x2"]
+    assert point.status == "ok"
+    assert point.samples_per_s == 1800
+    assert point.speedup == pytest.approx(1.8)
+    assert point.efficiency == pytest.approx(0.9)
+    assert point.step_time_s == pytest.approx(128 / 1800)
+    assert point.gpu_hours_per_million_samples == pytest.approx(2e6 / 1800 / 3600)
+    assert (point.data_wait_fraction, point.exposed_comm_fraction) == (0.02, 0.1)
+    assert (point.repeats, point.batch_per_gpu, point.global_batch) == (3, 64, 128)
+    assert points["2x1"].efficiency == pytest.approx(0.8)
+    assert (points["1x1"].efficiency, points["1x1"].speedup) == (1.0, 1.0)
+
+
+def test_strong_scaling_uses_the_same_ratio() -> None:
+    specs = make_specs(["1x1", "1x2"], modes=["strong"])
+    point = by_scale(scale_points(specs, ladder(specs)))["1x2"]
+    assert point.efficiency == pytest.approx(0.9)
+    assert (point.batch_per_gpu, point.global_batch) == (32, 64)
+
+
+def test_median_over_repeats_not_the_best() -> None:
+    specs = make_specs(["1x1"])
+    rates = (900.0, 1000.0, 1500.0)
+    records = [make_record(spec, rate) for spec, rate in zip(specs, rates, strict=True)]
+    assert scale_points(specs, records_by_name(records))[0].samples_per_s == 1000
+
+
+def test_order_is_mode_variant_scale_as_in_the_plan() -> None:
+    specs = make_specs(["1x1", "1x2"], variants=["default", "b"], modes=["weak", "strong"])
+    found = [(p.mode, p.variant, str(p.scale)) for p in scale_points(specs, {})]
+    assert found == [
+        (mode, variant, scale)
+        for mode in ("weak", "strong")
+        for variant in ("default", "b")
+        for scale in ("1x1", "1x2")
+    ]
+
+
+def test_intervals_hold_the_estimate_and_grow_with_the_spread() -> None:
+    specs = make_specs(["1x1", "1x2"])
+    narrow = by_scale(scale_points(specs, ladder(specs, spread=0.01)))["1x2"]
+    wide = by_scale(scale_points(specs, ladder(specs, spread=0.1)))["1x2"]
+
+    def width(point: ScalePoint) -> float:
+        assert point.efficiency_low is not None
+        assert point.efficiency_high is not None
+        assert point.efficiency is not None
+        assert point.efficiency_low < point.efficiency < point.efficiency_high
+        return point.efficiency_high - point.efficiency_low
+
+    assert width(wide) > 3 * width(narrow)
+
+
+def test_ratio_intervals_resample_both_sides() -> None:
+    """An exact numerator must still inherit the baseline's uncertainty."""
+    specs = make_specs(["1x1", "1x2"])
+    records = [
+        make_record(s, RATES[str(s.scale)], spread=0.1 if s.world_size == 1 else 0.0) for s in specs
+    ]
+    point = by_scale(scale_points(specs, records_by_name(records)))["1x2"]
+    assert point.samples_per_s_low == pytest.approx(1800)
+    assert point.samples_per_s_high == pytest.approx(1800)
+    assert point.efficiency_low is not None
+    assert point.efficiency_low < 0.89
+
+
+def test_sides_of_a_ratio_are_drawn_independently() -> None:
+    """Two equal samples drawn with the same picks would give a ratio of exactly 2 every time."""
+    specs = make_specs(["1x1", "1x2"])
+    records = [make_record(s, 1000.0 * s.world_size, spread=0.1) for s in specs]
+    point = by_scale(scale_points(specs, records_by_name(records)))["1x2"]
+    assert point.speedup_high is not None
+    assert point.speedup_high > 2.02
+
+
+def test_spread_between_repeats_counts() -> None:
+    specs = make_specs(["1x1"])
+    rates = (900.0, 1000.0, 1100.0)
+    records = [make_record(s, r, spread=0.0) for s, r in zip(specs, rates, strict=True)]
+    (point,) = scale_points(specs, records_by_name(records))
+    assert (point.samples_per_s_low, point.samples_per_s_high) == (900, 1100)
+
+
+def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    """Runs and blocks drawn around 1000: intervals of eight repeats must not be far too narrow."""
+    generator = np.random.default_rng(7)
+    specs = make_specs(["1x1"], repeats=8)
+    covered = 0
+    for _ in range(60):
+        records = []
+        for spec in specs:
+            blocks = generator.normal(generator.normal(1000, 20), 30, 15)
+            record = make_record(spec, float(np.median(blocks)))
+            assert record.throughput is not None
+            throughput = replace(record.throughput, blocks_samples_per_s=tuple(blocks.tolist()))
+            records.append(replace(record, throughput=throughput))
+        (point,) = scale_points(specs, records_by_name(records))
+        assert point.samples_per_s_low is not None
+        assert point.samples_per_s_high is not None
+        covered += point.samples_per_s_low <= 1000 <= point.samples_per_s_high
+    assert covered >= 0.88 * 60
+
+
+def test_deterministic() -> None:
+    specs = make_specs(["1x1", "1x2"])
+    assert scale_points(specs, ladder(specs)) == scale_points(specs, ladder(specs))
+
+
+def test_not_run() -> None:
+    specs = make_specs(["1x1", "1x2"])
+    done = ladder([spec for spec in specs if spec.world_size == 1])
+    point = by_scale(scale_points(specs, done))["1x2"]
+    assert (point.status, point.repeats, point.samples_per_s) == ("not run", 0, None)
+    assert scale_points([], {}) == ()
+
+
+def test_left_out_on_purpose_is_not_run_and_says_why() -> None:
+    specs = make_specs(["1x1"], repeats=2)
+    why = "variant b did not pass"
+    records = [make_failed_record(s, "not run", why, "-", started=False) for s in specs]
+    (point,) = scale_points(specs, records_by_name(records))
+    assert (point.status, point.note) == ("not run", why)
+
+
+def test_a_failed_repeat_keeps_the_figures_of_the_good_ones_but_no_efficiency() -> None:
+    specs = make_specs(["1x1", "1x2"])
+    records = ladder(specs)
+    records["default/weak/1x2/r2"] = make_failed_record(make_spec("1x2", repeat=2))
+    point = by_scale(scale_points(specs, records))["1x2"]
+    assert (point.status, point.repeats, point.samples_per_s) == ("failed", 2, 1800)
+    assert (point.efficiency, point.speedup) == (None, None)
+    assert "1 of 3 repeats failed" in point.note
+
+
+def test_a_failed_baseline_gives_no_efficiency() -> None:
+    specs = make_specs(["1x1", "1x2"])
+    records = ladder(specs)
+    records["default/weak/1x1/r1"] = make_failed_record(make_spec("1x1"))
+    point = by_scale(scale_points(specs, records))["1x2"]
+    assert (point.status, point.efficiency) == ("not comparable", None)
+    assert "the 1x1 baseline of default, weak, failed" in point.note
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_no_baseline(planned: bool) -> None:
+    specs = make_specs(["1x1", "1x2"]) if planned else make_specs(["1x2"])
+    done = ladder([spec for spec in specs if spec.world_size == 2])
+    point = by_scale(scale_points(specs, done))["1x2"]
+    assert (point.status, point.efficiency, point.samples_per_s) == ("not comparable", None, 1800)
+    assert ("has not been run" if planned else "not in the plan") in point.note
+
+
+def test_other_fingerprint_than_the_baseline() -> None:
+    specs = make_specs(["1x1", "1x2"])
+    records = [
+        make_record(s, fingerprint={"num_workers": 8} if s.world_size == 2 else None) for s in specs
+    ]
+    point = by_scale(scale_points(specs, records_by_name(records)))["1x2"]
+    assert (point.status, point.efficiency, point.speedup) == ("not comparable", None, None)
+    assert point.note == "not like for like: num_workers: 0 at 1x1, 8 at 1x2"
+
+
+@pytest.mark.parametrize("scale", ["1x1", "1x2"])
+def test_repeats_that_differ_among_themselves(scale: str) -> None:
+    specs = make_specs(["1x1", "1x2"])
+    records = ladder(specs)
+    odd = make_spec(scale, repeat=3)
+    records[odd.name] = make_record(odd, RATES[scale], fingerprint={"torch": "2.14.0"})
+    points = by_scale(scale_points(specs, records))
+    assert points["1x2"].status == "not comparable"
+    assert "torch: 2.13.0 in r1, 2.14.0 in r3" in points["1x2"].note
+    assert points["1x1"].status == ("not comparable" if scale == "1x1" else "ok")
+
+
+def superlinear(mode: str, rate: float, waits: tuple[float, float]) -> ScalePoint:
+    """1x2 of a ladder whose baseline runs at 1000 samples/s; waits: data wait of 1x1 and 1x2."""
+    specs = make_specs(["1x1", "1x2"], modes=[mode])
+    records = [
+        make_record(s, 1000.0, data_wait_fraction=waits[0])
+        if s.world_size == 1
+        else make_record(s, rate, data_wait_fraction=waits[1])
+        for s in specs
+    ]
+    return by_scale(scale_points(specs, records_by_name(records)))["1x2"]
+
+
+def test_more_than_ideal_is_flagged_and_the_data_wait_named() -> None:
+    point = superlinear("weak", 2140.0, (0.38, 0.04))
+    assert point.status == "check"
+    assert point.efficiency == pytest.approx(1.07)
+    assert point.note.startswith(
+        "107 %: more than the ideal; the baseline is slower than it should"
+    )
+    assert "it waits for data 38 % of the time, here 4 %" in point.note
+
+
+@pytest.mark.parametrize(("mode", "word"), [("weak", "repeat 1x1"), ("strong", "cache")])
+def test_more_than_ideal_without_a_recorded_cause(mode: str, word: str) -> None:
+    point = superlinear(mode, 2140.0, (0.02, 0.02))
+    assert point.status == "check"
+    assert word in point.note
+
+
+def test_exactly_five_percent_above_is_not_flagged() -> None:
+    assert superlinear("weak", 2100.0, (0.02, 0.02)).status == "ok"
+
+
+def test_missing_repeats_are_said() -> None:
+    specs = make_specs(["1x1"])
+    (point,) = scale_points(specs, ladder(specs[:2]))
+    assert (point.status, point.repeats) == ("incomplete", 2)
+    assert "2 of 3 repeats have been run" in point.note
+
+
+def test_one_repeat_has_the_interval_of_its_blocks() -> None:
+    specs = make_specs(["1x1"], repeats=1)
+    (point,) = scale_points(specs, ladder(specs, spread=0.1))
+    assert point.status == "ok"
+    assert "one repeat" in point.note
+    assert point.samples_per_s_low is not None
+    assert point.samples_per_s_low < 1000
+
+
+def test_one_repeat_of_one_block_has_no_interval() -> None:
+    specs = make_specs(["1x1"], repeats=1)
+    (point,) = scale_points(specs, ladder(specs, spread=0.0, blocks=1))
+    assert (point.samples_per_s_low, point.samples_per_s_high) == (1000, 1000)
+    assert "there is no interval" in point.note
+
+
+def test_the_batch_that_was_used_is_shown_when_it_is_not_the_planned_one() -> None:
+    specs = make_specs(["1x1", "1x2"])
+    points = by_scale(scale_points(specs, ladder(specs, fingerprint={"batch_per_gpu": 32})))
+    assert (points["1x2"].batch_per_gpu, points["1x2"].global_batch) == (32, 64)
+    assert points["1x2"].efficiency == pytest.approx(0.9)
+    assert "is {batch_per_gpu} in workload.args?" in points["1x2"].note
+
+
+def test_unknown_exposed_communication_and_start_up_stay_unknown() -> None:
+    specs = make_specs(["1x1"])
+    (point,) = scale_points(specs, ladder(specs, startup_s=None))
+    assert (point.exposed_comm_fraction, point.startup_s) == (None, None)

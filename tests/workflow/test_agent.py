@@ -1,0 +1,180 @@
+"""The agent: however it ends, it forwards what it should and leaves nothing behind. Real processes, real torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conftest import ROOT, environment
+from ddp_ladder.files import RunDirectory, write_json
+from ddp_ladder.network import free_port, loopback_interface
+from ddp_ladder.plan import RunSpec, make_plan
+from ddp_ladder.settings_loader import load_settings
+
+AGENT = ROOT / "workflow/scripts/agent.py"
+TIMEOUT_S = 90
+
+SAY_READY = """
+import os, signal, sys, threading
+from pathlib import Path
+here = Path(sys.argv[1])
+rank = os.environ["RANK"]
+def ready(): (here / f"ready{rank}").write_text(str(os.getpid()))
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSpec:
+    """Two ranks on one node, running tmp_path/script.py."""
+    monkeypatch.chdir(ROOT)
+    shipped = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
+    run = next(run for run in shipped.runs if run.world_size == 2 and run.nodes == 1)
+    return replace(run, script=str(tmp_path / "script.py"), args=(str(tmp_path),))
+
+
+def start(spec: RunSpec, tmp_path: Path, body: str, grace_s: float | None = None) -> subprocess.Popen[bytes]:
+    """Write the script and run.json, start the agent, and wait until every rank says that it is ready."""
+    Path(spec.script).write_text(SAY_READY + body)
+    port = free_port(str(tmp_path))
+    run = {
+        "schema_version": 1,
+        "spec": asdict(spec),
+        "spec_hash": spec.hash,
+        "job": {"id": "test", "attempt": 1},
+        "measure": {"warmup_steps": 1, "min_steps": 1, "max_steps": None, "max_seconds": None},
+        "rendezvous": {"id": tmp_path.name, "host": "127.0.0.1", "port": port},
+        "interface": loopback_interface(),
+    }
+    write_json(RunDirectory(tmp_path).run, run)
+    arguments = ["--run", str(tmp_path), "--node-rank", "0"]
+    command = [sys.executable, str(AGENT), *arguments]
+    if grace_s is not None:
+        patched = (
+            f"import sys; sys.path.insert(0, {str(AGENT.parent)!r})\n"
+            f"from ddp_ladder import agent; agent.GRACE_S = {grace_s}\n"
+            f"import runpy; sys.argv = {['agent.py', *arguments]!r}\n"
+            f"runpy.run_path({str(AGENT)!r}, run_name='__main__')"
+        )
+        command = [sys.executable, "-c", patched]
+    agent = subprocess.Popen(command, env=environment(), start_new_session=True)
+    ranks = [tmp_path / f"ready{k}" for k in range(spec.world_size)]
+    wait_for(lambda: all(file.exists() and file.read_text() for file in ranks), agent)
+    return agent
+
+
+def wait_for(condition, agent: subprocess.Popen[bytes]) -> None:  # type: ignore[no-untyped-def]
+    """Poll until the condition holds; fails when the agent ends or the time is up first."""
+    for _ in range(TIMEOUT_S * 20):
+        if condition():
+            return
+        try:
+            agent.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+        assert condition(), f"the agent ended with {agent.returncode}"
+        return
+    pytest.fail(f"not within {TIMEOUT_S} s")
+
+
+def family(agent: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return psutil.Process(agent.pid).children(recursive=True)
+
+
+def assert_gone(processes: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    assert alive == []
+
+
+WAIT = "ready(); threading.Event().wait()\n"
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+def test_killed_agent_leaves_no_process(spec: RunSpec, tmp_path: Path, launcher: str) -> None:
+    agent = start(replace(spec, launcher=launcher), tmp_path, WAIT)
+    below = family(agent)
+    assert len(below) >= 2
+    agent.kill()
+    agent.wait()
+    assert_gone(below)
+
+
+def test_sigterm_reaches_the_script_which_may_save_its_state(spec: RunSpec, tmp_path: Path) -> None:
+    body = (
+        "def save(*_): (here / f'saved{rank}').write_text('x'); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\n" + WAIT
+    )
+    agent = start(spec, tmp_path, body)
+    below = family(agent)
+    agent.terminate()
+    assert agent.wait(TIMEOUT_S) == 128 + signal.SIGTERM
+    assert_gone(below)
+    assert sorted(path.name for path in tmp_path.glob("saved*")) == ["saved0", "saved1"]
+    end = json.loads(RunDirectory(tmp_path).node_end(0).read_text())
+    assert (end["exit_code"], end["signal"]) == (-signal.SIGTERM, "SIGTERM")
+
+
+def test_sigusr1_reaches_the_script(spec: RunSpec, tmp_path: Path) -> None:
+    body = (
+        "def save(*_): (here / f'saved{rank}').write_text('x'); os._exit(0)\n"
+        "signal.signal(signal.SIGUSR1, save)\n" + WAIT
+    )
+    agent = start(spec, tmp_path, body)
+    below = family(agent)
+    agent.send_signal(signal.SIGUSR1)
+    agent.wait(TIMEOUT_S)
+    assert_gone(below)
+    assert sorted(path.name for path in tmp_path.glob("saved*")) == ["saved0", "saved1"]
+
+
+def test_script_that_ignores_sigterm_is_killed_after_the_grace_period(
+    spec: RunSpec, tmp_path: Path
+) -> None:
+    body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAIT
+    agent = start(replace(spec, launcher="srun"), tmp_path, body, grace_s=1)
+    below = family(agent)
+    agent.terminate()
+    assert agent.wait(TIMEOUT_S) == 128 + signal.SIGTERM
+    assert_gone(below)
+
+
+def test_one_failing_process_ends_the_others(spec: RunSpec, tmp_path: Path) -> None:
+    body = "if rank == '1': ready(); sys.exit(3)\n" + WAIT
+    agent = start(replace(spec, launcher="srun"), tmp_path, body)
+    assert agent.wait(TIMEOUT_S) == 3
+    assert not [p for p in psutil.process_iter(["cmdline"]) if spec.script in (p.info["cmdline"] or [])]
+
+
+def test_what_the_script_left_running_is_ended(spec: RunSpec, tmp_path: Path) -> None:
+    """A daemon in a session of its own, as a tensorboard or a data server would be."""
+    body = (
+        "import subprocess\n"
+        "if rank == '0':\n"
+        "    daemon = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "    (here / 'daemon').write_text(str(daemon.pid))\n"
+        "ready()\n"
+    )
+    agent = start(spec, tmp_path, body)
+    agent.wait(TIMEOUT_S)
+    assert not psutil.pid_exists(int((tmp_path / "daemon").read_text()))
+
+
+def test_output_goes_to_the_log_and_threads_come_from_the_plan(spec: RunSpec, tmp_path: Path) -> None:
+    os.environ["MKL_NUM_THREADS"] = "7"  # as Snakemake sets it for its jobs
+    try:
+        body = (
+            "print('threads', os.environ['OMP_NUM_THREADS'], os.environ.get('MKL_NUM_THREADS'))\n"
+            "ready()\n"
+        )
+        agent = start(spec, tmp_path, body)
+        agent.wait(TIMEOUT_S)
+    finally:
+        del os.environ["MKL_NUM_THREADS"]
+    assert RunDirectory(tmp_path).log.read_text().count(f"threads {spec.threads_per_rank} None") == 2

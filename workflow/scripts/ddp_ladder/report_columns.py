@@ -1,0 +1,137 @@
+"""The columns of scaling.csv, and what each figure of the report means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CSV_FIRST = (  # the columns that readers of scaling.csv may rely on, in this order
+    "variant",
+    "mode",
+    "stage",
+    "nodes",
+    "gpus_per_node",
+    "world_size",
+    "batch_per_gpu",
+    "global_batch",
+    "repeats",
+    "samples_per_s",
+    "samples_per_s_low",
+    "samples_per_s_high",
+    "speedup",
+    "efficiency",
+    "efficiency_low",
+    "efficiency_high",
+    "step_time_s",
+    "data_wait_fraction",
+    "exposed_comm_fraction",
+    "gpu_hours_per_million_samples",
+    "status",
+)
+CSV_MORE = (
+    "speedup_low",
+    "speedup_high",
+    "step_time_s_low",
+    "step_time_s_high",
+    "straggler_fraction",
+    "startup_s",
+    "note",
+)
+CSV_COLUMNS = CSV_FIRST + CSV_MORE
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What a figure means. columns: those of scaling.csv."""
+
+    name: str
+    columns: tuple[str, ...]
+    unit: str
+    text: str
+
+
+DEFINITIONS = (
+    Definition(
+        "scale",
+        ("stage", "nodes", "gpus_per_node", "world_size"),
+        "1",
+        "nodes x GPUs per node; n is their product, the number of ranks. "
+        "Stage 1 is one GPU, stage 2 one node, stage 3 several nodes.",
+    ),
+    Definition(
+        "mode",
+        ("mode", "batch_per_gpu", "global_batch"),
+        "samples",
+        "weak: the batch per GPU is constant and the global batch grows with n; "
+        "strong: the global batch is constant.",
+    ),
+    Definition(
+        "variant",
+        ("variant", "repeats"),
+        "1",
+        "a named set of overrides of workload, network or launcher; "
+        "repeats counts the good runs that the figures are made of.",
+    ),
+    Definition(
+        "samples/s",
+        ("samples_per_s", "samples_per_s_low", "samples_per_s_high"),
+        "1/s",
+        "X(n): training samples that all ranks really drew per second, without the sampler's "
+        "padding. Median over repeats of the median over blocks.",
+    ),
+    Definition(
+        "speed-up",
+        ("speedup", "speedup_low", "speedup_high"),
+        "1",
+        "X(n) / X(1), with X(1) of the same variant and mode at 1x1.",
+    ),
+    Definition(
+        "efficiency",
+        ("efficiency", "efficiency_low", "efficiency_high"),
+        "1 (shown in %)",
+        "X(n) / (n X(1)). Given only where every field marked = below is equal at both scales.",
+    ),
+    Definition(
+        "step time",
+        ("step_time_s", "step_time_s_low", "step_time_s_high"),
+        "s (shown in ms)",
+        "median over blocks of (the slowest rank's block time / steps in the block).",
+    ),
+    Definition(
+        "data wait",
+        ("data_wait_fraction",),
+        "1 (shown in %)",
+        "time spent waiting for the data loader / step time, over all ranks.",
+    ),
+    Definition(
+        "exposed comm.",
+        ("exposed_comm_fraction",),
+        "1 (shown in %)",
+        "gradient communication that the backward pass did not hide / step time, "
+        "as DDP measures it.",
+    ),
+    Definition(
+        "straggler",
+        ("straggler_fraction",),
+        "1 (shown in %)",
+        "(slowest rank's median step - median rank's) / slowest rank's.",
+    ),
+    Definition(
+        "start-up",
+        ("startup_s",),
+        "s",
+        "from the launcher's start to the end of the first step; never part of the throughput.",
+    ),
+    Definition(
+        "GPU h per million samples",
+        ("gpu_hours_per_million_samples",),
+        "h",
+        "n x 1,000,000 / X(n) / 3600.",
+    ),
+    Definition(
+        "status",
+        ("status", "note"),
+        "",
+        "ok; check: efficiency over 105 %; incomplete: repeats are missing; not comparable: a "
+        "field differs from the baseline; failed: a repeat failed; not run.",
+    ),
+)

@@ -1,0 +1,271 @@
+"""What the report shows, worked out once for the page and the Markdown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any
+
+from ddp_ladder import formats
+from ddp_ladder.fingerprint import (
+    BATCH,
+    DIGEST_LENGTH,
+    MUST_MATCH,
+    batch_per_gpu_seen,
+    global_batch_seen,
+    in_full,
+)
+from ddp_ladder.headline import PLURALS, Headline, device_word, headline
+from ddp_ladder.ladder_results import GateView, Judged, LadderResults
+from ddp_ladder.record import Failure, Record
+from ddp_ladder.scaling import ScalePoint, scale_points
+
+SAID_WHEN_ABSENT = ("autocast_dtype", "optimizer")  # "none" is news here, elsewhere it is noise
+
+
+@dataclass(frozen=True)
+class GateRow:
+    """One judgement, with the repeats that it is true of."""
+
+    item: Judged
+    repeats: tuple[int, ...]
+
+    def place(self, several_series: bool) -> str:
+        """``1x4 weak gloo r1 r2``; mode and variant only where there are several."""
+        series = (self.item.mode, self.item.variant) if several_series else ()
+        return " ".join((self.item.scale, *series, *(f"r{repeat}" for repeat in self.repeats)))
+
+
+@dataclass(frozen=True)
+class Series:
+    """One table: the points of one mode and variant."""
+
+    title: str
+    points: tuple[ScalePoint, ...]
+
+
+@dataclass(frozen=True)
+class FailureGroup:
+    """One cause, with all the runs that it ended."""
+
+    failure: Failure
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row of "what was measured on": each value, with its places when there are several."""
+
+    name: str
+    must_match: bool
+    values: tuple[tuple[str, str], ...]  # (value, places)
+
+
+@dataclass(frozen=True)
+class ReportView:
+    """Everything that the page and the Markdown show."""
+
+    title: str
+    written_on: date
+    unit: str
+    results: LadderResults
+    points: tuple[ScalePoint, ...]
+    headline: Headline
+    series: tuple[Series, ...]
+    failures: tuple[FailureGroup, ...]
+    measured: tuple[Measured, ...]
+    runs: tuple[Record, ...]
+    machine: str
+
+    # Shorter names for the template.
+
+    @property
+    def gates(self) -> Mapping[str, GateView]:
+        """By stage."""
+        return self.results.gates
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """In climbing order."""
+        return self.results.plan.stages
+
+    @property
+    def units(self) -> str:
+        """``GPUs`` or ``processes``."""
+        return PLURALS[self.unit]
+
+    @property
+    def thresholds(self) -> dict[str, float | None]:
+        """Efficiency that each stage's gate asks for, a fraction."""
+        return {stage: gate.min_efficiency for stage, gate in self.results.plan.gates.items()}
+
+    @property
+    def notes(self) -> tuple[ScalePoint, ...]:
+        """Points that have something to say beside their figures."""
+        return tuple(point for point in self.points if point.note)
+
+    @property
+    def several_series(self) -> bool:
+        """Whether a scale alone does not name a point."""
+        return len(self.series) > 1
+
+    @property
+    def anything_measured(self) -> bool:
+        """Whether there is something to plot."""
+        return any(point.samples_per_s is not None for point in self.points)
+
+
+def make_view(found: LadderResults, written_on: date) -> ReportView:
+    """Work out everything that is shown. Pure."""
+    points = scale_points(found.plan.runs, found.records)
+    runs = _ordered_runs(found, points)
+    return ReportView(
+        title=f"Scaling of {_workload(found)} on {found.plan.site}",
+        written_on=written_on,
+        unit=device_word(found),
+        results=found,
+        points=points,
+        headline=headline(found, points),
+        series=_series(points),
+        failures=_failures(runs),
+        measured=_measured(runs),
+        runs=tuple(runs),
+        machine=_machine(runs),
+    )
+
+
+def _ordered_runs(found: LadderResults, points: Sequence[ScalePoint]) -> list[Record]:
+    """Records in the order of the tables: mode, variant, scale, repeat."""
+    order = {(point.mode, point.variant, point.scale): index for index, point in enumerate(points)}
+
+    def place(run: Record) -> tuple[int, int]:
+        spec = run.spec
+        return order[spec.mode, spec.variant, spec.scale], spec.repeat
+
+    return sorted(found.records.values(), key=place)
+
+
+def _workload(found: LadderResults) -> str:
+    scripts = dict.fromkeys(run.script for run in found.plan.runs)
+    return " and ".join(script.rsplit("/", 1)[-1] for script in scripts) or "nothing"
+
+
+def _series(points: Sequence[ScalePoint]) -> tuple[Series, ...]:
+    keys = dict.fromkeys((point.mode, point.variant) for point in points)
+    variants = {variant for _, variant in keys}
+    return tuple(
+        Series(
+            formats.capitalised(f"{mode} scaling")
+            + (f", variant {variant}" if len(variants) > 1 else ""),
+            tuple(point for point in points if (point.mode, point.variant) == (mode, variant)),
+        )
+        for mode, variant in keys
+    )
+
+
+def _failures(runs: Sequence[Record]) -> tuple[FailureGroup, ...]:
+    """Causes of failure; a run that was left out on purpose is none (its scale's note says why)."""
+    groups: dict[Failure, list[str]] = {}
+    for run in runs:
+        if run.failure and run.job:
+            groups.setdefault(run.failure, []).append(run.spec.name)
+    return tuple(FailureGroup(failure, tuple(names)) for failure, names in groups.items())
+
+
+# What was measured on
+
+
+def _measured(runs: Sequence[Record]) -> tuple[Measured, ...]:
+    """Fingerprint fields, those that must match first, without what nobody has."""
+    seen = [run for run in runs if run.fingerprint]
+    rows = [(item.name, True, item.value) for item in MUST_MATCH]
+    rows += [
+        ("batch", True, _batch),
+        ("backend", False, lambda run: run.world.backend),
+        ("launcher", False, lambda run: run.spec.launcher),
+        ("cpus", False, lambda run: run.fingerprint.get("cpus")),
+        ("env", False, lambda run: [f"{key}={value}" for key, value in run.spec.env.items()]),
+    ]
+    table = [
+        Measured(name, must, _values(name, [(run, value(run)) for run in seen]))
+        for name, must, value in rows
+        if seen
+    ]
+    hosts = sorted({host for run in seen for host in run.world.hosts})
+    if hosts:
+        table.append(Measured("hosts", False, ((", ".join(hosts), ""),)))
+    absent = ((in_full(None), ""),)
+    return tuple(row for row in table if row.values != absent or row.name in SAID_WHEN_ABSENT)
+
+
+def _batch(run: Record) -> str:
+    """The batch that must be equal in the run's mode."""
+    if BATCH[run.spec.mode].name == "batch_per_gpu":
+        return f"{batch_per_gpu_seen(run)} per GPU"
+    return f"{global_batch_seen(run)} global"
+
+
+def _values(name: str, seen: Sequence[tuple[Record, Any]]) -> tuple[tuple[str, str], ...]:
+    places: dict[str, list[Record]] = {}
+    for run, value in seen:
+        text = in_full(value)[: DIGEST_LENGTH if name.endswith("sha256") else None]
+        places.setdefault(text, []).append(run)
+    if len(places) == 1:
+        return tuple((value, "") for value in places)
+    everyone = [run for run, _ in seen]
+    return tuple((value, _places(runs, everyone)) for value, runs in places.items())
+
+
+def _places(runs: Sequence[Record], everyone: Sequence[Record]) -> str:
+    """Name runs by what tells them apart: ``1x1, 1x2`` or ``gloo`` or ``strong 1x2``."""
+    modes = {run.spec.mode for run in everyone}
+    variants = {run.spec.variant for run in everyone}
+    for parts in (("variant",), ("scale",), ("mode",), ("mode", "scale"), ("variant", "scale")):
+        mine = {_label(run, parts) for run in runs}
+        others = {_label(run, parts) for run in everyone if run not in runs}
+        if not mine & others:
+            return ", ".join(dict.fromkeys(_label(run, parts) for run in runs))
+    parts = (*(("mode",) if len(modes) > 1 else ()), *(("variant",) if len(variants) > 1 else ()))
+    names = dict.fromkeys(_label(run, (*parts, "scale", "repeat")) for run in runs)
+    return ", ".join(names)
+
+
+def _label(run: Record, parts: Sequence[str]) -> str:
+    words = {
+        "variant": run.spec.variant,
+        "mode": run.spec.mode,
+        "scale": str(run.spec.scale),
+        "repeat": f"r{run.spec.repeat}",
+    }
+    return " ".join(words[part] for part in parts)
+
+
+def _machine(runs: Sequence[Record]) -> str:
+    """One sentence for a proposal: hardware and versions. Empty while nothing has been measured."""
+    seen = [run for run in runs if run.fingerprint]
+    if not seen:
+        return ""
+    hosts = {host for run in seen for host in run.world.hosts}
+
+    def of(key: str) -> str:
+        values = dict.fromkeys(
+            str(run.fingerprint[key]) for run in seen if run.fingerprint.get(key)
+        )
+        return " / ".join(values)
+
+    hardware = of("gpu") or of("cpu_model") or "an unnamed processor"
+    versions = [("PyTorch", "torch"), ("CUDA", "cuda"), ("NCCL", "nccl"), ("Python", "python")]
+    software = ", ".join(f"{label} {of(key)}" for label, key in versions if of(key))
+    precision = of("autocast_dtype") or of("parameter_dtype")
+    text = f"Measured on {formats.count(len(hosts), 'host')} with {hardware}, {software}"
+    return f"{text}; precision {precision}." if precision else f"{text}."
+
+
+def gate_rows(gate: GateView) -> tuple[GateRow, ...]:
+    """What is worth showing; what befell several repeats alike is one row."""
+    repeats: dict[Judged, list[int]] = {}
+    for item in gate.worth_showing:
+        known = repeats.setdefault(replace(item, repeat=None), [])
+        known += [item.repeat] if item.repeat is not None else []
+    return tuple(GateRow(item, tuple(numbers)) for item, numbers in repeats.items())
