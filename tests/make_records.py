@@ -13,6 +13,7 @@ from ddp_ladder.record import Check, Failure, Job, Rank, Record, Throughput, Tim
 from ddp_ladder.settings import GateThresholds, Scale
 
 BATCH_PER_GPU = 64
+JOB_ID = "local-a-host-name-20261120T185429-11831"
 FINGERPRINT: Mapping[str, Any] = {
     "script_sha256": sha256(b"train"),
     "args": [],
@@ -151,7 +152,7 @@ def make_record(
         status="ok",
         spec=spec,
         spec_hash=spec.hash,
-        job=Job(f"local-{spec.scale}", 1),
+        job=Job(JOB_ID, 1),
         world=World(spec.world_size, spec.backend, tuple(hosts)),
         ranks=tuple(make_rank(spec, k, step, hosts) for k in range(spec.world_size)),
         throughput=Throughput(
@@ -224,7 +225,7 @@ def make_failed_record(
         status="failed",
         spec=spec,
         spec_hash=spec.hash,
-        job=Job(f"local-{spec.scale}", 1) if started else None,
+        job=Job(JOB_ID, 1) if started else None,
         world=World(None, None, ()),
         ranks=(),
         throughput=None,

@@ -1,0 +1,29 @@
+"""What ``snakemake stage2 --dry-run`` tells, and that it touches nothing."""
+
+from __future__ import annotations
+
+from conftest import Checkout
+
+
+def test_dry_run_shows_the_plan_up_to_the_stage(checkout: Checkout) -> None:
+    planned = checkout.snakemake("stage2", "--dry-run")
+    assert planned.returncode == 0, planned.stdout
+    plan = planned.stdout[planned.stdout.index("The plan for site local:") :]
+    rows = [line.split() for line in plan.splitlines() if line.startswith("stage")]
+    assert ["stage1", "1x1", "1", "1", "(default;", "weak;", "1", "repeat)", "1", "5", "min", "0.08"] in rows
+    assert ["stage2", "1x2", "2", "1", "(default;", "weak;", "1", "repeat)", "1", "5", "min", "0.17"] in rows
+    assert not [row for row in rows if row[0] == "stage3"]
+    assert "At most 0.25 GPU hours from here" in plan
+    assert "loop.py 16" in plan
+    assert not checkout.results.exists()
+
+
+def test_dry_run_counts_what_is_there_already(checkout: Checkout) -> None:
+    assert checkout.snakemake("stage1", "--cores", "all").returncode == 0
+    planned = checkout.snakemake("stage2", "--dry-run").stdout
+    assert "At most 0.17 GPU hours from here" in planned
+
+
+def test_every_target_of_the_interface_is_there(checkout: Checkout) -> None:
+    for target in ("all", "stage1", "stage2", "stage3", "report"):
+        assert checkout.snakemake(target, "--dry-run").returncode == 0, target

@@ -1,0 +1,82 @@
+"""A user's mistake, seen from the terminal: one message, a non-zero exit, no traceback, and nothing was started."""
+
+from __future__ import annotations
+
+import pytest
+
+from conftest import Checkout
+
+# What is wrong: (file, text that replaces the first one, or the whole file when it is None, what the message says).
+MISTAKES = {
+    "unknown key": ("config", "repeats: 1", "repeat: 1", 'did you mean "repeats"?'),
+    "wrong type": ("config", "repeats: 1", "repeats: many", "repeats"),
+    "duplicate key": ("config", "repeats: 1", "repeats: 1\nrepeats: 2", "repeats"),
+    "sexagesimal": ("config", "runtime: 5", "runtime: 1:30:00", "1:30:00"),
+    "octal": ("config", "runtime: 5", "runtime: 012", "012"),
+    "norway": ("cluster", "site: local", "site: no", "no"),
+    "too many GPUs": ("config", "- 1x2", "- 1x8", "node.gpus"),
+    "stage 1 is not 1x1": ("config", "- 1x1", "- 1x2", "stages.stage1.scales"),
+    "stage 3 has one node": ("config", "- 2x1", "- 1x1", "stages.stage3.scales"),
+    "does not divide": ("config", "batch_per_gpu: 16", "batch_per_gpu: 15", "divide"),
+    "missing script": ("config", "script: loop.py", "script: lop.py", "lop.py"),
+    "unknown placeholder": ("config", "{batch_per_gpu}", "{batch}", "{batch}"),
+    "not YAML": ("config", "repeats: 1", "repeats: [1", "config/config.yaml"),
+    "empty file": ("config", None, "", "config/config.yaml"),
+    "only a comment": ("cluster", None, "# later\n", "config/cluster.yaml"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistake_is_told_before_anything_starts(checkout: Checkout, mistake: str) -> None:
+    name, old, new, told = MISTAKES[mistake]
+    checkout.configure(modes=["strong"])
+    file = checkout.path / f"config/{name}.yaml"
+    before = file.read_text()
+    assert old is None or old in before
+    file.write_text(new if old is None else before.replace(old, new, 1))
+    for command in (("--cores", "all"), ("stage2", "--dry-run")):
+        told_by = checkout.snakemake(*command)
+        assert told_by.returncode != 0
+        assert "Traceback" not in told_by.stdout
+        assert told in told_by.stdout
+        assert f"config/{name}.yaml" in told_by.stdout
+        assert "  next     " in told_by.stdout
+        assert not checkout.results.exists()
+
+
+def test_the_file_without_a_mistake_is_accepted(checkout: Checkout) -> None:
+    """So that the tests above can only fail for their own reason."""
+    checkout.configure(modes=["strong"])
+    assert checkout.snakemake("stage2", "--dry-run").returncode == 0
+
+
+def test_override_on_the_command_line_is_checked_as_well(checkout: Checkout) -> None:
+    wrong = checkout.snakemake("--cores", "all", "--config", "repeats=0")
+    assert wrong.returncode != 0
+    assert "repeats" in wrong.stdout
+    assert "Traceback" not in wrong.stdout
+
+
+def test_two_experiments_at_once_are_refused(checkout: Checkout) -> None:
+    files = ("config/config.yaml", "config/cluster.yaml")
+    wrong = checkout.snakemake("--cores", "all", "--configfile", *files)
+    assert wrong.returncode != 0
+    assert "more than one experiment" in wrong.stdout
+
+
+def test_another_experiment_and_another_site(checkout: Checkout) -> None:
+    """An experiment is one file: nothing of config/config.yaml is left in it."""
+    other = checkout.path / "mine.yaml"
+    other.write_text(
+        "results: elsewhere\nworkload: {script: loop.py, args: [8], batch_per_gpu: 8}\n"
+        "stages: {stage1: {}}\n"
+    )
+    site = checkout.path / "site.yaml"
+    site.write_text("site: mine\nnode: {gpus: 1, device: cpu, cpus: 1}\n")
+    planned = checkout.snakemake(
+        "--dry-run", "--configfile", "mine.yaml", "--config", "cluster=site.yaml"
+    )
+    assert planned.returncode == 0, planned.stdout
+    assert "The plan for site mine:" in planned.stdout
+    assert "elsewhere/gates/stage1.json" in planned.stdout
+    assert "stage2" not in planned.stdout

@@ -1,0 +1,70 @@
+"""Bring your own script: what the README says, tried with a script from outside the repository."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from conftest import LOOP, ROOT, Checkout
+
+README = (ROOT / "README.md").read_text()
+
+
+def readme_workload() -> str:
+    """The three lines, as the README shows them."""
+    block = re.search(r"^    workload:\n(?:      .*\n)+", README, re.MULTILINE)
+    assert block is not None
+    return block[0].replace("\n    ", "\n").strip()
+
+
+def test_three_lines_bring_a_script_from_elsewhere(
+    checkout: Checkout, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    script = tmp_path_factory.mktemp("home of a user") / "train.py"
+    options = (
+        "import argparse\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--epochs', type=int)\n"
+        "parser.add_argument('--batch-size', type=int)\n"
+        "options = parser.parse_args()\n"
+    )
+    script.write_text(
+        options
+        + LOOP.replace("int(sys.argv[1])", "options.batch_size").replace(
+            "range(1)", "range(options.epochs)"
+        )
+    )
+    lines = readme_workload().replace("/home/me/train.py", str(script)).replace(": 64", ": 16")
+    assert len(lines.splitlines()) == 1 + 3
+    shipped = (ROOT / "config/config.yaml").read_text()
+    begin, end = shipped.index("workload:\n"), shipped.index("measure:\n")
+    config = checkout.path / "config/config.yaml"
+    config.write_text(shipped[:begin] + lines + "\n\n" + shipped[end:])
+    # A machine that is busy with tests scales as it may.
+    stages = {name: {"gate": {"min_efficiency": 0.01}} for name in ("stage2", "stage3")}
+    climbed = checkout.snakemake(
+        "--cores", "all", "--config", "repeats=1", f"stages={yaml.safe_dump(stages, default_flow_style=True).strip()}",
+        "measure={warmup_steps: 5, min_steps: 10}",
+    )
+    assert climbed.returncode == 0, climbed.stdout
+    assert "gate stage3: open" in climbed.stdout
+    ranks = checkout.record("default/weak/2x1/r1")["ranks"]
+    assert sum(rank["samples"] for rank in ranks) == 960
+
+
+def test_commands_of_the_readme_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in set(re.findall(r"(?<!snake)make (\w+)", README)) - {"python3"}:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_links_and_paths_of_the_readme_exist() -> None:
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
+    tree = re.findall(r"^    ((?:config|profiles|workflow|Snakefile)[\w/.]*) ", README, re.MULTILINE)
+    assert links
+    assert tree
+    for path in links + tree:
+        assert Path(ROOT, path).exists(), path
