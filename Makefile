@@ -30,7 +30,7 @@ lint: $(VENV)/.test-ready
 	$(BIN)/snakemake --lint
 
 help:
-	@sed -n 's/^# \{0,1\}//;1,/^$$/p' Makefile
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
 $(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || { \

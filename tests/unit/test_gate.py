@@ -268,16 +268,12 @@ RECORD_MUTATIONS: dict[str, Mutation] = {
     "ranks swapped": lambda run: edit(run.record, lambda data: data["ranks"].reverse()),
     "ranks not a list": _in_record("ranks", to="x" * 100_000),
     "no throughput": _in_record("throughput", to=None),
-    "a block less": lambda run: edit(
-        run.record, lambda data: data["throughput"]["blocks_samples_per_s"].pop()
-    ),
+    "a block less": lambda run: edit(run.record, lambda data: data["throughput"]["blocks_samples_per_s"].pop()),
     "no checks": _in_record("checks", to=[]),
     "a check less": lambda run: edit(run.record, lambda data: data["checks"].pop()),
     "a failed check": _in_record("checks", 0, "ok", to=False),
     "no job": _in_record("job", to=None),
-    "left out, it says": lambda run: write_record(
-        run.record, not_run(make_spec("1x2", repeat=2), "no time", "wait")
-    ),
+    "left out, it says": lambda run: write_record(run.record, not_run(make_spec("1x2", repeat=2), "no time", "wait")),
     "spec of another repeat": _in_record("spec", "repeat", to=1),
     "record of another repeat": _copy_sibling("record.json"),
     "spec and hash of another repeat": lambda run: edit(
@@ -345,9 +341,7 @@ CHANGED_ROWS: dict[str, Callable[[list[list[str]]], list[list[str]]]] = {
 }
 
 
-def _tampered_csv(
-    change: Callable[[list[list[str]]], list[list[str]]], with_digest: bool
-) -> Mutation:
+def _tampered_csv(change: Callable[[list[list[str]]], list[list[str]]], with_digest: bool) -> Mutation:
     def mutate(run: RunDirectory) -> None:
         rows = change(read_steps(run, 0))
         if with_digest:
@@ -379,12 +373,8 @@ CSV_MUTATIONS: dict[str, Mutation] = {
     "csv with an endless field, digest too": lambda run: write_csv(
         run, 0, csv_text(read_steps(run, 0)).encode() + b"1" * 200_000
     ),
-    "csv with an open quote, digest too": lambda run: write_csv(
-        run, 0, csv_text(read_steps(run, 0)).encode() + b'"'
-    ),
-    "csv with zero bytes, digest too": lambda run: write_csv(
-        run, 0, csv_text(read_steps(run, 0)).encode() + b"\0\0"
-    ),
+    "csv with an open quote, digest too": lambda run: write_csv(run, 0, csv_text(read_steps(run, 0)).encode() + b'"'),
+    "csv with zero bytes, digest too": lambda run: write_csv(run, 0, csv_text(read_steps(run, 0)).encode() + b"\0\0"),
 }
 
 # What a rank, a node or the job could really have left: it must close the gate also when the record was
@@ -392,17 +382,14 @@ CSV_MUTATIONS: dict[str, Mutation] = {
 TRUE_MUTATIONS: dict[str, Mutation] = {
     "rank file of another rank": _copy("ranks/rank1.json", "ranks/rank0.json"),
     "rank and csv of another rank": lambda run: [
-        shutil.copy(run.ranks / f"rank1.{kind}", run.ranks / f"rank0.{kind}")
-        for kind in ("json", "csv")
+        shutil.copy(run.ranks / f"rank1.{kind}", run.ranks / f"rank0.{kind}") for kind in ("json", "csv")
     ],
     "rank of another repeat": _copy_sibling("ranks/rank0.json", "ranks/rank0.csv"),
     "rank of another job": _in_rank(1, "job", "id", to="local-other"),
     "rank of another attempt": _in_rank(1, "job", "attempt", to=2),
     "rank of another spec": _in_rank(1, "spec_hash", to="0" * 64),
     "rank saw another world size": _in_rank(1, "world_size", to=1),
-    "all ranks saw another world size": lambda run: [
-        _in_rank(k, "world_size", to=4)(run) for k in (0, 1)
-    ],
+    "all ranks saw another world size": lambda run: [_in_rank(k, "world_size", to=4)(run) for k in (0, 1)],
     "rank missing": _remove("ranks/rank1.json"),
     "rank 0 missing": _remove("ranks/rank0.json"),
     "all ranks missing": lambda run: shutil.rmtree(run.ranks),
@@ -416,9 +403,7 @@ TRUE_MUTATIONS: dict[str, Mutation] = {
     "rank number a word": _in_rank(1, "rank", to="1"),
     "same device twice": lambda run: edit(
         run.ranks / "rank1.json",
-        lambda end: end.update(
-            device=json.loads((run.ranks / "rank0.json").read_text())["device"]
-        ),
+        lambda end: end.update(device=json.loads((run.ranks / "rank0.json").read_text())["device"]),
     ),
     "device of another kind": _in_rank(1, "device", "kind", to="cuda"),
     "checksum differs": _in_rank(1, "parameters", "checksum", to="sha256:b"),
@@ -440,9 +425,7 @@ TRUE_MUTATIONS: dict[str, Mutation] = {
     ),
     "batch a word": _in_rank(0, "fingerprint", "batch_per_gpu", to="many"),
     "exit code of a node": _in_node("exit_code", to=1),
-    "node ended by a signal": lambda run: edit(
-        run.node_end(0), lambda end: end.update(exit_code=-9, signal="SIGKILL")
-    ),
+    "node ended by a signal": lambda run: edit(run.node_end(0), lambda end: end.update(exit_code=-9, signal="SIGKILL")),
     "node ended by a signal with exit code 0": _in_node("signal", to="SIGTERM"),
     "node missing": _remove("nodes/node0.json"),
     "node too many": _copy("nodes/node0.json", "nodes/node1.json"),
@@ -463,15 +446,9 @@ TRUE_MUTATIONS: dict[str, Mutation] = {
     "end not a number": _in_end("ended_at_s", to=math.nan),
     "end beyond all limits": _replace_in("ended.json", '"ended_at_s": 1', f'"ended_at_s": {"1" * 400}'),
     "end before the start": _in_end("ended_at_s", to=0),
-    "fewer steps than wanted": lambda run: [
-        write_steps(run, k, read_steps(run, k)[:39]) for k in (0, 1)
-    ],
-    "no steps after the warm-up": lambda run: [
-        write_steps(run, k, read_steps(run, k)[:10]) for k in (0, 1)
-    ],
-    "ranks with different numbers of steps": lambda run: write_steps(
-        run, 1, read_steps(run, 1)[:-1]
-    ),
+    "fewer steps than wanted": lambda run: [write_steps(run, k, read_steps(run, k)[:39]) for k in (0, 1)],
+    "no steps after the warm-up": lambda run: [write_steps(run, k, read_steps(run, k)[:10]) for k in (0, 1)],
+    "ranks with different numbers of steps": lambda run: write_steps(run, 1, read_steps(run, 1)[:-1]),
     "no samples on a rank": lambda run: write_steps(
         run, 1, [[row[0], "0", "64", *row[3:]] for row in read_steps(run, 1)]
     ),
@@ -544,9 +521,7 @@ def test_a_spoilt_run_closes_the_gate(ladder: Ladder, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TRUE_MUTATIONS)
-def test_a_failed_run_closes_the_gate_though_its_record_fits_its_files(
-    ladder: Ladder, name: str
-) -> None:
+def test_a_failed_run_closes_the_gate_though_its_record_fits_its_files(ladder: Ladder, name: str) -> None:
     TRUE_MUTATIONS[name](ladder.run())
     assert reassemble(ladder.run()).status == "failed"
     verdict = assert_closed(ladder, RUN)
@@ -559,9 +534,7 @@ def test_a_failed_run_closes_the_gate_though_its_record_fits_its_files(
     ["removed", "not JSON", "faster step", "rank 0 missing", "time limit", "run.json removed"],
 )
 @pytest.mark.parametrize("run", [BASELINE, RUN])
-def test_a_run_spoilt_after_its_gate_opened_closes_the_gates_above(
-    ladder: Ladder, name: str, run: str
-) -> None:
+def test_a_run_spoilt_after_its_gate_opened_closes_the_gates_above(ladder: Ladder, name: str, run: str) -> None:
     MUTATIONS[name](ladder.run(run))
     verdict = assert_closed(ladder, run, stage="stage3")
     assert len([f for f in verdict.findings if f.repeat is not None and f.where == run]) == 1
@@ -586,9 +559,7 @@ def _other(value: Any) -> Any:
     return "0" if value is None else f"{value[:-1]}0" if value[-1:] != "0" else f"{value[:-1]}1"
 
 
-SECTIONS = (
-    "status schema_version spec spec_hash job world ranks throughput timing fingerprint checks"
-).split()
+SECTIONS = ("status schema_version spec spec_hash job world ranks throughput timing fingerprint checks").split()
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -712,9 +683,7 @@ def test_record_that_may_not_be_read(ladder: Ladder) -> None:
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_records_from_before_a_change_of_the_configuration(
-    ladder: Ladder, changes: Mapping[str, Any]
-) -> None:
+def test_records_from_before_a_change_of_the_configuration(ladder: Ladder, changes: Mapping[str, Any]) -> None:
     plan = make_plan_of(make_specs(("1x1", "1x2"), repeats=2, **changes))
     stale = replace(ladder, plan=plan)
     verdict = assert_closed(stale, *(run.name for run in plan.runs), stage="stage2")
@@ -802,9 +771,7 @@ def test_a_gate_without_thresholds_asks_for_sanity_alone(exact: Ladder) -> None:
 
 
 def test_all_thresholds_are_judged_even_when_the_first_fails(exact: Ladder) -> None:
-    gate = _with_gate(
-        exact, min_efficiency=1.0, min_samples_per_s=2000, max_data_wait_fraction=0.1
-    )
+    gate = _with_gate(exact, min_efficiency=1.0, min_samples_per_s=2000, max_data_wait_fraction=0.1)
     verdict = gate.judge("stage2")
     outcomes = [(f.check, f.ok) for f in verdict.findings if f.repeat is None]
     assert outcomes == [("efficiency", True), ("throughput", False), ("data wait", False)]
@@ -821,9 +788,7 @@ def test_all_thresholds_are_judged_even_when_the_first_fails(exact: Ladder) -> N
         ("batch_per_gpu", 128, "batch_per_gpu: 64 at 1x1, 128 at 1x2"),
     ],
 )
-def test_what_is_not_comparable_has_no_efficiency_to_pass(
-    ladder: Ladder, field: str, value: Any, words: str
-) -> None:
+def test_what_is_not_comparable_has_no_efficiency_to_pass(ladder: Ladder, field: str, value: Any, words: str) -> None:
     for spec in ladder.plan.stage_jobs("stage2")[0].runs:
         write_run(ladder.results, spec, 1843.2, fingerprint={field: value})
     verdict = ladder.judge("stage2")
@@ -938,9 +903,7 @@ def test_the_command_line_opens(ladder: Ladder, capsys: pytest.CaptureFixture[st
     assert (ladder.gates / "stage2.json").exists()
 
 
-def test_the_command_line_closes_with_a_box(
-    ladder: Ladder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_closes_with_a_box(ladder: Ladder, capsys: pytest.CaptureFixture[str]) -> None:
     MUTATIONS["exception on a rank"](ladder.run())
     reassemble(ladder.run())
     assert main(["--plan", str(ladder.results / "plan.json"), "--stage", "stage2"]) == 1

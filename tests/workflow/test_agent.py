@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-
 from conftest import ROOT, environment
 from ddp_ladder.files import RunDirectory, write_json
 from ddp_ladder.network import free_port, loopback_interface

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -37,7 +38,7 @@ def shipped(
 
 class TestShippedExperiment:
     def test_climbs_to_the_top_and_says_what_it_found(self, shipped: Climbed) -> None:
-        checkout, climbed = shipped
+        _, climbed = shipped
         assert climbed.returncode == 0, climbed.stdout
         lines = climbed.stdout.splitlines()
         assert [line for line in lines if line.startswith("gate ")] == [
@@ -228,7 +229,7 @@ def test_variants_modes_and_repeats_interleave_and_scales_never_overlap(checkout
         spans.append((ended["started_at_s"], ended["ended_at_s"], file.parts[-5:-1]))
     spans.sort()
     assert len(spans) == 4 * 4
-    assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
     assert [span[2][:2] for span in spans[:4]] == [
         ("default", "weak"),
         ("b", "weak"),

@@ -20,7 +20,7 @@ if ladder.prepared_data:
         conda:
             "../envs/workflow.yaml"
         params:
-            command=ladder.prepare_command,
+            command=lambda wildcards: ladder.prepare_command,
         shell:
             r"""
             {params.command:q} >{log:q} 2>&1

@@ -22,7 +22,7 @@ rule plan:
         "../envs/workflow.yaml"
     params:
         script=script("plan.py"),
-        overrides=sources.overrides_json,
+        overrides=lambda wildcards: sources.overrides_json,
     shell:
         r"""
         python {params.script:q} \

@@ -33,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     gate = read_gate(path)
     print(outcome_line(gate), file=sys.stderr)
     for finding in verdict.findings:
-        print(f"{'pass' if finding.ok else 'FAIL'}  {finding.where}: {finding.check}: {finding.measured}; wanted {finding.wanted}")
+        outcome = "pass" if finding.ok else "FAIL"
+        print(f"{outcome}  {finding.where}: {finding.check}: {finding.measured}; wanted {finding.wanted}")
     if not verdict.open:
         print(closed_box(gate))
     print(f"written: {path}")

@@ -13,6 +13,7 @@ from ddp_ladder.files import write_json
 from ddp_ladder.plan import make_plan
 from ddp_ladder.plan_text import plan_text
 from ddp_ladder.settings_loader import load_settings
+from ddp_ladder.snakemake_settings import CLUSTER, CONFIG
 
 
 @command
@@ -22,10 +23,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__,
         epilog="example: python workflow/scripts/plan.py --out results/plan.json",
     )
-    parser.add_argument("--config", type=Path, default=Path("config/config.yaml"), help="the experiment (default: %(default)s)")
-    parser.add_argument("--cluster", type=Path, default=Path("config/cluster.yaml"), help="the site (default: %(default)s)")
-    parser.add_argument("--overrides", type=json.loads, default={}, metavar="JSON", help='values over the experiment\'s, such as \'{"repeats": 1}\'')
-    parser.add_argument("--out", type=Path, required=True, help="plan.json to write")
+    add = parser.add_argument
+    add("--config", type=Path, default=CONFIG, help="the experiment (default: %(default)s)")
+    add("--cluster", type=Path, default=CLUSTER, help="the site (default: %(default)s)")
+    add("--overrides", type=json.loads, default={}, metavar="JSON", help="""such as '{"repeats": 1}'""")
+    add("--out", type=Path, required=True, help="plan.json to write")
     arguments = parser.parse_args(argv)
     plan = make_plan(load_settings(arguments.config, arguments.cluster, arguments.overrides))
     write_json(arguments.out, plan.to_json())

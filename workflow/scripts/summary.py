@@ -1,4 +1,4 @@
-"""Say what the ladder has found so far: the table of scales, the closed gate if there is one, and where everything is."""
+"""Say what the ladder has found so far: the table of scales, a closed gate, and where everything is."""
 
 from __future__ import annotations
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import ParamSpec
 
 from ddp_ladder.messages import UserError
 
-Main = Callable[[Sequence[str] | None], int]
+P = ParamSpec("P")
 
 
-def command(main: Main) -> Main:
+def command(main: Callable[P, int]) -> Callable[P, int]:
     """Show a user's mistake as its message alone and exit with 1."""
 
     @functools.wraps(main)
-    def wrapped(argv: Sequence[str] | None = None) -> int:
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> int:
         try:
-            return main(argv)
+            return main(*args, **kwargs)
         except UserError as error:
             print(error, file=sys.stderr)
             return 1

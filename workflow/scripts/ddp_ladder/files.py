@@ -73,6 +73,7 @@ def _int64(text: str) -> int:
 
 
 def sha256(data: bytes) -> str:
+    """Hexadecimal digest."""
     return hashlib.sha256(data).hexdigest()
 
 

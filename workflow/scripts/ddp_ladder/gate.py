@@ -158,7 +158,7 @@ def _performance(plan: Plan, point: ScalePoint) -> Iterator[Finding]:
             point,
             "efficiency",
             point.efficiency,
-            lambda value: value >= wanted.min_efficiency,  # type: ignore[operator]
+            lambda value: value >= wanted.min_efficiency,
             _efficiency_text(point),
             f"at least {wanted.min_efficiency:.2f} ({key}.min_efficiency)",
             f"see data wait, exposed communication and start-up in the report; a larger workload.batch_per_gpu "
@@ -169,7 +169,7 @@ def _performance(plan: Plan, point: ScalePoint) -> Iterator[Finding]:
             point,
             "throughput",
             point.samples_per_s,
-            lambda value: value >= wanted.min_samples_per_s,  # type: ignore[operator]
+            lambda value: value >= wanted.min_samples_per_s,
             f"{point.samples_per_s or 0:,.0f} samples/s",
             f"at least {wanted.min_samples_per_s:,.0f} samples/s ({key}.min_samples_per_s)",
             f"make the single GPU faster first, or lower {key}.min_samples_per_s",
@@ -179,7 +179,7 @@ def _performance(plan: Plan, point: ScalePoint) -> Iterator[Finding]:
             point,
             "data wait",
             point.data_wait_fraction,
-            lambda value: value <= wanted.max_data_wait_fraction,  # type: ignore[operator]
+            lambda value: value <= wanted.max_data_wait_fraction,
             f"{100 * (point.data_wait_fraction or 0):.1f} % of the step time",
             f"at most {100 * wanted.max_data_wait_fraction:.1f} % ({key}.max_data_wait_fraction)",
             f"give the script more loader workers, or raise {key}.max_data_wait_fraction",

@@ -10,6 +10,7 @@ from typing import Any
 from ddp_ladder.files import read_json
 
 WIDTH = 96
+TEXT_WIDTH = WIDTH - len("| verdict   ") - len(" |")
 
 
 def read_gate(path: Path) -> Mapping[str, Any]:
@@ -58,8 +59,8 @@ def closed_box(gate: Mapping[str, Any]) -> str:
     )
     lines = []
     for label, text in rows:
-        wrapped = textwrap.wrap(str(text), WIDTH - 15, break_on_hyphens=False, break_long_words=True)
+        wrapped = textwrap.wrap(str(text), TEXT_WIDTH, break_on_hyphens=False)
         for index, part in enumerate(wrapped or [""]):
-            lines.append(f"| {label if index == 0 else '':<9} {part:<{WIDTH - 15}} |")
+            lines.append(f"| {label if index == 0 else '':<9} {part:<{TEXT_WIDTH}} |")
     edge = "+" + "-" * (WIDTH - 2) + "+"
     return "\n".join((edge, *lines, edge))

@@ -201,8 +201,7 @@ def _supervise(
     agents: list[subprocess.Popen[bytes]] = []
     exits: SimpleQueue[int] = SimpleQueue()
     try:
-        for node_rank in range(spec.nodes):
-            agents.append(_start_agent(directory, spec, node_rank))
+        agents.extend(_start_agent(directory, spec, node_rank) for node_rank in range(spec.nodes))
         for agent in agents:
             threading.Thread(
                 target=lambda agent=agent: exits.put(agent.wait()), daemon=True
@@ -260,5 +259,5 @@ def _join_logs(directory: RunDirectory, spec: RunSpec) -> None:
     for node_rank in range(spec.nodes):
         log = directory.node_log(node_rank, spec.nodes)
         text = log.read_bytes() if log.exists() else b""
-        parts.append(f"==== node {node_rank} ====\n".encode() + text)
+        parts += [f"==== node {node_rank} ====\n".encode(), text] if text else []
     write_atomically(directory.log, b"".join(parts))

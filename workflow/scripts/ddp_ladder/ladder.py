@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ddp_ladder.files import RunDirectory
 from ddp_ladder.job import failed_attempts
-from ddp_ladder.plan import Plan, ScaleJob, make_plan
 from ddp_ladder.placeholders import expand
+from ddp_ladder.plan import Plan, ScaleJob, make_plan
 from ddp_ladder.settings import Scale, Settings
 
 

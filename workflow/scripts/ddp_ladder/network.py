@@ -21,7 +21,7 @@ def loopback_interface() -> str:
 
 def address(interface: str) -> str:
     """IPv4 address of an interface of this machine. Raises OSError when it has none, naming those that do."""
-    found = {
+    found: dict[str, str] = {
         name: entry.address
         for name, entries in psutil.net_if_addrs().items()
         for entry in entries

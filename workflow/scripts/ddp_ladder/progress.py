@@ -67,17 +67,23 @@ class Console:
         with tqdm.external_write_mode(file=self._stream):
             print(text, file=self._stream, flush=True)
 
-    def started(self, spec: RunSpec, total_steps: int | None) -> None:
+    def _begin(self, spec: RunSpec) -> str:
         self._index += 1
-        self._label = f"{spec.stage} {spec.scale} [{self._index}/{self._runs}] {spec.variant}/{spec.mode}/r{spec.repeat}"
+        run = f"{spec.variant}/{spec.mode}/r{spec.repeat}"
+        return f"{spec.stage} {spec.scale} [{self._index}/{self._runs}] {run}"
+
+    def started(self, spec: RunSpec, total_steps: int | None) -> None:
+        self._label = self._begin(spec)
         self._next_line_s = time.monotonic() + LINE_EVERY_S
         if self._stream.isatty():
-            bar_format = "{desc} {bar} {postfix}" if total_steps else "{desc} {postfix}"
+            # The text stands in for tqdm's unit, because its own postfix always begins with a comma.
+            bar_format = "{desc} {bar} {unit}" if total_steps else "{desc} {unit}"
             self._bar = tqdm(
                 total=total_steps,
                 desc=self._label,
                 file=self._stream,
                 leave=False,
+                unit="starting",
                 bar_format=bar_format,
             )
         else:
@@ -89,7 +95,8 @@ class Console:
         text = state(progress, total_steps, left_at_most_s)
         if self._bar is not None:
             self._bar.n = min(progress["step"], total_steps or progress["step"]) if progress else 0
-            self._bar.set_postfix_str(text)
+            self._bar.unit = text
+            self._bar.refresh()
         elif time.monotonic() >= self._next_line_s:
             self._next_line_s = time.monotonic() + LINE_EVERY_S
             self.say(f"{self._label}: {text}")
@@ -101,11 +108,7 @@ class Console:
         self.say(f"{self._label}: {outcome(record)}")
 
     def reused(self, spec: RunSpec) -> None:
-        self._index += 1
-        self.say(
-            f"{spec.stage} {spec.scale} [{self._index}/{self._runs}] "
-            f"{spec.variant}/{spec.mode}/r{spec.repeat}: finished earlier, kept"
-        )
+        self.say(f"{self._begin(spec)}: finished earlier, kept")
 
 
 def outcome(record: Record) -> str:

@@ -162,4 +162,5 @@ def read_record(path: Path) -> Record:
 
 
 def write_record(path: Path, record: Record) -> None:
+    """Write record.json, atomically."""
     write_json(path, record.to_json())

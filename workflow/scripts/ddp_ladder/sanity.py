@@ -53,12 +53,12 @@ def _same_origin(spec: RunSpec, raw: RawRun) -> Check:
     ]
     exchanged = [f"rank {k}" for k, rank in raw.ranks.items() if rank.end["rank"] != k]
     exchanged += [f"node {k}" for k, end in raw.nodes.items() if end["node_rank"] != k]
-    measured = f"foreign: {', '.join(strangers)}" if strangers else "one"
+    measured = f"foreign: {', '.join(strangers)}" if strangers else "one" if parts else "nothing"
     if exchanged:
         measured = f"another's number in the file of {', '.join(exchanged)}"
     return Check(
         "one origin",
-        not strangers and not exchanged,
+        bool(parts) and not strangers and not exchanged,
         measured,
         f"one spec, job {job['id']}, attempt {job['attempt']}",
     )

@@ -119,6 +119,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Network:
+    """How the processes talk to each other."""
+
     backend: Backend
     interface: str
     env: Mapping[str, str]

@@ -29,7 +29,7 @@ class CudaTimeline:
         """Record an event now; None while a CUDA graph is being captured."""
         if torch.cuda.is_current_stream_capturing():
             return None
-        event = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self.device))
         return event
 
@@ -39,7 +39,7 @@ class CudaTimeline:
 
     def harvest(self, step_time_s: array[float], at_most: int = HARVEST_PER_STEP) -> None:
         """Write the seconds of the oldest rows that the device has finished."""
-        while at_most and self._open and self._open[0][2].query():  # type: ignore[no-untyped-call]
+        while at_most and self._open and self._open[0][2].query():
             row, begin, end, carried = self._open.popleft()
             milliseconds = begin.elapsed_time(end)
             milliseconds += sum(first.elapsed_time(last) for first, last in carried)

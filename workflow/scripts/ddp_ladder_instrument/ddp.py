@@ -52,7 +52,7 @@ class DdpTimings:
         self._bucket_bytes = []
         self._readable = self._has(module, "_get_ddp_logging_data")
         if device.type == "cpu" and self._has(module, "_set_ddp_runtime_logging_sample_rate"):
-            module._set_ddp_runtime_logging_sample_rate(  # type: ignore[no-untyped-call]
+            module._set_ddp_runtime_logging_sample_rate(
                 CPU_SAMPLE_RATE
             )
 

@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.assemble import assemble, not_run
+from ddp_ladder.files import RunDirectory
+from ddp_ladder.record import Failure, read_record
+from make_records import make_spec
+from make_runs import STEPS, edit, read_steps, reassemble, write_run, write_steps
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return write_run(tmp_path, make_spec("1x2"), samples_per_s=1600.0)
+
+
+def test_a_good_run(run: RunDirectory) -> None:
+    record = assemble(run)
+    assert (record.status, record.failure) == ("ok", None)
+    assert record.spec == make_spec("1x2")
+    assert record.spec_hash == make_spec("1x2").hash
+    assert record.job
+    assert (record.job.id, record.job.attempt) == ("local-1x2", 1)
+    assert (record.world.size, record.world.backend, record.world.hosts) == (2, "gloo", ("node0",))
+    assert record.throughput
+    assert record.throughput.samples_per_s == pytest.approx(1600, rel=0.01)
+    assert record.timing
+    assert record.timing.measured_steps == STEPS - 10
+    assert record.timing.wall_s == pytest.approx(STEPS * 128 / 1600 + 5)
+    assert record.timing.startup_s == 4.2
+    assert record.timing.exposed_comm_fraction == pytest.approx(0.001 / 0.08, rel=0.02)
+    rank = record.ranks[1]
+    assert (rank.rank, rank.steps, rank.samples, rank.padding_samples) == (1, 60, 3840, 0)
+    assert rank.data_wait_fraction == pytest.approx(0.02, rel=1e-3)
+    assert record.fingerprint["batch_per_gpu"] == 64
+    assert [check.name for check in record.checks] == [
+        "complete", "one origin", "exit codes", "world size", "distinct devices",
+        "equal parameters", "enough steps", "samples seen",
+    ]  # fmt: skip
+    assert all(check.ok for check in record.checks)
+
+
+def test_the_same_files_give_the_same_record_also_elsewhere(run: RunDirectory, tmp_path: Path) -> None:
+    copy = RunDirectory(tmp_path / "copy")
+    shutil.copytree(run.path, copy.path)
+    copy.record.unlink()
+    assert assemble(run).to_json() == assemble(run).to_json() == assemble(copy).to_json()
+    assert read_record(run.record) == assemble(run)
+
+
+def test_warm_up_is_in_no_figure(run: RunDirectory) -> None:
+    before = assemble(run)
+    for rank in (0, 1):
+        rows = read_steps(run, rank)
+        for row in rows[:10]:
+            row[3:] = ["9.0", "8.0"]
+        write_steps(run, rank, rows)
+    after = assemble(run)
+    assert (after.throughput, after.timing) == (before.throughput, before.timing)
+    assert [rank.step_time_s for rank in after.ranks] == [r.step_time_s for r in before.ranks]
+
+
+def test_padding_is_counted_and_is_not_throughput(run: RunDirectory) -> None:
+    for rank in (0, 1):
+        rows = read_steps(run, rank)
+        for row in rows:
+            row[1:3] = ["48", "16"]
+        write_steps(run, rank, rows)
+    record = assemble(run)
+    assert record.throughput
+    assert record.throughput.samples_per_s == pytest.approx(1200, rel=0.01)
+    assert (record.ranks[0].samples, record.ranks[0].padding_samples) == (48 * 60, 16 * 60)
+
+
+def test_what_no_rank_knows_is_null(run: RunDirectory) -> None:
+    for rank in (0, 1):
+        edit(run.ranks / f"rank{rank}.json", lambda end: end.update(ddp=None, backend=None))
+        edit(run.ranks / f"rank{rank}.json", lambda end: end["startup_s"].update(total=None))
+    record = assemble(run)
+    assert record.status == "ok"
+    assert record.timing
+    assert (record.timing.exposed_comm_fraction, record.timing.startup_s) == (None, None)
+    assert record.world.backend is None
+
+
+def test_ranks_that_disagree_have_no_common_world(run: RunDirectory) -> None:
+    edit(run.ranks / "rank1.json", lambda end: end.update(world_size=1, backend="nccl"))
+    record = assemble(run)
+    assert (record.world.size, record.world.backend) == (None, None)
+    assert record.failure
+    assert record.failure.verdict == "world size"
+
+
+def _rank(rank: int, **values: Any) -> Callable[[RunDirectory], None]:
+    return lambda run: edit(run.ranks / f"rank{rank}.json", lambda end: end.update(values))
+
+
+def _node(node: int, **values: Any) -> Callable[[RunDirectory], None]:
+    return lambda run: edit(run.node_end(node), lambda end: end.update(values))
+
+
+def _all(*parts: Callable[[RunDirectory], Any]) -> Callable[[RunDirectory], None]:
+    def spoil(run: RunDirectory) -> None:
+        for part in parts:
+            part(run)
+
+    return spoil
+
+
+def _raised(rank: int, exception: str) -> Callable[[RunDirectory], None]:
+    return _rank(rank, exit_code=1, ended_by="exception", exception=exception)
+
+
+LOST = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:1234"
+SHORT = "at least 40 on every rank (measure.warmup_steps + measure.min_steps), equally many"
+
+FAILURES: list[tuple[str, Callable[[RunDirectory], Any], str, str]] = [
+    (
+        "exception on a rank",
+        _all(_raised(1, "ValueError: no such file"), _node(0, exit_code=1)),
+        "the script raised an exception",
+        "rank 1: ValueError: no such file",
+    ),
+    (
+        "a rank that lost its peer is not the cause",
+        _all(_raised(0, LOST), _raised(1, "ValueError: bad batch"), _node(0, exit_code=1)),
+        "the script raised an exception",
+        "rank 1: ValueError: bad batch",
+    ),
+    (
+        "a lost peer where nothing else is known",
+        _all(_raised(0, LOST), lambda run: (run.ranks / "rank1.json").unlink()),
+        "the script raised an exception",
+        f"rank 0: {LOST}",
+    ),
+    (
+        "exit code of the script",
+        _all(_rank(1, exit_code=3), _node(0, exit_code=1)),
+        "the script failed",
+        "rank 1: exit code 3",
+    ),
+    (
+        "exit code of the launcher",
+        _node(0, exit_code=1),
+        "the launcher failed",
+        "node 0: exit code 1",
+    ),
+    (
+        "killed",
+        _all(_node(0, exit_code=-9, signal="SIGKILL"), lambda run: shutil.rmtree(run.ranks)),
+        "the launcher failed",
+        "node 0: ended by SIGKILL",
+    ),
+    (
+        "rank missing though all ended well",
+        lambda run: (run.ranks / "rank1.json").unlink(),
+        "complete",
+        "measured ranks/rank1.json is missing, wanted the files of 2 ranks and 1 nodes",
+    ),
+    (
+        "not enough steps",
+        lambda run: [write_steps(run, k, read_steps(run, k)[:25]) for k in (0, 1)],
+        "enough steps",
+        f"measured 25 optimizer steps, wanted {SHORT}",
+    ),
+    (
+        "no steps",
+        lambda run: [write_steps(run, k, []) for k in (0, 1)],
+        "enough steps",
+        f"measured 0 optimizer steps, wanted {SHORT}",
+    ),
+    (
+        "ranks out of step",
+        lambda run: write_steps(run, 1, read_steps(run, 1)[:50]),
+        "enough steps",
+        f"measured 50 and 60 optimizer steps, wanted {SHORT}",
+    ),
+    (
+        "replicas drifted apart",
+        _rank(1, parameters={"count": 1, "bytes": 4, "checksum": "sha256:b"}),
+        "equal parameters",
+        "measured 2 distinct on 2 ranks, wanted 1 distinct on 2 ranks",
+    ),
+    (
+        "no DataLoader",
+        lambda run: [write_steps(run, k, [[row[0], "0", *row[2:]] for row in read_steps(run, k)]) for k in (0, 1)],
+        "samples seen",
+        "measured none on rank 0, 1, wanted training batches from a torch DataLoader on every rank, all the time",
+    ),
+    (
+        "data kept after the first epoch",
+        lambda run: [
+            write_steps(
+                run,
+                k,
+                [row if int(row[0]) <= 40 else [row[0], "0", *row[2:]] for row in read_steps(run, k)],
+            )
+            for k in (0, 1)
+        ],
+        "samples seen",
+        "measured none in 4 of 10 blocks of steps, "
+        "wanted training batches from a torch DataLoader on every rank, all the time",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "spoil", "verdict", "why"), FAILURES, ids=[case[0] for case in FAILURES])
+def test_failures_say_what_why_and_next(
+    run: RunDirectory, name: str, spoil: Callable[[RunDirectory], Any], verdict: str, why: str
+) -> None:
+    spoil(run)
+    record = reassemble(run)
+    assert record.status == "failed"
+    assert record.failure == Failure(
+        verdict,
+        why,
+        f"read {run.log}, mend the cause, and start snakemake again: only failed runs are repeated",
+    )
+    assert read_record(run.record) == record
+
+
+def test_the_time_limit_is_told_before_what_it_caused(run: RunDirectory) -> None:
+    edit(run.ended, lambda end: end.update(outcome="time limit"))
+    _all(_raised(0, LOST), _node(0, exit_code=-15, signal="SIGTERM"))(run)
+    assert assemble(run).failure == Failure(
+        "time limit",
+        "the job of scale 1x2 reached its stages.stage2.runtime",
+        "raise stages.stage2.runtime, or shorten the run with measure.max_steps or measure.max_seconds",
+    )
+
+
+def test_the_node_that_ended_first_is_the_cause(tmp_path: Path) -> None:
+    run = write_run(tmp_path, make_spec("2x1"))
+    _node(0, exit_code=-15, signal="SIGTERM", ended_at_s=1_800_000_009.0)(run)
+    _node(1, exit_code=7, ended_at_s=1_800_000_008.0)(run)
+    failure = assemble(run).failure
+    assert failure
+    assert (failure.verdict, failure.why) == ("the launcher failed", "node 1: exit code 7")
+
+
+def test_a_failed_run_keeps_the_figures_that_it_has(run: RunDirectory) -> None:
+    _rank(1, exit_code=3)(run)
+    record = assemble(run)
+    assert record.status == "failed"
+    assert record.throughput
+    (run.ranks / "rank1.json").unlink()
+    record = assemble(run)
+    assert (record.throughput, record.timing) == (None, None)
+    assert [rank.rank for rank in record.ranks] == [0]
+
+
+def test_nothing_but_run_json(run: RunDirectory) -> None:
+    for path in (run.ranks, run.nodes):
+        shutil.rmtree(path)
+    run.ended.unlink()
+    record = reassemble(run)
+    assert record.failure
+    assert record.failure.verdict == "complete"
+    assert record.fingerprint == {}
+    assert not any(check.ok for check in record.checks)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "3", "{}", '{"spec": {}}', '"spec job"'])
+def test_run_json_that_does_not_describe_a_run(run: RunDirectory, content: str) -> None:
+    run.run.write_text(content)
+    with pytest.raises(ValueError, match=r"run\.json"):
+        assemble(run)
+
+
+def test_run_json_whose_spec_was_edited(run: RunDirectory) -> None:
+    edit(run.run, lambda data: data["spec"].update(seed=99))
+    with pytest.raises(ValueError, match="spec_hash is not that of its spec"):
+        assemble(run)
+
+
+def test_a_run_left_out_is_accounted_for() -> None:
+    record = not_run(make_spec("1x2"), "ring failed", "see its records")
+    assert (record.status, record.job) == ("failed", None)
+    assert record.failure == Failure("not run", "ring failed", "see its records")
+    assert json.loads(json.dumps(record.to_json()))["spec_hash"] == make_spec("1x2").hash

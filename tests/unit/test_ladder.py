@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from ddp_ladder.ladder import Ladder
+from ddp_ladder.settings_loader import load_settings
+
+CONFIG = """\
+workload:
+  script: train.py
+  args: ["{batch_per_gpu}"]
+  batch_per_gpu: 64
+  seed: 7
+  data_dir: data/digits
+  prepare: [prepare.py, "{data_dir}", "--seed={seed}"]
+stages:
+  stage1: {}
+  stage3: {scales: [2x1, 2x4], runtime: 33}
+repeats: 2
+modes: [weak, strong]
+variants: {default: {}, ring: {env: {NCCL_ALGO: Ring}}}
+"""
+SITE = "site: here\nnode: {gpus: 4, device: cuda, cpus: 8}\n"
+
+
+def make(config: str = CONFIG, site: str = SITE) -> Ladder:
+    Path("config.yaml").write_text(config)
+    Path("cluster.yaml").write_text(site)
+    return Ladder.of(load_settings(Path("config.yaml"), Path("cluster.yaml")))
+
+
+@pytest.fixture
+def ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ladder:
+    monkeypatch.chdir(tmp_path)
+    for script in ("train.py", "prepare.py"):
+        Path(script).touch()
+    return make()
+
+
+def test_look_ups(ladder: Ladder) -> None:
+    assert ladder.results == "results"
+    assert ladder.variants == ["default", "ring"]
+    assert list(ladder.repeats) == [1, 2]
+    assert ladder.scales("stage3") == ["2x1", "2x4"]
+    assert ladder.last_gate == "results/gates/stage3.json"
+    assert ladder.runtime_min("2x4") == 33
+
+
+def test_records_of_a_stage(ladder: Ladder) -> None:
+    records = ladder.stage_records("stage3")
+    assert len(records) == len(set(records)) == 2 * 2 * 2 * 2
+    assert records[:2] == [
+        "results/runs/default/weak/2x1/r1/record.json",
+        "results/runs/ring/weak/2x1/r1/record.json",
+    ]
+    assert records[-1] == "results/runs/ring/strong/2x4/r2/record.json"
+
+
+def test_no_two_scales_run_side_by_side(ladder: Ladder) -> None:
+    """Each scale waits for all of the scale before it, the first of a stage for the gate before."""
+    assert ladder.before("1x1") == []
+    assert ladder.before("2x1") == ["results/gates/stage1.json"]
+    before = ladder.before("2x4")
+    assert before == [record for record in ladder.stage_records("stage3") if "/2x1/" in record]
+    assert len(before) == 8
+
+
+def test_an_absent_stage_has_no_scales(ladder: Ladder) -> None:
+    assert ladder.scales("stage2") == []
+    assert re.fullmatch(ladder.scale_pattern("stage3"), "2x4")
+    assert not re.fullmatch(ladder.scale_pattern("stage3"), "1x1")
+    for scale in ("1x1", "1x2", "2x4", ""):
+        assert not re.fullmatch(ladder.scale_pattern("stage2"), scale)
+
+
+def test_preparation(ladder: Ladder) -> None:
+    assert ladder.prepare_command == [sys.executable, "prepare.py", "data/digits", "--seed=7"]
+    assert ladder.prepared_data == ["data/digits/.prepared"]
+    python = str(Path(sys.executable).resolve())
+    other = make(site=SITE + f"software: {{python: {python}}}\n")
+    assert other.prepare_command[0] == python
+
+
+def test_nothing_to_prepare(ladder: Ladder) -> None:
+    lines = [line for line in CONFIG.splitlines() if "prepare" not in line]
+    other = make("\n".join(lines))
+    assert (other.prepare_command, other.prepared_data) == ([], [])
+
+
+def test_a_scale_is_measured_again_when_its_own_runs_change(ladder: Ladder) -> None:
+    changed = make(CONFIG.replace("seed: 7", "seed: 8"))
+    grown = make(CONFIG.replace("2x4]", "2x4, 4x4]").replace("runtime: 33", "runtime: 44"))
+    for scale in ("1x1", "2x1", "2x4"):
+        assert ladder.specs_hash(scale) != changed.specs_hash(scale)
+        assert ladder.specs_hash(scale) == grown.specs_hash(scale)
+
+
+def test_failed_attempts_are_counted(ladder: Ladder) -> None:
+    assert ladder.failed_attempts("2x1") == 0
+    run = Path("results/runs/default/weak/2x1/r1")
+    for directory in (run, run / "attempts" / "1", run / "attempts" / "2"):
+        directory.mkdir(parents=True)
+    (run / "attempts" / "1" / "failed").touch()
+    assert ladder.failed_attempts("2x1") == 1
+    (run / "failed").touch()
+    assert ladder.failed_attempts("2x1") == 2
+    assert ladder.failed_attempts("2x4") == 0

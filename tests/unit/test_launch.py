@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.launch import (
+    INSTRUMENT,
+    THREAD_VARIABLES,
+    Rendezvous,
+    node_environment,
+    processes,
+    script_argv,
+)
+from ddp_ladder.plan import RunSpec
+from make_records import make_spec
+
+MEET = Rendezvous("job7.1.default.weak", "10.0.0.1", 20_123)
+SCRIPT = (str(INSTRUMENT), "workflow/workloads/mnist.py", "--batch-size", "64")
+
+
+def test_the_instrument_exists() -> None:
+    assert INSTRUMENT.is_file()
+
+
+def test_torchrun_on_one_node() -> None:
+    (process,) = processes(make_spec("1x2"), 0, MEET)
+    assert process.argv == (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=1",
+        "--nproc-per-node=2",
+        "--max-restarts=0",
+        "--rdzv-backend=c10d",
+        "--rdzv-id=job7.1.default.weak",
+        "--rdzv-endpoint=10.0.0.1:20123",
+        "--rdzv-conf=is_host=true",
+        "--local-addr=10.0.0.1",
+        *SCRIPT,
+    )
+    assert process.env == {}
+
+
+def test_torchrun_on_two_nodes_has_one_host() -> None:
+    spec = make_spec("2x1", python="/opt/python")
+    ((first,), (second,)) = (processes(spec, node, MEET) for node in (0, 1))
+    assert first.argv == (
+        "/opt/python",
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=2",
+        "--nproc-per-node=1",
+        "--max-restarts=0",
+        "--rdzv-backend=c10d",
+        "--rdzv-id=job7.1.default.weak",
+        "--rdzv-endpoint=10.0.0.1:20123",
+        "--rdzv-conf=is_host=true",
+        "--local-addr=10.0.0.1",
+        *SCRIPT,
+    )
+    changed = [(a, b) for a, b in zip(first.argv, second.argv, strict=True) if a != b]
+    assert changed == [("--rdzv-conf=is_host=true", "--rdzv-conf=is_host=false")]
+
+
+def test_srun_starts_one_process_per_gpu() -> None:
+    spec = make_spec("2x2", launcher="srun")
+    started = [process for node in (0, 1) for process in processes(spec, node, MEET)]
+    assert [process.argv for process in started] == [(sys.executable, *SCRIPT)] * 4
+    common = {
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "20123",
+    }
+    assert [process.env for process in started] == [
+        {**common, "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"},
+        {**common, "RANK": "1", "LOCAL_RANK": "1", "GROUP_RANK": "0"},
+        {**common, "RANK": "2", "LOCAL_RANK": "0", "GROUP_RANK": "1"},
+        {**common, "RANK": "3", "LOCAL_RANK": "1", "GROUP_RANK": "1"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("train.py", ("train.py", "-x", "a b; $(c)")),
+        ("-m package.module", ("-m", "package.module", "-x", "a b; $(c)")),
+        ("-m  package.module", ("-m", "package.module", "-x", "a b; $(c)")),
+        ("-my train.py", ("-my train.py", "-x", "a b; $(c)")),
+    ],
+)
+def test_the_script_and_its_arguments_are_never_split(script: str, expected: tuple[str, ...]) -> None:
+    assert script_argv(make_spec(script=script, args=("-x", "a b; $(c)"))) == expected
+
+
+def environment(spec: RunSpec, **inherited: str) -> dict[str, str]:
+    return node_environment(spec, inherited, Path("/results/run.json"), "ib0", 1_800_000_000.25)
+
+
+def test_the_whole_environment() -> None:
+    assert environment(make_spec(device="cuda", threads_per_rank=8), HOME="/home/u") == {
+        "HOME": "/home/u",
+        "OMP_NUM_THREADS": "8",
+        "PYTHONUNBUFFERED": "1",
+        "PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2",
+        "GLOO_SOCKET_IFNAME": "ib0",
+        "NCCL_SOCKET_IFNAME": "ib0",
+        "DDP_LADDER_RUN": "/results/run.json",
+        "DDP_LADDER_LAUNCHED_AT": "1800000000.25",
+    }
+
+
+def test_threads_come_from_the_plan_and_not_from_snakemake() -> None:
+    inherited = dict.fromkeys((*THREAD_VARIABLES, "OMP_NUM_THREADS"), "64")
+    env = environment(make_spec(threads_per_rank=2), **inherited)
+    assert env["OMP_NUM_THREADS"] == "2"
+    assert not set(THREAD_VARIABLES) & set(env)
+    assert "MKL_NUM_THREADS" in THREAD_VARIABLES
+
+
+def test_the_users_environment_wins_over_ours() -> None:
+    wanted = {
+        "OMP_NUM_THREADS": "5",
+        "MKL_NUM_THREADS": "6",
+        "NCCL_SOCKET_IFNAME": "eth1",
+        "CUDA_VISIBLE_DEVICES": "3",
+        "PYTHONUNBUFFERED": "0",
+    }
+    env = environment(make_spec(env=wanted), MKL_NUM_THREADS="64")
+    assert {key: env[key] for key in wanted} == wanted
+
+
+def test_what_identifies_the_run_cannot_be_overridden() -> None:
+    spec = make_spec(env={"DDP_LADDER_RUN": "/other", "DDP_LADDER_LAUNCHED_AT": "0"})
+    env = environment(spec, DDP_LADDER_RUN="/older")
+    assert env["DDP_LADDER_RUN"] == "/results/run.json"
+    assert float(env["DDP_LADDER_LAUNCHED_AT"]) == 1_800_000_000.25
+
+
+@pytest.mark.parametrize(
+    ("device", "seen"), [("cpu", {"CUDA_VISIBLE_DEVICES": ""}), ("cuda", {"CUDA_VISIBLE_DEVICES": "2"})]
+)
+def test_a_cpu_site_hides_the_gpus(device: str, seen: dict[str, Any]) -> None:
+    env = environment(make_spec(device=device), CUDA_VISIBLE_DEVICES="2")
+    assert {key: env[key] for key in seen} == seen

@@ -1,0 +1,319 @@
+from __future__ import annotations
+
+import builtins
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.plan import Plan, RunSpec, batches, make_plan, scaled_lr
+from ddp_ladder.settings import (
+    Experiment,
+    GateThresholds,
+    Measure,
+    Network,
+    Node,
+    Scale,
+    Settings,
+    Site,
+    Stage,
+    Variant,
+    Workload,
+)
+from ddp_ladder.settings_loader import load_settings
+
+REPOSITORY = Path(__file__).parents[2]
+GOLDEN = Path(__file__).parent / "golden" / "shipped_plan.json"
+
+
+def settings(
+    *,
+    workload: Mapping[str, Any] | None = None,
+    site: Mapping[str, Any] | None = None,
+    **experiment: Any,
+) -> Settings:
+    """Settings of a 4-GPU site with stages 1x1, 1x2 and 1x4, 2x4; keywords replace fields."""
+    base = Workload(
+        script="train.py",
+        args=("--batch", "{batch_per_gpu}", "--lr", "{lr}"),
+        batch_per_gpu=64,
+        lr=0.1,
+        lr_rule="linear",
+        seed=7,
+        data_dir=None,
+        prepare=None,
+        env={},
+    )
+    stages = (
+        Stage("stage1", (Scale(1, 1),), 10, GateThresholds()),
+        Stage("stage2", (Scale(1, 2), Scale(1, 4)), 20, GateThresholds(min_efficiency=0.8)),
+        Stage("stage3", (Scale(2, 4),), 30, GateThresholds(min_samples_per_s=5.0)),
+    )
+    fields: dict[str, Any] = {
+        "file": Path("config.yaml"),
+        "results": "results",
+        "workload": replace(base, **(workload or {})),
+        "measure": Measure(10, 30, None, None),
+        "modes": ("weak",),
+        "repeats": 1,
+        "stages": stages,
+        "variants": (Variant("default"),),
+        **experiment,
+    }
+    place = Site(
+        file=Path("cluster.yaml"),
+        name="here",
+        node=Node(gpus=4, device="cuda", cpus=32),
+        python=None,
+        network=Network("auto", "auto", {}),
+        launcher="torchrun",
+    )
+    return Settings(Experiment(**fields), replace(place, **(site or {})))
+
+
+def run_of(plan: Plan, name: str) -> RunSpec:
+    return next(run for run in plan.runs if run.name == name)
+
+
+def test_the_shipped_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an intended change: python workflow/scripts/plan.py --out tests/unit/golden/shipped_plan.json."""
+    monkeypatch.chdir(REPOSITORY)
+    plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
+    assert json.loads(json.dumps(plan.to_json())) == json.loads(GOLDEN.read_text())
+
+
+def test_stages_and_jobs() -> None:
+    plan = make_plan(settings())
+    assert plan.stages == ("stage1", "stage2", "stage3")
+    assert [(job.stage, str(job.scale), job.runtime_min) for job in plan.jobs] == [
+        ("stage1", "1x1", 10), ("stage2", "1x2", 20), ("stage2", "1x4", 20), ("stage3", "2x4", 30),
+    ]  # fmt: skip
+    assert [plan.stage_before(stage) for stage in plan.stages] == [None, "stage1", "stage2"]
+    assert plan.job(Scale(2, 4)).gpu_hours_at_most == 4.0
+    assert plan.gates["stage3"].min_samples_per_s == 5.0
+    with pytest.raises(KeyError, match="3x3"):
+        plan.job(Scale(3, 3))
+
+
+def test_a_site_without_stage_2_goes_from_1_to_3() -> None:
+    stages = settings().experiment.stages
+    plan = make_plan(settings(stages=(stages[0], stages[2])))
+    assert plan.stages == ("stage1", "stage3")
+    assert plan.stage_before("stage3") == "stage1"
+
+
+@pytest.mark.parametrize(
+    ("mode", "world_size", "expected"),
+    [
+        ("weak", 1, (64, 64)),
+        ("weak", 8, (64, 512)),
+        ("strong", 1, (64, 64)),
+        ("strong", 8, (8, 64)),
+    ],
+)
+def test_batches(mode: str, world_size: int, expected: tuple[int, int]) -> None:
+    assert batches(64, mode, world_size) == expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "weak", "strong"),
+    [("linear", 0.8, 0.1), ("sqrt", 0.1 * math.sqrt(8), 0.1), ("none", 0.1, 0.1)],
+)
+def test_learning_rate_follows_the_global_batch(rule: str, weak: float, strong: float) -> None:
+    plan = make_plan(settings(workload={"lr_rule": rule}, modes=("weak", "strong")))
+    weak_run, strong_run = (run_of(plan, f"default/{mode}/2x4/r1") for mode in ("weak", "strong"))
+    assert weak_run.lr == pytest.approx(weak)
+    assert strong_run.lr == pytest.approx(strong)
+    assert float(weak_run.args[3]) == pytest.approx(weak)
+    assert weak_run.args[:2] == ("--batch", "64")
+    assert strong_run.args[:2] == ("--batch", "8")
+
+
+def test_no_learning_rate_stays_none() -> None:
+    workload = settings(workload={"lr": None}).experiment.workload
+    assert scaled_lr(workload, 512) is None
+
+
+def test_learning_rates_are_written_as_a_person_would() -> None:
+    plan = make_plan(settings(workload={"lr": 0.1 + 0.2, "args": ("{lr}",)}))
+    assert run_of(plan, "default/weak/1x1/r1").args == ("0.3",)
+
+
+def test_every_placeholder() -> None:
+    names = ("batch_per_gpu global_batch lr nodes gpus_per_node world_size run_dir data_dir seed backend").split()
+    arguments = tuple(f"--{name}={{{name}}}" for name in names)
+    plan = make_plan(settings(workload={"args": arguments, "data_dir": "d"}, repeats=2))
+    run = run_of(plan, "default/weak/2x4/r2")
+    assert run.args == (
+        "--batch_per_gpu=64", "--global_batch=512", "--lr=0.8", "--nodes=2", "--gpus_per_node=4",
+        "--world_size=8", "--run_dir=results/runs/default/weak/2x4/r2", "--data_dir=d", "--seed=8",
+        "--backend=nccl",
+    )  # fmt: skip
+    assert run.args_template == arguments
+
+
+def test_variants_and_modes_alternate_within_each_repeat() -> None:
+    """A B A B, not A A B B: drift of the machine hits all alike."""
+    plan = make_plan(settings(repeats=2, modes=("weak", "strong"), variants=(Variant("default"), Variant("gloo"))))
+    assert [run.name for run in plan.job(Scale(1, 2)).runs] == [
+        "default/weak/1x2/r1", "gloo/weak/1x2/r1", "default/strong/1x2/r1", "gloo/strong/1x2/r1",
+        "default/weak/1x2/r2", "gloo/weak/1x2/r2", "default/strong/1x2/r2", "gloo/strong/1x2/r2",
+    ]  # fmt: skip
+
+
+def test_seeds_differ_between_repeats_only() -> None:
+    plan = make_plan(settings(repeats=3))
+    assert {(run.repeat, run.seed) for run in plan.runs} == {(1, 7), (2, 8), (3, 9)}
+
+
+def test_a_variant_overrides_the_site_and_adds_to_the_workload() -> None:
+    ring = Variant(
+        "ring",
+        launcher="srun",
+        backend="gloo",
+        interface="ib1",
+        args=("--amp", "{backend}"),
+        env={"A": "variant", "C": "variant"},
+    )
+    plan = make_plan(
+        settings(
+            variants=(Variant("default"), ring),
+            workload={"env": {"A": "workload", "B": "workload"}, "args": ("-x",)},
+            site={
+                "network": Network("nccl", "ib0", {"A": "site", "B": "site", "D": "site"}),
+                "python": "/opt/python",
+            },
+        )
+    )
+    run, base = (run_of(plan, f"{name}/weak/1x2/r1") for name in ("ring", "default"))
+    assert (run.launcher, run.backend, run.backend_wanted) == ("srun", "gloo", "gloo")
+    assert (run.interface, run.args) == ("ib1", ("-x", "--amp", "gloo"))
+    assert run.env == {"A": "variant", "B": "workload", "C": "variant", "D": "site"}
+    assert (base.launcher, base.backend, base.interface) == ("torchrun", "nccl", "ib0")
+    assert base.env == {"A": "workload", "B": "workload", "D": "site"}
+    assert base.python == "/opt/python"
+
+
+@pytest.mark.parametrize(("device", "backend"), [("cuda", "nccl"), ("cpu", "gloo")])
+def test_backend_auto_follows_the_device(device: str, backend: str) -> None:
+    node = Node(gpus=4, device=device, cpus=32)  # type: ignore[arg-type]
+    run = make_plan(settings(site={"node": node})).runs[0]
+    assert (run.backend, run.backend_wanted) == (backend, "auto")
+
+
+@pytest.mark.parametrize(("cpus", "gpus", "threads"), [(32, 4, 8), (3, 2, 1), (1, 2, 1)])
+def test_threads_per_rank_are_the_same_at_every_scale(cpus: int, gpus: int, threads: int) -> None:
+    plan = make_plan(settings(site={"node": Node(gpus=gpus, device="cuda", cpus=cpus)}))
+    assert {run.threads_per_rank for run in plan.runs} == {threads}
+
+
+SAME = settings()
+CHANGES: dict[str, Settings] = {
+    "script": settings(workload={"script": "other.py"}),
+    "args": settings(workload={"args": ("--amp",)}),
+    "batch": settings(workload={"batch_per_gpu": 32}),
+    "lr, not an argument": settings(workload={"lr": 0.2, "args": ()}),
+    "seed": settings(workload={"seed": 8}),
+    "env": settings(workload={"env": {"A": "1"}}),
+    "warmup_steps": settings(measure=Measure(11, 30, None, None)),
+    "min_steps": settings(measure=Measure(10, 31, None, None)),
+    "max_steps": settings(measure=Measure(10, 30, 99, None)),
+    "max_seconds": settings(measure=Measure(10, 30, None, 99.0)),
+    "variant args": settings(variants=(Variant("default", args=("-v",)),)),
+    "variant env": settings(variants=(Variant("default", env={"A": "1"}),)),
+    "launcher": settings(site={"launcher": "srun"}),
+    "python": settings(site={"python": "/opt/python"}),
+    "backend": settings(site={"network": Network("nccl", "auto", {})}),
+    "interface": settings(site={"network": Network("auto", "ib0", {})}),
+    "network env": settings(site={"network": Network("auto", "auto", {"A": "1"})}),
+    "device": settings(site={"node": Node(4, "cpu", 32)}),
+    "cpus": settings(site={"node": Node(4, "cuda", 64)}),
+}
+NO_CHANGES: dict[str, Settings] = {
+    "thresholds and runtime": settings(
+        stages=tuple(
+            replace(stage, runtime_min=99, gate=GateThresholds(0.1, 0.1, 0.1)) for stage in SAME.experiment.stages
+        )
+    ),
+    "more repeats": settings(repeats=5),
+    "another scale": settings(
+        stages=(*SAME.experiment.stages[:2], replace(SAME.experiment.stages[2], scales=(Scale(9, 4),)))
+    ),
+    "another variant": settings(variants=(Variant("default"), Variant("ring"))),
+    "another mode": settings(modes=("weak", "strong")),
+    "site's name": settings(site={"name": "there"}),
+    "reason of a variant": settings(variants=(Variant("default", reason="why not"),)),
+    "files": settings(file=Path("other.yaml"), site={"file": Path("other.yaml")}),
+    "prepare": settings(workload={"prepare": ("prepare.py",)}),
+    "results, not an argument": settings(results="elsewhere"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_hash_changes_with_all_that_is_measured(change: str) -> None:
+    before, after = (make_plan(it).runs[0] for it in (SAME, CHANGES[change]))
+    assert before.hash != after.hash
+
+
+@pytest.mark.parametrize("change", NO_CHANGES)
+def test_the_hash_does_not_change_with_anything_else(change: str) -> None:
+    before, after = (run_of(make_plan(it), "default/weak/1x4/r1") for it in (SAME, NO_CHANGES[change]))
+    assert before.hash == after.hash
+
+
+def test_every_field_of_a_run_is_in_its_hash() -> None:
+    run = make_plan(SAME).runs[0]
+    for name in run.__dataclass_fields__:
+        assert replace(run, **{name: "changed"}).hash != run.hash, name
+
+
+def test_all_hashes_and_names_differ() -> None:
+    plan = make_plan(settings(repeats=2, modes=("weak", "strong"), variants=(Variant("default"), Variant("b"))))
+    assert len({run.hash for run in plan.runs}) == len({run.name for run in plan.runs}) == 32
+    assert len({job.hash for job in plan.jobs}) == 4
+
+
+def test_a_run_survives_json() -> None:
+    run = make_plan(SAME).runs[0]
+    told = json.loads(json.dumps(make_plan(SAME).to_json()))["jobs"][0]["runs"][0]
+    assert told.pop("spec_hash") == run.hash
+    again = RunSpec.from_json(told)
+    assert again == run
+    assert again.hash == run.hash
+    with pytest.raises(TypeError):
+        RunSpec.from_json({**told, "unknown": 1})
+    with pytest.raises(TypeError):
+        RunSpec.from_json({key: value for key, value in told.items() if key != "seed"})
+
+
+def test_planning_touches_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **keywords: Any) -> None:
+        raise AssertionError(f"a file was asked for: {arguments}")
+
+    for module, names in (
+        (builtins, ("open",)),
+        (io, ("open",)),
+        (os, ("open", "stat", "listdir", "scandir", "mkdir", "getcwd")),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, refuse)
+    plan = make_plan(settings(repeats=2))
+    plan.to_json()
+    monkeypatch.undo()
+    assert len(plan.runs) == 8
+
+
+def test_planning_needs_neither_torch_nor_snakemake() -> None:
+    code = (
+        "import sys, ddp_ladder.plan\n"
+        "assert not {'torch', 'snakemake', 'numpy'} & set(sys.modules), sorted(sys.modules)"
+    )
+    scripts = str(REPOSITORY / "workflow" / "scripts")
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": scripts})

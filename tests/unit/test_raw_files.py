@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ddp_ladder.files import RunDirectory
+from ddp_ladder.raw_files import RawRun, read_raw_run
+from make_records import make_spec
+from make_runs import STEPS, csv_text, edit, read_steps, write_csv, write_run, write_steps
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return write_run(tmp_path, make_spec("2x1"))
+
+
+def read(run: RunDirectory) -> RawRun:
+    return read_raw_run(run, nodes=2, world_size=2)
+
+
+def test_a_whole_run(run: RunDirectory) -> None:
+    raw = read(run)
+    assert raw.problems == ()
+    assert (sorted(raw.nodes), sorted(raw.ranks)) == ([0, 1], [0, 1])
+    steps = raw.ranks[0].steps
+    assert len(steps) == STEPS
+    assert steps.samples.tolist() == [64] * STEPS
+    assert steps.padding_samples.sum() == 0
+    assert steps.step_time_s.mean() == pytest.approx(0.125, rel=0.01)
+    assert steps.data_wait_s.sum() == pytest.approx(0.02 * steps.step_time_s.sum(), rel=1e-6)
+
+
+Spoil = Callable[[RunDirectory], object]
+
+PROBLEMS: list[tuple[str, Spoil, str]] = [
+    ("node", lambda run: run.node_end(1).unlink(), "nodes/node1.json is missing"),
+    ("end", lambda run: run.ended.unlink(), "ended.json is missing"),
+    ("rank", lambda run: shutil.rmtree(run.ranks), "ranks/rank0.json is missing"),
+    (
+        "not JSON",
+        lambda run: run.node_end(0).write_text("{"),
+        "nodes/node0.json is damaged: ",
+    ),
+    (
+        "a wrong type",
+        lambda run: edit(run.node_end(0), lambda end: end.update(exit_code="0")),
+        "nodes/node0.json is damaged: exit_code: '0' is not of type 'integer'",
+    ),
+    (
+        "time",
+        lambda run: edit(run.ended, lambda end: end.update(ended_at_s=0)),
+        "ended.json is damaged: it ends before it starts",
+    ),
+    (
+        "digest",
+        lambda run: (run.ranks / "rank1.csv").write_text("step\n"),
+        "ranks/rank1.csv is damaged: its digest is not the one in the rank's end record",
+    ),
+    (
+        "count",
+        lambda run: edit(run.ranks / "rank1.json", lambda end: end["steps"].update(count=9)),
+        "ranks/rank1.csv is damaged: it has 60 steps, not 9",
+    ),
+    (
+        "header",
+        lambda run: write_csv(run, 1, b"a,b\n"),
+        "ranks/rank1.csv is damaged: its header is not step,samples,padding_samples,step_time_s,data_wait_s",
+    ),
+    (
+        "row",
+        lambda run: write_steps(run, 1, [["1", "64"]]),
+        "ranks/rank1.csv is damaged: a row is incomplete",
+    ),
+    (
+        "gap",
+        lambda run: write_steps(run, 1, read_steps(run, 1)[1:]),
+        "ranks/rank1.csv is damaged: its steps do not count 1, 2, 3, ...",
+    ),
+    (
+        "figure",
+        lambda run: write_steps(run, 1, [["1", "64", "0", "0", "0"]]),
+        "ranks/rank1.csv is damaged: it holds a figure that cannot be",
+    ),
+    (
+        "line ends",
+        lambda run: write_csv(run, 1, csv_text(read_steps(run, 1)).replace("\n", "\r").encode()),
+        "ranks/rank1.csv is damaged: ",
+    ),
+    (
+        "rank too many",
+        lambda run: shutil.copy(run.ranks / "rank1.json", run.ranks / "rank7.json"),
+        "ranks/rank7.json is of a rank that the plan does not have",
+    ),
+    (
+        "node too many",
+        lambda run: shutil.copy(run.node_end(1), run.node_end(2)),
+        "nodes/node2.json is of a node that the plan does not have",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "spoil", "problem"), PROBLEMS, ids=[case[0] for case in PROBLEMS])
+def test_damage_is_named(run: RunDirectory, name: str, spoil: Spoil, problem: str) -> None:
+    spoil(run)
+    assert read(run).problems[0].startswith(problem)
+
+
+def test_what_is_damaged_is_not_used(run: RunDirectory) -> None:
+    (run.ranks / "rank1.csv").write_text("step\n")
+    run.node_end(0).write_text("{")
+    raw = read(run)
+    assert (sorted(raw.nodes), sorted(raw.ranks)) == ([1], [0])
+
+
+def test_logs_of_nodes_are_no_strangers(run: RunDirectory) -> None:
+    for node in (0, 1):
+        run.node_log(node, 2).write_text("epoch 1\n")
+    assert read(run).problems == ()
+
+
+def test_no_steps_is_a_whole_file(run: RunDirectory) -> None:
+    write_steps(run, 0, [])
+    raw = read(run)
+    assert raw.problems == ()
+    assert len(raw.ranks[0].steps) == 0
+
+
+def test_messages_are_short_whatever_the_files_hold(run: RunDirectory) -> None:
+    edit(run.node_end(0), lambda end: end.update(argv="x" * 100_000))
+    (problem,) = read(run).problems
+    assert len(problem) < 400
+    assert "is not of type 'array'" in problem
+
+
+def test_without_run_json_nothing_can_be_said(run: RunDirectory) -> None:
+    run.run.write_text(json.dumps({})[:-1])
+    with pytest.raises(ValueError, match=r"run\.json is not JSON"):
+        read(run)
+    run.run.unlink()
+    with pytest.raises(FileNotFoundError):
+        read(run)
