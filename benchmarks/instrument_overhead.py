@@ -64,9 +64,7 @@ print(json.dumps({"undisturbed_s": sorted(each)[len(each) // 10],
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the pairs and print the ratios."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--steps", type=int, default=1000, help="steps per run after the warm-up")
     parser.add_argument("--step-ms", type=float, default=5.0, help="length of a step to aim at")
@@ -100,8 +98,7 @@ def measure(directory: Path, pairs: int, steps: int, step_s: float) -> None:
     print(f"added to an undisturbed step: {statistics.median(added_us):.1f} microseconds")
     for key, values in ratios.items():
         print(
-            f"with / without, {key[:-2]} step: {statistics.median(values):.4f} "
-            f"({min(values):.4f} to {max(values):.4f})"
+            f"with / without, {key[:-2]} step: {statistics.median(values):.4f} ({min(values):.4f} to {max(values):.4f})"
         )
     alone = _run(["-c", HOOKS_ALONE, str(INSTRUMENT.parent)], None)
     print(f"the hooks alone: {float(alone['added_s']) * 1e6:.2f} microseconds per step")

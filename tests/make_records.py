@@ -110,18 +110,14 @@ def make_specs(
     )
 
 
-def make_plan_of(
-    specs: Sequence[RunSpec], site: str = "local", min_efficiency: float | None = 0.8
-) -> Plan:
+def make_plan_of(specs: Sequence[RunSpec], site: str = "local", min_efficiency: float | None = 0.8) -> Plan:
     """A plan of exactly ``specs``; every stage but the first asks for ``min_efficiency``."""
     scales = dict.fromkeys(spec.scale for spec in specs)
     jobs = []
     for scale in scales:
         runs = tuple(spec for spec in specs if spec.scale == scale)
         jobs.append(ScaleJob(runs[0].stage, scale, 20, runs))
-    gates = {
-        job.stage: GateThresholds(None if job.stage == "stage1" else min_efficiency) for job in jobs
-    }
+    gates = {job.stage: GateThresholds(None if job.stage == "stage1" else min_efficiency) for job in jobs}
     return Plan(site, "results", tuple(jobs), gates)
 
 

@@ -63,9 +63,7 @@ TRAIN = """
 
 def trained(directory: Path, kind: str, max_steps: float | None = None) -> Ran:
     limits = {} if max_steps is None else {"max_steps": max_steps}
-    done = run(
-        directory, script(directory, TRAIN), kind, launcher=(), env=None, timeout_s=300, **limits
-    )
+    done = run(directory, script(directory, TRAIN), kind, launcher=(), env=None, timeout_s=300, **limits)
     assert done.code == 0, done.err
     return done
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ddp_ladder.ladder_results import LadderResults, gate_from_json
+from ddp_ladder.gate_file import gate_from_json
+from ddp_ladder.ladder_results import LadderResults
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.report import write_report
 from make_records import (

@@ -33,8 +33,7 @@ software: {python: null}
 network: {backend: auto, env: {}}
 """
 ALL_NAMES = (
-    "{batch_per_gpu} {global_batch} {lr} {nodes} {gpus_per_node} {world_size} {run_dir} "
-    "{data_dir} {seed} {backend}"
+    "{batch_per_gpu} {global_batch} {lr} {nodes} {gpus_per_node} {world_size} {run_dir} {data_dir} {seed} {backend}"
 )
 
 
@@ -442,8 +441,7 @@ def test_variables_that_ddp_ladder_sets(key: str, place: str, name: str) -> None
         f"{place}.{name}",
         "a variable that ddp-ladder sets for each process",
         f'"{name}"',
-        "any variable but RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, "
-        "MASTER_PORT and DDP_LADDER_...",
+        "any variable but RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and DDP_LADDER_...",
         "remove it",
     )
 

@@ -81,9 +81,7 @@ def test_one_other_gpu_in_the_group_is_noticed() -> None:
     a, b = (make_record(make_spec(scale, device="cuda")) for scale in ("1x1", "1x2"))
     slow = replace(b.ranks[1], device={**b.ranks[1].device, "name": "NVIDIA A100-SXM4-40GB"})
     (found,) = differences(a, replace(b, ranks=(b.ranks[0], slow)))
-    assert found == (
-        "gpu: NVIDIA A100-SXM4-64GB at 1x1, NVIDIA A100-SXM4-40GB + NVIDIA A100-SXM4-64GB at 1x2"
-    )
+    assert found == ("gpu: NVIDIA A100-SXM4-64GB at 1x1, NVIDIA A100-SXM4-40GB + NVIDIA A100-SXM4-64GB at 1x2")
 
 
 def test_weak_keeps_the_batch_per_gpu_that_was_really_used() -> None:

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from ddp_ladder.files import write_json
-from ddp_ladder.gate_file import closed_box, closed_variants, outcome_line, read_gate, read_gates
+from ddp_ladder.gate_file import closed_box, closed_variants, gate_from_json, outcome_line, read_gate, read_open_gate
+from ddp_ladder.messages import UserError
 from make_records import make_gate
 
 BOX = """\
 +----------------------------------------------------------------------------------------------+
 | verdict   the gate of stage2 is closed; nothing above it was started                         |
-| measured  default/weak/1x2: efficiency: efficiency 0.62 (95 % interval 0.60 to 0.64)         |
+| measured  default/weak/1x2: efficiency 0.62 (95 % interval 0.60 to 0.64)                     |
 | wanted    at least 0.80 (stages.stage2.gate.min_efficiency)                                  |
 | next      see data wait, exposed communication and start-up in the report; a larger          |
 |           workload.batch_per_gpu hides communication; lower                                  |
@@ -22,7 +24,7 @@ def test_closed_box() -> None:
     gate = make_gate(
         "stage2",
         "closed",
-        why="default/weak/1x2: efficiency: efficiency 0.62 (95 % interval 0.60 to 0.64)",
+        why="default/weak/1x2: efficiency 0.62 (95 % interval 0.60 to 0.64)",
         next_step=(
             "see data wait, exposed communication and start-up in the report; a larger "
             "workload.batch_per_gpu hides communication; lower stages.stage2.gate.min_efficiency "
@@ -30,15 +32,16 @@ def test_closed_box() -> None:
         ),
     )
     gate["wanted"] = "at least 0.80 (stages.stage2.gate.min_efficiency)"
-    assert closed_box(gate) == BOX
+    assert closed_box(gate_from_json(gate, "stage2")) == BOX
 
 
 def test_the_box_holds_words_and_lines_of_any_length() -> None:
     gate = make_gate("stage2", "closed", why="ß" * 300 + "\nTraceback:\n\n  y", next_step="")
-    lines = closed_box(gate).splitlines()
+    box = closed_box(gate_from_json(gate, "stage2"))
+    lines = box.splitlines()
     assert {len(line) for line in lines} == {96}
     assert all(line[0] + line[-1] in ("||", "++") for line in lines)
-    assert closed_box(gate).count("ß") == 300
+    assert box.count("ß") == 300
 
 
 @pytest.mark.parametrize(
@@ -53,28 +56,36 @@ def test_the_box_holds_words_and_lines_of_any_length() -> None:
     ],
 )
 def test_outcome_line(gate: dict[str, object], line: str) -> None:
-    assert outcome_line(gate) == line
+    assert outcome_line(gate_from_json(gate, str(gate["stage"]))) == line
 
 
-def test_gates_that_exist_are_read_by_stage(tmp_path: Path) -> None:
-    write_json(tmp_path / "stage1.json", make_gate("stage1"))
-    write_json(tmp_path / "stage2.closed.json", make_gate("stage2", "closed", why="because"))
-    gates = read_gates(tmp_path, ("stage1", "stage2", "stage3"))
-    assert {stage: gate["verdict"] for stage, gate in gates.items()} == {
-        "stage1": "open",
-        "stage2": "closed",
-    }
+def test_closed_variants_of_an_open_gate() -> None:
+    gate = make_gate("stage1", variants={"default": "open", "gloo": "closed"})
+    left_out = {"gloo": "variant gloo did not pass the gate of stage1"}
+    assert closed_variants(gate_from_json(gate, "stage1")) == left_out
+    assert closed_variants(gate_from_json(make_gate("stage1"), "stage1")) == {}
 
 
-def test_closed_variants_of_an_open_gate(tmp_path: Path) -> None:
-    write_json(tmp_path / "stage1.json", make_gate("stage1", variants={"default": "open"}))
-    assert closed_variants(tmp_path / "stage1.json") == {}
-    variants = {"default": "open", "gloo": "closed"}
-    write_json(tmp_path / "stage1.json", make_gate("stage1", variants=variants))
-    assert closed_variants(tmp_path / "stage1.json") == {"gloo": "variant gloo did not pass the gate of stage1"}
+@pytest.mark.parametrize("text", ["open", "{}", "[]"])
+def test_what_is_not_a_gate_file_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "stage1.json").write_text(text)
+    with pytest.raises(ValueError, match=r"JSON|schema_version|list indices"):
+        read_gate(tmp_path / "stage1.json", "stage1")
 
 
-def test_a_gate_file_that_is_not_json_names_itself(tmp_path: Path) -> None:
-    (tmp_path / "stage1.json").write_text("open")
-    with pytest.raises(ValueError, match=r"stage1\.json is not JSON"):
-        read_gate(tmp_path / "stage1.json")
+def test_only_whole_evidence_of_an_open_gate_lets_the_next_stage_start(tmp_path: Path) -> None:
+    path = tmp_path / "stage1.json"
+    for content in (None, "", "{}", json.dumps(make_gate("stage2")), json.dumps(make_gate("stage1", "closed"))):
+        if content is not None:
+            path.write_text(content)
+        with pytest.raises(UserError, match="the evidence of an open gate") as told:
+            read_open_gate(path, "stage1")
+        assert str(path) in str(told.value)
+    write_json(path, make_gate("stage1"))
+    assert read_open_gate(path, "stage1").is_open
+
+
+def test_the_gate_of_another_stage_is_refused(tmp_path: Path) -> None:
+    write_json(tmp_path / "stage2.json", make_gate("stage1"))
+    with pytest.raises(ValueError, match="stage2"):
+        read_gate(tmp_path / "stage2.json", "stage2")

@@ -162,9 +162,7 @@ def test_end_records(both: Both) -> None:
         assert fingerprint["cuda"] is None
         startup = record["startup_s"]
         assert startup["total"] > startup["spawn"] > 1e9 - 1000
-        assert startup["first_step"] == pytest.approx(
-            both.measured.rows(rank)[0]["step_time_s"], abs=1e-8
-        )
+        assert startup["first_step"] == pytest.approx(both.measured.rows(rank)[0]["step_time_s"], abs=1e-8)
         assert 0 < startup["process_group"] < 30
         assert 50e6 < record["peak_memory_bytes"]["host"] < 50e9
         assert record["peak_memory_bytes"]["device"] is None

@@ -184,9 +184,7 @@ def test_dies_with_its_launcher(tmp_path: Path) -> None:
     command = [sys.executable, str(INSTRUMENT), str(train)]
     starter = f"import subprocess; subprocess.Popen({command!r}).wait()"
     env = environment(DDP_LADDER_RUN=str(run_json(tmp_path / "run")))
-    launcher = subprocess.Popen(
-        [sys.executable, "-c", starter], env=env, stdout=subprocess.PIPE, text=True
-    )
+    launcher = subprocess.Popen([sys.executable, "-c", starter], env=env, stdout=subprocess.PIPE, text=True)
     assert launcher.stdout is not None
     assert launcher.stdout.readline() == "up\n"
     os.kill(launcher.pid, signal.SIGKILL)

@@ -198,9 +198,7 @@ def test_batch_size(batch: object, size: int) -> None:
 
 def loader_of(length: int, replicas: int, rank: int, **options: Any) -> DataLoader[Any]:
     dataset = TensorDataset(torch.arange(length))
-    sampler: DistributedSampler[Any] = DistributedSampler(
-        dataset, replicas, rank, shuffle=False, **options
-    )
+    sampler: DistributedSampler[Any] = DistributedSampler(dataset, replicas, rank, shuffle=False, **options)
     return DataLoader(dataset, batch_size=2, sampler=sampler)
 
 
@@ -236,9 +234,7 @@ def test_facts_of_a_batch_sampler_of_ones_own() -> None:
         pass
 
     dataset = TensorDataset(torch.arange(10))
-    loader: DataLoader[Any] = DataLoader(
-        dataset, batch_sampler=Buckets(SequentialSampler(dataset), 3, False)
-    )
+    loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=Buckets(SequentialSampler(dataset), 3, False))
     facts = loaders.facts(loader, world_size=1)
     assert (facts["batch_size"], facts["sampler"], facts["shards"]) == (3, "Buckets", True)
 
@@ -260,8 +256,6 @@ def test_checksum_sees_every_bit_and_dtype() -> None:
         )
     }
     assert len(sums) == 6
-    assert parameters.checksum([("w", weights.T)]) == parameters.checksum(
-        [("w", weights.T.contiguous())]
-    )
+    assert parameters.checksum([("w", weights.T)]) == parameters.checksum([("w", weights.T.contiguous())])
     assert parameters.summary([("w", weights)])["bytes"] == 30
     assert parameters.main_dtype([("w", weights), ("b", torch.zeros(2))]) == "bfloat16"

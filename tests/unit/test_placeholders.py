@@ -40,9 +40,7 @@ def test_brace_without_partner(template: str) -> None:
         expand(template, {"lr": 1})
 
 
-@pytest.mark.parametrize(
-    "name", ["", "0", "lr.real", "lr[0]", "lr!r", "lr:>9", " lr ", "LR", "nope"]
-)
+@pytest.mark.parametrize("name", ["", "0", "lr.real", "lr[0]", "lr!r", "lr:>9", " lr ", "LR", "nope"])
 def test_only_plain_known_names_are_understood(name: str) -> None:
     assert names_in(f"{{{name}}}") == {name}
     with pytest.raises(ValueError, match="unknown placeholder"):

@@ -123,10 +123,12 @@ def test_the_bar_never_passes_its_end() -> None:
     console = Console(1, Terminal())
     console.started(make_spec("1x2"), 400)
     console.show(at(500), 400, 600.0)
-    assert console._bar is not None
-    assert console._bar.n == 400
+    bar = console._bar
+    assert bar is not None
+    assert bar.n == 400
     console.ended(make_record(make_spec("1x2")))
     assert console._bar is None
+    assert bar.disable  # closed
 
 
 def test_messages_do_not_tear_the_bar() -> None:

@@ -108,6 +108,30 @@ def test_damage_is_named(run: RunDirectory, name: str, spoil: Spoil, problem: st
     assert read(run).problems[0].startswith(problem)
 
 
+@pytest.mark.parametrize("column", [1, 2, 3, 4])
+@pytest.mark.parametrize("cell", ["-1", "nan", "inf", "1e300", ""])
+def test_figures_that_cannot_be(run: RunDirectory, column: int, cell: str) -> None:
+    rows = read_steps(run, 1)
+    rows[20][column] = cell
+    write_steps(run, 1, rows)
+    assert read(run).problems[0].startswith("ranks/rank1.csv is damaged: ")
+
+
+@pytest.mark.parametrize(("column", "cell"), [(1, "63.5"), (2, "0.5"), (3, "0.0"), (3, "5e-324"), (3, "1e-10")])
+def test_figures_that_cannot_be_in_their_column(run: RunDirectory, column: int, cell: str) -> None:
+    rows = read_steps(run, 1)
+    rows[20][column] = cell
+    write_steps(run, 1, rows)
+    (problem,) = read(run).problems
+    assert problem == "ranks/rank1.csv is damaged: it holds a figure that cannot be"
+
+
+def test_no_samples_and_no_wait_can_be(run: RunDirectory) -> None:
+    rows = [[*row[:1], "0", "0", row[3], "0.000000000"] for row in read_steps(run, 1)]
+    write_steps(run, 1, rows)
+    assert read(run).problems == ()
+
+
 def test_what_is_damaged_is_not_used(run: RunDirectory) -> None:
     (run.ranks / "rank1.csv").write_text("step\n")
     run.node_end(0).write_text("{")

@@ -13,8 +13,9 @@ import pandas as pd
 import pytest
 import report as report_command
 from ddp_ladder.files import write_json
+from ddp_ladder.gate_file import gate_from_json
 from ddp_ladder.headline import headline
-from ddp_ladder.ladder_results import LadderResults, gate_from_json, read_results
+from ddp_ladder.ladder_results import LadderResults, read_results
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.plots import growth, looks, round_ticks
 from ddp_ladder.record import Record, write_record
@@ -106,9 +107,7 @@ CASES: dict[str, Callable[[], LadderResults]] = {
     "one repeat of one block": lambda: found(
         SPECS, [make_record(s, blocks=1, spread=0.0) for s in SPECS if s.repeat == 1]
     ),
-    "nothing known of the hardware": lambda: found(
-        SPECS, [replace(make_record(s), fingerprint={}) for s in SPECS]
-    ),
+    "nothing known of the hardware": lambda: found(SPECS, [replace(make_record(s), fingerprint={}) for s in SPECS]),
     "weak and strong, two variants": lambda: found(
         make_specs(["1x1", "1x2", "2x2"], variants=["default", "b"], modes=["weak", "strong"])
     ),
@@ -183,16 +182,13 @@ def test_hostile_names_come_out_as_text(tmp_path: Path) -> None:
 
 def test_headline_of_a_full_ladder() -> None:
     assert words(CASES["full"]()) == (
-        "Stage 3 reached: 2x1 runs at 1,720 samples/s, 1.72x one process, "
-        "86 % efficiency [86-86 %]."
+        "Stage 3 reached: 2x1 runs at 1,720 samples/s, 1.72x one process, 86 % efficiency [86-86 %]."
     )
 
 
 def test_headline_of_stage_1() -> None:
     text = words(found(SPECS, [make_record(s) for s in SPECS[:3]], open_gates("stage1")))
-    assert text == (
-        "Stage 1 reached: 1x1 runs at 1,000 samples/s [996-1,004]. Stage 2 has not been run."
-    )
+    assert text == ("Stage 1 reached: 1x1 runs at 1,000 samples/s [996-1,004]. Stage 2 has not been run.")
 
 
 def test_headline_of_several_modes() -> None:
@@ -207,8 +203,7 @@ def test_headline_of_a_closed_gate_says_measured_wanted_and_next() -> None:
     gates = [make_gate("stage1"), make_gate("stage2", "closed", judged=[failing])]
     results = found(SPECS, [make_record(s, 1000 * EFFICIENCY["1x1"]) for s in SPECS[:6]], gates)
     assert words(results) == (
-        "Stopped at the gate of stage 2: 1x2 efficiency 0.41, wanted at least 0.80 "
-        "(stages.stage2.gate.min_efficiency)."
+        "Stopped at the gate of stage 2: 1x2 efficiency 0.41, wanted at least 0.80 (stages.stage2.gate.min_efficiency)."
     )
     line = headline(results, scale_points(results.plan.runs, results.records))
     assert (line.kind, line.next) == ("stopped", "mend it")
@@ -240,10 +235,7 @@ def test_headline_when_there_is_nothing() -> None:
 
 
 def test_headline_does_not_celebrate_what_is_not_comparable() -> None:
-    records = [
-        make_record(s, rate(s), fingerprint={"num_workers": 8} if s.world_size > 1 else None)
-        for s in SPECS
-    ]
+    records = [make_record(s, rate(s), fingerprint={"num_workers": 8} if s.world_size > 1 else None) for s in SPECS]
     results = found(SPECS, records, open_gates("stage1", "stage2", "stage3"))
     line = headline(results, scale_points(results.plan.runs, results.records))
     assert line.kind == "doubtful"
@@ -253,8 +245,7 @@ def test_headline_does_not_celebrate_what_is_not_comparable() -> None:
 
 def test_failures_are_shown_once_with_verdict_why_and_next(tmp_path: Path) -> None:
     records = [
-        make_record(s) if s.world_size == 1 else make_failed_record(s, "it died", "of cold", "heat")
-        for s in SPECS
+        make_record(s) if s.world_size == 1 else make_failed_record(s, "it died", "of cold", "heat") for s in SPECS
     ]
     files = written(tmp_path, found(SPECS, records))
     text = Page(files["index.html"]).text
@@ -265,10 +256,7 @@ def test_failures_are_shown_once_with_verdict_why_and_next(tmp_path: Path) -> No
 
 
 def test_runs_left_out_on_purpose_are_not_shown_as_failures(tmp_path: Path) -> None:
-    records = [
-        make_record(s) if s.world_size == 1 else make_failed_record(s, "not run", started=False)
-        for s in SPECS
-    ]
+    records = [make_record(s) if s.world_size == 1 else make_failed_record(s, "not run", started=False) for s in SPECS]
     files = written(tmp_path, found(SPECS, records))
     assert "Failed runs" not in files["index.html"]
     assert "Failed runs" not in files["scaling.md"]
@@ -295,17 +283,14 @@ def test_markdown_has_units_gates_definitions_machine_and_versions(tmp_path: Pat
 def test_differing_fingerprints_are_listed_with_their_places(tmp_path: Path) -> None:
     specs = make_specs(["1x1", "1x2"], variants=["default", "amp"])
     records = [
-        make_record(s, fingerprint={"autocast_dtype": "bfloat16"} if s.variant == "amp" else None)
-        for s in specs
+        make_record(s, fingerprint={"autocast_dtype": "bfloat16"} if s.variant == "amp" else None) for s in specs
     ]
     text = written(tmp_path, found(specs, records))["scaling.md"]
     assert "none (default); bfloat16 (amp)" in text
 
 
 def test_equal_findings_of_repeats_are_one_row() -> None:
-    judged = [
-        make_judged("1x2", "exit codes", ok=False, measured="rank 1: 1", repeat=k) for k in (1, 2)
-    ]
+    judged = [make_judged("1x2", "exit codes", ok=False, measured="rank 1: 1", repeat=k) for k in (1, 2)]
     judged += [make_judged("1x2", "sanity", repeat=3), make_judged("1x2")]
     gate = gate_from_json(make_gate("stage2", "closed", judged=judged), "stage2")
     assert [row.place(several_series=False) for row in gate_rows(gate)] == ["1x2 r1 r2", "1x2"]
@@ -386,10 +371,7 @@ def test_variants_differ_in_colour_and_in_marker() -> None:
 
 def test_lines_follow_growth_of_one_kind_only() -> None:
     specs = make_specs(["1x1", "1x2", "1x4", "2x1", "2x4"], repeats=1)
-    lines = [
-        ([str(point.scale) for point in line], style)
-        for line, style in growth(scale_points(specs, {}))
-    ]
+    lines = [([str(point.scale) for point in line], style) for line, style in growth(scale_points(specs, {}))]
     assert lines == [
         (["1x1", "1x2", "1x4"], "-"),
         (["1x1", "2x1"], "--"),
@@ -397,9 +379,7 @@ def test_lines_follow_growth_of_one_kind_only() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("low", "high"), [(700, 1300), (480, 75_000), (0.2, 0.9), (1, 1e9), (5, 6)]
-)
+@pytest.mark.parametrize(("low", "high"), [(700, 1300), (480, 75_000), (0.2, 0.9), (1, 1e9), (5, 6)])
 def test_ticks_are_round_and_few(low: float, high: float) -> None:
     ticks = round_ticks(low, high)
     assert 2 <= len(ticks) <= 7

@@ -87,9 +87,7 @@ def test_intervals_hold_the_estimate_and_grow_with_the_spread() -> None:
 def test_ratio_intervals_resample_both_sides() -> None:
     """An exact numerator must still inherit the baseline's uncertainty."""
     specs = make_specs(["1x1", "1x2"])
-    records = [
-        make_record(s, RATES[str(s.scale)], spread=0.1 if s.world_size == 1 else 0.0) for s in specs
-    ]
+    records = [make_record(s, RATES[str(s.scale)], spread=0.1 if s.world_size == 1 else 0.0) for s in specs]
     point = by_scale(scale_points(specs, records_by_name(records)))["1x2"]
     assert point.samples_per_s_low == pytest.approx(1800)
     assert point.samples_per_s_high == pytest.approx(1800)
@@ -185,9 +183,7 @@ def test_no_baseline(planned: bool) -> None:
 
 def test_other_fingerprint_than_the_baseline() -> None:
     specs = make_specs(["1x1", "1x2"])
-    records = [
-        make_record(s, fingerprint={"num_workers": 8} if s.world_size == 2 else None) for s in specs
-    ]
+    records = [make_record(s, fingerprint={"num_workers": 8} if s.world_size == 2 else None) for s in specs]
     point = by_scale(scale_points(specs, records_by_name(records)))["1x2"]
     assert (point.status, point.efficiency, point.speedup) == ("not comparable", None, None)
     assert point.note == "not like for like: num_workers: 0 at 1x1, 8 at 1x2"
@@ -221,9 +217,7 @@ def test_more_than_ideal_is_flagged_and_the_data_wait_named() -> None:
     point = superlinear("weak", 2140.0, (0.38, 0.04))
     assert point.status == "check"
     assert point.efficiency == pytest.approx(1.07)
-    assert point.note.startswith(
-        "107 %: more than the ideal; the baseline is slower than it should"
-    )
+    assert point.note.startswith("107 %: more than the ideal; the baseline is slower than it should")
     assert "it waits for data 38 % of the time, here 4 %" in point.note
 
 

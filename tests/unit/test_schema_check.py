@@ -31,10 +31,7 @@ variants:
   default: {}
 """
 CLUSTER = "site: here\nnode: {gpus: 2, device: cpu, cpus: 2}\nnetwork: {backend: auto}\n"
-PATH_WORDS = (
-    "a path of letters, digits and . _ - / "
-    "(it becomes part of Snakemake's file patterns; write ~ out)"
-)
+PATH_WORDS = "a path of letters, digits and . _ - / (it becomes part of Snakemake's file patterns; write ~ out)"
 
 
 @pytest.fixture(autouse=True)
@@ -452,9 +449,7 @@ def test_paths_that_are_allowed(path: str) -> None:
     assert changed("repeats: 3", f"results: {path}") == ""
 
 
-@pytest.mark.parametrize(
-    "value", ["$(touch x)", "; rm -rf /", "größe 数字", "`id`", "| cat", "' \" \\"]
-)
+@pytest.mark.parametrize("value", ["$(touch x)", "; rm -rf /", "größe 数字", "`id`", "| cat", "' \" \\"])
 def test_hostile_text_is_plain_data_in_arguments_and_environment(value: str) -> None:
     quoted = "'" + value.replace("'", "''") + "'"
     assert changed("[--epochs, 8]", f"[{quoted}]") == ""

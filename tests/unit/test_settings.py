@@ -39,9 +39,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def load(
-    config: str = SMALLEST, site: str = SITE, overrides: dict[str, Any] | None = None
-) -> Settings:
+def load(config: str = SMALLEST, site: str = SITE, overrides: dict[str, Any] | None = None) -> Settings:
     Path("config.yaml").write_text(config, encoding="utf-8")
     Path("cluster.yaml").write_text(site, encoding="utf-8")
     return load_settings(Path("config.yaml"), Path("cluster.yaml"), overrides)
@@ -161,8 +159,7 @@ def test_overrides(directory: Path) -> None:
         "variants": {"g": {"network": {"backend": "gloo"}}},
     }
     config = (
-        SMALLEST.replace("32}", "32, args: [1e5, 2], seed: 4}")
-        + "measure: {min_steps: 20}\nvariants: {default: {}}\n"
+        SMALLEST.replace("32}", "32, args: [1e5, 2], seed: 4}") + "measure: {min_steps: 20}\nvariants: {default: {}}\n"
     )
     experiment = load(config, overrides=overrides).experiment
     assert experiment.repeats == 1
@@ -193,9 +190,7 @@ def test_problems_in_overrides_are_placed_on_the_command_line(directory: Path) -
         "  allowed  a whole number from 1 to 100\n"
         "  next     for example repeats: 3"
     )
-    assert message(workload={"script": "none.py"}).startswith(
-        "--config: workload.script: there is no such script\n"
-    )
+    assert message(workload={"script": "none.py"}).startswith("--config: workload.script: there is no such script\n")
 
 
 def test_both_files_are_read_before_giving_up(directory: Path) -> None:

@@ -72,9 +72,7 @@ def test_data_lines_and_texts() -> None:
 
 
 def test_where() -> None:
-    document = Document(
-        Path("c.yaml"), {}, {("a",): 3, ("a", "b"): 4}, overridden=frozenset({("o", "p")})
-    )
+    document = Document(Path("c.yaml"), {}, {("a",): 3, ("a", "b"): 4}, overridden=frozenset({("o", "p")}))
     assert document.where() == "c.yaml"
     assert document.where("x") == "c.yaml: x"
     assert document.where("a", "b") == "c.yaml, line 4: a.b"
@@ -99,14 +97,12 @@ TRAPS = {
     "1:30:00": (
         "a time without quotes: some YAML readers take it for the number 5400",
         "a plain number, or text in quotes",
-        'write the plain number (runtimes are minutes: 90 for 1:30:00), or "1:30:00" in quotes '
-        "for the text",
+        'write the plain number (runtimes are minutes: 90 for 1:30:00), or "1:30:00" in quotes for the text',
     ),
     "1:30": (
         "a time without quotes: some YAML readers take it for the number 90",
         "a plain number, or text in quotes",
-        'write the plain number (runtimes are minutes: 90 for 1:30:00), or "1:30" in quotes '
-        "for the text",
+        'write the plain number (runtimes are minutes: 90 for 1:30:00), or "1:30" in quotes for the text',
     ),
     "012": (
         "a number with a leading zero: some YAML readers take it for octal",
@@ -165,9 +161,7 @@ def test_traps_are_refused_where_they_stand(value: str) -> None:
     what, allowed, advice = TRAPS[value]
     with pytest.raises(UserError) as caught:
         read(f"a:\n  b: [{value}]\n")
-    assert caught.value.problems == (
-        Problem("c.yaml, line 2: a.b[0]", what, value, allowed, advice),
-    )
+    assert caught.value.problems == (Problem("c.yaml, line 2: a.b[0]", what, value, allowed, advice),)
 
 
 @pytest.mark.parametrize("value", TRAPS)
@@ -175,9 +169,7 @@ def test_traps_in_quotes_are_text(value: str) -> None:
     assert read(f"a: '{value}'\nb: \"{value}\"\n").data == {"a": value, "b": value}
 
 
-@pytest.mark.parametrize(
-    "value", [".nan", "-.INF", "9" * 5000, "1" * 5000 + ".5e9", "2026-1-1 10:00:00", "0b11"]
-)
+@pytest.mark.parametrize("value", [".nan", "-.INF", "9" * 5000, "1" * 5000 + ".5e9", "2026-1-1 10:00:00", "0b11"])
 def test_more_traps(value: str) -> None:
     with pytest.raises(ValueError, match=r"number|time|date"):
         resolve(value)
@@ -226,9 +218,7 @@ def test_empty_file(text: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "found"), [("# x\n- a\n", "a list"), ("\nhello\n", '"hello"'), ("\n'1'\n", '"1"')]
-)
+@pytest.mark.parametrize(("text", "found"), [("# x\n- a\n", "a list"), ("\nhello\n", '"hello"'), ("\n'1'\n", '"1"')])
 def test_no_mapping_at_top_level(text: str, found: str) -> None:
     assert message(text) == (
         "c.yaml, line 2: the file does not hold keys with values\n"
@@ -322,9 +312,7 @@ def test_merge_key() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "tag", ["!!python/object/apply:os.system", "!!python/name:os.system", "!!set", "!mine"]
-)
+@pytest.mark.parametrize("tag", ["!!python/object/apply:os.system", "!!python/name:os.system", "!!set", "!mine"])
 def test_tags(tag: str) -> None:
     assert message(f"a: {tag} [x]\n") == (
         "c.yaml, line 1: a: YAML tags are not used here\n"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ddp_ladder.ladder_results import gate_from_json
+from ddp_ladder.gate_file import gate_from_json
 from ddp_ladder.scaling import scale_points
 from ddp_ladder.terminal_table import terminal_table
 from make_records import (

@@ -70,9 +70,7 @@ class Checkout:
         file = self.path / "config/cluster.yaml"
         file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **changes}))
 
-    def snakemake(
-        self, *arguments: str, timeout_s: float = 300
-    ) -> subprocess.CompletedProcess[str]:
+    def snakemake(self, *arguments: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
         """Run snakemake to its end; output and errors together in ``stdout``."""
         return subprocess.run(
             [*SNAKEMAKE, *arguments],
@@ -109,8 +107,7 @@ class Checkout:
         """When each run was started, by name: tells which runs were repeated."""
         runs = self.results / "runs"
         return {
-            file.parent.relative_to(runs).as_posix(): file.stat().st_mtime_ns
-            for file in runs.glob("*/*/*/r*/run.json")
+            file.parent.relative_to(runs).as_posix(): file.stat().st_mtime_ns for file in runs.glob("*/*/*/r*/run.json")
         }
 
     def processes(self) -> list[str]:
@@ -125,9 +122,7 @@ class Checkout:
 
 def environment() -> dict[str, str]:
     """What a user's shell has: nothing of pytest's or ours."""
-    return {
-        key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "DDP_"))
-    }
+    return {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "DDP_"))}
 
 
 def copy_project(path: Path) -> Checkout:

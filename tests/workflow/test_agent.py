@@ -133,9 +133,7 @@ def test_sigusr1_reaches_the_script(spec: RunSpec, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("saved*")) == ["saved0", "saved1"]
 
 
-def test_script_that_ignores_sigterm_is_killed_after_the_grace_period(
-    spec: RunSpec, tmp_path: Path
-) -> None:
+def test_script_that_ignores_sigterm_is_killed_after_the_grace_period(spec: RunSpec, tmp_path: Path) -> None:
     body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAIT
     agent = start(replace(spec, launcher="srun"), tmp_path, body, grace_s=1)
     below = family(agent)
@@ -168,10 +166,7 @@ def test_what_the_script_left_running_is_ended(spec: RunSpec, tmp_path: Path) ->
 def test_output_goes_to_the_log_and_threads_come_from_the_plan(spec: RunSpec, tmp_path: Path) -> None:
     os.environ["MKL_NUM_THREADS"] = "7"  # as Snakemake sets it for its jobs
     try:
-        body = (
-            "print('threads', os.environ['OMP_NUM_THREADS'], os.environ.get('MKL_NUM_THREADS'))\n"
-            "ready()\n"
-        )
+        body = "print('threads', os.environ['OMP_NUM_THREADS'], os.environ.get('MKL_NUM_THREADS'))\nready()\n"
         agent = start(spec, tmp_path, body)
         agent.wait(TIMEOUT_S)
     finally:

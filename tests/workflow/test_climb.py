@@ -82,8 +82,7 @@ class TestShippedExperiment:
     def test_every_job_and_attempt_met_elsewhere(self, shipped: Climbed) -> None:
         checkout, _ = shipped
         meetings = [
-            json.loads(file.read_text())["rendezvous"]
-            for file in checkout.results.glob("runs/*/*/*/r*/run.json")
+            json.loads(file.read_text())["rendezvous"] for file in checkout.results.glob("runs/*/*/*/r*/run.json")
         ]
         assert len({meeting["id"] for meeting in meetings}) == len(meetings)
 
@@ -94,9 +93,7 @@ class TestShippedExperiment:
         table = pd.read_csv(checkout.results / "report/scaling.csv")
         row = table[table["stage"] == "stage3"].iloc[0]
         assert row["efficiency"] == pytest.approx(point["efficiency"])
-        one, two = (
-            table[table["stage"] == s].iloc[0]["samples_per_s"] for s in ("stage1", "stage3")
-        )
+        one, two = (table[table["stage"] == s].iloc[0]["samples_per_s"] for s in ("stage1", "stage3"))
         assert row["efficiency"] == pytest.approx(two / one / 2)
 
     def test_a_second_time_does_nothing_and_says_so(self, shipped: Climbed) -> None:
@@ -132,10 +129,7 @@ def test_closed_gate_leaves_nothing_of_the_next_stage(checkout: Checkout) -> Non
     assert "Traceback" not in climbed.stdout
     assert not list(checkout.results.rglob("*2x1*"))
     assert not (checkout.results / "gates/stage2.json").exists()
-    assert (
-        json.loads((checkout.results / "gates/stage2.closed.json").read_text())["verdict"]
-        == "closed"
-    )
+    assert json.loads((checkout.results / "gates/stage2.closed.json").read_text())["verdict"] == "closed"
     assert checkout.processes() == []
     box = climbed.stdout[climbed.stdout.rindex("| verdict") :]
     for label in ("measured", "wanted", "next"):
@@ -292,9 +286,7 @@ def test_time_limit_closes_the_gate(checkout: Checkout) -> None:
     """The job's own limit, without Slurm: a hanging script is ended, and every run has a record."""
     (checkout.path / "hang.py").write_text("import threading; threading.Event().wait()")
     plan = ("plan", "--cores", "1")
-    checkout.configure(
-        workload={"script": "hang.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": 1}
-    )
+    checkout.configure(workload={"script": "hang.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": 1})
     assert checkout.snakemake(*plan).returncode == 0
     code = (
         "import sys, time; sys.path.insert(0, 'workflow/scripts')\n"

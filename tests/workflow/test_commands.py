@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from conftest import ROOT, environment
 
 SCRIPTS = sorted((ROOT / "workflow/scripts").glob("*.py"))

@@ -67,14 +67,11 @@ def test_another_experiment_and_another_site(checkout: Checkout) -> None:
     """An experiment is one file: nothing of config/config.yaml is left in it."""
     other = checkout.path / "mine.yaml"
     other.write_text(
-        "results: elsewhere\nworkload: {script: loop.py, args: [8], batch_per_gpu: 8}\n"
-        "stages: {stage1: {}}\n"
+        "results: elsewhere\nworkload: {script: loop.py, args: [8], batch_per_gpu: 8}\nstages: {stage1: {}}\n"
     )
     site = checkout.path / "site.yaml"
     site.write_text("site: mine\nnode: {gpus: 1, device: cpu, cpus: 1}\n")
-    planned = checkout.snakemake(
-        "--dry-run", "--configfile", "mine.yaml", "--config", "cluster=site.yaml"
-    )
+    planned = checkout.snakemake("--dry-run", "--configfile", "mine.yaml", "--config", "cluster=site.yaml")
     assert planned.returncode == 0, planned.stdout
     assert "The plan for site mine:" in planned.stdout
     assert "elsewhere/gates/stage1.json" in planned.stdout

@@ -31,10 +31,7 @@ def test_three_lines_bring_a_script_from_elsewhere(
         "options = parser.parse_args()\n"
     )
     script.write_text(
-        options
-        + LOOP.replace("int(sys.argv[1])", "options.batch_size").replace(
-            "range(1)", "range(options.epochs)"
-        )
+        options + LOOP.replace("int(sys.argv[1])", "options.batch_size").replace("range(1)", "range(options.epochs)")
     )
     lines = readme_workload().replace("/home/me/train.py", str(script)).replace(": 64", ": 16")
     assert len(lines.splitlines()) == 1 + 3
@@ -45,7 +42,11 @@ def test_three_lines_bring_a_script_from_elsewhere(
     # A machine that is busy with tests scales as it may.
     stages = {name: {"gate": {"min_efficiency": 0.01}} for name in ("stage2", "stage3")}
     climbed = checkout.snakemake(
-        "--cores", "all", "--config", "repeats=1", f"stages={yaml.safe_dump(stages, default_flow_style=True).strip()}",
+        "--cores",
+        "all",
+        "--config",
+        "repeats=1",
+        f"stages={yaml.safe_dump(stages, default_flow_style=True).strip()}",
         "measure={warmup_steps: 5, min_steps: 10}",
     )
     assert climbed.returncode == 0, climbed.stdout

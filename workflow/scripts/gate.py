@@ -30,11 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan, results = read_plan(arguments.plan), arguments.plan.parent
     verdict = judge(plan, arguments.stage, results)
     path = write_verdict(verdict, results / "gates")
-    gate = read_gate(path)
+    gate = read_gate(path, arguments.stage)
     print(outcome_line(gate), file=sys.stderr)
     for finding in verdict.findings:
         outcome = "pass" if finding.ok else "FAIL"
-        print(f"{outcome}  {finding.where}: {finding.check}: {finding.measured}; wanted {finding.wanted}")
+        print(f"{outcome}  {finding.where}: {finding.in_words}; wanted {finding.wanted}")
     if not verdict.open:
         print(closed_box(gate))
     print(f"written: {path}")

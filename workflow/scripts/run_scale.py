@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ddp_ladder.agent import die_with_parent
 from ddp_ladder.command import command
-from ddp_ladder.gate_file import closed_variants
+from ddp_ladder.gate_file import closed_variants, read_open_gate
 from ddp_ladder.job import Context, Interrupted, local_job_id, raise_on_signals, run_scale
 from ddp_ladder.plan_file import read_plan
 from ddp_ladder.progress import Console
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     job = plan.job(arguments.scale)
     results = arguments.plan.parent
     before = plan.stage_before(job.stage)
-    left_out = closed_variants(results / "gates" / f"{before}.json") if before else {}
+    left_out = closed_variants(read_open_gate(results / "gates" / f"{before}.json", before)) if before else {}
     context = Context(
         job=job,
         results=results,

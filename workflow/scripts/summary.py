@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ddp_ladder.command import command
-from ddp_ladder.gate_file import closed_box, read_gates
+from ddp_ladder.gate_file import closed_box
 from ddp_ladder.headline import headline
 from ddp_ladder.ladder_results import read_results
 from ddp_ladder.plan_file import read_plan
@@ -33,10 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(headline(found, points).text)
     print()
     print(terminal_table(points, found.gates, report if report.exists() else None))
-    for gate in read_gates(results / "gates", plan.stages).values():
-        if gate["verdict"] == "closed":
-            print()
-            print(closed_box(gate))
+    for gate in found.gates.values():
+        if not gate.is_open:
+            print(f"\n{closed_box(gate)}")
     for warning in found.warnings:
         print(f"warning: {warning}")
     return 0

@@ -67,9 +67,7 @@ def _prctl(option: int, argument: int) -> None:
 def run_node(task: NodeTask) -> int:
     """Run one node's part to its end, write its end record and return the exit code (128 + n for signal n)."""
     die_with_parent(signal.SIGTERM)
-    _prctl(
-        _PR_SET_CHILD_SUBREAPER, 1
-    )  # what the script leaves behind becomes our child, and is ended
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what the script leaves behind becomes our child, and is ended
     events: SimpleQueue[tuple[str, int]] = SimpleQueue()
     for signum in FORWARDED:
         signal.signal(signum, lambda number, _frame: events.put(("signal", number)))
@@ -100,14 +98,10 @@ def _start(start: Process, env: dict[str, str], log: int) -> subprocess.Popen[by
     )
 
 
-def _supervise(
-    children: Sequence[subprocess.Popen[bytes]], events: SimpleQueue[tuple[str, int]]
-) -> int:
+def _supervise(children: Sequence[subprocess.Popen[bytes]], events: SimpleQueue[tuple[str, int]]) -> int:
     """Wait for all children; end the rest when one fails. Returns the first failure, or 0."""
     for child in children:
-        threading.Thread(
-            target=lambda child=child: events.put(("exit", child.wait())), daemon=True
-        ).start()
+        threading.Thread(target=lambda child=child: events.put(("exit", child.wait())), daemon=True).start()
     running, first_failure, deadline = len(children), 0, None
     while running:
         try:

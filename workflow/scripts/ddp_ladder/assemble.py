@@ -109,9 +109,7 @@ def _rank(spec: RunSpec, files: RankFiles) -> Rank:
         samples=int(steps.samples.sum()),
         padding_samples=int(steps.padding_samples.sum()),
         step_time_s=float(np.median(times)) if len(times) else None,
-        data_wait_fraction=float(steps.data_wait_s[measured].sum() / times.sum())
-        if len(times)
-        else None,
+        data_wait_fraction=float(steps.data_wait_s[measured].sum() / times.sum()) if len(times) else None,
         startup_s=end["startup_s"],
         peak_memory_bytes=end["peak_memory_bytes"],
         parameters=end["parameters"],
@@ -138,9 +136,7 @@ def _figures(spec: RunSpec, raw: RawRun) -> tuple[Throughput | None, Timing | No
     )
 
 
-def explain(
-    spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunDirectory
-) -> Failure:
+def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunDirectory) -> Failure:
     """Say what went wrong: the ladder's own verdict, else an exception, else an exit, else a check."""
     look = f"read {directory.log}, mend the cause, and start snakemake again: only failed runs are repeated"
     outcome = raw.ended["outcome"] if raw.ended else "unknown"

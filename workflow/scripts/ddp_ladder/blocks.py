@@ -80,9 +80,7 @@ def measure(
             rank_step_time_s_max=slowest,
             straggler_fraction=(slowest - float(np.median(rank_medians))) / slowest,
             data_wait_fraction=float(waits.sum() / times.sum()),
-            exposed_comm_fraction=float(np.median(exposed_comm_s)) / step
-            if exposed_comm_s
-            else None,
+            exposed_comm_fraction=float(np.median(exposed_comm_s)) / step if exposed_comm_s else None,
             startup_s=startup_s,
             wall_s=wall_s,
         ),

@@ -147,9 +147,7 @@ class _Checks:
             for index, text in enumerate(variant.args):
                 yield _Template(("variants", variant.name, "args", index), text)
 
-    def _placeholder_problems(
-        self, template: _Template, name: str, where: str
-    ) -> Iterator[Problem]:
+    def _placeholder_problems(self, template: _Template, name: str, where: str) -> Iterator[Problem]:
         if name not in template.allowed:
             known = name in placeholders.NAMES
             advice = "write the value itself: data is prepared once, for every scale"
@@ -164,9 +162,7 @@ class _Checks:
                 next=advice,
             )
         # prepare without data_dir has a problem of its own
-        elif (
-            name == "data_dir" and self.workload.data_dir is None and template.path[1] != "prepare"
-        ):
+        elif name == "data_dir" and self.workload.data_dir is None and template.path[1] != "prepare":
             yield _valueless(where, template.text, "data_dir", "data/digits")
         elif name == "lr" and self.workload.lr is None:
             yield _valueless(where, template.text, "lr", "0.05")
@@ -296,9 +292,7 @@ class _Checks:
         )
 
     def _batch_without_placeholder(self) -> Iterator[Problem]:
-        without = [
-            variant.name for variant in self.experiment.variants if not self._uses_batch(variant)
-        ]
+        without = [variant.name for variant in self.experiment.variants if not self._uses_batch(variant)]
         if without:
             yield Problem(
                 where=self.config.where("workload", "args"),

@@ -49,9 +49,7 @@ def read_json(path: Path) -> Any:
     Figures that nothing can be computed with are refused: NaN, infinity, integers beyond 64 bits.
     """
     try:
-        return json.loads(
-            path.read_bytes(), parse_constant=_finite, parse_float=_finite, parse_int=_int64
-        )
+        return json.loads(path.read_bytes(), parse_constant=_finite, parse_float=_finite, parse_int=_int64)
     except RecursionError:
         raise ValueError(f"{path} is not JSON: it is nested too deeply") from None
     except ValueError as error:

@@ -67,18 +67,12 @@ MUST_MATCH = (
     MustMatch("gpu", "other models have another speed", _gpu_models),
     _measured("cpu_model", "other models load data, and on CPU compute, at another speed"),
     _measured("threads", "a baseline with more threads per rank has more hardware per rank"),
-    _planned(
-        "threads_per_rank", "a baseline with more threads per rank has more hardware per rank"
-    ),
+    _planned("threads_per_rank", "a baseline with more threads per rank has more hardware per rank"),
 )
 
 BATCH = {
-    "weak": MustMatch(
-        "batch_per_gpu", "weak scaling keeps the work per GPU constant", batch_per_gpu_seen
-    ),
-    "strong": MustMatch(
-        "global_batch", "strong scaling keeps the work per step constant", global_batch_seen
-    ),
+    "weak": MustMatch("batch_per_gpu", "weak scaling keeps the work per GPU constant", batch_per_gpu_seen),
+    "strong": MustMatch("global_batch", "strong scaling keeps the work per step constant", global_batch_seen),
 }
 
 

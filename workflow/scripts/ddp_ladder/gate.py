@@ -12,15 +12,14 @@ from typing import Any, Literal
 
 from ddp_ladder.assemble import assemble, read_identity
 from ddp_ladder.files import RunDirectory, sha256, write_json
+from ddp_ladder.gate_file import in_words
 from ddp_ladder.messages import Problem, UserError
 from ddp_ladder.plan import REFERENCE_VARIANT, Plan, RunSpec
 from ddp_ladder.record import Record, read_record
 from ddp_ladder.scaling import ScalePoint, scale_points
 
 SCHEMA_VERSION = 1
-ANOTHER_SPEC = (
-    "a record of another spec (the configuration has changed since, or it was copied here)"
-)
+ANOTHER_SPEC = "a record of another spec (the configuration has changed since, or it was copied here)"
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,10 @@ class Finding:
     measured: str
     wanted: str
     next: str
+
+    @property
+    def in_words(self) -> str:
+        return in_words(self.check, self.measured)
 
     @property
     def where(self) -> str:
@@ -69,7 +72,7 @@ class Verdict:
             "schema_version": SCHEMA_VERSION,
             "stage": self.stage,
             "verdict": "open" if self.open else "closed",
-            "why": f"{reason.where}: {reason.check}: {reason.measured}" if reason else None,
+            "why": f"{reason.where}: {reason.in_words}" if reason else None,
             "wanted": reason.wanted if reason else None,
             "next": reason.next if reason else None,
             "variants": dict(self.variants),
@@ -112,10 +115,7 @@ def judge(plan: Plan, stage: str, results: Path) -> Verdict:
 
 def _variants(findings: list[Finding]) -> dict[str, Literal["open", "closed"]]:
     names = dict.fromkeys(finding.variant for finding in findings)
-    return {
-        name: "open" if all(f.ok for f in findings if f.variant == name) else "closed"
-        for name in names
-    }
+    return {name: "open" if all(f.ok for f in findings if f.variant == name) else "closed" for name in names}
 
 
 def _digests(results: Path, specs: list[RunSpec]) -> dict[str, str]:

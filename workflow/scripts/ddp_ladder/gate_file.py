@@ -3,59 +3,156 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ddp_ladder.files import read_json
+from ddp_ladder.messages import Problem, UserError
+from ddp_ladder.scaling import ScalePoint
 
 WIDTH = 96
 TEXT_WIDTH = WIDTH - len("| verdict   ") - len(" |")
+GATE_SCHEMA_VERSION = 1
+VERDICTS = ("open", "closed")
+SANITY = "sanity"  # the check under which a gate notes a run that held all of them
 
 
-def read_gate(path: Path) -> Mapping[str, Any]:
-    """Read gates/<stage>.json or gates/<stage>.closed.json. Raises OSError or ValueError."""
-    data: Mapping[str, Any] = read_json(path)
-    return data
+def in_words(check: str, measured: str) -> str:
+    """``efficiency 0.41``, ``exit codes: rank 1: 3``: the check is not named twice when the measurement names it."""
+    return measured if measured.startswith(check) else f"{check}: {measured}"
 
 
-def read_gates(directory: Path, stages: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    """Gate files that exist, by stage."""
-    files = {
-        stage: path
-        for stage in stages
-        for path in (directory / f"{stage}.json", directory / f"{stage}.closed.json")
-        if path.exists()
-    }
-    return {stage: read_gate(path) for stage, path in files.items()}
+@dataclass(frozen=True)
+class Judged:
+    """One check of a gate at one scale."""
+
+    variant: str
+    mode: str
+    scale: str
+    check: str
+    ok: bool
+    measured: str
+    wanted: str
+    next: str | None
+    repeat: int | None = None  # of a check on one run
+
+    @property
+    def in_words(self) -> str:
+        return in_words(self.check, self.measured)
 
 
-def closed_variants(path: Path) -> dict[str, str]:
+@dataclass(frozen=True)
+class GateView:
+    """A gate file as a reader of the report needs it."""
+
+    stage: str
+    verdict: str  # open or closed
+    judged: tuple[Judged, ...]
+    variants: Mapping[str, str]
+    why: str | None
+    wanted: str | None
+    next: str | None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next stage may start."""
+        return self.verdict == "open"
+
+    @property
+    def failing(self) -> tuple[Judged, ...]:
+        """What keeps it closed, or kept a variant out."""
+        return tuple(item for item in self.judged if not item.ok)
+
+    @property
+    def worth_showing(self) -> tuple[Judged, ...]:
+        """What did not hold, and every threshold; sanity that held is only counted."""
+        return tuple(item for item in self.judged if not item.ok or item.check != SANITY)
+
+    @property
+    def sane_runs(self) -> int:
+        """How many runs held every check of sanity."""
+        return sum(item.ok and item.check == SANITY for item in self.judged)
+
+    def verdict_of(self, point: ScalePoint) -> str:
+        """The verdict on the point's variant; the gate's own where variants are not told apart."""
+        return self.variants.get(point.variant, self.verdict)
+
+
+def read_gate(path: Path, stage: str) -> GateView:
+    """Read gates/<stage>.json or gates/<stage>.closed.json. Raises OSError, or ValueError when it is another file."""
+    return gate_from_json(read_json(path), stage)
+
+
+def read_open_gate(path: Path, stage: str) -> GateView:
+    """Read the evidence that lets the next stage start. Raises UserError for anything but a whole open gate."""
+    try:
+        gate, found = read_gate(path, stage), "a closed gate"
+    except (OSError, ValueError) as error:
+        gate, found = None, str(error)
+    if gate is None or not gate.is_open:
+        problem = "this is not the evidence of an open gate"
+        again = "delete it and start snakemake again: the gate is then judged anew"
+        raise UserError(Problem(str(path), problem, found=found, next=again))
+    return gate
+
+
+def gate_from_json(data: Any, stage: str) -> GateView:
+    """Build from a gate file's content. Raises ValueError when it is not the gate of ``stage``."""
+    try:
+        if data["schema_version"] != GATE_SCHEMA_VERSION or data["stage"] != stage:
+            raise ValueError(f"not version {GATE_SCHEMA_VERSION} of the gate of {stage}")
+        if data["verdict"] not in VERDICTS:
+            raise ValueError(f"verdict {data['verdict']!r}, allowed: {', '.join(VERDICTS)}")
+        return GateView(
+            stage=stage,
+            verdict=data["verdict"],
+            judged=tuple(_judged(item) for item in data["judged"]),
+            variants={str(name): str(word) for name, word in data["variants"].items()},
+            why=data["why"],
+            wanted=data["wanted"],
+            next=data["next"],
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def _judged(data: Mapping[str, Any]) -> Judged:
+    return Judged(
+        variant=str(data["variant"]),
+        mode=str(data["mode"]),
+        scale=str(data["scale"]),
+        check=str(data["check"]),
+        ok=bool(data["ok"]),
+        measured=str(data["measured"]),
+        wanted=str(data["wanted"]),
+        next=data["next"] or None,
+        repeat=data.get("repeat"),
+    )
+
+
+def closed_variants(gate: GateView) -> dict[str, str]:
     """Variants that did not pass an open gate, with the reason not to run them any further."""
-    gate = read_gate(path)
-    return {
-        name: f"variant {name} did not pass the gate of {gate['stage']}"
-        for name, verdict in gate["variants"].items()
-        if verdict != "open"
-    }
+    closed = [name for name, verdict in gate.variants.items() if verdict != "open"]
+    return {name: f"variant {name} did not pass the gate of {gate.stage}" for name in closed}
 
 
-def outcome_line(gate: Mapping[str, Any]) -> str:
+def outcome_line(gate: GateView) -> str:
     """``gate stage2: open`` or ``gate stage2: CLOSED, <why>``."""
-    if gate["verdict"] == "open":
-        closed = [name for name, verdict in gate["variants"].items() if verdict != "open"]
-        rest = f" (without {', '.join(closed)}: see the report)" if closed else ""
-        return f"gate {gate['stage']}: open{rest}"
-    return f"gate {gate['stage']}: CLOSED, {gate['why']}"
+    if gate.is_open:
+        closed = ", ".join(closed_variants(gate))
+        return f"gate {gate.stage}: open" + (f" (without {closed}: see the report)" if closed else "")
+    return f"gate {gate.stage}: CLOSED, {gate.why}"
 
 
-def closed_box(gate: Mapping[str, Any]) -> str:
+def closed_box(gate: GateView) -> str:
     """The box that says why a ladder stopped and what to do."""
     rows = (
-        ("verdict", f"the gate of {gate['stage']} is closed; nothing above it was started"),
-        ("measured", gate["why"]),
-        ("wanted", gate["wanted"]),
-        ("next", gate["next"]),
+        ("verdict", f"the gate of {gate.stage} is closed; nothing above it was started"),
+        ("measured", gate.why),
+        ("wanted", gate.wanted),
+        ("next", gate.next),
     )
     lines = []
     for label, text in rows:

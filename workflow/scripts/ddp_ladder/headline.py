@@ -17,7 +17,8 @@ from ddp_ladder.formats import (
     significant,
     stage_name,
 )
-from ddp_ladder.ladder_results import GateView, Judged, LadderResults
+from ddp_ladder.gate_file import GateView, Judged
+from ddp_ladder.ladder_results import LadderResults
 from ddp_ladder.plan import REFERENCE_VARIANT
 from ddp_ladder.scaling import ScalePoint
 
@@ -50,9 +51,7 @@ def headline(results: LadderResults, points: Sequence[ScalePoint]) -> Headline:
     failures = [run.failure for run in results.records.values() if run.failure and run.job]
     if failures:
         text = f"Nothing could be measured: {count(len(failures), 'run')} failed."
-        return Headline(
-            "failed", f"{text} {full_stop(capitalised(failures[0].why))}", failures[0].next
-        )
+        return Headline("failed", f"{text} {full_stop(capitalised(failures[0].why))}", failures[0].next)
     return Headline(
         "empty",
         "Nothing has been measured yet.",
@@ -95,9 +94,7 @@ def _furthest(points: Sequence[ScalePoint]) -> list[ScalePoint]:
     return list({point.mode: point for point in chosen}.values())
 
 
-def _reached(
-    results: LadderResults, points: Sequence[ScalePoint], shown: Sequence[ScalePoint]
-) -> Headline:
+def _reached(results: LadderResults, points: Sequence[ScalePoint], shown: Sequence[ScalePoint]) -> Headline:
     stages = results.plan.stages
     stage = max((point.stage for point in shown), key=stages.index)
     several = len({point.mode for point in points}) > 1
@@ -106,9 +103,7 @@ def _reached(
     judged = "reached" if stage in results.gates else "measured, its gate is not judged yet"
     text = f"{capitalised(stage_name(stage))} {judged}"
     if several:
-        text += (
-            "".join(f". {capitalised(p.mode)} scaling: {_figures(p, unit)}" for p in found) + "."
-        )
+        text += "".join(f". {capitalised(p.mode)} scaling: {_figures(p, unit)}" for p in found) + "."
     else:
         text += f": {_figures(found[0], unit)}."
     later = stages[stages.index(stage) + 1 :]
@@ -140,9 +135,7 @@ def _figures(point: ScalePoint, unit: str) -> str:
     range_ = interval(percent(point.efficiency_low), percent(point.efficiency_high))
     speedup, efficiency = factor(point.speedup), percent(point.efficiency)
     text = f"{rate}, {speedup}x one {unit}, {efficiency} efficiency {range_}"
-    return (
-        f"{text}, which is more than the ideal (see its note)" if point.status == "check" else text
-    )
+    return f"{text}, which is more than the ideal (see its note)" if point.status == "check" else text
 
 
 def gate_words(gates: Mapping[str, GateView], point: ScalePoint) -> str:

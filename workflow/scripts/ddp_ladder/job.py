@@ -194,18 +194,14 @@ def _write_run_file(directory: RunDirectory, spec: RunSpec, job: Job) -> None:
     )
 
 
-def _supervise(
-    context: Context, directory: RunDirectory, spec: RunSpec, total_steps: int | None
-) -> str:
+def _supervise(context: Context, directory: RunDirectory, spec: RunSpec, total_steps: int | None) -> str:
     """Run the agents to their end. Returns "finished" or "time limit"; raises Interrupted, with the agents ended."""
     agents: list[subprocess.Popen[bytes]] = []
     exits: SimpleQueue[int] = SimpleQueue()
     try:
         agents.extend(_start_agent(directory, spec, node_rank) for node_rank in range(spec.nodes))
         for agent in agents:
-            threading.Thread(
-                target=lambda agent=agent: exits.put(agent.wait()), daemon=True
-            ).start()
+            threading.Thread(target=lambda agent=agent: exits.put(agent.wait()), daemon=True).start()
         running = len(agents)
         while running:
             left_s = context.deadline_s - time.monotonic()

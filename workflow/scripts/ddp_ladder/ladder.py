@@ -93,9 +93,7 @@ class Ladder:
     def failed_attempts(self, scale: str) -> int:
         """Grows with each attempt that failed, so that the next start of the workflow tries again."""
         runs = self.plan.job(Scale.parse(scale)).runs
-        return sum(
-            failed_attempts(RunDirectory(Path(self.results) / "runs" / run.name)) for run in runs
-        )
+        return sum(failed_attempts(RunDirectory(Path(self.results) / "runs" / run.name)) for run in runs)
 
     def runtime_min(self, scale: str) -> int:
         return self.plan.job(Scale.parse(scale)).runtime_min

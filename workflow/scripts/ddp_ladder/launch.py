@@ -78,9 +78,7 @@ def _torchrun(spec: RunSpec, node_rank: int, meet: Rendezvous) -> tuple[str, ...
     )
 
 
-def _rank_environment(
-    spec: RunSpec, node_rank: int, local_rank: int, meet: Rendezvous
-) -> dict[str, str]:
+def _rank_environment(spec: RunSpec, node_rank: int, local_rank: int, meet: Rendezvous) -> dict[str, str]:
     return {
         "RANK": str(node_rank * spec.gpus_per_node + local_rank),
         "LOCAL_RANK": str(local_rank),

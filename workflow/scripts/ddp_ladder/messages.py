@@ -33,9 +33,7 @@ class UserError(Exception):
     """A mistake that the user can mend; shown as its message alone, never with a traceback."""
 
     def __init__(self, problems: Problem | Iterable[Problem]) -> None:
-        self.problems: tuple[Problem, ...] = (
-            (problems,) if isinstance(problems, Problem) else tuple(problems)
-        )
+        self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n\n".join(str(problem) for problem in self.problems))
 
 

@@ -28,9 +28,7 @@ def address(interface: str) -> str:
         if entry.family == socket.AF_INET
     }
     if interface not in found:
-        raise OSError(
-            f"no interface {interface} with an IPv4 address here; there are {', '.join(found)}"
-        )
+        raise OSError(f"no interface {interface} with an IPv4 address here; there are {', '.join(found)}")
     return found[interface]
 
 

@@ -36,9 +36,7 @@ def expand(template: str, values: Mapping[str, object]) -> str:
     and a value is never expanded again. Raises ValueError for a name that is unknown or has no
     value, and for a brace without its partner.
     """
-    return "".join(
-        literal if name is None else _value(name, values) for name, literal in _split(template)
-    )
+    return "".join(literal if name is None else _value(name, values) for name, literal in _split(template))
 
 
 def _value(name: str, values: Mapping[str, object]) -> str:

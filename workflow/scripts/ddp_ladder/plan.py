@@ -180,9 +180,7 @@ def scaled_lr(workload: Workload, global_batch: int) -> float | None:
     return workload.lr * factor
 
 
-def _resolve(
-    settings: Settings, stage: Stage, scale: Scale, variant: Variant, mode: str, repeat: int
-) -> RunSpec:
+def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, mode: str, repeat: int) -> RunSpec:
     experiment, site = settings.experiment, settings.site
     workload, measure = experiment.workload, experiment.measure
     batch, global_batch = batches(workload.batch_per_gpu, mode, scale.world_size)

@@ -66,8 +66,7 @@ def looks(points: Sequence[ScalePoint]) -> dict[str, Look]:
     """By variant, in the order of the points; after seven, colours and markers repeat."""
     names = dict.fromkeys(point.variant for point in points)
     return {
-        name: Look(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)])
-        for index, name in enumerate(names)
+        name: Look(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]) for index, name in enumerate(names)
     }
 
 
@@ -144,9 +143,7 @@ def _panels(points: Sequence[ScalePoint]) -> tuple[Figure, dict[str, Axes]]:
 
 def _finish(figure: Figure, points: Sequence[ScalePoint], legend: Sequence[Line2D]) -> None:
     if legend:
-        figure.legend(
-            handles=legend, loc="outside upper left", ncols=min(4, len(legend)), columnspacing=1.4
-        )
+        figure.legend(handles=legend, loc="outside upper left", ncols=min(4, len(legend)), columnspacing=1.4)
 
 
 def _message(axes: Axes, text: str) -> None:
@@ -173,9 +170,7 @@ def _plain(text: str) -> str:
 # Throughput
 
 
-def _throughput_panel(
-    axes: Axes, points: Sequence[ScalePoint], styles: Mapping[str, Look], units: str
-) -> None:
+def _throughput_panel(axes: Axes, points: Sequence[ScalePoint], styles: Mapping[str, Look], units: str) -> None:
     measured = [point for point in points if point.samples_per_s is not None]
     if not measured:
         _message(axes, "nothing measured yet")
@@ -353,9 +348,7 @@ def _efficiency_panel(
     names = list(styles)
     for point in points:
         shift = _dodge(names.index(point.variant), len(names))
-        _efficiency_marker(
-            axes, point, places[point.scale] + shift, styles[point.variant], len(names)
-        )
+        _efficiency_marker(axes, point, places[point.scale] + shift, styles[point.variant], len(names))
     axes.set_xticks(list(places.values()), [str(scale) for scale in scales])
     axes.tick_params(axis="x", length=0)
     axes.set_xlabel("scale: nodes x GPUs per node")
@@ -398,9 +391,7 @@ def _stage_bands(
             axes.plot([left, right], [threshold] * 2, color=INK, linewidth=0.9, zorder=1.5)
 
 
-def _efficiency_marker(
-    axes: Axes, point: ScalePoint, place: float, look: Look, variants: int
-) -> None:
+def _efficiency_marker(axes: Axes, point: ScalePoint, place: float, look: Look, variants: int) -> None:
     if point.efficiency is None:
         colour = GREY if point.status == "not run" else "#9b1c1c"
         axes.text(
@@ -438,11 +429,7 @@ def _efficiency_legend(points: Sequence[ScalePoint], thresholds: Thresholds) -> 
     for label, face in shapes:
         edge = GREY if several else COLOURS[0]
         fill = face if face == "white" else edge
-        keys.append(
-            _key(
-                label, color=edge, marker="o", linestyle="none", markerfacecolor=fill, markersize=6
-            )
-        )
+        keys.append(_key(label, color=edge, marker="o", linestyle="none", markerfacecolor=fill, markersize=6))
     keys.append(_key("ideal", color=GREY, linewidth=0.9, linestyle=(0, (1, 1.6))))
     if any(thresholds.get(point.stage) is not None for point in points):
         keys.append(_key("asked by the gate", color=INK, linewidth=0.9))

@@ -36,9 +36,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def state(
-    progress: Mapping[str, Any] | None, total_steps: int | None, left_at_most_s: float
-) -> str:
+def state(progress: Mapping[str, Any] | None, total_steps: int | None, left_at_most_s: float) -> str:
     """``step 120 of 400, 1,240 samples/s, 15 s left`` as far as it is known."""
     if progress is None:
         return f"starting, at most {duration(left_at_most_s)} left"
@@ -89,9 +87,7 @@ class Console:
         else:
             self.say(f"{self._label}: started")
 
-    def show(
-        self, progress: Mapping[str, Any] | None, total_steps: int | None, left_at_most_s: float
-    ) -> None:
+    def show(self, progress: Mapping[str, Any] | None, total_steps: int | None, left_at_most_s: float) -> None:
         text = state(progress, total_steps, left_at_most_s)
         if self._bar is not None:
             self._bar.n = min(progress["step"], total_steps or progress["step"]) if progress else 0

@@ -17,11 +17,7 @@ class SchedulingTalk(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a record of Snakemake's logger is shown."""
-        return (
-            record.levelno >= logging.WARNING
-            or record.getMessage().startswith(SAID_ALL_THE_SAME)
-            or self._dry_run()
-        )
+        return record.levelno >= logging.WARNING or record.getMessage().startswith(SAID_ALL_THE_SAME) or self._dry_run()
 
 
 def quieten(dry_run: Callable[[], bool]) -> None:

@@ -110,9 +110,7 @@ def _strangers(directory: Path, kind: str, count: int) -> list[str]:
     """Name the files of ranks or nodes that the plan does not have."""
     planned = {f"{kind}{k}" for k in range(count)}
     found = [path for path in sorted(directory.glob(f"{kind}*.*")) if path.stem not in planned]
-    return [
-        f"{directory.name}/{path.name} is of a {kind} that the plan does not have" for path in found
-    ]
+    return [f"{directory.name}/{path.name} is of a {kind} that the plan does not have" for path in found]
 
 
 def _parse_steps(text: str) -> Steps:

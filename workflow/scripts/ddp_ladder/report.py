@@ -28,20 +28,14 @@ TEMPLATES = Path(__file__).parents[2] / "report"
 MOST_RUNS_IN_PRINT = 30  # a longer list of runs is for the screen
 
 
-def write_report(
-    results: Path, found: LadderResults, written_on: date | None = None
-) -> tuple[Path, ...]:
+def write_report(results: Path, found: LadderResults, written_on: date | None = None) -> tuple[Path, ...]:
     """Write results/report/ and return the files, the page first. Raises OSError (disk full)."""
     view = make_view(found, written_on or date.today())
     throughput = throughput_figure(view.points, view.units)
     efficiency = efficiency_figure(view.points, view.thresholds)
     inline = {
-        "throughput": inline_svg(
-            throughput, "throughput", "Throughput", describe(view, "throughput")
-        ),
-        "efficiency": inline_svg(
-            efficiency, "efficiency", "Efficiency", describe(view, "efficiency")
-        ),
+        "throughput": inline_svg(throughput, "throughput", "Throughput", describe(view, "throughput")),
+        "efficiency": inline_svg(efficiency, "efficiency", "Efficiency", describe(view, "efficiency")),
     }
     files: dict[str, str | bytes] = {
         "index.html": page(view, inline),

@@ -61,8 +61,7 @@ DEFINITIONS = (
         "mode",
         ("mode", "batch_per_gpu", "global_batch"),
         "samples",
-        "weak: the batch per GPU is constant and the global batch grows with n; "
-        "strong: the global batch is constant.",
+        "weak: the batch per GPU is constant and the global batch grows with n; strong: the global batch is constant.",
     ),
     Definition(
         "variant",
@@ -106,8 +105,7 @@ DEFINITIONS = (
         "exposed comm.",
         ("exposed_comm_fraction",),
         "1 (shown in %)",
-        "gradient communication that the backward pass did not hide / step time, "
-        "as DDP measures it.",
+        "gradient communication that the backward pass did not hide / step time, as DDP measures it.",
     ),
     Definition(
         "straggler",

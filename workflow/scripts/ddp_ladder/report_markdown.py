@@ -79,9 +79,7 @@ def _md_points(points: Sequence[ScalePoint]) -> str:
 def _md_point(point: ScalePoint) -> tuple[str, ...]:
     rate, efficiency = formats.significant(point.samples_per_s), formats.percent(point.efficiency)
     if point.samples_per_s is not None:
-        low, high = (
-            formats.significant(x) for x in (point.samples_per_s_low, point.samples_per_s_high)
-        )
+        low, high = (formats.significant(x) for x in (point.samples_per_s_low, point.samples_per_s_high))
         rate += f" {formats.interval(low, high)}"
     if point.efficiency is not None and point.world_size > 1:
         low, high = (formats.percent(x) for x in (point.efficiency_low, point.efficiency_high))
@@ -122,10 +120,7 @@ def _md_gates(view: ReportView) -> str:
 
 def _md_failure(group: FailureGroup) -> str:
     failure = group.failure
-    return (
-        f"- {_md(', '.join(group.runs))}: {_md(failure.verdict)}. Why: {_md(failure.why)} "
-        f"Next: {_md(failure.next)}"
-    )
+    return f"- {_md(', '.join(group.runs))}: {_md(failure.verdict)}. Why: {_md(failure.why)} Next: {_md(failure.next)}"
 
 
 def _md_definitions() -> str:

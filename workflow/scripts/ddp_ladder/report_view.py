@@ -16,8 +16,9 @@ from ddp_ladder.fingerprint import (
     global_batch_seen,
     in_full,
 )
+from ddp_ladder.gate_file import GateView, Judged
 from ddp_ladder.headline import PLURALS, Headline, device_word, headline
-from ddp_ladder.ladder_results import GateView, Judged, LadderResults
+from ddp_ladder.ladder_results import LadderResults
 from ddp_ladder.record import Failure, Record
 from ddp_ladder.scaling import ScalePoint, scale_points
 
@@ -156,8 +157,7 @@ def _series(points: Sequence[ScalePoint]) -> tuple[Series, ...]:
     variants = {variant for _, variant in keys}
     return tuple(
         Series(
-            formats.capitalised(f"{mode} scaling")
-            + (f", variant {variant}" if len(variants) > 1 else ""),
+            formats.capitalised(f"{mode} scaling") + (f", variant {variant}" if len(variants) > 1 else ""),
             tuple(point for point in points if (point.mode, point.variant) == (mode, variant)),
         )
         for mode, variant in keys
@@ -188,9 +188,7 @@ def _measured(runs: Sequence[Record]) -> tuple[Measured, ...]:
         ("env", False, lambda run: [f"{key}={value}" for key, value in run.spec.env.items()]),
     ]
     table = [
-        Measured(name, must, _values(name, [(run, value(run)) for run in seen]))
-        for name, must, value in rows
-        if seen
+        Measured(name, must, _values(name, [(run, value(run)) for run in seen])) for name, must, value in rows if seen
     ]
     hosts = sorted({host for run in seen for host in run.world.hosts})
     if hosts:
@@ -249,9 +247,7 @@ def _machine(runs: Sequence[Record]) -> str:
     hosts = {host for run in seen for host in run.world.hosts}
 
     def of(key: str) -> str:
-        values = dict.fromkeys(
-            str(run.fingerprint[key]) for run in seen if run.fingerprint.get(key)
-        )
+        values = dict.fromkeys(str(run.fingerprint[key]) for run in seen if run.fingerprint.get(key))
         return " / ".join(values)
 
     hardware = of("gpu") or of("cpu_model") or "an unnamed processor"

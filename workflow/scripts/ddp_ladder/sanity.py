@@ -46,11 +46,7 @@ def _same_origin(spec: RunSpec, raw: RawRun) -> Check:
     parts |= {f"node {k}": end for k, end in raw.nodes.items()}
     if raw.ended is not None:
         parts["ended.json"] = raw.ended
-    strangers = [
-        name
-        for name, part in parts.items()
-        if part.get("spec_hash") != spec.hash or part.get("job") != job
-    ]
+    strangers = [name for name, part in parts.items() if part.get("spec_hash") != spec.hash or part.get("job") != job]
     exchanged = [f"rank {k}" for k, rank in raw.ranks.items() if rank.end["rank"] != k]
     exchanged += [f"node {k}" for k, end in raw.nodes.items() if end["node_rank"] != k]
     measured = f"foreign: {', '.join(strangers)}" if strangers else "one" if parts else "nothing"
@@ -78,9 +74,7 @@ def _exit_codes(raw: RawRun, ends: list[Any]) -> Check:
     outcome = raw.ended["outcome"] if raw.ended else "no end recorded"
     if outcome != "finished":
         bad.append(str(outcome))
-    return Check(
-        "exit codes", not bad and bool(ends), ", ".join(bad) or "all 0", "0 on every rank and node"
-    )
+    return Check("exit codes", not bad and bool(ends), ", ".join(bad) or "all 0", "0 on every rank and node")
 
 
 def _world_size(spec: RunSpec, ends: list[Any]) -> Check:

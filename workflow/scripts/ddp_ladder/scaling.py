@@ -123,23 +123,18 @@ def scale_points(runs: Sequence[RunSpec], records: Mapping[str, Record]) -> tupl
     """
     groups = _groups(runs, records)
     return tuple(
-        _point(group, groups.get((group.first.mode, group.first.variant, BASELINE)))
-        for group in groups.values()
+        _point(group, groups.get((group.first.mode, group.first.variant, BASELINE))) for group in groups.values()
     )
 
 
-def _groups(
-    runs: Sequence[RunSpec], records: Mapping[str, Record]
-) -> dict[tuple[str, str, Scale], _Group]:
+def _groups(runs: Sequence[RunSpec], records: Mapping[str, Record]) -> dict[tuple[str, str, Scale], _Group]:
     modes = list(dict.fromkeys(run.mode for run in runs))
     variants = list(dict.fromkeys(run.variant for run in runs))
     scales = list(dict.fromkeys(run.scale for run in runs))
     specs: dict[tuple[str, str, Scale], list[RunSpec]] = {}
     for run in runs:
         specs.setdefault((run.mode, run.variant, run.scale), []).append(run)
-    order = sorted(
-        specs, key=lambda key: (modes.index(key[0]), variants.index(key[1]), scales.index(key[2]))
-    )
+    order = sorted(specs, key=lambda key: (modes.index(key[0]), variants.index(key[1]), scales.index(key[2])))
     return {key: _group(specs[key], records) for key in order}
 
 
@@ -266,10 +261,7 @@ def _excess_note(point: ScalePoint, baseline: _Group) -> str:
             f"{100 * base_wait:.0f} % of the time, here {100 * here:.0f} %"
         )
     if point.mode == "strong":
-        return (
-            f"{excess}the smaller batch per GPU may fit a cache, "
-            "or the baseline is slower than it should be"
-        )
+        return f"{excess}the smaller batch per GPU may fit a cache, or the baseline is slower than it should be"
     return (
         f"{excess}the baseline is slower than it should be: no recorded field explains it, "
         f"so repeat {BASELINE} and look for other load on its node"

@@ -68,9 +68,7 @@ def with_defaults(value: Any, schema: Schema) -> Any:
         return value
     properties: Schema = schema.get("properties", {})
     other: Any = schema.get("additionalProperties")
-    filled = {
-        key: with_defaults(item, properties.get(key, other or {})) for key, item in value.items()
-    }
+    filled = {key: with_defaults(item, properties.get(key, other or {})) for key, item in value.items()}
     for key, part in properties.items():
         if key not in filled and "default" in part:
             filled[key] = with_defaults(None, part)
@@ -86,10 +84,7 @@ def typed_override(value: Any, schema: Schema) -> Any:
     if isinstance(value, Mapping):
         properties = schema.get("properties", {})
         other = schema.get("additionalProperties") or {}
-        return {
-            str(key): typed_override(item, properties.get(key, other))
-            for key, item in value.items()
-        }
+        return {str(key): typed_override(item, properties.get(key, other)) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [typed_override(item, schema.get("items", {})) for item in value]
     if not isinstance(value, str):
@@ -105,13 +100,9 @@ def typed_override(value: Any, schema: Schema) -> Any:
         return value
 
 
-def _pattern(
-    validator: Any, pattern: str, instance: Any, schema: Schema
-) -> Iterator[ValidationError]:
+def _pattern(validator: Any, pattern: str, instance: Any, schema: Schema) -> Iterator[ValidationError]:
     """The pattern keyword; Python's ``$`` would also match before a last line end."""
-    if validator.is_type(instance, "string") and (
-        instance.endswith("\n") or not re.search(pattern, instance)
-    ):
+    if validator.is_type(instance, "string") and (instance.endswith("\n") or not re.search(pattern, instance)):
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
 
@@ -179,15 +170,9 @@ def _usable_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:40].strip("._-") or "variant-1"
 
 
-def _unknown_key(
-    error: _Failure, document: Document, path: KeyPath, checked: Checked
-) -> tuple[KeyPath, Problem]:
+def _unknown_key(error: _Failure, document: Document, path: KeyPath, checked: Checked) -> tuple[KeyPath, Problem]:
     key, known = str(path[-1]), list(error.schema.get("properties", {}))
-    homes = [
-        f"{home.file}: {key_name(home_path)}"
-        for home, schema in checked
-        for home_path in _paths_to(key, schema)
-    ]
+    homes = [f"{home.file}: {key_name(home_path)}" for home, schema in checked for home_path in _paths_to(key, schema)]
     if guess := did_you_mean(key, known):
         advice = guess
     elif homes:

@@ -30,9 +30,7 @@ from ddp_ladder.strict_yaml import Document, KeyPath
 T = TypeVar("T")
 
 
-def load_settings(
-    config_file: Path, cluster_file: Path, overrides: Mapping[str, Any] | None = None
-) -> Settings:
+def load_settings(config_file: Path, cluster_file: Path, overrides: Mapping[str, Any] | None = None) -> Settings:
     """Read and check both files. Raises UserError with every problem found.
 
     overrides: values of ``snakemake --config``, laid over config.yaml key by key (lists are
@@ -80,9 +78,7 @@ def _overridden(document: Document, overrides: Mapping[str, Any]) -> Document:
 
     data = merged(document.data, overrides, ())
     texts = {
-        path: text
-        for path, text in document.texts.items()
-        if not any(path[: len(head)] == head for head in replaced)
+        path: text for path, text in document.texts.items() if not any(path[: len(head)] == head for head in replaced)
     }
     return replace(document, data=data, texts=texts, overridden=frozenset(replaced))
 
@@ -101,14 +97,8 @@ def _experiment(document: Document, data: Mapping[str, Any]) -> Experiment:
         ),
         modes=tuple(data["modes"]),
         repeats=int(data["repeats"]),
-        stages=tuple(
-            _stage(name, data["stages"][name])
-            for name in STAGES
-            if data["stages"].get(name) is not None
-        ),
-        variants=tuple(
-            _variant(document, name, variant) for name, variant in data["variants"].items()
-        ),
+        stages=tuple(_stage(name, data["stages"][name]) for name in STAGES if data["stages"].get(name) is not None),
+        variants=tuple(_variant(document, name, variant) for name, variant in data["variants"].items()),
     )
 
 

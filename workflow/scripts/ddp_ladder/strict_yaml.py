@@ -183,9 +183,7 @@ def _compose(file: Path, text: str) -> yaml.Node | None:
         mark = error.problem_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         reason = ", ".join(part for part in (error.context, error.problem) if part)
-        problem = Problem(
-            where=f"{file}{place}", what=f"not YAML: {reason}", next=_yaml_advice(reason)
-        )
+        problem = Problem(where=f"{file}{place}", what=f"not YAML: {reason}", next=_yaml_advice(reason))
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
         problem = Problem(
@@ -210,9 +208,7 @@ def _yaml_advice(reason: str) -> str:
     if "cannot start any token" in reason or "alphabetic or numeric" in reason:
         return "put the value in quotes"
     if "mapping values are not allowed" in reason:
-        return (
-            "put text that holds a colon in quotes, and line keys up with the others of their level"
-        )
+        return "put text that holds a colon in quotes, and line keys up with the others of their level"
     if "quoted scalar" in reason:
         return "close the quotation mark"
     if "flow" in reason:
@@ -331,9 +327,7 @@ class _Reader:
         try:
             value = resolve(node.value)
         except _TrapError as trap:
-            self.problem(
-                node, path, trap.what, found=node.value, allowed=trap.allowed, advice=trap.advice
-            )
+            self.problem(node, path, trap.what, found=node.value, allowed=trap.allowed, advice=trap.advice)
             return None
         if not isinstance(value, str):
             self.texts[path] = node.value
@@ -344,9 +338,7 @@ class _Reader:
             return shown(node.value) if node.style else node.value
         return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
 
-    def problem(
-        self, node: yaml.Node, path: KeyPath, what: str, *, found: str, allowed: str, advice: str
-    ) -> None:
+    def problem(self, node: yaml.Node, path: KeyPath, what: str, *, found: str, allowed: str, advice: str) -> None:
         place = f"{self.file}, line {_line(node)}"
         where = f"{place}: {key_name(path)}" if path else place
         self.problems.append(Problem(where, what, found, allowed, advice))
@@ -412,12 +404,9 @@ _TRAPS = (
     ),
     _Trap(
         re.compile(r"[-+]?[0-9]{1,9}(:[0-5]?[0-9]){1,9}(\.[0-9]*)?"),
+        lambda text: f"a time without quotes: some YAML readers take it for the number {_base_60(text)}",
         lambda text: (
-            f"a time without quotes: some YAML readers take it for the number {_base_60(text)}"
-        ),
-        lambda text: (
-            "write the plain number (runtimes are minutes: 90 for 1:30:00), "
-            f'or "{text}" in quotes for the text'
+            f'write the plain number (runtimes are minutes: 90 for 1:30:00), or "{text}" in quotes for the text'
         ),
     ),
     _Trap(

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ddp_ladder.formats import DASH, NARROW_SPACE, factor, interval, percent, significant
+from ddp_ladder.gate_file import GateView
 from ddp_ladder.headline import gate_words
-from ddp_ladder.ladder_results import GateView
 from ddp_ladder.scaling import ScalePoint
 
 WIDTH = 100
@@ -54,11 +54,7 @@ def _cells(point: ScalePoint, gates: Mapping[str, GateView]) -> dict[str, str]:
 def _columns(rows: Sequence[Mapping[str, str]]) -> list[str]:
     """Mode and variant only when there are several, status only when it says something."""
     optional = {"mode": 1, "variant": 1}
-    columns = [
-        name
-        for name in rows[0]
-        if name not in optional or len({row[name] for row in rows}) > optional[name]
-    ]
+    columns = [name for name in rows[0] if name not in optional or len({row[name] for row in rows}) > optional[name]]
     return columns if any(row["status"] for row in rows) else columns[:-1]
 
 
@@ -67,8 +63,7 @@ def _layout(rows: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[s
 
     def line(cells: Mapping[str, str]) -> str:
         return GAP.join(
-            f"{cells[name]:{'<' if name in TEXT_COLUMNS else '>'}{widths[name]}}"
-            for name in columns
+            f"{cells[name]:{'<' if name in TEXT_COLUMNS else '>'}{widths[name]}}" for name in columns
         ).rstrip()
 
     header = line({name: name for name in columns})
@@ -86,10 +81,7 @@ def _notes(points: Sequence[ScalePoint]) -> list[str]:
     lines = []
     for note, where in places.items():
         names = ", ".join(
-            f"{point.scale} {point.mode} {point.variant}" if several else str(point.scale)
-            for point in where
+            f"{point.scale} {point.mode} {point.variant}" if several else str(point.scale) for point in where
         )
-        lines += textwrap.wrap(
-            f"{names}: {note}", WIDTH, initial_indent="  ", subsequent_indent="    "
-        )
+        lines += textwrap.wrap(f"{names}: {note}", WIDTH, initial_indent="  ", subsequent_indent="    ")
     return ["", *lines] if lines else []

@@ -52,16 +52,12 @@ class DdpTimings:
         self._bucket_bytes = []
         self._readable = self._has(module, "_get_ddp_logging_data")
         if device.type == "cpu" and self._has(module, "_set_ddp_runtime_logging_sample_rate"):
-            module._set_ddp_runtime_logging_sample_rate(
-                CPU_SAMPLE_RATE
-            )
+            module._set_ddp_runtime_logging_sample_rate(CPU_SAMPLE_RATE)
 
     def _has(self, module: DistributedDataParallel, method: str) -> bool:
         if hasattr(module, method):
             return True
-        self._unmeasured.append(
-            f"ddp: DistributedDataParallel.{method} is missing in torch {torch.__version__}"
-        )
+        self._unmeasured.append(f"ddp: DistributedDataParallel.{method} is missing in torch {torch.__version__}")
         return False
 
     def poll(self, step: int) -> None:

@@ -79,9 +79,7 @@ class Measurement:
             problem = self.attempt(quantity, patch)
             if problem is not None:
                 self.not_measured.append(f"{quantity}: {problem}")
-        self._stop_watching = self.attempt(
-            "autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast)
-        )
+        self._stop_watching = self.attempt("autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast))
 
     # What torch tells.
 
@@ -203,13 +201,10 @@ class Measurement:
         if timeline is None:
             return
         # After a failure the device may wait for a rank that is gone; then neither may we.
-        left = self.attempt(
-            "step_time_s", lambda: timeline.finish(self.steps.step_time_s, self.device_answers)
-        )
+        left = self.attempt("step_time_s", lambda: timeline.finish(self.steps.step_time_s, self.device_answers))
         if left:
             self.not_measured.append(
-                f"step_time_s: the device had not finished the last {left} steps; "
-                "host times stand in their place"
+                f"step_time_s: the device had not finished the last {left} steps; host times stand in their place"
             )
 
     @property

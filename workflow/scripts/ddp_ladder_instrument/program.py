@@ -100,9 +100,7 @@ def hide_own_frames(own_directory: str) -> None:
     """Let the final report of an uncaught exception show the program's frames only."""
     show = sys.excepthook
 
-    def excepthook(
-        kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         _strip(error, _own_prefixes(own_directory), set())
         show(kind, error, error.__traceback__)
 

@@ -19,9 +19,7 @@ class Progress:
         self._began_s: float | None = None
         self._written_s = 0.0
 
-    def update(
-        self, now_s: float, step: int, samples_since: int, world_size: int, epoch_steps: int | None
-    ) -> bool:
+    def update(self, now_s: float, step: int, samples_since: int, world_size: int, epoch_steps: int | None) -> bool:
         """Write when it is time to; True when it was. Raises OSError.
 
         samples_since: samples of this rank since the last True.

@@ -108,9 +108,7 @@ def _peak_memory(measurement: Measurement) -> dict[str, int | None]:
     if device is not None and device.type == "cuda":
         import torch
 
-        on_device = measurement.attempt(
-            "peak_memory_bytes.device", lambda: torch.cuda.max_memory_allocated(device)
-        )
+        on_device = measurement.attempt("peak_memory_bytes.device", lambda: torch.cuda.max_memory_allocated(device))
     return {"host": host.peak_memory_bytes(), "device": on_device}
 
 
@@ -119,15 +117,11 @@ def _parameters(measurement: Measurement) -> dict[str, Any] | None:
     if not named:
         return None
     if named[0][1].is_cuda and not measurement.device_answers:
-        measurement.not_measured.append(
-            "parameters: after a failure reading them could wait for a rank that is gone"
-        )
+        measurement.not_measured.append("parameters: after a failure reading them could wait for a rank that is gone")
         return None
     from ddp_ladder_instrument import parameters
 
-    summary: dict[str, Any] | None = measurement.attempt(
-        "parameters", lambda: parameters.summary(named)
-    )
+    summary: dict[str, Any] | None = measurement.attempt("parameters", lambda: parameters.summary(named))
     return summary
 
 
