@@ -130,7 +130,7 @@ def _sanity(spec: RunSpec, results: Path) -> tuple[Record | None, Finding]:
         place = (spec.variant, spec.mode, str(spec.scale), spec.repeat)
         return Finding(*place, check, ok, measured, wanted, next_step)
 
-    again = f"delete {directory.path} and start snakemake again: only this run is repeated"
+    again = f"delete {directory.record} and start snakemake again: it is put together anew, or the run is repeated"
     try:
         record = read_record(directory.record)
         started = record.job is not None
