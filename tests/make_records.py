@@ -71,6 +71,9 @@ def make_spec(
         args_template=("--batch-size", "{batch_per_gpu}"),
         env={},
         python=None,
+        modules=(),
+        setup="",
+        container=None,
         launcher="torchrun",
         device=device,
         backend="nccl" if device == "cuda" else "gloo",
@@ -116,7 +119,7 @@ def make_plan_of(specs: Sequence[RunSpec], site: str = "local", min_efficiency: 
     jobs = []
     for scale in scales:
         runs = tuple(spec for spec in specs if spec.scale == scale)
-        jobs.append(ScaleJob(runs[0].stage, scale, 20, runs))
+        jobs.append(ScaleJob(runs[0].stage, scale, 20, runs, cpus=2))
     gates = {job.stage: GateThresholds(None if job.stage == "stage1" else min_efficiency) for job in jobs}
     return Plan(site, "results", tuple(jobs), gates)
 

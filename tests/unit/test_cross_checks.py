@@ -503,6 +503,134 @@ def test_python_that_runs() -> None:
     assert problems(cluster=CLUSTER.replace("python: null", f"python: {sys.executable}")) == ""
 
 
+def test_a_python_that_modules_or_setup_bring_is_not_looked_for() -> None:
+    for brought in ("modules: [PyTorch/2.8.0]", "setup: source venv/bin/activate"):
+        cluster = CLUSTER.replace("python: null", f"python: python-of-the-site, {brought}")
+        assert problems(cluster=cluster) == ""
+        named = cluster.replace("python-of-the-site", "/no/python")
+        assert "line 3: software.python: there is no such program" in problems(cluster=named)
+    assert problems(cluster=CLUSTER.replace("python: null", "python: python-of-the-site")) != ""
+
+
+CONTAINER = "python: python3, container: {image: /images/a.sif}"
+
+
+@pytest.mark.parametrize("python", ["python3", "/opt/conda/bin/python", "python-of-the-image"])
+@pytest.mark.parametrize("modules", ["", ", modules: [apptainer]"])
+def test_a_python_in_a_container_is_not_looked_for(python: str, modules: str) -> None:
+    assert problems(cluster=CLUSTER.replace("python: null", CONTAINER.replace("python3", python) + modules)) == ""
+
+
+def test_a_container_without_a_python() -> None:
+    cluster = CLUSTER.replace("python: null", "container: {image: /images/a.sif}")
+    assert problems(cluster=cluster) == message(
+        "cluster.yaml, line 3: software.python",
+        "the Python that runs the workflow is not in the container",
+        "python: null",
+        "the name or path of a Python inside the image",
+        "set software.python: python3, or the path that it has inside",
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [("/images/a.sif", '"a\\n"', "image"), ("a.sif", 'a.sif, binds: ["a\\n"]', "binds[0]"),
+     ("a.sif", 'a.sif, args: [-e, "a\\n"]', "args[1]")],
+)  # fmt: skip
+def test_line_ends_in_a_container(old: str, new: str, key: str) -> None:
+    cluster = CLUSTER.replace("python: null", CONTAINER.replace(old, new))
+    assert problems(cluster=cluster) == message(
+        f"cluster.yaml, line 3: software.container.{key}",
+        "a line end or NUL character in a value",
+        '"a\\n"',
+        "text on one line",
+        "write the value on one line; long data belongs in a file that the script reads",
+    )
+
+
+def test_setup_may_have_lines_but_no_nul() -> None:
+    assert problems(cluster=CLUSTER.replace("python: null", 'setup: "a\\nb"')) == ""
+    text = problems(cluster=CLUSTER.replace("python: null", 'setup: "a\\0b"'))
+    assert text.startswith("config/cluster.yaml, line 3: software.setup: a line end or NUL character in a value\n")
+
+
+GRES = "gpu, or gpu:type such as gpu:a100, or null"
+
+
+@pytest.mark.parametrize(
+    ("gres", "what", "found", "advice"),
+    [
+        *[
+            (
+                gres,
+                "a number of GPUs, which comes from the scale",
+                found,
+                f"set gres: {name}; a job on 1x2 then asks for {name}:2",
+            )
+            for gres, found, name in (
+                ("gpu:2", "gpu:2", "gpu"), ("gpu:4", "gpu:4 (node.gpus is 2)", "gpu"),
+                ("gpu:a100:4", "gpu:a100:4 (node.gpus is 2)", "gpu:a100"), ("gpu:3090:2", "gpu:3090:2", "gpu:3090"),
+            )
+        ],
+        *[
+            (
+                gres,
+                "not a GPU: a job asks for as many of it as the scale has GPUs",
+                gres,
+                "set gres: gpu, or null where GPUs are not asked for",
+            )
+            for gres in ("a100", "shard", "lustre:1", "gpus")
+        ],
+        *[
+            (gres, "not written as Slurm names GPUs", gres, "write what `sinfo --format=%G` shows, without its number")
+            for gres in ("gpu:", "gpu:a:b", "gpu::")
+        ],
+    ],
+)  # fmt: skip
+def test_gres(gres: str, what: str, found: str, advice: str) -> None:
+    cluster = CLUSTER.replace("cpus: 2}", f'cpus: 2, gres: "{gres}"}}')
+    assert problems(cluster=cluster) == message("cluster.yaml, line 2: node.gres", what, found, GRES, advice)
+
+
+@pytest.mark.parametrize("gres", ["gpu", "gpu:a100", "gpu:3090", "gpu:a100-sxm4_80g.1"])
+def test_gres_that_is_allowed(gres: str) -> None:
+    assert problems(cluster=CLUSTER.replace("cpus: 2}", f'cpus: 2, gres: "{gres}"}}')) == ""
+
+
+def test_extra_options_of_the_site_and_of_a_stage() -> None:
+    config = config_with(("runtime: 10", "slurm: {extra: [--exclusive, --qos=debug]}"))
+    cluster = CLUSTER + "slurm: {extra: [exclusive]}\n"
+    assert problems(config, cluster).split("\n\n") == [
+        message(
+            "config.yaml, line 12: stages.stage1.slurm.extra[1]",
+            "an option that is decided elsewhere",
+            '"--qos=debug"',
+            "options that no other key stands for, such as --exclusive, --hint=nomultithread or --signal=TERM@120",
+            "remove it and set slurm.qos instead",
+        ),
+        message(
+            "cluster.yaml, line 5: slurm.extra[0]",
+            "not an option",
+            '"exclusive"',
+            "options of sbatch, each with its own -- in front",
+            "write --exclusive",
+        ),
+    ]
+
+
+@pytest.mark.parametrize("node", ["", "node[01-04]", "a,b", "a b", "größe"])
+def test_names_of_nodes_in_an_interface_map(node: str) -> None:
+    cluster = CLUSTER.replace("backend: auto", f'backend: auto, interface: {{node01: eth0, "{node}": eth1}}')
+    place = f".{node}" if node == "größe" else f'."{node}"'
+    assert problems(cluster=cluster) == message(
+        f"cluster.yaml, line 4: network.interface{place}",
+        "not a name that a node can have",
+        f'"{node}"',
+        "one node's name, as `sinfo --Node` shows it: letters, digits and . _ -",
+        "write a line for each node, such as node01: eth0",
+    )
+
+
 def test_nccl_on_a_site_without_gpus() -> None:
     text = problems(cluster=CLUSTER.replace("backend: auto", "backend: nccl"))
     assert text.startswith("config/cluster.yaml, line 4: network.backend: NCCL needs GPUs")

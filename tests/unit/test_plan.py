@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from ddp_ladder.plan import Plan, RunSpec, batches, make_plan, scaled_lr
 from ddp_ladder.settings import (
+    Container,
     Experiment,
     GateThresholds,
     Measure,
@@ -23,9 +24,12 @@ from ddp_ladder.settings import (
     Scale,
     Settings,
     Site,
+    Slurm,
+    Software,
     Stage,
     Variant,
     Workload,
+    interface_on,
 )
 from ddp_ladder.settings_loader import load_settings
 
@@ -70,8 +74,9 @@ def settings(
     place = Site(
         file=Path("cluster.yaml"),
         name="here",
+        slurm=Slurm(),
         node=Node(gpus=4, device="cuda", cpus=32),
-        python=None,
+        software=Software(),
         network=Network("auto", "auto", {}),
         launcher="torchrun",
     )
@@ -188,7 +193,7 @@ def test_a_variant_overrides_the_site_and_adds_to_the_workload() -> None:
             workload={"env": {"A": "workload", "B": "workload"}, "args": ("-x",)},
             site={
                 "network": Network("nccl", "ib0", {"A": "site", "B": "site", "D": "site"}),
-                "python": "/opt/python",
+                "software": Software("/opt/python"),
             },
         )
     )
@@ -229,9 +234,16 @@ CHANGES: dict[str, Settings] = {
     "variant args": settings(variants=(Variant("default", args=("-v",)),)),
     "variant env": settings(variants=(Variant("default", env={"A": "1"}),)),
     "launcher": settings(site={"launcher": "srun"}),
-    "python": settings(site={"python": "/opt/python"}),
+    "python": settings(site={"software": Software("/opt/python")}),
+    "modules": settings(site={"software": Software(modules=("A/1",))}),
+    "setup": settings(site={"software": Software(setup="ulimit -l")}),
+    "container": settings(site={"software": Software(container=Container("a.sif"))}),
+    "container engine": settings(site={"software": Software(container=Container("a.sif", "singularity"))}),
+    "container binds": settings(site={"software": Software(container=Container("a.sif", binds=("/data",)))}),
+    "container args": settings(site={"software": Software(container=Container("a.sif", args=("-e",)))}),
     "backend": settings(site={"network": Network("nccl", "auto", {})}),
     "interface": settings(site={"network": Network("auto", "ib0", {})}),
+    "interface of a node": settings(site={"network": Network("auto", {"node01": "eth1"}, {})}),
     "network env": settings(site={"network": Network("auto", "auto", {"A": "1"})}),
     "device": settings(site={"node": Node(4, "cpu", 32)}),
     "cpus": settings(site={"node": Node(4, "cuda", 64)}),
@@ -253,6 +265,11 @@ NO_CHANGES: dict[str, Settings] = {
     "files": settings(file=Path("other.yaml"), site={"file": Path("other.yaml")}),
     "prepare": settings(workload={"prepare": ("prepare.py",)}),
     "results, not an argument": settings(results="elsewhere"),
+    "queue": settings(site={"slurm": Slurm("me", "gpu", "debug", "a100", "course", "n[1-2]", "n3", ("--exclusive",))}),
+    "queue of a stage": settings(
+        stages=tuple(replace(stage, slurm=Slurm(partition="debug")) for stage in SAME.experiment.stages)
+    ),
+    "gres and memory": settings(site={"node": Node(4, "cuda", 32, "gpu:a100", 256_000)}),
 }
 
 
@@ -280,9 +297,55 @@ def test_all_hashes_and_names_differ() -> None:
     assert len({job.hash for job in plan.jobs}) == 4
 
 
-def test_a_run_survives_json() -> None:
-    run = make_plan(SAME).runs[0]
-    told = json.loads(json.dumps(make_plan(SAME).to_json()))["jobs"][0]["runs"][0]
+CONTAINER = Container("a.sif", "singularity", ("/data:/data", "/scratch"), ("--cleanenv",))
+ELSEWHERE = settings(
+    site={
+        "software": Software("python3", ("A/1", "B/2"), "export A=1\nulimit -l", CONTAINER),
+        "network": Network("auto", {"node01": "eth0", "node02": "eth1"}, {}),
+    }
+)
+
+
+def test_software_and_interfaces_of_the_site() -> None:
+    run = make_plan(ELSEWHERE).runs[0]
+    assert (run.python, run.modules, run.setup) == ("python3", ("A/1", "B/2"), "export A=1\nulimit -l")
+    assert run.container == {
+        "image": "a.sif", "engine": "singularity", "binds": ["/data:/data", "/scratch"], "args": ["--cleanenv"],
+    }  # fmt: skip
+    assert run.interface == {"node01": "eth0", "node02": "eth1"}
+    assert [interface_on(run.interface, node) for node in ("node01", "node02", "node03")] == ["eth0", "eth1", "auto"]
+    assert interface_on("ib0", "node01") == "ib0"
+
+
+@pytest.mark.parametrize(
+    ("scale", "cpus", "memory_mb", "gres"),
+    [("1x1", 8, 64_000, "gpu:a100:1"), ("1x2", 16, 128_000, "gpu:a100:2"),
+     ("1x4", 32, 256_000, "gpu:a100:4"), ("2x4", 32, 256_000, "gpu:a100:4")],
+)  # fmt: skip
+def test_a_job_gets_the_share_of_its_gpus(scale: str, cpus: int, memory_mb: int, gres: str) -> None:
+    job = make_plan(settings(site={"node": Node(4, "cuda", 32, "gpu:a100", 256_000)})).job(Scale.parse(scale))
+    assert (job.cpus, job.memory_mb, job.gres) == (cpus, memory_mb, gres)
+
+
+def test_a_site_that_does_not_say_asks_for_no_gpu_and_no_memory() -> None:
+    job = make_plan(settings(site={"node": Node(4, "cuda", 6)})).job(Scale(1, 1))
+    assert (job.cpus, job.memory_mb, job.gres) == (1, None, None)
+
+
+def test_a_stage_has_its_own_slurm_values_over_the_site_s() -> None:
+    stages = SAME.experiment.stages
+    debug = replace(stages[1], slurm=Slurm(partition="debug", extra=("--signal=TERM@60",)))
+    site = Slurm(account="me", partition="gpu", extra=("--exclusive",))
+    plan = make_plan(settings(stages=(stages[0], debug, stages[2]), site={"slurm": site}))
+    assert plan.job(Scale(1, 1)).slurm == plan.job(Scale(2, 4)).slurm == site
+    both = Slurm(account="me", partition="debug", extra=("--exclusive", "--signal=TERM@60"))
+    assert plan.job(Scale(1, 2)).slurm == plan.job(Scale(1, 4)).slurm == both
+
+
+@pytest.mark.parametrize("given", [SAME, ELSEWHERE], ids=["plain", "elsewhere"])
+def test_a_run_survives_json(given: Settings) -> None:
+    run = make_plan(given).runs[0]
+    told = json.loads(json.dumps(make_plan(given).to_json()))["jobs"][0]["runs"][0]
     assert told.pop("spec_hash") == run.hash
     again = RunSpec.from_json(told)
     assert again == run

@@ -1,6 +1,7 @@
 """plan.json, read back."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,12 @@ from ddp_ladder.files import write_json
 from ddp_ladder.messages import UserError
 from ddp_ladder.plan import Plan
 from ddp_ladder.plan_file import read_plan
+from ddp_ladder.settings import Slurm
 from make_records import make_plan_of, make_specs
 
 PLAN = make_plan_of(make_specs(["1x1", "1x2", "2x2"], modes=["weak", "strong"], lr=0.1))
+CONTAINER = {"image": "a.sif", "engine": "apptainer", "binds": ["/data"], "args": []}
+SLURM = Slurm("me", "gpu", "debug", "a100", "course", "n[1-2]", "n3", ("--exclusive", "--hint=nomultithread"))
 
 
 def test_the_inverse_of_writing(tmp_path: Path) -> None:
@@ -20,6 +24,17 @@ def test_the_inverse_of_writing(tmp_path: Path) -> None:
     read = read_plan(path)
     assert read == PLAN
     assert [run.hash for run in read.runs] == [run.hash for run in PLAN.runs]
+
+
+def test_what_a_job_asks_slurm_for(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    plan = make_plan_of(
+        make_specs(["1x1"], modules=("A/1",), setup="ulimit -l", container=CONTAINER, interface={"node01": "eth0"})
+    )
+    job = replace(plan.jobs[0], cpus=8, memory_mb=64_000, gres="gpu:a100:1", slurm=SLURM)
+    plan = replace(plan, jobs=(job,))
+    write_json(path, plan.to_json())
+    assert read_plan(path) == plan
 
 
 def test_an_empty_plan(tmp_path: Path) -> None:
@@ -63,6 +78,12 @@ def edited_run(**changes: Any) -> dict[str, Any]:
     return data
 
 
+def edited_job(**changes: Any) -> dict[str, Any]:
+    data = damaged()
+    data["jobs"][0].update(changes)
+    return data
+
+
 def moved_run() -> dict[str, Any]:
     data = damaged()
     data["jobs"][0]["runs"].append(data["jobs"][1]["runs"][0])
@@ -86,6 +107,8 @@ def without(key: str) -> dict[str, Any]:
         (without("site"), "'site' is missing"),
         (edited_run(global_batch=4096), "default/weak/1x1/r1 was edited"),
         (edited_run(extra=1), "extra"),
+        (edited_job(slurm={"partitions": "gpu", "extra": []}), "partitions"),
+        (edited_job(slurm={}), "'extra' is missing"),
         (moved_run(), "is in the job of stage1, 1x1"),
     ],
 )

@@ -31,6 +31,7 @@ variants:
   default: {}
 """
 CLUSTER = "site: here\nnode: {gpus: 2, device: cpu, cpus: 2}\nnetwork: {backend: auto}\n"
+SITE = CLUSTER.replace("network: {backend: auto}\n", "")
 PATH_WORDS = "a path of letters, digits and . _ - / (it becomes part of Snakemake's file patterns; write ~ out)"
 
 
@@ -141,7 +142,7 @@ def test_good_files() -> None:
                 "config.yaml, line 9: stages.stage1",
                 "missing key",
                 None,
-                "keys scales, runtime, gate",
+                "keys scales, runtime, gate, slurm",
                 "add stage1: {scales: [1x1], runtime: 10} under stages",
             ),
         ),
@@ -442,6 +443,161 @@ def test_good_files() -> None:
 )  # fmt: skip
 def test_message(old: str, new: str, message: tuple[str, str, str | None, str, str]) -> None:
     assert changed(old, new) == text(*message)
+
+
+THROUGH_A_SHELL = "(it reaches sbatch through a shell)"
+ONE_NAME = f"a name of letters, digits and . _ @ + - {THROUGH_A_SHELL}, or null"
+NAMES = f"names of letters, digits and . _ + - with commas between them {THROUGH_A_SHELL}, or null"
+NODES = f"node names such as node01,node[03-05], of letters, digits and . _ - , [ ] {THROUGH_A_SHELL}, or null"
+FEATURES = f"features of letters, digits and . _ + - = : joined by & | , * ( ) [ ] {THROUGH_A_SHELL}, or null"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        *[
+            (
+                f"slurm: {{{key}: '{value}'}}",
+                (f"slurm.{key}", "not written as it must be", f'"{value}"', allowed, f"for example {key}: {example}"),
+            )
+            for key, allowed, example in (
+                ("account", ONE_NAME, "my-project"), ("partition", NAMES, "gpu"), ("qos", NAMES, "debug"),
+                ("constraint", FEATURES, "a100"), ("reservation", NAMES, "course"),
+                ("nodelist", NODES, "node[01-04]"), ("exclude", NODES, "node07"),
+            )
+            for value in ("", "a b", "-x", "--x", "$(touch x)", "`id`", "a;id", "a>x", "~", "a!", "größe")
+        ],
+        (
+            "slurm: {partitions: gpu}",
+            (
+                "slurm.partitions",
+                "unknown key",
+                '"partitions"',
+                "account, partition, qos, constraint, reservation, nodelist, exclude, extra",
+                'did you mean "partition"?',
+            ),
+        ),
+        (
+            "partition: gpu",
+            (
+                "partition",
+                "unknown key",
+                '"partition"',
+                "site, slurm, node, software, network, launcher",
+                "move it to where it belongs: config/cluster.yaml: slurm.partition or config/config.yaml: "
+                "stages.stage1.slurm.partition or config/config.yaml: stages.stage2.slurm.partition",
+            ),
+        ),
+        (
+            "slurm: {account: 123}",
+            (
+                "slurm.account",
+                "a value of the wrong type",
+                "123 (a whole number)",
+                ONE_NAME,
+                'put it in quotes if you mean the text: "123"',
+            ),
+        ),
+        (
+            "slurm: {extra: --exclusive}",
+            (
+                "slurm.extra",
+                "a value of the wrong type",
+                '"--exclusive" (text)',
+                "a list, each item text, or null",
+                "write a list: extra: [--exclusive]",
+            ),
+        ),
+        (
+            "software: {modules: [module load A]}",
+            (
+                "software.modules[0]",
+                "not written as it must be",
+                '"module load A"',
+                "a module's name, such as PyTorch/2.8.0",
+                "for example PyTorch/2.8.0",
+            ),
+        ),
+        (
+            'software: {container: {image: ""}}',
+            ("software.container.image", "empty", '""', "text", "for example image: /images/pytorch.sif"),
+        ),
+        (
+            "software: {container: {binds: [/data]}}",
+            (
+                "software.container.image",
+                "missing key",
+                None,
+                "text",
+                "add image: /images/pytorch.sif under software.container",
+            ),
+        ),
+        (
+            "software: {container: a.sif}",
+            (
+                "software.container",
+                "a value of the wrong type",
+                '"a.sif" (text)',
+                "keys image, engine, binds, args, or null",
+                "for example container: {image: /images/pytorch.sif}",
+            ),
+        ),
+        (
+            "software: {container: {image: a.sif, engine: docker}}",
+            (
+                "software.container.engine",
+                "not one of the allowed values",
+                '"docker"',
+                "one of apptainer, singularity",
+                "for example engine: apptainer",
+            ),
+        ),
+        (
+            "network: {interface: {node01: ''}}",
+            (
+                "network.interface.node01",
+                "not written as it must be",
+                '""',
+                "an interface's name such as eth0 or ib0, or auto",
+                "for example node01: eth0",
+            ),
+        ),
+        (
+            "network: {interface: {}}",
+            (
+                "network.interface",
+                "empty",
+                "{}",
+                "an interface's name such as eth0 or ib0, auto, or a map from node names to these",
+                "for example interface: ib0",
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_message_on_the_site(line: str, message: tuple[str, str, str | None, str, str]) -> None:
+    where, *rest = message
+    assert check(cluster=SITE + line + "\n") == text(f"cluster.yaml, line 3: {where}", *rest)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("account", "p200_x-1.y@z+"), ("partition", "gpu,boost_usr-prod"), ("qos", "a,b"), ("constraint", "(a|b)&c*2,[d]"),
+     ("constraint", "[rack1|rack2]"), ("reservation", "tra26.1"), ("nodelist", "cn[01-04,7],login-1.x"),
+     ("exclude", "n1")],
+)  # fmt: skip
+def test_slurm_values_that_are_allowed(key: str, value: str) -> None:
+    assert check(cluster=SITE + f'slurm: {{{key}: "{value}"}}\n') == ""
+    assert changed("scales: [1x1],", f'slurm: {{{key}: "{value}"}},') == ""
+
+
+def test_slurm_values_of_a_stage_are_checked_alike() -> None:
+    assert changed("scales: [1x1],", "slurm: {partition: a b},") == text(
+        "config.yaml, line 10: stages.stage1.slurm.partition",
+        "not written as it must be",
+        '"a b"',
+        NAMES,
+        "for example partition: gpu",
+    )
 
 
 @pytest.mark.parametrize("path", ["results", "../r", "/scratch/me/r.1", "a//b/", "./a"])

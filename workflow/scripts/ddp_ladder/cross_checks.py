@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from ddp_ladder import placeholders
+from ddp_ladder import placeholders, sbatch_options
 from ddp_ladder.messages import Problem, did_you_mean
-from ddp_ladder.settings import Experiment, Scale, Settings, Site, Stage, Variant, Workload
+from ddp_ladder.settings import Experiment, Scale, Settings, Site, Slurm, Stage, Variant, Workload
 from ddp_ladder.strict_yaml import Document, KeyPath, key_name, shown
 
 # What the launchers and ddp-ladder tell each process; another value would break the group.
@@ -30,6 +30,8 @@ _PREPARE_NAMES = ("data_dir", "seed")
 _BATCH_NAMES = {"batch_per_gpu", "global_batch"}
 _MODULE = re.compile(r"-m [A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_MOST_GPUS = 128  # of one node, as in the schema
 
 
 def cross_field_problems(settings: Settings, config: Document, cluster: Document) -> list[Problem]:
@@ -48,8 +50,12 @@ def cross_field_problems(settings: Settings, config: Document, cluster: Document
         *checks.gates(),
         *checks.strong_mode(),
         *checks.environments(),
+        *checks.slurm(),
         *checks.node(),
         *checks.python(),
+        *checks.setup(),
+        *checks.container(),
+        *checks.interfaces(),
         *checks.backends(),
     ]
 
@@ -313,6 +319,11 @@ class _Checks:
             yield from _env_problems(variant.env, self.config, ("variants", variant.name, "env"))
         yield from _env_problems(self.site.network.env, self.cluster, ("network", "env"))
 
+    def slurm(self) -> Iterator[Problem]:
+        for stage in self.experiment.stages:
+            yield from _extra_problems(stage.slurm, self.config, ("stages", stage.name, "slurm", "extra"))
+        yield from _extra_problems(self.site.slurm, self.cluster, ("slurm", "extra"))
+
     def node(self) -> Iterator[Problem]:
         node = self.site.node
         if node.cpus < node.gpus:
@@ -324,9 +335,50 @@ class _Checks:
                 next="set node.cpus to the cores that a job gets on one node (nproc shows them)",
             )
 
+        if node.gres is not None and (problem := self._gres_problem(node.gres)):
+            yield problem
+
+    def _gres_problem(self, gres: str) -> Problem | None:
+        kind, _, rest = gres.partition(":")
+        *words, last = rest.split(":")
+        where, allowed = self.cluster.where("node", "gres"), "gpu, or gpu:type such as gpu:a100, or null"
+        if kind != "gpu":
+            return Problem(
+                where=where,
+                what="not a GPU: a job asks for as many of it as the scale has GPUs",
+                found=gres,
+                allowed=allowed,
+                next="set gres: gpu, or null where GPUs are not asked for",
+            )
+        # Types may be numbers too (gpu:3090), but no node has as many GPUs as that.
+        is_count = last.isdecimal() and (bool(words) or int(last) <= _MOST_GPUS)
+        if is_count:
+            name = ":".join((kind, *words))
+            gpus = self.site.node.gpus
+            differs = "" if int(last) == gpus else f" (node.gpus is {gpus})"
+            return Problem(
+                where=where,
+                what="a number of GPUs, which comes from the scale",
+                found=gres + differs,
+                allowed=allowed,
+                next=f"set gres: {name}; a job on 1x2 then asks for {name}:2",
+            )
+        if words or gres.endswith(":"):
+            return Problem(
+                where=where,
+                what="not written as Slurm names GPUs",
+                found=gres,
+                allowed=allowed,
+                next="write what `sinfo --format=%G` shows, without its number",
+            )
+        return None
+
     def python(self) -> Iterator[Problem]:
-        python = self.site.python
-        if python is not None and shutil.which(python) is None:
+        software = self.site.software
+        python = software.python
+        # What modules, setup or an image bring is not to be seen on this machine.
+        elsewhere = software.container or (python and "/" not in python and (software.modules or software.setup))
+        if python is not None and not elsewhere and shutil.which(python) is None:
             exists = Path(python).exists()
             yield Problem(
                 where=self.cluster.where("software", "python"),
@@ -335,6 +387,43 @@ class _Checks:
                 allowed="a Python interpreter, or null for the one that runs the workflow",
                 next="write the full path, as `which python` shows it where the training runs",
             )
+
+    def setup(self) -> Iterator[Problem]:
+        if "\0" in self.site.software.setup:
+            yield _line_end_problem(self.cluster.where("software", "setup"), self.site.software.setup)
+
+    def container(self) -> Iterator[Problem]:
+        container, path = self.site.software.container, ("software", "container")
+        if container is None:
+            return
+        if self.site.software.python is None:
+            yield Problem(
+                where=self.cluster.where("software", "python"),
+                what="the Python that runs the workflow is not in the container",
+                found="python: null",
+                allowed="the name or path of a Python inside the image",
+                next="set software.python: python3, or the path that it has inside",
+            )
+        texts: dict[KeyPath, str] = {
+            (*path, "image"): container.image,
+            **{(*path, "binds", index): text for index, text in enumerate(container.binds)},
+            **{(*path, "args", index): text for index, text in enumerate(container.args)},
+        }
+        for place, text in texts.items():
+            if _has_line_end(text):
+                yield _line_end_problem(self.cluster.where(*place), text)
+
+    def interfaces(self) -> Iterator[Problem]:
+        interface = self.site.network.interface
+        for node in () if isinstance(interface, str) else interface:
+            if not _NODE.fullmatch(node):
+                yield Problem(
+                    where=self.cluster.where("network", "interface", node),
+                    what="not a name that a node can have",
+                    found=shown(node),
+                    allowed="one node's name, as `sinfo --Node` shows it: letters, digits and . _ -",
+                    next="write a line for each node, such as node01: eth0",
+                )
 
     def backends(self) -> Iterator[Problem]:
         if self.site.node.device != "cpu":
@@ -355,6 +444,13 @@ def _nccl_problem(where: str) -> Problem:
         allowed="auto or gloo",
         next="set backend: auto, or node.device: cuda in the site's file if its nodes have GPUs",
     )
+
+
+def _extra_problems(slurm: Slurm, document: Document, path: KeyPath) -> Iterator[Problem]:
+    for index, item in enumerate(slurm.extra):
+        if objection := sbatch_options.objection(item):
+            where = document.where(*path, index)
+            yield Problem(where, objection.what, shown(item), objection.allowed, objection.next)
 
 
 def _file_problems(file: str, where: str, arguments: str) -> Iterator[Problem]:

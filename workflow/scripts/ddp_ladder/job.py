@@ -25,6 +25,7 @@ from ddp_ladder.network import address, free_port, loopback_interface
 from ddp_ladder.plan import RunSpec, ScaleJob
 from ddp_ladder.progress import Console, read_progress
 from ddp_ladder.record import Job, Record, write_record
+from ddp_ladder.settings import interface_on
 
 AGENT = Path(__file__).parents[1] / "agent.py"
 RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json")
@@ -172,7 +173,8 @@ def expected_steps(context: Context, spec: RunSpec) -> int | None:
 
 
 def _write_run_file(directory: RunDirectory, spec: RunSpec, job: Job) -> None:
-    interface = loopback_interface() if spec.interface == "auto" else spec.interface
+    wanted = interface_on(spec.interface, socket.gethostname())
+    interface = loopback_interface() if wanted == "auto" else wanted
     key = f"{job.id}.{job.attempt}.{spec.name}"
     meet = Rendezvous(id=key.replace("/", "."), host=address(interface), port=free_port(key))
     write_json(

@@ -48,7 +48,7 @@ class Ladder:
         values = {"data_dir": workload.data_dir, "seed": workload.seed}
         if not workload.prepare:
             return []
-        python = self.settings.site.python or sys.executable
+        python = self.settings.site.software.python or sys.executable
         return [python, *(expand(argument, values) for argument in workload.prepare)]
 
     @property

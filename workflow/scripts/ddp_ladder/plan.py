@@ -9,7 +9,18 @@ from typing import Any
 
 from ddp_ladder.files import canonical_sha256
 from ddp_ladder.placeholders import expand
-from ddp_ladder.settings import GateThresholds, Scale, Settings, Stage, Variant, Workload
+from ddp_ladder.settings import (
+    Container,
+    GateThresholds,
+    Interface,
+    Node,
+    Scale,
+    Settings,
+    Slurm,
+    Stage,
+    Variant,
+    Workload,
+)
 
 SCHEMA_VERSION = 1
 REFERENCE_VARIANT = "default"
@@ -34,11 +45,14 @@ class RunSpec:
     args_template: tuple[str, ...]  # before the placeholders were filled: equal at every scale
     env: Mapping[str, str]
     python: str | None
+    modules: tuple[str, ...]
+    setup: str
+    container: Mapping[str, Any] | None  # image, engine, binds, args
     launcher: str
     device: str
     backend: str  # nccl or gloo
     backend_wanted: str  # as configured: "auto" leaves the choice to the script
-    interface: str
+    interface: Interface
     cpus_per_node: int
     threads_per_rank: int
     warmup_steps: int
@@ -67,18 +81,25 @@ class RunSpec:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RunSpec:
         """Build from ``asdict``'s JSON form. Raises TypeError on missing or unknown keys."""
-        lists = {key: tuple(data[key]) for key in ("args", "args_template") if key in data}
+        lists = {key: tuple(data[key]) for key in ("args", "args_template", "modules") if key in data}
         return cls(**{**data, **lists})
 
 
 @dataclass(frozen=True)
 class ScaleJob:
-    """One job: all runs of one scale, variants and repeats interleaved, on the same nodes."""
+    """One job: all runs of one scale, variants and repeats interleaved, on the same nodes.
+
+    What it asks Slurm for is no part of its hash: another queue changes nothing of what is measured.
+    """
 
     stage: str
     scale: Scale
     runtime_min: int
     runs: tuple[RunSpec, ...]
+    cpus: int  # per node
+    memory_mb: int | None = None  # per node; None leaves it to the partition
+    gres: str | None = None  # per node, with its count: gpu:a100:4
+    slurm: Slurm = field(default_factory=Slurm)
 
     @property
     def gpu_hours_at_most(self) -> float:
@@ -128,6 +149,10 @@ class Plan:
                 "scale": str(job.scale),
                 "runtime_min": job.runtime_min,
                 "gpu_hours_at_most": round(job.gpu_hours_at_most, 3),
+                "cpus": job.cpus,
+                "memory_mb": job.memory_mb,
+                "gres": job.gres,
+                "slurm": asdict(job.slurm),
                 "runs": [{**asdict(run), "spec_hash": run.hash} for run in job.runs],
             }
             for job in self.jobs
@@ -144,13 +169,28 @@ class Plan:
 def make_plan(settings: Settings) -> Plan:
     """Resolve every run of every stage."""
     experiment = settings.experiment
-    jobs = tuple(
-        ScaleJob(stage.name, scale, stage.runtime_min, _runs(settings, stage, scale))
-        for stage in experiment.stages
-        for scale in stage.scales
-    )
+    jobs = tuple(_job(settings, stage, scale) for stage in experiment.stages for scale in stage.scales)
     gates = {stage.name: stage.gate for stage in experiment.stages}
     return Plan(settings.site.name, experiment.results, jobs, gates)
+
+
+def _job(settings: Settings, stage: Stage, scale: Scale) -> ScaleJob:
+    node, gpus = settings.site.node, scale.gpus_per_node
+    return ScaleJob(
+        stage=stage.name,
+        scale=scale,
+        runtime_min=stage.runtime_min,
+        runs=_runs(settings, stage, scale),
+        cpus=max(1, _share(node.cpus, gpus, node)),
+        memory_mb=None if node.memory_mb is None else max(1, _share(node.memory_mb, gpus, node)),
+        gres=None if node.gres is None else f"{node.gres}:{gpus}",
+        slurm=settings.site.slurm.overridden(stage.slurm),
+    )
+
+
+def _share(amount: int, gpus: int, node: Node) -> int:
+    """What some of a node's GPUs have of its cores or memory: the baseline gets no more than the others."""
+    return amount * gpus // node.gpus
 
 
 def _runs(settings: Settings, stage: Stage, scale: Scale) -> tuple[RunSpec, ...]:
@@ -178,6 +218,13 @@ def scaled_lr(workload: Workload, global_batch: int) -> float | None:
     growth = global_batch / workload.batch_per_gpu
     factor = {"linear": growth, "sqrt": math.sqrt(growth), "none": 1.0}[workload.lr_rule]
     return workload.lr * factor
+
+
+def _container_json(container: Container | None) -> Mapping[str, Any] | None:
+    """As JSON has it, so that a run that was read back equals the run that was written."""
+    if container is None:
+        return None
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(container).items()}
 
 
 def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, mode: str, repeat: int) -> RunSpec:
@@ -215,7 +262,10 @@ def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, m
         args=tuple(expand(argument, values) for argument in template),
         args_template=template,
         env={**site.network.env, **workload.env, **variant.env},
-        python=site.python,
+        python=site.software.python,
+        modules=site.software.modules,
+        setup=site.software.setup,
+        container=_container_json(site.software.container),
         launcher=variant.launcher or site.launcher,
         device=site.node.device,
         backend=backend,

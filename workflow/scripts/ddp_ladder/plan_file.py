@@ -9,7 +9,7 @@ from typing import Any
 from ddp_ladder.files import read_json
 from ddp_ladder.messages import Problem, UserError
 from ddp_ladder.plan import SCHEMA_VERSION, Plan, RunSpec, ScaleJob
-from ddp_ladder.settings import GateThresholds, Scale
+from ddp_ladder.settings import GateThresholds, Scale, Slurm
 
 WRITE_IT_AGAIN = "delete it and run `snakemake report`: the plan is written again from config/"
 
@@ -56,6 +56,10 @@ def _job(data: Mapping[str, Any]) -> ScaleJob:
         scale=Scale.parse(data["scale"]),
         runtime_min=data["runtime_min"],
         runs=tuple(_run(run) for run in data["runs"]),
+        cpus=data["cpus"],
+        memory_mb=data["memory_mb"],
+        gres=data["gres"],
+        slurm=Slurm(**{**data["slurm"], "extra": tuple(data["slurm"]["extra"])}),
     )
     for run in job.runs:
         if (run.stage, run.scale) != (job.stage, job.scale):

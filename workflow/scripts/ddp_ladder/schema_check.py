@@ -27,20 +27,29 @@ _SEE = "see config/README.md"
 @cache
 def load_schema(name: str) -> Schema:
     """Return ``config`` or ``cluster``."""
-    schema = yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text(encoding="utf-8"))
-    return _inlined(schema, schema)  # type: ignore[no-any-return]
+    return _inlined(_read_schema(f"{name}.schema.yaml"), f"{name}.schema.yaml")  # type: ignore[no-any-return]
 
 
-def _inlined(part: Any, root: Schema) -> Any:
-    """Put the target of each ``$ref: "#/$defs/x"`` in its place; keywords beside it win."""
+@cache
+def _read_schema(file: str) -> Any:
+    return yaml.safe_load((SCHEMAS / file).read_text(encoding="utf-8"))
+
+
+def _inlined(part: Any, home: str) -> Any:
+    """Put the target of each ``$ref`` in its place; keywords beside it win.
+
+    home: the file that ``#/$defs/x`` is looked for in; ``other.schema.yaml#/$defs/x`` names another one.
+    """
     if isinstance(part, list):
-        return [_inlined(item, root) for item in part]
+        return [_inlined(item, home) for item in part]
     if not isinstance(part, dict):
         return part
-    if "$ref" in part:
-        beside = {key: value for key, value in part.items() if key != "$ref"}
-        part = {**root["$defs"][part["$ref"].rpartition("/")[2]], **beside}
-    return {key: _inlined(value, root) for key, value in part.items() if key != "$defs"}
+    inlined = {key: _inlined(value, home) for key, value in part.items() if key not in ("$defs", "$ref")}
+    if "$ref" not in part:
+        return inlined
+    file, _, name = part["$ref"].partition("#/$defs/")
+    target = file or home
+    return {**_inlined(_read_schema(target)["$defs"][name], target), **inlined}
 
 
 def schema_problems(checked: Sequence[tuple[Document, Schema]]) -> list[Problem]:
@@ -172,11 +181,12 @@ def _usable_name(name: str) -> str:
 
 def _unknown_key(error: _Failure, document: Document, path: KeyPath, checked: Checked) -> tuple[KeyPath, Problem]:
     key, known = str(path[-1]), list(error.schema.get("properties", {}))
-    homes = [f"{home.file}: {key_name(home_path)}" for home, schema in checked for home_path in _paths_to(key, schema)]
+    homes = [(home.file, home_path) for home, schema in checked for home_path in _paths_to(key, schema)]
+    homes.sort(key=lambda place: len(place[1]))  # the site's own before a stage's override
     if guess := did_you_mean(key, known):
         advice = guess
     elif homes:
-        advice = f"move it to where it belongs: {' or '.join(homes[:3])}"
+        advice = f"move it to where it belongs: {' or '.join(f'{file}: {key_name(home)}' for file, home in homes[:3])}"
     else:
         advice = f"remove it; {_SEE} for all keys"
     return path, Problem(

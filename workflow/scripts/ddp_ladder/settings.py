@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +12,8 @@ Launcher = Literal["torchrun", "srun"]
 Backend = Literal["auto", "nccl", "gloo"]
 Device = Literal["cuda", "cpu"]
 LearningRateRule = Literal["linear", "sqrt", "none"]
+Engine = Literal["apptainer", "singularity"]
+Interface = str | Mapping[str, str]  # "auto", a name, or a name for each node
 
 STAGES = ("stage1", "stage2", "stage3")
 
@@ -72,13 +74,33 @@ class GateThresholds:
 
 
 @dataclass(frozen=True)
+class Slurm:
+    """What sbatch is asked for besides the shape of a job; None leaves it to Slurm."""
+
+    account: str | None = None
+    partition: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    reservation: str | None = None
+    nodelist: str | None = None
+    exclude: str | None = None
+    extra: tuple[str, ...] = ()  # further options, one each: --exclusive
+
+    def overridden(self, other: Slurm) -> Slurm:
+        """Put the values that ``other`` has over these; its extra options follow these."""
+        given = {name: value for name, value in vars(other).items() if value is not None}
+        return replace(self, **{**given, "extra": self.extra + other.extra})
+
+
+@dataclass(frozen=True)
 class Stage:
-    """One rung: its scales, the time limit of each scale's job (minutes), and its gate's thresholds."""
+    """One rung: its scales, the time limit of each scale's job (minutes), its gate's thresholds, its Slurm values."""
 
     name: str
     scales: tuple[Scale, ...]
     runtime_min: int
     gate: GateThresholds
+    slurm: Slurm = Slurm()
 
 
 @dataclass(frozen=True)
@@ -110,11 +132,33 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Node:
-    """What one node offers."""
+    """What one node offers; a job gets the share of its GPUs."""
 
     gpus: int
     device: Device
     cpus: int
+    gres: str | None = None  # "gpu" or "gpu:a100": what a GPU is called in Slurm; None asks for none
+    memory_mb: int | None = None
+
+
+@dataclass(frozen=True)
+class Container:
+    """The image that the training runs in."""
+
+    image: str
+    engine: Engine = "apptainer"
+    binds: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()  # further options of ``apptainer exec``
+
+
+@dataclass(frozen=True)
+class Software:
+    """What the training runs with. Modules and setup belong to the node, Python to the container if there is one."""
+
+    python: str | None = None  # None: the Python that runs the workflow
+    modules: tuple[str, ...] = ()
+    setup: str = ""  # shell, by intent
+    container: Container | None = None
 
 
 @dataclass(frozen=True)
@@ -122,8 +166,13 @@ class Network:
     """How the processes talk to each other."""
 
     backend: Backend
-    interface: str
+    interface: Interface
     env: Mapping[str, str]
+
+
+def interface_on(interface: Interface, node: str) -> str:
+    """Interface of one node; ``auto`` where a map leaves the node out."""
+    return interface if isinstance(interface, str) else interface.get(node, "auto")
 
 
 @dataclass(frozen=True)
@@ -132,8 +181,9 @@ class Site:
 
     file: Path
     name: str
+    slurm: Slurm
     node: Node
-    python: str | None  # None: the Python that runs the workflow
+    software: Software
     network: Network
     launcher: Launcher
 

@@ -13,6 +13,7 @@ from ddp_ladder.messages import Problem, UserError
 from ddp_ladder.schema_check import load_schema, schema_problems, typed_override, with_defaults
 from ddp_ladder.settings import (
     STAGES,
+    Container,
     Experiment,
     GateThresholds,
     Measure,
@@ -21,6 +22,8 @@ from ddp_ladder.settings import (
     Scale,
     Settings,
     Site,
+    Slurm,
+    Software,
     Stage,
     Variant,
     Workload,
@@ -125,6 +128,7 @@ def _stage(name: str, data: Mapping[str, Any]) -> Stage:
         scales=tuple(Scale.parse(scale) for scale in data["scales"]),
         runtime_min=int(data["runtime"]),
         gate=GateThresholds(**gate),
+        slurm=_slurm(data["slurm"]),
     )
 
 
@@ -142,18 +146,49 @@ def _variant(document: Document, name: str, data: Mapping[str, Any]) -> Variant:
 
 
 def _site(document: Document, data: Mapping[str, Any]) -> Site:
-    node, network = data["node"], data["network"]
+    network = data["network"]
     return Site(
         file=document.file,
         name=data["site"],
-        node=Node(gpus=int(node["gpus"]), device=node["device"], cpus=int(node["cpus"])),
-        python=data["software"]["python"],
+        slurm=_slurm(data["slurm"]),
+        node=_node(data["node"]),
+        software=_software(document, data["software"]),
         network=Network(
             backend=network["backend"],
             interface=network["interface"],
             env=_environment(document, network["env"], ("network", "env")),
         ),
         launcher=data["launcher"],
+    )
+
+
+def _slurm(data: Mapping[str, Any]) -> Slurm:
+    return Slurm(**{**data, "extra": tuple(data["extra"])})
+
+
+def _node(data: Mapping[str, Any]) -> Node:
+    return Node(
+        gpus=int(data["gpus"]),
+        device=data["device"],
+        cpus=int(data["cpus"]),
+        gres=data["gres"],
+        memory_mb=_optional(int, data["memory_mb"]),
+    )
+
+
+def _software(document: Document, data: Mapping[str, Any]) -> Software:
+    container, path = data["container"], ("software", "container")
+    return Software(
+        python=data["python"],
+        modules=tuple(data["modules"]),
+        setup=data["setup"],
+        container=container
+        and Container(
+            image=container["image"],
+            engine=container["engine"],
+            binds=tuple(container["binds"]),
+            args=_arguments(document, container["args"], (*path, "args")),
+        ),
     )
 
 
