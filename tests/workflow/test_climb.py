@@ -178,7 +178,12 @@ def test_sigint_in_stage_2_then_rerun_continues(checkout: Checkout, everyone: bo
 
 def test_a_failing_variant_does_not_stop_the_others_and_is_tried_again(checkout: Checkout) -> None:
     checkout.configure(
-        variants={"broken": {"args": ["--crash"]}, "default": {}, "srun": {"launcher": "srun"}},
+        variants={
+            "broken": {"args": ["--crash"]},
+            "lost": {"network": {"interface": "no-such0"}},
+            "default": {},
+            "srun": {"launcher": "srun"},
+        },
         repeats=2,
     )
     loop = checkout.path / "loop.py"
@@ -187,7 +192,8 @@ def test_a_failing_variant_does_not_stop_the_others_and_is_tried_again(checkout:
     loop.write_text(whole.replace("torch.manual_seed", crash + "torch.manual_seed"))
     climbed = checkout.snakemake(*ALL)
     assert climbed.returncode == 0, climbed.stdout
-    assert "gate stage1: open (without broken: see the report)" in climbed.stdout
+    assert "gate stage1: open (without broken, lost: see the report)" in climbed.stdout
+    assert "no interface no-such0" in checkout.record("lost/weak/1x1/r1")["failure"]["why"]
     failure = checkout.record("broken/weak/1x1/r1")["failure"]
     assert failure["verdict"] == "the script raised an exception"
     assert failure["why"] == "rank 0: ValueError: this variant is broken"
