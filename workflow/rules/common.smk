@@ -34,14 +34,17 @@ def stop(error):
 
 
 def climb(stage=None):
-    """The gate that a target asks for, the last one for None; a dry run shows the plan up to it."""
+    """What a target asks for: the gates up to a stage, all for None, and the records (a deleted run is then repeated).
+
+    A dry run also shows the plan.
+    """
     try:
         stages = stages_up_to(ladder.plan, stage, sources.config)
     except UserError as error:
         stop(error)
     if workflow.dryrun and workflow.is_main_process:
         print(plan_text(ladder.plan, stages), flush=True)
-    return ladder.gate(stages[-1])
+    return [file for each in stages for file in (*ladder.stage_records(each), ladder.gate(each))]
 
 
 def say_what_was_found(write_report=False):

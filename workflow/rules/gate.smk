@@ -1,6 +1,6 @@
 """Gate: the judgement of a stage on its records.
 
-needs: the plan (thresholds) and every record of the stage
+needs: the plan (thresholds), the open gate of the stage before, every record of the stage and of those before it (the baseline)
 makes: results/gates/<stage>.json when open; otherwise results/gates/<stage>.closed.json, and the rule fails
 """
 
@@ -16,7 +16,8 @@ rule gate:
     """Judge one stage."""
     input:
         plan=f"{ladder.results}/plan.json",
-        records=lambda wildcards: ladder.stage_records(wildcards.stage),
+        before=lambda wildcards: ladder.gate_before(wildcards.stage),
+        records=lambda wildcards: ladder.judged_records(wildcards.stage),
     output:
         f"{ladder.results}/gates/{{stage}}.json",
     log:

@@ -66,6 +66,10 @@ class Context:
     def directory(self, spec: RunSpec) -> RunDirectory:
         return RunDirectory(self.results / "runs" / spec.name)
 
+    @property
+    def left_s(self) -> float:
+        return self.deadline_s - time.monotonic()
+
 
 def local_job_id() -> str:
     """Unique on this machine and readable: local-<host>-<time>-<pid>."""
@@ -89,8 +93,10 @@ def run_scale(context: Context, left_out: Mapping[str, str]) -> None:
         if record is not None:
             context.console.reused(spec)
         elif spec.variant in stopped:
-            record = not_run(spec, stopped[spec.variant], "see the records of the runs before it")
-            _set_aside(directory)
+            record = _leave_out(directory, spec, stopped[spec.variant], "see the records of the runs before it")
+        elif context.left_s <= 0:
+            why, key = "the job's time was up before it could start", f"stages.{spec.stage}.runtime"
+            record = _leave_out(directory, spec, why, f"raise {key} and start snakemake again")
         else:
             record = _run(context, directory, spec)
         records[directory] = record
@@ -127,13 +133,22 @@ def _set_aside(directory: RunDirectory) -> int:
     return done + 1
 
 
+def _leave_out(directory: RunDirectory, spec: RunSpec, why: str, next_step: str) -> Record:
+    _set_aside(directory)
+    return not_run(spec, why, next_step)
+
+
 def _run(context: Context, directory: RunDirectory, spec: RunSpec) -> Record:
     attempt = _set_aside(directory)
     job = Job(context.job_id, attempt)
     total_steps = expected_steps(context, spec)
     for path in (directory.ranks, directory.nodes):
         path.mkdir(parents=True, exist_ok=True)
-    _write_run_file(directory, spec, job)
+    try:
+        _write_run_file(directory, spec, job)
+    except OSError as error:  # no such interface here, no free port
+        _mark_failed(directory)
+        return not_run(spec, str(error), "correct network.interface in cluster.yaml or in the variant")
     context.console.started(spec, total_steps)
     started_at_s = time.time()
     outcome = _supervise(context, directory, spec, total_steps)
@@ -151,9 +166,14 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec) -> Record:
     )
     record = assemble(directory)
     if record.status == "failed":
-        write_atomically(directory.path / "failed", "")
+        _mark_failed(directory)
     context.console.ended(record)
     return record
+
+
+def _mark_failed(directory: RunDirectory) -> None:
+    """Counted by failed_attempts, so that the next start of the workflow tries again."""
+    write_atomically(directory.path / "failed", "")
 
 
 def expected_steps(context: Context, spec: RunSpec) -> int | None:
@@ -206,7 +226,7 @@ def _supervise(context: Context, directory: RunDirectory, spec: RunSpec, total_s
             threading.Thread(target=lambda agent=agent: exits.put(agent.wait()), daemon=True).start()
         running = len(agents)
         while running:
-            left_s = context.deadline_s - time.monotonic()
+            left_s = context.left_s
             if left_s <= 0:
                 return "time limit"
             try:

@@ -72,6 +72,11 @@ class Ladder:
     def stage_records(self, stage: str) -> list[str]:
         return [record for job in self.plan.stage_jobs(stage) for record in self.records(job)]
 
+    def judged_records(self, stage: str) -> list[str]:
+        """Records that a gate is judged on: the stage's own, and those below it as its baseline."""
+        upto = self.plan.stages[: self.plan.stages.index(stage) + 1]
+        return [record for each in upto for record in self.stage_records(each)]
+
     def before(self, scale: str) -> list[str]:
         """Files that must exist before a scale's job starts.
 
@@ -83,8 +88,12 @@ class Ladder:
         index = siblings.index(job)
         if index:
             return self.records(siblings[index - 1])
-        stage = self.plan.stage_before(job.stage)
-        return [self.gate(stage)] if stage else []
+        return self.gate_before(job.stage)
+
+    def gate_before(self, stage: str) -> list[str]:
+        """The gate of the stage before; empty for the first stage."""
+        before = self.plan.stage_before(stage)
+        return [self.gate(before)] if before else []
 
     def specs_hash(self, scale: str) -> str:
         """Changes when anything that is measured at this scale changes."""
