@@ -1,0 +1,579 @@
+#!/usr/bin/env python3
+"""A real Slurm on one machine: a controller and several nodes, each with a network, a host name and GPUs of its own.
+
+    cluster.py up --nodes 6 --gpus 2 --accounting     bring one up; prints its directory
+    cluster.py shell                                  a shell on its login node; without a cluster, on a new one
+    cluster.py down                                   take it down, whatever is left of it
+
+Needs root and Debian's or Ubuntu's slurmctld, slurmd, slurm-client and munge; for accounting slurmdbd and
+mariadb-server as well. No service of the system is used or changed, nothing listens on its networks: a cluster lives
+in namespaces, in one process tree, and in one directory.
+
+As a library, `Cluster.up(Spec(nodes=2))` gives a cluster, and `cluster.run(["sinfo"])` runs a command where its users
+are: on the login node. `subprocess` does so with `cluster.command(["sinfo"])`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cluster_config
+import machines
+from cluster_config import ACCOUNT, CLUSTER, HEAD, SMALL_QOS, Spec
+from machines import MARKER, ClusterError, Machine
+
+SLURM_TOOLS = ("slurmctld", "slurmd", "srun", "sbatch", "munged", "ip", "nsenter", "unshare")
+ACCOUNTING_TOOLS = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")
+PACKAGES = "slurmctld slurmd slurm-client munge iproute2"
+ACCOUNTING_PACKAGES = "slurmdbd mariadb-server"
+STATE = "cluster.json"
+DIRECTORIES = ("log", "run", "state", "spool", "munge", "devices", "hosts", "etc", "exits")
+
+# A socket's path has 107 characters; the longest of ours takes 20 of them.
+LONGEST_ROOT = 80
+
+JOB_IS_OVER = frozenset(
+    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED TIMEOUT".split()
+)
+
+
+@dataclass
+class Cluster:
+    """A running cluster: a login node, where commands run unless told otherwise, and compute nodes."""
+
+    root: Path
+    spec: Spec
+    addresses: dict[str, str]  # of the nodes and of the login node
+    owner: tuple[int, int] | None = None  # process id and start time: a cluster without its owner is an orphan
+    head: Machine | None = None
+    members: dict[str, Machine] = field(default_factory=dict)
+
+    # Coming and going
+
+    @staticmethod
+    def up(spec: Spec, root: Path | None = None, *, owned: bool = True) -> Cluster:
+        """Bring a cluster up, in ``root`` or a new temporary directory; return when every node is idle.
+
+        With ``owned`` it is an orphan, for others to clean away, as soon as the calling process has ended.
+        """
+        if reason := why_not(spec.accounting):
+            raise ClusterError(reason)
+        cluster = Cluster(new_root(root), spec, addresses(spec), this_process())
+        try:
+            cluster.write_files()
+            cluster.start()
+            if not owned:
+                cluster.owner = None
+                cluster.save()
+        except BaseException:
+            cluster.down()
+            raise
+        return cluster
+
+    @staticmethod
+    def load(root: Path) -> Cluster:
+        """A cluster that another process brought up."""
+        values = read_state(root)
+        shape = values["spec"]
+        spec = Spec(**{**shape, "interfaces": tuple(shape["interfaces"]), "conf": tuple(shape["conf"])})
+        members = {name: Machine(**machine) for name, machine in values["members"].items()}
+        head = values["head"] and Machine(**values["head"])
+        owner = values["owner"] and tuple(values["owner"])
+        return Cluster(root, spec, values["addresses"], owner, head, members)
+
+    def down(self) -> None:
+        """End every process of the cluster, with it its networks and mounts, and delete its directory."""
+        take_down(self.root)
+
+    def save(self) -> None:
+        values = {**asdict(self), "what": MARKER, "root": str(self.root)}
+        partial = self.root / f"{STATE}.partial"
+        partial.write_text(json.dumps(values, indent=2))
+        partial.replace(self.root / STATE)
+
+    def write_files(self) -> None:
+        self.save()
+        for name in DIRECTORIES:
+            (self.root / name).mkdir()
+        for name in (HEAD, *self.nodes):
+            (self.root / "hosts" / name).write_text(cluster_config.hosts(self.addresses))
+        for number in range(self.spec.gpus):
+            # The null device: something that Slurm can count and allocate.
+            os.mknod(self.root / "devices" / f"gpu{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        etc = self.root / "etc"
+        (etc / "slurm.conf").write_text(cluster_config.slurm_conf(self.spec, self.root, self.addresses))
+        (etc / "gres.conf").write_text(cluster_config.gres_conf(self.spec, self.root))
+        # slurmd loads a plugin for control groups also if it is to use none, and this one asks nothing of the machine.
+        (etc / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        write_secret(etc / "slurmdbd.conf", cluster_config.slurmdbd_conf(self.root).encode())
+        write_secret(self.root / "munge" / "key", os.urandom(128))
+
+    def start(self) -> None:
+        self.head = machines.first_machine(self.root, HEAD)
+        self.save()
+        machines.ip(
+            self.head,
+            "link add fabric type bridge",
+            f"address add {self.addresses[HEAD]}/24 dev fabric",
+            "link set fabric up",
+        )
+        self.start_munge()
+        if self.spec.accounting:
+            self.start_database()
+            self.start_accounting()
+            self.add_accounts()
+        self.start_controller()
+        for name in self.nodes:
+            self.start_node(name)
+        if self.spec.accounting and self.spec.gpus:
+            self.limit_gpus()
+        self.await_idle()
+
+    # Daemons
+
+    def start_munge(self) -> None:
+        directory = self.root / "munge"
+        files = [f"--{kind}-file={directory}/{kind}" for kind in ("key", "pid", "log", "seed")]
+        # Forced, for it would have others see its socket, and the cluster is root's alone.
+        self.daemon("munged", ["munged", "--foreground", "--force", f"--socket={directory}/socket", *files])
+        self.await_true(
+            lambda: self.answers(["munge", "--no-input", f"--socket={directory}/socket"]), "munged", "munged"
+        )
+
+    def start_database(self) -> None:
+        data, socket = self.root / "database", self.database_socket
+        sizes = ["--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M"]
+        common = ["--no-defaults", f"--datadir={data}", "--user=root", *sizes]
+        machines.call(["mariadb-install-db", *common, "--auth-root-authentication-method=normal", "--skip-test-db"])
+        lazy = ["--innodb-flush-log-at-trx-commit=0", "--skip-networking", f"--socket={socket}"]
+        self.daemon("mariadbd", ["mariadbd", *common, *lazy, f"--pid-file={self.root}/run/mariadbd.pid"])
+        admin = ["mariadb-admin", "--no-defaults", "--user=root", f"--socket={socket}", "--silent", "ping"]
+        self.await_true(lambda: self.answers(admin), "mariadbd", "the database")
+
+    def start_accounting(self) -> None:
+        """Start slurmdbd, for the first time or after `kill_daemon`."""
+        self.daemon("slurmdbd", ["slurmdbd", "-D"], MYSQL_UNIX_PORT=str(self.database_socket))
+        self.await_true(lambda: self.answers(["sacctmgr", "-n", "list", "cluster"]), "slurmdbd", "slurmdbd")
+
+    def add_accounts(self) -> None:
+        for line in (
+            f"add cluster {CLUSTER}",
+            f"add qos {SMALL_QOS} MaxWall=00:10:00 MaxTRESPerJob=node=1",
+            f"add account {ACCOUNT} Description=tests Organization=tests",
+            f"modify account {ACCOUNT} set QOS=normal,{SMALL_QOS} DefaultQOS=normal",
+            f"add user root Account={ACCOUNT}",
+            f"modify user root set DefaultAccount={ACCOUNT}",
+        ):
+            self.run(["sacctmgr", "-i", *line.split()])
+
+    def limit_gpus(self) -> None:
+        """Give the small QOS a limit of GPUs, which slurmdbd can do once slurmctld has told it that there are any."""
+        self.await_true(
+            lambda: (
+                "gres/gpu" in self.run(["sacctmgr", "-nP", "list", "tres", "format=type,name"]).stdout.replace("|", "/")
+            ),
+            "slurmctld",
+            "slurmdbd to know of GPUs",
+        )
+        limit = f"MaxTRESPerJob=node=1,gres/gpu={max(1, self.spec.gpus // 2)}"
+        self.run(["sacctmgr", "-i", "modify", "qos", SMALL_QOS, "set", limit])
+
+    def start_controller(self) -> None:
+        """Start slurmctld, for the first time or after `kill_daemon`."""
+        self.daemon("slurmctld", ["slurmctld", "-D"])
+        self.await_true(lambda: self.answers(["scontrol", "ping"]), "slurmctld", "slurmctld")
+
+    def start_node(self, name: str) -> None:
+        """Switch a node on, for the first time or again; `await_idle` tells when it can be used."""
+        assert self.head is not None
+        interface = self.spec.interface(name)
+        node = machines.further_machine(self.root, name, self.head)
+        self.members[name] = node
+        self.save()
+        machines.ip(
+            self.head,
+            f"link add {name} type veth peer name {interface} netns {node.pid}",
+            f"link set {name} master fabric up",
+        )
+        machines.ip(node, f"address add {self.addresses[name]}/24 dev {interface}", f"link set {interface} up")
+        self.daemon(f"slurmd.{name}", ["slurmd", "-D", "-N", name], node=name)
+
+    def kill_node(self, name: str) -> None:
+        """Switch a node off without a warning to anyone."""
+        assert self.head is not None
+        self.members[name].kill()
+        # The kernel takes its network away some time later; a new one may be wanted before.
+        machines.ip(self.head, f"link delete {name}")
+
+    def set_link(self, name: str, *, up: bool) -> None:
+        """Plug a node's cable in, or pull it."""
+        assert self.head is not None
+        machines.ip(self.head, f"link set {name} {'up' if up else 'down'}")
+
+    def daemon(self, name: str, argv: Sequence[str], node: str | None = None, **environment: str) -> None:
+        """Start a daemon in the cluster's process tree; what it says goes to log/, how it ended to exits/."""
+        log, ended = self.root / "log" / name, self.root / "exits" / name
+        ended.unlink(missing_ok=True)
+        script = 'log=$1 ended=$2; shift 2; exec >>"$log" 2>&1 </dev/null; "$@"; echo $? >"$ended"'
+        wrapped = ["setsid", "--fork", "sh", "-c", script, name, str(log), str(ended), *argv]
+        machine = self.machine(node)
+        subprocess.run(
+            # Also on the head it is to be in the process namespace, so that it ends with the cluster.
+            machines.enter(machine, ("--net", "--uts", "--mount", "--ipc", "--pid"), wrapped, Path("/")),
+            env=machines.daemon_environment(SLURM_CONF=str(self.slurm_conf), **environment),
+            stdin=subprocess.DEVNULL,
+            check=True,
+        )
+
+    def kill_daemon(self, name: str) -> None:
+        """Kill slurmctld or slurmdbd, as a crash does."""
+        for pid, root in machines.clusters_of_processes().items():
+            if root == str(self.root) and machines.name_of(pid) == name:
+                machines.kill(pid)
+        self.await_true((self.root / "exits" / name).exists, name, f"{name} to end")
+
+    # Use
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return self.spec.names
+
+    @property
+    def database_socket(self) -> Path:
+        return self.root / "run" / "database"
+
+    @property
+    def slurm_conf(self) -> Path:
+        return self.root / "etc" / "slurm.conf"
+
+    def machine(self, node: str | None = None) -> Machine:
+        machine = self.members.get(node) if node else self.head
+        if machine is None:
+            raise ClusterError(f"{node or HEAD} is not up")
+        return machine
+
+    def command(self, argv: Sequence[str], *, node: str | None = None, cwd: Path | None = None) -> list[str]:
+        """Arguments that run a command on the login node, or on a node.
+
+        On the login node the process started with them becomes the command: its id and its signals are the command's.
+        """
+        enter = machines.on_node if node else machines.on_head
+        return enter(self.machine(node), argv, (cwd or Path.cwd()).absolute())
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """The caller's environment for users of the cluster: SLURM_CONF, and nothing of a job that the caller is in."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "SALLOC"))}
+        return {**kept, "SLURM_CONF": str(self.slurm_conf), **more}
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        node: str | None = None,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = 60,
+        check: bool = True,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end, with ``env`` over `environment`; ``check`` raises ClusterError if it fails."""
+        result = subprocess.run(
+            self.command(argv, node=node, cwd=cwd),
+            env=self.environment(**(env or {})),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if check and result.returncode:
+            said = result.stdout + result.stderr
+            raise ClusterError(f"{' '.join(argv)} failed ({result.returncode}):\n{said}")
+        return result
+
+    def answers(self, argv: Sequence[str]) -> bool:
+        return self.run(argv, cwd=Path("/"), check=False).returncode == 0
+
+    def sbatch(self, script: str, *options: str, cwd: Path | None = None) -> int:
+        """Submit a shell script; its job id."""
+        where = ["--output", f"{self.root}/log/job.%j"] if cwd is None else []
+        argv = ["sbatch", "--parsable", *where, *options, "--wrap", script]
+        return int(self.run(argv, cwd=cwd or Path("/")).stdout.split(";")[0])
+
+    def state(self, job: int) -> str:
+        """A job's state as the controller tells it, long form; empty once it has forgotten it."""
+        result = self.run(["squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}"], check=False)
+        return result.stdout.strip()
+
+    def await_state(self, job: int, *states: str, timeout_s: float = 60) -> str:
+        """Wait for a job to be in one of ``states``, or over if none is named."""
+        wanted = frozenset(states) or JOB_IS_OVER
+        self.await_true(
+            lambda: self.state(job) in wanted, "slurmctld", f"job {job} to be {' or '.join(sorted(wanted))}", timeout_s
+        )
+        return self.state(job)
+
+    def await_accounted(self, job: int, *states: str, timeout_s: float = 60) -> dict[str, str]:
+        """Wait for the accounting to know a job in one of ``states``, or over; its fields, named as by sacct."""
+        wanted = frozenset(states) or JOB_IS_OVER
+        found: dict[str, str] = {}
+
+        def known() -> bool:
+            found.update(self.sacct(job))
+            # slurmctld tells of a short job's end first, and of the rest up to five seconds later.
+            return found.get("State", "").partition(" ")[0] in wanted and bool(found["Partition"])
+
+        self.await_true(known, "slurmdbd", f"sacct to tell job {job} as {' or '.join(sorted(wanted))}", timeout_s)
+        return found
+
+    def sacct(self, job: int) -> dict[str, str]:
+        fields = ("JobID", "State", "ExitCode", "Account", "QOS", "Partition", "AllocTRES", "ReqTRES", "NodeList")
+        argv = ["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={job}", f"--format={','.join(fields)}"]
+        lines = self.run(argv).stdout.splitlines()
+        return dict(zip(fields, lines[0].split("|"), strict=True)) if lines else {}
+
+    def await_idle(self, *nodes: str, timeout_s: float = 60) -> None:
+        """Wait for nodes (all, if none is named) to be free and to answer."""
+        wanted = set(nodes or self.nodes)
+
+        def idle() -> bool:
+            lines = self.run(["sinfo", "--Node", "--noheader", "--format=%N %T"], check=False).stdout.splitlines()
+            return wanted <= {line.split()[0] for line in lines if line.split()[1] == "idle"}
+
+        daemon = f"slurmd.{nodes[0] if nodes else self.nodes[0]}"
+        self.await_true(idle, daemon, f"{', '.join(sorted(wanted))} to be idle", timeout_s)
+
+    def await_true(
+        self, condition: Callable[[], bool], daemon: str, what: str, timeout_s: float = 60, interval_s: float = 0.1
+    ) -> None:
+        """Ask until it is so. That ``daemon`` has ended is the end of waiting; its log is part of the message."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            ended = self.root / "exits" / daemon
+            late = time.monotonic() > deadline
+            if late or ended.exists():
+                why = f"waited {timeout_s:g} s" if late else f"{daemon} ended with {ended.read_text().strip()}"
+                log = (self.root / "log" / daemon).read_text(errors="replace").splitlines()[-30:]
+                raise ClusterError(f"{what}: {why}; the end of {daemon}'s log:\n" + "\n".join(log))
+            time.sleep(interval_s)
+
+
+def why_not(accounting: bool) -> str | None:
+    """What keeps a cluster from coming up on this machine, with what to do about it; None if nothing does."""
+    tools = [*SLURM_TOOLS, *(ACCOUNTING_TOOLS if accounting else ())]
+    packages = f"{PACKAGES} {ACCOUNTING_PACKAGES}" if accounting else PACKAGES
+    if missing := machines.missing(tools):
+        return f"{', '.join(missing)} not found: apt-get install --no-install-recommends {packages}"
+    if reason := machines.why_not():
+        return f"a Slurm cluster for tests {reason}"
+    return None
+
+
+def addresses(spec: Spec) -> dict[str, str]:
+    """Addresses of a private network. It is of no concern to others; a random one shows what leaks out of it."""
+    network = f"10.{random.randint(64, 254)}.{random.randint(0, 255)}"
+    return {HEAD: f"{network}.254", **{name: f"{network}.{number}" for number, name in enumerate(spec.names, 1)}}
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+
+
+def this_process() -> tuple[int, int]:
+    started = machines.start_time(os.getpid())
+    assert started is not None
+    return os.getpid(), started
+
+
+def new_root(root: Path | None) -> Path:
+    """An empty directory for a cluster; what is left of an earlier one there is taken down."""
+    if root is None:
+        return Path(tempfile.mkdtemp(prefix=f"{MARKER}-"))
+    root = root.absolute()
+    if len(str(root)) > LONGEST_ROOT or any(character.isspace() or character in ",[]" for character in str(root)):
+        raise ClusterError(
+            f"{root}: a cluster's directory has up to {LONGEST_ROOT} characters, without space, comma, []"
+        )
+    if (root / STATE).exists():
+        take_down(root)
+    if root.exists() and any(root.iterdir()):
+        raise ClusterError(f"{root} is neither empty nor a cluster's: name another directory")
+    root.mkdir(parents=True, exist_ok=True)
+    return root
+
+
+def read_state(root: Path) -> dict[str, Any]:
+    try:
+        values = json.loads((root / STATE).read_text())
+    except (OSError, ValueError) as error:
+        raise ClusterError(f"{root} holds no cluster: {error}") from None
+    if not isinstance(values, dict) or values.get("what") != MARKER or values.get("root") != str(root):
+        raise ClusterError(f"{root / STATE} is not a cluster's")
+    return values
+
+
+def take_down(root: Path) -> None:
+    """Remove a cluster, or what is left of it."""
+    if root.exists():
+        read_state(root)
+    machines.kill_cluster(root)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(root)
+
+
+def roots() -> list[Path]:
+    """Directories of this machine's clusters: of the running ones, and of those of which only the directory is left."""
+    running = {Path(root) for root in machines.clusters_of_processes().values()}
+    left = Path(tempfile.gettempdir()).glob(f"{MARKER}-*")
+    # Others may write to the directory for temporary files, too.
+    ours = {path for path in left if not path.is_symlink() and path.stat().st_uid == os.geteuid()}
+    return sorted(running | ours)
+
+
+def clusters() -> Iterator[Cluster]:
+    for root in roots():
+        # Half written, or going away while we look.
+        with contextlib.suppress(ClusterError):
+            yield Cluster.load(root)
+
+
+def clean_orphans() -> list[Path]:
+    """Take down the clusters whose owners have died without doing so, and what lost its directory."""
+    orphans = [root for root in roots() if is_orphan(root)]
+    for root in orphans:
+        take_down(root)
+    return orphans
+
+
+def is_orphan(root: Path) -> bool:
+    if not root.exists():
+        return True
+    try:
+        owner = read_state(root)["owner"]
+    except ClusterError:
+        return False
+    return owner is not None and machines.start_time(owner[0]) != owner[1]
+
+
+# Command line
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").partition("\n\n")[0], epilog="Needs root, and Slurm's packages."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (
+        ("up", "bring a cluster up and say where"),
+        ("shell", "open a shell on the login node; without a running cluster on a new one, which goes with the shell"),
+        ("down", "take a cluster down"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("--root", type=Path, help="the cluster's directory (default: a temporary one)")
+        if name != "down":
+            add_shape(command)
+    return parser.parse_args(argv)
+
+
+def add_shape(command: argparse.ArgumentParser) -> None:
+    shape = Spec()
+    command.add_argument("--nodes", type=int, default=shape.nodes)
+    command.add_argument("--gpus", type=int, default=shape.gpus, help="of each node")
+    command.add_argument("--gpu-type", help="their type: --gres=gpu:TYPE:2")
+    command.add_argument("--cpus", type=int, default=shape.cpus, help="of each node")
+    command.add_argument("--memory-mb", type=int, default=shape.memory_mb, help="of each node")
+    command.add_argument("--accounting", action="store_true", help="with slurmdbd, an account and two QOS")
+    interfaces = command.add_mutually_exclusive_group()
+    interfaces.add_argument("--interface", default=shape.interfaces[0], help="name of each node's network interface")
+    interfaces.add_argument("--interfaces", help="names of theirs, one for each node: eth0,ens1f1")
+    command.add_argument("--conf", action="append", default=[], metavar="LINE", help="one more line of slurm.conf")
+
+
+def spec_of(options: argparse.Namespace) -> Spec:
+    interfaces = tuple(options.interfaces.split(",")) if options.interfaces else (options.interface,)
+    return Spec(
+        nodes=options.nodes,
+        gpus=options.gpus,
+        gpu_type=options.gpu_type,
+        cpus=options.cpus,
+        memory_mb=options.memory_mb,
+        accounting=options.accounting,
+        interfaces=interfaces,
+        conf=tuple(options.conf),
+    )
+
+
+def the_only_cluster(root: Path | None) -> Cluster | None:
+    """The one that the user means; None if there is none."""
+    if root is not None:
+        return Cluster.load(root.absolute())
+    found = list(clusters())
+    if len(found) > 1:
+        raise ClusterError(
+            "several clusters; name one with --root: " + " ".join(str(cluster.root) for cluster in found)
+        )
+    return found[0] if found else None
+
+
+def up(options: argparse.Namespace) -> int:
+    started = time.monotonic()
+    cluster = Cluster.up(spec_of(options), options.root, owned=False)
+    seconds = time.monotonic() - started
+    print(
+        f"{len(cluster.nodes)} nodes up after {seconds:.1f} s; cluster.py shell --root {cluster.root}", file=sys.stderr
+    )
+    print(cluster.root)
+    return 0
+
+
+def shell(options: argparse.Namespace) -> int:
+    running = the_only_cluster(options.root)
+    cluster = running or Cluster.up(spec_of(options))
+    # The shell's business; but not ignored, which the shell would inherit.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        print(f"On {HEAD} of a cluster with {', '.join(cluster.nodes)}; exit leaves it.", file=sys.stderr)
+        prompt = cluster.environment(PS1=f"{HEAD}:\\w# ")
+        return subprocess.run(cluster.command(["bash", "--norc"]), env=prompt, check=False).returncode
+    finally:
+        if not running:
+            cluster.down()
+
+
+def down(options: argparse.Namespace) -> int:
+    orphans = clean_orphans()
+    root = options.root.absolute() if options.root else None
+    cluster = None if root in orphans else the_only_cluster(root)
+    if cluster:
+        cluster.down()
+    elif not orphans:
+        print("There is no cluster.", file=sys.stderr)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = arguments(argv)
+    try:
+        return {"up": up, "shell": shell, "down": down}[options.command](options)
+    except (ClusterError, ValueError) as error:
+        print(f"cluster.py: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""What a cluster for tests is made of, and the configuration files that say so to Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+HEAD = "login"
+CLUSTER = "ladder"
+ACCOUNT = "project"
+SMALL_QOS = "small"
+
+# IFNAMSIZ, less the terminating zero.
+LONGEST_INTERFACE = 15
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The shape of a cluster."""
+
+    nodes: int = 2
+    gpus: int = 2
+    cpus: int = 4
+    memory_mb: int = 16000
+    accounting: bool = False
+    interfaces: tuple[str, ...] = ("ib0",)  # one name for all nodes, or one per node
+    gpu_type: str | None = None
+    conf: tuple[str, ...] = ()  # more lines of slurm.conf, after ours
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.nodes <= 200:
+            raise ValueError(f"nodes: {self.nodes}; allowed: 1 to 200, what one /24 network holds")
+        if len(self.interfaces) not in (1, self.nodes):
+            names = ",".join(self.interfaces)
+            raise ValueError(f"interfaces: {names}; name one for all nodes or one for each of the {self.nodes}")
+        for name in self.interfaces:
+            if not 0 < len(name) <= LONGEST_INTERFACE or name == "lo":
+                raise ValueError(f"interfaces: {name!r}; allowed: 1 to {LONGEST_INTERFACE} characters, not lo")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"node{number}" for number in range(1, self.nodes + 1))
+
+    def interface(self, node: str) -> str:
+        return self.interfaces[self.names.index(node) % len(self.interfaces)]
+
+    @property
+    def gres(self) -> str:
+        """GPUs of a node as slurm.conf and gres.conf name them, ``gpu`` or ``gpu:a100``."""
+        return f"gpu:{self.gpu_type}" if self.gpu_type else "gpu"
+
+
+def slurm_conf(spec: Spec, root: Path, addresses: Mapping[str, str]) -> str:
+    """slurm.conf, quick to notice things: what takes minutes by default takes seconds here."""
+    lines = [
+        f"ClusterName={CLUSTER}",
+        f"SlurmctldHost={HEAD}({addresses[HEAD]})",
+        "SlurmUser=root",
+        "SlurmdUser=root",
+        "AuthType=auth/munge",
+        f"AuthInfo=socket={root}/munge/socket",
+        f"StateSaveLocation={root}/state",
+        f"SlurmctldPidFile={root}/run/slurmctld.pid",
+        f"SlurmdPidFile={root}/run/slurmd.%n.pid",
+        f"SlurmdSpoolDir={root}/spool/%n",
+        "ProctrackType=proctrack/linuxproc",
+        "TaskPlugin=task/none",
+        "JobAcctGatherType=jobacct_gather/linux",
+        "SelectType=select/cons_tres",
+        "SelectTypeParameters=CR_Core_Memory",
+        "DefMemPerCPU=1000",
+        "GresTypes=gpu",
+        "MpiDefault=none",
+        # The nodes claim more CPUs and memory than the machine has.
+        "SlurmdParameters=config_overrides",
+        "ReturnToService=2",
+        # A dead node is noticed after some 15 s, and one that a busy machine keeps from answering is not yet dead.
+        "SlurmdTimeout=12",
+        "MessageTimeout=5",
+        "KillWait=5",
+        "CompleteWait=0",
+        "SchedulerParameters=batch_sched_delay=0,bf_interval=2,sched_interval=2",
+        *accounting_lines(spec, root),
+        *node_lines(spec, addresses),
+        f"PartitionName=gpu Nodes={','.join(spec.names)} Default=YES MaxTime=24:00:00 DefaultTime=10 State=UP",
+        f"PartitionName=debug Nodes={','.join(spec.names[:2])} MaxTime=30 DefaultTime=5 State=UP",
+        *spec.conf,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def accounting_lines(spec: Spec, root: Path) -> list[str]:
+    if not spec.accounting:
+        return ["AccountingStorageType=accounting_storage/none"]
+    tres = "gres/gpu" + (f",gres/{spec.gres}" if spec.gpu_type else "")
+    return [
+        "AccountingStorageType=accounting_storage/slurmdbd",
+        f"AccountingStorageHost={HEAD}",
+        # The name is misleading: towards slurmdbd it is munge's socket.
+        f"AccountingStoragePass={root}/munge/socket",
+        f"AccountingStorageTRES={tres}",
+        "AccountingStorageEnforce=associations,limits,qos",
+    ]
+
+
+def node_lines(spec: Spec, addresses: Mapping[str, str]) -> list[str]:
+    gres = f" Gres={spec.gres}:{spec.gpus}" if spec.gpus else ""
+    shape = f"CPUs={spec.cpus} Sockets=1 CoresPerSocket={spec.cpus} ThreadsPerCore=1 RealMemory={spec.memory_mb}{gres}"
+    return [f"NodeName={name} NodeAddr={addresses[name]} {shape} State=UNKNOWN" for name in spec.names]
+
+
+def gres_conf(spec: Spec, root: Path) -> str:
+    if not spec.gpus:
+        return "AutoDetect=off\n"
+    kind = f" Type={spec.gpu_type}" if spec.gpu_type else ""
+    devices = f"{root}/devices/gpu[0-{spec.gpus - 1}]" if spec.gpus > 1 else f"{root}/devices/gpu0"
+    return f"AutoDetect=off\nName=gpu{kind} File={devices}\n"
+
+
+def slurmdbd_conf(root: Path) -> str:
+    lines = [
+        f"DbdHost={HEAD}",
+        "SlurmUser=root",
+        "AuthType=auth/munge",
+        f"AuthInfo=socket={root}/munge/socket",
+        f"PidFile={root}/run/slurmdbd.pid",
+        "StorageType=accounting_storage/mysql",
+        "StorageHost=localhost",
+        "StorageUser=root",
+        "StorageLoc=slurm",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def hosts(addresses: Mapping[str, str]) -> str:
+    lines = ["127.0.0.1 localhost", "::1 localhost", *(f"{address} {name}" for name, address in addresses.items())]
+    return "\n".join(lines) + "\n"

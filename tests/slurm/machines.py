@@ -1,0 +1,209 @@
+"""Machines made of Linux namespaces: own network, host name, mounts and processes, all gone with one SIGKILL."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# Tells our directories and, in the name of a mount, our processes from all others.
+MARKER = "ddp-ladder-test-cluster"
+
+# /proc/self names the shell in the caller's process namespace, which is how the caller gets to know its id.
+FIRST_PROCESS = """
+set -e
+root=$1 name=$2
+read -r pid rest </proc/self/stat
+hostname "$name"
+ip link set lo up
+mount --bind "$root/hosts/$name" /etc/hosts
+mount --bind "$root/etc" /etc/slurm
+mount -t tmpfs -o mode=1777 "$0:$root" /dev/shm
+[ "$3" = head ] || mount -t proc proc /proc
+echo "$pid"
+exec >/dev/null
+while :; do sleep infinity & wait $!; done
+"""
+
+
+class ClusterError(Exception):
+    """The cluster could not be brought up, or something in it did not happen in time."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A host of the cluster, by the first process in it."""
+
+    name: str
+    pid: int
+    started: int  # the process's start time: a process id alone may be someone else's by now
+
+    @property
+    def alive(self) -> bool:
+        return start_time(self.pid) == self.started
+
+    def kill(self) -> None:
+        """End everything in it at once, as a power loss does; return when it has ended."""
+        if self.alive:
+            kill(self.pid)
+
+
+def first_machine(root: Path, name: str) -> Machine:
+    """Start the machine that all others live in: when it dies, the kernel ends every process of the cluster.
+
+    It keeps the caller's /proc, so that commands can be run on it that stay in the caller's process namespace: signals
+    sent to them arrive.
+    """
+    return start_machine([*unshare("--net", "--uts", "--mount", "--pid")], root, name, "head")
+
+
+def further_machine(root: Path, name: str, first: Machine) -> Machine:
+    """Start a machine with process ids, shared memory and /proc of its own inside ``first``'s process namespace."""
+    inside = ["nsenter", "--target", str(first.pid), "--pid"]
+    return start_machine([*inside, *unshare("--net", "--uts", "--mount", "--ipc", "--pid")], root, name, "node")
+
+
+def unshare(*namespaces: str) -> list[str]:
+    """Arguments that make new namespaces and leave no child to the caller."""
+    return ["setsid", "--fork", "unshare", *namespaces, "--fork", "--kill-child"]
+
+
+def start_machine(prefix: Sequence[str], root: Path, name: str, kind: str) -> Machine:
+    log = root / "log" / f"{name}.machine"
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [*prefix, "sh", "-c", FIRST_PROCESS, MARKER, str(root), name, kind],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd="/",
+            env=daemon_environment(),
+            start_new_session=True,
+        )
+    assert process.stdout is not None
+    with process.stdout as ready:
+        answer = ready.readline().strip()
+    process.wait()
+    started = start_time(int(answer)) if answer else None
+    if started is None:
+        raise ClusterError(f"machine {name} did not start:\n{log.read_text()}")
+    return Machine(name, int(answer), started)
+
+
+def daemon_environment(**more: str) -> dict[str, str]:
+    """What daemons get of the caller's environment: nothing that could change what they do."""
+    path = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
+    return {"PATH": path, "LANG": "C.UTF-8", **more}
+
+
+def start_time(pid: int) -> int | None:
+    """When a process started, in the kernel's ticks; None once it has ended, also before it was waited for."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name, in parentheses, may hold anything.
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def kill(pid: int, timeout_s: float = 20) -> None:
+    """SIGKILL a process and return when it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            if not select.select([handle], [], [], timeout_s)[0]:
+                raise ClusterError(f"process {pid} is still there {timeout_s:g} s after SIGKILL")
+        finally:
+            os.close(handle)
+
+
+def clusters_of_processes() -> dict[int, str]:
+    """The root directory of the cluster that a process is in, for every process that is in one, users' commands too."""
+    roots: dict[str, str | None] = {}
+    found = {}
+    for pid in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()):
+        with contextlib.suppress(OSError):
+            mounts = os.readlink(f"/proc/{pid}/ns/mnt")
+            if mounts not in roots:
+                roots[mounts] = marked_mount(Path(f"/proc/{pid}/mountinfo").read_text())
+            if root := roots[mounts]:
+                found[pid] = root
+    return found
+
+
+def marked_mount(mountinfo: str) -> str | None:
+    match = re.search(rf" {MARKER}:(\S+) ", mountinfo)
+    return match[1] if match else None
+
+
+def kill_cluster(root: Path) -> None:
+    """Kill every process of a cluster, until none is left: one may fork while others are killed."""
+    while pids := [pid for pid, its_root in clusters_of_processes().items() if its_root == str(root)]:
+        if os.getpid() in pids:
+            raise ClusterError("this is the cluster itself: leave its shell first")
+        # The first machine's first process takes nearly all others along, and it is among the oldest.
+        for pid in sorted(pids, key=lambda pid: start_time(pid) or 0):
+            kill(pid)
+
+
+# As in a shell's prompt: after entering a machine's mounts the working directory has to be found anew.
+IN_DIRECTORY = 'cd "$1" && shift && exec "$@"'
+
+
+def on_head(machine: Machine, argv: Sequence[str], cwd: Path) -> list[str]:
+    """Arguments that run a command on the first machine; the process started with them becomes the command."""
+    return enter(machine, ("--net", "--uts", "--mount"), argv, cwd)
+
+
+def on_node(machine: Machine, argv: Sequence[str], cwd: Path) -> list[str]:
+    """Arguments that run a command on a further machine, as a child with an id of the machine's own."""
+    return enter(machine, ("--net", "--uts", "--mount", "--ipc", "--pid"), argv, cwd)
+
+
+def enter(machine: Machine, namespaces: Sequence[str], argv: Sequence[str], cwd: Path) -> list[str]:
+    prefix = ["nsenter", "--target", str(machine.pid), *namespaces]
+    return [*prefix, "sh", "-c", IN_DIRECTORY, "sh", str(cwd), *argv]
+
+
+def call(argv: Sequence[str], stdin: str = "") -> str:
+    """Run a tool to its end; what it says goes into the error if it fails."""
+    result = subprocess.run(argv, input=stdin, capture_output=True, text=True, env=daemon_environment(), check=False)
+    if result.returncode:
+        raise ClusterError(f"{' '.join(argv)} failed ({result.returncode}):\n{stdin}{result.stdout}{result.stderr}")
+    return result.stdout
+
+
+def ip(machine: Machine, *commands: str) -> None:
+    """Run commands of ip in a machine's network, all in one process."""
+    call(["nsenter", "--target", str(machine.pid), "--net", "ip", "-batch", "-"], "\n".join(commands) + "\n")
+
+
+def why_not() -> str | None:
+    """What keeps this machine from making machines, or None."""
+    if os.geteuid() != 0:
+        return "needs root, for namespaces and devices"
+    try:
+        call([*unshare("--net", "--uts", "--mount", "--ipc", "--pid")[2:], "mount", "-t", "proc", "proc", "/proc"])
+    except (ClusterError, FileNotFoundError) as error:
+        return f"needs namespaces and mounts (in a container: --privileged): {error}"
+    return None
+
+
+def missing(tools: Iterable[str]) -> list[str]:
+    return [tool for tool in tools if shutil.which(tool, path=daemon_environment()["PATH"]) is None]
