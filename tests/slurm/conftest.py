@@ -1,0 +1,56 @@
+"""Real Slurm clusters for tests: one with accounting, one without, and more to break."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+from cluster import Cluster, clean_orphans, why_not
+from cluster_config import Spec
+
+
+def require(accounting: bool) -> None:
+    if reason := why_not(accounting):
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"{reason}; CI has to run a real Slurm")
+        pytest.skip(reason)
+
+
+@contextlib.contextmanager
+def running(spec: Spec) -> Iterator[Cluster]:
+    require(spec.accounting)
+    cluster = Cluster.up(spec)
+    try:
+        yield cluster
+    finally:
+        cluster.down()
+
+
+@pytest.fixture(scope="session")
+def no_orphans() -> None:
+    """Takes down what earlier sessions left that were killed."""
+    require(accounting=False)
+    clean_orphans()
+
+
+@pytest.fixture(scope="session")
+def cluster(no_orphans: None) -> Iterator[Cluster]:
+    """Six nodes with four GPUs each, and slurmdbd. Shared: leave it as you found it."""
+    with running(Spec(nodes=6, gpus=4, cpus=8, accounting=True)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def cluster_without_accounting(no_orphans: None) -> Iterator[Cluster]:
+    """Two nodes with two GPUs each, and no slurmdbd. Shared: leave it as you found it."""
+    with running(Spec(nodes=2, gpus=2)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def make_cluster(no_orphans: None) -> Iterator[Callable[[Spec], Cluster]]:
+    """Brings up clusters that are the test's own and go with it."""
+    with contextlib.ExitStack() as stack:
+        yield lambda spec: stack.enter_context(running(spec))

@@ -1,0 +1,385 @@
+"""The cluster for tests behaves as a cluster does, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cluster import Cluster, ClusterError, clean_orphans, is_orphan, main, take_down
+from cluster_config import ACCOUNT, Spec
+
+pytestmark = pytest.mark.slurm
+
+HERE = Path(__file__).parent
+PROGRAM = (sys.executable, str(HERE / "cluster.py"))
+
+# Brings a cluster up and waits to be killed.
+OWNER = """
+import signal
+from cluster import Cluster
+from cluster_config import Spec
+print(Cluster.up(Spec(nodes=2)).root, flush=True)
+signal.pause()
+"""
+
+LISTEN = """
+import socket, sys
+server = socket.create_server((sys.argv[1], 0))
+print(server.getsockname()[1], flush=True)
+connection, peer = server.accept()
+print(peer[0], connection.recv(100).decode(), flush=True)
+"""
+SAY = """
+import socket, sys
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=3)
+connection.sendall(b"hello from " + socket.gethostname().encode())
+"""
+
+
+# What jobs see
+
+
+def test_a_step_runs_once_on_each_node(cluster: Cluster) -> None:
+    said = cluster.run(["srun", "--nodes=6", "--ntasks-per-node=1", "hostname"]).stdout
+    assert sorted(said.split()) == [f"node{number}" for number in range(1, 7)]
+
+
+def test_a_step_gets_the_gpus_it_asked_for(cluster: Cluster) -> None:
+    ask = 'echo "$CUDA_VISIBLE_DEVICES $SLURM_STEP_GPUS"'
+    said = cluster.run(["srun", "--nodes=2", "--ntasks-per-node=1", "--gres=gpu:2", "sh", "-c", ask]).stdout
+    assert said.splitlines() == ["0,1 0,1"] * 2
+
+
+def test_two_jobs_on_a_node_get_different_gpus(cluster_without_accounting: Cluster) -> None:
+    cluster = cluster_without_accounting
+    first, second = (
+        cluster.sbatch("echo $CUDA_VISIBLE_DEVICES; sleep 1000", "--gres=gpu:1", "--nodelist=node1") for _ in range(2)
+    )
+    third = cluster.sbatch("true", "--gres=gpu:1", "--nodelist=node1")
+    try:
+        for job in (first, second):
+            cluster.await_state(job, "RUNNING")
+        gpus = {gpu_index(cluster, job) for job in (first, second)}
+        assert gpus == {"0", "1"}
+        assert cluster.state(third) == "PENDING"
+    finally:
+        cluster.run(["scancel", str(first), str(second), str(third)])
+    cluster.await_idle()
+
+
+def gpu_index(cluster: Cluster, job: int) -> str:
+    details = cluster.run(["scontrol", "show", "job", "--details", str(job)]).stdout
+    return details.partition("GRES=gpu:1(IDX:")[2].partition(")")[0]
+
+
+def test_more_gpus_than_a_node_has_are_refused(cluster: Cluster) -> None:
+    result = cluster.run(["sbatch", "--gres=gpu:5", "--wrap=true"], check=False)
+    assert result.returncode != 0
+    assert "Requested node configuration is not available" in result.stderr
+
+
+def test_an_unknown_account_is_refused(cluster: Cluster) -> None:
+    result = cluster.run(["sbatch", "--account=nobody", "--wrap=true"], check=False)
+    assert result.returncode != 0
+    assert "Invalid account" in result.stderr
+
+
+def test_the_partitions(cluster: Cluster) -> None:
+    said = cluster.run(["sinfo", "--noheader", "--format=%P %l %D"]).stdout
+    assert sorted(said.splitlines()) == ["debug 30:00 2", "gpu* 1-00:00:00 6"]
+
+
+def test_the_small_qos_has_limits(cluster: Cluster) -> None:
+    job = cluster.sbatch("true", "--qos=small", "--nodes=2")
+    try:
+        cluster.await_true(
+            lambda: "QOSMaxNode" in cluster.run(["squeue", "--noheader", "--format=%r", f"--jobs={job}"]).stdout,
+            "slurmctld",
+            "the QOS to be named as the reason of waiting",
+        )
+    finally:
+        cluster.run(["scancel", str(job)])
+
+
+def test_accounting_knows_what_was_allocated(cluster: Cluster) -> None:
+    job = cluster.sbatch("true", "--nodes=2", "--gres=gpu:3", "--cpus-per-task=4", "--mem=2000")
+    told = cluster.await_accounted(job)
+    assert told["State"] == "COMPLETED"
+    assert (told["Account"], told["QOS"], told["Partition"]) == (ACCOUNT, "normal", "gpu")
+    allocated = dict(entry.split("=") for entry in told["AllocTRES"].split(","))
+    assert {name: allocated[name] for name in ("node", "gres/gpu", "mem")} == {
+        "node": "2",
+        "gres/gpu": "6",
+        "mem": "4000M",
+    }
+
+
+def test_without_accounting_sacct_says_so(cluster_without_accounting: Cluster) -> None:
+    result = cluster_without_accounting.run(["sacct"], check=False)
+    assert result.returncode != 0
+    assert "accounting storage is disabled" in result.stderr
+
+
+# How jobs end
+
+
+@pytest.fixture(scope="class")
+def ended(cluster: Cluster) -> Iterator[dict[str, int]]:
+    """Jobs that end in every way at the same time, for each takes its time."""
+    jobs = {
+        "TIMEOUT": cluster.sbatch("sleep 1000", "--time=1", "--nodelist=node4"),
+        "CANCELLED": cluster.sbatch("sleep 1000", "--nodelist=node5"),
+        "NODE_FAIL": cluster.sbatch("sleep 1000", "--no-requeue", "--nodelist=node[5-6]"),
+        "FAILED": cluster.sbatch("exit 3"),
+    }
+    for name in ("TIMEOUT", "CANCELLED", "NODE_FAIL"):
+        cluster.await_state(jobs[name], "RUNNING")
+    cluster.kill_node("node6")
+    cluster.run(["scancel", str(jobs["CANCELLED"])])
+    # Slurm counts limits in minutes.
+    cluster.run(["scontrol", "update", f"JobId={jobs['TIMEOUT']}", "EndTime=now"])
+    yield jobs
+    cluster.run(["scancel", *map(str, jobs.values())], check=False)
+    cluster.start_node("node6")
+    cluster.await_idle()
+
+
+class TestTheEndOfAJob:
+    @pytest.mark.parametrize("name", ["FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT"])
+    def test_is_told(self, cluster: Cluster, ended: dict[str, int], name: str) -> None:
+        job = ended[name]
+        assert cluster.await_state(job) == name
+        assert cluster.await_accounted(job)["State"].split()[0] == name
+
+
+def test_a_node_comes_back(make_cluster: Callable[[Spec], Cluster]) -> None:
+    cluster = make_cluster(Spec(nodes=2))
+    cluster.kill_node("node2")
+    cluster.start_node("node2")
+    cluster.await_idle()
+    assert cluster.run(["srun", "--nodelist=node2", "hostname"]).stdout == "node2\n"
+
+
+def test_a_killed_controller_comes_back_with_its_jobs(make_cluster: Callable[[Spec], Cluster]) -> None:
+    cluster = make_cluster(Spec(nodes=1))
+    job = cluster.sbatch("sleep 1000")
+    cluster.await_state(job, "RUNNING")
+    cluster.kill_daemon("slurmctld")
+    assert not cluster.answers(["scontrol", "ping"])
+    cluster.start_controller()
+    assert cluster.await_state(job, "RUNNING") == "RUNNING"
+
+
+# Networks
+
+
+def test_nodes_reach_each_other_over_ib0(cluster: Cluster) -> None:
+    addresses = {node: address_of(cluster, node, "ib0") for node in ("node1", "node2")}
+    assert addresses == {node: cluster.addresses[node] for node in addresses}
+    argv = [sys.executable, "-c", LISTEN, addresses["node2"]]
+    with subprocess.Popen(cluster.command(argv, node="node2"), stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        port = server.stdout.readline().strip()
+        cluster.run([sys.executable, "-c", SAY, "node2", port], node="node1")
+        heard = server.stdout.readline()
+    assert heard == f"{addresses['node1']} hello from node1\n"
+
+
+def address_of(cluster: Cluster, node: str, interface: str) -> str:
+    argv = ["ip", "-json", "-4", "address", "show", "dev", interface]
+    return json.loads(cluster.run(argv, node=node).stdout)[0]["addr_info"][0]["local"]
+
+
+def test_names_are_known_in_the_cluster_and_only_there(cluster: Cluster) -> None:
+    for place in (None, "node1"):
+        found = cluster.run(["getent", "hosts", "node2"], node=place).stdout.split()
+        assert found == [cluster.addresses["node2"], "node2"]
+    assert "node2" not in Path("/etc/hosts").read_text()
+
+
+def test_a_pulled_cable_cuts_a_node_off(cluster_without_accounting: Cluster) -> None:
+    cluster = cluster_without_accounting
+    argv = [sys.executable, "-c", SAY, "node2", "6818"]  # slurmd's port
+    cluster.run(argv, node="node1")
+    cluster.set_link("node2", up=False)
+    try:
+        assert cluster.run(argv, node="node1", check=False).returncode != 0
+    finally:
+        cluster.set_link("node2", up=True)
+    cluster.await_idle()
+
+
+def test_every_node_may_name_its_interface_as_it_likes(make_cluster: Callable[[Spec], Cluster]) -> None:
+    names = ("eth0", "ens1f1", "ib0")
+    cluster = make_cluster(Spec(nodes=3, gpus=1, gpu_type="a100", interfaces=names))
+    for node, interface in zip(cluster.nodes, names, strict=True):
+        assert address_of(cluster, node, interface) == cluster.addresses[node]
+    ask = ["srun", "--nodes=3", "--gres=gpu:a100:1", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]
+    assert cluster.run(ask).stdout == "0\n" * 3
+
+
+def test_two_clusters_at_the_same_time(cluster: Cluster, cluster_without_accounting: Cluster) -> None:
+    clusters = (cluster, cluster_without_accounting)
+    steps = [
+        subprocess.Popen(
+            each.command(["srun", f"--nodes={len(each.nodes)}", "--ntasks-per-node=1", "hostname"]),
+            env=each.environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for each in clusters
+    ]
+    assert [len(step.communicate(timeout=60)[0].split()) for step in steps] == [6, 2]
+    networks = {each.addresses["login"].rpartition(".")[0] for each in clusters}
+    assert len(networks) == 2
+
+
+def test_signals_reach_commands_on_the_login_node(cluster_without_accounting: Cluster) -> None:
+    command = cluster_without_accounting.command(["sh", "-c", "echo ready; exec sleep 1000"])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == -signal.SIGINT
+
+
+# Coming and going
+
+
+def host_state() -> dict[str, object]:
+    """Everything on this machine that a cluster could change."""
+    return {
+        "netns": subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout,
+        "links": sorted(os.listdir("/sys/class/net")),
+        "mounts": Path("/proc/self/mountinfo").read_text(),
+        "hosts": Path("/etc/hosts").read_text(),
+        "hostname": socket.gethostname(),
+        "control groups": sorted(str(path) for path in Path("/sys/fs/cgroup").rglob("*slurm*")),
+    }
+
+
+def processes_that_mention(root: Path) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            try:
+                text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if str(root).encode() in text:
+                found.append(text.replace(b"\0", b" ").decode(errors="replace"))
+    return found
+
+
+def assert_gone(root: Path) -> None:
+    assert not root.exists()
+    assert processes_that_mention(root) == []
+
+
+def test_nothing_is_left_after_down(no_orphans: None) -> None:
+    before = host_state()
+    cluster = Cluster.up(Spec(nodes=2, accounting=True))
+    cluster.sbatch("sleep 1000", "--nodes=2")
+    # A user's command that outlives the cluster, in the machine's own process namespace.
+    argv = cluster.command(["sh", "-c", "echo ready; exec setsid sleep 1000"])
+    with subprocess.Popen(argv, env=cluster.environment(), stdout=subprocess.PIPE) as user:
+        assert user.stdout is not None
+        user.stdout.readline()
+        assert len(processes_that_mention(cluster.root)) > 5
+        cluster.down()
+        assert user.wait(timeout=20) == -signal.SIGKILL
+    assert_gone(cluster.root)
+    assert host_state() == before
+
+
+def test_a_cluster_whose_owner_was_killed_is_cleaned_away(cluster_without_accounting: Cluster) -> None:
+    before = host_state()
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER],
+        env={**os.environ, "PYTHONPATH": str(HERE)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as owner:
+        assert owner.stdout is not None
+        root = Path(owner.stdout.readline().strip())
+        assert not is_orphan(root)
+        owner.kill()
+    assert is_orphan(root)
+    assert Cluster.load(root).run(["srun", "--nodes=2", "hostname"]).returncode == 0
+    assert root in clean_orphans()
+    assert_gone(root)
+    assert host_state() == before
+    # The cluster of somebody who lives is none of its business.
+    assert cluster_without_accounting.run(["srun", "true"]).returncode == 0
+
+
+@pytest.fixture
+def root(no_orphans: None, tmp_path: Path) -> Iterator[Path]:
+    """A directory for a cluster."""
+    yield tmp_path / "c"
+    if (tmp_path / "c").exists():
+        take_down(tmp_path / "c")
+
+
+def test_up_in_a_directory_where_up_was_killed_half_way(root: Path) -> None:
+    with subprocess.Popen([*PROGRAM, "up", "--nodes=3", "--root", str(root)], stdout=subprocess.DEVNULL) as killed:
+        await_first_node(root)
+        killed.kill()
+    assert killed.returncode == -signal.SIGKILL
+    assert processes_that_mention(root)
+    for _ in range(2):
+        subprocess.run([*PROGRAM, "up", "--nodes=1", "--root", str(root)], check=True, capture_output=True, timeout=120)
+        assert Cluster.load(root).run(["srun", "hostname"]).stdout == "node1\n"
+    shell = subprocess.run(
+        [*PROGRAM, "shell", "--root", str(root)],
+        input="hostname; sinfo -h -o %D",
+        text=True,
+        stdout=subprocess.PIPE,
+        timeout=60,
+    )
+    assert shell.stdout.split() == ["login", "1"]
+    subprocess.run([*PROGRAM, "down", "--root", str(root)], check=True, timeout=60)
+    assert_gone(root)
+
+
+def await_first_node(root: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not (root / "log" / "node1.machine").exists():
+        assert time.monotonic() < deadline, f"no node in {root} after 30 s"
+        time.sleep(0.001)
+
+
+def test_a_directory_with_something_else_is_left_alone(
+    no_orphans: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "thesis").write_text("all of it")
+    assert main(["up", "--root", str(tmp_path)]) == 1
+    assert main(["down", "--root", str(tmp_path)]) == 1
+    assert "holds no cluster" in capsys.readouterr().err
+    assert (tmp_path / "thesis").read_text() == "all of it"
+
+
+def test_a_daemon_that_does_not_start_is_named_with_its_words(make_cluster: Callable[[Spec], Cluster]) -> None:
+    with pytest.raises(ClusterError, match=r"slurmctld ended with 1.*\n(.*\n)*.*NoSuchKey"):
+        make_cluster(Spec(nodes=1, conf=("NoSuchKey=1",)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"nodes": 0}, "nodes: 0"),
+        ({"nodes": 3, "interfaces": ("eth0", "ib0")}, "interfaces: eth0,ib0"),
+        ({"interfaces": ("a-name-that-is-too-long",)}, "1 to 15 characters"),
+    ],
+)
+def test_an_impossible_shape_is_refused(wrong: dict[str, object], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Spec(**wrong)  # type: ignore[arg-type]
