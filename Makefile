@@ -1,19 +1,21 @@
-# make run    set up .venv on first use, climb the shipped ladder on this machine, say where the report is
-# make test   set up, run every test
-# make lint   formatting, linting, types
-# make help   this text
+# make run      set up .venv on first use, climb the shipped ladder on this machine, say where the report is
+# make test     set up, run every test
+# make lint     formatting, linting, types
+# make cluster  a shell on a real Slurm with fake GPUs, on this machine, as root (CLUSTER="--nodes 6 --gpus 4")
+# make help     this text
 #
 # TORCH_INDEX=https://download.pytorch.org/whl/cpu   take the CPU-only torch wheels (0.8 GB) instead of PyPI's CUDA ones (5 GB)
 # PYTHON=python3.12                                  take another Python, 3.11 or newer
 
 PYTHON ?= python3
 TORCH_INDEX ?=
+CLUSTER ?= --accounting
 VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: run test lint help
+.PHONY: run test lint cluster help
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.run-ready
@@ -28,6 +30,9 @@ lint: $(VENV)/.test-ready
 	$(BIN)/snakefmt --check Snakefile workflow/rules
 	$(BIN)/mypy
 	$(BIN)/snakemake --lint
+
+cluster: $(VENV)/.run-ready
+	@$(BIN)/python tests/slurm/cluster.py shell $(CLUSTER)
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
