@@ -243,6 +243,20 @@ def test_the_node_that_ended_first_is_the_cause(tmp_path: Path) -> None:
     assert (failure.verdict, failure.why) == ("the launcher failed", "node 1: exit code 7")
 
 
+def test_software_that_could_not_be_set_up_is_told_before_what_it_caused(tmp_path: Path) -> None:
+    run = write_run(tmp_path, make_spec("2x1"))
+    message = "software.modules: module A/1 does not load\nERROR: no A/1"
+    _node(0, exit_code=-15, signal="SIGTERM", ended_at_s=1_800_000_001.0)(run)
+    _node(1, exit_code=1, error=message)(run)
+    _raised(0, LOST)(run)
+    edit(run.ended, lambda ended: ended.update(outcome="time limit"))
+    failure = assemble(run).failure
+    assert failure is not None
+    assert failure.verdict == "the site's software could not be set up"
+    assert failure.why == f"node 1 (node1): {message}"
+    assert failure.next.startswith("correct software.modules in cluster.yaml")
+
+
 def test_a_failed_run_keeps_the_figures_that_it_has(run: RunDirectory) -> None:
     _rank(1, exit_code=3)(run)
     record = assemble(run)

@@ -82,6 +82,45 @@ def test_srun_starts_one_process_per_gpu() -> None:
     ]
 
 
+CONTAINER = {"image": "/images/a b.sif", "engine": "apptainer", "binds": [], "args": ["--env", "A=$(x)"]}
+
+
+def test_torchrun_runs_inside_the_container() -> None:
+    spec = make_spec("1x2", device="cuda", python="/opt/python", container=CONTAINER)
+    (process,) = processes(spec, 0, MEET, ("/project", "/a:/b:ro"))
+    assert process.argv == (
+        "apptainer",
+        "exec",
+        "--nv",
+        "--bind",
+        "/project",
+        "--bind",
+        "/a:/b:ro",
+        "--env",
+        "A=$(x)",
+        "/images/a b.sif",
+        "/opt/python",
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=1",
+        "--nproc-per-node=2",
+        "--max-restarts=0",
+        "--rdzv-backend=c10d",
+        "--rdzv-id=job7.1.default.weak",
+        "--rdzv-endpoint=10.0.0.1:20123",
+        "--rdzv-conf=is_host=true",
+        "--local-addr=10.0.0.1",
+        *SCRIPT,
+    )
+
+
+def test_each_process_of_srun_is_in_the_container_and_cpu_sites_show_no_gpu() -> None:
+    container = {**CONTAINER, "engine": "singularity", "args": []}
+    started = processes(make_spec("1x2", launcher="srun", container=container), 0, MEET, ("/project",))
+    inside = ("singularity", "exec", "--bind", "/project", "/images/a b.sif", "python3", *SCRIPT)
+    assert [process.argv for process in started] == [inside] * 2
+
+
 @pytest.mark.parametrize(
     ("script", "expected"),
     [

@@ -306,6 +306,12 @@ ELSEWHERE = settings(
 )
 
 
+def test_the_data_are_shown_in_the_container() -> None:
+    inside = settings(site={"software": Software("python3", container=CONTAINER)}, workload={"data_dir": "data/digits"})
+    (binds,) = {tuple((run.container or {})["binds"]) for run in make_plan(inside).runs}
+    assert binds == ("/data:/data", "/scratch", "data/digits")
+
+
 def test_software_and_interfaces_of_the_site() -> None:
     run = make_plan(ELSEWHERE).runs[0]
     assert (run.python, run.modules, run.setup) == ("python3", ("A/1", "B/2"), "export A=1\nulimit -l")

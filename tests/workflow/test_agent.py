@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -120,6 +121,28 @@ def test_sigterm_reaches_the_script_which_may_save_its_state(spec: RunSpec, tmp_
     assert (end["exit_code"], end["signal"]) == (-signal.SIGTERM, "SIGTERM")
 
 
+def test_sigterm_ends_the_setup_of_the_software(spec: RunSpec, tmp_path: Path) -> None:
+    setup = f"cd {shlex.quote(str(tmp_path))}; echo $$ >ready0; echo $$ >ready1; sleep 600"
+    agent = start(replace(spec, setup=setup), tmp_path, "")
+    below = family(agent)
+    assert below != []
+    agent.terminate()
+    assert agent.wait(TIMEOUT_S) == 128 + signal.SIGTERM
+    assert_gone(below)
+    end = json.loads(RunDirectory(tmp_path).node_end(0).read_text())
+    assert (end["exit_code"], end["signal"], "error" in end) == (-signal.SIGTERM, "SIGTERM", False)
+
+
+def test_an_engine_that_is_missing_is_told(spec: RunSpec, tmp_path: Path) -> None:
+    container = {"image": "a.sif", "engine": "apptainer", "binds": [], "args": []}
+    setup = f"cd {shlex.quote(str(tmp_path))}; echo x >ready0; echo x >ready1; PATH={shlex.quote(str(tmp_path))}"
+    agent = start(replace(spec, setup=setup, container=container), tmp_path, "")
+    assert agent.wait(TIMEOUT_S) == 1
+    end = json.loads(RunDirectory(tmp_path).node_end(0).read_text())
+    assert end["error"] == "software.container: apptainer cannot be started: No such file or directory"
+    assert end["error"] in RunDirectory(tmp_path).log.read_text()
+
+
 def test_sigusr1_reaches_the_script(spec: RunSpec, tmp_path: Path) -> None:
     body = (
         "def save(*_): (here / f'saved{rank}').write_text('x'); os._exit(0)\n"
@@ -166,7 +189,9 @@ def test_what_the_script_left_running_is_ended(spec: RunSpec, tmp_path: Path) ->
 def test_output_goes_to_the_log_and_threads_come_from_the_plan(spec: RunSpec, tmp_path: Path) -> None:
     os.environ["MKL_NUM_THREADS"] = "7"  # as Snakemake sets it for its jobs
     try:
-        body = "print('threads', os.environ['OMP_NUM_THREADS'], os.environ.get('MKL_NUM_THREADS'))\nready()\n"
+        # One write for each line: the ranks share the log.
+        body = "seen = [os.environ.get(f'{name}_NUM_THREADS') for name in ('OMP', 'MKL')]\n"
+        body += "sys.stdout.write(f'threads {seen[0]} {seen[1]}\\n')\nready()\n"
         agent = start(spec, tmp_path, body)
         agent.wait(TIMEOUT_S)
     finally:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -21,6 +21,7 @@ import psutil
 from ddp_ladder.files import RunDirectory, read_json, write_json
 from ddp_ladder.launch import Process, Rendezvous, node_environment, processes
 from ddp_ladder.plan import RunSpec
+from ddp_ladder.software import Runner, SoftwareError, container_binds, environment
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -72,27 +73,51 @@ def run_node(task: NodeTask) -> int:
     for signum in FORWARDED:
         signal.signal(signum, lambda number, _frame: events.put(("signal", number)))
     launched_at_s = time.time()
-    env = node_environment(task.spec, os.environ, task.directory.run, task.interface, launched_at_s)
-    starts = processes(task.spec, task.node_rank, task.rendezvous)
+    starts = processes(task.spec, task.node_rank, task.rendezvous, container_binds(task.spec, task.directory.path))
     log_file = task.directory.node_log(task.node_rank, task.spec.nodes)
     log_file.parent.mkdir(parents=True, exist_ok=True)
+    error = None
     try:
-        with log_file.open("ab") as log:
-            children = [_start(start, env, log.fileno()) for start in starts]
+        with log_file.open("ab", buffering=0) as log:
+            site = environment(task.spec, os.environ, _shell(events), log)
+            env = node_environment(task.spec, site, task.directory.run, task.interface, launched_at_s)
+            children = [_start_process(task.spec, start, env, log.fileno()) for start in starts]
         code = _supervise(children, events)
+    except SoftwareError as failure:
+        code = failure.exit_code
+        if code >= 0:  # else the agent was told to end
+            code, error = 1, str(failure)
+            with log_file.open("ab") as log:
+                log.write(f"{failure.what}\n".encode())  # what was printed is there
     finally:
         _end_descendants()
-    _write_end(task, starts, launched_at_s, code)
+    _write_end(task, starts, launched_at_s, code, error)
     return code if code >= 0 else 128 - code
 
 
-def _start(start: Process, env: dict[str, str], log: int) -> subprocess.Popen[bytes]:
+def _shell(events: SimpleQueue[tuple[str, int]]) -> Runner:
+    """Run the shell of the site's software as a launcher is run: signals end it."""
+    return lambda argv, env, output, result: _supervise([_start(argv, env, output, (result,))], events)
+
+
+def _start_process(spec: RunSpec, start: Process, env: dict[str, str], log: int) -> subprocess.Popen[bytes]:
+    try:
+        return _start(start.argv, {**env, **start.env}, log)
+    except OSError as error:
+        key = "software.container" if spec.container else "software.python"
+        raise SoftwareError(key, f"{start.argv[0]} cannot be started: {error.strerror}") from error
+
+
+def _start(
+    argv: Sequence[str], env: Mapping[str, str], output: int, pass_fds: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        start.argv,
-        env={**env, **start.env},
+        argv,
+        env=env,
         stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
+        stdout=output,
+        stderr=output,
+        pass_fds=pass_fds,
         # A launcher whose agent was killed must not train on; its ranks follow it in the same way.
         preexec_fn=lambda: die_with_parent(signal.SIGKILL),
     )
@@ -145,7 +170,7 @@ def _end_descendants() -> None:
     psutil.wait_procs(left, timeout=GRACE_S)
 
 
-def _write_end(task: NodeTask, starts: Sequence[Process], launched_at_s: float, code: int) -> None:
+def _write_end(task: NodeTask, starts: Sequence[Process], launched_at_s: float, code: int, error: str | None) -> None:
     write_json(
         task.directory.node_end(task.node_rank),
         {
@@ -160,6 +185,7 @@ def _write_end(task: NodeTask, starts: Sequence[Process], launched_at_s: float, 
             "signal": signal.Signals(-code).name if code < 0 else None,
             "argv": list(starts[0].argv),
             "cpus": _cpus(),
+            **({} if error is None else {"error": error}),
         },
     )
 

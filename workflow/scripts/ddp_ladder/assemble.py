@@ -139,6 +139,16 @@ def _figures(spec: RunSpec, raw: RawRun) -> tuple[Throughput | None, Timing | No
 def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunDirectory) -> Failure:
     """Say what went wrong: the ladder's own verdict, else an exception, else an exit, else a check."""
     look = f"read {directory.log}, mend the cause, and start snakemake again: only failed runs are repeated"
+    not_set_up = [end for end in raw.nodes.values() if "error" in end]
+    if not_set_up:
+        # First of all: the other nodes wait for this one, to their own errors or to the time limit.
+        node = _first_to_end(not_set_up)
+        key = node["error"].partition(":")[0]
+        return Failure(
+            "the site's software could not be set up",
+            f"node {node['node_rank']} ({node['host']}): {node['error']}",
+            f"correct {key} in cluster.yaml, or ask the site's support, and start snakemake again",
+        )
     outcome = raw.ended["outcome"] if raw.ended else "unknown"
     if outcome == "time limit":
         key = f"stages.{spec.stage}.runtime"
@@ -158,11 +168,15 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
         return Failure("the script failed", why, look)
     nodes = [end for end in raw.nodes.values() if end["exit_code"] != 0 or end["signal"]]
     if nodes:
-        # Who ended first; the others are ended because of it.
-        node = min(nodes, key=lambda end: float(end["ended_at_s"]))
+        node = _first_to_end(nodes)
         return Failure("the launcher failed", f"node {node['node_rank']}: {_exit(node)}", look)
     first = next(check for check in checks if not check.ok)
     return Failure(first.name, f"measured {first.measured}, wanted {first.wanted}", look)
+
+
+def _first_to_end(nodes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Who ended first; the others are ended because of it."""
+    return min(nodes, key=lambda end: float(end["ended_at_s"]))
 
 
 def _is_consequence(end: Mapping[str, Any]) -> bool:

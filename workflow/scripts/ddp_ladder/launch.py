@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,16 +49,30 @@ def script_argv(spec: RunSpec) -> tuple[str, ...]:
     return (spec.script, *spec.args)
 
 
-def processes(spec: RunSpec, node_rank: int, meet: Rendezvous) -> tuple[Process, ...]:
-    """The processes that one node starts: torchrun, or with launcher ``srun`` one process per GPU."""
-    python = spec.python or sys.executable
+def processes(spec: RunSpec, node_rank: int, meet: Rendezvous, binds: Sequence[str] = ()) -> tuple[Process, ...]:
+    """The processes that one node starts: torchrun, or with launcher ``srun`` one process per GPU.
+
+    binds: directories to show inside the container, if there is one.
+    """
+    python = _python(spec, binds)
     command = (str(INSTRUMENT), *script_argv(spec))
     if spec.launcher == "torchrun":
-        return (Process((python, *_torchrun(spec, node_rank, meet), *command), {}),)
+        return (Process((*python, *_torchrun(spec, node_rank, meet), *command), {}),)
     return tuple(
-        Process((python, *command), _rank_environment(spec, node_rank, local_rank, meet))
+        Process((*python, *command), _rank_environment(spec, node_rank, local_rank, meet))
         for local_rank in range(spec.gpus_per_node)
     )
+
+
+def _python(spec: RunSpec, binds: Sequence[str]) -> tuple[str, ...]:
+    """The Python that trains, with the container in front of it if there is one."""
+    container = spec.container
+    if container is None:
+        return (spec.python or sys.executable,)
+    gpus = ("--nv",) if spec.device == "cuda" else ()
+    shown = (option for bind in binds for option in ("--bind", bind))
+    python = spec.python or "python3"  # ours is not in the image
+    return (container["engine"], "exec", *gpus, *shown, *container["args"], container["image"], python)
 
 
 def _torchrun(spec: RunSpec, node_rank: int, meet: Rendezvous) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ddp_ladder.files import canonical_sha256
@@ -220,10 +220,12 @@ def scaled_lr(workload: Workload, global_batch: int) -> float | None:
     return workload.lr * factor
 
 
-def _container_json(container: Container | None) -> Mapping[str, Any] | None:
-    """As JSON has it, so that a run that was read back equals the run that was written."""
+def _container_json(container: Container | None, data_dir: str | None) -> Mapping[str, Any] | None:
+    """As JSON has it, so that a run that was read back equals the run that was written. The data are bound too."""
     if container is None:
         return None
+    if data_dir is not None:
+        container = replace(container, binds=(*container.binds, data_dir))
     return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(container).items()}
 
 
@@ -265,7 +267,7 @@ def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, m
         python=site.software.python,
         modules=site.software.modules,
         setup=site.software.setup,
-        container=_container_json(site.software.container),
+        container=_container_json(site.software.container, workload.data_dir),
         launcher=variant.launcher or site.launcher,
         device=site.node.device,
         backend=backend,

@@ -1,0 +1,170 @@
+"""The site's software as sites have it: real environment modules, and a Python of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import LOOP, Checkout
+
+INITS = ("/usr/share/lmod/lmod/init/bash", "/usr/share/modules/init/bash")
+ONE_STAGE = {"stage1": {"scales": ["1x1"], "runtime": 5}}
+RUN = "default/weak/1x1/r1"
+
+# What the rank and each of its ancestors see: only the first ones may have the site's software.
+WITNESS = """
+import json, os, sys
+def story(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        parent = int(file.read().rpartition(")")[2].split()[1])
+    with open(f"/proc/{pid}/environ", errors="surrogateescape") as file:
+        pairs = dict(pair.split("=", 1) for pair in file.read().split("\\0") if "=" in pair)
+    with open(f"/proc/{pid}/cmdline") as file:
+        words = file.read().split("\\0")
+    wanted = ("SITE_MARK", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
+    return parent, {"words": words, **{key: pairs.get(key) for key in wanted}}
+lines, pid = [], os.getpid()
+while pid > 1 and not any("snakemake" in line["words"] for line in lines):
+    pid, line = story(pid)
+    lines.append(line)
+with open("witness.json", "w") as file:
+    json.dump({"prefix": sys.prefix, "path": sys.path, "lines": lines}, file)
+"""
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory of modules, with the module command of this machine; no module is loaded."""
+    if not any(Path(init).exists() for init in INITS):
+        if os.environ.get("CI") == "true":
+            pytest.fail("no environment modules here: install environment-modules or lmod")
+        pytest.skip("no environment modules here")
+    for key in [key for key in os.environ if "MODULE" in key or key.startswith("LMOD")]:
+        monkeypatch.delenv(key)
+    directory = tmp_path / "modules"
+    directory.mkdir()
+    monkeypatch.setenv("MODULEPATH", str(directory))
+    return directory
+
+
+def add_module(directory: Path, name: str, *lines: str) -> None:
+    (directory / name).parent.mkdir(parents=True, exist_ok=True)
+    (directory / name).write_text("\n".join(("#%Module", *lines, "")))
+
+
+def climb(checkout: Checkout, **software: Any) -> subprocess.CompletedProcess[str]:
+    checkout.site(software=software)
+    return checkout.snakemake("--cores", "2", "stage1")
+
+
+@pytest.fixture
+def witnessed(checkout: Checkout) -> Checkout:
+    checkout.configure(stages=ONE_STAGE)
+    (checkout.path / "loop.py").write_text(WITNESS + LOOP)
+    return checkout
+
+
+def witness(checkout: Checkout) -> Any:
+    return json.loads((checkout.path / "witness.json").read_text())
+
+
+def split(lines: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Apart: what the agent launched, and the agent with all that is above it."""
+    (agent,) = (k for k, line in enumerate(lines) if any(word.endswith("/agent.py") for word in line["words"]))
+    assert agent > 0
+    assert len(lines) > agent + 2  # the scale's job and snakemake
+    return lines[:agent], lines[agent:]
+
+
+def test_a_module_reaches_the_ranks_and_not_the_agent(witnessed: Checkout, modules: Path, tmp_path: Path) -> None:
+    poison = tmp_path / "poison"
+    poison.mkdir()
+    (poison / "psutil.py").write_text("raise SystemExit('a module of the site in the workflow')\n")
+    add_module(
+        modules,
+        "Site/1.0",
+        "setenv SITE_MARK site",
+        f"prepend-path PYTHONPATH {poison}",
+        f"prepend-path LD_LIBRARY_PATH {poison}",
+    )
+    done = climb(witnessed, modules=["Site"], setup='export SITE_MARK="$SITE_MARK and setup"')
+    assert done.returncode == 0, done.stdout
+    launched, above = split(witness(witnessed)["lines"])
+    for line in launched:
+        assert line["SITE_MARK"] == "site and setup"
+        assert str(poison) in line["PYTHONPATH"].split(":")
+        assert str(poison) in line["LD_LIBRARY_PATH"].split(":")
+    for line in above:
+        assert line["SITE_MARK"] is None
+        assert str(poison) not in f"{line['PYTHONPATH']}{line['LD_LIBRARY_PATH']}"
+
+
+def test_a_module_that_does_not_exist_fails_the_run_in_its_own_words(witnessed: Checkout, modules: Path) -> None:
+    add_module(modules, "Site/1.0", "setenv SITE_MARK site")
+    done = climb(witnessed, modules=["Site/1.0", "Sight/2.0"])
+    assert done.returncode != 0
+    record = witnessed.record(RUN)
+    failure = record["failure"]
+    assert (record["status"], failure["verdict"]) == ("failed", "the site's software could not be set up")
+    assert "software.modules: module Sight/2.0 does not load" in failure["why"]
+    assert "locate a modulefile" in failure["why"] or "unknown" in failure["why"]  # Environment Modules, Lmod
+    assert "software.modules" in failure["next"]
+    run = witnessed.results / "runs" / RUN
+    assert json.loads((run / "nodes/node0.json").read_text())["exit_code"] == 1
+    assert "module Sight/2.0 does not load" in (run / "train.log").read_text()
+    assert not (witnessed.path / "witness.json").exists()
+
+
+def test_a_module_that_the_users_shell_has_loaded_is_loaded_anew(
+    witnessed: Checkout, modules: Path, other_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its PYTHONPATH is taken away for the other Python's sake; were it left alone, nothing would bring it back."""
+    add_module(modules, "Site/1.0", f"prepend-path PYTHONPATH {tmp_path}/site")
+    monkeypatch.setenv("LOADEDMODULES", "Site/1.0")
+    monkeypatch.setenv("_LMFILES_", str(modules / "Site/1.0"))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}/site")
+    done = climb(witnessed, modules=["Site/1.0"], python=str(other_python))
+    assert done.returncode == 0, done.stdout
+    assert f"{tmp_path}/site" in witness(witnessed)["path"]
+
+
+@pytest.fixture
+def other_python(tmp_path: Path) -> Path:
+    """A Python of the site's: an environment of its own that has this one's packages."""
+    home = tmp_path / "site python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
+    python = home / "bin/python"
+    show = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = subprocess.run([python, "-c", show], check=True, capture_output=True, text=True).stdout.strip()
+    ours = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+    Path(packages, "borrowed.pth").write_text("".join(f"{path}\n" for path in ours))
+    return python
+
+
+def test_the_ranks_run_with_the_sites_python(
+    witnessed: Checkout, other_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "ours"))
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
+    done = climb(witnessed, python=str(other_python))
+    assert done.returncode == 0, done.stdout
+    seen = witness(witnessed)
+    launched, above = split(seen["lines"])
+    assert seen["prefix"] == str(other_python.parents[1])
+    assert str(tmp_path / "ours") not in seen["path"]
+    assert {(line["PYTHONPATH"], line["VIRTUAL_ENV"]) for line in launched} == {(None, None)}
+    assert {line["VIRTUAL_ENV"] for line in above} == {sys.prefix}
+
+
+def test_a_setup_that_fails_closes_the_gate(witnessed: Checkout) -> None:
+    done = climb(witnessed, setup="echo no licence here >&2\nfalse")
+    assert done.returncode != 0
+    failure = witnessed.record(RUN)["failure"]
+    assert failure["why"].endswith("software.setup: the snippet failed with exit code 1\nno licence here")
+    assert "software.setup" in failure["next"]
