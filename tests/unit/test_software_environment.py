@@ -43,7 +43,7 @@ def test_setup_adds_what_it_exports_and_changes_nothing_else(tmp_path: Path, mon
 
 def test_what_is_printed_goes_to_the_log() -> None:
     log = io.BytesIO()
-    environment(make_spec(setup="echo out; echo error >&2"), BASE, log=log)
+    environment(make_spec(setup="echo out; echo error >&2"), module(LOADS), log=log)
     assert log.getvalue() == b"out\nerror\n"
 
 
@@ -111,6 +111,12 @@ def test_a_module_command_that_reports_success_is_not_believed() -> None:
 def test_a_module_may_be_listed_by_its_full_name(loaded: str) -> None:
     made = environment(make_spec(modules=("PyTorch/2.8.0",)), module(f"export LOADEDMODULES={loaded}"))
     assert made["LOADEDMODULES"] == loaded
+
+
+def test_a_module_that_was_loaded_already_may_have_a_longer_name() -> None:
+    base = {**module("true"), "LOADEDMODULES": "A:PyTorch/2.8.0-GCC-13"}
+    made = environment(make_spec(modules=("PyTorch/2.8.0", "A")), base)
+    assert made["LOADEDMODULES"] == base["LOADEDMODULES"]
 
 
 @pytest.mark.parametrize("spec", [{"python": "/opt/python"}, {"python": "python3", "container": {"image": "a"}}])

@@ -33,15 +33,12 @@ ddp_ladder_modules=("$@")
 set --
 ddp_ladder_say() { printf '%s\0' "$1" >&"$ddp_ladder_descriptor"; }
 
-if ! declare -F module >/dev/null; then
-  for ddp_ladder_file in "${LMOD_PKG:+$LMOD_PKG/init/bash}" "${MODULESHOME:+$MODULESHOME/init/bash}" \
-    /etc/profile.d/{lmod,modules,z00_lmod}.sh /usr/share/lmod/lmod/init/bash /usr/share/modules/init/bash; do
-    if [[ -r $ddp_ladder_file ]]; then
-      . "$ddp_ladder_file"
-      break
-    fi
-  done
-fi
+for ddp_ladder_file in "${LMOD_PKG:+$LMOD_PKG/init/bash}" "${MODULESHOME:+$MODULESHOME/init/bash}" \
+  /etc/profile.d/{lmod,modules,z00_lmod}.sh /usr/share/lmod/lmod/init/bash /usr/share/modules/init/bash; do
+  if ! declare -F module >/dev/null && [[ -r $ddp_ladder_file ]]; then
+    . "$ddp_ladder_file"
+  fi
+done
 if ((${#ddp_ladder_modules[@]})) && ! declare -F module >/dev/null; then
   ddp_ladder_say 'no module command'
   exit 1
