@@ -2,7 +2,8 @@
 """A real Slurm on one machine: a controller and several nodes, each with a network, a host name and GPUs of its own.
 
     cluster.py up --nodes 6 --gpus 2 --accounting     bring one up; prints its directory
-    cluster.py shell                                  a shell on its login node; without a cluster, on a new one
+    cluster.py shell                                  a shell on its login node
+    cluster.py shell --nodes 6                        a shell on a new one's, which goes with it
     cluster.py down                                   take it down, whatever is left of it
 
 Needs root and Debian's or Ubuntu's slurmctld, slurmd, slurm-client and munge; for accounting slurmdbd and
@@ -480,7 +481,10 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
         ("up", "bring a cluster up and say where"),
-        ("shell", "open a shell on the login node; without a running cluster on a new one, which goes with the shell"),
+        (
+            "shell",
+            "a shell on the login node: the running cluster's, or with any option on a new one, which goes with it",
+        ),
         ("down", "take a cluster down"),
     ):
         command = commands.add_parser(name, help=text, description=text)
@@ -519,10 +523,10 @@ def spec_of(options: argparse.Namespace) -> Spec:
 
 
 def the_only_cluster(root: Path | None) -> Cluster | None:
-    """The one that the user means; None if there is none."""
+    """The one that the user means; None if there is none. Whoever means one of a test names it."""
     if root is not None:
         return Cluster.load(root.absolute())
-    found = list(clusters())
+    found = [cluster for cluster in clusters() if cluster.owner is None]
     if len(found) > 1:
         raise ClusterError(
             "several clusters; name one with --root: " + " ".join(str(cluster.root) for cluster in found)
@@ -542,8 +546,9 @@ def up(options: argparse.Namespace) -> int:
 
 
 def shell(options: argparse.Namespace) -> int:
-    running = the_only_cluster(options.root)
-    cluster = running or Cluster.up(spec_of(options))
+    spec = spec_of(options)
+    running = the_only_cluster(options.root) if spec == Spec() else None
+    cluster = running or Cluster.up(spec, options.root)
     # The shell's business; but not ignored, which the shell would inherit.
     signal.signal(signal.SIGINT, lambda *_: None)
     try:
@@ -573,6 +578,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ClusterError, ValueError) as error:
         print(f"cluster.py: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":
