@@ -25,7 +25,7 @@ def test_the_instrument_exists() -> None:
 
 
 def test_torchrun_on_one_node() -> None:
-    (process,) = processes(make_spec("1x2"), 0, MEET)
+    (process,) = processes(make_spec("1x2"), 0, MEET, MEET.host)
     assert process.argv == (
         sys.executable,
         "-m",
@@ -45,7 +45,7 @@ def test_torchrun_on_one_node() -> None:
 
 def test_torchrun_on_two_nodes_has_one_host() -> None:
     spec = make_spec("2x1", python="/opt/python")
-    ((first,), (second,)) = (processes(spec, node, MEET) for node in (0, 1))
+    ((first,), (second,)) = (processes(spec, node, MEET, MEET.host) for node in (0, 1))
     assert first.argv == (
         "/opt/python",
         "-m",
@@ -66,7 +66,7 @@ def test_torchrun_on_two_nodes_has_one_host() -> None:
 
 def test_srun_starts_one_process_per_gpu() -> None:
     spec = make_spec("2x2", launcher="srun")
-    started = [process for node in (0, 1) for process in processes(spec, node, MEET)]
+    started = [process for node in (0, 1) for process in processes(spec, node, MEET, MEET.host)]
     assert [process.argv for process in started] == [(sys.executable, *SCRIPT)] * 4
     common = {
         "WORLD_SIZE": "4",
@@ -87,7 +87,7 @@ CONTAINER = {"image": "/images/a b.sif", "engine": "apptainer", "binds": [], "ar
 
 def test_torchrun_runs_inside_the_container() -> None:
     spec = make_spec("1x2", device="cuda", python="/opt/python", container=CONTAINER)
-    (process,) = processes(spec, 0, MEET, ("/project", "/a:/b:ro"))
+    (process,) = processes(spec, 0, MEET, MEET.host, ("/project", "/a:/b:ro"))
     assert process.argv == (
         "apptainer",
         "exec",
@@ -116,7 +116,7 @@ def test_torchrun_runs_inside_the_container() -> None:
 
 def test_each_process_of_srun_is_in_the_container_and_cpu_sites_show_no_gpu() -> None:
     container = {**CONTAINER, "engine": "singularity", "args": []}
-    started = processes(make_spec("1x2", launcher="srun", container=container), 0, MEET, ("/project",))
+    started = processes(make_spec("1x2", launcher="srun", container=container), 0, MEET, MEET.host, ("/project",))
     inside = ("singularity", "exec", "--bind", "/project", "/images/a b.sif", "python3", *SCRIPT)
     assert [process.argv for process in started] == [inside] * 2
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder import network
-from ddp_ladder.network import PORTS, address, free_port, loopback_interface
+from ddp_ladder.network import PORTS, address, free_port, interface_here
 
 LINUX_EPHEMERAL = 32_768  # where the kernel's default range begins
 
@@ -72,7 +72,7 @@ class _Two(tuple[int, int]):
 
 
 def test_addresses() -> None:
-    name = loopback_interface()
+    name = interface_here("127.0.0.1")
     assert name.startswith("lo")
     assert address(name).startswith("127.")
     with pytest.raises(OSError, match=rf"no interface ib77 .* there are .*{name}"):

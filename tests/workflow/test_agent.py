@@ -13,11 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT, environment
 from ddp_ladder.files import RunDirectory, write_json
-from ddp_ladder.network import free_port, loopback_interface
+from ddp_ladder.network import free_port
 from ddp_ladder.plan import RunSpec, make_plan
 from ddp_ladder.settings_loader import load_settings
+from project_copy import ROOT, environment
 
 AGENT = ROOT / "workflow/scripts/agent.py"
 TIMEOUT_S = 90
@@ -51,7 +51,6 @@ def start(spec: RunSpec, tmp_path: Path, body: str, grace_s: float | None = None
         "job": {"id": "test", "attempt": 1},
         "measure": {"warmup_steps": 1, "min_steps": 1, "max_steps": None, "max_seconds": None},
         "rendezvous": {"id": tmp_path.name, "host": "127.0.0.1", "port": port},
-        "interface": loopback_interface(),
     }
     write_json(RunDirectory(tmp_path).run, run)
     arguments = ["--run", str(tmp_path), "--node-rank", "0"]

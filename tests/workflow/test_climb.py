@@ -15,7 +15,7 @@ from collections.abc import Callable
 import pandas as pd
 import pytest
 import yaml
-from conftest import Checkout
+from project_copy import Checkout
 
 ALL = ("--cores", "all")
 Climbed = tuple[Checkout, subprocess.CompletedProcess[str]]

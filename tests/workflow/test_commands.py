@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, environment
+from project_copy import ROOT, environment
 
 SCRIPTS = sorted((ROOT / "workflow/scripts").glob("*.py"))
 

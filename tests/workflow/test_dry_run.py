@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conftest import Checkout
+from project_copy import Checkout
 
 
 def test_dry_run_shows_the_plan_up_to_the_stage(checkout: Checkout) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Checkout
+from project_copy import Checkout
 
 # What is wrong: (file, text that replaces the first one, or the whole file when it is None, what the message says).
 MISTAKES = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import LOOP, ROOT, Checkout
+from project_copy import LOOP, ROOT, Checkout
 
 README = (ROOT / "README.md").read_text()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import LOOP, Checkout
+from project_copy import LOOP, Checkout
 
 INITS = ("/usr/share/lmod/lmod/init/bash", "/usr/share/modules/init/bash")
 ONE_STAGE = {"stage1": {"scales": ["1x1"], "runtime": 5}}

@@ -26,7 +26,20 @@ rule measure_stage1:
     conda:
         "../envs/workflow.yaml"
     resources:
-        runtime=lambda wildcards: ladder.runtime_min(wildcards.scale),
+        # For the Slurm executor; ddp_ladder/slurm_resources.py has the reasons.
+        mpi=lambda wildcards: ladder.resource(wildcards.scale, "mpi"),
+        nodes=lambda wildcards: ladder.resource(wildcards.scale, "nodes"),
+        tasks=lambda wildcards: ladder.resource(wildcards.scale, "tasks"),
+        tasks_per_gpu=lambda wildcards: ladder.resource(wildcards.scale, "tasks_per_gpu"),
+        gres=lambda wildcards: ladder.resource(wildcards.scale, "gres"),
+        cpus_per_task=lambda wildcards: ladder.resource(wildcards.scale, "cpus_per_task"),
+        mem_mb=lambda wildcards: ladder.resource(wildcards.scale, "mem_mb"),
+        runtime=lambda wildcards: ladder.resource(wildcards.scale, "runtime"),
+        slurm_account=lambda wildcards: ladder.resource(wildcards.scale, "slurm_account"),
+        slurm_partition=lambda wildcards: ladder.resource(wildcards.scale, "slurm_partition"),
+        qos=lambda wildcards: ladder.resource(wildcards.scale, "qos"),
+        constraint=lambda wildcards: ladder.resource(wildcards.scale, "constraint"),
+        slurm_extra=lambda wildcards: ladder.resource(wildcards.scale, "slurm_extra"),
     params:
         script=script("run_scale.py"),
         # Both are there to be compared with the last time's: a change of either means measuring again.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="example: python workflow/scripts/agent.py --run results/runs/default/weak/1x2/r1 --node-rank 0",
     )
     parser.add_argument("--run", type=Path, required=True, help="run directory, with its run.json")
-    parser.add_argument("--node-rank", type=int, required=True, help="which of the run's nodes this is, from 0")
+    parser.add_argument(
+        "--node-rank",
+        type=int,
+        default=os.environ.get("SLURM_NODEID"),
+        required="SLURM_NODEID" not in os.environ,
+        help="which of the run's nodes this is, from 0 (default: as Slurm says)",
+    )
     arguments = parser.parse_args(argv)
     return run_node(NodeTask.read(arguments.run, arguments.node_rank))
 

@@ -7,6 +7,7 @@ record, also a failed one: judging is the gate's part.
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import time
@@ -16,10 +17,14 @@ from pathlib import Path
 from ddp_ladder.agent import die_with_parent
 from ddp_ladder.command import command
 from ddp_ladder.gate_file import closed_variants, read_open_gate
-from ddp_ladder.job import Context, Interrupted, local_job_id, raise_on_signals, run_scale
+from ddp_ladder.job import Context, Interrupted, raise_on_signals, run_scale
+from ddp_ladder.nodes import nodes_of
 from ddp_ladder.plan_file import read_plan
 from ddp_ladder.progress import Console
 from ddp_ladder.settings import Scale
+
+# The job ends its runs and writes their records before Slurm would end the job.
+MARGIN_S = 30
 
 
 @command
@@ -41,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     context = Context(
         job=job,
         results=results,
-        job_id=local_job_id(),
-        deadline_s=time.monotonic() + 60 * job.runtime_min,
+        nodes=nodes_of(plan.site, os.environ),
+        deadline_s=time.monotonic() + 60 * job.runtime_min - MARGIN_S,
         console=Console(len(job.runs)),
     )
     die_with_parent(signal.SIGTERM)  # a killed Snakemake must not leave a training behind

@@ -20,6 +20,8 @@ import psutil
 
 from ddp_ladder.files import RunDirectory, read_json, write_json
 from ddp_ladder.launch import Process, Rendezvous, node_environment, processes
+from ddp_ladder.network import address
+from ddp_ladder.nodes import interface
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.software import Runner, SoftwareError, container_binds, environment
 
@@ -39,7 +41,6 @@ class NodeTask:
     job: dict[str, Any]
     node_rank: int
     rendezvous: Rendezvous
-    interface: str
 
     @classmethod
     def read(cls, path: Path, node_rank: int) -> NodeTask:
@@ -51,7 +52,6 @@ class NodeTask:
             data["job"],
             node_rank,
             Rendezvous(**data["rendezvous"]),
-            data["interface"],
         )
 
 
@@ -73,14 +73,17 @@ def run_node(task: NodeTask) -> int:
     for signum in FORWARDED:
         signal.signal(signum, lambda number, _frame: events.put(("signal", number)))
     launched_at_s = time.time()
-    starts = processes(task.spec, task.node_rank, task.rendezvous, container_binds(task.spec, task.directory.path))
+    through = interface(task.spec, task.rendezvous.host)
+    starts = processes(
+        task.spec, task.node_rank, task.rendezvous, address(through), container_binds(task.spec, task.directory.path)
+    )
     log_file = task.directory.node_log(task.node_rank, task.spec.nodes)
     log_file.parent.mkdir(parents=True, exist_ok=True)
     error = None
     try:
         with log_file.open("ab", buffering=0) as log:
             site = environment(task.spec, os.environ, _shell(events), log)
-            env = node_environment(task.spec, site, task.directory.run, task.interface, launched_at_s)
+            env = node_environment(task.spec, site, task.directory.run, through, launched_at_s)
             children = [_start_process(task.spec, start, env, log.fileno()) for start in starts]
         code = _supervise(children, events)
     except SoftwareError as failure:

@@ -5,11 +5,8 @@ The job measures, the gate judges: the job ends well whenever every run left a r
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -21,13 +18,12 @@ from ddp_ladder.agent import GRACE_S
 from ddp_ladder.assemble import assemble, not_run
 from ddp_ladder.files import RunDirectory, write_atomically, write_json
 from ddp_ladder.launch import Rendezvous
-from ddp_ladder.network import address, free_port, loopback_interface
+from ddp_ladder.network import free_port
+from ddp_ladder.nodes import Nodes
 from ddp_ladder.plan import RunSpec, ScaleJob
 from ddp_ladder.progress import Console, read_progress
 from ddp_ladder.record import Job, Record, write_record
-from ddp_ladder.settings import interface_on
 
-AGENT = Path(__file__).parents[1] / "agent.py"
 RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json")
 TICK_S = 0.5
 
@@ -59,7 +55,7 @@ class Context:
 
     job: ScaleJob
     results: Path
-    job_id: str
+    nodes: Nodes
     deadline_s: float
     console: Console
 
@@ -69,11 +65,6 @@ class Context:
     @property
     def left_s(self) -> float:
         return self.deadline_s - time.monotonic()
-
-
-def local_job_id() -> str:
-    """Unique on this machine and readable: local-<host>-<time>-<pid>."""
-    return f"local-{socket.gethostname()}-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
 
 
 def run_scale(context: Context, left_out: Mapping[str, str]) -> None:
@@ -140,12 +131,12 @@ def _leave_out(directory: RunDirectory, spec: RunSpec, why: str, next_step: str)
 
 def _run(context: Context, directory: RunDirectory, spec: RunSpec) -> Record:
     attempt = _set_aside(directory)
-    job = Job(context.job_id, attempt)
+    job = Job(context.nodes.job_id, attempt)
     total_steps = expected_steps(context, spec)
     for path in (directory.ranks, directory.nodes):
         path.mkdir(parents=True, exist_ok=True)
     try:
-        _write_run_file(directory, spec, job)
+        _write_run_file(context, directory, spec, job)
     except OSError as error:  # no such interface here, no free port
         _mark_failed(directory)
         return not_run(spec, str(error), "correct network.interface in cluster.yaml or in the variant")
@@ -192,11 +183,9 @@ def expected_steps(context: Context, spec: RunSpec) -> int | None:
     return None
 
 
-def _write_run_file(directory: RunDirectory, spec: RunSpec, job: Job) -> None:
-    wanted = interface_on(spec.interface, socket.gethostname())
-    interface = loopback_interface() if wanted == "auto" else wanted
+def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, job: Job) -> None:
     key = f"{job.id}.{job.attempt}.{spec.name}"
-    meet = Rendezvous(id=key.replace("/", "."), host=address(interface), port=free_port(key))
+    meet = Rendezvous(id=key.replace("/", "."), host=context.nodes.head_address(spec), port=free_port(key))
     write_json(
         directory.run,
         {
@@ -211,7 +200,6 @@ def _write_run_file(directory: RunDirectory, spec: RunSpec, job: Job) -> None:
                 "max_seconds": spec.max_seconds,
             },
             "rendezvous": asdict(meet),
-            "interface": interface,
         },
     )
 
@@ -221,7 +209,7 @@ def _supervise(context: Context, directory: RunDirectory, spec: RunSpec, total_s
     agents: list[subprocess.Popen[bytes]] = []
     exits: SimpleQueue[int] = SimpleQueue()
     try:
-        agents.extend(_start_agent(directory, spec, node_rank) for node_rank in range(spec.nodes))
+        agents.extend(context.nodes.start(directory, spec))
         for agent in agents:
             threading.Thread(target=lambda agent=agent: exits.put(agent.wait()), daemon=True).start()
         running = len(agents)
@@ -240,20 +228,6 @@ def _supervise(context: Context, directory: RunDirectory, spec: RunSpec, total_s
         return "finished"
     finally:
         _end(agents)
-
-
-def _start_agent(directory: RunDirectory, spec: RunSpec, node_rank: int) -> subprocess.Popen[bytes]:
-    """A node of the local site is an agent of its own on this machine."""
-    env = dict(os.environ)
-    if spec.device == "cuda" and spec.nodes > 1:
-        first = node_rank * spec.gpus_per_node
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(first + k) for k in range(spec.gpus_per_node))
-    return subprocess.Popen(
-        [sys.executable, AGENT, "--run", directory.path, "--node-rank", str(node_rank)],
-        env=env,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C reaches this job alone, which ends its agents in order
-    )
 
 
 def _end(agents: Sequence[subprocess.Popen[bytes]]) -> None:

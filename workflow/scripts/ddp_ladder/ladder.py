@@ -8,9 +8,11 @@ from pathlib import Path
 
 from ddp_ladder.files import RunDirectory
 from ddp_ladder.job import failed_attempts
+from ddp_ladder.nodes import LOCAL_SITE
 from ddp_ladder.placeholders import expand
 from ddp_ladder.plan import Plan, ScaleJob, make_plan
 from ddp_ladder.settings import Scale, Settings
+from ddp_ladder.slurm_resources import slurm_resources
 
 
 @dataclass(frozen=True)
@@ -80,13 +82,13 @@ class Ladder:
     def before(self, scale: str) -> list[str]:
         """Files that must exist before a scale's job starts.
 
-        The gate of the stage before, and the records of the scale before in the same stage: on one machine two
-        scales side by side would disturb each other's figures.
+        The gate of the stage before, and on the local site the records of the scale before in the same stage: on one
+        machine two scales side by side would disturb each other's figures.
         """
         job = self.plan.job(Scale.parse(scale))
         siblings = self.plan.stage_jobs(job.stage)
         index = siblings.index(job)
-        if index:
+        if index and self.settings.site.name == LOCAL_SITE:
             return self.records(siblings[index - 1])
         return self.gate_before(job.stage)
 
@@ -104,8 +106,10 @@ class Ladder:
         runs = self.plan.job(Scale.parse(scale)).runs
         return sum(failed_attempts(RunDirectory(Path(self.results) / "runs" / run.name)) for run in runs)
 
-    def runtime_min(self, scale: str) -> int:
-        return self.plan.job(Scale.parse(scale)).runtime_min
+    def resource(self, scale: str, name: str) -> str | int | None:
+        """One of the things that a scale's job asks Slurm for."""
+        value: str | int | None = slurm_resources(self.plan.job(Scale.parse(scale)))[name]
+        return value
 
     def scale_pattern(self, stage: str) -> str:
         """Regular expression for the scales of a stage; matches nothing where the stage is absent."""

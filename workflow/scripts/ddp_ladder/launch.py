@@ -49,15 +49,18 @@ def script_argv(spec: RunSpec) -> tuple[str, ...]:
     return (spec.script, *spec.args)
 
 
-def processes(spec: RunSpec, node_rank: int, meet: Rendezvous, binds: Sequence[str] = ()) -> tuple[Process, ...]:
+def processes(
+    spec: RunSpec, node_rank: int, meet: Rendezvous, own_address: str, binds: Sequence[str] = ()
+) -> tuple[Process, ...]:
     """The processes that one node starts: torchrun, or with launcher ``srun`` one process per GPU.
 
+    own_address: this node's, where the others reach it.
     binds: directories to show inside the container, if there is one.
     """
     python = _python(spec, binds)
     command = (str(INSTRUMENT), *script_argv(spec))
     if spec.launcher == "torchrun":
-        return (Process((*python, *_torchrun(spec, node_rank, meet), *command), {}),)
+        return (Process((*python, *_torchrun(spec, node_rank, meet, own_address), *command), {}),)
     return tuple(
         Process((*python, *command), _rank_environment(spec, node_rank, local_rank, meet))
         for local_rank in range(spec.gpus_per_node)
@@ -75,7 +78,7 @@ def _python(spec: RunSpec, binds: Sequence[str]) -> tuple[str, ...]:
     return (container["engine"], "exec", *gpus, *shown, *container["args"], container["image"], python)
 
 
-def _torchrun(spec: RunSpec, node_rank: int, meet: Rendezvous) -> tuple[str, ...]:
+def _torchrun(spec: RunSpec, node_rank: int, meet: Rendezvous, own_address: str) -> tuple[str, ...]:
     # is_host: on one machine every agent would take the endpoint for its own and race for the port.
     is_host = "true" if node_rank == 0 else "false"
     return (
@@ -88,7 +91,7 @@ def _torchrun(spec: RunSpec, node_rank: int, meet: Rendezvous) -> tuple[str, ...
         f"--rdzv-id={meet.id}",
         f"--rdzv-endpoint={meet.endpoint}",
         f"--rdzv-conf=is_host={is_host}",
-        f"--local-addr={meet.host}",
+        f"--local-addr={own_address}",
     )
 
 

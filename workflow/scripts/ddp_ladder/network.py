@@ -11,25 +11,39 @@ import psutil
 PORTS = range(20_000, 30_000)
 
 
-def loopback_interface() -> str:
-    """Name of the loopback interface (``lo`` on Linux). Raises OSError when there is none."""
-    for _, name in socket.if_nameindex():
-        if name.startswith("lo"):
-            return name
-    raise OSError("this machine has no loopback interface")
-
-
-def address(interface: str) -> str:
-    """IPv4 address of an interface of this machine. Raises OSError when it has none, naming those that do."""
-    found: dict[str, str] = {
+def addresses() -> dict[str, str]:
+    """IPv4 address of each interface of this machine that has one."""
+    return {
         name: entry.address
         for name, entries in psutil.net_if_addrs().items()
         for entry in entries
         if entry.family == socket.AF_INET
     }
+
+
+def address(interface: str) -> str:
+    """IPv4 address of an interface of this machine. Raises OSError when it has none, naming those that do."""
+    found = addresses()
     if interface not in found:
         raise OSError(f"no interface {interface} with an IPv4 address here; there are {', '.join(found)}")
     return found[interface]
+
+
+def route_to(host: str) -> str:
+    """This machine's address on the way to a host. Sends nothing. Raises OSError when there is no way."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))
+        own: str = probe.getsockname()[0]
+        return own
+
+
+def interface_here(host: str) -> str:
+    """Name of this machine's interface on the way to a host. Raises OSError when there is none."""
+    own = route_to(host)
+    for name, at in addresses().items():
+        if at == own:
+            return name
+    raise OSError(f"no interface here has the address {own}, which leads to {host}")
 
 
 def free_port(key: str) -> int:

@@ -1,0 +1,131 @@
+"""A checkout of its own for each test that runs Snakemake, and small experiments for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+ROOT = Path(__file__).parents[1]
+SNAKEMAKE = (sys.executable, "-m", "snakemake")
+
+# The smallest plain DDP loop over a DataLoader: 60 steps on one process, 30 on two.
+LOOP = """
+import os, sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(960, 64), torch.randn(960, 1))
+sampler = DistributedSampler(data)
+loader = DataLoader(data, int(sys.argv[1]), sampler=sampler)
+model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Linear(256, 1)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(1):
+    sampler.set_epoch(epoch)
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+dist.destroy_process_group()
+"""
+
+EXPERIMENT: Mapping[str, Any] = {
+    "workload": {"script": "loop.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": 16, "lr": None},
+    "measure": {"warmup_steps": 5, "min_steps": 10},
+    "repeats": 1,
+    "stages": {
+        "stage1": {"scales": ["1x1"], "runtime": 5},
+        "stage2": {"scales": ["1x2"], "runtime": 5},
+        "stage3": {"scales": ["2x1"], "runtime": 5},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A copy of the project, with what a user would type in it."""
+
+    path: Path
+
+    def configure(self, **changes: Any) -> None:
+        """Write config/config.yaml: the small experiment with ``changes`` over its top-level keys."""
+        (self.path / "loop.py").write_text(LOOP)
+        text = yaml.safe_dump({**EXPERIMENT, **changes}, sort_keys=False)
+        (self.path / "config/config.yaml").write_text(text)
+
+    def site(self, **changes: Any) -> None:
+        """Change top-level keys of config/cluster.yaml."""
+        file = self.path / "config/cluster.yaml"
+        file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **changes}))
+
+    def snakemake(self, *arguments: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+        """Run snakemake to its end; output and errors together in ``stdout``."""
+        return subprocess.run(
+            [*SNAKEMAKE, *arguments],
+            cwd=self.path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start snakemake in a process group of its own, as a terminal does."""
+        return subprocess.Popen(
+            [*SNAKEMAKE, *arguments],
+            cwd=self.path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            process_group=0,
+        )
+
+    @property
+    def results(self) -> Path:
+        return self.path / "results"
+
+    def record(self, run: str) -> dict[str, Any]:
+        data: dict[str, Any] = json.loads((self.results / "runs" / run / "record.json").read_text())
+        return data
+
+    def run_times(self) -> dict[str, int]:
+        """When each run was started, by name: tells which runs were repeated."""
+        runs = self.results / "runs"
+        return {
+            file.parent.relative_to(runs).as_posix(): file.stat().st_mtime_ns for file in runs.glob("*/*/*/r*/run.json")
+        }
+
+    def processes(self) -> list[str]:
+        """Command lines of all processes that mention this checkout."""
+        found = []
+        for process in psutil.process_iter(["cmdline", "cwd"]):
+            command = " ".join(process.info["cmdline"] or [])
+            if str(self.path) in command or process.info["cwd"] == str(self.path):
+                found.append(command)
+        return found
+
+
+def environment() -> dict[str, str]:
+    """What a user's shell has: nothing of pytest's or ours."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "DDP_"))}
+
+
+def copy_project(path: Path) -> Checkout:
+    for name in ("config", "profiles", "workflow"):
+        shutil.copytree(ROOT / name, path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "Snakefile", path)
+    return Checkout(path)
