@@ -12,6 +12,8 @@ import yaml
 from cluster import Cluster
 from project_copy import Checkout, copy_project, environment
 
+pytestmark = pytest.mark.slurm
+
 STAGES = {
     "stage1": {"scales": ["1x1"], "runtime": 5},
     "stage2": {"scales": ["1x2"], "runtime": 5},
