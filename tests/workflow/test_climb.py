@@ -299,10 +299,11 @@ def test_time_limit_closes_the_gate(checkout: Checkout) -> None:
     code = (
         "import sys, time; sys.path.insert(0, 'workflow/scripts')\n"
         "from pathlib import Path\n"
-        "from ddp_ladder import job; from ddp_ladder.plan_file import read_plan\n"
+        "from ddp_ladder import job, nodes; from ddp_ladder.plan_file import read_plan\n"
         "from ddp_ladder.progress import Console\n"
         "scale = read_plan(Path('results/plan.json')).jobs[0]\n"
-        "job.run_scale(job.Context(scale, Path('results'), 'test', time.monotonic() + 6, Console(1)), {})\n"
+        "here, ends_s = nodes.ThisMachine('test'), time.monotonic() + 6\n"
+        "job.run_scale(job.Context(scale, Path('results'), here, ends_s, Console(1)), {})\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", code],
