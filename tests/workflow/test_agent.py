@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def start(spec: RunSpec, tmp_path: Path, body: str, grace_s: float | None = None
     return agent
 
 
-def wait_for(condition, agent: subprocess.Popen[bytes]) -> None:  # type: ignore[no-untyped-def]
+def wait_for(condition: Callable[[], bool], agent: subprocess.Popen[bytes]) -> None:
     """Poll until the condition holds; fails when the agent ends or the time is up first."""
     for _ in range(TIMEOUT_S * 20):
         if condition():
