@@ -20,6 +20,9 @@ THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
 )
 
+# The interface of a node, which need not have the same name on the next one.
+INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
 
 @dataclass(frozen=True)
 class Rendezvous:
@@ -57,17 +60,19 @@ def processes(
     own_address: this node's, where the others reach it.
     binds: directories to show inside the container, if there is one.
     """
-    python = _python(spec, binds)
+    python = python_command(spec, binds)
     command = (str(INSTRUMENT), *script_argv(spec))
     if spec.launcher == "torchrun":
-        return (Process((*python, *_torchrun(spec, node_rank, meet, own_address), *command), {}),)
+        # is_host: on one machine every agent would take the endpoint for its own and race for the port.
+        is_host = "true" if node_rank == 0 else "false"
+        return (Process((*python, *torchrun(spec, meet.id, meet.endpoint, is_host, own_address), *command), {}),)
     return tuple(
         Process((*python, *command), _rank_environment(spec, node_rank, local_rank, meet))
         for local_rank in range(spec.gpus_per_node)
     )
 
 
-def _python(spec: RunSpec, binds: Sequence[str]) -> tuple[str, ...]:
+def python_command(spec: RunSpec, binds: Sequence[str]) -> tuple[str, ...]:
     """The Python that trains, with the container in front of it if there is one."""
     container = spec.container
     if container is None:
@@ -78,9 +83,8 @@ def _python(spec: RunSpec, binds: Sequence[str]) -> tuple[str, ...]:
     return (container["engine"], "exec", *gpus, *shown, *container["args"], container["image"], python)
 
 
-def _torchrun(spec: RunSpec, node_rank: int, meet: Rendezvous, own_address: str) -> tuple[str, ...]:
-    # is_host: on one machine every agent would take the endpoint for its own and race for the port.
-    is_host = "true" if node_rank == 0 else "false"
+def torchrun(spec: RunSpec, rdzv_id: str, endpoint: str, is_host: str, own_address: str) -> tuple[str, ...]:
+    """What stands between the Python and the script: torchrun with its options."""
     return (
         "-m",
         "torch.distributed.run",
@@ -88,8 +92,8 @@ def _torchrun(spec: RunSpec, node_rank: int, meet: Rendezvous, own_address: str)
         f"--nproc-per-node={spec.gpus_per_node}",
         "--max-restarts=0",
         "--rdzv-backend=c10d",
-        f"--rdzv-id={meet.id}",
-        f"--rdzv-endpoint={meet.endpoint}",
+        f"--rdzv-id={rdzv_id}",
+        f"--rdzv-endpoint={endpoint}",
         f"--rdzv-conf=is_host={is_host}",
         f"--local-addr={own_address}",
     )
@@ -119,16 +123,22 @@ def node_environment(
     inherited: the agent's own environment. The user's settings win over ours, except for what identifies the run.
     """
     env = {key: value for key, value in inherited.items() if key not in THREAD_VARIABLES}
-    env["OMP_NUM_THREADS"] = str(spec.threads_per_rank)
-    env["PYTHONUNBUFFERED"] = "1"  # so that the log can be followed while the run goes on
-    # torchrun's default leaves out SIGUSR1 and SIGUSR2, the schedulers' "time is nearly up". By variable and not by
-    # option (--signals-to-handle), which an older torchrun would refuse.
-    env["PET_SIGNALS_TO_HANDLE"] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
-    env["GLOO_SOCKET_IFNAME"] = interface
-    env["NCCL_SOCKET_IFNAME"] = interface
-    if spec.device == "cpu":
-        env["CUDA_VISIBLE_DEVICES"] = ""  # a CPU site stays one on a machine that has a GPU
-    env.update(spec.env)
+    env.update(dict.fromkeys(INTERFACE_VARIABLES, interface))
+    env.update(training_environment(spec))
     env["DDP_LADDER_RUN"] = str(run_file)
     env["DDP_LADDER_LAUNCHED_AT"] = repr(launched_at_s)
     return env
+
+
+def training_environment(spec: RunSpec) -> dict[str, str]:
+    """What a run's processes are told on every node alike; the user's settings win over ours."""
+    env = {
+        "OMP_NUM_THREADS": str(spec.threads_per_rank),
+        "PYTHONUNBUFFERED": "1",  # so that the log can be followed while the run goes on
+        # torchrun's default leaves out SIGUSR1 and SIGUSR2, the schedulers' "time is nearly up". By variable and not
+        # by option (--signals-to-handle), which an older torchrun would refuse.
+        "PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2",
+    }
+    if spec.device == "cpu":
+        env["CUDA_VISIBLE_DEVICES"] = ""  # a CPU site stays one on a machine that has a GPU
+    return {**env, **spec.env}

@@ -20,6 +20,16 @@ MESSAGE_LINES = 20
 # argv, environment, descriptor for output and errors, descriptor to be passed on; returns the exit code.
 Runner = Callable[[Sequence[str], Mapping[str, str], int, int], int]
 
+# A batch job's shell may have no `module`: sbatch starts no login shell.
+MODULE_COMMAND = r"""
+for ddp_ladder_file in "${LMOD_PKG:+$LMOD_PKG/init/bash}" "${MODULESHOME:+$MODULESHOME/init/bash}" \
+  /etc/profile.d/{lmod,modules,z00_lmod}.sh /usr/share/lmod/lmod/init/bash /usr/share/modules/init/bash; do
+  if ! declare -F module >/dev/null && [[ -r $ddp_ladder_file ]]; then
+    . "$ddp_ladder_file"
+  fi
+done
+""".strip()
+
 # Arguments: a file descriptor, the setup snippet, the modules. On the descriptor it says what it is at, so that a
 # failure can be told with its key, and at last the environment; each ends with NUL.
 #   LOADEDMODULES   the modules of before version 4 report success when they fail. A name that is in there under another
@@ -33,12 +43,7 @@ ddp_ladder_modules=("$@")
 set --
 ddp_ladder_say() { printf '%s\0' "$1" >&"$ddp_ladder_descriptor"; }
 
-for ddp_ladder_file in "${LMOD_PKG:+$LMOD_PKG/init/bash}" "${MODULESHOME:+$MODULESHOME/init/bash}" \
-  /etc/profile.d/{lmod,modules,z00_lmod}.sh /usr/share/lmod/lmod/init/bash /usr/share/modules/init/bash; do
-  if ! declare -F module >/dev/null && [[ -r $ddp_ladder_file ]]; then
-    . "$ddp_ladder_file"
-  fi
-done
+MODULE_COMMAND
 if ((${#ddp_ladder_modules[@]})) && ! declare -F module >/dev/null; then
   ddp_ladder_say 'no module command'
   exit 1
@@ -63,7 +68,7 @@ eval "$ddp_ladder_setup"$'\n\n:'
 set +e
 ddp_ladder_say environment
 /usr/bin/env -0 >&"$ddp_ladder_descriptor"
-"""
+""".replace("MODULE_COMMAND", MODULE_COMMAND)
 
 
 class SoftwareError(Exception):
