@@ -219,7 +219,11 @@ class Cluster:
         assert self.head is not None
         self.members[name].kill()
         # The kernel takes its network away some time later; a new one may be wanted before.
-        machines.ip(self.head, f"link delete {name}")
+        try:
+            machines.ip(self.head, f"link delete {name}")
+        except ClusterError as error:
+            if "Cannot find device" not in str(error):
+                raise
 
     def set_link(self, name: str, *, up: bool) -> None:
         """Plug a node's cable in, or pull it."""

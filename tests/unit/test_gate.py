@@ -14,6 +14,7 @@ from ddp_ladder.assemble import not_run
 from ddp_ladder.files import RunDirectory, canonical_sha256, read_json, sha256, write_json
 from ddp_ladder.gate import Verdict, judge, write_verdict
 from ddp_ladder.gate_file import closed_variants, outcome_line, read_gate
+from ddp_ladder.job_end import JobEnd, job_end_file, write_job_end
 from ddp_ladder.messages import UserError
 from ddp_ladder.plan import Plan
 from ddp_ladder.record import write_record
@@ -923,3 +924,21 @@ def test_the_command_line_refuses_a_stage_that_is_not_planned(
 ) -> None:
     assert main(["--plan", str(ladder.results / "plan.json"), "--stage", "stage9"]) == 1
     assert "there is no stage9" in capsys.readouterr().err
+
+
+def test_a_job_that_slurm_ended_is_told_where_there_is_no_record(ladder: Ladder) -> None:
+    end = JobEnd("7", "stage2", "1x2", "TIMEOUT", False, "node1", "TimeLimit", "its time was up", "raise it", "7.log")
+    write_job_end(ladder.results, end)
+    assert ladder.judge("stage2").open, "a record counts for more than how a job ended"
+    ladder.run().record.unlink()
+    reason = ladder.judge("stage2").reason
+    assert reason is not None
+    assert reason.measured == "job 7 ended TIMEOUT on node1: its time was up (TimeLimit); its log: 7.log"
+    assert reason.next == "raise it"
+
+
+def test_a_torn_job_end_closes_the_gate(ladder: Ladder) -> None:
+    job_end_file(ladder.results, "1x2").parent.mkdir()
+    job_end_file(ladder.results, "1x2").write_text("{")
+    ladder.run().record.unlink()
+    assert not ladder.judge("stage2").open

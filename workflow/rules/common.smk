@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from snakemake.settings.enums import Quietness
+from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
 
 SCRIPTS = Path(workflow.basedir) / "workflow" / "scripts"
 sys.path.insert(0, str(SCRIPTS))
@@ -14,6 +15,7 @@ from ddp_ladder.ladder import Ladder
 from ddp_ladder.messages import UserError
 from ddp_ladder.plan_text import plan_text
 from ddp_ladder.quiet import quieten
+from ddp_ladder.slurm_executor import replace_executor_methods
 from ddp_ladder.snakemake_settings import read_sources, stages_up_to
 
 put_this_python_first()
@@ -47,14 +49,21 @@ def climb(stage=None):
     return [file for each in stages for file in (*ladder.stage_records(each), ladder.gate(each))]
 
 
-def say_what_was_found(write_report=False):
-    """After the last job: the table of scales, the gates, the paths; a ladder that stopped early gets its report too."""
-    plan = Path(ladder.results, "plan.json")
-    report_script, summary_script = script("report.py"), script("summary.py")
-    if write_report and plan.exists():
-        shell("python {report_script:q} --plan {plan:q} >/dev/null")
+def say_what_was_found():
+    """After the last job: the table of scales, the gates, the paths."""
+    plan, summary_script = Path(ladder.results, "plan.json"), script("summary.py")
     if plan.exists():
         shell("python {summary_script:q} --plan {plan:q}")
+
+
+def judge_what_there_is():
+    """A ladder that stopped early gets its closed gate and its report all the same."""
+    plan, gate_script, report_script = Path(ladder.results, "plan.json"), script("gate.py"), script("report.py")
+    if plan.exists():
+        for stage in ladder.stages_cut_short():
+            # 1: the gate is closed, as it has to be.
+            shell("python {gate_script:q} --plan {plan:q} --stage {stage} >/dev/null || [ $? -eq 1 ]")
+        shell("python {report_script:q} --plan {plan:q} >/dev/null")
 
 
 # No `configfile:`: Snakemake's own reading turns 1:30:00 into 5400 and lets the last of two equal keys win.
@@ -63,3 +72,5 @@ try:
     ladder = Ladder.of(sources.load())
 except UserError as error:
     stop(error)
+
+replace_executor_methods(SlurmExecutor, Path(ladder.results), ladder.stage_of)

@@ -50,4 +50,5 @@ onsuccess:
 
 
 onerror:
-    say_what_was_found(write_report=True)
+    judge_what_there_is()
+    say_what_was_found()

@@ -22,6 +22,7 @@ from ddp_ladder.nodes import nodes_of
 from ddp_ladder.plan_file import read_plan
 from ddp_ladder.progress import Console
 from ddp_ladder.settings import Scale
+from ddp_ladder.slurm_watch import LAST_WORDS
 
 # The job ends its runs and writes their records before Slurm would end the job.
 MARGIN_S = 30
@@ -57,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Interrupted as interrupted:
         context.console.say(f"{job.stage} {job.scale}: interrupted by {interrupted}; finished runs are kept")
         return 128 + interrupted.signum
+    context.console.say(f"{job.stage} {job.scale}: {LAST_WORDS}")
     for run in job.runs:
         print(f"written: {context.directory(run).record}")
     return 0

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from ddp_ladder.assemble import assemble, read_identity
 from ddp_ladder.files import RunDirectory, sha256, write_json
 from ddp_ladder.gate_file import in_words
+from ddp_ladder.job_end import read_job_end
 from ddp_ladder.messages import Problem, UserError
 from ddp_ladder.plan import REFERENCE_VARIANT, Plan, RunSpec
 from ddp_ladder.record import Record, read_record
@@ -132,6 +133,9 @@ def _sanity(spec: RunSpec, results: Path) -> tuple[Record | None, Finding]:
 
     again = f"delete {directory.record} and start snakemake again: it is put together anew, or the run is repeated"
     try:
+        if not directory.record.exists() and (end := read_job_end(results, str(spec.scale))):
+            wanted = "a job that leaves a record of every run"
+            return None, finding(False, "job", f"{end.in_words}; its log: {end.log}", wanted, end.next)
         record = read_record(directory.record)
         started = record.job is not None
         told = read_identity(directory)[0] if started else record.spec

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ddp_ladder.files import RunDirectory
 from ddp_ladder.job import failed_attempts
+from ddp_ladder.job_end import job_end_file
 from ddp_ladder.nodes import LOCAL_SITE
 from ddp_ladder.placeholders import expand
 from ddp_ladder.plan import Plan, ScaleJob, make_plan
@@ -61,6 +62,9 @@ class Ladder:
     def scales(self, stage: str) -> list[str]:
         return [str(job.scale) for job in self.plan.stage_jobs(stage)]
 
+    def stage_of(self, scale: str) -> str:
+        return self.plan.job(Scale.parse(scale)).stage
+
     def gate(self, stage: str) -> str:
         return f"{self.results}/gates/{stage}.json"
 
@@ -96,6 +100,11 @@ class Ladder:
         """The gate of the stage before; empty for the first stage."""
         before = self.plan.stage_before(stage)
         return [self.gate(before)] if before else []
+
+    def stages_cut_short(self) -> list[str]:
+        """Stages of which Slurm ended a job before it left its records: no gate was judged, and none can open."""
+        ended = [job for job in self.plan.jobs if job_end_file(Path(self.results), str(job.scale)).exists()]
+        return list(dict.fromkeys(job.stage for job in ended))
 
     def specs_hash(self, scale: str) -> str:
         """Changes when anything that is measured at this scale changes."""

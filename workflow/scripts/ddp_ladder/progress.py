@@ -1,10 +1,10 @@
-"""Progress of a scale's job on the terminal: a bar where there is one, lines in a pipe."""
+"""Progress on the terminal, of a scale's job and of Slurm's: a bar where there is one, lines in a pipe."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,7 +14,9 @@ from ddp_ladder.files import read_json
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.record import Record
 
+# In a pipe or a log, lines get rarer the longer a run takes: a day's run is no thousands of lines.
 LINE_EVERY_S = 10.0
+LINE_EVERY_FRACTION = 0.1
 
 
 def read_progress(path: Path) -> Mapping[str, Any] | None:
@@ -59,6 +61,7 @@ class Console:
         self._index = 0
         self._label = ""
         self._bar: tqdm[Any] | None = None
+        self._started_s = 0.0
         self._next_line_s = 0.0
 
     def say(self, text: str) -> None:
@@ -72,7 +75,8 @@ class Console:
 
     def started(self, spec: RunSpec, total_steps: int | None) -> None:
         self._label = self._begin(spec)
-        self._next_line_s = time.monotonic() + LINE_EVERY_S
+        self._started_s = time.monotonic()
+        self._next_line_s = self._started_s + LINE_EVERY_S
         if self._stream.isatty():
             # The text stands in for tqdm's unit, because its own postfix always begins with a comma.
             bar_format = "{desc} {bar} {unit}" if total_steps else "{desc} {unit}"
@@ -94,7 +98,8 @@ class Console:
             self._bar.unit = text
             self._bar.refresh()
         elif time.monotonic() >= self._next_line_s:
-            self._next_line_s = time.monotonic() + LINE_EVERY_S
+            now_s = time.monotonic()
+            self._next_line_s = now_s + max(LINE_EVERY_S, LINE_EVERY_FRACTION * (now_s - self._started_s))
             self.say(f"{self._label}: {text}")
 
     def ended(self, record: Record) -> None:
@@ -105,6 +110,30 @@ class Console:
 
     def reused(self, spec: RunSpec) -> None:
         self.say(f"{self._begin(spec)}: finished earlier, kept")
+
+
+class Board:
+    """The terminal of whoever waits for Slurm jobs: lines, and below them one line that is kept up to date."""
+
+    def __init__(self, stream: TextIO = sys.stderr) -> None:
+        self._stream = stream
+        self._bar: tqdm[Any] | None = None
+
+    def say(self, text: str) -> None:
+        with tqdm.external_write_mode(file=self._stream):
+            print(text, file=self._stream, flush=True)
+
+    def status(self, jobs: Sequence[str]) -> None:
+        """Show the jobs' states, on a terminal; nothing in a pipe, where lines have to do."""
+        if not self._stream.isatty():
+            return
+        if self._bar is None and jobs:
+            self._bar = tqdm(file=self._stream, leave=False, bar_format="{desc}", dynamic_ncols=True)
+        if self._bar is not None:
+            self._bar.set_description_str(", ".join(jobs))
+        if self._bar is not None and not jobs:
+            self._bar.close()
+            self._bar = None
 
 
 def outcome(record: Record) -> str:

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 
 SAID_ALL_THE_SAME = ("Nothing to be done", "Complete log")
+# Warnings of the Slurm executor about its own way of asking for states, which is not used, and node.memory_mb: null.
+NO_CONCERN = ("MinJobAge", "The 'sacct' command is not available", "No job memory information")
 
 
 class SchedulingTalk(logging.Filter):
@@ -17,7 +19,12 @@ class SchedulingTalk(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a record of Snakemake's logger is shown."""
-        return record.levelno >= logging.WARNING or record.getMessage().startswith(SAID_ALL_THE_SAME) or self._dry_run()
+        message = record.getMessage()
+        if self._dry_run():
+            return True
+        if record.levelno == logging.WARNING:
+            return not message.startswith(NO_CONCERN)
+        return record.levelno > logging.WARNING or message.startswith(SAID_ALL_THE_SAME)
 
 
 def quieten(dry_run: Callable[[], bool]) -> None:

@@ -1,0 +1,241 @@
+"""Every way in which Slurm ends a job ends the workflow: soon, with the gate closed and the state named."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from cluster import Cluster
+from cluster_config import Spec
+from conftest import running
+from project_copy import LOOP, SNAKEMAKE, Checkout, copy_project, environment
+
+pytestmark = pytest.mark.slurm
+
+TIMEOUT_S = 180
+
+# Jobs of the partition `urgent` end those of `gpu`; who uses more memory than asked for is ended.
+CONF = (
+    "PreemptType=preempt/partition_prio",
+    "PreemptMode=CANCEL",
+    "PartitionName=urgent Nodes=ALL MaxTime=10 PriorityTier=100 State=UP",
+    "JobAcctGatherParams=OverMemoryKill",
+    "JobAcctGatherFrequency=task=1",
+    # The controller forgets a job as soon as it has ended: only the accounting knows how.
+    "MinJobAge=2",
+)
+HANG = "import signal; signal.pause()"
+EAT = "data = bytearray(b'x') * 3_000_000_000; import signal; signal.pause()"
+# The second run hangs for as long as the file is there.
+HANG_IN_THE_SECOND = (
+    f"import os, signal\nif os.path.exists('hang') and '/r2/' in os.environ['DDP_LADDER_RUN']: signal.pause()\n{LOOP}"
+)
+
+
+@dataclass
+class Climb:
+    """A ladder that is being climbed on the cluster, its output in a file."""
+
+    checkout: Checkout
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text()
+
+    def job(self) -> tuple[int, str]:
+        """Its job and node, as soon as it runs."""
+        found = self.await_line(r"job (\d+) runs on (\w+)")
+        return int(found[1]), found[2]
+
+    def await_line(self, pattern: str) -> re.Match[str]:
+        """Wait for the output to hold it."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not (found := re.search(pattern, self.text)):
+            assert self.process.poll() is None, f"ended without {pattern!r}:\n{self.text}"
+            assert time.monotonic() < deadline, f"{pattern!r} not within {TIMEOUT_S} s:\n{self.text}"
+            time.sleep(0.1)
+        return found
+
+    def end(self) -> int:
+        return self.process.wait(timeout=TIMEOUT_S)
+
+
+def climb(cluster: Cluster, checkout: Checkout, *arguments: str) -> Climb:
+    output = checkout.path / "output"
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            cluster.command([*SNAKEMAKE, "--profile", "profiles/slurm", *arguments], cwd=checkout.path),
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    return Climb(checkout, process, output)
+
+
+def new_checkout(path: Path, script: str, *, repeats: int = 1) -> Checkout:
+    checkout = copy_project(path)
+    checkout.configure(
+        workload={"script": "script.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": 16},
+        measure={"warmup_steps": 1, "min_steps": 5, "max_steps": 12},
+        stages={"stage1": {"scales": ["1x1"], "runtime": 5}},
+        repeats=repeats,
+    )
+    (checkout.path / "script.py").write_text(script)
+    site = {
+        "site": "test",
+        "slurm": {"partition": "gpu", "account": "project"},
+        "node": {"gpus": 1, "device": "cpu", "gres": "gpu", "cpus": 2, "memory_mb": 2000},
+        "launcher": "srun",
+    }
+    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(site))
+    return checkout
+
+
+@pytest.fixture(scope="module")
+def small_nodes() -> Iterator[Cluster]:
+    """A node for each of the jobs, and slurmdbd."""
+    with running(Spec(nodes=6, gpus=1, cpus=2, accounting=True, conf=CONF)) as cluster:
+        yield cluster
+
+
+def kill_run_scale(climb: Climb) -> None:
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        if "run_scale.py" in " ".join(process.info["cmdline"] or []) and process.info["cwd"] == str(
+            climb.checkout.path
+        ):
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def ended(small_nodes: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Climb]:
+    """A climb for each way to end, all of them side by side."""
+    cluster = small_nodes
+    scripts = dict.fromkeys(("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "FAILED"), HANG)
+    climbs = {
+        state: climb(cluster, new_checkout(tmp_path_factory.mktemp(state.replace(" ", "_")), script))
+        for state, script in {**scripts, "out of memory": EAT}.items()
+    }
+    jobs = {state: each.job() for state, each in climbs.items()}
+    for each in climbs.values():
+        each.await_line("r1: started")
+    cluster.run(["scancel", str(jobs["CANCELLED"][0])])
+    # Slurm counts limits in minutes.
+    cluster.run(["scontrol", "update", f"JobId={jobs['TIMEOUT'][0]}", "EndTime=now"])
+    cluster.kill_node(jobs["NODE_FAIL"][1])
+    cluster.sbatch("true", "--partition=urgent", "--gres=gpu:1", f"--nodelist={jobs['PREEMPTED'][1]}")
+    kill_run_scale(climbs["FAILED"])
+    for each in climbs.values():
+        each.end()
+    cluster.start_node(jobs["NODE_FAIL"][1])
+    return climbs
+
+
+class TestABadEnd:
+    @pytest.mark.parametrize(
+        ("state", "next_step"),
+        [
+            ("CANCELLED", "scancel"),
+            ("TIMEOUT", "stages.stage1.runtime"),
+            ("NODE_FAIL", "slurm.exclude"),
+            ("PREEMPTED", "higher priority"),
+            ("FAILED", "log"),
+        ],
+    )
+    def test_closes_the_gate_and_is_named(self, ended: dict[str, Climb], state: str, next_step: str) -> None:
+        climb = ended[state]
+        assert climb.process.returncode == 1, climb.text
+        gates = climb.checkout.results / "gates"
+        assert not (gates / "stage1.json").exists()
+        closed = json.loads((gates / "stage1.closed.json").read_text())
+        assert f" ended {state} on node" in closed["why"], climb.text
+        assert next_step in f"{closed['why']} {closed['next']}"
+        assert "the gate of stage1 is closed" in climb.text
+        assert state in climb.text.partition("verdict")[2]
+        assert "Traceback" not in climb.text
+
+    def test_of_too_much_memory_is_told_in_slurms_words(self, ended: dict[str, Climb]) -> None:
+        """Without control groups the state is FAILED; what Slurm wrote into the log tells more."""
+        closed = json.loads((ended["out of memory"].checkout.results / "gates/stage1.closed.json").read_text())
+        assert "used more memory than it had asked for (Exceeded job memory limit)" in closed["why"]
+        assert "node.memory_mb" in closed["next"]
+
+    def test_leaves_nothing_in_the_queue(self, ended: dict[str, Climb], small_nodes: Cluster) -> None:
+        assert small_nodes.run(["squeue", "--noheader"]).stdout == ""
+
+    def test_a_later_start_tries_again(self, ended: dict[str, Climb], small_nodes: Cluster) -> None:
+        checkout = ended["CANCELLED"].checkout
+        (checkout.path / "script.py").write_text(LOOP)
+        again = climb(small_nodes, checkout)
+        assert again.end() == 0, again.text
+        assert (checkout.results / "gates/stage1.json").exists()
+        assert not (checkout.results / "gates/stage1.closed.json").exists()
+        assert not (checkout.results / "jobs/1x1.json").exists()
+
+
+def test_ctrl_c_cancels_the_job_and_a_later_start_goes_on(small_nodes: Cluster, tmp_path: Path) -> None:
+    checkout = new_checkout(tmp_path, HANG_IN_THE_SECOND, repeats=2)
+    (checkout.path / "hang").touch()
+    first = climb(small_nodes, checkout)
+    job, _ = first.job()
+    first.await_line("default/weak/r2: started")
+    first.process.send_signal(signal.SIGINT)
+    assert first.end() != 0
+    assert f"cancelled: {job}; finished runs are kept" in first.text
+    assert small_nodes.await_accounted(job)["State"] == "CANCELLED by 0"
+    kept = checkout.run_times()["default/weak/1x1/r1"]
+
+    (checkout.path / "hang").unlink()
+    second = climb(small_nodes, checkout)
+    assert second.end() == 0, second.text
+    assert "default/weak/r1: finished earlier, kept" in second.text
+    assert checkout.run_times()["default/weak/1x1/r1"] == kept
+    assert (checkout.results / "gates/stage1.json").exists()
+
+
+def test_a_dead_controller_is_waited_for(small_nodes: Cluster, tmp_path: Path) -> None:
+    """With 5 attempts the plugin itself would forget its jobs for ever."""
+    checkout = new_checkout(tmp_path, f"open('go').close()\n{LOOP}")
+    go = checkout.path / "go"
+    os.mkfifo(go)  # to open it waits for the other side
+    each = climb(small_nodes, checkout)
+    each.job()
+    small_nodes.kill_daemon("slurmctld")
+    each.await_line("Slurm does not answer")
+    small_nodes.start_controller()
+    each.await_line("Slurm answers again")
+    go.open("w").close()
+    assert each.end() == 0, each.text
+
+
+def test_a_dead_step_of_a_job_that_completed(small_nodes: Cluster, tmp_path: Path) -> None:
+    """The batch script ends well, and Slurm says COMPLETED; the records do not."""
+    checkout = new_checkout(tmp_path, HANG)
+    each = climb(small_nodes, checkout)
+    job, _ = each.job()
+    each.await_line("r1: started")
+    kill_agent(checkout)
+    assert each.end() == 1
+    assert small_nodes.await_accounted(job)["State"] == "COMPLETED"
+    closed = json.loads((checkout.results / "gates/stage1.closed.json").read_text())
+    assert "default/weak/1x1/r1" in closed["why"]
+
+
+def kill_agent(checkout: Checkout) -> None:
+    """Both the srun of the step and the agent in it, whichever there is."""
+    for process in psutil.process_iter(["cmdline"]):
+        command = " ".join(process.info["cmdline"] or [])
+        if "agent.py" in command and str(checkout.path) in command:
+            os.kill(process.pid, signal.SIGKILL)

@@ -1,0 +1,170 @@
+"""States of Slurm jobs: asked of the controller, of the accounting for those it has forgotten, and what each means."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Phase = Literal["waiting", "running", "ended"]
+
+WAITING = frozenset("PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT".split())
+RUNNING = frozenset("RUNNING COMPLETING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED".split())
+ENDED_WELL = "COMPLETED"
+GONE = "GONE"  # our own word: neither the controller nor the accounting knows the job any more
+
+_FORMAT = "%i|%T|%S|%N|%r"
+_TIMEOUT_S = 60
+
+
+class SlurmSilent(Exception):
+    """Slurm's controller gave no answer; its jobs are not affected by that."""
+
+
+@dataclass(frozen=True)
+class JobState:
+    """What Slurm says of a job. reason: of its waiting, or of its end; nodes, start: empty while there are none."""
+
+    state: str
+    reason: str = ""
+    nodes: str = ""
+    start: str = ""  # when it started, or is expected to: 2026-11-20T23:40:00
+
+    @property
+    def phase(self) -> Phase:
+        """A state that is not known here is an end, so that nobody waits for ever for it."""
+        if self.state in WAITING:
+            return "waiting"
+        return "running" if self.state in RUNNING else "ended"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a bad end means, and what to do."""
+
+    why: str
+    next: str
+
+
+_AGAIN = "start snakemake again: finished runs are kept"
+ENDS: Mapping[str, Advice] = {
+    "BOOT_FAIL": Advice("a node did not boot", _AGAIN),
+    "CANCELLED": Advice("someone cancelled it (scancel), or Slurm did", f"if it was not you, ask why; then {_AGAIN}"),
+    "DEADLINE": Advice("its deadline was over", "remove --deadline from slurm.extra in cluster.yaml"),
+    "FAILED": Advice("its batch script failed", f"the job's log tells why; then {_AGAIN}"),
+    "NODE_FAIL": Advice("a node died under it", f"exclude the node (slurm.exclude in cluster.yaml), or just {_AGAIN}"),
+    "OUT_OF_MEMORY": Advice(
+        "it used more memory than it had asked for",
+        "raise node.memory_mb in cluster.yaml, or lower workload.batch_per_gpu or the loader's workers",
+    ),
+    "PREEMPTED": Advice(
+        "a job of higher priority took its nodes",
+        f"{_AGAIN}, or take a partition or QOS that is not preempted (slurm.partition, slurm.qos in cluster.yaml)",
+    ),
+    "REVOKED": Advice("another cluster of the federation took it", _AGAIN),
+    "TIMEOUT": Advice("its time was up", "raise stages.{stage}.runtime in config.yaml and start snakemake again"),
+    GONE: Advice("neither squeue nor sacct knows it any more", f"ask your site what became of it, or {_AGAIN}"),
+}
+_UNKNOWN_END = Advice("a state that ddp-ladder does not know", f"ask your site what it means; {_AGAIN}")
+
+
+def advice(state: str, words: str, stage: str) -> Advice:
+    """Why a job that ended in ``state`` did, and what to do. words: Slurm's own in the job's log."""
+    # Where memory is not limited by control groups, a job that takes too much has FAILED or was CANCELLED.
+    out_of_memory = re.search(r"memory limit|oom.?kill", words, re.IGNORECASE)
+    told = ENDS.get("OUT_OF_MEMORY" if out_of_memory else state, _UNKNOWN_END)
+    return Advice(told.why, told.next.format(stage=stage))
+
+
+# In the words of `man squeue`, JOB REASON CODES. A reason that is not here is shown by its name alone.
+REASONS: Mapping[str, str] = {
+    "AssocGrpGRES": "the account's GPUs are all in use",
+    "AssocGrpGRESMinutes": "the account's GPU time is used up",
+    "AssocGrpCPUMinutesLimit": "the account's CPU time is used up",
+    "AssocGrpBillingMinutes": "the account's time is used up",
+    "AssocMaxJobsLimit": "the account has as many jobs running as it may",
+    "BadConstraints": "no node has slurm.constraint",
+    "BeginTime": "its start time has not come",
+    "JobHeldAdmin": "held by an administrator",
+    "JobHeldUser": "held: scontrol release {job}",
+    "PartitionConfig": "the partition does not take such a job",
+    "PartitionDown": "the partition is down",
+    "PartitionInactive": "the partition is inactive",
+    "PartitionNodeLimit": "more nodes than the partition can give",
+    "PartitionTimeLimit": "more time than the partition gives",
+    "Priority": "jobs of higher priority are before it",
+    "QOSGrpNodeLimit": "the QOS has as many nodes in use as it may",
+    "QOSMaxJobsPerUserLimit": "you have as many jobs running as the QOS lets you",
+    "QOSMaxGRESPerUser": "you use as many GPUs as the QOS lets you",
+    "QOSMaxNodePerUserLimit": "you use as many nodes as the QOS lets you",
+    "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
+    "Reservation": "its reservation has not begun",
+    "Resources": "it is next, and waits for nodes to become free",
+}
+
+
+def reason_in_words(reason: str, job_id: str) -> str:
+    """``Priority: jobs of higher priority are before it``."""
+    name = reason.partition(",")[0].strip()
+    words = REASONS.get(name)
+    return f"{reason}: {words.format(job=job_id)}" if words else reason
+
+
+def ask(job_ids: Iterable[str]) -> dict[str, JobState]:
+    """State of each job; GONE for a job that nothing knows. Raises SlurmSilent when the controller does not answer."""
+    wanted = list(job_ids)
+    # By user and not by job id: one that the controller has forgotten would make squeue fail for all.
+    command = ["squeue", "--noheader", "--states=all", f"--user={getpass.getuser()}", f"--format={_FORMAT}"]
+    known = parse_squeue(_output(command))
+    forgotten = [job for job in wanted if job not in known]
+    if forgotten and shutil.which("sacct"):
+        known |= parse_sacct(_accounted(forgotten))
+    return {job: known.get(job, JobState(GONE)) for job in wanted}
+
+
+def cancel(job_ids: Iterable[str]) -> None:
+    """Cancel jobs; those that have ended stay as they are. Raises SlurmSilent when that cannot be had."""
+    _output(["scancel", "--quiet", *job_ids])
+
+
+def parse_squeue(text: str) -> dict[str, JobState]:
+    """From lines ``id|state|start|nodes|reason``."""
+    found = {}
+    for line in text.splitlines():
+        job, state, start, nodes, reason = line.split("|", 4)
+        found[job.strip()] = JobState(state, "" if reason == "None" else reason, nodes, "" if start == "N/A" else start)
+    return found
+
+
+def parse_sacct(text: str) -> dict[str, JobState]:
+    """From lines ``id|state|nodes|reason``; the state may go on: ``CANCELLED by 1000``."""
+    found = {}
+    for line in text.splitlines():
+        job, state, nodes, reason = line.split("|", 3)
+        nodes = "" if nodes == "None assigned" else nodes
+        found[job] = JobState(state.partition(" ")[0], "" if reason == "None" else reason, nodes)
+    return found
+
+
+def _output(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise SlurmSilent(f"{command[0]} gave no answer for {_TIMEOUT_S} s") from None
+    if done.returncode != 0:
+        raise SlurmSilent(done.stderr.strip() or f"{command[0]} ended with {done.returncode}")
+    return done.stdout
+
+
+def _accounted(job_ids: list[str]) -> str:
+    """What the accounting knows; nothing where there is none."""
+    fields = "JobIDRaw,State,NodeList,Reason"
+    command = ["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={','.join(job_ids)}"]
+    try:
+        return _output([*command, f"--format={fields}"])
+    except SlurmSilent:
+        return ""  # a Slurm without slurmdbd has sacct too, which then fails

@@ -1,0 +1,207 @@
+"""The watch over a ladder's Slurm jobs: tells what they wait for and how far they are, and sees every end soon.
+
+A job's own lines reach the terminal through its log file. Its last one makes the watch ask Slurm at once, so that the
+next stage need not wait for the next regular question.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddp_ladder.job_end import JobEnd
+from ddp_ladder.progress import Board, duration
+from ddp_ladder.slurm_states import ENDED_WELL, GONE, JobState, SlurmSilent, advice, reason_in_words
+
+LOOK_EVERY_S = 1.0  # at the logs; asks Slurm nothing
+ASK_EVERY_S = {"waiting": 30.0, "running": 10.0}  # the controller is everybody's
+GONE_AFTER_S = 60.0  # a new job is not yet known everywhere, and accounting lags behind
+REMIND_EVERY_S = 600.0
+LAST_WORDS = "every run has left its record"  # what a scale's job says last
+
+_SLURMS_WORDS = re.compile(r"^(?:slurmstepd|srun|slurmd)[^:]*: error: (?:\*\*\* )?(.*?)(?: \*\*\*)?$", re.MULTILINE)
+
+Ask = Callable[[Iterable[str]], Mapping[str, JobState]]
+Cancel = Callable[[Iterable[str]], None]
+
+
+@dataclass
+class WatchedJob:
+    """One scale's job, from its submission to its end."""
+
+    id: str
+    stage: str
+    scale: str
+    log: Path
+    clock: Callable[[], float]
+    state: JobState = field(default_factory=lambda: JobState("PENDING"))
+    submitted_s: float = 0.0
+    started_s: float | None = None
+    gone_since_s: float | None = None
+    said_all: bool = False
+    read_bytes: int = 0
+    _rest: bytes = field(default=b"", repr=False)
+
+    @property
+    def label(self) -> str:
+        return f"{self.stage} {self.scale}: job {self.id}"
+
+    @property
+    def is_ahead_of_its_state(self) -> bool:
+        return self.said_all or (self.read_bytes > 0 and self.started_s is None)
+
+    def new_lines(self) -> list[str]:
+        """What the job itself has said since the last look; Snakemake's talk in the same log is left out."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(self.read_bytes)
+                new = file.read()
+        except FileNotFoundError:  # not started yet, or not visible here yet
+            return []
+        self.read_bytes += len(new)
+        *lines, self._rest = (self._rest + new).split(b"\n")
+        own = f"{self.stage} {self.scale}".encode()
+        return [line.decode(errors="replace") for line in lines if line.startswith(own)]
+
+    def slurms_words(self) -> str:
+        """What Slurm itself wrote into the log at last, such as ``Exceeded job memory limit``; empty for nothing."""
+        try:
+            text = self.log.read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+        return next(iter(_SLURMS_WORDS.findall(text)[-1:]), "")
+
+
+class Watch:
+    """Follows the jobs of one start of the workflow. ``look`` may be called as often as liked."""
+
+    def __init__(self, ask: Ask, cancel: Cancel, board: Board, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ask = ask
+        self._cancel = cancel
+        self._board = board
+        self._clock = clock
+        self._jobs: dict[str, WatchedJob] = {}
+        self._asked_s: float | None = None
+        self._silent_since_s: float | None = None
+        self._reminded_s = 0.0
+
+    def add(self, job_id: str, stage: str, scale: str, log: Path) -> None:
+        """Begin to follow a job that was just submitted."""
+        job = WatchedJob(job_id, stage, scale, log, self._clock, submitted_s=self._clock())
+        self._jobs[job_id] = job
+        self._asked_s = None  # it may start at once
+        self._board.say(f"{job.label} submitted; its log: {log}")
+
+    def knows(self, job_id: str) -> bool:
+        return job_id in self._jobs
+
+    def cancel(self, others: Iterable[str]) -> None:
+        """Cancel every job that is followed, and others that are not yet."""
+        jobs = sorted({*self._jobs, *others}, key=int)
+        if not jobs:
+            return
+        try:
+            self._cancel(jobs)
+        except SlurmSilent as silent:
+            self._board.say(f"NOT cancelled: {' '.join(jobs)} ({silent}). Do it by hand: scancel {' '.join(jobs)}")
+        else:
+            self._board.say(f"cancelled: {' '.join(jobs)}; finished runs are kept")
+
+    def look(self) -> list[JobEnd]:
+        """Tell what is new; the jobs that have ended since the last look."""
+        for job in self._jobs.values():
+            self._tell_lines(job)
+        ends = self._ask_slurm() if self._is_due() else []
+        self._board.status([self._status(job) for job in self._jobs.values()])
+        return ends
+
+    def _is_due(self) -> bool:
+        if not self._jobs:
+            return False
+        # A job that speaks has started, and one that has said all is about to end.
+        if self._asked_s is None or any(job.is_ahead_of_its_state for job in self._jobs.values()):
+            return True
+        every_s = min(ASK_EVERY_S.get(job.state.phase, 0.0) for job in self._jobs.values())
+        return self._clock() - self._asked_s >= every_s
+
+    def _ask_slurm(self) -> list[JobEnd]:
+        self._asked_s = self._clock()
+        try:
+            states = self._ask(list(self._jobs))
+        except SlurmSilent as silent:
+            self._tell_silence(str(silent))
+            return []
+        if self._silent_since_s is not None:
+            self._board.say("Slurm answers again")
+            self._silent_since_s = None
+        return [end for job in list(self._jobs.values()) if (end := self._follow(job, states[job.id]))]
+
+    def _tell_silence(self, why: str) -> None:
+        now_s = self._clock()
+        if self._silent_since_s is None:
+            self._silent_since_s = self._reminded_s = now_s
+            self._board.say(f"Slurm does not answer ({why}); the jobs go on, and it is asked again")
+        elif now_s - self._reminded_s >= REMIND_EVERY_S:
+            self._reminded_s = now_s
+            self._board.say(f"Slurm has not answered for {duration(now_s - self._silent_since_s)}; still asking")
+
+    def _follow(self, job: WatchedJob, new: JobState) -> JobEnd | None:
+        if new.state == GONE and not self._is_gone(job):
+            return None
+        job.gone_since_s = None
+        before, job.state = job.state, new
+        if new.phase == "waiting" and (new.reason, new.start) != (before.reason, before.start):
+            self._board.say(f"{job.label} {_waiting(job)}")
+        if new.phase == "running" and job.started_s is None:
+            job.started_s = self._clock()
+            self._board.say(f"{job.label} runs on {new.nodes}")
+        return self._end(job) if new.phase == "ended" else None
+
+    def _is_gone(self, job: WatchedJob) -> bool:
+        if job.gone_since_s is None:
+            job.gone_since_s = self._clock()
+        return job.said_all or self._clock() - job.gone_since_s >= GONE_AFTER_S
+
+    def _end(self, job: WatchedJob) -> JobEnd:
+        self._tell_lines(job)
+        del self._jobs[job.id]
+        ran_s = self._clock() - (job.started_s if job.started_s is not None else job.submitted_s)
+        state, words = job.state.state, job.slurms_words()
+        # Forgotten by Slurm, but it had said that all was done: the records will show it.
+        well = state == ENDED_WELL or (state == GONE and job.said_all)
+        told = advice(state, words, job.stage)
+        end = JobEnd(
+            job_id=job.id,
+            stage=job.stage,
+            scale=job.scale,
+            state=state,
+            ok=well,
+            nodes=job.state.nodes,
+            reason=words or job.state.reason,
+            why="" if well else told.why,
+            next="" if well else told.next,
+            log=str(job.log),
+        )
+        after = f"after {duration(ran_s)}"
+        self._board.say(f"{job.stage} {job.scale}: {end.in_words}, {after}")
+        return end
+
+    def _tell_lines(self, job: WatchedJob) -> None:
+        for line in job.new_lines():
+            job.said_all = job.said_all or line.endswith(LAST_WORDS)
+            self._board.say(line)
+
+    def _status(self, job: WatchedJob) -> str:
+        if job.started_s is None:
+            waited = duration(self._clock() - job.submitted_s)
+            return f"{job.scale} waits {waited}" + (f" ({job.state.reason})" if job.state.reason else "")
+        return f"{job.scale} runs {duration(self._clock() - job.started_s)}"
+
+
+def _waiting(job: WatchedJob) -> str:
+    state = job.state
+    why = f"waits: {reason_in_words(state.reason, job.id)}" if state.reason else "waits for its turn"
+    return f"{why}; Slurm expects it to start at {state.start.replace('T', ' ')}" if state.start else why
