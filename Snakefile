@@ -13,6 +13,7 @@ min_version("9.0")
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/check.smk"
 include: "workflow/rules/plan.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/measure.smk"

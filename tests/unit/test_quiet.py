@@ -3,7 +3,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from ddp_ladder.quiet import SchedulingTalk, quieten
+from ddp_ladder.quiet import SchedulingTalk, ToldByItself, quieten
 
 
 def record(level: int, message: str, *arguments: object) -> logging.LogRecord:
@@ -47,3 +47,11 @@ def test_quieten_filters_snakemakes_logger() -> None:
         assert logger.filter(record(logging.ERROR, "Error in rule gate:"))
     finally:
         logger.filters[:] = before
+
+
+def test_a_script_that_told_its_failure_has_the_last_word() -> None:
+    told = ToldByItself("scripts/doctor.py")
+    assert told.filter(record(logging.ERROR, "Error in rule plan:"))
+    assert told.filter(record(logging.INFO, "Execute scripts/doctor.py"))
+    assert not told.filter(record(logging.ERROR, "Command 'python scripts/doctor.py' returned non-zero"))
+    assert not told.filter(record(logging.ERROR, "Exiting because a job execution failed."))

@@ -49,6 +49,11 @@ def climb(stage=None):
     return [file for each in stages for file in (*ladder.stage_records(each), ladder.gate(each))]
 
 
+def is_for(target):
+    """Whether snakemake was asked for this target."""
+    return any(each.name == target for each in workflow.dag.targetrules)
+
+
 def say_what_was_found():
     """After the last job: the table of scales, the gates, the paths."""
     plan, summary_script = Path(ladder.results, "plan.json"), script("summary.py")

@@ -46,9 +46,11 @@ rule report:
 
 
 onsuccess:
-    say_what_was_found()
+    if not is_for("doctor"):
+        say_what_was_found()
 
 
 onerror:
-    judge_what_there_is()
-    say_what_was_found()
+    if not is_for("doctor"):
+        judge_what_there_is()
+        say_what_was_found()

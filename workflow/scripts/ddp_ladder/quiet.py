@@ -27,6 +27,25 @@ class SchedulingTalk(logging.Filter):
         return record.levelno > logging.WARNING or message.startswith(SAID_ALL_THE_SAME)
 
 
+class ToldByItself(logging.Filter):
+    """Hides what Snakemake says of the end of a script that has told it itself; that is the last thing that happens."""
+
+    def __init__(self, script: str) -> None:
+        super().__init__()
+        self._script = script
+        self._told = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record of Snakemake's logger is shown."""
+        self._told = self._told or (record.levelno >= logging.ERROR and self._script in record.getMessage())
+        return not self._told
+
+
 def quieten(dry_run: Callable[[], bool]) -> None:
     """Filter Snakemake's logger from now on."""
     logging.getLogger("snakemake.logging").addFilter(SchedulingTalk(dry_run))
+
+
+def leave_the_word_to(script: str) -> None:
+    """Filter Snakemake's logger from the failure of a script on."""
+    logging.getLogger("snakemake.logging").addFilter(ToldByItself(script))

@@ -15,6 +15,7 @@ from ddp_ladder.settings_loader import load_settings
 
 CONFIG = Path("config/config.yaml")
 CLUSTER = Path("config/cluster.yaml")
+WITHOUT_TRAINING = frozenset({"doctor", "eject", "report"})  # targets that run one quick thing on this machine
 
 
 @dataclass(frozen=True)
@@ -72,3 +73,8 @@ def stages_up_to(plan: Plan, stage: str | None, file: Path) -> tuple[str, ...]:
             )
         )
     return plan.stages[: plan.stages.index(stage) + 1]
+
+
+def runs_no_training(arguments: Sequence[str]) -> bool:
+    """Whether a snakemake command line names a target that does a quick thing on this machine alone."""
+    return not WITHOUT_TRAINING.isdisjoint(arguments)

@@ -1,0 +1,199 @@
+"""The doctor's look at software: versions of the workflow's own, and the Python that the training runs with."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ddp_ladder.findings import Finding
+from ddp_ladder.plan import RunSpec
+from ddp_ladder.settings import Site
+from ddp_ladder.software import SoftwareError, environment
+
+OLDEST_WORKFLOW_PYTHON = (3, 11)
+OLDEST_SITE_PYTHON = (3, 9)
+OLDEST_TORCH = (2, 4)
+# Distribution, what it is called in the list, the versions that requirements.txt takes: from, and below.
+PACKAGES = (
+    ("snakemake", "Snakemake", (9, 3), (10,)),
+    ("snakemake-executor-plugin-slurm", "Slurm executor", (2, 8), (3,)),
+    ("snakemake-executor-plugin-slurm-jobstep", "Slurm job step", (0, 6), (1,)),
+)
+INSTALL = "run `make run` once, or pip install -r requirements.txt"
+IMPORT_WITHIN_S = 180  # torch on a cold network file system takes its time
+PROBE = """
+import importlib.util, json, sys
+told = {"python": list(sys.version_info[:3]), "executable": sys.executable}
+if sys.argv[1]:
+    sys.path.insert(0, "")
+    told["module"] = importlib.util.find_spec(sys.argv[1].split(".")[0]) is not None
+try:
+    import torch
+    told.update(torch=torch.__version__, cuda=torch.version.cuda)
+except Exception as error:
+    told["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
+print("\\n" + json.dumps(told))
+"""
+
+
+def version_tuple(text: str) -> tuple[int, ...]:
+    """Numbers at the beginning of a version: ``2.8.0+cu128`` is (2, 8, 0)."""
+    form = re.match(r"\d+(\.\d+)*", text)
+    return tuple(int(part) for part in form[0].split(".")) if form else ()
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(str(number) for number in numbers)
+
+
+def workflow_versions() -> Iterator[Finding]:
+    """Of the Python that runs Snakemake, and of the packages that the ladder builds on."""
+    own = sys.version_info[:3]
+    if own >= OLDEST_WORKFLOW_PYTHON:
+        yield Finding("pass", "Python", f"{_dotted(own)} ({sys.executable})")
+    else:
+        wanted = f"the workflow needs {_dotted(OLDEST_WORKFLOW_PYTHON)} or newer"
+        yield Finding("FAIL", "Python", f"{_dotted(own)}; {wanted}", "make run PYTHON=/path/to/python3.12")
+    for distribution, topic, oldest, below in PACKAGES:
+        yield package_version(distribution, topic, oldest, below)
+
+
+def package_version(distribution: str, topic: str, oldest: tuple[int, ...], below: tuple[int, ...]) -> Finding:
+    """Whether an installed package is of the versions that the ladder was tested with."""
+    wanted = f"{_dotted(oldest)} or newer, below {_dotted(below)}"
+    try:
+        found = importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return Finding("FAIL", topic, f"{distribution} is not installed; wanted {wanted}", INSTALL)
+    if oldest <= version_tuple(found) < below:
+        return Finding("pass", topic, found)
+    return Finding("FAIL", topic, f"{found}; wanted {wanted}", INSTALL)
+
+
+def executor_settings() -> frozenset[str]:
+    """Names of the options that the installed Slurm executor takes, as a profile writes them. Empty without one."""
+    try:
+        plugin = importlib.import_module("snakemake_executor_plugin_slurm")
+    except ImportError:  # told by its version
+        return frozenset()
+    fields = plugin.ExecutorSettings.__dataclass_fields__
+    return frozenset(f"slurm-{name.replace('_', '-')}" for name in fields)
+
+
+def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Iterator[Finding]:
+    """The software that the training runs with, set up on this machine as it would be on a node."""
+    try:
+        env = environment(spec, base_env)
+    except SoftwareError as error:
+        yield Finding(
+            "FAIL",
+            "environment",
+            f"{site.file}: {' / '.join(str(error).splitlines()[:4])}",
+            "try the same in a shell here; where only compute nodes have it, in one there: srun --pty bash",
+        )
+        yield Finding("not checked", "training Python", "it needs the environment")
+        return
+    if spec.modules or spec.setup.strip():
+        done = [*spec.modules, *(["the setup snippet"] if spec.setup.strip() else [])]
+        yield Finding("pass", "environment", ", ".join(done))
+    if spec.container is not None:
+        yield from _container(spec.container, site, env)
+        return
+    yield from _training_python(spec, site, env)
+
+
+def _container(container: Mapping[str, Any], site: Site, env: Mapping[str, str]) -> Iterator[Finding]:
+    engine, image = container["engine"], container["image"]
+    where = f"{site.file}: software.container"
+    program = shutil.which(engine, path=env.get("PATH"))
+    if program is not None:
+        yield Finding("pass", "container engine", program)
+    else:
+        advice = f"load its module in software.modules, or check that the compute nodes have it: srun which {engine}"
+        yield Finding("FAIL", "container engine", f"{where}.engine: there is no {engine} here", advice)
+    if "://" in image:
+        yield Finding(
+            "warn",
+            "container image",
+            f"{where}.image: {image} is fetched anew by every node",
+            f"fetch it once: {engine} pull image.sif {image}",
+        )
+    elif Path(image).exists():
+        yield Finding("pass", "container image", image)
+    else:
+        yield Finding("FAIL", "container image", f"{where}.image: there is no {image}", "correct the path")
+    yield Finding("not checked", "training Python", f"{site.software.python} is inside the image")
+
+
+def _training_python(spec: RunSpec, site: Site, env: Mapping[str, str]) -> Iterator[Finding]:
+    topic, where = "training Python", f"{site.file}: software.python"
+    program = spec.python or sys.executable
+    path = shutil.which(program, path=env.get("PATH"))
+    if path is None:
+        advice = "write its full path, or name in software.modules the modules that bring it"
+        yield Finding("FAIL", topic, f"{where}: there is no {program} here", advice)
+        return
+    module = spec.script[3:] if spec.script.startswith("-m ") else ""
+    try:
+        told = _probe(path, module, env)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        yield Finding("FAIL", topic, f"{where}: {program} does not start: {error}", f"try it: {program} --version")
+        return
+    yield from judge_python(told, program, where, site.node.device)
+    if module:
+        found = told.get("module")
+        if found:
+            yield Finding("pass", "workload", spec.script)
+        else:
+            advice = "install it for that Python, or correct workload.script"
+            yield Finding("FAIL", "workload", f"{spec.script}: {program} has no such module", advice)
+
+
+def _probe(path: str, module: str, env: Mapping[str, str]) -> dict[str, Any]:
+    """What a Python tells of itself. Raises OSError, ValueError or SubprocessError where it does not."""
+    done = subprocess.run(
+        [path, "-c", PROBE, module],
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=IMPORT_WITHIN_S,
+        check=False,
+    )
+    if done.returncode:
+        raise ValueError((done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1])
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def judge_python(told: Mapping[str, Any], program: str, where: str, device: str) -> Iterator[Finding]:
+    """Versions of the training's Python and torch, against what the instrumentation needs."""
+    topic, version = "training Python", tuple(told["python"])
+    if version < OLDEST_SITE_PYTHON:
+        wanted = f"wanted {_dotted(OLDEST_SITE_PYTHON)} or newer"
+        yield Finding("FAIL", topic, f"{where}: {program} is {_dotted(version)}; {wanted}", "name a newer one")
+    else:
+        yield Finding("pass", topic, f"{_dotted(version)} ({told['executable']})")
+    if "torch" not in told:
+        advice = f"install torch for it, or name another Python in {where.rpartition(' ')[2]}"
+        yield Finding("FAIL", "torch", f"{where}: {program} cannot import torch: {told['error']}", advice)
+    elif version_tuple(told["torch"]) < OLDEST_TORCH:
+        wanted = f"wanted {_dotted(OLDEST_TORCH)} or newer"
+        yield Finding("FAIL", "torch", f"{where}: {program} has torch {told['torch']}; {wanted}", "install a newer one")
+    elif device == "cuda" and told["cuda"] is None:
+        advice = "install a torch with CUDA for it, or set node.device: cpu"
+        yield Finding("FAIL", "torch", f"{told['torch']} is built without CUDA, and node.device is cuda", advice)
+    else:
+        yield Finding("pass", "torch", f"{told['torch']}, built {_cuda(told['cuda'])}")
+
+
+def _cuda(version: str | None) -> str:
+    return f"for CUDA {version}" if version else "without CUDA"
