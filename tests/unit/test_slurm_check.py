@@ -11,7 +11,7 @@ from ddp_ladder.plan import make_plan
 from ddp_ladder.settings import Node, Scale, Settings, Slurm, Stage
 from ddp_ladder.settings_loader import load_settings
 from ddp_ladder.slurm_check import Verdict, check_jobs
-from ddp_ladder.slurm_offer import Accounting, Association, Limits, Offer, read_offer
+from ddp_ladder.slurm_offer import Accounting, Association, Limits, Offer, Partition, read_offer
 from ddp_ladder.snakemake_settings import CLUSTER, CONFIG
 from slurm_captured import answer
 
@@ -226,6 +226,10 @@ def test_too_few_nodes_that_are_large_enough() -> None:
     problem = the_problem(settings("2x4"), small)
     assert problem.where == "config/config.yaml: stages.stage3.scales"
     assert problem.allowed == "up to 1 node: node1"
+    few_cores = replace(
+        OFFER, nodes=tuple(replace(node, cpus=8 if node.name == "node1" else 6) for node in OFFER.nodes)
+    )
+    assert the_problem(settings("2x4"), few_cores).allowed == "up to 1 node: node1"
 
 
 def test_nodes_that_do_not_exist() -> None:
@@ -248,6 +252,14 @@ def test_nodes_that_are_down_make_jobs_wait() -> None:
     assert waiting.allowed == (
         "3 nodes now; not up: node3 (IDLE+MAINTENANCE+RESERVED), node5 (IDLE+DRAIN), node6 (DOWN+NOT_RESPONDING)"
     )
+
+
+def test_jobs_do_not_wait_where_another_partition_of_the_list_is_up() -> None:
+    nodes = tuple(replace(node, partitions=(*node.partitions, f"only-{node.name}")) for node in OFFER.nodes)
+    single = {f"only-{node.name}": Partition(f"only-{node.name}") for node in nodes}
+    offer = replace(OFFER, nodes=nodes, partitions={**OFFER.partitions, **single})
+    assert len(verdict(settings("1x4", partition="only-node6"), offer).waits) == 1
+    assert verdict(settings("1x4", partition="only-node6,only-node1"), offer) == Verdict((), (), ())
 
 
 # Reservation
@@ -332,6 +344,24 @@ def test_limits_of_the_account_and_of_all_jobs_together() -> None:
     assert problem.what == "more GPUs (gres/gpu) than the account project allows all its jobs together"
     assert (problem.found, problem.allowed) == ("5x4: 20", "up to 16")
     assert "more nodes than your share" in the_problem(settings("6x1")).what
+
+
+def test_limits_of_the_account_above() -> None:
+    above = accounting(
+        accounts={
+            "project": Association("project", parent="faculty"),
+            "faculty": Association("faculty", limits=Limits(per_group={"gres/gpu": 7})),
+        }
+    )
+    assert the_problem(settings("2x4"), above).what.endswith("than the account faculty allows all its jobs together")
+
+
+def test_an_association_with_one_partition_counts_there_alone() -> None:
+    narrow = Association("project", "root", "debug", qos=("normal",), limits=Limits(max_wall_min=5))
+    assert isinstance(OFFER.accounting, Accounting)
+    both = accounting(associations=(*OFFER.accounting.associations, narrow))
+    assert verdict(settings("1x4"), both).wrong == ()
+    assert the_problem(settings("1x4", partition="debug"), both).allowed == "up to 5 min"
 
 
 @pytest.mark.parametrize(

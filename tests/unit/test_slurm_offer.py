@@ -70,6 +70,11 @@ def test_state_with_a_sign_as_before_slurm_21() -> None:
     assert node.gpus == {}
 
 
+def test_cores_and_memory_that_the_system_keeps_are_not_offered() -> None:
+    (node,) = parse_nodes("NodeName=n1 CPUEfctv=6 CPUTot=8 State=IDLE RealMemory=4000 MemSpecLimit=1000")
+    assert (node.cpus, node.memory_mb) == (6, 3000)
+
+
 def test_reservations() -> None:
     found = parse_reservations((CAPTURED / "reservation.txt").read_text())
     assert (found["course"].active, found["course"].users, found["course"].nodes) == (True, ("root",), ("node3",))

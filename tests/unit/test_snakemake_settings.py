@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.messages import UserError
-from ddp_ladder.snakemake_settings import CLUSTER, CONFIG, Sources, read_sources, stages_up_to
+from ddp_ladder.snakemake_settings import CLUSTER, CONFIG, Sources, read_sources, runs_no_training, stages_up_to
 from make_records import make_plan_of, make_specs
 
 
@@ -68,3 +68,10 @@ def test_stages_up_to() -> None:
         "  allowed  stage1, stage3\n"
         "  next     add stages.stage2 to the file, or name another stage"
     )
+
+
+def test_targets_that_run_no_training() -> None:
+    assert runs_no_training(["doctor"])
+    assert runs_no_training(["report", "--profile", "profiles/local"])
+    assert not runs_no_training(["stage2", "--cores", "all"])
+    assert not runs_no_training([])

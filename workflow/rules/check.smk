@@ -23,7 +23,8 @@ localrules:
 rule doctor:
     """Check this machine, the settings, the training software and Slurm; runs nothing else."""
     log:
-        f"{ladder.results}/logs/doctor.log",
+        # Not in the results: whether they can be written is one of its questions.
+        ".snakemake/log/doctor.log",
     conda:
         "../envs/workflow.yaml"
     params:

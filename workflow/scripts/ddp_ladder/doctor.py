@@ -246,4 +246,4 @@ def judge_jobs(ladder: Ladder, offer: Offer) -> Iterator[Finding]:
         scales = " ".join(str(job.scale) for job in ladder.plan.jobs)
         yield Finding("pass", "jobs", f"Slurm can take all of them: {scales}")
     for what in verdict.not_checked:
-        yield Finding("not checked", "accounting", what)
+        yield Finding("not checked", "accounting", what, "nothing, unless the site's documentation speaks of them")

@@ -99,7 +99,7 @@ def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Itera
             f"{site.file}: {' / '.join(str(error).splitlines()[:4])}",
             "try the same in a shell here; where only compute nodes have it, in one there: srun --pty bash",
         )
-        yield Finding("not checked", "training Python", "it needs the environment")
+        yield Finding("not checked", "training Python", "it needs the environment", "mend that first")
         return
     if spec.modules or spec.setup.strip():
         done = [*spec.modules, *(["the setup snippet"] if spec.setup.strip() else [])]
@@ -130,7 +130,8 @@ def _container(container: Mapping[str, Any], site: Site, env: Mapping[str, str])
         yield Finding("pass", "container image", image)
     else:
         yield Finding("FAIL", "container image", f"{where}.image: there is no {image}", "correct the path")
-    yield Finding("not checked", "training Python", f"{site.software.python} is inside the image")
+    look = f"try it: {engine} exec {image} {site.software.python} -c 'import torch'"
+    yield Finding("not checked", "training Python", f"{site.software.python} is inside the image", look)
 
 
 def _training_python(spec: RunSpec, site: Site, env: Mapping[str, str]) -> Iterator[Finding]:

@@ -465,7 +465,7 @@ class _JobCheck:
     def with_features(self, nodes: Sequence[ComputeNode]) -> list[ComputeNode]:
         """Nodes with the features of a constraint; alternatives and counts are judged by their words alone."""
         constraint = self.job.slurm.constraint or ""
-        words = re.findall(r"[A-Za-z0-9_.:-]+", re.sub(r"\*\d+", "", constraint))
+        words = re.findall(r"[A-Za-z0-9_.:-]+", constraint)
         everyone = re.fullmatch(r"[A-Za-z0-9_.:&-]*", constraint)
         judge = all if everyone else any
         return [node for node in nodes if not words or judge(word in node.features for word in words)]

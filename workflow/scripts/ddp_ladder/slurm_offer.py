@@ -202,7 +202,7 @@ def _read_accounting(config: Mapping[str, str], user: str, run: Run) -> Accounti
     except SlurmError as error:
         return f"the accounting does not answer ({str(error).splitlines()[-1] if str(error) else 'no message'})"
     enforced = frozenset(config.get("AccountingStorageEnforce", "").lower().split(","))
-    by_name = {association.account: association for association in accounts if not association.user}
+    by_name = {association.account: association for association in accounts}
     return Accounting(enforced, default or None, own, by_name, qos)
 
 
@@ -375,8 +375,8 @@ def _expanded(part: str) -> Iterator[str]:
 
 
 def _amount(text: str | None) -> int | None:
-    """A number; None where there is no limit. Zero means none, too."""
-    return int(text) or None if text and text.isdecimal() else None
+    """A number; None where there is no limit."""
+    return int(text) if text and text.isdecimal() else None
 
 
 def _names(text: str | None) -> tuple[str, ...]:

@@ -1,0 +1,76 @@
+"""Machines without Slurm: the doctor still works, and whoever asks for Slurm is told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from project_copy import SNAKEMAKE, Checkout, environment
+
+OF_SLURM = {"sbatch", "scontrol", "squeue", "sacct", "sacctmgr", "sinfo", "srun", "scancel", "salloc"}
+
+
+@pytest.fixture
+def laptop(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A PATH with everything that this machine has, save Slurm."""
+    programs = tmp_path_factory.mktemp("bin")
+    for directory in reversed(os.environ["PATH"].split(os.pathsep)):
+        for program in Path(directory).glob("*"):
+            if program.name not in OF_SLURM:
+                (programs / program.name).unlink(missing_ok=True)
+                (programs / program.name).symlink_to(program)
+    return str(programs)
+
+
+def snakemake(checkout: Checkout, path: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*SNAKEMAKE, *arguments],
+        cwd=checkout.path,
+        env={**environment(), "PATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_doctor_as_typed(checkout: Checkout, laptop: str) -> None:
+    told = snakemake(checkout, laptop, "doctor")
+    assert told.returncode == 0, told.stdout
+    lines = told.stdout.splitlines()
+    assert [line for line in lines if line and not line.startswith(" ")][:6] == [
+        "Versions", "Settings", "Files", "Training software", "Network", "Slurm",
+    ]  # fmt: skip
+    assert "  not checked  jobs              no Slurm here" in lines
+    assert "FAIL" not in told.stdout
+    assert not checkout.results.exists()
+
+
+def test_a_failing_doctor_has_the_last_word(checkout: Checkout, laptop: str) -> None:
+    checkout.configure(results="loop.py/results")
+    checkout.site(software={"python": "python3", "setup": "echo the licence server is gone; false"})
+    told = snakemake(checkout, laptop, "doctor")
+    assert told.returncode == 1
+    assert "the licence server is gone" in told.stdout
+    assert "loop.py: not a directory" in told.stdout
+    assert told.stdout.splitlines()[-1].startswith("2 failed, ")
+    assert "Error in rule" not in told.stdout
+
+
+def test_asking_for_slurm_where_there_is_none_is_one_message(checkout: Checkout, laptop: str) -> None:
+    told = snakemake(checkout, laptop, "--profile", "profiles/slurm")
+    assert told.returncode == 1
+    assert "this machine has no Slurm to submit jobs to" in told.stdout
+    assert "Traceback" not in told.stdout
+    assert "Error" not in told.stdout
+    assert not checkout.results.exists() or not list(checkout.results.glob("**/*.json"))
+
+
+def test_dry_run_of_the_slurm_profile_needs_no_slurm(checkout: Checkout, laptop: str) -> None:
+    told = snakemake(checkout, laptop, "--profile", "profiles/slurm", "--dry-run")
+    assert told.returncode == 0, told.stdout
+    assert "measure_stage3" in told.stdout
