@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import json
@@ -9,7 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ PACKAGES = (
     ("snakemake-executor-plugin-slurm", "Slurm executor", (2, 8), (3,)),
     ("snakemake-executor-plugin-slurm-jobstep", "Slurm job step", (0, 6), (1,)),
 )
+# What ddp_ladder/slurm_executor.py puts its own in place of.
+EXECUTOR_METHODS = ("check_active_jobs", "cancel_jobs", "get_account_arg", "get_partition_arg")
 INSTALL = "run `make run` once, or pip install -r requirements.txt"
 IMPORT_WITHIN_S = 180  # torch on a cold network file system takes its time
 PROBE = """
@@ -64,6 +67,15 @@ def workflow_versions() -> Iterator[Finding]:
         yield Finding("FAIL", "Python", f"{_dotted(own)}; {wanted}", "make run PYTHON=/path/to/python3.12")
     for distribution, topic, oldest, below in PACKAGES:
         yield package_version(distribution, topic, oldest, below)
+    yield from executor_interface()
+
+
+def executor_interface(methods: Sequence[str] = EXECUTOR_METHODS) -> Iterator[Finding]:
+    """Whether the Slurm executor still has what the ladder replaces; says nothing where it does, or is not there."""
+    with contextlib.suppress(ImportError):  # told by its version
+        executor = importlib.import_module("snakemake_executor_plugin_slurm").Executor
+        if missing := [name for name in methods if not hasattr(executor, name)]:
+            yield Finding("FAIL", "Slurm executor", f"it has no {', '.join(missing)}, which the ladder needs", INSTALL)
 
 
 def package_version(distribution: str, topic: str, oldest: tuple[int, ...], below: tuple[int, ...]) -> Finding:
