@@ -19,6 +19,7 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/gate.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/eject.smk"
 
 
 rule all:

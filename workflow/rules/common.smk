@@ -49,9 +49,9 @@ def climb(stage=None):
     return [file for each in stages for file in (*ladder.stage_records(each), ladder.gate(each))]
 
 
-def is_for(target):
-    """Whether snakemake was asked for this target."""
-    return any(each.name == target for each in workflow.dag.targetrules)
+def is_for(*targets):
+    """Whether snakemake was asked for one of these targets."""
+    return any(each.name in targets for each in workflow.dag.targetrules)
 
 
 def say_what_was_found():

@@ -46,11 +46,11 @@ rule report:
 
 
 onsuccess:
-    if not is_for("doctor"):
+    if not is_for("doctor", "eject"):
         say_what_was_found()
 
 
 onerror:
-    if not is_for("doctor"):
+    if not is_for("doctor", "eject"):
         judge_what_there_is()
         say_what_was_found()

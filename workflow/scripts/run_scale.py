@@ -45,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = plan.stage_before(job.stage)
     left_out = closed_variants(read_open_gate(results / "gates" / f"{before}.json", before)) if before else {}
     context = Context(
+        site=plan.site,
         job=job,
         results=results,
         nodes=nodes_of(plan.site, os.environ),

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     """Write ``content`` so that a reader sees the old file or the new one, never a part.
 
-    Creates missing parent directories. Raises OSError, and leaves no temporary file, when the disk is full.
+    mode: permissions, of which the umask takes its part. Creates missing parent directories.
+    Raises OSError, and leaves no temporary file, when the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content
@@ -25,7 +26,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
+        os.chmod(name, mode & ~_umask())
         os.replace(name, path)
     except BaseException:
         os.unlink(name)
@@ -90,6 +91,10 @@ class RunDirectory:
     @property
     def run(self) -> Path:
         return self.path / "run.json"
+
+    @property
+    def job_script(self) -> Path:
+        return self.path / "job.sh"
 
     @property
     def record(self) -> Path:

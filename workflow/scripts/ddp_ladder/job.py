@@ -16,6 +16,7 @@ from queue import Empty, SimpleQueue
 
 from ddp_ladder.agent import GRACE_S
 from ddp_ladder.assemble import assemble, not_run
+from ddp_ladder.eject import write_job_script
 from ddp_ladder.files import RunDirectory, write_atomically, write_json
 from ddp_ladder.launch import Rendezvous
 from ddp_ladder.network import free_port
@@ -53,6 +54,7 @@ def raise_on_signals() -> None:
 class Context:
     """What all runs of one job share. deadline_s is on the monotonic clock."""
 
+    site: str
     job: ScaleJob
     results: Path
     nodes: Nodes
@@ -133,6 +135,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec) -> Record:
     attempt = _set_aside(directory)
     job = Job(context.nodes.job_id, attempt)
     total_steps = expected_steps(context, spec)
+    write_job_script(context.site, context.job, spec, directory)
     for path in (directory.ranks, directory.nodes):
         path.mkdir(parents=True, exist_ok=True)
     try:

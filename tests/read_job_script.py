@@ -1,0 +1,51 @@
+"""Reads a batch script: what it asks sbatch for, loads, exports and starts. For job.sh and for what stands in guides."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+CONTINUED = " \\\n"
+
+
+@dataclass(frozen=True)
+class BatchScript:
+    """The parts of a batch script. In ``srun`` and ``launch`` are words; variables are as they were written."""
+
+    sbatch: dict[str, str]
+    modules: tuple[str, ...]
+    exports: dict[str, str]
+    interfaces: dict[str, str]  # of `case $(hostname -s)`
+    srun: tuple[str, ...]
+    launch: tuple[str, ...]
+
+
+def read_job_script(text: str) -> BatchScript:
+    joined = text.replace(CONTINUED, " ")
+    return BatchScript(
+        sbatch=options(re.findall(r"^#SBATCH (.*)$", text, re.MULTILINE)),
+        modules=tuple(re.findall(r"^module load (\S+)", text, re.MULTILINE)),
+        exports=exports(joined),
+        interfaces=dict(re.findall(r"^ *(\S+)\) own_interface=(\S+) ;;$", text, re.MULTILINE)),
+        srun=command("srun", joined),
+        launch=command("exec", joined),
+    )
+
+
+def options(lines: list[str]) -> dict[str, str]:
+    """Long options by name; one without a value has an empty one."""
+    words = [word for line in lines for word in shlex.split(line)]
+    return {name.removeprefix("--"): value for name, _, value in (word.partition("=") for word in words)}
+
+
+def exports(text: str) -> dict[str, str]:
+    lines = re.findall(r"^export ((?:'[^']*'|\"[^\"]*\"|[^'\"\n])*)$", text, re.MULTILINE)
+    words = [word for line in lines for word in shlex.split(line)]
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def command(first: str, text: str) -> tuple[str, ...]:
+    """Words after ``first`` where a line begins with it; empty where none does."""
+    found = re.search(rf"^{first} ((?:'[^']*'|\"[^\"]*\"|[^'\"\n])*)$", text, re.MULTILINE)
+    return tuple(shlex.split(found[1])) if found else ()

@@ -1,0 +1,60 @@
+#!/bin/bash
+# The run default/weak/1x2/r1 as a job of its own, with nothing of Snakemake or ddp-ladder:
+#     sbatch job.sh
+# ddp-ladder writes this file again when it repeats the run: to change something, edit a copy.
+#
+# chdir: the paths below are relative to it. no-requeue: a second start would write over what the first one
+# wrote.
+#SBATCH --job-name=default-weak-1x2-r1
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:2
+#SBATCH --cpus-per-task=16
+#SBATCH --mem=64000M
+#SBATCH --time=20
+#SBATCH --account=p1
+#SBATCH --partition=gpu
+#SBATCH --chdir='/home/me/it'"'"'s #1 50%'
+#SBATCH --output=results/50%%/run/job-%j.log
+#SBATCH --no-requeue
+
+job_id=${SLURM_JOB_ID:?this script is for Slurm: sbatch job.sh}
+
+# The training has a Python of its own: what the submitting shell set for another one would mislead it.
+unset PYTHONPATH PYTHONHOME VIRTUAL_ENV VIRTUAL_ENV_PROMPT
+
+# The first command that fails ends the job. Neither -u nor pipefail: few modules and set-ups bear them.
+set -e
+
+# What every process is told: ours first, then network.env, workload.env and the variant's env.
+# OMP_NUM_THREADS is to hold for all that use threads.
+unset GOTO_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS VECLIB_MAXIMUM_THREADS NUMEXPR_NUM_THREADS
+export OMP_NUM_THREADS=8
+export PYTHONUNBUFFERED=1
+export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2
+export A='it'"'"'s "$HOME" `x` $(y) \ #1
+two'
+
+# The processes meet on this node.
+# The loopback: there is no other node. macOS calls it lo0.
+own_interface=lo own_address=127.0.0.1
+if [ "$(uname)" = Darwin ]; then own_interface=lo0; fi
+export GLOO_SOCKET_IFNAME="$own_interface" NCCL_SOCKET_IFNAME="$own_interface"
+
+# Where the processes meet. Another job on the same node has another port, all of them below the range that
+# outgoing connections take theirs from.
+export MASTER_ADDR=$own_address
+export MASTER_PORT=$((20000 + job_id % 10000))
+
+# torchrun starts a process per GPU and tells each its rank.
+exec '/my env/bin/python' -m torch.distributed.run \
+    --nnodes=1 \
+    --nproc-per-node=2 \
+    --max-restarts=0 \
+    --rdzv-backend=c10d \
+    "--rdzv-id=${job_id}.default.weak.1x2.r1" \
+    "--rdzv-endpoint=${MASTER_ADDR}:${MASTER_PORT}" \
+    --rdzv-conf=is_host=true \
+    "--local-addr=${own_address}" \
+    workflow/workloads/mnist.py --name 'it'"'"'s "$HOME" `x` $(y) \ #1
+two'

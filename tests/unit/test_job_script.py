@@ -1,0 +1,248 @@
+"""job.sh as text. tests/slurm/test_eject.py submits some.
+
+After an intended change PYTHONPATH=workflow/scripts:tests python tests/unit/test_job_script.py writes the golden files.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.eject import write_job_script
+from ddp_ladder.files import RunDirectory
+from ddp_ladder.job_script import Place, job_script
+from ddp_ladder.launch import INSTRUMENT, Rendezvous, node_environment, processes, script_argv
+from ddp_ladder.network import PORTS
+from ddp_ladder.plan import RunSpec, ScaleJob
+from ddp_ladder.settings import Slurm
+from make_records import make_spec
+from read_job_script import read_job_script
+
+GOLDEN = Path(__file__).parent / "golden"
+PROJECT = Path("/home/me/ladder")
+HOSTILE = """it's "$HOME" `x` $(y) \\ #1
+two"""
+
+
+def make_job(spec: RunSpec, **changes: Any) -> ScaleJob:
+    job = ScaleJob(
+        stage=spec.stage,
+        scale=spec.scale,
+        runtime_min=20,
+        runs=(spec,),
+        cpus=8 * spec.gpus_per_node,
+        memory_mb=64_000,
+        gres=f"gpu:{spec.gpus_per_node}",
+        slurm=Slurm(account="p1", partition="gpu"),
+    )
+    return replace(job, **changes)
+
+
+def text_of(spec: RunSpec, site: str = "cluster", binds: tuple[str, ...] = (), **job: Any) -> str:
+    return job_script(site, make_job(spec, **job), spec, Place(PROJECT, Path("results/runs") / spec.name, binds))
+
+
+def spec_of(scale: str, **changes: Any) -> RunSpec:
+    return make_spec(scale, **{"device": "cuda", "python": "/opt/torch/bin/python", "threads_per_rank": 8, **changes})
+
+
+def golden_texts() -> dict[str, str]:
+    everything = Slurm(
+        "p1", "gpu,big", "devel", "a100&ib", "course", "n[1-2]", "n3", ("--exclusive", "--signal=TERM@60")
+    )
+    container = {"image": "/images/torch.sif", "engine": "apptainer", "binds": [], "args": ["--cleanenv"]}
+    names = {"node01": "ens1f1", "node02": "ens1f0np0"}
+    return {
+        "torchrun_1x2": text_of(spec_of("1x2"), memory_mb=None),
+        "torchrun_2x4": text_of(
+            spec_of("2x4", interface="ib0", env={"NCCL_NET": "IB"}, modules=("CUDA/12", "NCCL"), setup="ulimit -l\n"),
+            slurm=everything,
+        ),
+        "srun_2x2": text_of(spec_of("2x2", launcher="srun", max_steps=200, max_seconds=90.0)),
+        "srun_1x2": text_of(spec_of("1x2", launcher="srun")),
+        "container_2x1": text_of(
+            spec_of("2x1", python="python3", container=container, interface="hsn0"), binds=(str(PROJECT), "/data:/d:ro")
+        ),
+        "interface_map_2x1": text_of(spec_of("2x1", interface=names)),
+        "hostile_1x2": job_script(
+            "cluster",
+            make_job(spec := spec_of("1x2", python="/my env/bin/python", args=("--name", HOSTILE), env={"A": HOSTILE})),
+            spec,
+            Place(Path("/home/me/it's #1 50%"), Path("results/50%/run")),
+        ),
+        "local_1x2": text_of(make_spec("1x2", python="/opt/torch/bin/python"), site="local"),
+        "local_srun_1x2": text_of(make_spec("1x2", python="/opt/torch/bin/python", launcher="srun"), site="local"),
+        "local_2x1": text_of(make_spec("2x1"), site="local"),
+    }
+
+
+TEXTS = golden_texts()
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_golden(name: str) -> None:
+    assert TEXTS[name] == (GOLDEN / f"job_{name}.sh").read_text()
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_is_bash(name: str) -> None:
+    checked = subprocess.run(["bash", "-n", GOLDEN / f"job_{name}.sh"], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("node_rank", [0, 1])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"python": None},
+        {"script": "-m package.train", "args": (HOSTILE,)},
+        {"container": {"image": "/a b.sif", "engine": "singularity", "binds": [], "args": ["--env", "A=1"]}},
+    ],
+)
+def test_starts_what_the_measured_run_starts_without_the_instrument(changes: dict[str, Any], node_rank: int) -> None:
+    spec = spec_of("2x4", **changes)
+    binds = ("/data",) if spec.container else ()
+    variables = {
+        "job_id": "42",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "20042",
+        "is_host": "true" if node_rank == 0 else "false",
+        "own_address": f"10.0.0.{node_rank + 1}",
+    }
+    words = [
+        re.sub(r"\$\{(\w+)\}", lambda name: variables[name[1]], word) if word.startswith("--rdzv") else word
+        for word in read_job_script(text_of(spec, binds=binds)).launch
+    ]
+    words = [word.replace("${own_address}", variables["own_address"]) for word in words]
+    meet = Rendezvous("42.default.weak.2x4.r1", "10.0.0.1", 20042)
+    (measured,) = processes(spec, node_rank, meet, variables["own_address"], binds)
+    assert words == [word for word in measured.argv if word != str(INSTRUMENT)]
+
+
+def test_tells_each_process_what_the_measured_run_tells_it() -> None:
+    for device, env in (("cuda", {"NCCL_NET": "IB", "GLOO_SOCKET_IFNAME": "eth9"}), ("cpu", {"OMP_NUM_THREADS": "3"})):
+        spec = spec_of("2x2", device=device, env=env, launcher="srun")
+        told = read_job_script(text_of(spec)).exports
+        measured = node_environment(spec, {}, Path("run.json"), "$own_interface", 0.0)
+        for name in ("DDP_LADDER_RUN", "DDP_LADDER_LAUNCHED_AT"):
+            del measured[name]
+        assert measured.items() <= told.items()
+        own = {name: value for name, value in told.items() if name not in measured}
+        (process, *_) = processes(spec, 1, Rendezvous("id", "$own_address", 0), "", ())
+        assert own.keys() == process.env.keys()
+        for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"):
+            assert own[name] == process.env[name]
+
+
+@pytest.mark.parametrize("job_id", [1, 9_999, 4_294_967_295])
+def test_the_port_is_the_jobs_own_and_no_connection_takes_it_first(job_id: int) -> None:
+    (line,) = re.findall(r"^export MASTER_PORT=.*$", TEXTS["torchrun_2x4"], re.MULTILINE)
+    shell = f'{line}\necho "$MASTER_PORT"'
+    said = subprocess.run(
+        ["bash", "-c", shell], env={"job_id": str(job_id)}, capture_output=True, text=True, check=True
+    )
+    assert int(said.stdout) in PORTS
+    assert int(said.stdout) % len(PORTS) == job_id % len(PORTS)
+
+
+def run_here(spec: RunSpec, directory: Path, monkeypatch: pytest.MonkeyPatch) -> subprocess.CompletedProcess[str]:
+    """Write the local site's job.sh into ``directory`` and start it from elsewhere."""
+    monkeypatch.chdir(directory)
+    written = write_job_script("local", make_job(spec), spec, RunDirectory(Path("runs") / spec.name))
+    assert written.stat().st_mode & 0o111 == 0o111
+    return subprocess.run(
+        [directory / written],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+WITNESS = """#!/bin/bash
+printf '%s\\n' "$PWD" "$A" "$@" >"seen.$RANK"
+"""
+
+
+def test_hostile_values_arrive_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tmp_path / 'it\'s a "project" $HOME'
+    project.mkdir()
+    python = project / "my python"
+    python.write_text(WITNESS)
+    python.chmod(0o755)
+    spec = make_spec(
+        "1x2", launcher="srun", python=str(python), script="train me.py", args=(HOSTILE, "", "*"), env={"A": HOSTILE}
+    )
+    done = run_here(spec, project, monkeypatch)
+    assert done.returncode == 0, done.stderr
+    for rank in (0, 1):
+        seen = (project / f"seen.{rank}").read_text()
+        assert seen == "\n".join([str(project), HOSTILE, *script_argv(spec)]) + "\n"
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+def test_without_slurm_it_fails_as_the_training_does(
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/bin/bash\n[ "${LOCAL_RANK:-1}" = 0 ] || exit 3\n')
+    python.chmod(0o755)
+    assert run_here(make_spec("1x2", launcher=launcher, python=str(python)), tmp_path, monkeypatch).returncode == 3
+
+
+def test_several_nodes_need_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run_here(make_spec("2x1"), tmp_path, monkeypatch)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "default/weak/2x1/r1 has 2 nodes" in done.stderr
+    assert "snakemake eject" in done.stderr
+
+
+def test_outside_a_job_it_says_how_it_is_started() -> None:
+    env = {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(["bash", "-c", TEXTS["torchrun_1x2"]], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "this script is for Slurm: sbatch job.sh" in done.stderr
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_a_module_that_does_not_load_ends_the_job_in_its_own_words(
+    loads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``module`` is a stand-in that uses unset variables and failing commands, as real ones do."""
+    body = '() { false; [ -n "$UNSET" ]; [ "$1" = load ] || return 1; echo "Unable to locate $2" >&2; return %d\n}'
+    monkeypatch.setenv("BASH_FUNC_module%%", body % (0 if loads else 1))
+    python = tmp_path / "python"
+    python.write_text("#!/bin/bash\ntouch trained\n")
+    python.chmod(0o755)
+    done = run_here(make_spec(python=str(python), modules=("Sight/2.0",)), tmp_path, monkeypatch)
+    assert "Unable to locate Sight/2.0" in done.stderr
+    assert (done.returncode == 0) == loads == (tmp_path / "trained").exists()
+
+
+def test_a_setup_that_fails_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run_here(make_spec(setup="false\necho not here \\"), tmp_path, monkeypatch)
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_a_setup_holds_for_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/bin/bash\necho "$A $B $OMP_NUM_THREADS ${MKL_NUM_THREADS-unset} ${PYTHONPATH-unset}"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", "/ours")
+    monkeypatch.setenv("MKL_NUM_THREADS", "64")
+    setup = "cat >file <<'END'\nin a file\nEND\nexport A=\"$(cat file)\" OMP_NUM_THREADS=7\nexport B=site \\"
+    spec = make_spec(setup=setup, python=str(python), env={"B": "user"}, launcher="srun")
+    assert run_here(spec, tmp_path, monkeypatch).stdout == "in a file user 1 unset unset\n"
+
+
+if __name__ == "__main__":
+    for golden, content in TEXTS.items():
+        (GOLDEN / f"job_{golden}.sh").write_text(content)
