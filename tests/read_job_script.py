@@ -1,4 +1,4 @@
-"""Reads a batch script: what it asks sbatch for, loads, exports and starts. For job.sh and for what stands in guides."""
+"""Reads a batch script, job.sh or a guide's: what it asks sbatch for, loads, exports and starts."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class BatchScript:
     modules: tuple[str, ...]
     exports: dict[str, str]
     interfaces: dict[str, str]  # of `case $(hostname -s)`
+    interface: str | None  # where all nodes have the same
     srun: tuple[str, ...]
     launch: tuple[str, ...]
 
@@ -27,10 +28,15 @@ def read_job_script(text: str) -> BatchScript:
         sbatch=options(re.findall(r"^#SBATCH (.*)$", text, re.MULTILINE)),
         modules=tuple(re.findall(r"^module load (\S+)", text, re.MULTILINE)),
         exports=exports(joined),
-        interfaces=dict(re.findall(r"^ *(\S+)\) own_interface=(\S+) ;;$", text, re.MULTILINE)),
+        interfaces=dict(re.findall(r"^ *([\w-]+)\) own_interface=(\S+) ;;$", text, re.MULTILINE)),
+        interface=one(re.findall(r"^ *own_interface=([\w.-]+)$", text, re.MULTILINE)),
         srun=command("srun", joined),
         launch=command("exec", joined),
     )
+
+
+def one(found: list[str]) -> str | None:
+    return found[0] if len(found) == 1 else None
 
 
 def options(lines: list[str]) -> dict[str, str]:

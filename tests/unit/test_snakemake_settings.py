@@ -72,6 +72,7 @@ def test_stages_up_to() -> None:
 
 def test_targets_that_run_no_training() -> None:
     assert runs_no_training(["doctor"])
+    assert runs_no_training(["eject"])
     assert runs_no_training(["report", "--profile", "profiles/local"])
     assert not runs_no_training(["stage2", "--cores", "all"])
     assert not runs_no_training([])

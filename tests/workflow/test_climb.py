@@ -58,6 +58,13 @@ class TestShippedExperiment:
             *_, last = re.findall(r"held-out accuracy ([\d.]+) %", log.read_text())
             assert float(last) > 95, log
 
+    def test_leaves_a_job_script_beside_each_run(self, shipped: Climbed) -> None:
+        checkout, _ = shipped
+        runs = [file.parent for file in checkout.results.glob("runs/*/*/*/r*/run.json")]
+        assert len(runs) == 6
+        for run in runs:
+            assert os.access(run / "job.sh", os.X_OK)
+
     def test_counts_samples_and_not_padding(self, shipped: Climbed) -> None:
         """1,437 digits: two ranks draw 719 each, one of them a repetition."""
         checkout, _ = shipped

@@ -23,7 +23,7 @@ def test_help_says_what_it_is_for_with_an_example(script: Path) -> None:
     assert told.stderr == ""
 
 
-@pytest.mark.parametrize("script", ["gate.py", "report.py", "run_scale.py", "summary.py"])
+@pytest.mark.parametrize("script", ["eject.py", "gate.py", "report.py", "run_scale.py", "summary.py"])
 def test_missing_plan_is_told_without_a_traceback(script: str, tmp_path: Path) -> None:
     extra = {"gate.py": ["--stage", "stage1"], "run_scale.py": ["--scale", "1x1"]}.get(script, [])
     plan = str(tmp_path / "plan.json")

@@ -25,5 +25,5 @@ def test_dry_run_counts_what_is_there_already(checkout: Checkout) -> None:
 
 
 def test_every_target_of_the_interface_is_there(checkout: Checkout) -> None:
-    for target in ("all", "stage1", "stage2", "stage3", "report"):
+    for target in ("all", "stage1", "stage2", "stage3", "report", "eject"):
         assert checkout.snakemake(target, "--dry-run").returncode == 0, target

@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_ladder.eject import write_job_script
+from ddp_ladder.files import RunDirectory
+from ddp_ladder.plan import ScaleJob
+from make_records import make_spec
 from project_copy import LOOP, Checkout
 
 INITS = ("/usr/share/lmod/lmod/init/bash", "/usr/share/modules/init/bash")
@@ -160,6 +164,30 @@ def test_the_ranks_run_with_the_sites_python(
     assert str(tmp_path / "ours") not in seen["path"]
     assert {(line["PYTHONPATH"], line["VIRTUAL_ENV"]) for line in launched} == {(None, None)}
     assert {line["VIRTUAL_ENV"] for line in above} == {sys.prefix}
+
+
+@pytest.mark.parametrize("name", ["Site/1.0", "Sight/2.0"])
+def test_job_sh_loads_modules_as_the_run_does(
+    modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Also one that the submitting shell had loaded; one that does not load ends the job in the module's own words."""
+    add_module(modules, "Site/1.0", f"prepend-path PYTHONPATH {tmp_path}/site")
+    monkeypatch.setenv("LOADEDMODULES", "Site/1.0")
+    monkeypatch.setenv("_LMFILES_", str(modules / "Site/1.0"))
+    monkeypatch.setenv("PYTHONPATH", "/ours")
+    python = tmp_path / "python"
+    python.write_text('#!/bin/bash\necho "trained with $PYTHONPATH"\n')
+    python.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    spec = make_spec(python=str(python), modules=(name,))
+    job = ScaleJob(spec.stage, spec.scale, runtime_min=5, runs=(spec,), cpus=1)
+    script = write_job_script("local", job, spec, RunDirectory(Path("run")))
+    done = subprocess.run(["bash", script], capture_output=True, text=True, check=False)
+    if name == "Site/1.0":
+        assert done.stdout == f"trained with {tmp_path}/site\n"
+    else:
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "locate a modulefile" in done.stderr or "unknown" in done.stderr  # Environment Modules, Lmod
 
 
 def test_a_setup_that_fails_closes_the_gate(witnessed: Checkout) -> None:

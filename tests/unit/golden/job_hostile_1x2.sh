@@ -36,15 +36,14 @@ export A='it'"'"'s "$HOME" `x` $(y) \ #1
 two'
 
 # The processes meet on this node.
-# The loopback: there is no other node. macOS calls it lo0.
+# The loopback: there is no other node.
 own_interface=lo own_address=127.0.0.1
-if [ "$(uname)" = Darwin ]; then own_interface=lo0; fi
 export GLOO_SOCKET_IFNAME="$own_interface" NCCL_SOCKET_IFNAME="$own_interface"
 
 # Where the processes meet. Another job on the same node has another port, all of them below the range that
 # outgoing connections take theirs from.
-export MASTER_ADDR=$own_address
-export MASTER_PORT=$((20000 + job_id % 10000))
+export MASTER_ADDR="$own_address"
+export MASTER_PORT="$((20000 + job_id % 10000))"
 
 # torchrun starts a process per GPU and tells each its rank.
 exec '/my env/bin/python' -m torch.distributed.run \

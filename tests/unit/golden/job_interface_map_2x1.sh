@@ -62,8 +62,8 @@ case $own_address in 127.*) fail "$own_interface is the loopback, which no other
 
 # Where the processes meet. Another job on the same node has another port, all of them below the range that
 # outgoing connections take theirs from.
-export MASTER_ADDR=$own_address
-export MASTER_PORT=$((20000 + job_id % 10000))
+export MASTER_ADDR="$own_address"
+export MASTER_PORT="$((20000 + job_id % 10000))"
 
 # From here to the closing brace: what srun starts, once per node.
 on_each() {

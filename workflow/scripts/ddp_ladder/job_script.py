@@ -80,6 +80,9 @@ def _here(spec: RunSpec, place: Place) -> Iterable[Lines]:
     yield _environment(spec)
     yield ["# Tells this start from others on the machine.", "job_id=$$"]
     yield from _meeting(spec)
+    if spec.interface == "auto":
+        is_mac = 'if [ "$(uname)" = Darwin ]; then own_interface=lo0; fi'
+        yield ["# On macOS the loopback has another name.", is_mac, *_interface_exports(spec)]
     yield _launch(spec, place) if spec.launcher == "torchrun" else _launch_all(spec, place)
 
 
@@ -267,8 +270,8 @@ def _meeting(spec: RunSpec) -> Iterable[Lines]:
     yield [
         "# Where the processes meet. Another job on the same node has another port, all of them below the range that",
         "# outgoing connections take theirs from.",
-        "export MASTER_ADDR=$own_address",
-        f"export MASTER_PORT=$(({PORTS.start} + job_id % {len(PORTS)}))",
+        'export MASTER_ADDR="$own_address"',
+        f'export MASTER_PORT="$(({PORTS.start} + job_id % {len(PORTS)}))"',
     ]
 
 
@@ -325,11 +328,7 @@ def _address() -> Lines:
 
 def _automatic(spec: RunSpec) -> Lines:
     if spec.nodes == 1:
-        return [
-            "# The loopback: there is no other node. macOS calls it lo0.",
-            "own_interface=lo own_address=127.0.0.1",
-            'if [ "$(uname)" = Darwin ]; then own_interface=lo0; fi',
-        ]
+        return ["# The loopback: there is no other node.", "own_interface=lo own_address=127.0.0.1"]
     return [
         "# auto: the interface of the route to the first node, and on the first that to the second.",
         "peer=$MASTER_ADDR",
