@@ -1,4 +1,4 @@
-"""job.sh as text. tests/slurm/test_eject.py submits some.
+"""job.sh as text. tests/slurm/test_eject_on_slurm.py submits some.
 
 After an intended change PYTHONPATH=workflow/scripts:tests python tests/unit/test_job_script.py writes the golden files.
 """

@@ -1,4 +1,4 @@
-"""`snakemake eject` and its scripts where there is no Slurm; slurm/test_eject.py has the rest."""
+"""`snakemake eject` and its scripts where there is no Slurm; slurm/test_eject_on_slurm.py has the rest."""
 
 from __future__ import annotations
 
