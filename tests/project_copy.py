@@ -7,10 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 import psutil
 import yaml
@@ -52,11 +52,19 @@ EXPERIMENT: Mapping[str, Any] = {
 }
 
 
+class LoginNode(Protocol):
+    """A cluster that tests bring up, as seen from here."""
+
+    def command(self, argv: Sequence[str], *, cwd: Path | None = None) -> list[str]:
+        """Arguments that run a command on its login node."""
+
+
 @dataclass(frozen=True)
 class Checkout:
-    """A copy of the project, with what a user would type in it."""
+    """A copy of the project, with what a user would type in it: on this machine, or on a cluster's login node."""
 
     path: Path
+    cluster: LoginNode | None = None
 
     def configure(self, **changes: Any) -> None:
         """Write config/config.yaml: the small experiment with ``changes`` over its top-level keys."""
@@ -72,9 +80,10 @@ class Checkout:
     def snakemake(self, *arguments: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
         """Run snakemake to its end; output and errors together in ``stdout``."""
         return subprocess.run(
-            [*SNAKEMAKE, *arguments],
+            self._command(arguments),
             cwd=self.path,
             env=environment(),
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -82,17 +91,22 @@ class Checkout:
             check=False,
         )
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, output: int | IO[str] = subprocess.PIPE) -> subprocess.Popen[str]:
         """Start snakemake in a process group of its own, as a terminal does."""
         return subprocess.Popen(
-            [*SNAKEMAKE, *arguments],
+            self._command(arguments),
             cwd=self.path,
             env=environment(),
-            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
             stderr=subprocess.STDOUT,
             text=True,
             process_group=0,
         )
+
+    def _command(self, arguments: Sequence[str]) -> list[str]:
+        argv = [*SNAKEMAKE, *arguments]
+        return argv if self.cluster is None else self.cluster.command(argv, cwd=self.path)
 
     @property
     def results(self) -> Path:
@@ -124,8 +138,8 @@ def environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "DDP_"))}
 
 
-def copy_project(path: Path) -> Checkout:
+def copy_project(path: Path, cluster: LoginNode | None = None) -> Checkout:
     for name in ("config", "profiles", "workflow"):
         shutil.copytree(ROOT / name, path / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "Snakefile", path)
-    return Checkout(path)
+    return Checkout(path, cluster)

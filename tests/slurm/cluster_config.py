@@ -80,6 +80,8 @@ def slurm_conf(spec: Spec, root: Path, addresses: Mapping[str, str]) -> str:
         "MessageTimeout=5",
         "KillWait=5",
         "CompleteWait=0",
+        # Tests ask for jobs that ended a while ago.
+        "MinJobAge=3600",
         "SchedulerParameters=batch_sched_delay=0,bf_interval=2,sched_interval=2",
         *accounting_lines(spec, root),
         *node_lines(spec, addresses),

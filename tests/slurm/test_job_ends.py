@@ -18,7 +18,7 @@ import yaml
 from cluster import Cluster
 from cluster_config import Spec
 from conftest import running
-from project_copy import LOOP, SNAKEMAKE, Checkout, copy_project, environment
+from project_copy import LOOP, Checkout, copy_project
 
 pytestmark = pytest.mark.slurm
 
@@ -47,7 +47,7 @@ class Climb:
     """A ladder that is being climbed on the cluster, its output in a file."""
 
     checkout: Checkout
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[str]
     output: Path
 
     @property
@@ -72,21 +72,14 @@ class Climb:
         return self.process.wait(timeout=TIMEOUT_S)
 
 
-def climb(cluster: Cluster, checkout: Checkout, *arguments: str) -> Climb:
+def climb(checkout: Checkout) -> Climb:
     output = checkout.path / "output"
-    with output.open("wb") as file:
-        process = subprocess.Popen(
-            cluster.command([*SNAKEMAKE, "--profile", "profiles/slurm", *arguments], cwd=checkout.path),
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
-    return Climb(checkout, process, output)
+    with output.open("w") as file:
+        return Climb(checkout, checkout.start("--profile", "profiles/slurm", output=file), output)
 
 
-def new_checkout(path: Path, script: str, *, repeats: int = 1) -> Checkout:
-    checkout = copy_project(path)
+def new_checkout(cluster: Cluster, path: Path, script: str, *, repeats: int = 1) -> Checkout:
+    checkout = copy_project(path, cluster)
     checkout.configure(
         workload={"script": "script.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": 16},
         measure={"warmup_steps": 1, "min_steps": 5, "max_steps": 12},
@@ -125,7 +118,7 @@ def ended(small_nodes: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dic
     cluster = small_nodes
     scripts = dict.fromkeys(("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "FAILED"), HANG)
     climbs = {
-        state: climb(cluster, new_checkout(tmp_path_factory.mktemp(state.replace(" ", "_")), script))
+        state: climb(new_checkout(cluster, tmp_path_factory.mktemp(state.replace(" ", "_")), script))
         for state, script in {**scripts, "out of memory": EAT}.items()
     }
     jobs = {state: each.job() for state, each in climbs.items()}
@@ -178,7 +171,7 @@ class TestABadEnd:
     def test_a_later_start_tries_again(self, ended: dict[str, Climb], small_nodes: Cluster) -> None:
         checkout = ended["CANCELLED"].checkout
         (checkout.path / "script.py").write_text(LOOP)
-        again = climb(small_nodes, checkout)
+        again = climb(checkout)
         assert again.end() == 0, again.text
         assert (checkout.results / "gates/stage1.json").exists()
         assert not (checkout.results / "gates/stage1.closed.json").exists()
@@ -186,9 +179,9 @@ class TestABadEnd:
 
 
 def test_ctrl_c_cancels_the_job_and_a_later_start_goes_on(small_nodes: Cluster, tmp_path: Path) -> None:
-    checkout = new_checkout(tmp_path, HANG_IN_THE_SECOND, repeats=2)
+    checkout = new_checkout(small_nodes, tmp_path, HANG_IN_THE_SECOND, repeats=2)
     (checkout.path / "hang").touch()
-    first = climb(small_nodes, checkout)
+    first = climb(checkout)
     job, _ = first.job()
     first.await_line("default/weak/r2: started")
     first.process.send_signal(signal.SIGINT)
@@ -198,7 +191,7 @@ def test_ctrl_c_cancels_the_job_and_a_later_start_goes_on(small_nodes: Cluster, 
     kept = checkout.run_times()["default/weak/1x1/r1"]
 
     (checkout.path / "hang").unlink()
-    second = climb(small_nodes, checkout)
+    second = climb(checkout)
     assert second.end() == 0, second.text
     assert "default/weak/r1: finished earlier, kept" in second.text
     assert checkout.run_times()["default/weak/1x1/r1"] == kept
@@ -207,10 +200,10 @@ def test_ctrl_c_cancels_the_job_and_a_later_start_goes_on(small_nodes: Cluster, 
 
 def test_a_dead_controller_is_waited_for(small_nodes: Cluster, tmp_path: Path) -> None:
     """With 5 attempts the plugin itself would forget its jobs for ever."""
-    checkout = new_checkout(tmp_path, f"open('go').close()\n{LOOP}")
+    checkout = new_checkout(small_nodes, tmp_path, f"open('go').close()\n{LOOP}")
     go = checkout.path / "go"
     os.mkfifo(go)  # to open it waits for the other side
-    each = climb(small_nodes, checkout)
+    each = climb(checkout)
     each.job()
     small_nodes.kill_daemon("slurmctld")
     each.await_line("Slurm does not answer")
@@ -222,8 +215,8 @@ def test_a_dead_controller_is_waited_for(small_nodes: Cluster, tmp_path: Path) -
 
 def test_a_dead_step_of_a_job_that_completed(small_nodes: Cluster, tmp_path: Path) -> None:
     """The batch script ends well, and Slurm says COMPLETED; the records do not."""
-    checkout = new_checkout(tmp_path, HANG)
-    each = climb(small_nodes, checkout)
+    checkout = new_checkout(small_nodes, tmp_path, HANG)
+    each = climb(checkout)
     job, _ = each.job()
     each.await_line("r1: started")
     kill_agent(checkout)

@@ -1,100 +1,195 @@
-"""The ladder as `snakemake --profile profiles/slurm`: real jobs on nodes with networks of their own."""
+"""What users type, on real Slurms: the whole ladder with the shipped workload, and what it asks Slurm for."""
 
 from __future__ import annotations
 
 import json
 import re
 import subprocess
-import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from cluster import Cluster
-from project_copy import Checkout, copy_project, environment
+from cluster_config import ACCOUNT
+from project_copy import Checkout, copy_project
 
 pytestmark = pytest.mark.slurm
 
-STAGES = {
-    "stage1": {"scales": ["1x1"], "runtime": 5},
-    "stage2": {"scales": ["1x2"], "runtime": 5},
-    "stage3": {"scales": ["2x1", "2x2"], "runtime": 5},
-}
+SMALL = ("1x1", "1x2", "2x1", "2x2")
+LARGE = ("1x1", "1x2", "1x4", "2x2", "4x1", "6x1")
 
-Climbed = tuple[Checkout, subprocess.CompletedProcess[str]]
+
+@dataclass(frozen=True)
+class Climbed:
+    """A ladder that was climbed, on the cluster it was climbed on."""
+
+    cluster: Cluster
+    checkout: Checkout
+    told: subprocess.CompletedProcess[str]
+
+    def run_file(self, scale: str) -> dict[str, Any]:
+        data: dict[str, Any] = json.loads((self.directory(scale) / "run.json").read_text())
+        return data
+
+    def directory(self, scale: str) -> Path:
+        return self.checkout.results / "runs/default/weak" / scale / "r1"
+
+    def job(self, scale: str) -> int:
+        return int(self.checkout.record(f"default/weak/{scale}/r1")["job"]["id"])
+
+
+def climb(cluster: Cluster, path: Path, stages: Mapping[str, Any], site: Mapping[str, Any]) -> Climbed:
+    """Climb with the shipped workload, each measurement once and few steps of it."""
+    checkout = copy_project(path, cluster)
+    file = checkout.path / "config/config.yaml"
+    config = yaml.safe_load(file.read_text())
+    measure = {"warmup_steps": 1, "min_steps": 4, "max_steps": 10}
+    file.write_text(yaml.safe_dump({**config, "stages": stages, "repeats": 1, "measure": measure}))
+    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(site))
+    return Climbed(cluster, checkout, checkout.snakemake("--profile", "profiles/slurm", timeout_s=500))
 
 
 @pytest.fixture(scope="module")
-def climbed(cluster_without_accounting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Climbed:
-    """A ladder of four jobs on a Slurm without slurmdbd."""
-    checkout = copy_project(tmp_path_factory.mktemp("project"))
-    checkout.configure(stages=STAGES, measure={"warmup_steps": 1, "min_steps": 5, "max_steps": 12})
+def small(cluster_without_accounting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Climbed:
+    """Without slurmdbd."""
+    stages = {
+        "stage1": {"scales": ["1x1"], "runtime": 5},
+        "stage2": {"scales": ["1x2"], "runtime": 5},
+        "stage3": {"scales": ["2x1", "2x2"], "runtime": 5},
+    }
     site = {
         "site": "test",
         "slurm": {"partition": "gpu", "extra": ["--hint=nomultithread"]},
         "node": {"gpus": 2, "device": "cpu", "gres": "gpu", "cpus": 4, "memory_mb": 8000},
     }
-    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(site))
-    argv = [sys.executable, "-m", "snakemake", "--profile", "profiles/slurm"]
-    told = subprocess.run(
-        cluster_without_accounting.command(argv, cwd=checkout.path),
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    return checkout, told
+    return climb(cluster_without_accounting, tmp_path_factory.mktemp("small"), stages, site)
+
+
+@pytest.fixture(scope="module")
+def large(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Climbed:
+    """With slurmdbd; a stage with a partition and options of its own."""
+    stages = {
+        "stage1": {"scales": ["1x1"], "runtime": 5},
+        "stage2": {
+            "scales": ["1x2", "1x4"],
+            "runtime": 6,
+            "slurm": {"partition": "debug", "nodelist": "node2", "extra": ["--nice=7"]},
+        },
+        "stage3": {"scales": ["2x1", "2x2", "4x1", "6x1"], "runtime": 7},
+    }
+    site = {
+        "site": "test",
+        "slurm": {"account": ACCOUNT, "partition": "gpu", "qos": "normal", "extra": ["--mail-type=NONE"]},
+        "node": {"gpus": 4, "device": "cpu", "gres": "gpu", "cpus": 8, "memory_mb": 12000},
+    }
+    return climb(cluster, tmp_path_factory.mktemp("large"), stages, site)
+
+
+@pytest.fixture(scope="module", params=["without slurmdbd", "with slurmdbd"])
+def climbed(request: pytest.FixtureRequest) -> Climbed:
+    found: Climbed = request.getfixturevalue("small" if request.param == "without slurmdbd" else "large")
+    return found
 
 
 def test_climbs_through_all_stages(climbed: Climbed) -> None:
-    checkout, told = climbed
-    assert told.returncode == 0, told.stdout
-    assert re.findall(r"^gate (\w+): open", told.stdout, re.MULTILINE) == ["stage1", "stage2", "stage3"]
-    assert (checkout.results / "report/index.html").exists()
+    told = climbed.told.stdout
+    assert climbed.told.returncode == 0, told
+    assert re.findall(r"^gate (\w+): open", told, re.MULTILINE) == ["stage1", "stage2", "stage3"]
+    assert (climbed.checkout.results / "report/index.html").exists()
 
 
-def test_every_run_is_of_its_slurm_job_and_its_nodes(climbed: Climbed) -> None:
-    checkout, _ = climbed
-    jobs = set()
-    for scale, hosts in (("1x1", 1), ("1x2", 1), ("2x1", 2), ("2x2", 2)):
-        record = checkout.record(f"default/weak/{scale}/r1")
-        assert record["job"]["id"].isdigit()
-        jobs.add(record["job"]["id"])
-        assert len(record["world"]["hosts"]) == hosts
-        assert record["status"] == "ok"
-    assert len(jobs) == 4
+def test_tells_what_its_jobs_do(climbed: Climbed) -> None:
+    job = climbed.job("1x1")
+    own = [line for line in climbed.told.stdout.splitlines() if line.startswith("stage1 1x1")]
+    first = next(line for line in own if f"job {job}" in line)
+    assert first.partition(";")[0] == f"stage1 1x1: job {job} submitted"
+    assert re.fullmatch(rf"stage1 1x1: job {job} runs on node\d", next(line for line in own if "runs on" in line))
+    assert "stage1 1x1 [1/1] default/weak/r1: started" in own
+    assert any(re.search(r"r1: [\d,]+ samples/s, \d+ steps measured", line) for line in own)
+    assert re.fullmatch(rf"stage1 1x1: job {job} ended COMPLETED on node\d, after .*", own[-1])
+    assert "guess" not in climbed.told.stdout.lower()
 
 
-def test_nodes_meet_at_an_address_that_both_reach(climbed: Climbed, cluster_without_accounting: Cluster) -> None:
-    checkout, _ = climbed
-    run = json.loads((checkout.results / "runs/default/weak/2x2/r1/run.json").read_text())
-    nodes = set(cluster_without_accounting.addresses.values())
-    assert run["rendezvous"]["host"] in nodes
+@pytest.mark.parametrize("scale", SMALL)
+def test_every_run_is_of_its_slurm_job_and_its_nodes(climbed: Climbed, scale: str) -> None:
+    record = climbed.checkout.record(f"default/weak/{scale}/r1")
+    assert record["status"] == "ok"
+    assert len(record["world"]["hosts"]) == int(scale[0])
+    others = [climbed.job(other) for other in SMALL if other != scale]
+    assert int(record["job"]["id"]) not in others
+
+
+def test_nodes_meet_at_an_address_that_both_reach(climbed: Climbed) -> None:
+    nodes = {address for name, address in climbed.cluster.addresses.items() if name.startswith("node")}
+    assert climbed.run_file("2x2")["rendezvous"]["host"] in nodes
     own = [
         next(word for word in json.loads(file.read_text())["argv"] if word.startswith("--local-addr="))
-        for file in sorted((checkout.results / "runs/default/weak/2x2/r1/nodes").glob("node*.json"))
+        for file in sorted((climbed.directory("2x2") / "nodes").glob("node*.json"))
     ]
     assert len(set(own)) == 2
     assert {word.partition("=")[2] for word in own} <= nodes
 
 
-def test_jobs_ask_for_what_the_plan_says(climbed: Climbed, cluster_without_accounting: Cluster) -> None:
-    """What Slurm itself remembers of each job."""
-    checkout, _ = climbed
-    for scale, nodes, gpus, cpus, memory in (
-        ("1x1", 1, 1, 2, "4000M"),
-        ("1x2", 1, 2, 4, "8000M"),
-        ("2x2", 2, 2, 4, "8000M"),
-    ):
-        job = checkout.record(f"default/weak/{scale}/r1")["job"]["id"]
-        shown = cluster_without_accounting.run(["scontrol", "--oneliner", "show", "job", job]).stdout
-        asked = dict(re.findall(r"(\S+?)=(\S*)", shown))
-        assert asked["Partition"] == "gpu"
-        assert asked["NumNodes"].split("-")[0] == str(nodes)
-        assert asked["TresPerNode"] == f"gres:gpu:{gpus}"
-        assert asked["CPUs/Task"] == str(cpus)
-        assert asked["MinMemoryNode"] == memory
-        assert asked["TimeLimit"] == "00:05:00"
-        assert asked["Requeue"] == "0"
+@pytest.mark.parametrize("scale", SMALL)
+def test_without_slurmdbd_slurm_saw_what_the_plan_says(small: Climbed, scale: str) -> None:
+    nodes, gpus = map(int, scale.split("x"))
+    asked = asked_for(small, scale)
+    assert asked["Partition"] == "gpu"
+    assert asked["NumNodes"].partition("-")[0] == str(nodes)
+    assert asked["TresPerNode"] == f"gres:gpu:{gpus}"
+    assert asked["CPUs/Task"] == str(2 * gpus)
+    assert asked["MinMemoryNode"] == f"{4000 * gpus}M"
+    assert asked["TimeLimit"] == "00:05:00"
+    assert asked["Requeue"] == "0"
+
+
+@pytest.mark.parametrize("scale", LARGE)
+def test_with_slurmdbd_slurm_saw_what_the_plan_says(large: Climbed, scale: str) -> None:
+    nodes, gpus = map(int, scale.split("x"))
+    stage2 = nodes == 1 and gpus > 1
+    asked = asked_for(large, scale)
+    assert (asked["Account"], asked["QOS"]) == (ACCOUNT, "normal")
+    assert asked["Partition"] == ("debug" if stage2 else "gpu")
+    assert asked["ReqNodeList"] == ("node2" if stage2 else "(null)")
+    assert asked["Nice"] == ("7" if stage2 else "0")
+    assert asked["NumNodes"].partition("-")[0] == str(nodes)
+    assert asked["NumTasks"] == str(nodes)
+    assert asked["CPUs/Task"] == str(2 * gpus)
+    assert asked["TresPerNode"] == f"gres:gpu:{gpus}"
+    assert asked["MinMemoryNode"] == f"{3000 * gpus}M"
+    limit = 5 if scale == "1x1" else 6 if stage2 else 7
+    assert asked["TimeLimit"] == f"00:0{limit}:00"
+
+
+@pytest.mark.parametrize("scale", LARGE)
+def test_slurm_gave_what_the_plan_says(large: Climbed, scale: str) -> None:
+    nodes, gpus = map(int, scale.split("x"))
+    accounted = large.cluster.await_accounted(large.job(scale))
+    given = dict(entry.split("=") for entry in accounted["AllocTRES"].split(","))
+    assert given["node"] == str(nodes)
+    assert given["gres/gpu"] == str(nodes * gpus)
+    assert given["cpu"] == str(nodes * 2 * gpus)
+    assert given["mem"] in {f"{nodes * 3000 * gpus}M", f"{nodes * 3000 * gpus / 1024:g}G"}
+
+
+def asked_for(climbed: Climbed, scale: str) -> dict[str, str]:
+    """What Slurm itself remembers of a scale's job."""
+    shown = climbed.cluster.run(["scontrol", "--oneliner", "show", "job", str(climbed.job(scale))]).stdout
+    return dict(re.findall(r"(\S+?)=(\S*)", shown))
+
+
+def test_what_would_stage_2_do(climbed: Climbed) -> None:
+    told = climbed.checkout.snakemake("stage2", "--dry-run")
+    assert told.returncode == 0
+    assert "1x2" in told.stdout
+    assert "2x2" not in told.stdout
+
+
+def test_a_second_start_submits_nothing(small: Climbed) -> None:
+    told = small.checkout.snakemake("--profile", "profiles/slurm")
+    assert told.returncode == 0
+    assert "Nothing to be done" in told.stdout
+    assert "submitted" not in told.stdout

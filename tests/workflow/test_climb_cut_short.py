@@ -1,0 +1,135 @@
+"""A ladder that is interrupted, or of which something fails, and its next start."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from project_copy import Checkout
+
+ALL = ("--cores", "all")
+Climbed = tuple[Checkout, subprocess.CompletedProcess[str]]
+
+
+@pytest.mark.parametrize("everyone", [True, False], ids=["Ctrl-C", "only Snakemake"])
+def test_sigint_in_stage_2_then_rerun_continues(checkout: Checkout, everyone: bool) -> None:
+    """Ctrl-C in a terminal reaches the whole process group; kill -INT reaches Snakemake alone."""
+    checkout.configure(repeats=2)
+    climbing = checkout.start("--profile", "profiles/local")
+    assert climbing.stdout is not None
+    for line in climbing.stdout:
+        if re.match(r"stage2 1x2 \[2/2\].*started", line):
+            break
+    if everyone:
+        os.killpg(climbing.pid, signal.SIGINT)
+    else:
+        climbing.send_signal(signal.SIGINT)
+    climbing.communicate(timeout=120)
+    assert climbing.returncode != 0
+    assert checkout.processes() == []
+    before = checkout.run_times()
+    climbed = checkout.snakemake(*ALL)
+    assert climbed.returncode == 0, climbed.stdout
+    after = checkout.run_times()
+    repeated = {run for run in before if after[run] != before[run]}
+    assert repeated == {"default/weak/1x2/r2"}
+    assert "Nothing to be done" in checkout.snakemake(*ALL).stdout
+
+
+def test_a_failing_variant_does_not_stop_the_others_and_is_tried_again(checkout: Checkout) -> None:
+    checkout.configure(
+        variants={
+            "broken": {"args": ["--crash"]},
+            "lost": {"network": {"interface": "no-such0"}},
+            "default": {},
+            "srun": {"launcher": "srun"},
+        },
+        repeats=2,
+    )
+    loop = checkout.path / "loop.py"
+    whole = loop.read_text()
+    crash = 'if "--crash" in sys.argv: raise ValueError("this variant is broken")\n'
+    loop.write_text(whole.replace("torch.manual_seed", crash + "torch.manual_seed"))
+    climbed = checkout.snakemake(*ALL)
+    assert climbed.returncode == 0, climbed.stdout
+    assert "gate stage1: open (without broken, lost: see the report)" in climbed.stdout
+    assert "no interface no-such0" in checkout.record("lost/weak/1x1/r1")["failure"]["why"]
+    failure = checkout.record("broken/weak/1x1/r1")["failure"]
+    assert failure["verdict"] == "the script raised an exception"
+    assert failure["why"] == "rank 0: ValueError: this variant is broken"
+    # Neither the repeat nor the next stages of a broken variant are worth the GPU hours.
+    for run in ("broken/weak/1x1/r2", "broken/weak/1x2/r1", "broken/weak/2x1/r1"):
+        assert checkout.record(run)["failure"]["verdict"] == "not run"
+    for run in ("default/weak/2x1/r2", "srun/weak/2x1/r2"):
+        assert checkout.record(run)["status"] == "ok"
+
+    before = checkout.run_times()
+    loop.write_text(whole)
+    climbed = checkout.snakemake(*ALL)
+    assert climbed.returncode == 0, climbed.stdout
+    after = checkout.run_times()
+    assert {run.split("/")[0] for run in after if after[run] != before.get(run)} == {"broken"}
+    assert checkout.record("broken/weak/1x1/r2")["status"] == "ok"
+    assert (checkout.results / "runs/broken/weak/1x1/r1/attempts/1/ranks/rank0.json").exists()
+
+
+def test_data_preparation_runs_once_and_its_failure_is_told(checkout: Checkout) -> None:
+    prepare = checkout.path / "prepare.py"
+    prepare.write_text("import sys; sys.exit('no room for the data')")
+    workload = {
+        "script": "loop.py",
+        "args": ["{batch_per_gpu}"],
+        "batch_per_gpu": 16,
+        "data_dir": "data/mine",
+        "prepare": ["prepare.py", "{data_dir}"],
+    }
+    checkout.configure(workload=workload)
+    failed = checkout.snakemake("stage1", "--profile", "profiles/local")
+    assert failed.returncode != 0
+    assert "results/logs/prepare_data.log" in failed.stdout
+    assert "no room for the data" in (checkout.results / "logs/prepare_data.log").read_text()
+    assert not (checkout.results / "runs").exists()
+    prepare.write_text(
+        "import pathlib, sys\n"
+        "path = pathlib.Path(sys.argv[1])\n"
+        "path.mkdir(parents=True, exist_ok=True)\n"
+        "(path / 'written').open('x').write('once')\n"
+    )
+    for _ in range(2):  # a second preparation would find the file
+        done = checkout.snakemake("stage1", *ALL)
+        assert done.returncode == 0, done.stdout
+    assert (checkout.path / "data/mine/written").read_text() == "once"
+
+
+def test_time_limit_closes_the_gate(checkout: Checkout) -> None:
+    """The job's own limit, without Slurm: a hanging script is ended, and every run has a record."""
+    (checkout.path / "hang.py").write_text("import threading; threading.Event().wait()")
+    plan = ("plan", "--cores", "1")
+    checkout.configure(workload={"script": "hang.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": 1})
+    assert checkout.snakemake(*plan).returncode == 0
+    code = (
+        "import sys, time; sys.path.insert(0, 'workflow/scripts')\n"
+        "from pathlib import Path\n"
+        "from ddp_ladder import job, nodes; from ddp_ladder.plan_file import read_plan\n"
+        "from ddp_ladder.progress import Console\n"
+        "scale = read_plan(Path('results/plan.json')).jobs[0]\n"
+        "here, ends_s = nodes.ThisMachine('test'), time.monotonic() + 6\n"
+        "job.run_scale(job.Context('local', scale, Path('results'), here, ends_s, Console(1)), {})\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=checkout.path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    failure = checkout.record("default/weak/1x1/r1")["failure"]
+    assert failure["verdict"] == "time limit"
+    assert "stages.stage1.runtime" in failure["next"]
+    assert checkout.processes() == []

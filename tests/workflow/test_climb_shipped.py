@@ -1,0 +1,127 @@
+"""The shipped experiment end to end on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import pandas as pd
+import pytest
+import yaml
+from project_copy import Checkout
+
+ALL = ("--cores", "all")
+Climbed = tuple[Checkout, subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def shipped(
+    module_checkout: Callable[[], Checkout],
+) -> Climbed:
+    """The shipped experiment, climbed as shipped but with gates that a busy machine passes as well."""
+    checkout = module_checkout()
+    file = checkout.path / "config/config.yaml"
+    config = yaml.safe_load(file.read_text())
+    for stage in ("stage2", "stage3"):
+        config["stages"][stage]["gate"] = {"min_efficiency": 0.01}
+    config["repeats"] = 2
+    file.write_text(yaml.safe_dump(config))
+    return checkout, checkout.snakemake("--profile", "profiles/local")
+
+
+class TestShippedExperiment:
+    def test_climbs_to_the_top_and_says_what_it_found(self, shipped: Climbed) -> None:
+        _, climbed = shipped
+        assert climbed.returncode == 0, climbed.stdout
+        lines = climbed.stdout.splitlines()
+        assert [line for line in lines if line.startswith("gate ")] == [
+            "gate stage1: open",
+            "gate stage2: open",
+            "gate stage3: open",
+        ]
+        table = [line.split() for line in lines if re.match(r"\dx\d ", line)]
+        assert [row[0] for row in table] == ["1x1", "1x2", "2x1"]
+        assert "results/report/index.html" in climbed.stdout
+
+    def test_learns_the_digits_at_every_scale(self, shipped: Climbed) -> None:
+        checkout, _ = shipped
+        logs = list(checkout.results.glob("runs/*/*/*/r*/train.log"))
+        assert len(logs) == 6
+        for log in logs:
+            *_, last = re.findall(r"held-out accuracy ([\d.]+) %", log.read_text())
+            assert float(last) > 95, log
+
+    def test_leaves_a_job_script_beside_each_run(self, shipped: Climbed) -> None:
+        checkout, _ = shipped
+        runs = [file.parent for file in checkout.results.glob("runs/*/*/*/r*/run.json")]
+        assert len(runs) == 6
+        for run in runs:
+            assert os.access(run / "job.sh", os.X_OK)
+
+    def test_counts_samples_and_not_padding(self, shipped: Climbed) -> None:
+        """1,437 digits: two ranks draw 719 each, one of them a repetition."""
+        checkout, _ = shipped
+        args = checkout.record("default/weak/1x1/r1")["spec"]["args"]
+        epochs = int(args[args.index("--epochs") + 1])
+        for scale, padding in (("1x1", 0), ("1x2", 1), ("2x1", 1)):
+            ranks = checkout.record(f"default/weak/{scale}/r1")["ranks"]
+            assert sum(rank["samples"] for rank in ranks) == 1437 * epochs
+            assert sum(rank["padding_samples"] for rank in ranks) == padding * epochs
+
+    def test_stage_3_is_two_agents_that_met(self, shipped: Climbed) -> None:
+        checkout, _ = shipped
+        run = checkout.results / "runs/default/weak/2x1/r1"
+        nodes = [json.loads((run / f"nodes/node{k}.json").read_text()) for k in range(2)]
+        assert all("--nnodes=2" in node["argv"] for node in nodes)
+        record = checkout.record("default/weak/2x1/r1")
+        assert record["world"]["size"] == 2
+        assert record["world"]["backend"] == "gloo"
+        assert {rank["local_rank"] for rank in record["ranks"]} == {0}
+        assert len({rank["parameters"]["checksum"] for rank in record["ranks"]}) == 1
+
+    def test_every_job_and_attempt_met_elsewhere(self, shipped: Climbed) -> None:
+        checkout, _ = shipped
+        meetings = [
+            json.loads(file.read_text())["rendezvous"] for file in checkout.results.glob("runs/*/*/*/r*/run.json")
+        ]
+        assert len({meeting["id"] for meeting in meetings}) == len(meetings)
+
+    def test_evidence_holds_the_numbers(self, shipped: Climbed) -> None:
+        checkout, _ = shipped
+        gate = json.loads((checkout.results / "gates/stage3.json").read_text())
+        point = next(p for p in gate["points"] if p["stage"] == "stage3")
+        table = pd.read_csv(checkout.results / "report/scaling.csv")
+        row = table[table["stage"] == "stage3"].iloc[0]
+        assert row["efficiency"] == pytest.approx(point["efficiency"], rel=1e-4)
+        one, two = (table[table["stage"] == s].iloc[0]["samples_per_s"] for s in ("stage1", "stage3"))
+        assert row["efficiency"] == pytest.approx(two / one / 2, rel=1e-4)
+
+    def test_a_second_time_does_nothing_and_says_so(self, shipped: Climbed) -> None:
+        checkout, _ = shipped
+        before = checkout.run_times()
+        again = checkout.snakemake(*ALL)
+        assert again.returncode == 0
+        assert "Nothing to be done" in again.stdout
+        assert checkout.run_times() == before
+        assert "Nothing to be done" in checkout.snakemake("--profile", "profiles/local").stdout
+
+    def test_only_a_deleted_run_is_repeated(self, shipped: Climbed) -> None:
+        checkout, _ = shipped
+        before = checkout.run_times()
+        shutil.rmtree(checkout.results / "runs/default/weak/1x1/r2")
+        again = checkout.snakemake(*ALL)
+        assert again.returncode == 0, again.stdout
+        after = checkout.run_times()
+        assert {run for run in after if after[run] != before[run]} == {"default/weak/1x1/r2"}
+        # The baseline is part of every judgement.
+        judged = re.findall(r"^gate stage(\d): open", again.stdout, re.MULTILINE)
+        assert judged == ["1", "2", "3"]
+        assert "finished earlier, kept" in again.stdout
+        assert "Nothing to be done" in checkout.snakemake(*ALL).stdout
+
+    def test_leaves_no_process(self, shipped: Climbed) -> None:
+        assert shipped[0].processes() == []
