@@ -198,6 +198,26 @@ def test_ctrl_c_cancels_the_job_and_a_later_start_goes_on(small_nodes: Cluster, 
     assert (checkout.results / "gates/stage1.json").exists()
 
 
+def test_a_killed_snakemake_leaves_a_job_that_no_second_one_joins(small_nodes: Cluster, tmp_path: Path) -> None:
+    checkout = new_checkout(small_nodes, tmp_path, HANG)
+    first = climb(checkout)
+    job, _ = first.job()
+    first.process.kill()
+    first.end()
+    assert checkout.snakemake("--unlock").returncode == 0
+    told = checkout.snakemake("--profile", "profiles/slurm", "--rerun-incomplete")
+    assert told.returncode == 1
+    assert f"found    job {job} of 1x1: RUNNING" in told.stdout
+    assert f"scancel {job}" in told.stdout
+    assert "submitted;" not in told.stdout
+
+    small_nodes.run(["scancel", str(job)])
+    small_nodes.await_accounted(job)
+    (checkout.path / "script.py").write_text(LOOP)
+    again = climb(checkout)
+    assert again.end() == 0, again.text
+
+
 def test_a_dead_controller_is_waited_for(small_nodes: Cluster, tmp_path: Path) -> None:
     """With 5 attempts the plugin itself would forget its jobs for ever."""
     checkout = new_checkout(small_nodes, tmp_path, f"open('go').close()\n{LOOP}")

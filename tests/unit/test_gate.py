@@ -927,7 +927,7 @@ def test_the_command_line_refuses_a_stage_that_is_not_planned(
 
 
 def test_a_job_that_slurm_ended_is_told_where_there_is_no_record(ladder: Ladder) -> None:
-    end = JobEnd("7", "stage2", "1x2", "TIMEOUT", False, "node1", "TimeLimit", "its time was up", "raise it", "7.log")
+    end = JobEnd("7", "stage2", "1x2", "TIMEOUT", "7.log", False, "node1", "TimeLimit", "its time was up", "raise it")
     write_job_end(ladder.results, end)
     assert ladder.judge("stage2").open, "a record counts for more than how a job ended"
     ladder.run().record.unlink()

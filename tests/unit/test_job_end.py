@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from ddp_ladder.job_end import JobEnd, job_end_file, read_job_end, write_job_end
 
-END = JobEnd("7", "stage1", "1x1", "TIMEOUT", False, "node1", "TimeLimit", "its time was up", "raise it", "7.log")
+END = JobEnd("7", "stage1", "1x1", "TIMEOUT", "7.log", False, "node1", "TimeLimit", "its time was up", "raise it")
 
 
 def test_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""How Slurm ended a scale's job: what the gate tells of a scale that has no records. results/jobs/<scale>.json."""
+"""What became of a scale's job: what the gate tells of a scale that has no records. results/jobs/<scale>.json.
+
+The file is there from the submission to a good end, and stays after a bad one.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 from ddp_ladder.files import read_json, write_json
 
 SCHEMA_VERSION = 1
+SUBMITTED = "SUBMITTED"  # our own word: nobody has seen its end
 
 
 @dataclass(frozen=True)
@@ -17,17 +21,19 @@ class JobEnd:
     job_id: str
     stage: str
     scale: str
-    state: str  # Slurm's: COMPLETED, TIMEOUT, ...; GONE where nothing knows it any more
-    ok: bool
-    nodes: str
-    reason: str  # Slurm's
-    why: str
-    next: str
+    state: str  # Slurm's: COMPLETED, TIMEOUT, ...; GONE where nothing knows it any more; SUBMITTED
     log: str
+    ok: bool = False
+    nodes: str = ""
+    reason: str = ""  # Slurm's
+    why: str = ""
+    next: str = "start snakemake again: finished runs are kept"
 
     @property
     def in_words(self) -> str:
         """``job 12 ended TIMEOUT on node[1-2]: its time was up``."""
+        if self.state == SUBMITTED:
+            return f"job {self.job_id} was submitted, and nobody has seen its end"
         where = f" on {self.nodes}" if self.nodes else ""
         why = f": {self.why}" if self.why else ""
         given = f" ({self.reason})" if self.reason and not self.ok else ""
@@ -35,19 +41,19 @@ class JobEnd:
 
 
 def job_end_file(results: Path, scale: str) -> Path:
-    """Where the bad end of a scale's last job is kept."""
+    """Where it is kept what became of a scale's last job."""
     return results / "jobs" / f"{scale}.json"
 
 
 def write_job_end(results: Path, end: JobEnd) -> Path:
-    """Keep a bad end for the gate."""
+    """Keep it for the gate, and for the next start."""
     path = job_end_file(results, end.scale)
     write_json(path, {"schema_version": SCHEMA_VERSION, **asdict(end)})
     return path
 
 
 def read_job_end(results: Path, scale: str) -> JobEnd | None:
-    """The bad end of a scale's last job; None when there was none. Raises ValueError when the file is another one."""
+    """What became of a scale's last job; None when it ended well. Raises ValueError when the file is another one."""
     path = job_end_file(results, scale)
     try:
         data = read_json(path)

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder.job_end import JobEnd, job_end_file, write_job_end
+from ddp_ladder.job_end import SUBMITTED, JobEnd, job_end_file, write_job_end
 from ddp_ladder.progress import Board
 from ddp_ladder.slurm_states import ask, cancel
 from ddp_ladder.slurm_watch import LOOK_EVERY_S, Watch
@@ -33,8 +33,9 @@ def replace_executor_methods(executor: type, results: Path, stage_of: Callable[[
         for info in active_jobs:
             if not watch.knows(info.external_jobid):
                 scale = info.job.wildcards.scale
-                job_end_file(results, scale).unlink(missing_ok=True)
-                watch.add(info.external_jobid, stage_of(scale), scale, _short(Path(info.aux["slurm_logfile"])))
+                log = _short(Path(info.aux["slurm_logfile"]))
+                write_job_end(results, JobEnd(info.external_jobid, stage_of(scale), scale, SUBMITTED, str(log)))
+                watch.add(info.external_jobid, stage_of(scale), scale, log)
         ends = {end.job_id: end for end in watch.look()}
         for info in active_jobs:
             end = ends.get(info.external_jobid)
@@ -45,6 +46,7 @@ def replace_executor_methods(executor: type, results: Path, stage_of: Callable[[
 
     def _report(self: Any, info: Any, end: JobEnd) -> None:
         if end.ok:
+            job_end_file(results, end.scale).unlink()
             self.report_job_success(info)
         else:
             written = write_job_end(results, end)
