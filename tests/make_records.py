@@ -85,6 +85,8 @@ def make_spec(
         min_steps=30,
         max_steps=None,
         max_seconds=None,
+        samples_per_step=None,
+        throughput_regex=None,
     )
     return replace(spec, **changes)
 

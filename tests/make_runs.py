@@ -75,7 +75,7 @@ def write_run(
 
 
 def _told(spec: RunSpec) -> dict[str, Any]:
-    keys = ("warmup_steps", "min_steps", "max_steps", "max_seconds")
+    keys = ("warmup_steps", "min_steps", "max_steps", "max_seconds", "samples_per_step")
     return {
         "spec": asdict(spec),
         "measure": {key: getattr(spec, key) for key in keys},

@@ -641,3 +641,30 @@ def test_nccl_on_a_site_without_gpus() -> None:
 def test_problems_of_all_kinds_come_together() -> None:
     config = config_with(("train.py", "x.py"), ("[2x1]", "[2x9]"), ('"{lr}"', '"{l}"'))
     assert len(problems(config, CLUSTER.replace("cpus: 2", "cpus: 1")).split("\n\n")) == 4
+
+
+@pytest.mark.parametrize("value", ["64", '"{batch_per_gpu} * 4"', '"{global_batch}*{world_size} * 2"'])
+def test_samples_per_step_may_be(value: str) -> None:
+    assert problems(config_with(("batch_per_gpu: 32", f"batch_per_gpu: 64\n  samples_per_step: {value}"))) == ""
+
+
+@pytest.mark.parametrize("value", ["{lr}", "4 + 4", "0", "* 4", "{batch_per_gpu", "-2", "64.0", "{no}"])
+def test_samples_per_step_may_not_be(value: str) -> None:
+    text = problems(config_with(("batch_per_gpu: 32", f'batch_per_gpu: 64\n  samples_per_step: "{value}"')))
+    assert "workload.samples_per_step: not a number of samples" in text
+    assert f'found    "{value}"' in text
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [("rate: [0-9]+", "0 groups"), ("(a)(b)", "2 groups"), ("(rate", "missing ), unterminated subpattern")],
+)
+def test_throughput_regex_has_one_group(value: str, found: str) -> None:
+    text = problems(config_with(("batch_per_gpu: 32", f"batch_per_gpu: 64\n  throughput_regex: '{value}'")))
+    assert "workload.throughput_regex: not a regular expression with one group" in text
+    assert found in text
+
+
+def test_one_way_to_know_the_throughput() -> None:
+    both = "batch_per_gpu: 64\n  throughput_regex: '([0-9.]+) img/s'\n  samples_per_step: 8"
+    assert "two ways to know the throughput" in problems(config_with(("batch_per_gpu: 32", both)))

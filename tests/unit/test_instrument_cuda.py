@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from ddp_ladder_instrument.cuda import CudaTimeline
-from ddp_ladder_instrument.steps import NEVER, Loop, Steps
+from ddp_ladder_instrument.loops import Loop
+from ddp_ladder_instrument.steps import NEVER, Steps
 
 
 class Device:
@@ -120,7 +121,7 @@ def test_events_are_used_again(steps: Steps, device: Device) -> None:
     for _ in range(200):
         device.done_s = device.queued_s
         step(steps, device, loop, 1.0)
-    assert device.events <= while_the_host_ran_ahead + 1
+    assert device.events <= while_the_host_ran_ahead + 2
     finish(steps)
     assert list(steps.step_time_s) == pytest.approx([1.0] * 250)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import namedtuple
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from ddp_ladder_instrument import loaders, parameters, steps
-from ddp_ladder_instrument.steps import NEVER, Loop, Steps
+from ddp_ladder_instrument.loops import Loop
+from ddp_ladder_instrument.steps import NEVER, Steps
+from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -47,12 +50,15 @@ class Script:
         self.clock.now_s += wait_s
         self.steps.yielded(loop, entered_s, size)
 
+    def leave(self, loop: Loop) -> None:
+        self.steps.left(loop)
+
     def compute(self, seconds: float) -> None:
         self.clock.now_s += seconds
 
-    def step(self, seconds: float = 0.0) -> None:
+    def step(self, seconds: float = 0.0, optimizer: object = None) -> None:
         self.compute(seconds)
-        self.steps.after_step(self, (), {})
+        self.steps.after_step(optimizer or self, (), {})
 
     def rows(self) -> list[tuple[int, int, float, float]]:
         s = self.steps
@@ -83,22 +89,38 @@ def test_time_between_passes_is_not_counted(code: Script) -> None:
         train = code.loop()
         code.batch(train)
         code.step(4)
+        code.leave(train)
         code.compute(100)  # a checkpoint
         val = code.loop()
         code.batch(val, size=1000)
         code.compute(100)
+        code.leave(val)
     assert code.rows() == [(8, 0, 5, 1), (8, 0, 5, 1)]
 
 
-def test_validation_within_a_pass_is_not_counted(code: Script) -> None:
+def test_validation_between_steps_is_not_counted(code: Script) -> None:
     train = code.loop()
     code.batch(train)
     code.step(4)
     val = code.loop()
     code.batch(val, size=1000)
     code.compute(100)
+    code.leave(val)
+    code.compute(100)  # the best model is saved
     code.batch(train)
     code.step(4)
+    assert code.rows() == [(8, 0, 5, 1), (8, 0, 5, 1)]
+
+
+def test_validation_before_the_batch_is_used_is_not_counted(code: Script) -> None:
+    train = code.loop()
+    for _ in range(2):
+        code.batch(train)
+        val = code.loop()
+        code.batch(val, size=1000)
+        code.compute(100)
+        code.leave(val)
+        code.step(4)
     assert code.rows() == [(8, 0, 5, 1), (8, 0, 5, 1)]
 
 
@@ -109,9 +131,47 @@ def test_validation_within_an_accumulation_is_not_counted(code: Script) -> None:
     val = code.loop()
     code.batch(val, size=1000)
     code.compute(100)
+    code.leave(val)
     code.batch(train)
     code.step(4)
     assert code.rows() == [(16, 0, 9, 2)]
+
+
+def test_batches_drawn_without_gradients_never_train(code: Script) -> None:
+    train, val = code.loop(), code.loop()
+    for _ in range(2):
+        code.batch(train)
+        code.steps.grad_enabled = lambda: False
+        code.batch(val, size=1000)  # a loader kept for later: its pass goes on
+        code.steps.grad_enabled = lambda: True
+        code.step(4)
+    assert [row[0] for row in code.rows()] == [8, 8]
+
+
+def test_evaluation_without_a_loader_is_not_counted(code: Script) -> None:
+    code.step(4)
+    for evaluate_s in (0, 100):
+        if evaluate_s:
+            code.steps.eval_mode()
+            code.compute(evaluate_s)
+            code.steps.train_mode()
+        code.step(4)
+    train = code.loop()
+    code.batch(train)
+    code.steps.eval_mode()
+    code.compute(100)
+    code.steps.train_mode()
+    code.step(4)
+    assert [row[2] for row in code.rows()] == [4, 4, 4, 5]
+
+
+def test_training_in_eval_mode_is_counted(code: Script) -> None:
+    train = code.loop()
+    for _ in range(3):
+        code.batch(train)
+        code.steps.eval_mode()
+        code.step(4)
+    assert code.rows() == [(8, 0, 5, 1)] * 3
 
 
 def test_accumulated_batches_are_one_step(code: Script) -> None:
@@ -123,24 +183,101 @@ def test_accumulated_batches_are_one_step(code: Script) -> None:
     assert code.rows() == [(24, 0, 10, 3)]
 
 
-def test_batches_left_over_are_dropped(code: Script) -> None:
+class Loader:
+    """Something that passes are made over."""
+
+
+def test_remainder_of_a_pass_belongs_to_the_next_over_the_same_loader(code: Script) -> None:
+    loader = Loader()
+    rows = []
+    for again in (loader, Loader()):
+        code.steps = Steps()
+        first, second = code.loop(), None
+        first.loader = lambda: loader
+        code.batch(first)
+        code.step(4)
+        code.batch(first)
+        code.compute(2)
+        code.leave(first)
+        second = code.loop()
+        second.loader = lambda again=again: again  # type: ignore[misc]
+        code.batch(second)
+        code.step(4)
+        rows.append(code.rows()[1])
+    assert rows == [(16, 0, 8, 2), (8, 0, 5, 1)]
+
+
+def test_batch_looked_at_before_training_is_not_counted(code: Script) -> None:
     first = code.loop()
     code.batch(first)
     code.compute(2)
+    code.leave(first)
     second = code.loop()
     code.batch(second)
     code.step(4)
     assert code.rows() == [(8, 0, 5, 1)]
 
 
-def test_loader_kept_for_later_brings_no_old_batches(code: Script) -> None:
-    train, val = code.loop(), code.loop()
-    code.batch(val, size=1000)
+def test_loaders_drawn_from_together_add_up(code: Script) -> None:
+    first, second = code.loop(), code.loop()
+    for _ in range(2):
+        code.batch(first, size=3)
+        code.batch(second, size=5)
+        code.step(4)
+    assert code.rows() == [(8, 0, 6, 2), (8, 0, 6, 2)]
+
+
+def test_loaders_that_take_turns(code: Script) -> None:
+    first, second = code.loop(), code.loop()
+    for loop in (first, second, first, second):
+        code.batch(loop)
+        code.step(4)
+        code.compute(2)
+    assert [row[2] for row in code.rows()] == [5, 7, 7, 7]
+
+
+def test_second_optimizer_belongs_to_the_same_step(code: Script) -> None:
+    train, other = code.loop(), Loader()
+    for _ in range(2):
+        code.batch(train)
+        code.step(4)
+        code.step(3, other)
+    assert code.rows() == [(8, 0, 8, 1), (8, 0, 8, 1)]
+
+
+def test_second_optimizer_without_a_loader(code: Script) -> None:
+    code.steps = Steps(samples_per_step=16)
+    other = Loader()
+    for _ in range(2):
+        code.step(4)
+        code.step(3, other)
+    assert code.rows() == [(16, 0, 7, 0), (16, 0, 7, 0)]
+
+
+def test_batch_drawn_ahead_leaves_a_step_without(code: Script) -> None:
+    train = code.loop()
+    code.batch(train)
     code.batch(train)
     code.step(4)
-    code.batch(val, size=1)
+    code.leave(train)
     code.step(4)
-    assert [row[0] for row in code.rows()] == [8, 1]
+    assert code.rows() == [(16, 0, 6, 2), (0, 0, 4, 0)]
+
+
+def test_limits_are_checked_when_the_last_optimizer_has_stepped(code: Script) -> None:
+    train, other, checks = code.loop(), Loader(), []
+    code.steps.check_at = 2
+
+    def check(step: int, now_s: float) -> int:
+        checks.append((step, now_s))
+        return NEVER
+
+    code.steps.check_limits = check
+    for _ in range(3):
+        code.batch(train)
+        code.step(4)
+        code.step(3, other)
+    assert checks == [(2, 16)]
 
 
 def test_padding_comes_last(code: Script) -> None:
@@ -179,6 +316,22 @@ def test_ticks_are_rare_after_the_first_steps(code: Script) -> None:
 Pair = namedtuple("Pair", "x y")
 
 
+class Graphs:
+    num_graphs = 7
+    x = torch.zeros(40, 3)
+
+
+class Sized:
+    def __init__(self, size: object) -> None:
+        self.batch_size = size
+
+
+class Labelled:
+    def __init__(self, x: object) -> None:
+        self.me = self
+        self.x = x
+
+
 @pytest.mark.parametrize(
     ("batch", "size"),
     [
@@ -190,6 +343,13 @@ Pair = namedtuple("Pair", "x y")
         (["a", "b"], 0),
         (torch.tensor(3.0), 0),
         (object(), 0),
+        (Graphs(), 7),
+        (Sized(4), 4),
+        ([Sized(torch.Size([3, 2]))], 3),
+        (Labelled(torch.zeros(8, 2)), 8),
+        (Labelled(None), 0),
+        (np.zeros((9, 2)), 9),
+        (pack_sequence([torch.zeros(3), torch.zeros(2)]), 2),
     ],
 )
 def test_batch_size(batch: object, size: int) -> None:

@@ -219,9 +219,17 @@ def test_threads_per_rank_are_the_same_at_every_scale(cpus: int, gpus: int, thre
     assert {run.threads_per_rank for run in plan.runs} == {threads}
 
 
+def test_samples_per_step_are_multiplied_out() -> None:
+    runs = make_plan(settings(workload={"samples_per_step": "{batch_per_gpu} * {world_size}*3"})).runs
+    assert {(run.world_size, run.samples_per_step) for run in runs} == {(1, 192), (2, 384), (4, 768), (8, 1536)}
+    assert {run.samples_per_step for run in make_plan(settings()).runs} == {None}
+
+
 SAME = settings()
 CHANGES: dict[str, Settings] = {
     "script": settings(workload={"script": "other.py"}),
+    "samples_per_step": settings(workload={"samples_per_step": "8"}),
+    "throughput_regex": settings(workload={"throughput_regex": "([0-9]+)"}),
     "args": settings(workload={"args": ("--amp",)}),
     "batch": settings(workload={"batch_per_gpu": 32}),
     "lr, not an argument": settings(workload={"lr": 0.2, "args": ()}),

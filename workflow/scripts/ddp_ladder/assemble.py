@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from ddp_ladder.blocks import measure
+from ddp_ladder.evidence import weakest
 from ddp_ladder.files import RunDirectory, read_json
+from ddp_ladder.log_throughput import figures, printed_rates
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.raw_files import RankFiles, RawRun, read_raw_run
 from ddp_ladder.record import Check, Failure, Job, Rank, Record, Throughput, Timing, World
@@ -35,7 +37,7 @@ def assemble(directory: RunDirectory) -> Record:
     """
     spec, spec_hash, job = read_identity(directory)
     raw = read_raw_run(directory, spec.nodes, spec.world_size)
-    throughput, timing = _figures(spec, raw)
+    throughput, timing = _figures(spec, raw, directory)
     checks = run_checks(spec, raw, throughput)
     ok = all(check.ok for check in checks)
     return Record(
@@ -117,8 +119,10 @@ def _rank(spec: RunSpec, files: RankFiles) -> Rank:
     )
 
 
-def _figures(spec: RunSpec, raw: RawRun) -> tuple[Throughput | None, Timing | None]:
+def _figures(spec: RunSpec, raw: RawRun, directory: RunDirectory) -> tuple[Throughput | None, Timing | None]:
     """Figures where every rank is there with the same number of steps; else there is nothing to add up."""
+    if spec.throughput_regex is not None:
+        return _printed_figures(spec, raw, directory)
     ranks = [raw.ranks[k] for k in sorted(raw.ranks)]
     counts = {len(rank.steps) for rank in ranks}
     if raw.ended is None or len(ranks) != spec.world_size or len(counts) != 1:
@@ -133,7 +137,17 @@ def _figures(spec: RunSpec, raw: RawRun) -> tuple[Throughput | None, Timing | No
         [value for value in exposed if value is not None],
         max((value for value in startups if value is not None), default=None),
         raw.ended["ended_at_s"] - raw.ended["started_at_s"],
+        weakest([rank.end for rank in ranks]),
     )
+
+
+def _printed_figures(spec: RunSpec, raw: RawRun, directory: RunDirectory) -> tuple[Throughput | None, Timing | None]:
+    assert spec.throughput_regex is not None
+    rates = printed_rates(directory.log, spec.throughput_regex)
+    if raw.ended is None or not rates:
+        return None, None
+    wall_s = raw.ended["ended_at_s"] - raw.ended["started_at_s"]
+    return figures(rates, spec.warmup_steps, spec.global_batch, None, wall_s)
 
 
 def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunDirectory) -> Failure:
@@ -170,8 +184,35 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
     if nodes:
         node = _first_to_end(nodes)
         return Failure("the launcher failed", f"node {node['node_rank']}: {_exit(node)}", look)
+    unseen = _nothing_seen(spec, raw)
+    if unseen is not None:
+        return unseen
     first = next(check for check in checks if not check.ok)
     return Failure(first.name, f"measured {first.measured}, wanted {first.wanted}", look)
+
+
+def _nothing_seen(spec: RunSpec, raw: RawRun) -> Failure | None:
+    """The failure of a run that ended well without anything to measure; None when there was."""
+    if (
+        spec.throughput_regex is not None
+        or len(raw.ranks) < spec.world_size
+        or any(len(rank.steps) for rank in raw.ranks.values())
+    ):
+        return None
+    own_processes = sum(rank.end.get("own_processes", 0) for rank in raw.ranks.values())
+    if own_processes:
+        return Failure(
+            "the script starts its own ranks",
+            f"it started {own_processes} processes with torch.multiprocessing.spawn; no optimizer stepped outside them",
+            "let the launcher start the ranks: call the training function directly, with rank, local rank and "
+            "world size from the environment (RANK, LOCAL_RANK, WORLD_SIZE)",
+        )
+    return Failure(
+        "no training step was seen",
+        "the script ended well, but on no rank did a torch optimizer step",
+        "let a torch.optim optimizer make the steps in the process that the launcher started; a program without one "
+        "can write its steps to the file that DDP_LADDER_METRICS names, or set workload.throughput_regex",
+    )
 
 
 def _first_to_end(nodes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

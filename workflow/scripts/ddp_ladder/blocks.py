@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp_ladder.raw_files import Steps
-from ddp_ladder.record import Throughput, Timing
+from ddp_ladder.record import Source, Throughput, Timing
 
 MIN_BLOCKS, MAX_BLOCKS = 10, 200
 BLOCK_TIME_S = 1.0
@@ -44,6 +44,7 @@ def measure(
     exposed_comm_s: Sequence[float],
     startup_s: float | None,
     wall_s: float,
+    source: Source = "counted",
 ) -> tuple[Throughput, Timing]:
     """Throughput and timing of a run.
 
@@ -68,6 +69,7 @@ def measure(
             samples_per_s_high=rate_high,
             samples_per_s_total=float(samples.sum() / block_time_s.sum()),
             blocks_samples_per_s=tuple(rates.tolist()),
+            source=source,
         ),
         Timing(
             warmup_steps=warmup_steps,

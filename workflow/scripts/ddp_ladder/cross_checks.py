@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from ddp_ladder import placeholders, sbatch_options
 from ddp_ladder.messages import Problem, did_you_mean
+from ddp_ladder.placeholders import expand, product
 from ddp_ladder.settings import Experiment, Scale, Settings, Site, Slurm, Stage, Variant, Workload
 from ddp_ladder.strict_yaml import Document, KeyPath, key_name, shown
 
@@ -27,6 +28,7 @@ OWN_VARIABLES = (
 OWN_PREFIX = "DDP_LADDER_"
 
 _PREPARE_NAMES = ("data_dir", "seed")
+_COUNTS = ("batch_per_gpu", "global_batch", "world_size", "nodes", "gpus_per_node")
 _BATCH_NAMES = {"batch_per_gpu", "global_batch"}
 _MODULE = re.compile(r"-m [A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -45,6 +47,8 @@ def cross_field_problems(settings: Settings, config: Document, cluster: Document
         *checks.script(),
         *checks.prepare(),
         *checks.templates(),
+        *checks.samples_per_step(),
+        *checks.throughput_regex(),
         *checks.measure(),
         *checks.scales(),
         *checks.gates(),
@@ -143,6 +147,48 @@ class _Checks:
                 continue
             for name in names:
                 yield from self._placeholder_problems(template, name, where)
+
+    def samples_per_step(self) -> Iterator[Problem]:
+        """A product of whole numbers above 0 and placeholders that stand for such."""
+        text = self.workload.samples_per_step
+        if text is None:
+            return
+        try:
+            product(expand(text, dict.fromkeys(_COUNTS, 1)))
+        except ValueError:
+            yield Problem(
+                where=self.config.where("workload", "samples_per_step"),
+                what="not a number of samples",
+                found=shown(text),
+                allowed="whole numbers above 0 and " + " ".join(f"{{{name}}}" for name in _COUNTS) + ", with * between",
+                next='write how many samples one process consumes in one optimizer step, such as "{batch_per_gpu} * 4"',
+            )
+
+    def throughput_regex(self) -> Iterator[Problem]:
+        """One that compiles, with exactly one group."""
+        text = self.workload.throughput_regex
+        if text is None:
+            return
+        try:
+            groups: int | str = re.compile(text).groups
+        except re.error as error:
+            groups = str(error)
+        if groups != 1:
+            yield Problem(
+                where=self.config.where("workload", "throughput_regex"),
+                what="not a regular expression with one group",
+                found=f"{shown(text)}: {groups if isinstance(groups, str) else f'{groups} groups'}",
+                allowed="a Python regular expression whose one group is a number",
+                next='put the number in parentheses, and others in (?:...): "throughput: ([0-9.]+) samples/s"',
+            )
+        if self.workload.samples_per_step is not None:
+            yield Problem(
+                where=self.config.where("workload", "throughput_regex"),
+                what="two ways to know the throughput",
+                found="throughput_regex and samples_per_step",
+                allowed="one of them",
+                next="set samples_per_step: null, or throughput_regex: null",
+            )
 
     def _all_templates(self) -> Iterator[_Template]:
         for index, text in enumerate(self.workload.args):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ddp_ladder.assemble import assemble, read_identity
+from ddp_ladder.evidence import IN_WORDS, STRONGEST
 from ddp_ladder.files import RunDirectory, sha256, write_json
 from ddp_ladder.gate_file import in_words
 from ddp_ladder.job_end import read_job_end
@@ -102,6 +103,7 @@ def judge(plan: Plan, stage: str, results: Path) -> Verdict:
         # The stages before have been judged; of them only what is bad now is worth a line.
         if spec.stage == stage or not finding.ok:
             findings.append(finding)
+    findings += _weaker_evidence(stage, specs, records)
     points = scale_points(specs, records)
     here = [point for point in points if point.stage == stage]
     findings += [finding for point in here for finding in _performance(plan, point)]
@@ -151,6 +153,19 @@ def _sanity(spec: RunSpec, results: Path) -> tuple[Record | None, Finding]:
         wanted = "a run that ends well"
         return record, finding(False, failure.verdict, failure.why, wanted, failure.next)
     return record, finding(True, "sanity", f"{len(record.checks)} checks passed", "all checks", "")
+
+
+def _weaker_evidence(stage: str, specs: list[RunSpec], records: Mapping[str, Record]) -> Iterator[Finding]:
+    """One line for each scale whose throughput was not counted; it keeps no gate closed, but it is said."""
+    said = set()
+    for spec in specs:
+        record = records.get(spec.name)
+        source = record.throughput.source if record is not None and record.throughput else STRONGEST
+        place = (spec.variant, spec.mode, str(spec.scale))
+        if spec.stage == stage and source != STRONGEST and place not in said:
+            said.add(place)
+            measured = f"weaker: {IN_WORDS[source]}"
+            yield Finding(*place, None, "evidence", True, measured, IN_WORDS[STRONGEST], "")
 
 
 def _performance(plan: Plan, point: ScalePoint) -> Iterator[Finding]:

@@ -201,6 +201,7 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
                 "min_steps": spec.min_steps,
                 "max_steps": spec.max_steps,
                 "max_seconds": spec.max_seconds,
+                "samples_per_step": spec.samples_per_step,
             },
             "rendezvous": asdict(meet),
         },

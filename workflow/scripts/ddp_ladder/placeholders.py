@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 
@@ -37,6 +38,14 @@ def expand(template: str, values: Mapping[str, object]) -> str:
     value, and for a brace without its partner.
     """
     return "".join(literal if name is None else _value(name, values) for name, literal in _split(template))
+
+
+def product(text: str) -> int:
+    """Multiply out ``64 * 4``. Raises ValueError for anything but whole numbers above 0 with ``*`` between them."""
+    factors = [factor.strip() for factor in text.split("*")]
+    if not all(factor.isascii() and factor.isdigit() and int(factor) > 0 for factor in factors):
+        raise ValueError(f"{text!r} is not a product of whole numbers")
+    return math.prod(map(int, factors))
 
 
 def _value(name: str, values: Mapping[str, object]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ddp_ladder.files import canonical_sha256
-from ddp_ladder.placeholders import expand
+from ddp_ladder.placeholders import expand, product
 from ddp_ladder.settings import (
     Container,
     GateThresholds,
@@ -40,6 +40,8 @@ class RunSpec:
     global_batch: int
     lr: float | None  # after the learning-rate rule
     seed: int
+    samples_per_step: int | None  # of each rank, where they cannot be counted
+    throughput_regex: str | None
     script: str
     args: tuple[str, ...]
     args_template: tuple[str, ...]  # before the placeholders were filled: equal at every scale
@@ -229,6 +231,12 @@ def _container_json(container: Container | None, data_dir: str | None) -> Mappin
     return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(container).items()}
 
 
+def _samples_per_step(workload: Workload, values: Mapping[str, object]) -> int | None:
+    if workload.samples_per_step is None:
+        return None
+    return product(expand(workload.samples_per_step, values))
+
+
 def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, mode: str, repeat: int) -> RunSpec:
     experiment, site = settings.experiment, settings.site
     workload, measure = experiment.workload, experiment.measure
@@ -260,6 +268,8 @@ def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, m
         global_batch=global_batch,
         lr=lr,
         seed=workload.seed + repeat - 1,
+        samples_per_step=_samples_per_step(workload, values),
+        throughput_regex=workload.throughput_regex,
         script=workload.script,
         args=tuple(expand(argument, values) for argument in template),
         args_template=template,

@@ -13,6 +13,10 @@ from ddp_ladder.schemas import first_error
 
 SCHEMA_VERSION = 1
 
+Source = Literal["counted", "samples_per_step", "metrics", "log"]
+"""How the throughput is known: samples counted at the loader; steps timed, their samples told by the configuration;
+told by the program itself, line by line; read from its log."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -62,6 +66,7 @@ class Throughput:
     samples_per_s_high: float
     samples_per_s_total: float  # all measured samples / all measured time
     blocks_samples_per_s: tuple[float, ...]
+    source: Source = "counted"
 
 
 @dataclass(frozen=True)
@@ -76,8 +81,8 @@ class Timing:
     blocks_step_time_s: tuple[float, ...]
     rank_step_time_s_min: float
     rank_step_time_s_max: float
-    straggler_fraction: float
-    data_wait_fraction: float
+    straggler_fraction: float | None  # None: not measured
+    data_wait_fraction: float | None
     exposed_comm_fraction: float | None
     startup_s: float | None
     wall_s: float

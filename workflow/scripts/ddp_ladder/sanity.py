@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ddp_ladder.evidence import IN_WORDS, own_account
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.raw_files import RawRun
 from ddp_ladder.record import Check, Throughput
@@ -28,8 +29,16 @@ def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterat
     yield _world_size(spec, ends)
     if spec.backend_wanted != "auto":
         yield _all_equal("backend", [end["backend"] for end in ends], spec.backend)
-    yield _devices(spec, ends)
-    yield _parameters(spec, ends)
+    if throughput is not None and own_account(throughput.source) and not any(end["parameters"] for end in ends):
+        yield Check(
+            "evidence", True, IN_WORDS[throughput.source], "the program's own account, for want of a better one"
+        )
+    else:
+        yield _devices(spec, ends)
+        yield _parameters(spec, ends)
+    if spec.throughput_regex is not None:
+        yield _printed(spec, throughput)
+        return
     yield _steps(spec, raw)
     yield _samples(raw, throughput)
 
@@ -96,6 +105,11 @@ def _devices(spec: RunSpec, ends: list[Any]) -> Check:
 def _parameters(spec: RunSpec, ends: list[Any]) -> Check:
     """Replicas that were trained together end with the same bits."""
     checksums = [end["parameters"]["checksum"] for end in ends if end["parameters"]]
+    if ends and len(checksums) == spec.world_size and all(end["parameters"].get("sharded") for end in ends):
+        # Each rank holds another part (FSDP): there are no replicas to compare.
+        return Check(
+            "equal parameters", True, f"sharded over {len(checksums)} ranks", "replicas, or shards on every rank"
+        )
     ok = len(checksums) == spec.world_size and len(set(checksums)) == 1
     measured = f"{len(set(checksums))} distinct on {len(checksums)} ranks"
     return Check("equal parameters", ok, measured, f"1 distinct on {spec.world_size} ranks")
@@ -114,6 +128,17 @@ def _steps(spec: RunSpec, raw: RawRun) -> Check:
     )
 
 
+def _printed(spec: RunSpec, throughput: Throughput | None) -> Check:
+    """Something that the regular expression matched."""
+    count = len(throughput.blocks_samples_per_s) if throughput else 0
+    return Check(
+        "throughput printed",
+        count > 0,
+        f"{count} matches after the warm-up",
+        f"at least 1 match of workload.throughput_regex ({spec.throughput_regex}) in the log",
+    )
+
+
 def _samples(raw: RawRun, throughput: Throughput | None) -> Check:
     """Samples per second mean something only where samples were counted from start to end."""
     empty = [str(k) for k, rank in sorted(raw.ranks.items()) if rank.steps.samples.sum() == 0]
@@ -128,5 +153,5 @@ def _samples(raw: RawRun, throughput: Throughput | None) -> Check:
         "samples seen",
         bool(raw.ranks) and not empty and not idle,
         measured,
-        "training batches from a torch DataLoader on every rank, all the time",
+        "training batches from a torch DataLoader on every rank, all the time (else: workload.samples_per_step)",
     )

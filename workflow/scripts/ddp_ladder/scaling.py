@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from ddp_ladder.evidence import IN_WORDS, STRONGEST
 from ddp_ladder.fingerprint import batch_per_gpu_seen, differences
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.record import Record, Throughput, Timing
@@ -199,9 +200,9 @@ def _with_figures(point: ScalePoint, group: _Group) -> ScalePoint:
         step_time_s=step,
         step_time_s_low=step_low,
         step_time_s_high=step_high,
-        data_wait_fraction=_median([timing.data_wait_fraction for timing in timings]),
+        data_wait_fraction=_known([timing.data_wait_fraction for timing in timings]),
         exposed_comm_fraction=_median_of_known([t.exposed_comm_fraction for t in timings]),
-        straggler_fraction=_median([timing.straggler_fraction for timing in timings]),
+        straggler_fraction=_known([timing.straggler_fraction for timing in timings]),
         startup_s=_median_of_known([timing.startup_s for timing in timings]),
         gpu_hours_per_million_samples=point.world_size * 1e6 / rate / 3600,
     )
@@ -253,7 +254,7 @@ def _judged(point: ScalePoint, group: _Group, baseline: _Group) -> tuple[Status,
 
 def _excess_note(point: ScalePoint, baseline: _Group) -> str:
     excess = f"{100 * (point.efficiency or 0):.0f} %: more than the ideal; "
-    base_wait = _median([run.timing.data_wait_fraction for run in baseline.good])
+    base_wait = _known([run.timing.data_wait_fraction for run in baseline.good]) or 0.0
     here = point.data_wait_fraction or 0.0
     if base_wait - here > TELLING_WAIT:
         return (
@@ -268,9 +269,17 @@ def _excess_note(point: ScalePoint, baseline: _Group) -> str:
     )
 
 
+def _known(values: Sequence[float | None]) -> float | None:
+    """Median of those that were measured; None when none was."""
+    measured = [value for value in values if value is not None]
+    return _median(measured) if measured else None
+
+
 def _notes(point: ScalePoint, group: _Group) -> str:
     """What a reader should know beside the status."""
     spec, notes = group.first, []
+    sources = {run.throughput.source for run in group.good} - {STRONGEST}
+    notes += [f"weaker evidence: {IN_WORDS[source]}" for source in sorted(sources)]
     if point.batch_per_gpu != spec.batch_per_gpu:
         notes.append(
             f"the script used a batch of {point.batch_per_gpu} per GPU, "

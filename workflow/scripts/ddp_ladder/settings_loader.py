@@ -112,6 +112,8 @@ def _workload(document: Document, data: Mapping[str, Any]) -> Workload:
         script=data["script"],
         args=_arguments(document, data["args"], (*path, "args")),
         batch_per_gpu=int(data["batch_per_gpu"]),
+        samples_per_step=None if data["samples_per_step"] is None else document.text(*path, "samples_per_step"),
+        throughput_regex=data["throughput_regex"],
         lr=_optional(float, data["lr"]),
         lr_rule=data["lr_rule"],
         seed=int(data["seed"]),

@@ -8,15 +8,20 @@ imported torch, because a script may set environment variables before it does.
     program       run the user's script as if python had been given it
     job           what the job was told (run.json, environment)
     lifetime      die with the launcher
+    hard_exit     write the record also when the script calls os._exit
     after_import  call back when torch has been imported
     measurement   everything measured in this rank, wired together
-    steps         step clock, samples and waits, one row per optimizer step
+    steps         step clock: one row per training step
+    loops         passes over loaders, and which of them are training
     stop          measure.max_steps and measure.max_seconds
     progress      progress.json, for the eye only
     host          names and sizes of this process and its machine
     record        the rank's CSV and end record
+    metrics       steps that the program writes down itself
     files         atomic writes
-    hooks *       the patches on torch
+    hooks *       the patches on optimizers, DDP, process groups, autocast
+    loader_hooks * the patches on DataLoader
+    model_hooks * the patches on Module.eval and train
     loaders *     batches, padding and facts of a DataLoader
     cuda *        step times from CUDA events
     ddp *         DistributedDataParallel's own timings

@@ -17,13 +17,14 @@ HARVEST_PER_STEP = 2
 class CudaTimeline:
     """Marks on the device's current stream, and the rows whose time lies between them.
 
-    The mark that ends a step also begins the next one. Marks are used again once read.
+    The mark that ends a step also begins the next one. Marks are used again once read. The newest
+    row is never read before another is there, or at the end: it may still grow.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._spare: list[Mark] = []
-        self._open: deque[tuple[int, Mark, Mark, list[Segment]]] = deque()
+        self._open: deque[tuple[int, list[Segment]]] = deque()
 
     def mark(self) -> Mark | None:
         """Record an event now; None while a CUDA graph is being captured."""
@@ -33,23 +34,27 @@ class CudaTimeline:
         event.record(torch.cuda.current_stream(self.device))
         return event
 
-    def add(self, row: int, begin: Mark, end: Mark, carried: list[Segment]) -> None:
+    def add(self, row: int, segments: list[Segment]) -> None:
         """Take note of a row whose time is read once the device has passed its end."""
-        self._open.append((row, begin, end, carried))
+        self._open.append((row, segments))
 
-    def harvest(self, step_time_s: array[float], at_most: int = HARVEST_PER_STEP) -> None:
-        """Write the seconds of the oldest rows that the device has finished."""
-        while at_most and self._open and self._open[0][2].query():
-            row, begin, end, carried = self._open.popleft()
-            milliseconds = begin.elapsed_time(end)
-            milliseconds += sum(first.elapsed_time(last) for first, last in carried)
-            step_time_s[row] = milliseconds / 1000.0
-            self._spare.append(begin)
+    def extend(self, row: int, segments: list[Segment]) -> None:
+        """Add to the newest row, if it is this one."""
+        if self._open and self._open[-1][0] == row:
+            self._open[-1][1].extend(segments)
+
+    def harvest(self, step_time_s: array[float], at_most: int = HARVEST_PER_STEP, keep: int = 1) -> None:
+        """Write the seconds of the oldest rows that the device has finished; ``keep`` newest stay."""
+        while at_most and len(self._open) > keep and self._open[0][1][-1][1].query():
+            row, segments = self._open.popleft()
+            step_time_s[row] = sum(first.elapsed_time(last) for first, last in segments) / 1000.0
+            # An earlier segment's begin may be the end of one that is still to be read.
+            self._spare.append(segments[-1][0])
             at_most -= 1
 
     def finish(self, step_time_s: array[float], wait: bool) -> int:
         """Read the rows left, after a synchronisation when ``wait``; returns how many remain."""
         if wait:
             torch.cuda.synchronize(self.device)
-        self.harvest(step_time_s, at_most=len(self._open))
+        self.harvest(step_time_s, at_most=len(self._open), keep=0)
         return len(self._open)

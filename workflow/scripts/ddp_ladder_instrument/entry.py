@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Sequence
 
 from ddp_ladder_instrument.after_import import when_imported
+from ddp_ladder_instrument.hard_exit import on_hard_exit
 from ddp_ladder_instrument.job import JobError, read_job
 from ddp_ladder_instrument.lifetime import die_with_parent
 from ddp_ladder_instrument.measurement import Measurement
@@ -24,6 +25,7 @@ its own arguments, path and __main__; its output and exit code stay as they are.
 
 environment:
   DDP_LADDER_RUN          absolute path of the run's run.json; what is measured is written beside it
+  DDP_LADDER_METRICS      set for the script: a file for steps that it writes down itself
   DDP_LADDER_LAUNCHED_AT  unix seconds when the launcher was started (for the start-up time)
 
 example (two ranks on this machine; the workflow does this for you):
@@ -48,6 +50,7 @@ def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -
     die_with_parent()
     measurement = Measurement(job, program, started_at_s)
     when_imported("torch", measurement.install)
+    on_hard_exit(lambda code: _record(measurement, SystemExit(code)))
     _search_path_without(own_directory)
     error_at_end = _run(program, measurement)
     if error_at_end is not None:
@@ -90,6 +93,11 @@ def _run(program: Program, measurement: Measurement) -> BaseException | None:
         ended_with = error
     if os.getpid() != process:  # a child that the script forked came out here
         return ended_with
+    return _record(measurement, ended_with)
+
+
+def _record(measurement: Measurement, ended_with: BaseException | None) -> BaseException | None:
+    """Close the measurement and write it; returns the exception that is to end this process, if any."""
     ended_with = measurement.end(ended_with)
     try:
         measurement.write()

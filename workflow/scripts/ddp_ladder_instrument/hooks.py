@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,13 +15,8 @@ from typing import Any
 import torch
 import torch.distributed
 from torch.nn.parallel import distributed as ddp_module
-from torch.utils.data import dataloader
-from torch.utils.data.distributed import DistributedSampler
 
-from ddp_ladder_instrument import loaders
-from ddp_ladder_instrument.steps import Loop, Steps
-
-LOOP_ATTRIBUTE = "_ddp_ladder_loop"
+from ddp_ladder_instrument.steps import Steps
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -44,72 +38,15 @@ def patch_optimizers(steps: Steps) -> str | None:
     register = getattr(optimizer, "register_optimizer_step_post_hook", None)
     if register is None:
         return "torch.optim.optimizer.register_optimizer_step_post_hook is missing"
-    register(steps.after_step)
+
+    def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+        steps.after_step(optimizer, args, kwargs)
+
+    # A compiled step must call the clock, not trace it. By attribute: torch.compiler.disable would
+    # import the whole compiler.
+    after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
+    register(after_step)
     return None
-
-
-def patch_loaders(steps: Steps) -> str | None:
-    """Follow every DataLoader of this process."""
-    in_loader: set[int] = set()
-    single = getattr(dataloader, "_SingleProcessDataLoaderIter", None)
-    several = getattr(dataloader, "_MultiProcessingDataLoaderIter", None)
-    if single is None or several is None:
-        return "torch.utils.data.dataloader._SingleProcessDataLoaderIter is missing"
-    return (
-        patch(dataloader.DataLoader, "__iter__", lambda original: _iter(original, steps, in_loader))
-        or patch(single, "_next_data", lambda original: _next(original, steps, in_loader))
-        or patch(several, "_next_data", lambda original: _next(original, steps, in_loader))
-        or patch(DistributedSampler, "set_epoch", _set_epoch)
-    )
-
-
-def _iter(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Callable[..., Any]:
-    def iterate(self: Any) -> Any:
-        if threading.get_ident() in in_loader:
-            return original(self)
-        entered_s = time.perf_counter()
-        loop = loaders.new_loop(self)
-        steps.enter(loop, entered_s)
-        iterator = original(self)
-        loop.wait_s += time.perf_counter() - entered_s
-        if isinstance(iterator, dataloader._BaseDataLoaderIter):
-            setattr(iterator, LOOP_ATTRIBUTE, loop)
-        return iterator
-
-    return iterate
-
-
-def _next(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Callable[..., Any]:
-    get_thread = threading.get_ident
-    clock = time.perf_counter
-    batch_size = loaders.batch_size
-
-    def _next_data(self: Any) -> Any:
-        thread = get_thread()
-        loop: Loop | None = self.__dict__.get(LOOP_ATTRIBUTE)
-        # A loader that a dataset of this process reads from is part of the outer one.
-        if loop is None or thread in in_loader:
-            return original(self)
-        entered_s = clock()
-        if steps.loop is not loop:
-            steps.enter(loop, entered_s)
-        in_loader.add(thread)
-        try:
-            batch = original(self)
-        finally:
-            in_loader.discard(thread)
-        steps.yielded(loop, entered_s, batch_size(batch))
-        return batch
-
-    return _next_data
-
-
-def _set_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
-    def set_epoch(self: Any, epoch: int) -> Any:
-        loaders.EPOCH_SET.add(self)
-        return original(self, epoch)
-
-    return set_epoch
 
 
 def patch_ddp(on_wrapped: Callable[[Any], None]) -> str | None:
@@ -143,6 +80,20 @@ def patch_process_group(on_initialised: Callable[[float], None]) -> str | None:
         # The same function under its other name.
         torch.distributed.distributed_c10d.init_process_group = torch.distributed.init_process_group
     return problem
+
+
+def patch_spawn(on_spawn: Callable[[int], None]) -> str | None:
+    """Tell of processes that the script starts with torch.multiprocessing.spawn."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def start_processes(fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **options: Any) -> Any:
+            on_spawn(nprocs)
+            return original(fn, args, nprocs, *more, **options)
+
+        return start_processes
+
+    # By name: torch.multiprocessing.spawn is also a function.
+    return patch(importlib.import_module("torch.multiprocessing.spawn"), "start_processes", wrap)
 
 
 def watch_autocast(on_dtype: Callable[[torch.dtype], None]) -> Callable[[], None]:

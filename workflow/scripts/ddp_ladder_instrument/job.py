@@ -27,6 +27,7 @@ class Job:
     warmup_steps: int
     max_steps: int | None
     max_seconds: float | None
+    samples_per_step: int | None
     launched_at_s: float | None
 
 
@@ -51,6 +52,7 @@ def read_job(environment: Mapping[str, str] = os.environ) -> Job:
             warmup_steps=int(measure.get("warmup_steps") or 0),
             max_steps=_limit(measure, "max_steps", int),
             max_seconds=_limit(measure, "max_seconds", float),
+            samples_per_step=_limit(measure, "samples_per_step", int),
             launched_at_s=_unix_seconds(environment.get(LAUNCHED_VARIABLE)),
         )
     except OSError as error:

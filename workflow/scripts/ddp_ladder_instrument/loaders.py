@@ -7,26 +7,61 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
-from ddp_ladder_instrument.steps import NEVER, Loop
+from ddp_ladder_instrument.loops import Loop
+from ddp_ladder_instrument.steps import NEVER
 
 EPOCH_SET: weakref.WeakSet[Any] = weakref.WeakSet()
 """Samplers whose set_epoch was called."""
 
 
-def batch_size(batch: object) -> int:
-    """First dimension of the first tensor in nested sequences and mappings, else 0."""
+DEEPEST = 6
+"""Levels of a batch that are looked into; objects may refer to each other in circles."""
+
+
+def batch_size(batch: object, depth: int = 0) -> int:
+    """Samples in a batch, from its looks: 0 where nothing tells.
+
+    What a batch of its own kind says (graphs: ``num_graphs``; tensordicts, DGL: ``batch_size``; a
+    packed sequence), else the first dimension of the first tensor or array in nested sequences,
+    mappings and the attributes of plain objects.
+    """
     if isinstance(batch, Tensor):
         return batch.size(0) if batch.dim() else 0
+    if isinstance(batch, (str, bytes, int, float)) or batch is None:
+        return 0
+    if isinstance(batch, PackedSequence):
+        return int(batch.batch_sizes[0])
+    own = _own_size(batch)
+    return own if own or depth > DEEPEST else _first_size(batch, depth)
+
+
+def _own_size(batch: object) -> int:
+    for name in ("num_graphs", "batch_size"):
+        try:
+            size: Any = getattr(batch, name, None)
+            size = size[0] if isinstance(size, (list, tuple)) and size else size
+            if isinstance(size, int) and size > 0:
+                return size
+        except (AttributeError, RuntimeError, NotImplementedError):
+            continue  # a property of the batch's own that cannot tell
+    return 0
+
+
+def _first_size(batch: Any, depth: int) -> int:
+    shape = getattr(batch, "shape", None)
+    if isinstance(shape, tuple):
+        return int(shape[0]) if shape else 0
     if isinstance(batch, (list, tuple)):
         items: Any = batch
     elif isinstance(batch, Mapping):
         items = batch.values()
     else:
-        return 0
+        items = list(getattr(batch, "__dict__", {}).values())
     for item in items:
-        size = batch_size(item)
+        size = batch_size(item, depth + 1)
         if size:
             return size
     return 0
@@ -38,17 +73,30 @@ def new_loop(loader: DataLoader[Any]) -> Loop:
 
 
 def real_samples(loader: DataLoader[Any]) -> int:
-    """How many samples of one pass are not padding; NEVER when this loader's sampler does not pad.
-
-    DistributedSampler deals out index j*replicas + rank and fills up from the beginning.
-    """
+    """How many samples of one pass are not padding; NEVER when this loader's sampler does not pad."""
+    if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
+        return _real_samples_of_shard(loader.batch_sampler)
     sampler = loader.sampler
     if not isinstance(sampler, DistributedSampler) or sampler.drop_last:
         return NEVER
-    if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
-        return NEVER
+    # DistributedSampler deals out index j*replicas + rank and fills up from the beginning.
     remaining = len(sampler.dataset) - sampler.rank  # type: ignore[arg-type]
     return max(0, -(-remaining // sampler.num_replicas))
+
+
+def _real_samples_of_shard(shard: Any) -> int:
+    """The same of accelerate's BatchSamplerShard, which fills up whole batches."""
+    inner = getattr(shard, "batch_sampler", None)
+    if type(shard).__name__ != "BatchSamplerShard" or inner is None:
+        return NEVER
+    batch, length = getattr(inner, "batch_size", None), _length(getattr(inner, "sampler", None))
+    if batch is None or length is None or inner.drop_last or not shard.even_batches:
+        return NEVER
+    count, index = shard.num_processes, shard.process_index
+    share = batch // count if shard.split_batches else batch
+    # Shares go round by process: process i has the samples share*i to share*(i+1) of each round.
+    rounds, rest = divmod(length, share * count)
+    return int(rounds * share + min(share, max(0, rest - share * index)))
 
 
 def facts(loader: DataLoader[Any], world_size: int) -> dict[str, Any]:

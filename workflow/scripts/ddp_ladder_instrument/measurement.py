@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ddp_ladder_instrument import metrics
+from ddp_ladder_instrument.after_import import when_imported
 from ddp_ladder_instrument.job import Job
+from ddp_ladder_instrument.loops import Loop
 from ddp_ladder_instrument.program import Program
 from ddp_ladder_instrument.progress import Progress
-from ddp_ladder_instrument.steps import Loop, Steps
+from ddp_ladder_instrument.steps import Steps
 from ddp_ladder_instrument.stop import Limits
 
 if TYPE_CHECKING:
     import torch
 
     from ddp_ladder_instrument.ddp import DdpTimings
-    from ddp_ladder_instrument.parameters import Named
+    from ddp_ladder_instrument.model_hooks import Trained
+    from ddp_ladder_instrument.parameters import Kept, Named
     from ddp_ladder_instrument.world import World
 
 AUTOCAST_STEPS = 3
@@ -35,16 +38,20 @@ class Measurement:
         self.program = program
         self.started_at_s = started_at_s
         self.not_measured: list[str] = []
-        self.steps = Steps()
+        self.steps = Steps(job.samples_per_step)
         self.import_torch_s: float | None = None
         self.process_group_s: float | None = None
         self.world: World | None = None
         self.ddp: DdpTimings | None = None
         self.device: torch.device | None = None
-        self.parameters: Named = []
+        self.kept: Kept | None = None
+        self.trained: Trained | None = None
         self.optimizer: str | None = None
         self.autocast_dtype: str | None = None
         self.loader: dict[str, Any] | None = None
+        self.metrics = metrics.announce(job.directory)
+        self.source = "counted" if job.samples_per_step is None else "samples_per_step"
+        self.own_processes = 0
         self.exit_code = 0
         self.ended_by = "script"
         self.exception: str | None = None
@@ -56,14 +63,20 @@ class Measurement:
 
     def install(self, import_torch_s: float) -> None:
         """Hook torch, which has just been imported."""
-        from ddp_ladder_instrument import hooks
+        import torch
+
+        from ddp_ladder_instrument import hooks, loader_hooks, model_hooks
         from ddp_ladder_instrument.ddp import DdpTimings
+        from ddp_ladder_instrument.parameters import Kept
         from ddp_ladder_instrument.world import World
 
         self.import_torch_s = import_torch_s
         self.world = World()
         self.ddp = DdpTimings(self.job.warmup_steps, self.not_measured)
+        self.kept = Kept()
+        self.trained = trained = model_hooks.Trained()
         steps = self.steps
+        steps.grad_enabled = torch.is_grad_enabled
         steps.on_optimizer = self._on_optimizer
         steps.on_loop = self._on_loop
         steps.on_tick = self._on_tick
@@ -71,46 +84,55 @@ class Measurement:
         steps.check_at = self.limits.first_check
         patches: dict[str, Callable[[], str | None]] = {
             "steps": lambda: hooks.patch_optimizers(steps),
-            "samples, data_wait_s": lambda: hooks.patch_loaders(steps),
+            "samples, data_wait_s": lambda: loader_hooks.patch_loaders(steps),
+            "samples by their indices": loader_hooks.patch_indices,
+            "loader.set_epoch_called": loader_hooks.patch_set_epoch,
+            "evaluation without a DataLoader": lambda: model_hooks.patch_modes(steps, trained),
             "ddp": lambda: hooks.patch_ddp(self._on_ddp),
+            "own processes": lambda: hooks.patch_spawn(self._on_spawn),
             "startup_s.process_group": lambda: hooks.patch_process_group(self._on_process_group),
         }
         for quantity, patch in patches.items():
-            problem = self.attempt(quantity, patch)
-            if problem is not None:
-                self.not_measured.append(f"{quantity}: {problem}")
+            self._install(quantity, patch)
+        when_imported(
+            "accelerate.data_loader",
+            lambda took_s: self._install("samples of each step", lambda: loader_hooks.patch_accelerate(steps)),
+        )
         self._stop_watching = self.attempt("autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast))
+
+    def _install(self, quantity: str, patch: Callable[[], str | None]) -> None:
+        problem = self.attempt(quantity, patch)
+        if problem is not None:
+            self.not_measured.append(f"{quantity}: {problem}")
 
     # What torch tells.
 
     def _on_process_group(self, took_s: float) -> None:
         assert self.world is not None
         self.world.observe()
+        self.steps.check_at = self.limits.new_group(self.steps.count)
         self.process_group_s = (self.process_group_s or 0.0) + took_s
 
-    def _on_ddp(self, module: Any) -> None:
-        from ddp_ladder_instrument import parameters
+    def _on_spawn(self, processes: int) -> None:
+        self.own_processes += processes
 
+    def _on_ddp(self, module: Any) -> None:
         assert self.world is not None
         assert self.ddp is not None
+        assert self.kept is not None
         self.world.observe()
-        self.parameters = parameters.of_module(module.module)
-        self._use_device(self.parameters)
+        self._use_device(self.kept.add_module(module))
         if self.device is not None:
             self.ddp.attach(module, self.device)
 
-    def _on_optimizer(self, optimizer: Any) -> Callable[[], Any]:
-        from ddp_ladder_instrument import parameters
-
+    def _on_optimizer(self, optimizer: Any) -> None:
         assert self.world is not None
-        assert self.ddp is not None
+        assert self.kept is not None
+        assert self.trained is not None
         self.optimizer = type(optimizer).__name__
-        if self.steps.count == 0:
-            self.world.observe()
-        if not self.ddp.wrapped:
-            self.parameters = parameters.of_optimizer(optimizer)
-            self._use_device(self.parameters)
-        return weakref.ref(optimizer)
+        self.world.observe()
+        self._use_device(self.kept.add_optimizer(optimizer))
+        self.trained.add(optimizer)
 
     def _use_device(self, named: Named) -> None:
         """Time with this device's clock from now on."""
@@ -177,10 +199,18 @@ class Measurement:
         if error is not None and not isinstance(error, SystemExit):
             self.ended_by = "exception"
             self.exception = _one_line(error)
+        if not self.steps.count:
+            self._adopt_metrics()
         if self.world is not None:
             self.attempt("max_seconds", self.limits.release)
             self._close_timeline()
         return error
+
+    def _adopt_metrics(self) -> None:
+        """No optimizer stepped: what the program wrote down itself, if anything, is all there is."""
+        rows = self.attempt("steps", lambda: metrics.read(self.metrics))
+        self.steps.adopt(rows or [])
+        self.source = "metrics" if rows else "none"
 
     def _leave_process_group(self) -> BaseException | None:
         """Do what the script would have done had we let it run to its end."""
@@ -206,6 +236,11 @@ class Measurement:
             self.not_measured.append(
                 f"step_time_s: the device had not finished the last {left} steps; host times stand in their place"
             )
+
+    @property
+    def parameters(self) -> Named:
+        """What was trained, by name."""
+        return self.kept.named() if self.kept is not None else []
 
     @property
     def device_answers(self) -> bool:

@@ -4,24 +4,52 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 Named = list[tuple[str, torch.Tensor]]
 
 
-def of_module(module: torch.nn.Module) -> Named:
-    """Parameters by their name in the module."""
-    return list(module.named_parameters())
+class Kept:
+    """The parameters that were trained, kept so that they are there at the end.
 
+    Those of modules that DDP wraps, by their names; of what an optimizer steps beside, by place.
+    What belongs to a module or optimizer that is gone is given up when the next one comes.
+    """
 
-def of_optimizer(optimizer: torch.optim.Optimizer) -> Named:
-    """Parameters by their place in the optimizer, for models that DDP does not wrap."""
-    tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
-    return [(str(index), tensor) for index, tensor in enumerate(tensors)]
+    def __init__(self) -> None:
+        self._groups: list[tuple[Callable[[], Any], Named]] = []
+
+    def add_module(self, ddp: DistributedDataParallel) -> Named:
+        """Keep those of a wrapped module, in place of what optimizers told of them."""
+        named = list(ddp.module.named_parameters())
+        self._give_up()
+        return self._add(ddp, named)
+
+    def add_optimizer(self, optimizer: torch.optim.Optimizer) -> Named:
+        """Keep those that no module named."""
+        self._give_up()
+        known = {id(tensor) for _, tensor in self.named()}
+        tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+        fresh = [(str(index), tensor) for index, tensor in enumerate(tensors) if id(tensor) not in known]
+        return self._add(optimizer, fresh)
+
+    def named(self) -> Named:
+        """All, in the order in which they came."""
+        return [item for _, named in self._groups for item in named]
+
+    def _add(self, owner: Any, named: Named) -> Named:
+        if named:
+            self._groups.append((weakref.ref(owner), named))
+        return named
+
+    def _give_up(self) -> None:
+        self._groups = [(owner, named) for owner, named in self._groups if owner() is not None]
 
 
 def main_dtype(named: Sequence[tuple[str, torch.Tensor]]) -> str:
@@ -42,16 +70,23 @@ def summary(named: Sequence[tuple[str, torch.Tensor]]) -> dict[str, Any]:
     return {
         "count": sum(tensor.numel() for _, tensor in named),
         "bytes": sum(tensor.numel() * tensor.element_size() for _, tensor in named),
+        "sharded": any(is_sharded(tensor) for _, tensor in named),
         "checksum": f"sha256:{checksum(named)}",
     }
 
 
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Whether this rank holds a part of it only (FSDP's DTensor)."""
+    return any(type(place).__name__ != "Replicate" for place in getattr(tensor, "placements", ()))
+
+
 def checksum(named: Sequence[tuple[str, torch.Tensor]]) -> str:
-    """Digest over names, dtypes, shapes and raw bytes, in order."""
+    """Digest over names, dtypes, shapes and raw bytes, in order; of a sharded one, this rank's part."""
     digest = hashlib.sha256()
     for name, tensor in named:
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        plain = tensor.detach().cpu().contiguous()
+        own = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        plain = own.detach().cpu().contiguous()
         size = plain.numel() * plain.element_size()
         if size:
             # By address: numpy may be missing, and knows no bfloat16.

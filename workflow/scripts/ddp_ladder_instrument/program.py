@@ -7,11 +7,14 @@ import hashlib
 import io
 import os
 import runpy
+import subprocess
 import sys
 import zipfile
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
+
+from ddp_ladder_instrument.lifetime import die_with_parent
 
 
 class ProgramError(Exception):
@@ -52,12 +55,28 @@ class Program:
         sys.modules["__main__"] = main
         if self.is_module:
             self._run_module()
+        elif self._is_other():
+            self._run_other()
         elif os.path.isdir(self.name) or zipfile.is_zipfile(self.name):
             sys.argv[:] = [self.name, *self.args]
             sys.path.insert(0, os.path.abspath(self.name))
             _run_module_as_main("__main__", alter_argv=False)
         else:
             self._run_file(main)
+
+    def _is_other(self) -> bool:
+        """Whether it is an executable of another language: by its own first bytes, not by its name."""
+        if os.path.isdir(self.name) or not os.access(self.name, os.X_OK) or zipfile.is_zipfile(self.name):
+            return False
+        with open(self.name, "rb") as file:
+            head = file.readline(256)
+        return head.startswith(b"\x7fELF") or (head.startswith(b"#!") and b"python" not in head)
+
+    def _run_other(self) -> None:
+        """Run it as a child that ends with this process, and exit as it does."""
+        command = [os.path.abspath(self.name), *self.args]
+        code = subprocess.Popen(command, preexec_fn=die_with_parent).wait()
+        raise SystemExit(code if code >= 0 else 128 - code)
 
     def _run_module(self) -> None:
         sys.argv[:] = ["-m", *self.args]

@@ -38,6 +38,8 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "device": device,
+        "source": measurement.source,
+        "own_processes": measurement.own_processes,
         "exit_code": measurement.exit_code,
         "ended_by": measurement.ended_by,
         "exception": measurement.exception,
@@ -146,7 +148,7 @@ def _batch_per_gpu(measurement: Measurement) -> int | None:
     """Median over the steps, the sampler's padding included."""
     steps = measurement.steps
     batches = [steps.samples[row] + steps.padding_samples[row] for row in range(steps.count)]
-    return int(statistics.median_low(batches)) if batches else None
+    return (int(statistics.median_low(batches)) or None) if batches else None
 
 
 def _parameter_dtype(measurement: Measurement) -> str | None:

@@ -1,23 +1,27 @@
-"""The step clock: one row per optimizer step with its samples, its time and its wait for data.
+"""The step clock: one row per training step with its samples, its time and its wait for data.
 
-A step begins where the one before it ended, as long as the same pass over the same DataLoader goes
-on. Where another loader was active in between (validation), or a new pass begins (an epoch), it
-begins when the training loader is next entered. Whatever happens outside of steps is never counted.
+A step ends with an optimizer's step. What another optimizer steps before the next batch is drawn
+(a GAN's second one) belongs to the same step.
 
-The loader that yielded last before an optimizer step is the training loader; all its batches since
-the step before are consumed by this one (gradient accumulation); batches of other loaders are not
-training.
+Time is kept in segments, each owned by the pass over a DataLoader that was entered last. A step's
+time is that of its training passes (module ``loops``): validation is another pass, and what happens
+between two passes, or between the model's ``eval()`` and ``train()``, is nobody's. Loops that draw
+from no DataLoader own what no pass owns.
 """
 
 from __future__ import annotations
 
 import time
+import weakref
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+from ddp_ladder_instrument.loops import Loop, training
 
 if TYPE_CHECKING:
     from ddp_ladder_instrument.cuda import CudaTimeline, Mark, Segment
+    from ddp_ladder_instrument.metrics import Row
 
 CSV_HEADER = "step,samples,padding_samples,step_time_s,data_wait_s\n"
 NEVER = 2**62
@@ -26,150 +30,232 @@ EARLY_STEPS = 12
 """The tick runs at each of the first steps: what it looks for there happens only there."""
 
 
-class Loop:
-    """One pass over a DataLoader: what it yielded since the last optimizer step.
-
-    ``loader`` returns the DataLoader while it lives. ``real_samples``: how many samples of this
-    pass are not padding by the sampler; those come first.
-    """
-
-    __slots__ = (
-        "batches",
-        "carried_s",
-        "carried_segments",
-        "loader",
-        "padding",
-        "position",
-        "real_samples",
-        "samples",
-        "step",
-        "wait_s",
-    )
-
-    def __init__(self, loader: Callable[[], Any], real_samples: int) -> None:
-        self.loader = loader
-        self.real_samples = real_samples
-        self.position = 0
-        self.begin_step(-1)
-
-    def begin_step(self, step: int) -> None:
-        """Forget what was yielded before; ``step`` counts from 0."""
-        self.step = step
-        self.batches = 0
-        self.samples = 0
-        self.padding = 0
-        self.wait_s = 0.0
-        self.carried_s = 0.0
-        self.carried_segments: list[Segment] = []
-
-
 class Steps:
     """Rows of steps, and the state between two of them. Seconds are of time.perf_counter().
 
-    on_optimizer: called with the optimizer at the first step and whenever another one steps.
+    samples_per_step: in place of counted samples, for loops that draw from no DataLoader.
+    on_optimizer: called with each optimizer before its first step is counted.
     on_loop: called at the first step of each training pass.
     on_tick: called with the present time at a step's end, every TICK_INTERVAL_S.
     check_limits: called with step and present time at step ``check_at``, gives the next such step.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, samples_per_step: int | None = None) -> None:
+        self.samples_per_step = samples_per_step
         self.samples = array("q")
         self.padding_samples = array("q")
         self.step_time_s = array("d")
         self.data_wait_s = array("d")
         self.count = 0
-        self.loop: Loop | None = None
-        self.training_loop: Loop | None = None
-        self.begin_s = time.perf_counter()
-        self.begin_mark: Mark | None = None
         self.timeline: CudaTimeline | None = None
         self.check_at = NEVER
-        self._ended = False
         self.first_step_ended_at_s: float | None = None
-        self._tick_at_s = 0.0
-        self._optimizer: Callable[[], Any] = lambda: None
-        self.on_optimizer: Callable[[Any], Callable[[], Any]] = lambda optimizer: lambda: optimizer
+        self.evaluating = False
+        self.grad_enabled: Callable[[], bool] = lambda: True
+        self.on_optimizer: Callable[[Any], None] = lambda optimizer: None
         self.on_loop: Callable[[Loop], None] = lambda loop: None
         self.on_tick: Callable[[float], None] = lambda now_s: None
         self.check_limits: Callable[[int, float], int] = lambda step, now_s: NEVER
+        self._outside = Loop(lambda: None, NEVER)
+        self._outside.begin_step(0)
+        self._owner: Loop | None = self._outside  # of the running segment
+        self._begin_s = time.perf_counter()
+        self._begin_mark: Mark | None = None
+        self._evaluated: Loop | None = None  # whose segment eval() ended
+        self._pending: list[Loop] = []  # passes that yielded for the running step
+        self._row_loops: list[Loop] = []  # training passes of the last row
+        self._row_optimizer: Callable[[], Any] = lambda: None
+        self._optimizer: Callable[[], Any] = lambda: None
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._steps_in_row = 0
+        self._steps_in_row_before = 0
+        self._ended = False
+        self._tick_at_s = 0.0
+
+    # What the loaders and the model tell.
+
+    @property
+    def loop(self) -> Loop | None:
+        """The pass that was entered last and is not over."""
+        return self._owner
 
     def enter(self, loop: Loop, now_s: float) -> None:
         """Another pass becomes the active one."""
-        mark = self.timeline.mark() if self.timeline is not None else None
-        left = self.loop
-        if left is not None and left.step == self.count and left.batches:
-            # Left in the middle of an accumulation: what it did so far belongs to its step.
-            left.carried_s += now_s - self.begin_s
-            if self.begin_mark is not None and mark is not None:
-                left.carried_segments.append((self.begin_mark, mark))
-        if loop.step != self.count or not loop.batches:
-            loop.begin_step(self.count)
-        self.loop = loop
-        self.begin_s = now_s
-        self.begin_mark = mark
+        if loop.before is None:
+            loop.before = self._owner
+        self._own(loop, now_s)
 
     def yielded(self, loop: Loop, entered_s: float, size: int) -> None:
         """The active pass yielded a batch of ``size`` samples, padding included."""
         if loop.step != self.count:
             loop.begin_step(self.count)
-        loop.batches += 1
-        loop.position += size
-        excess = loop.position - loop.real_samples
-        if excess > 0:
-            excess = min(excess, size)
-            loop.padding += excess
-            size -= excess
-        loop.samples += size
+        if not loop.batches:
+            self._pending.append(loop)
+        loop.add(size)
+        loop.without_grad = not self.grad_enabled()
+        loop.in_eval_mode = self.evaluating
         loop.wait_s += time.perf_counter() - entered_s
+
+    def left(self, loop: Loop) -> None:
+        """A pass is over, or was left for good."""
+        loop.living = False
+        loop.iterator = None
+        if self._owner is loop:
+            self._own(self._return_to(loop.before), time.perf_counter())
+        loop.before = None
+
+    def eval_mode(self) -> None:
+        """The model that is trained was put in eval mode."""
+        if not self.evaluating:
+            self.evaluating = True
+            self._evaluated = owner = self._owner
+            if owner is not None and owner is not self._outside and not self._is_drawn(owner):
+                self._owner = None  # between two steps: what led to the evaluation is no training
+            self._own(None, time.perf_counter())
+
+    def train_mode(self) -> None:
+        """The model that is trained was put in training mode."""
+        if self.evaluating:
+            self.evaluating = False
+            if self._owner is None:
+                self._own(self._return_to(self._evaluated), time.perf_counter())
+            self._evaluated = None
+
+    def _return_to(self, loop: Loop | None) -> Loop | None:
+        """Whose time it is when what interrupted ``loop`` is over: its own in the middle of a step."""
+        if loop is self._outside:
+            return loop
+        return loop if loop is not None and loop.living and self._is_drawn(loop) else None
+
+    def _is_drawn(self, loop: Loop) -> bool:
+        """Whether it yielded for the running step."""
+        return loop.step == self.count and loop.batches > 0
+
+    def _own(self, owner: Loop | None, now_s: float) -> None:
+        """End the running segment and begin one of ``owner``."""
+        mark = self.timeline.mark() if self.timeline is not None else None
+        self._carry(self._owner, now_s, mark)
+        self._owner = owner
+        self._begin_s = now_s
+        self._begin_mark = mark
+
+    def _carry(self, owner: Loop | None, now_s: float, mark: Mark | None) -> None:
+        if owner is None:
+            return
+        if owner.step != self.count:
+            owner.begin_step(self.count)
+        owner.carried_s += now_s - self._begin_s
+        if self._begin_mark is not None and mark is not None:
+            owner.carried_segments.append((self._begin_mark, mark))
+
+    # What the optimizers tell.
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """The hook that torch calls after each optimizer step."""
         now_s = time.perf_counter()
-        count = self.count
         if self._ended:  # the script caught our SystemExit and goes on
-            self.check_limits(count, now_s)
+            self.check_limits(self.count, now_s)
         if self._optimizer() is not optimizer:
-            self._optimizer = self.on_optimizer(optimizer)
+            self._meet(optimizer)
         mark = None
         if self.timeline is not None:
             mark = self.timeline.mark()
             if mark is None:  # recorded into a CUDA graph: nothing was stepped
                 return
-        self._add_row(self.loop, now_s, mark)
-        self.begin_s = now_s
-        self.begin_mark = mark
-        self.count = count = count + 1
+        if self.evaluating:
+            self._trained_in_eval_mode()
+        loops = training(self._pending, self.samples_per_step is None)
+        if not loops and self.count and self._is_another(optimizer):
+            self._extend_row(now_s, mark)
+        else:
+            self._add_row(loops, optimizer, now_s, mark)
+        self._begin_s = now_s
+        self._begin_mark = mark
         if now_s >= self._tick_at_s:
-            if count > EARLY_STEPS:
+            if self.count > EARLY_STEPS:
                 self._tick_at_s = now_s + TICK_INTERVAL_S
             self.on_tick(now_s)
-        if count >= self.check_at:
+        # Several optimizers: not before the last of them has stepped.
+        if self.count >= self.check_at and self._steps_in_row >= self._steps_in_row_before:
             self._ended = True  # stays so when the check raises
-            self.check_at = self.check_limits(count, now_s)
+            self.check_at = self.check_limits(self.count, now_s)
             self._ended = False
 
-    def _add_row(self, loop: Loop | None, now_s: float, mark: Mark | None) -> None:
-        carried_s = 0.0
-        carried_segments: list[Segment] = []
-        if loop is not None and loop.step == self.count and loop.batches:
-            self.samples.append(loop.samples)
-            self.padding_samples.append(loop.padding)
-            self.data_wait_s.append(loop.wait_s)
-            carried_s = loop.carried_s
-            carried_segments = loop.carried_segments
-            if loop is not self.training_loop:
-                self.training_loop = loop
+    def _trained_in_eval_mode(self) -> None:
+        """What eval() began was no validation after all."""
+        if self._owner is None:
+            self._owner = self._evaluated
+        self.evaluating = False
+        self._evaluated = None
+
+    def _meet(self, optimizer: Any) -> None:
+        if optimizer not in self._known:
+            self._known.add(optimizer)
+            self.on_optimizer(optimizer)
+        self._optimizer = weakref.ref(optimizer)
+
+    def _is_another(self, optimizer: Any) -> bool:
+        """Whether it is not the optimizer that ended the last row."""
+        first = self._row_optimizer()
+        return first is not None and first is not optimizer
+
+    def _add_row(self, loops: list[Loop], optimizer: Any, now_s: float, mark: Mark | None) -> None:
+        told = self.samples_per_step
+        self.samples.append(sum(loop.samples for loop in loops) if told is None else told)
+        self.padding_samples.append(sum(loop.padding for loop in loops) if told is None else 0)
+        self.data_wait_s.append(sum(loop.wait_s for loop in loops))
+        # Where loaders take turns, the last one has the time until this one was entered.
+        before = [loop for loop in self._row_loops if loop not in loops and (loop.living or not loops)]
+        owners = [*before, *loops] if loops else [*before, self._outside]
+        seconds, segments = self._collect(owners, now_s, mark)
+        self.step_time_s.append(seconds)
+        for loop in loops:
+            if not loop.stepped:
+                loop.stepped = True
                 self.on_loop(loop)
-        else:
-            self.samples.append(0)
-            self.padding_samples.append(0)
-            self.data_wait_s.append(0.0)
-        self.step_time_s.append(carried_s + now_s - self.begin_s)
-        if mark is not None and self.begin_mark is not None and self.timeline is not None:
-            self.timeline.add(self.count, self.begin_mark, mark, carried_segments)
+        if loops:
+            self._row_loops = loops
+        if self.timeline is not None and segments:
+            self.timeline.add(self.count, segments)
             self.timeline.harvest(self.step_time_s)
         if self.count == 0:
             self.first_step_ended_at_s = time.time()
+        self._row_optimizer = weakref.ref(optimizer)
+        self._steps_in_row_before = self._steps_in_row
+        self._steps_in_row = 1
+        self._pending = []
+        self.count += 1
+
+    def _extend_row(self, now_s: float, mark: Mark | None) -> None:
+        seconds, segments = self._collect(self._row_loops or [self._outside], now_s, mark)
+        self.step_time_s[-1] += seconds
+        if self.timeline is not None and segments:
+            self.timeline.extend(self.count - 1, segments)
+        self._steps_in_row += 1
+        self._pending = []
+
+    def _collect(self, owners: Sequence[Loop], now_s: float, mark: Mark | None) -> tuple[float, list[Segment]]:
+        """Seconds and segments of these owners up to now; they are taken away from them."""
+        seconds = 0.0
+        segments: list[Segment] = []
+        if any(owner is self._owner for owner in owners):
+            self._carry(self._owner, now_s, mark)
+        for owner in owners:
+            if owner.step == self.count:
+                seconds += owner.carried_s
+                segments += owner.carried_segments
+                owner.carried_s = 0.0
+                owner.carried_segments = []
+        return seconds, segments
+
+    def adopt(self, rows: Sequence[Row]) -> None:
+        """Take over steps that the program wrote down itself."""
+        for row in rows:
+            self.samples.append(row.samples)
+            self.padding_samples.append(0)
+            self.step_time_s.append(row.step_time_s)
+            self.data_wait_s.append(row.data_wait_s)
+        self.count += len(rows)
 
     def csv(self) -> Iterator[str]:
         """The rows as CSV, step counted from 1."""

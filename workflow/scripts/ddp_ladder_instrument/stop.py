@@ -57,12 +57,25 @@ class Limits:
         self._fastest_step_s = math.inf
         self._seconds_check = NEVER if max_seconds is None else 1
         self._index = 0
+        self._group = 0
         self._decided: dict[int, str] = {}
         self.ended_by: str | None = None
 
     @property
     def first_check(self) -> int:
         """Step of the first check."""
+        return min(self._max_steps, self._seconds_check)
+
+    def new_group(self, step: int) -> int:
+        """Agree anew, through the board of a new process group; returns the step of the next check.
+
+        All ranks call this after the same step: making a group is what they do together.
+        """
+        self._group += 1
+        self._index = 0
+        self._decided.clear()
+        if self._max_seconds is not None and self._began_s is not None:
+            self._seconds_check = step + 1
         return min(self._max_steps, self._seconds_check)
 
     def check(self, step: int, now_s: float) -> int:
@@ -97,7 +110,7 @@ class Limits:
         return self._check_together(board, step, step_s, left_s)
 
     def _check_together(self, board: Board, step: int, step_s: float, left_s: float) -> int:
-        decision = self._decision(board, self._index)
+        decision = self._decision(board, step)
         if decision == STOP:
             self._end("max_seconds")
         next_check = int(decision)
@@ -112,16 +125,19 @@ class Limits:
             )
         return next_check
 
-    def _decision(self, board: Board, index: int) -> str:
-        if index == 0:
-            return str(FIRST_CHECK + 1)
+    def _decision(self, board: Board, step: int) -> str:
+        if self._index == 0:
+            return str(step + 1)
         if board.rank == 0:
-            return self._decided.pop(index)
-        return board.get(_key(index))
+            return self._decided.pop(self._index)
+        return board.get(self._key(self._index))
 
     def _decide(self, board: Board, index: int, decision: str) -> None:
         self._decided[index] = decision
-        board.set(_key(index), decision)
+        board.set(self._key(index), decision)
+
+    def _key(self, index: int) -> str:
+        return f"max_seconds/{self._group}/{index}"
 
     def release(self) -> None:
         """Rank 0 will not decide any more; a rank that makes more steps must not wait for it."""
@@ -129,13 +145,9 @@ class Limits:
             return
         board = self._find_board()
         if board is not None and board.rank == 0:
-            board.set(_key(self._index + 1), str(NEVER))
+            board.set(self._key(self._index + 1), str(NEVER))
 
 
 def _stride(left_s: float, step_s: float) -> int:
     """Steps to the next check: about a second ahead, not beyond the end, at least one."""
     return max(1, int(min(LOOK_AHEAD_S, left_s) / step_s)) if step_s > 0 else 1
-
-
-def _key(index: int) -> str:
-    return f"max_seconds/{index}"

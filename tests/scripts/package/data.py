@@ -1,0 +1,3 @@
+import torch
+
+SAMPLES = torch.randn(120, 4)

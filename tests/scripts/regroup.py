@@ -1,0 +1,35 @@
+"""Leaves the process group and makes a new one, and goes on training a new model."""
+
+import torch
+import torch.distributed as dist
+from tally import Tally, think
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def train(tally, epochs):
+    data = torch.randn(80, 4)
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, batch_size=5, sampler=sampler)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        tally.start()
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            think(0.006)
+            tally.seen(len(x))
+            optimizer.step()
+            tally.step()
+        tally.leave_epoch()
+
+
+if __name__ == "__main__":
+    tally = Tally()
+    for epochs in (1, 2, 40):
+        dist.init_process_group("gloo")
+        train(tally, epochs if epochs < 40 else 1)
+        dist.destroy_process_group()
+    tally.write()

@@ -1,0 +1,37 @@
+"""Starts its own ranks with torch.multiprocessing.spawn, as scripts from before torchrun do."""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from tally import Tally, think
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def worker(rank, world_size, length):
+    os.environ["RANK"] = str(rank)
+    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    data = torch.randn(length, 4)
+    loader = DataLoader(data, batch_size=5, sampler=DistributedSampler(data))
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    tally = Tally()
+    tally.start()
+    for x in loader:
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        think()
+        tally.seen(len(x))
+        optimizer.step()
+        tally.step()
+    tally.write()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    world_size = int(sys.argv[1])
+    mp.spawn(worker, args=(world_size, 60 * world_size), nprocs=world_size)
+    print("all ranks are done")

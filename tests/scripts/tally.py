@@ -1,0 +1,47 @@
+"""The scripts' own count of samples and their own stopwatch, with which the tests compare what was measured."""
+
+import json
+import os
+import time
+
+
+class Tally:
+    """Samples and seconds of each step, as the script sees them."""
+
+    def __init__(self):
+        self.samples, self.seconds = [], []
+        self._pending, self._spent_s = 0, 0.0
+        self._since_s = None
+
+    def start(self):
+        """Training begins or goes on."""
+        self._since_s = time.perf_counter()
+
+    def stop(self):
+        """Training is interrupted: validation, a checkpoint, the end of an epoch."""
+        self._spent_s += time.perf_counter() - self._since_s
+        self._since_s = None
+
+    def leave_epoch(self):
+        """Training is over for now; what was not stepped is no training."""
+        self._since_s, self._spent_s = None, 0.0
+
+    def seen(self, samples):
+        self._pending += samples
+
+    def step(self):
+        """A step is complete; it is not timed when training has not been started here."""
+        now_s = time.perf_counter()
+        self.samples.append(self._pending)
+        self.seconds.append(None if self._since_s is None else self._spent_s + now_s - self._since_s)
+        self._pending, self._spent_s, self._since_s = 0, 0.0, now_s
+
+    def write(self):
+        rank = os.environ.get("RANK", "0")
+        with open(f"tally.{rank}.json", "w") as file:
+            json.dump({"samples": self.samples, "seconds": self.seconds}, file)
+
+
+def think(seconds=0.008):
+    """Make a step long enough to be timed, at the cost of no core."""
+    time.sleep(seconds)

@@ -1,0 +1,102 @@
+"""A small GPT: get_batch in place of a DataLoader, micro-steps, gradient clipping, an estimate of the loss."""
+
+import math
+import os
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from tally import Tally, think
+from torch.distributed import destroy_process_group, init_process_group
+from torch.nn.parallel import DistributedDataParallel
+
+BATCH, BLOCK, MICRO_STEPS, ITERATIONS, EVERY = 4, 16, 2, 24, 8
+VOCABULARY, WIDTH, HEADS = 32, 16, 2
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(0.1))
+
+    def forward(self, x):
+        b, t, c = x.shape
+        q, k, v = (p.view(b, t, HEADS, c // HEADS).transpose(1, 2) for p in self.qkv(self.before(x)).split(c, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, c)
+        x = x + self.out(y)
+        return x + self.mlp(self.between(x))
+
+
+class GPT(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(BLOCK, WIDTH)
+        self.blocks = nn.Sequential(Block(), Block())
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids, targets):
+        x = self.blocks(self.tokens(ids) + self.places(torch.arange(ids.shape[1])))
+        logits = self.head(x)
+        return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def get_batch(text):
+    starts = torch.randint(len(text) - BLOCK - 1, (BATCH,)).tolist()
+    return (torch.stack([text[s + shift : s + shift + BLOCK] for s in starts]) for shift in (0, 1))
+
+
+@torch.no_grad()
+def estimate_loss(model, text):
+    model.eval()
+    losses = []
+    for _ in range(3):
+        losses.append(model(*get_batch(text))[1].item())
+        think(0.01)
+    model.train()
+    return sum(losses) / len(losses)
+
+
+def main():
+    ddp = int(os.environ.get("RANK", -1)) != -1
+    if ddp:
+        init_process_group("gloo")
+    torch.manual_seed(1337 + int(os.environ.get("RANK", 0)))
+    text = torch.randint(0, VOCABULARY, (2000,))
+    model = GPT()
+    decay = [p for p in model.parameters() if p.dim() >= 2]
+    rest = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}])
+    if ddp:
+        model = DistributedDataParallel(model)
+    tally = Tally()
+    tally.start()
+    x, y = get_batch(text)
+    for iteration in range(ITERATIONS):
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3 * 0.5 * (1 + math.cos(math.pi * iteration / ITERATIONS))
+        if iteration % EVERY == 4:
+            tally.stop()
+            print(f"step {iteration}: loss {estimate_loss(model, text):.4f}")
+            tally.start()
+        for micro in range(MICRO_STEPS):
+            if ddp:
+                model.require_backward_grad_sync = micro == MICRO_STEPS - 1
+            loss = model(x, y)[1] / MICRO_STEPS
+            tally.seen(len(x))
+            x, y = get_batch(text)
+            loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        think(0.004)
+        optimizer.step()
+        tally.step()
+        optimizer.zero_grad(set_to_none=True)
+    tally.write()
+    if ddp:
+        destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Runs the scripts of tests/scripts and compares what was measured with what they counted and timed themselves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from instrument_support import Ran, run_json
+from warm import RankRan, Warm
+
+SCRIPTS = Path(__file__).parent / "scripts"
+TOLERANCE = 0.01
+FIRST = 2  # steps left out: the script itself starts in the first, progress.json is written in the second
+TRIES = 3  # for the times: between the script's look at the clock and ours another process may have the core
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run: what the script said of it, and the directory it left."""
+
+    ranks: list[RankRan]
+    ran: Ran
+
+    def tally(self, rank: int) -> dict[str, list[float]]:
+        tally: dict[str, list[float]] = json.loads((self.ran.directory.parent / f"tally.{rank}.json").read_text())
+        return tally
+
+    def samples(self, rank: int) -> list[float]:
+        return [row["samples"] for row in self.ran.rows(rank)]
+
+
+def run(warm: Warm, directory: Path, script: str, *args: object, ranks: int, **measure: Any) -> Measured:
+    directory.mkdir(parents=True, exist_ok=True)
+    run_file = run_json(directory / "run", **measure)
+    words = ["-m", script[3:]] if script.startswith("-m ") else [str(SCRIPTS / script)]
+    env = {"DDP_LADDER_RUN": str(run_file), "PYTHONPATH": str(SCRIPTS)}
+    ran = warm.run(directory, [*words, *map(str, args)], ranks, **env)
+    return Measured(ran, Ran(0, "", "", directory / "run"))
+
+
+def off_by(measured: Measured, rank: int) -> float:
+    """Relative difference of the measured time and the script's."""
+    pairs = list(zip(measured.ran.rows(rank), measured.tally(rank)["seconds"], strict=True))[FIRST:]
+    own_s = sum(seconds for _, seconds in pairs if seconds is not None)
+    return abs(sum(row["step_time_s"] for row, seconds in pairs if seconds is not None) / own_s - 1)
+
+
+def check(warm: Warm, directory: Path, script: str, *args: object, ranks: int, **measure: Any) -> Measured:
+    """Run, and compare samples and steps exactly, times and throughput within TOLERANCE."""
+    for attempt in range(TRIES):
+        measured = run(warm, directory / str(attempt), script, *args, ranks=ranks, **measure)
+        for rank in range(ranks):
+            assert measured.ranks[rank].code == 0, measured.ranks[rank].err
+            assert measured.samples(rank) == measured.tally(rank)["samples"]
+            assert measured.samples(rank)
+            missing = measured.ran.rank(rank)["not_measured"]
+            assert [reason for reason in missing if not reason.startswith("ddp: DDP sampled no")] == []
+        if max(off_by(measured, rank) for rank in range(ranks)) < TOLERANCE:
+            break
+    for rank in range(ranks):
+        assert off_by(measured, rank) < TOLERANCE
+    return measured

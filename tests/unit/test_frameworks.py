@@ -1,0 +1,45 @@
+"""Training loops of frameworks, on one rank and two; what is measured is what the script counted and timed itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scripts_support import check, run
+from warm import Warm
+
+FRAMEWORKS = ("torch", "torch._dynamo", "pytorch_lightning", "accelerate", "transformers.trainer")
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[Warm]:
+    process = Warm(*FRAMEWORKS)
+    yield process
+    process.close()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "lightning_trainer.py 1",
+        "lightning_trainer.py 3",
+        "lightning_fabric_loop.py",
+        "hf_accelerate.py shard",
+        "hf_accelerate.py dispatch",
+        "hf_trainer.py 1",
+        "hf_trainer.py 2",
+    ],
+)
+def test_framework(warm: Warm, tmp_path: Path, line: str, ranks: int) -> None:
+    check(warm, tmp_path, *line.split(), ranks=ranks)
+
+
+@pytest.mark.parametrize("line", ["lightning_trainer.py 3", "hf_trainer.py 2"])
+def test_framework_ends_at_the_same_step(warm: Warm, tmp_path: Path, line: str) -> None:
+    measured = run(warm, tmp_path, *line.split(), ranks=2, max_steps=8)
+    for rank in (0, 1):
+        assert measured.ranks[rank].code == 0, measured.ranks[rank].err
+        record = measured.ran.rank(rank)
+        assert (record["ended_by"], record["steps"]["count"], record["exception"]) == ("max_steps", 8, None)

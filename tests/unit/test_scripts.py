@@ -1,0 +1,197 @@
+"""Scripts as people write them, on one rank and two: what is measured is what the script counted and timed itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scripts_support import check, run
+from warm import Warm
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[Warm]:
+    process = Warm("torch", "torch._dynamo", "torch.distributed.tensor", "torch.testing")
+    yield process
+    process.close()
+
+
+ONE_RANK = (
+    "accumulate.py sync",
+    "accumulate.py no_sync",
+    "several_loaders.py together 0",
+    "several_loaders.py together 2",
+    "several_loaders.py turns 0",
+    "gan.py same",
+    "gan.py own",
+    "uneven.py",
+    "uneven.py --drop-last",
+    "batches.py tensor 0",
+    "batches.py tuple 2",
+    "batches.py dict 0",
+    "batches.py nested 0",
+    "batches.py named 0",
+    "batches.py object 0",
+    "batches.py graph 2",
+    "batches.py images 0",
+    "batches.py packed 0",
+    "batches.py text 0",
+    "batches.py transposed 2",
+    "stream.py 0 collated",
+    "stream.py 2 collated",
+    "stream.py 0 own_batches",
+    "workers.py --workers 2",
+    "workers.py --workers 2 --persistent --prefetch 4",
+    "workers.py --workers 1 --persistent --cut-short",
+    "workers.py --workers 1 --start-method spawn --epochs 1",
+    "amp.py",
+    "optimizers.py plain",
+    "optimizers.py fused",
+    "optimizers.py foreach",
+    "optimizers.py lbfgs",
+    "optimizers.py per_layer",
+    "compiled.py model aot_eager",
+    "compiled.py optimizer eager",
+    "compiled.py step eager",
+    "ddp_options.py static_graph",
+    "fsdp.py",
+    "regroup.py",
+    "tutorial_snapshot.py 3 2",
+    "tutorial_mnist.py --batch-size 50",
+    "tutorial_imagenet.py -b 16",
+    "-m package.train --batch-size 7",
+)
+TWO_RANKS = (
+    "accumulate.py sync",
+    "accumulate.py no_sync",
+    "several_loaders.py together 2",
+    "gan.py same",
+    "gan.py own",
+    "uneven.py",
+    "uneven.py --drop-last",
+    "uneven.py --sampler-drops",
+    "batches.py graph 2",
+    "stream.py 2 own_batches",
+    "workers.py --workers 1 --start-method spawn --for-all --epochs 1",
+    "amp.py",
+    "optimizers.py lbfgs",
+    "compiled.py model eager",
+    "ddp_options.py static_graph",
+    "ddp_options.py unused",
+    "ddp_options.py comm_hook",
+    "ddp_options.py views",
+    "fsdp.py",
+    "regroup.py",
+    "tutorial_snapshot.py 3 2 --batch_size 4",
+    "tutorial_imagenet.py -b 16",
+)
+VALIDATIONS = (
+    "--where between --grad no_grad --eval-mode",
+    "--where between --grad grad",
+    "--where inside --grad grad",
+    "--where inside --grad inference --data workers",
+    "--where inside --grad grad --data cut_short",
+    "--where before_use --grad grad",
+    "--where before_use --grad no_grad --data cut_short",
+    "--where before_use --grad grad --eval-mode --data tensor",
+    "--where accumulating --grad grad --eval-mode",
+    "--where accumulating --grad inference --eval-mode --data tensor",
+)
+
+
+def words_of(line: str) -> list[str]:
+    """``-m package.train x`` is the script ``-m package.train`` with one argument."""
+    words = line.split()
+    return [" ".join(words[:2]), *words[2:]] if words[0] == "-m" else words
+
+
+@pytest.mark.parametrize("line", ONE_RANK)
+def test_one_rank(warm: Warm, tmp_path: Path, line: str) -> None:
+    check(warm, tmp_path, *words_of(line), ranks=1)
+
+
+@pytest.mark.parametrize("line", TWO_RANKS)
+def test_two_ranks(warm: Warm, tmp_path: Path, line: str) -> None:
+    check(warm, tmp_path, *words_of(line), ranks=2)
+
+
+@pytest.mark.parametrize("line", VALIDATIONS)
+def test_validation_is_never_counted(warm: Warm, tmp_path: Path, line: str) -> None:
+    check(warm, tmp_path, "validate.py", *line.split(), ranks=1)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("script", "samples"), [("no_loader.py", 32), ("tutorial_gpt.py", 8)])
+def test_loops_without_a_loader(warm: Warm, tmp_path: Path, script: str, samples: int, ranks: int) -> None:
+    measured = check(warm, tmp_path, script, ranks=ranks, samples_per_step=samples)
+    assert measured.ran.rank()["source"] == "samples_per_step"
+
+
+def test_shards_are_told_from_replicas(warm: Warm, tmp_path: Path) -> None:
+    for script, sharded in (("fsdp.py", True), ("uneven.py", False)):
+        measured = run(warm, tmp_path / script, script, ranks=2)
+        first, second = (measured.ran.rank(rank)["parameters"] for rank in (0, 1))
+        assert (first["sharded"], first["checksum"] == second["checksum"]) == (sharded, not sharded)
+        assert first["count"] == second["count"]
+
+
+@pytest.mark.parametrize(("how", "code"), [("exit", 0), ("hard_exit", 0), ("hard_exit_3", 3), ("fork", 0)])
+def test_ends(warm: Warm, tmp_path: Path, how: str, code: int) -> None:
+    measured = run(warm, tmp_path, "ends.py", how, ranks=2)
+    for rank in (0, 1):
+        assert measured.ranks[rank].code == measured.ran.rank(rank)["exit_code"] == code
+        assert measured.samples(rank) == measured.tally(rank)["samples"] == [4] * 20
+        assert measured.ranks[rank].out.splitlines() == ["trained", *(["child 7"] if how == "fork" else [])]
+
+
+def test_one_rank_raises(warm: Warm, tmp_path: Path) -> None:
+    measured = run(warm, tmp_path, "ends.py", "raise", ranks=2)
+    assert [rank.code for rank in measured.ranks] == [0, 1]
+    assert measured.ran.rank(1)["exception"] == "ValueError: the last rank's own trouble"
+    assert "ddp_ladder_instrument" not in measured.ranks[1].err
+    assert measured.samples(0) == measured.samples(1) == [4] * 20
+
+
+def test_a_script_without_an_optimizer_has_no_steps(warm: Warm, tmp_path: Path) -> None:
+    measured = run(warm, tmp_path, "no_steps.py", ranks=1)
+    assert measured.ranks[0].out == "trained without an optimizer\n"
+    record = measured.ran.rank()
+    assert (record["steps"]["count"], record["source"], record["own_processes"]) == (0, "none", 0)
+
+
+def test_ranks_of_its_own_are_told(warm: Warm, tmp_path: Path) -> None:
+    measured = run(warm, tmp_path, "spawns_ranks.py", 1, ranks=1)
+    assert measured.ranks[0].out == "all ranks are done\n", measured.ranks[0].err
+    assert (tmp_path / "tally.0.json").exists()
+    assert measured.ran.rank()["own_processes"] == 1
+
+
+ENDED = {
+    "accumulating": "--accumulate 4",
+    "at their own pace": "--alone --accumulate 4",
+    "two optimizers": "--critic",
+    "a new group": "--regroup 1",
+}
+
+
+@pytest.mark.parametrize("case", ENDED)
+@pytest.mark.parametrize("limit", [{"max_steps": 21}, {"max_seconds": 1.0}])
+def test_all_ranks_end_at_the_same_step(warm: Warm, tmp_path: Path, case: str, limit: dict[str, float]) -> None:
+    measured = run(warm, tmp_path, "endless.py", *ENDED[case].split(), ranks=2, **limit)
+    records = [measured.ran.rank(rank) for rank in (0, 1)]
+    for rank in (0, 1):
+        assert measured.ranks[rank].code == 0, measured.ranks[rank].err
+        assert measured.ranks[rank].out == f"cleaned up {rank}\n"
+        assert (records[rank]["ended_by"],) == tuple(limit)
+        assert records[rank]["exception"] is None
+    counts = {record["steps"]["count"] for record in records}
+    assert len(counts) == 1
+    assert counts == {21} if "max_steps" in limit else min(counts) > 21
+
+
+def test_limits_end_the_last_optimizer_of_a_step(warm: Warm, tmp_path: Path) -> None:
+    measured = run(warm, tmp_path, "endless.py", "--critic", ranks=1, max_steps=12)
+    last_s, before_s = (measured.ran.rows()[row]["step_time_s"] for row in (-1, -2))
+    assert len(measured.ran.rows()) == 12
+    assert last_s > 0.3 * before_s

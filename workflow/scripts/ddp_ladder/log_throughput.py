@@ -1,0 +1,68 @@
+"""Throughput as a program prints it: weak evidence, for programs that can be neither instrumented nor changed."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ddp_ladder.blocks import median_interval
+from ddp_ladder.record import Throughput, Timing
+
+
+def printed_rates(log: Path, pattern: str) -> tuple[float, ...]:
+    """Samples per second that the log's lines tell, in order; what is no number above 0 is left out.
+
+    A log that is not there tells nothing.
+    """
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    return tuple(_rates(text, re.compile(pattern)))
+
+
+def _rates(text: str, pattern: re.Pattern[str]) -> Iterator[float]:
+    # A progress bar rewrites its line: each state of it is a line of its own here.
+    for line in re.split(r"[\r\n]+", text):
+        for match in pattern.finditer(line):
+            try:
+                rate = float(match[1] or "")
+            except ValueError:
+                continue
+            if math.isfinite(rate) and rate > 0:
+                yield rate
+
+
+def measured_rates(rates: tuple[float, ...], warmup_steps: int) -> tuple[float, ...]:
+    """Those after the warm-up: without the first ``warmup_steps``, but at most half of them."""
+    return rates[min(warmup_steps, len(rates) // 2) :]
+
+
+def figures(
+    rates: tuple[float, ...], warmup_steps: int, global_batch: int, startup_s: float | None, wall_s: float
+) -> tuple[Throughput, Timing]:
+    """Throughput and timing from at least one printed rate; a step is taken to be one of the planned global batch."""
+    measured = np.array(measured_rates(rates, warmup_steps))
+    rate, low, high = median_interval(measured)
+    throughput = Throughput(rate, low, high, float(measured.mean()), tuple(measured.tolist()), "log")
+    step_s = global_batch / rate
+    timing = Timing(
+        warmup_steps=len(rates) - len(measured),
+        measured_steps=len(measured),
+        step_time_s=step_s,
+        step_time_s_low=global_batch / high,
+        step_time_s_high=global_batch / low,
+        blocks_step_time_s=tuple((global_batch / measured).tolist()),
+        rank_step_time_s_min=step_s,
+        rank_step_time_s_max=step_s,
+        straggler_fraction=None,
+        data_wait_fraction=None,
+        exposed_comm_fraction=None,
+        startup_s=startup_s,
+        wall_s=wall_s,
+    )
+    return throughput, timing

@@ -1,0 +1,200 @@
+"""The patches on torch's DataLoader: what is yielded, how long it was waited for, when a pass ends.
+
+The size of a batch is the number of indices that its sampler gave: exact, whatever the batch looks
+like. Only where there are none (an IterableDataset, batches made by the dataset) its looks tell.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Optional
+
+from torch.utils.data import dataloader
+from torch.utils.data.distributed import DistributedSampler
+
+from ddp_ladder_instrument import loaders
+from ddp_ladder_instrument.hooks import patch
+from ddp_ladder_instrument.loops import Loop
+from ddp_ladder_instrument.steps import Steps
+
+LOOP_ATTRIBUTE = "_ddp_ladder_loop"
+SIZES_ATTRIBUTE = "_ddp_ladder_sizes"
+
+Sizes = tuple[Any, deque[Optional[int]]]
+"""The sampler's iterator of this pass, and the sizes of the batches that it announced."""
+
+
+def patch_loaders(steps: Steps) -> str | None:
+    """Follow every DataLoader of this process."""
+    in_loader: set[int] = set()
+    single = getattr(dataloader, "_SingleProcessDataLoaderIter", None)
+    several = getattr(dataloader, "_MultiProcessingDataLoaderIter", None)
+    if single is None or several is None:
+        return "torch.utils.data.dataloader._SingleProcessDataLoaderIter is missing"
+    return (
+        patch(dataloader.DataLoader, "__iter__", lambda original: _iter(original, steps, in_loader))
+        or patch(single, "_next_data", lambda original: _next(original, steps, in_loader))
+        or patch(several, "_next_data", lambda original: _next(original, steps, in_loader))
+    )
+
+
+def patch_indices() -> str | None:
+    """Take note of how many indices make each batch."""
+    base = getattr(dataloader, "_BaseDataLoaderIter", None)
+    kinds = getattr(dataloader, "_DatasetKind", None)
+    if base is None or kinds is None:
+        return "torch.utils.data.dataloader._BaseDataLoaderIter is missing"
+    return patch(base, "_next_index", lambda original: _next_index(original, kinds.Map))
+
+
+def patch_set_epoch() -> str | None:
+    """Take note of the samplers whose set_epoch is called."""
+    return patch(DistributedSampler, "set_epoch", _set_epoch)
+
+
+def patch_accelerate(steps: Steps) -> str | None:
+    """Follow accelerate's loaders instead of those inside, which they draw from one batch ahead."""
+    import sys
+
+    module = sys.modules["accelerate.data_loader"]
+    for name in ("DataLoaderShard", "DataLoaderDispatcher"):
+        kind = getattr(module, name, None)
+        if kind is None:
+            return f"accelerate.data_loader.{name} is missing"
+        patch(kind, "__iter__", lambda original: _outer_iter(original, steps))
+    return None
+
+
+OUTER: set[int] = set()
+"""Threads that draw for an outer loader: what is drawn inside belongs to it."""
+
+
+def _iter(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Callable[..., Any]:
+    process = os.getpid()
+
+    def iterate(self: Any) -> Any:
+        thread = threading.get_ident()
+        if thread in in_loader or thread in OUTER:
+            return original(self)
+        entered_s = time.perf_counter()
+        loop = loaders.new_loop(self)
+        steps.enter(loop, entered_s)
+        iterator = original(self)
+        loop.wait_s += time.perf_counter() - entered_s
+        if isinstance(iterator, dataloader._BaseDataLoaderIter):
+            _begin_pass(iterator, loop)
+        return iterator
+
+    def _begin_pass(iterator: Any, loop: Loop) -> None:
+        before = iterator.__dict__.get(LOOP_ATTRIBUTE)
+        if before is not None and before.living:  # persistent workers: the same iterator again
+            steps.left(before)
+        setattr(iterator, LOOP_ATTRIBUTE, loop)
+        loop.iterator = weakref.ref(iterator, lambda _: _gone(loop))
+
+    def _gone(loop: Loop) -> None:
+        if loop.living and os.getpid() == process:
+            steps.left(loop)
+
+    return iterate
+
+
+def _next(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Callable[..., Any]:
+    get_thread = threading.get_ident
+    clock = time.perf_counter
+    batch_size = loaders.batch_size
+
+    def _next_data(self: Any) -> Any:
+        thread = get_thread()
+        state = self.__dict__
+        loop: Loop | None = state.get(LOOP_ATTRIBUTE)
+        # A loader that a dataset of this process reads from is part of the outer one.
+        if loop is None or thread in in_loader:
+            return original(self)
+        entered_s = clock()
+        if steps.loop is not loop:
+            steps.enter(loop, entered_s)
+        in_loader.add(thread)
+        try:
+            batch = original(self)
+        except StopIteration:
+            steps.left(loop)
+            raise
+        except BaseException:
+            _announced(state)
+            raise
+        finally:
+            in_loader.discard(thread)
+        size = _announced(state)
+        steps.yielded(loop, entered_s, batch_size(batch) if size is None else size)
+        return batch
+
+    return _next_data
+
+
+def _announced(state: dict[str, Any]) -> int | None:
+    """Size of the batch that comes next, if its indices told."""
+    sizes: Sizes | None = state.get(SIZES_ATTRIBUTE)
+    return sizes[1].popleft() if sizes is not None and sizes[1] else None
+
+
+def _next_index(original: Callable[..., Any], of_maps: Any) -> Callable[..., Any]:
+    def next_index(self: Any) -> Any:
+        index = original(self)
+        if not self._auto_collation or self._dataset_kind != of_maps:
+            return index
+        state = self.__dict__
+        sizes: Sizes | None = state.get(SIZES_ATTRIBUTE)
+        if sizes is None or sizes[0] is not self._sampler_iter:
+            sizes = state[SIZES_ATTRIBUTE] = (self._sampler_iter, deque())
+        try:
+            sizes[1].append(len(index))
+        except TypeError:
+            sizes[1].append(None)  # indices in a form of their own
+        return index
+
+    return next_index
+
+
+def _outer_iter(original: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
+    def iterate(self: Any) -> Iterator[Any]:
+        thread = threading.get_ident()
+        if thread in OUTER:
+            yield from original(self)
+            return
+        entered_s = time.perf_counter()
+        loop = loaders.new_loop(self)
+        steps.enter(loop, entered_s)
+        inner = original(self)
+        try:
+            while True:
+                if steps.loop is not loop:
+                    steps.enter(loop, entered_s)
+                OUTER.add(thread)
+                try:
+                    batch = next(inner)
+                except StopIteration:
+                    return
+                finally:
+                    OUTER.discard(thread)
+                steps.yielded(loop, entered_s, loaders.batch_size(batch))
+                yield batch
+                entered_s = time.perf_counter()
+        finally:
+            steps.left(loop)
+            inner.close()
+
+    return iterate
+
+
+def _set_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
+    def set_epoch(self: Any, epoch: int) -> Any:
+        loaders.EPOCH_SET.add(self)
+        return original(self, epoch)
+
+    return set_epoch

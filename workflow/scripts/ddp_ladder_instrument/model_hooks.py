@@ -1,0 +1,62 @@
+"""The patches on torch.nn.Module: when the model that is trained goes into eval mode and back."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ddp_ladder_instrument.hooks import patch
+from ddp_ladder_instrument.steps import Steps
+
+
+class Trained:
+    """Tells the modules that are trained as a whole from their parts and from other models."""
+
+    def __init__(self) -> None:
+        self._ends: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
+        self._known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+    def add(self, optimizer: Any) -> None:
+        """From now on a module that holds all that this optimizer steps is one."""
+        parameters = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+        self._ends = [ends for ends in self._ends if ends[0]() is not None]
+        if parameters:
+            self._ends.append((weakref.ref(parameters[0]), weakref.ref(parameters[-1])))
+            self._known.clear()
+
+    def holds(self, module: Any) -> bool:
+        """Whether ``module`` is trained as a whole: it has an optimizer's first and last parameter."""
+        if not self._ends:
+            return False
+        known = self._known.get(module)
+        if known is None:
+            held = {id(parameter) for parameter in module.parameters()}
+            known = any(id(first()) in held and id(last()) in held for first, last in self._ends)
+            self._known[module] = known
+        return known
+
+
+def patch_modes(steps: Steps, trained: Trained) -> str | None:
+    """Tell the step clock of eval() and train() on a model that is trained as a whole."""
+
+    def wrap_eval(original: Callable[..., Any]) -> Callable[..., Any]:
+        def eval(self: Any) -> Any:  # noqa: A001
+            if trained.holds(self):
+                steps.eval_mode()
+            return original(self)
+
+        return eval
+
+    def wrap_train(original: Callable[..., Any]) -> Callable[..., Any]:
+        def train(self: Any, mode: bool = True) -> Any:
+            result = original(self, mode)
+            if mode and steps.evaluating and trained.holds(self):
+                steps.train_mode()
+            return result
+
+        return train
+
+    return patch(torch.nn.Module, "eval", wrap_eval) or patch(torch.nn.Module, "train", wrap_train)
