@@ -28,6 +28,8 @@ def worker(rank, world_size, length):
         optimizer.step()
         tally.step()
     tally.write()
+    if "fail" in sys.argv:
+        raise RuntimeError("out of coffee")
     dist.destroy_process_group()
 
 

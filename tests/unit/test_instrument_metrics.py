@@ -50,13 +50,13 @@ def test_program_that_a_signal_ends(tmp_path: Path) -> None:
 
 def test_what_torch_shows_is_better(tmp_path: Path) -> None:
     text = """
-        import torch
-        parameter = torch.zeros(1, requires_grad=True)
-        optimizer = torch.optim.SGD([parameter], lr=0.1)
-        parameter.sum().backward()
-        optimizer.step()
-    """
-    done = run(tmp_path, script(tmp_path, f"{text}\n{WRITES}"))
+    import torch
+    parameter = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    parameter.sum().backward()
+    optimizer.step()
+"""
+    done = run(tmp_path, script(tmp_path, text + WRITES))
     assert (done.rank()["source"], done.rank()["steps"]["count"]) == ("counted", 1)
 
 

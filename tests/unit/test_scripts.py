@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scripts_support import check, run
+from scripts_support import TOLERANCE, check, off_by, run
 from warm import Warm
 
 
@@ -160,11 +160,23 @@ def test_a_script_without_an_optimizer_has_no_steps(warm: Warm, tmp_path: Path) 
     assert (record["steps"]["count"], record["source"], record["own_processes"]) == (0, "none", 0)
 
 
-def test_ranks_of_its_own_are_told(warm: Warm, tmp_path: Path) -> None:
-    measured = run(warm, tmp_path, "spawns_ranks.py", 1, ranks=1)
+@pytest.mark.parametrize("count", [1, 2])
+def test_ranks_of_its_own_are_measured(warm: Warm, tmp_path: Path, count: int) -> None:
+    measured = run(warm, tmp_path, "spawns_ranks.py", count, ranks=1)
     assert measured.ranks[0].out == "all ranks are done\n", measured.ranks[0].err
-    assert (tmp_path / "tally.0.json").exists()
-    assert measured.ran.rank()["own_processes"] == 1
+    for rank in range(count):
+        record = measured.ran.rank(rank)
+        assert (record["rank"], record["world_size"], record["exit_code"]) == (rank, count, 0)
+        assert record["not_measured"] == []
+        assert measured.samples(rank) == measured.tally(rank)["samples"] == [5] * 12
+        assert off_by(measured, rank) < 5 * TOLERANCE
+
+
+def test_processes_of_its_own_that_fail_fail_the_script(warm: Warm, tmp_path: Path) -> None:
+    measured = run(warm, tmp_path, "spawns_ranks.py", 1, "fail", ranks=1)
+    assert measured.ranks[0].code == 1
+    assert "ProcessRaisedException" in measured.ranks[0].err
+    assert "RuntimeError: out of coffee" in measured.ranks[0].err
 
 
 ENDED = {

@@ -23,6 +23,7 @@ imported torch, because a script may set environment variables before it does.
     loader_hooks * the patches on DataLoader
     model_hooks * the patches on Module.eval and train
     loaders *     batches, padding and facts of a DataLoader
+    own_ranks *   ranks that the script starts itself
     cuda *        step times from CUDA events
     ddp *         DistributedDataParallel's own timings
     world *       rank, world size, backend, device

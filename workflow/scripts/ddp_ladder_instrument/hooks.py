@@ -82,20 +82,6 @@ def patch_process_group(on_initialised: Callable[[float], None]) -> str | None:
     return problem
 
 
-def patch_spawn(on_spawn: Callable[[int], None]) -> str | None:
-    """Tell of processes that the script starts with torch.multiprocessing.spawn."""
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def start_processes(fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **options: Any) -> Any:
-            on_spawn(nprocs)
-            return original(fn, args, nprocs, *more, **options)
-
-        return start_processes
-
-    # By name: torch.multiprocessing.spawn is also a function.
-    return patch(importlib.import_module("torch.multiprocessing.spawn"), "start_processes", wrap)
-
-
 def watch_autocast(on_dtype: Callable[[torch.dtype], None]) -> Callable[[], None]:
     """Tell the dtype of autocast regions entered for training; returns how to stop watching."""
     autocast = torch.amp.autocast_mode.autocast

@@ -65,7 +65,7 @@ class Measurement:
         """Hook torch, which has just been imported."""
         import torch
 
-        from ddp_ladder_instrument import hooks, loader_hooks, model_hooks
+        from ddp_ladder_instrument import hooks, loader_hooks, model_hooks, own_ranks
         from ddp_ladder_instrument.ddp import DdpTimings
         from ddp_ladder_instrument.parameters import Kept
         from ddp_ladder_instrument.world import World
@@ -89,7 +89,7 @@ class Measurement:
             "loader.set_epoch_called": loader_hooks.patch_set_epoch,
             "evaluation without a DataLoader": lambda: model_hooks.patch_modes(steps, trained),
             "ddp": lambda: hooks.patch_ddp(self._on_ddp),
-            "own processes": lambda: hooks.patch_spawn(self._on_spawn),
+            "own processes": lambda: own_ranks.patch_spawn(self),
             "startup_s.process_group": lambda: hooks.patch_process_group(self._on_process_group),
         }
         for quantity, patch in patches.items():
@@ -112,9 +112,6 @@ class Measurement:
         self.world.observe()
         self.steps.check_at = self.limits.new_group(self.steps.count)
         self.process_group_s = (self.process_group_s or 0.0) + took_s
-
-    def _on_spawn(self, processes: int) -> None:
-        self.own_processes += processes
 
     def _on_ddp(self, module: Any) -> None:
         assert self.world is not None
@@ -256,10 +253,11 @@ class Measurement:
             return None
 
     def write(self) -> None:
-        """Write the rank's CSV and end record. Raises OSError."""
+        """Write the rank's CSV and end record, unless a rank that this process started did. Raises OSError."""
         from ddp_ladder_instrument import record
 
-        record.write(self)
+        if not (self.own_processes and not self.steps.count and record.is_written(self)):
+            record.write(self)
 
 
 def _exit_code(error: BaseException | None) -> int:

@@ -27,6 +27,12 @@ def write(measurement: Measurement) -> None:
     write_atomically(ranks / f"rank{record['rank']}.json", [text])
 
 
+def is_written(measurement: Measurement) -> bool:
+    """Whether this rank has its end record already."""
+    rank = _place(measurement, "cpu")["rank"]
+    return (measurement.job.directory / "ranks" / f"rank{rank}.json").exists()
+
+
 def end_record(measurement: Measurement) -> dict[str, Any]:
     """Everything but the digest of the CSV."""
     device = _device(measurement)
