@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scripts_support import TOLERANCE, check, off_by, run
+from instrument_support import TORCHRUN
+from instrument_support import run as run_with
+from scripts_support import SCRIPTS, TOLERANCE, Measured, check, off_by, run
 from warm import Warm
 
 
@@ -126,6 +128,19 @@ def test_validation_is_never_counted(warm: Warm, tmp_path: Path, line: str) -> N
 def test_loops_without_a_loader(warm: Warm, tmp_path: Path, script: str, samples: int, ranks: int) -> None:
     measured = check(warm, tmp_path, script, ranks=ranks, samples_per_step=samples)
     assert measured.ran.rank()["source"] == "samples_per_step"
+
+
+@pytest.mark.parametrize("line", ["tutorial_snapshot.py 3 2 --batch_size 4", "tutorial_imagenet.py -b 16"])
+def test_under_torchrun(tmp_path: Path, line: str) -> None:
+    """The same, but started as users start it."""
+    env = {"PYTHONPATH": str(SCRIPTS)}
+    name, *args = line.split()
+    done = run_with(tmp_path, SCRIPTS / name, *args, launcher=TORCHRUN, env=env)
+    assert done.code == 0, done.err
+    measured = Measured([], done)
+    for rank in (0, 1):
+        assert measured.samples(rank) == measured.tally(rank)["samples"]
+        assert off_by(measured, rank) < 5 * TOLERANCE  # tried once only: a start costs seconds
 
 
 def test_shards_are_told_from_replicas(warm: Warm, tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+"""A program in another language, from configuration to report: what it writes down itself, and what it prints."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from project_copy import Checkout
+
+PROGRAM = """\
+#!/bin/sh
+for step in 1 2 3 4 5 6; do
+  echo "{\\"samples\\": 16, \\"seconds\\": 0.0$step}" >>"$DDP_LADDER_METRICS"
+  echo "throughput: ${step}00 samples/s"
+done
+"""
+
+
+@pytest.mark.parametrize("source", ["metrics", "log"])
+def test_weaker_evidence_from_configuration_to_report(checkout: Checkout, source: str) -> None:
+    program = checkout.path / "train"
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+    regex = "'throughput: ([0-9.]+) samples/s'" if source == "log" else "null"
+    config = checkout.path / "config/config.yaml"
+    config.write_text(
+        f"workload: {{script: train, batch_per_gpu: 16, throughput_regex: {regex}}}\n"
+        "measure: {warmup_steps: 2, min_steps: 3}\nrepeats: 1\nstages: {stage1: {}}\n"
+    )
+    climbed = checkout.snakemake("--cores", "all")
+    assert climbed.returncode == 0, climbed.stdout
+    throughput = checkout.record("default/weak/1x1/r1")["throughput"]
+    assert throughput["source"] == source
+    if source == "log":
+        assert throughput["samples_per_s"] == 450
+    else:
+        assert throughput["samples_per_s_total"] == pytest.approx(4 * 16 / 0.18)
+    gate = json.loads((checkout.path / "results/gates/stage1.json").read_text())
+    assert [item["measured"] for item in gate["judged"] if item["check"] == "evidence"]
+    assert "weaker" in (checkout.path / "results/report/scaling.md").read_text()
