@@ -1,158 +1,144 @@
-"""Train a small convolutional network on handwritten digits with DistributedDataParallel.
+"""Handwritten digits with a small convolutional network: the "hello, world" of DistributedDataParallel.
 
-    python workflow/workloads/prepare_digits.py data/digits
+    python workflow/workloads/prepare_digits.py data/digits                      # 1,797 digits of 8 x 8, or:
+    python workflow/workloads/prepare_mnist.py data/mnist                        # 70,000 of 28 x 28; --data mnist below
 
-    torchrun --standalone --nproc-per-node=1 workflow/workloads/mnist.py --data-dir data/digits          # 1 GPU
-    torchrun --standalone --nproc-per-node=4 workflow/workloads/mnist.py --data-dir data/digits          # 1 node
+    python mnist.py --data-dir data/digits                                       # 1 GPU, or the CPU where there is none
+    torchrun --standalone --nproc-per-node=4 mnist.py --data-dir data/digits     # 1 node
     srun --nodes=2 --ntasks-per-node=1 torchrun --nnodes=2 --nproc-per-node=4 --rdzv-backend=c10d \
-        --rdzv-endpoint=$HEAD_NODE:29400 workflow/workloads/mnist.py --data-dir data/digits              # 2 nodes
+        --rdzv-endpoint=$HEAD_NODE:29400 mnist.py --data-dir data/digits         # 2 nodes
+    srun --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 python mnist.py --data-dir data/digits   # also
 
-The batch size is that of one GPU. Uses CUDA and NCCL where there is a GPU, else the CPU and Gloo.
+The network, optimizer and options are those of PyTorch's MNIST example, and of the course exercises made from it.
+--batch-size is that of one rank. With --strategy dp it is that of the one process, which splits it among all its GPUs.
 """
 
+from __future__ import annotations
+
 import argparse
-import contextlib
-import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from common import datasets, loaders, loop, options, parallel, schedule
+from common.augment import preparation
+from common.console import say
+from common.distributed import World, process_group
+from common.precision import Precision
+from common.training import Training
 
 
 class Net(nn.Module):
-    """Two convolutional and two dense layers. Input: n x 1 x 8 x 8; output: n x 10 logits."""
+    """Two convolutional and two dense layers. Input: n x 1 x size x size; output: n x 10 log-probabilities."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
+        pooled = (size - 4) // 2
+        # Pooling before ReLU gives the same and leaves it a quarter of the work.
         self.features = nn.Sequential(
-            nn.Conv2d(1, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(32, 64, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
+            nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Dropout(0.25)
         )
-        self.classifier = nn.Sequential(nn.Flatten(), nn.Linear(64 * 4 * 4, 128), nn.ReLU(), nn.Linear(128, 10))
+        self.classifier = nn.Sequential(
+            nn.Flatten(), nn.Linear(64 * pooled * pooled, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10)
+        )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Class scores of a batch of images."""
-        logits: Tensor = self.classifier(self.features(images))
-        return logits
+        scores: Tensor = self.classifier(self.features(images))
+        return F.log_softmax(scores, dim=1)
 
 
-def setup() -> torch.device:
-    """Join the process group that the launcher describes in the environment; return this process's device."""
-    if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)  # before NCCL starts, or every process takes GPU 0
-        dist.init_process_group("nccl", device_id=device)
-    else:
-        device = torch.device("cpu")
-        dist.init_process_group("gloo")
-    return device
+def wrap(model: nn.Module, world: World, args: argparse.Namespace) -> nn.Module:
+    """The three ways to use the GPUs of a node: see --strategy."""
+    if args.strategy == "ddp":
+        return parallel.distribute(model, world, args.bucket_cap_mb, args.gradient_as_bucket_view)
+    if world.size > 1:
+        raise SystemExit(f"--strategy {args.strategy} is one process: {world.size} would train a model each")
+    return nn.DataParallel(model) if args.strategy == "dp" else model
 
 
-def load(data: str, directory: Path) -> tuple[TensorDataset, TensorDataset]:
-    """The (train, test) sets that ``prepare_<data>.py`` wrote."""
-    file = directory / f"{data}.pt"
-    if not file.exists():
-        raise SystemExit(f"{file} is missing: write it with prepare_{data}.py {directory}")
-    splits = torch.load(file, weights_only=True)
-    train = TensorDataset(splits["train_images"], splits["train_labels"])
-    test = TensorDataset(splits["test_images"], splits["test_labels"])
-    return train, test
+def optimization(model: nn.Module, epoch_steps: int, world: World, args: argparse.Namespace) -> Training:
+    """Adadelta, its rate times gamma after each epoch."""
+    rate = schedule.scaled(args.lr, args.lr_rule, args.batch_size * args.accumulate * world.size, args.lr_batch)
+    optimizer = torch.optim.Adadelta(model.parameters(), lr=rate.lr)
+    decay = schedule.staircase(epoch_steps, args.gamma)
+    warmup_steps = round(args.warmup_epochs * epoch_steps)
+    return Training(model, optimizer, schedule.scheduler(optimizer, decay, warmup_steps, rate.warmup_from))
 
 
-def precision(device: torch.device, amp: bool) -> contextlib.AbstractContextManager[object]:
-    """Mixed precision (bfloat16) where it is asked for."""
-    return torch.autocast(device.type, dtype=torch.bfloat16) if amp else contextlib.nullcontext()
-
-
-def train_epoch(
-    model: nn.Module,
-    loader: DataLoader[tuple[Tensor, ...]],
-    optimizer: torch.optim.Optimizer,
-    scheduler: torch.optim.lr_scheduler.LRScheduler,
-    device: torch.device,
-    amp: bool,
-) -> None:
-    """One pass over this process's share of the training set."""
-    model.train()
-    for images, labels in loader:
-        images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-        with precision(device, amp):
-            loss = F.cross_entropy(model(images), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        scheduler.step()
-
-
-def shares(test: TensorDataset, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """This process's share of the test set, each image once over all processes (a sampler would pad it)."""
-    mine = slice(dist.get_rank(), None, dist.get_world_size())
-    images, labels = (tensor[mine] for tensor in test.tensors)
-    yield from zip(images.split(batch_size), labels.split(batch_size), strict=True)
-
-
-@torch.no_grad()
-def accuracy(model: nn.Module, test: TensorDataset, batch_size: int, device: torch.device) -> float:
-    """Fraction of the test set that is classified right, over all processes."""
-    model.eval()
-    right = torch.zeros(1, device=device)
-    for images, labels in shares(test, batch_size):
-        right += (model(images.to(device)).argmax(dim=1) == labels.to(device)).sum()
-    dist.all_reduce(right)
-    return right.item() / len(test)
-
-
-def arguments() -> argparse.Namespace:
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", choices=["digits"], default="digits", help="what is in the data directory")
-    parser.add_argument("--data-dir", type=Path, required=True, help="where prepare_<data>.py wrote it")
-    parser.add_argument("--epochs", type=int, default=10, help="passes over the training set (default: %(default)s)")
-    parser.add_argument("--batch-size", type=int, default=32, help="per GPU (default: %(default)s)")
-    parser.add_argument("--lr", type=float, default=0.05, help="peak learning rate (default: %(default)s)")
-    parser.add_argument("--workers", type=int, default=0, help="loader processes per GPU (default: %(default)s)")
-    parser.add_argument("--amp", action="store_true", help="mixed precision, bfloat16")
-    parser.add_argument("--seed", type=int, default=1, help="of weights and shuffling (default: %(default)s)")
-    return parser.parse_args()
+    parser = options.parser(__doc__)
+    options.add_images(parser)
+    parser.add_argument("--data", choices=["digits", "mnist"], default="digits", help="default: %(default)s")
+    parser.add_argument("--data-dir", type=Path, required=True, help="where prepare_<data>.py put it")
+    parser.add_argument("--batch-size", type=options.positive, default=64, help="per rank (default: %(default)s)")
+    parser.add_argument("--test-batch-size", type=options.positive, default=1000, help="default: %(default)s")
+    parser.add_argument("--epochs", type=int, default=14, help="default: %(default)s")
+    parser.add_argument("--lr", type=float, default=1.0, help="of Adadelta (default: %(default)s)")
+    parser.add_argument(
+        "--gamma", type=float, default=0.7, help="factor of the rate after each epoch (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--strategy",
+        choices=["ddp", "dp", "none"],
+        default="ddp",
+        help="ddp: one process per GPU; dp: DataParallel, one process with a thread per GPU; none: one GPU, no wrapper",
+    )
+    parser.add_argument("--save-model", type=Path, nargs="?", const=Path("mnist_cnn.pt"), help="write the parameters")
+    parser.add_argument(
+        "--save-format",
+        choices=parallel.STATE_FORMATS,
+        default="serial",
+        help="serial: for any program; ddp: every name begins with module. (default: %(default)s)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="one step, to see whether everything is there")
+    return parser.parse_args(argv)
 
 
-def main() -> None:
-    """Train, and print the accuracy on held-out digits after each epoch."""
-    args = arguments()
-    device = setup()
-    torch.manual_seed(args.seed)
-    train, test = load(args.data, args.data_dir)
-    sampler: DistributedSampler[tuple[Tensor, ...]] = DistributedSampler(train, seed=args.seed)
-    loader = DataLoader(
-        train,
-        args.batch_size,
-        sampler=sampler,
-        num_workers=args.workers,
-        persistent_workers=args.workers > 0,
-        pin_memory=device.type == "cuda",
-    )
-    model = DistributedDataParallel(Net().to(device))
-    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9, weight_decay=1e-4)
-    # Warm-up over the first tenth: large global batches diverge without it (Goyal et al. 2017).
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, args.lr, total_steps=args.epochs * len(loader), pct_start=0.1
-    )
-    for epoch in range(1, args.epochs + 1):
-        sampler.set_epoch(epoch)
-        train_epoch(model, loader, optimizer, scheduler, device, args.amp)
-        score = accuracy(model, test, args.batch_size, device)
-        if dist.get_rank() == 0:
-            print(f"epoch {epoch:3d}  held-out accuracy {100 * score:.2f} %", flush=True)
-    dist.destroy_process_group()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train, and print loss and accuracy on held-out digits after each epoch; returns the exit code."""
+    args = arguments(argv)
+    with process_group(args.backend) as world:
+        return train(args, world)
+
+
+def train(args: argparse.Namespace, world: World) -> int:
+    """What each rank does."""
+    torch.manual_seed(args.seed)  # every rank draws the same parameters
+    data = datasets.READERS[args.data](args.data_dir)
+    place = world.device if args.data_on == "device" else torch.device("cpu")
+    train_set = loaders.Resident(data.train_images, data.train_labels, place)
+    test_set = loaders.Resident(data.test_images, data.test_labels, place)
+    train_loader = loaders.train_loader(train_set, args.batch_size, world, args.seed, args.workers)
+    test_loader = loaders.test_loader(test_set, args.test_batch_size, world, args.workers)
+
+    layout = options.memory_format(args)
+    net = Net(data.train_images.size(-1)).to(world.device).to(memory_format=layout)
+    if args.compile:
+        net.compile()
+    model = wrap(net, world, args)
+    training = optimization(model, loop.steps_per_epoch(train_loader, args.accumulate), world, args)
+    prepare = preparation(world.device, data.mean, data.std, layout)
+    precision = Precision(args.precision, world.device)
+    recipe = loop.Recipe(prepare, F.nll_loss, precision, args.accumulate, max_steps=1 if args.dry_run else None)
+
+    def after_epoch(epoch: loop.Epoch) -> None:
+        score = loop.evaluate(model, test_loader, prepare, precision, world.device)
+        accuracy = f"held-out accuracy {100 * score.accuracy:.2f} %"
+        say(world, f"epoch {epoch.number:3d}  {epoch.samples_per_s:,.0f} images/s  loss {score.loss:.4f}  {accuracy}")
+
+    torch.manual_seed(loaders.rank_seed(args.seed, world.rank))  # each rank draws its own dropout masks
+    checkpoint = options.checkpoint(args, world, training, precision)
+    epochs = 1 if args.dry_run else args.epochs
+    code = loop.fit(training, recipe, train_loader, world, epochs, checkpoint, after_epoch)
+    if args.save_model and code == 0 and world.is_first:
+        parallel.save_model(model, args.save_model, args.save_format)
+    return code
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -6,12 +6,13 @@
 """
 
 import argparse
-import os
 from pathlib import Path
 
 import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
+
+from common.files import save
 
 
 def main() -> None:
@@ -19,7 +20,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path, help="where digits.pt goes")
     directory = parser.parse_args().directory
-    directory.mkdir(parents=True, exist_ok=True)
 
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
@@ -31,10 +31,7 @@ def main() -> None:
         "test_images": images[test],
         "test_labels": labels[test],
     }
-    # Written beside and renamed: a reader finds the whole file or none.
-    unfinished = directory / f".digits.pt.{os.getpid()}"
-    torch.save(splits, unfinished)
-    os.replace(unfinished, directory / "digits.pt")
+    save(splits, directory / "digits.pt")
     print(f"wrote {directory / 'digits.pt'}: {len(train)} images to train on, {len(test)} held out")
 
 

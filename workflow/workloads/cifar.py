@@ -1,0 +1,201 @@
+"""A wide residual network on CIFAR-100 or CIFAR-10.
+
+    python workflow/workloads/prepare_cifar.py cifar100 data/cifar100
+
+    python cifar.py --data-dir data/cifar100                                             # 1 GPU
+    torchrun --standalone --nproc-per-node=4 cifar.py --data-dir data/cifar100           # 1 node
+    srun --nodes=2 --ntasks-per-node=1 torchrun --nnodes=2 --nproc-per-node=4 --rdzv-backend=c10d \
+        --rdzv-endpoint=$HEAD_NODE:29500 cifar.py --data-dir data/cifar100               # 2 nodes
+    srun --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 python cifar.py --data-dir data/cifar100     # also
+
+Fast on a GPU: --precision bf16 --compile. The batch is that of one rank (--batch-size) or of all ranks together
+(--global-batch-size): guides mean the one or the other by "batch size", and at 8 GPUs that is a factor of 8.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from common import datasets, loaders, loop, options, parallel, schedule
+from common.augment import crop_and_flip, preparation
+from common.console import say
+from common.distributed import World, process_group
+from common.precision import Precision
+from common.training import Training
+
+
+class Block(nn.Module):
+    """Two convolutions beside a shortcut, normalised before each (Zagoruyko and Komodakis 2016)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.norm1 = nn.BatchNorm2d(inputs)
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        same_shape = inputs == outputs and stride == 1
+        self.shortcut = None if same_shape else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        active = F.relu(self.norm1(inputs))
+        hidden = F.relu(self.norm2(self.conv1(active)))
+        outputs: Tensor = self.conv2(hidden)
+        return outputs + (inputs if self.shortcut is None else self.shortcut(active))
+
+
+class WideResNet(nn.Module):
+    """WRN-depth-width. Input: n x 3 x 32 x 32; output: n x classes logits. depth: 6 k + 4."""
+
+    def __init__(self, depth: int, width: int, classes: int) -> None:
+        super().__init__()
+        if depth < 10 or depth % 6 != 4:
+            raise SystemExit(f"--depth {depth}: a wide residual network has 10, 16, 22, 28, ... layers")
+        channels = [16, 16 * width, 32 * width, 64 * width]
+        layers: list[nn.Module] = [nn.Conv2d(3, channels[0], 3, padding=1, bias=False)]
+        for group in range(3):
+            for index in range((depth - 4) // 6):
+                inputs = channels[group] if index == 0 else channels[group + 1]
+                layers.append(Block(inputs, channels[group + 1], stride=2 if group > 0 and index == 0 else 1))
+        layers += [nn.BatchNorm2d(channels[3]), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        self.layers = nn.Sequential(*layers, nn.Linear(channels[3], classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.layers(images)
+        return logits
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = options.parser(__doc__)
+    options.add_images(parser)
+    parser.set_defaults(lr_rule="linear", warmup_epochs=5.0)
+    parser.add_argument("--data", choices=["cifar10", "cifar100"], default="cifar100", help="default: %(default)s")
+    parser.add_argument("--data-dir", type=Path, required=True, help="where prepare_cifar.py put it")
+    parser.add_argument("--depth", type=int, default=16, help="layers (default: %(default)s)")
+    parser.add_argument("--width", type=int, default=4, help="factor of the channels (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=100, help="default: %(default)s")
+    batch = parser.add_mutually_exclusive_group()
+    batch.add_argument("--batch-size", type=options.positive, default=256, help="per rank (default: %(default)s)")
+    batch.add_argument("--global-batch-size", type=options.positive, help="of all ranks together")
+    parser.add_argument("--base-lr", type=float, default=0.1, help="for the batch --lr-batch (default: %(default)s)")
+    parser.add_argument(
+        "--target-accuracy", type=float, default=0.95, metavar="FRACTION", help="end once it is reached ..."
+    )
+    parser.add_argument("--patience", type=options.positive, default=2, metavar="EPOCHS", help="... so often in a row")
+    return parser.parse_args(argv)
+
+
+def batch_per_rank(args: argparse.Namespace, world: World) -> int:
+    """Samples per rank and loader batch, from whichever of the two options was given."""
+    if args.global_batch_size is None:
+        return int(args.batch_size)
+    shares = world.size * args.accumulate
+    if args.global_batch_size % shares:
+        raise SystemExit(
+            f"--global-batch-size {args.global_batch_size} is no multiple of {shares}, ranks x accumulated"
+        )
+    return int(args.global_batch_size // shares)
+
+
+def optimization(model: nn.Module, batch: int, epoch_steps: int, world: World, args: argparse.Namespace) -> Training:
+    """SGD with Nesterov's momentum, its rate along half a cosine."""
+    rate = schedule.scaled(args.base_lr, args.lr_rule, batch * args.accumulate * world.size, args.lr_batch)
+    fused = world.device.type == "cuda"
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=rate.lr, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=fused
+    )
+    decay = schedule.cosine(args.epochs * epoch_steps)
+    warmup_steps = round(args.warmup_epochs * epoch_steps)
+    return Training(model, optimizer, schedule.scheduler(optimizer, decay, warmup_steps, rate.warmup_from))
+
+
+def reached(history: Sequence[float], target: float, patience: int) -> bool:
+    """Whether the last ``patience`` accuracies are all at the target."""
+    return len(history) >= patience and min(history[-patience:]) >= target
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train, print each epoch and a summary; returns the exit code."""
+    args = arguments(argv)
+    with process_group(args.backend) as world:
+        return train(args, world)
+
+
+def train(args: argparse.Namespace, world: World) -> int:
+    """What each rank does."""
+    torch.manual_seed(args.seed)  # every rank draws the same parameters
+    data = datasets.READERS[args.data](args.data_dir)
+    place = world.device if args.data_on == "device" else torch.device("cpu")
+    batch = batch_per_rank(args, world)
+    train_set = loaders.Resident(data.train_images, data.train_labels, place)
+    test_set = loaders.Resident(data.test_images, data.test_labels, place)
+    train_loader = loaders.train_loader(train_set, batch, world, args.seed, args.workers)
+    test_loader = loaders.test_loader(test_set, 1000, world, args.workers)
+
+    layout = options.memory_format(args)
+    net = WideResNet(args.depth, args.width, data.classes).to(world.device).to(memory_format=layout)
+    if args.compile:
+        net.compile()
+    model = parallel.distribute(net, world, args.bucket_cap_mb, args.gradient_as_bucket_view)
+    training = optimization(model, batch, loop.steps_per_epoch(train_loader, args.accumulate), world, args)
+    prepare = preparation(world.device, data.mean, data.std, layout, change=crop_and_flip)
+    prepare_test = preparation(world.device, data.mean, data.std, layout)
+    precision = Precision(args.precision, world.device)
+    epochs: list[loop.Epoch] = []
+
+    def after_epoch(epoch: loop.Epoch) -> None:
+        score = loop.evaluate(model, test_loader, prepare_test, precision, world.device)
+        training.history.append(score.accuracy)
+        epochs.append(epoch)
+        say(
+            world,
+            f"Epoch {epoch.number}/{args.epochs} completed in {epoch.seconds:.3f} seconds",
+            f"Validation Loss: {score.loss:.4f}, Validation Accuracy: {score.accuracy:.4f}",
+            f"Epoch Throughput: {epoch.samples_per_s:.3f} images/second",
+        )
+
+    torch.manual_seed(loaders.rank_seed(args.seed, world.rank))  # each rank draws its own crops
+    checkpoint = options.checkpoint(args, world, training, precision)
+    begin_s = time.perf_counter()
+    code = loop.fit(
+        training,
+        loop.Recipe(prepare, F.cross_entropy, precision, args.accumulate),
+        train_loader,
+        world,
+        args.epochs,
+        checkpoint,
+        after_epoch,
+        enough=functools.partial(reached, target=args.target_accuracy, patience=args.patience),
+    )
+    if code == 0:
+        say(world, *summary(epochs, time.perf_counter() - begin_s, world))
+    return code
+
+
+def summary(epochs: Sequence[loop.Epoch], seconds: float, world: World) -> list[str]:
+    """The last lines. Throughput is that of the training itself, without the evaluations in between."""
+    training_s = sum(epoch.seconds for epoch in epochs)
+    rate = sum(epoch.samples for epoch in epochs) / training_s if epochs else 0.0
+    return [
+        "",
+        "Training Summary:",
+        f"Total training time: {seconds:.3f} seconds",
+        f"Throughput: {rate:.3f} images/second",
+        f"Number of nodes: {world.nodes}",
+        f"Number of GPUs per node: {world.gpus_per_node}",
+        f"Total GPUs used: {world.size}",
+        "Training completed successfully.",
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""The process group: joined under torchrun, under srun, or alone, and left again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+FIRST_PORT, PORTS = 10_000, 20_000  # below the ports that systems give to outgoing connections
+
+
+@dataclass(frozen=True)
+class World:
+    """Which process this is, among how many, and on which device it computes."""
+
+    rank: int
+    size: int
+    nodes: int
+    gpus_per_node: int  # processes per node; without CUDA a "GPU" is one CPU process
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+
+@contextlib.contextmanager
+def process_group(backend: str = "auto") -> Iterator[World]:
+    """Join the group that the launcher describes, leave it at the end.
+
+    backend: nccl, gloo, or auto, which is nccl where there is a GPU and gloo elsewhere.
+    After an exception the group is left to the end of the process: the other ranks may never come to leave it.
+    """
+    _name_ranks_as_torchrun_does()
+    size, local_size = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    device = _device(int(os.environ.get("LOCAL_RANK", "0")))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # before NCCL starts, or every process takes GPU 0
+    _join(_backend(backend, device), size, device)
+    yield World(dist.get_rank(), size, -(-size // local_size), local_size, device)
+    dist.destroy_process_group()
+
+
+def _join(backend: str, size: int, device: torch.device) -> None:
+    bound_to = device if backend == "nccl" else None
+    if size == 1:  # nobody to meet: no address and no port
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=store, rank=0, world_size=1, device_id=bound_to)
+    else:
+        dist.init_process_group(backend, device_id=bound_to)
+
+
+def _device(local_rank: int) -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    if count == 1:  # Slurm may show each task its own GPU only (--gpus-per-task)
+        return torch.device("cuda", 0)
+    if local_rank >= count:
+        raise SystemExit(f"local rank {local_rank} has no GPU: {count} are visible; start at most {count} processes")
+    return torch.device("cuda", local_rank)
+
+
+def _backend(wanted: str, device: torch.device) -> str:
+    if wanted == "auto":
+        return "nccl" if device.type == "cuda" else "gloo"
+    if wanted == "nccl" and device.type != "cuda":
+        raise SystemExit("--backend nccl needs a GPU, and torch sees none: use --backend gloo, or auto")
+    return wanted
+
+
+def _name_ranks_as_torchrun_does() -> None:
+    """Directly under srun, say in torchrun's variables what Slurm says in its own.
+
+    Only srun sets SLURM_STEP_NUM_TASKS. In the batch script itself SLURM_PROCID and SLURM_NTASKS exist as well, but
+    there a plain ``python`` is one process.
+    """
+    env = os.environ
+    if "RANK" in env or "SLURM_STEP_NUM_TASKS" not in env:
+        return
+    env["RANK"] = env["SLURM_PROCID"]
+    env["WORLD_SIZE"] = env["SLURM_STEP_NUM_TASKS"]
+    env["LOCAL_RANK"] = env["SLURM_LOCALID"]
+    env["LOCAL_WORLD_SIZE"] = re.split(r"\D", env["SLURM_STEP_TASKS_PER_NODE"])[0]  # "4(x2)"
+    env.setdefault("MASTER_ADDR", first_host(env["SLURM_STEP_NODELIST"]))
+    env.setdefault("MASTER_PORT", str(step_port(int(env["SLURM_JOB_ID"]), int(env["SLURM_STEP_ID"]))))
+
+
+def first_host(nodelist: str) -> str:
+    """The first name of a Slurm node list: ``gn01`` of ``gn[01-04,07],login``. No scontrol in a container."""
+    first = re.split(r",(?![^\[]*\])", nodelist)[0]
+    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first)
+
+
+def step_port(job_id: int, step_id: int) -> int:
+    """A port that steps of one job, and jobs that share a node, are unlikely to have in common."""
+    return FIRST_PORT + (31 * job_id + step_id) % PORTS
+
+
+def total(values: torch.Tensor) -> torch.Tensor:
+    """The sum over all ranks, in place."""
+    dist.all_reduce(values)
+    return values

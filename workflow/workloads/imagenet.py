@@ -1,0 +1,160 @@
+"""ResNet-50, or any classifier of torchvision by name, on ImageNet-like directories or made-up images.
+
+    python imagenet.py --synthetic 50000                                         # 1 GPU, nothing to download
+    python imagenet.py --data-dir /data/imagenet --workers 8                     # 1 GPU
+
+    torchrun --standalone --nproc-per-node=4 imagenet.py --data-dir /data/imagenet --workers 8           # 1 node
+    srun --nodes=2 --ntasks-per-node=1 torchrun --nnodes=2 --nproc-per-node=4 --rdzv-backend=c10d \
+        --rdzv-endpoint=$HEAD_NODE:29500 imagenet.py --data-dir /data/imagenet --workers 8               # 2 nodes
+    srun --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 python imagenet.py --data-dir /data/imagenet --workers 8
+
+Fast on a GPU: --precision bf16 --compile. --data-dir has train/<class>/*.jpg and val/<class>/*.jpg. Made-up images are
+drawn on the device, a new batch at each step: they show what computing and communication cost without the loading.
+--batch-size is that of one rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import torchvision
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from torchvision.transforms import v2
+
+from common import loaders, loop, options, parallel, schedule
+from common.augment import preparation
+from common.console import say
+from common.distributed import World, process_group
+from common.precision import Precision
+from common.training import Training
+
+MEAN = [123.675, 116.28, 103.53]
+STD = [58.395, 57.12, 57.375]
+SYNTHETIC_CLASSES = 1000
+SYNTHETIC_TEST_SHARE = 25  # one test image per so many, as in ImageNet
+
+
+class Synthetic(loaders.WholeBatches):
+    """Random images, made a batch at a time on the device that trains."""
+
+    def __init__(self, samples: int, size: int, device: torch.device) -> None:
+        super().__init__(device)
+        self._samples = samples
+        self._shape = (3, size, size)
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getitems__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+        count = len(indices)
+        images = torch.randint(256, (count, *self._shape), dtype=torch.uint8, device=self.device)
+        return images, torch.tensor(indices).to(self.device) % SYNTHETIC_CLASSES
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = options.parser(__doc__)
+    options.add_images(parser, resident=False)
+    parser.set_defaults(lr_rule="linear", warmup_epochs=5.0)
+    data = parser.add_mutually_exclusive_group(required=True)
+    data.add_argument("--data-dir", type=Path, help="directory with train/<class>/ and val/<class>/")
+    data.add_argument("--synthetic", type=options.positive, metavar="N", help="so many made-up images instead")
+    parser.add_argument("--model", default="resnet50", help="any classifier of torchvision (default: %(default)s)")
+    parser.add_argument("--image-size", type=options.positive, default=224, help="pixels (default: %(default)s)")
+    parser.add_argument("--batch-size", type=options.positive, default=256, help="per rank (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=90, help="default: %(default)s")
+    parser.add_argument("--lr", type=float, default=0.1, help="for the batch --lr-batch (default: %(default)s)")
+    args = parser.parse_args(argv)
+    if args.synthetic and args.workers:
+        parser.error("--workers: made-up images need none, the device makes them")
+    return args
+
+
+def image_sets(args: argparse.Namespace, device: torch.device) -> tuple[Dataset[Any], Dataset[Any], int]:
+    """Training set, test set, and the number of classes. Images are uint8: normalising is left to the device."""
+    size = args.image_size
+    if args.synthetic:
+        test = Synthetic(max(1, args.synthetic // SYNTHETIC_TEST_SHARE), size, device)
+        return Synthetic(args.synthetic, size, device), test, SYNTHETIC_CLASSES
+    for split in ("train", "val"):
+        if not (args.data_dir / split).is_dir():
+            raise SystemExit(f"{args.data_dir} has no {split}/ with one directory of images per class")
+    crops = v2.Compose([v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip(), v2.PILToTensor()])
+    centre = v2.Compose([v2.Resize(size * 8 // 7, antialias=True), v2.CenterCrop(size), v2.PILToTensor()])
+    train = torchvision.datasets.ImageFolder(str(args.data_dir / "train"), crops)
+    return train, torchvision.datasets.ImageFolder(str(args.data_dir / "val"), centre), len(train.classes)
+
+
+def make_model(name: str, classes: int) -> nn.Module:
+    """An untrained network of torchvision; SystemExit with the names there are."""
+    names = torchvision.models.list_models(module=torchvision.models)
+    if name not in names:
+        raise SystemExit(f"--model {name}: torchvision has no such classifier, but {', '.join(names)}")
+    model: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=classes)
+    return model
+
+
+def optimization(model: nn.Module, epoch_steps: int, world: World, args: argparse.Namespace) -> Training:
+    """SGD with momentum, its rate along half a cosine; no weight decay for biases and normalisation."""
+    rate = schedule.scaled(args.lr, args.lr_rule, args.batch_size * args.accumulate * world.size, args.lr_batch)
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    vectors = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
+    optimizer = torch.optim.SGD(
+        [{"params": matrices, "weight_decay": 5e-5}, {"params": vectors, "weight_decay": 0.0}],
+        lr=rate.lr,
+        momentum=0.9,
+        fused=world.device.type == "cuda",
+    )
+    decay = schedule.cosine(args.epochs * epoch_steps)
+    warmup_steps = round(args.warmup_epochs * epoch_steps)
+    return Training(model, optimizer, schedule.scheduler(optimizer, decay, warmup_steps, rate.warmup_from))
+
+
+def smoothed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """With the usual label smoothing of ImageNet."""
+    return F.cross_entropy(logits, labels, label_smoothing=0.1)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train, and print loss and accuracy after each epoch; returns the exit code."""
+    args = arguments(argv)
+    with process_group(args.backend) as world:
+        return train(args, world)
+
+
+def train(args: argparse.Namespace, world: World) -> int:
+    """What each rank does."""
+    torch.manual_seed(args.seed)  # every rank draws the same parameters
+    train_set, test_set, classes = image_sets(args, world.device)
+    train_loader = loaders.train_loader(train_set, args.batch_size, world, args.seed, args.workers)
+    test_loader = loaders.test_loader(test_set, args.batch_size, world, args.workers)
+
+    layout = options.memory_format(args)
+    net = make_model(args.model, classes).to(world.device).to(memory_format=layout)
+    if args.compile:
+        net.compile()
+    model = parallel.distribute(net, world, args.bucket_cap_mb, args.gradient_as_bucket_view)
+    training = optimization(model, loop.steps_per_epoch(train_loader, args.accumulate), world, args)
+    prepare = preparation(world.device, MEAN, STD, layout)
+    precision = Precision(args.precision, world.device)
+
+    def after_epoch(epoch: loop.Epoch) -> None:
+        score = loop.evaluate(model, test_loader, prepare, precision, world.device)
+        accuracy = f"validation accuracy {100 * score.accuracy:.2f} %"
+        say(world, f"epoch {epoch.number:3d}  {epoch.samples_per_s:,.0f} images/s  loss {score.loss:.4f}  {accuracy}")
+
+    torch.manual_seed(loaders.rank_seed(args.seed, world.rank))  # each rank draws its own dropout masks and crops
+    checkpoint = options.checkpoint(args, world, training, precision)
+    recipe = loop.Recipe(prepare, smoothed_cross_entropy, precision, args.accumulate)
+    return loop.fit(training, recipe, train_loader, world, args.epochs, checkpoint, after_epoch)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""A small dense network on made-up data: nothing to download, and little to compute between the ranks' messages.
+
+    python mlp.py                                                                # 1 GPU, or the CPU where there is none
+    torchrun --standalone --nproc-per-node=4 mlp.py                              # 1 node
+    srun --nodes=2 --ntasks-per-node=1 torchrun --nnodes=2 --nproc-per-node=4 --rdzv-backend=c10d \
+        --rdzv-endpoint=$HEAD_NODE:29500 mlp.py                                  # 2 nodes
+    srun --nodes=6 --ntasks-per-node=1 --gpus-per-node=1 python mlp.py --backend gloo    # 6 nodes, no torchrun, Gloo
+
+10 inputs, one hidden layer of 50, 2 classes. --batch-size is that of one rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from common import loaders, loop, options, parallel, schedule
+from common.console import say
+from common.distributed import World, process_group
+from common.precision import Precision
+from common.training import Training
+
+INPUTS, HIDDEN, CLASSES = 10, 50, 2
+
+
+class SimpleModel(nn.Sequential):
+    """Input: n x 10; output: n x 2 logits."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(INPUTS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
+
+
+def made_up(samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Normal inputs (n x 10); the class says whether two products of them add up to more than 0."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(samples, INPUTS, generator=generator)
+    labels = (inputs[:, 0] * inputs[:, 1] + inputs[:, 2] * inputs[:, 3] > 0).long()
+    return inputs, labels
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = options.parser(__doc__)
+    parser.set_defaults(lr_batch=64)
+    parser.add_argument("--samples", type=options.positive, default=60_000, help="to train on (default: %(default)s)")
+    parser.add_argument("--batch-size", type=options.positive, default=64, help="per rank (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=5, help="default: %(default)s")
+    parser.add_argument("--lr", type=float, default=0.05, help="of SGD (default: %(default)s)")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train, and print loss and accuracy after each epoch; returns the exit code."""
+    args = arguments(argv)
+    with process_group(args.backend) as world:
+        return train(args, world)
+
+
+def train(args: argparse.Namespace, world: World) -> int:
+    """What each rank does."""
+    torch.manual_seed(args.seed)  # every rank draws the same parameters
+    train_set = loaders.Resident(*made_up(args.samples, args.seed), world.device)
+    test_set = loaders.Resident(*made_up(10_000, args.seed + 1_000_000), world.device)
+    train_loader = loaders.train_loader(train_set, args.batch_size, world, args.seed, workers=0)
+    test_loader = loaders.test_loader(test_set, 1000, world, workers=0)
+
+    net = SimpleModel().to(world.device)
+    if args.compile:
+        net.compile()
+    model = parallel.distribute(net, world, args.bucket_cap_mb, args.gradient_as_bucket_view)
+    epoch_steps = loop.steps_per_epoch(train_loader, args.accumulate)
+    rate = schedule.scaled(args.lr, args.lr_rule, args.batch_size * args.accumulate * world.size, args.lr_batch)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate.lr, momentum=0.9)
+    warmup_steps = round(args.warmup_epochs * epoch_steps)
+    scheduler = schedule.scheduler(optimizer, schedule.constant, warmup_steps, rate.warmup_from)
+    training = Training(model, optimizer, scheduler)
+    precision = Precision(args.precision, world.device)
+
+    def prepare(inputs: Tensor) -> Tensor:
+        return inputs.to(world.device, non_blocking=True)
+
+    def after_epoch(epoch: loop.Epoch) -> None:
+        score = loop.evaluate(model, test_loader, prepare, precision, world.device)
+        accuracy = f"held-out accuracy {100 * score.accuracy:.2f} %"
+        say(world, f"epoch {epoch.number:3d}  {epoch.samples_per_s:,.0f} samples/s  loss {score.loss:.4f}  {accuracy}")
+
+    checkpoint = options.checkpoint(args, world, training, precision)
+    recipe = loop.Recipe(prepare, F.cross_entropy, precision, args.accumulate)
+    return loop.fit(training, recipe, train_loader, world, args.epochs, checkpoint, after_epoch)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
