@@ -69,6 +69,10 @@ def fit(
 
     after_epoch: evaluates, prints, and adds to training.history where ``enough`` wants it.
     """
+    if checkpoint and checkpoint.to_resume():
+        settle_buckets(training, recipe, loader)
+        checkpoint.resume()
+        say(world, f"going on from {checkpoint.file}: {training.epoch} epochs are done")
     with stop_request(world, can_save=checkpoint is not None) as stop:
         while training.epoch < epochs and not enough(training.history):
             left = len(loader.dataset) - training.samples_done * world.size  # type: ignore[arg-type]
@@ -82,6 +86,18 @@ def fit(
             if checkpoint:
                 checkpoint.save()
     return 0
+
+
+def settle_buckets(training: Training, recipe: Recipe, loader: DataLoader[Any]) -> None:
+    """A backward pass whose results are dropped, before the state of a checkpoint is loaded.
+
+    DDP lays out its buckets anew after its first one, and from three ranks on the layout decides in which order the
+    ranks' gradients are added, so their last bits. A resumed run has to begin with the final layout.
+    """
+    begin_epoch(loader, 0, 0)
+    batch = next(iter(loader))
+    _backward(training, recipe, batch, len(batch[1]))
+    training.optimizer.zero_grad()
 
 
 def now(device: torch.device) -> float:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from common import schedule
-from common.console import say
 from common.distributed import World
 from common.precision import NAMES, Precision
 from common.training import Checkpoint, Training
@@ -82,15 +81,12 @@ def memory_format(args: argparse.Namespace) -> torch.memory_format:
 
 
 def checkpoint(args: argparse.Namespace, world: World, training: Training, precision: Precision) -> Checkpoint | None:
-    """What --checkpoint-dir and --resume ask for; ``training`` is then where the checkpoint was."""
+    """What --checkpoint-dir and --resume ask for."""
     if args.checkpoint_dir is None:
         if args.resume:
             raise SystemExit("--resume needs --checkpoint-dir, where the checkpoint is")
         return None
-    made = Checkpoint(args.checkpoint_dir, training, precision.scaler, world, facts(args, world))
-    if args.resume and made.resume():
-        say(world, f"going on from {made.file}: {training.epoch} epochs are done")
-    return made
+    return Checkpoint(args.checkpoint_dir, training, precision.scaler, world, facts(args, world), args.resume)
 
 
 def positive(text: str) -> int:

@@ -46,6 +46,7 @@ class Checkpoint:
         scaler: torch.amp.GradScaler,
         world: World,
         facts: Mapping[str, Any],
+        resume: bool,
     ) -> None:
         self.file = directory / NAME
         self._training = training
@@ -57,6 +58,7 @@ class Checkpoint:
         }
         self._world = world
         self._facts = dict(facts)
+        self._resume = resume
 
     def save(self) -> None:
         """Write it on rank 0; no rank goes on, or ends, before it is there. All ranks have to call this."""
@@ -74,10 +76,12 @@ class Checkpoint:
             save({**content, **progress, "random_states": random_states, "facts": self._facts}, self.file)
         dist.barrier()
 
-    def resume(self) -> bool:
-        """Go on from the file, if there is one; SystemExit where it is of another run."""
-        if not self.file.exists():
-            return False
+    def to_resume(self) -> bool:
+        """Whether there is one, and a run is to go on from it."""
+        return self._resume and self.file.exists()
+
+    def resume(self) -> None:
+        """Be where the run was that wrote it; SystemExit where that was another one."""
         training = self._training
         content = torch.load(self.file, map_location="cpu", weights_only=True)
         self._check(content["facts"])
@@ -87,7 +91,6 @@ class Checkpoint:
         training.samples_done = content["samples_done"]
         training.history = content["history"]
         _set_random_state(content["random_states"][self._world.rank], self._world.device)
-        return True
 
     def _check(self, found: Mapping[str, Any]) -> None:
         names = sorted({*found, *self._facts})

@@ -1,0 +1,97 @@
+"""Runs a function on several ranks that meet over Gloo, each in a process of its own.
+
+A fork server imports torch once, so a rank starts in milliseconds and still inherits nothing of the test's process.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch.distributed as dist
+
+TIMEOUT_S = 240.0
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "torchvision", "numpy"])
+
+
+class RankFailed(Exception):
+    """What the ranks raised, with their tracebacks."""
+
+
+def on_ranks(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """Call ``function(*arguments)`` on ``size`` ranks with torchrun's environment; what each returned, in rank order.
+
+    A rank that ends otherwise than by returning gives ``Ended(exit code)``. Raises RankFailed for exceptions.
+    """
+    # The store that torchrun's agent would have: no rank has to find a free port.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    pipes, processes = [], []
+    for rank in range(size):
+        receiver, sender = _CONTEXT.Pipe(duplex=False)
+        env = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(size),
+            "LOCAL_WORLD_SIZE": str(size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+        process = _CONTEXT.Process(target=_rank, args=(sender, env, function, arguments))
+        process.start()
+        sender.close()
+        pipes.append(receiver)
+        processes.append(process)
+    try:
+        answers = [_answer(pipe) for pipe in pipes]
+    finally:
+        for process in processes:
+            process.join(10)
+            process.kill()
+            process.join()
+    failures = [text for kind, text in answers if kind == "failed"]
+    if failures:
+        raise RankFailed("\n".join(failures))
+    codes = [process.exitcode for process in processes]
+    return [value if kind == "returned" else Ended(code) for (kind, value), code in zip(answers, codes, strict=True)]
+
+
+class Ended:
+    """A process that ended without returning."""
+
+    def __init__(self, code: int | None) -> None:
+        self.code = code
+
+
+def _answer(pipe: Connection) -> tuple[str, Any]:
+    try:
+        if not pipe.poll(TIMEOUT_S):
+            return "failed", f"a rank said nothing for {TIMEOUT_S:g} s"
+        answer: tuple[str, Any] = pickle.loads(pipe.recv_bytes())
+    except EOFError:
+        return "ended", None
+    return answer
+
+
+def _rank(pipe: Connection, env: dict[str, str], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    for name in [name for name in os.environ if name.startswith(("DDP_LADDER", "SLURM_"))]:
+        del os.environ[name]
+    os.environ.update(env)
+    try:
+        answer = ("returned", function(*arguments))
+    except BaseException:
+        answer = ("failed", f"rank {env['RANK']}:\n{traceback.format_exc()}")
+    # Plain pickle: multiprocessing's own would have the tensors fetched from a process that is gone.
+    pipe.send_bytes(pickle.dumps(answer))
+    pipe.close()

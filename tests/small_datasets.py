@@ -1,0 +1,115 @@
+"""Small data sets in the real formats: IDX, CIFAR's pickles, directories of images."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import pickle
+import struct
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+RANDOM = np.random.default_rng(0)
+
+
+def write_digits(directory: Path, train: int = 96, test: int = 40) -> Path:
+    """What prepare_digits.py writes, with made-up digits."""
+    directory.mkdir(parents=True, exist_ok=True)
+    generator = torch.Generator().manual_seed(0)
+    splits = {}
+    for name, count in (("train", train), ("test", test)):
+        splits[f"{name}_images"] = torch.rand(count, 1, 8, 8, generator=generator)
+        splits[f"{name}_labels"] = torch.randint(10, (count,), generator=generator)
+    torch.save(splits, directory / "digits.pt")
+    return directory
+
+
+def idx(array: np.ndarray[Any, Any]) -> bytes:
+    """The format that MNIST is published in: magic number, dimensions, bytes."""
+    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+def mnist_files(train: int, test: int) -> dict[str, bytes]:
+    files = {}
+    for name, count in (("train", train), ("t10k", test)):
+        files[f"{name}-images-idx3-ubyte"] = idx(RANDOM.integers(0, 256, (count, 28, 28), dtype=np.uint8))
+        files[f"{name}-labels-idx1-ubyte"] = idx(RANDOM.integers(0, 10, count, dtype=np.uint8))
+    return files
+
+
+def write_mnist(directory: Path, train: int = 64, test: int = 20) -> Path:
+    raw = directory / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for name, content in mnist_files(train, test).items():
+        (raw / name).write_bytes(content)
+    return directory
+
+
+def write_mnist_archives(directory: Path, train: int = 64, test: int = 20) -> dict[str, str]:
+    """As on the mirrors; the MD5 of each file by name."""
+    directory.mkdir(parents=True)
+    sums = {}
+    for name, content in mnist_files(train, test).items():
+        archive = gzip.compress(content)
+        (directory / f"{name}.gz").write_bytes(archive)
+        sums[f"{name}.gz"] = md5(archive)
+    return sums
+
+
+def write_cifar(directory: Path, data: str = "cifar100", train: int = 64, test: int = 24) -> Path:
+    classes = {"cifar10": 10, "cifar100": 100}[data]
+    folder = directory / {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}[data]
+    folder.mkdir(parents=True)
+    if data == "cifar100":
+        parts = {"train": train, "test": test}
+        meta, label_key = "meta", "fine_labels"
+        names = {"fine_label_names": [f"class {k}" for k in range(classes)]}
+    else:
+        parts = {**{f"data_batch_{k}": train // 5 for k in range(1, 6)}, "test_batch": test}
+        meta, label_key = "batches.meta", "labels"
+        names = {"label_names": [f"class {k}" for k in range(classes)]}
+    for name, count in parts.items():
+        pixels = RANDOM.integers(0, 256, (count, 3072), dtype=np.uint8)
+        labels = RANDOM.integers(0, classes, count).tolist()
+        (folder / name).write_bytes(pickle.dumps({"data": pixels, label_key: labels}, protocol=2))
+    (folder / meta).write_bytes(pickle.dumps(names, protocol=2))
+    return directory
+
+
+def accept_cifar(directory: Path, data: str = "cifar100") -> None:
+    """Tell torchvision's reader the checksums of the small files, in this process."""
+    from torchvision.datasets import CIFAR10, CIFAR100
+
+    kind = {"cifar10": CIFAR10, "cifar100": CIFAR100}[data]
+    folder = directory / kind.base_folder
+    for name in ("train_list", "test_list"):
+        setattr(kind, name, [[file, md5((folder / file).read_bytes())] for file, _ in getattr(kind, name)])
+    kind.meta = {**kind.meta, "md5": md5((folder / kind.meta["filename"]).read_bytes())}
+
+
+def write_cifar_archive(directory: Path, unpacked: Path) -> str:
+    """As on its server; the archive's MD5."""
+    directory.mkdir(parents=True)
+    archive = directory / "cifar-100-python.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(unpacked / "cifar-100-python", "cifar-100-python")
+    return md5(archive.read_bytes())
+
+
+def write_image_folder(directory: Path, train: int = 12, test: int = 6, classes: int = 3) -> Path:
+    for split, count in (("train", train), ("val", test)):
+        for index in range(count):
+            file = directory / split / f"class{index % classes}" / f"{index}.jpg"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            pixels = RANDOM.integers(0, 256, (40, 48, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(file)
+    return directory
+
+
+def md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
