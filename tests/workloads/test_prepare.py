@@ -102,6 +102,7 @@ def test_a_damaged_copy_is_named(cifar_server: Path, tmp_path: Path, capsys: pyt
     assert "is damaged" in capsys.readouterr().err
     (data / "cifar-100-python.tar.gz").unlink()
     (data / "cifar-100-python").mkdir()
+    (data / "cifar-100-python/train").write_bytes(b"half of it")
     assert prepare_cifar.main(["cifar100", str(data)]) == 1
     assert f"{data}/cifar-100-python is damaged" in capsys.readouterr().err
 
