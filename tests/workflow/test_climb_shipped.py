@@ -51,9 +51,10 @@ class TestShippedExperiment:
         checkout, _ = shipped
         logs = list(checkout.results.glob("runs/*/*/*/r*/train.log"))
         assert len(logs) == 6
-        for log in logs:
-            *_, last = re.findall(r"held-out accuracy ([\d.]+) %", log.read_text())
-            assert float(last) > 95, log
+        accuracies = {log: float(re.findall(r"held-out accuracy ([\d.]+) %", log.read_text())[-1]) for log in logs}
+        assert min(accuracies.values()) > 95, accuracies
+        # 360 held-out digits: the noise of one run is 0.8 points.
+        assert max(accuracies.values()) - min(accuracies.values()) < 3, accuracies
 
     def test_leaves_a_job_script_beside_each_run(self, shipped: Climbed) -> None:
         checkout, _ = shipped
