@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from project_copy import Checkout
 
 
@@ -27,3 +28,24 @@ def test_dry_run_counts_what_is_there_already(checkout: Checkout) -> None:
 def test_every_target_of_the_interface_is_there(checkout: Checkout) -> None:
     for target in ("all", "stage1", "stage2", "stage3", "report", "eject"):
         assert checkout.snakemake(target, "--dry-run").returncode == 0, target
+
+
+@pytest.mark.parametrize(
+    ("experiment", "site", "last"),
+    [
+        ("digits", "local", "2x1"),
+        ("enccs-mnist", "leonardo", "2x4"),
+        ("olivia-cifar", "olivia", "2x4"),
+        ("vega-resnet50", "vega", "2x4"),
+        ("ethernet6-mlp", "ethernet6", "6x1"),
+    ],
+)
+def test_every_experiment_is_planned_on_its_site(checkout: Checkout, experiment: str, site: str, last: str) -> None:
+    planned = checkout.snakemake(
+        *("--configfile", f"config/experiments/{experiment}.yaml"),
+        *("--config", f"cluster=config/sites/{site}.yaml"),
+        "--dry-run",
+    )
+    assert planned.returncode == 0, planned.stdout
+    plan = planned.stdout[planned.stdout.index(f"The plan for site {site}:") :]
+    assert [line.split()[1] for line in plan.splitlines() if line.startswith("stage3 ") and " min " in line][-1] == last

@@ -1,0 +1,423 @@
+"""How much faster the workloads are than the same training as the guides write it: ratios, each pair in one run.
+
+    python benchmarks/workloads.py                       # all that this machine can measure
+    python benchmarks/workloads.py --out benchmarks/results/workloads
+
+The guides' loops are written anew below: per-sample torchvision transforms, as many loader processes as there, fp32 as
+torch has it by default, no channels_last. Both sides of a pair train the same network on the same images, in turns in the
+same processes, so that a drift of the machine falls on both. Reported is the median of the rounds' ratios, with the
+smallest and the largest. --out writes OUT.json and OUT.txt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import statistics
+import struct
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+import torch.nn.functional as F
+import torchvision
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.flop_counter import FlopCounterMode
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "workflow" / "workloads"))
+
+import cifar
+import imagenet
+import mnist
+
+from common import loaders, loop, parallel, schedule
+from common.augment import crop_and_flip, preparation
+from common.distributed import World, process_group
+from common.precision import Precision
+from common.training import Training
+
+NO_GPU = "not measured: no CUDA device"
+MNIST_BATCH, CIFAR_BATCH, IMAGENET_BATCH = 64, 256, 256
+MATRIX = 8192
+
+Steps = Iterator[int]
+"""Each ``next`` trains one step and gives its number of samples on this rank."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two ways to train the same, and how many samples per second each had in each round."""
+
+    name: str
+    guide: list[float]
+    ours: list[float]
+
+    @property
+    def ratios(self) -> list[float]:
+        return [ours / guide for ours, guide in zip(self.ours, self.guide, strict=True)]
+
+
+def endless(loader: DataLoader[Any], step: Callable[[Any], int], begin: Callable[[int], None]) -> Steps:
+    """Epoch after epoch."""
+    for epoch in range(1_000_000):
+        begin(epoch)
+        for batch in loader:
+            yield step(batch)
+
+
+# The guides' loops.
+
+
+class GuideNet(nn.Module):
+    """The network of PyTorch's MNIST example, as it is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 32, 3, 1)
+        self.conv2 = nn.Conv2d(32, 64, 3, 1)
+        self.dropout1 = nn.Dropout(0.25)
+        self.dropout2 = nn.Dropout(0.5)
+        self.fc1 = nn.Linear(9216, 128)
+        self.fc2 = nn.Linear(128, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.conv1(x))
+        x = F.relu(self.conv2(x))
+        x = self.dropout1(F.max_pool2d(x, 2))
+        x = F.relu(self.fc1(torch.flatten(x, 1)))
+        return F.log_softmax(self.fc2(self.dropout2(x)), dim=1)
+
+
+def guide_steps(
+    dataset: Any, batch: int, workers: int, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Any, world: World
+) -> Steps:
+    """The loop that all guides have."""
+    sampler = DistributedSampler(dataset, world.size, world.rank)
+    on_gpu = world.device.type == "cuda"
+    loader = DataLoader(dataset, batch, sampler=sampler, num_workers=workers, pin_memory=on_gpu)
+
+    def step(data: Any) -> int:
+        images, labels = data[0].to(world.device), data[1].to(world.device)
+        optimizer.zero_grad()
+        loss(model(images), labels).backward()
+        optimizer.step()
+        return len(labels)
+
+    model.train()
+    return endless(loader, step, sampler.set_epoch)
+
+
+def guide_mnist(directory: Path, world: World) -> Steps:
+    """The course's exercise, made from PyTorch's example, which has a loader process only where there is a GPU."""
+    transform = torchvision.transforms.Compose(
+        [torchvision.transforms.ToTensor(), torchvision.transforms.Normalize((0.1307,), (0.3081,))]
+    )
+    dataset = torchvision.datasets.MNIST(str(directory), train=True, transform=transform)
+    model = DistributedDataParallel(GuideNet().to(world.device))
+    workers = 1 if world.device.type == "cuda" else 0
+    return guide_steps(
+        dataset, MNIST_BATCH, workers, model, torch.optim.Adadelta(model.parameters(), lr=1.0), F.nll_loss, world
+    )
+
+
+class PixelImages(torch.utils.data.Dataset[Any]):
+    """What torchvision's CIFAR100 does for each sample, on made-up images."""
+
+    def __init__(self, images: Tensor, labels: Tensor, transform: Any) -> None:
+        self.data = images.permute(0, 2, 3, 1).contiguous().numpy()
+        self.targets = labels.tolist()
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        from PIL import Image
+
+        return self.transform(Image.fromarray(self.data[index])), self.targets[index]
+
+
+def guide_cifar(images: Tensor, labels: Tensor, world: World) -> Steps:
+    """The single GPU of the guide: no loader processes, plain SGD, fp32 (for which cuDNN takes TF32)."""
+    torch.backends.cudnn.allow_tf32 = True
+    transform = torchvision.transforms.Compose(
+        [
+            torchvision.transforms.RandomCrop(32, padding=4),
+            torchvision.transforms.RandomHorizontalFlip(),
+            torchvision.transforms.ToTensor(),
+            torchvision.transforms.Normalize((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+        ]
+    )
+    dataset = PixelImages(images, labels, transform)
+    model = cifar.WideResNet(16, 4, 100).to(world.device)
+    return guide_steps(
+        dataset, CIFAR_BATCH, 0, model, torch.optim.SGD(model.parameters(), lr=0.01), F.cross_entropy, world
+    )
+
+
+# Ours, from the workloads' own parts.
+
+
+def our_steps(
+    dataset: loaders.WholeBatches,
+    batch: int,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    recipe: loop.Recipe,
+    world: World,
+) -> Steps:
+    """The workloads' loop."""
+    loader = loaders.train_loader(dataset, batch, world, seed=1, workers=0)
+    training = Training(model, optimizer, schedule.scheduler(optimizer, schedule.constant, 0, 1.0))
+
+    def step(data: Any) -> int:
+        loop.train_step(training, recipe, [data])
+        return len(data[1])
+
+    model.train()
+    return endless(loader, step, lambda epoch: loaders.begin_epoch(loader, epoch, 0))
+
+
+def our_mnist(directory: Path, world: World, precision: str) -> Steps:
+    """mnist.py --data mnist --precision ..."""
+    data = mnist.datasets.mnist(directory)
+    net = mnist.Net(28).to(world.device).to(memory_format=torch.channels_last)
+    model = parallel.distribute(net, world, None, True)
+    prepare = preparation(world.device, data.mean, data.std, torch.channels_last)
+    recipe = loop.Recipe(prepare, F.nll_loss, Precision(precision, world.device))
+    dataset = loaders.Resident(data.train_images, data.train_labels, world.device)
+    return our_steps(dataset, MNIST_BATCH, model, torch.optim.Adadelta(model.parameters(), lr=1.0), recipe, world)
+
+
+def our_cifar(images: Tensor, labels: Tensor, world: World, precision: str, compiled: bool) -> Steps:
+    """cifar.py --precision ... --compile"""
+    net = cifar.WideResNet(16, 4, 100).to(world.device).to(memory_format=torch.channels_last)
+    if compiled:
+        net.compile()
+    model = parallel.distribute(net, world, None, True)
+    prepare = preparation(
+        world.device, [129.30, 124.07, 112.43], [68.17, 65.39, 70.42], torch.channels_last, crop_and_flip
+    )
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.01, momentum=0.9, nesterov=True, fused=world.device.type == "cuda"
+    )
+    recipe = loop.Recipe(prepare, F.cross_entropy, Precision(precision, world.device))
+    dataset = loaders.Resident(images, labels, world.device)
+    return our_steps(dataset, CIFAR_BATCH, model, optimizer, recipe, world)
+
+
+def our_resnet50(world: World) -> Steps:
+    """imagenet.py --synthetic ... --precision bf16 --compile"""
+    net = imagenet.make_model("resnet50", 1000).to(world.device).to(memory_format=torch.channels_last)
+    net.compile()
+    model = parallel.distribute(net, world, None, True)
+    prepare = preparation(world.device, imagenet.MEAN, imagenet.STD, torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
+    recipe = loop.Recipe(prepare, imagenet.smoothed_cross_entropy, Precision("bf16", world.device))
+    dataset = imagenet.Synthetic(256 * 1000, 224, world.device)
+    return our_steps(dataset, IMAGENET_BATCH, model, optimizer, recipe, world)
+
+
+# Measuring.
+
+
+def rate(steps: Steps, count: int, world: World) -> float:
+    """Samples per second of all ranks: what they trained together, by the time of the slowest."""
+    dist.barrier()
+    begin_s = loop.now(world.device)
+    samples = sum(next(steps) for _ in range(count))
+    figures = torch.tensor([float(samples), 0.0], dtype=torch.float64, device=world.device)
+    slowest = torch.tensor(loop.now(world.device) - begin_s, dtype=torch.float64, device=world.device)
+    dist.all_reduce(figures)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return float(figures[0] / slowest)
+
+
+def compare(name: str, guide: Steps, ours: Steps, rounds: int, steps: int, warmup: int, world: World) -> Pair:
+    """Turn by turn, after a warm-up of each."""
+    for each in (guide, ours):
+        rate(each, warmup, world)
+    pair = Pair(name, [], [])
+    for turn in range(rounds):
+        order = (guide, ours) if turn % 2 else (ours, guide)
+        for each in order:
+            (pair.guide if each is guide else pair.ours).append(rate(each, steps, world))
+    return pair
+
+
+def made_up_cifar(samples: int) -> tuple[Tensor, Tensor]:
+    """Random pixels and labels: the arithmetic is the same as of photographs."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (samples, 3, 32, 32), dtype=torch.uint8, generator=generator)
+    return images, torch.randint(100, (samples,), generator=generator)
+
+
+def write_made_up_mnist(directory: Path, samples: int) -> None:
+    """Random pixels in MNIST's own files."""
+    raw = directory / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for split in ("train", "t10k"):
+        images, labels = os.urandom(samples * 784), bytes(index % 10 for index in range(samples))
+        (raw / f"{split}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, samples, 28, 28) + images)
+        (raw / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, samples) + labels)
+
+
+def on_cpu(rank: int, size: int, port: int, directory: Path, options: argparse.Namespace) -> None:
+    """What each of the CPU ranks does; rank 0 leaves the figures in the directory."""
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(size),
+        LOCAL_RANK=str(rank),
+        LOCAL_WORLD_SIZE=str(size),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        TORCHELASTIC_USE_AGENT_STORE="True",
+        CUDA_VISIBLE_DEVICES="",
+    )
+    torch.set_num_threads(1)
+    with process_group("gloo") as world:
+        pairs = [
+            compare(
+                f"mnist.py --precision {precision}, {size} CPU ranks",
+                guide_mnist(directory, world),
+                our_mnist(directory, world, precision),
+                options.rounds,
+                options.steps,
+                3,
+                world,
+            )
+            for precision in ("fp32", "bf16")
+        ]
+        images, labels = made_up_cifar(1024)
+        pairs.append(
+            compare(
+                f"cifar.py --precision bf16, {size} CPU ranks, one step a turn",
+                guide_cifar(images, labels, world),
+                our_cifar(images, labels, world, "bf16", compiled=False),
+                max(2, options.rounds // 2),
+                1,
+                1,
+                world,
+            )
+        )
+    if rank == 0:
+        (directory / "pairs.json").write_text(json.dumps([vars(pair) for pair in pairs]))
+
+
+def measure_cpu(options: argparse.Namespace) -> list[Pair]:
+    """Two ranks with one thread each."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        write_made_up_mnist(directory, 60_000)
+        torch.multiprocessing.spawn(on_cpu, (2, store.port, directory, options), nprocs=2)  # type: ignore[no-untyped-call]
+        return [Pair(**pair) for pair in json.loads((directory / "pairs.json").read_text())]
+
+
+def matrix_rate(device: torch.device) -> float:
+    """Floating-point operations per second of a large bf16 matrix product."""
+    a, b = (torch.randn(MATRIX, MATRIX, device=device, dtype=torch.bfloat16) for _ in range(2))
+    for _ in range(10):
+        a @ b
+    begin_s = loop.now(device)
+    for _ in range(50):
+        a @ b
+    return 50 * 2 * MATRIX**3 / (loop.now(device) - begin_s)
+
+
+def operations_per_sample(model: nn.Module, shape: Sequence[int]) -> float:
+    """Floating-point operations of forward and backward pass, per sample."""
+    with FlopCounterMode(display=False) as counter:
+        model(torch.randn(2, *shape)).sum().backward()
+    return counter.get_total_flops() / 2
+
+
+def measure_gpu(rounds: int) -> tuple[list[Pair], dict[str, float]]:
+    """One GPU: cifar.py against the guide's loop, its share of the matrix rate, ResNet-50."""
+    images, labels = made_up_cifar(50_000)
+    with process_group() as world:
+        peak = matrix_rate(world.device)
+        ours = our_cifar(images, labels, world, "bf16", compiled=True)
+        guide = guide_cifar(images, labels, world)
+        pair = compare("cifar.py --precision bf16 --compile, 1 GPU", guide, ours, rounds, 40, 40, world)
+        cifar_share = statistics.median(pair.ours) * operations_per_sample(cifar.WideResNet(16, 4, 100), (3, 32, 32))
+        resnet = our_resnet50(world)
+        rate(resnet, 40, world)
+        images_per_s = statistics.median(rate(resnet, 40, world) for _ in range(rounds))
+        operations = operations_per_sample(imagenet.make_model("resnet50", 1000), (3, 224, 224))
+    return [pair], {
+        "matrix_rate_tflop_per_s": peak / 1e12,
+        "cifar_share_of_matrix_rate": cifar_share / peak,
+        "resnet50_bf16_images_per_s": images_per_s,
+        "resnet50_share_of_matrix_rate": images_per_s * operations / peak,
+    }
+
+
+def table(pairs: Sequence[Pair]) -> list[str]:
+    """A line per pair."""
+    lines = [f"{'':54} {'guide':>10} {'ours':>10}  ratio (range)"]
+    for pair in pairs:
+        guide, ours, ratio = (statistics.median(values) for values in (pair.guide, pair.ours, pair.ratios))
+        spread = f"({min(pair.ratios):.2f} to {max(pair.ratios):.2f})"
+        lines.append(f"{pair.name:54} {guide:8,.0f}/s {ours:8,.0f}/s  {ratio:.2f} {spread}")
+    return lines
+
+
+def machine() -> dict[str, Any]:
+    """Where and with what it was measured."""
+    cpu = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.processor(),
+    )
+    return {
+        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        "cpu": cpu,
+        "cpus": os.cpu_count(),
+        "load_1min_before": round(os.getloadavg()[0], 1),
+        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, and write where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=6, help="turns of each side (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=15, help="steps per turn on CPU (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="write OUT.json and OUT.txt")
+    options = parser.parse_args(argv)
+    found: dict[str, Any] = {"machine": machine()}
+    pairs = measure_cpu(options)
+    if torch.cuda.is_available():
+        gpu_pairs, found["gpu"] = measure_gpu(options.rounds)
+        pairs += gpu_pairs
+        gpu_lines = [f"{name}: {value:,.3g}" for name, value in found["gpu"].items()]
+    else:
+        found["gpu"] = NO_GPU
+        gpu_lines = [f"cifar.py and ResNet-50 on a GPU: {NO_GPU}"]
+    found["pairs"] = [{**vars(pair), "ratio": statistics.median(pair.ratios)} for pair in pairs]
+    facts = ", ".join(f"{name} {value}" for name, value in found["machine"].items() if value is not None)
+    text = "\n".join([*table(pairs), "", *gpu_lines, "", facts, ""])
+    print(text)
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.with_suffix(".json").write_text(json.dumps(found, indent=2) + "\n")
+        options.out.with_suffix(".txt").write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
