@@ -4,9 +4,9 @@
     python benchmarks/workloads.py --out benchmarks/results/workloads
 
 The guides' loops are written anew below: per-sample torchvision transforms, as many loader processes as there, fp32 as
-torch has it by default, no channels_last. Both sides of a pair train the same network on the same images, in turns in the
-same processes, so that a drift of the machine falls on both. Reported is the median of the rounds' ratios, with the
-smallest and the largest. --out writes OUT.json and OUT.txt.
+torch has it by default, no channels_last. Both sides of a pair train the same network on the same images, in turns
+in the same processes, so that a drift of the machine falls on both. Reported is the median of the rounds' ratios, with
+the smallest and the largest. --out writes OUT.json and OUT.txt.
 """
 
 from __future__ import annotations
