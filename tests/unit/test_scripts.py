@@ -33,8 +33,6 @@ ONE_RANK = (
     "batches.py tuple 2",
     "batches.py dict 0",
     "batches.py nested 0",
-    "batches.py named 0",
-    "batches.py object 0",
     "batches.py graph 2",
     "batches.py images 0",
     "batches.py packed 0",
