@@ -21,8 +21,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 run: $(VENV)/.run-ready
 	@$(BIN)/snakemake --profile profiles/local
 
+# Two at a time, file by file: the tests of a file share what they bring up. The long ones come before the many.
 test: $(VENV)/.test-ready
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.test-ready
 	$(BIN)/ruff format --check .
