@@ -1,4 +1,4 @@
-"""Time between one stage's last job and the next stage's first, against the same chain of jobs with `sbatch -d afterok`.
+"""Time between a stage's last job and the next stage's first, against a chain of jobs with `sbatch -d afterok`.
 
     sudo .venv/bin/python benchmarks/stage_hops.py --seconds 2 --seconds 90
 
@@ -11,6 +11,7 @@ them, in whole seconds. The ladder's hop holds the end of the job being noticed,
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
 import sys
@@ -24,9 +25,9 @@ import yaml
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/slurm")]
 
-from cluster import Cluster
-from cluster_config import ACCOUNT, Spec
-from project_copy import LOOP, copy_project
+from cluster import Cluster  # noqa: E402
+from cluster_config import ACCOUNT, Spec  # noqa: E402
+from project_copy import LOOP, copy_project  # noqa: E402
 
 STAGES = {
     "stage1": {"scales": ["1x1"], "runtime": 30},
@@ -63,15 +64,17 @@ def chain_hops(cluster: Cluster, seconds: float) -> list[float]:
 
 
 def hops(cluster: Cluster, jobs: Sequence[int], begins: str) -> list[float]:
+    """Seconds from the end of each job to when the next one begins, as the accounting has them."""
     for job in jobs:
         cluster.await_accounted(job, timeout_s=1200)
     command = ["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={','.join(map(str, jobs))}"]
     rows = [line.split("|") for line in cluster.run([*command, f"--format={begins},End"]).stdout.split()]
     times = [(datetime.fromisoformat(begin), datetime.fromisoformat(end)) for begin, end in rows]
-    return [(later[0] - earlier[1]).total_seconds() for earlier, later in zip(times, times[1:], strict=False)]
+    return [(later[0] - earlier[1]).total_seconds() for earlier, later in itertools.pairwise(times)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run both, print the table, and write it where --out says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, action="append", help="length of each training; may be repeated")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
