@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from ddp_ladder.eject import write_job_script
 from ddp_ladder.files import RunDirectory
-from ddp_ladder.job_script import Place, job_script
+from ddp_ladder.job_script import job_script
+from ddp_ladder.job_script_header import Place
 from ddp_ladder.launch import INSTRUMENT, Rendezvous, node_environment, processes, script_argv
 from ddp_ladder.network import PORTS
 from ddp_ladder.plan import RunSpec, ScaleJob

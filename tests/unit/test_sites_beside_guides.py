@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ddp_ladder.job_script import Place, job_script
+from ddp_ladder.job_script import job_script
+from ddp_ladder.job_script_header import Place
 from ddp_ladder.plan import ScaleJob, make_plan
 from ddp_ladder.settings import Scale
 from ddp_ladder.settings_loader import load_settings

@@ -19,7 +19,8 @@ from ddp_ladder.messages import UserError
 from ddp_ladder.nodes import LOCAL_SITE
 from ddp_ladder.settings import Settings
 from ddp_ladder.slurm_check import check_jobs
-from ddp_ladder.slurm_offer import Offer, read_offer
+from ddp_ladder.slurm_facts import Offer
+from ddp_ladder.slurm_offer import read_offer
 from ddp_ladder.snakemake_settings import Sources
 
 PROFILE = Path("profiles/slurm/config.yaml")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddp_ladder.files import RunDirectory, write_atomically
-from ddp_ladder.job_script import Place, job_script
+from ddp_ladder.job_script import job_script
+from ddp_ladder.job_script_header import Place
 from ddp_ladder.plan import RunSpec, ScaleJob
 from ddp_ladder.software import container_binds
 

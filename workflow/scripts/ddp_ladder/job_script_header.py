@@ -1,0 +1,97 @@
+"""Head of job.sh: what it is, where it runs and, for Slurm, the #SBATCH lines. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+
+from ddp_ladder.plan import RunSpec, ScaleJob
+from ddp_ladder.shell_text import Lines
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run belongs. directory: the run's, relative to the project where it is inside."""
+
+    project: Path
+    directory: Path
+    binds: tuple[str, ...] = ()  # for the container
+
+
+def sbatch_options(job: ScaleJob, spec: RunSpec, place: Place) -> list[str]:
+    """Options of sbatch, one each; what is null in the configuration is not asked for."""
+    slurm = job.slurm
+    per_node = tasks_per_node(spec)
+    log = str(place.directory / "job-%j.log").replace("%", "%%").replace("%%j.log", "%j.log")
+    asked: Mapping[str, str | int | None] = {
+        "job-name": spec.name.replace("/", "-"),
+        "nodes": spec.nodes,
+        "ntasks-per-node": per_node,
+        "gres": job.gres,
+        "cpus-per-task": job.cpus // per_node,
+        "mem": None if job.memory_mb is None else f"{job.memory_mb}M",
+        "time": job.runtime_min,
+        "account": slurm.account,
+        "partition": slurm.partition,
+        "qos": slurm.qos,
+        "constraint": slurm.constraint,
+        "reservation": slurm.reservation,
+        "nodelist": slurm.nodelist,
+        "exclude": slurm.exclude,
+        "chdir": str(place.project),
+        "output": log,
+    }
+    return [f"--{name}={quote(str(value))}" for name, value in asked.items() if value is not None] + [
+        *slurm.extra,
+        "--no-requeue",
+    ]
+
+
+def tasks_per_node(spec: RunSpec) -> int:
+    """torchrun is one task that starts the node's processes; with launcher srun each process is a task."""
+    return 1 if spec.launcher == "torchrun" else spec.gpus_per_node
+
+
+def slurm_header(job: ScaleJob, spec: RunSpec, place: Place) -> Lines:
+    """First lines of a script for sbatch."""
+    return [
+        "#!/bin/bash",
+        f"# The run {spec.name} as a job of its own, with nothing of Snakemake or ddp-ladder:",
+        "#     sbatch job.sh",
+        "# ddp-ladder writes this file again when it repeats the run: to change something, edit a copy.",
+        "#",
+        "# chdir: the paths below are relative to it. no-requeue: a second start would write over what the first one",
+        "# wrote.",
+        *(f"#SBATCH {option}" for option in sbatch_options(job, spec, place)),
+    ]
+
+
+def local_header(spec: RunSpec, place: Place) -> Lines:
+    """First lines of a script for this machine."""
+    return [
+        "#!/bin/bash",
+        f"# The run {spec.name} on this machine, with nothing of Snakemake or ddp-ladder:",
+        "#     bash job.sh",
+        "# ddp-ladder writes this file again when it repeats the run: to change something, edit a copy.",
+        "",
+        "# The paths below are relative to it.",
+        f"cd {quote(str(place.project))} || exit",
+    ]
+
+
+def early_end(spec: RunSpec) -> Lines:
+    """Where the measured run was cut short: that this one is not."""
+    ends = [f"{spec.max_steps} steps"] if spec.max_steps is not None else []
+    ends += [f"{spec.max_seconds:g} seconds"] if spec.max_seconds is not None else []
+    if not ends:
+        return []
+    return [
+        f"# The measured run was ended after {' or '.join(ends)}. This one trains to its end: it may take more time.",
+    ]
+
+
+def guard() -> Lines:
+    """Sets job_id, and ends a script that was started without sbatch."""
+    return ["job_id=${SLURM_JOB_ID:?this script is for Slurm: sbatch job.sh}"]
