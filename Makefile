@@ -1,5 +1,6 @@
 # make run      set up .venv on first use, climb the shipped ladder on this machine, say where the report is
 # make test     set up, run every test
+# make oldest   set up .venv-oldest with the oldest torch that the instrument supports; make test then tests with it too
 # make lint     formatting, linting, types
 # make cluster  a shell on a real Slurm with fake GPUs, on this machine, as root (CLUSTER="--nodes 6 --gpus 4")
 # make help     this text
@@ -11,11 +12,13 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 CLUSTER ?= --accounting
 VENV := .venv
+# The newest torch is in $(VENV); the tests look for the oldest beside it.
+OLDEST := .venv-oldest
 BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: run test lint cluster help
+.PHONY: run test oldest lint cluster help
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.run-ready
@@ -24,6 +27,8 @@ run: $(VENV)/.run-ready
 # Two at a time, file by file: the tests of a file share what they bring up. The long ones come before the many.
 test: $(VENV)/.test-ready
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+oldest: $(OLDEST)/.ready
 
 lint: $(VENV)/.test-ready
 	$(BIN)/ruff format --check .
@@ -58,4 +63,13 @@ $(VENV)/.run-ready: requirements.txt | $(BIN)/python
 
 $(VENV)/.test-ready: requirements-dev.txt $(VENV)/.run-ready
 	@$(PIP) install --quiet -r requirements-dev.txt
+	@touch $@
+
+# That index has all that torch needs, too.
+$(OLDEST)/.ready: requirements-oldest.txt | $(BIN)/python
+	@echo "Setting up $(OLDEST), once: 5 GB from PyPI, about a minute"
+	@rm -rf $(OLDEST)
+	@$(BIN)/python -m venv $(OLDEST)
+	@$(OLDEST)/bin/python -m pip --disable-pip-version-check install --quiet \
+	  $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)") -r requirements-oldest.txt
 	@touch $@

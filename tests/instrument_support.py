@@ -12,10 +12,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 INSTRUMENT = Path(__file__).parents[1] / "workflow" / "scripts" / "instrument.py"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 SPEC_HASH = "5" * 64
 JOB = {"id": "local-7", "attempt": 2}
+NEWEST = Path(sys.executable)
+OLDEST = Path(sys.prefix).parent / ".venv-oldest/bin/python"
+
+
+def oldest_python() -> Path:
+    """The Python with the oldest torch that the instrument supports, from `make oldest`."""
+    if not OLDEST.exists():
+        missing = f"no {OLDEST}: make oldest"
+        if os.environ.get("CI") == "true":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    return OLDEST
+
+
+def python_named(torch: str) -> Path:
+    """The Python with the ``newest`` or the ``oldest`` torch."""
+    return oldest_python() if torch == "oldest" else NEWEST
 
 
 @dataclass(frozen=True)
@@ -71,12 +90,13 @@ def run(
     launcher: tuple[str, ...] = (),
     env: dict[str, str] | None = None,
     timeout_s: float = 120,
+    python: Path = NEWEST,
     **measure: float,
 ) -> Ran:
     """Run ``words`` under instrument.py in ``directory``; its records go to ``directory/run``."""
     variables = environment(**(env or {}))
     variables["DDP_LADDER_RUN"] = str(run_json(directory / "run", **measure))
-    return _run(directory, (*launcher, INSTRUMENT, *words), variables, timeout_s)
+    return _run(directory, (python, *launcher, INSTRUMENT, *words), variables, timeout_s)
 
 
 def run_plainly(
@@ -84,14 +104,15 @@ def run_plainly(
     *words: object,
     launcher: tuple[str, ...] = (),
     env: dict[str, str] | None = None,
+    python: Path = NEWEST,
 ) -> Ran:
     """Run ``words`` as under plain python."""
-    return _run(directory, (*launcher, *words), environment(**(env or {})), 120)
+    return _run(directory, (python, *launcher, *words), environment(**(env or {})), 120)
 
 
 def _run(directory: Path, words: tuple[object, ...], env: dict[str, str], timeout_s: float) -> Ran:
     done = subprocess.run(
-        [sys.executable, *map(str, words)],
+        [*map(str, words)],
         cwd=directory,
         env=env,
         capture_output=True,

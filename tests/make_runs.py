@@ -104,6 +104,7 @@ def _rank_end(spec: RunSpec, rank: int, fingerprint: Mapping[str, Any]) -> dict[
         "ended_by": "script",
         "exception": None,
         "startup_s": {"spawn": 0.4, "import_torch": 2.1, "process_group": 0.1, "total": 4.2},
+        "training_s": 30.0,
         "peak_memory_bytes": {"host": 412_000_000, "device": 9_800_000_000 if cuda else None},
         "parameters": {"count": 151_306, "bytes": 605_224, "checksum": f"sha256:{'a' * 64}"},
         "ddp": {"wrapped": True, "bucket_bytes": [605_224], "samples": 7, "exposed_comm_s": 0.001},

@@ -53,6 +53,28 @@ def test_the_same_files_give_the_same_record_also_elsewhere(run: RunDirectory, t
     assert read_record(run.record) == assemble(run)
 
 
+def test_the_warm_up_lasts_until_the_steps_are_steady_on_every_rank(tmp_path: Path) -> None:
+    run = write_run(tmp_path, make_spec("1x2"), samples_per_s=1600.0, steps=200, wobble=0)
+    rows = read_steps(run, 1)
+    for index, row in enumerate(rows[:40]):
+        row[3] = f"{0.08 * (3 - index / 40 + index // 5 % 2):.9f}"
+    write_steps(run, 1, rows)
+    record = assemble(run)
+    assert record.timing
+    assert (record.timing.warmup_steps, record.timing.warmup_stable, record.timing.measured_steps) == (40, True, 160)
+    assert record.throughput
+    assert record.throughput.samples_per_s_total == pytest.approx(1600)
+    assert record.throughput.samples_per_s_end_to_end == pytest.approx(2 * 199 * 64 / 30)
+    assert record.ranks[1].step_time_s == pytest.approx(0.08)
+
+
+def test_end_to_end_is_only_told_when_every_rank_told(run: RunDirectory) -> None:
+    edit(run.ranks / "rank1.json", lambda end: end.update(training_s=None))
+    record = assemble(run)
+    assert record.throughput
+    assert record.throughput.samples_per_s_end_to_end is None
+
+
 def test_warm_up_is_in_no_figure(run: RunDirectory) -> None:
     before = assemble(run)
     for rank in (0, 1):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from instrument_support import JOB, SPEC_HASH, TORCHRUN, Ran, run, run_plainly, script
+from instrument_support import JOB, SPEC_HASH, TORCHRUN, Ran, python_named, run, run_plainly, script
 
 TRAIN = """
     import hashlib, json, os, sys, time
@@ -86,10 +86,10 @@ TRAIN = """
 class Both:
     """The same script with and without instrument.py."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, python: Path) -> None:
         self._directory = directory
         train = script(directory, TRAIN)
-        self.plain = run_plainly(directory, train, "notes", launcher=TORCHRUN)
+        self.plain = run_plainly(directory, train, "notes", launcher=TORCHRUN, python=python)
         for path in directory.glob("notes.*"):
             path.unlink()
         self.measured = run(
@@ -98,6 +98,7 @@ class Both:
             "notes",
             launcher=TORCHRUN,
             env={"DDP_LADDER_LAUNCHED_AT": "1000.5"},
+            python=python,
         )
 
     def notes(self, rank: int) -> list[dict[str, Any]]:
@@ -105,9 +106,9 @@ class Both:
         return [json.loads(line) for line in lines]
 
 
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
-    return Both(tmp_path_factory.mktemp("ddp"))
+@pytest.fixture(scope="module", params=["newest", "oldest"])
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Both:
+    return Both(tmp_path_factory.mktemp("ddp"), python_named(request.param))
 
 
 def test_nothing_changes_for_the_script(both: Both) -> None:
@@ -164,6 +165,9 @@ def test_end_records(both: Both) -> None:
         assert startup["total"] > startup["spawn"] > 1e9 - 1000
         assert startup["first_step"] == pytest.approx(both.measured.rows(rank)[0]["step_time_s"], abs=1e-8)
         assert 0 < startup["process_group"] < 30
+        assert startup["compile"] == 0
+        steps_s = sum(row["step_time_s"] for row in both.measured.rows(rank)[1:])
+        assert steps_s < record["training_s"] < steps_s + 60
         assert 50e6 < record["peak_memory_bytes"]["host"] < 50e9
         assert record["peak_memory_bytes"]["device"] is None
 
@@ -250,18 +254,19 @@ def assert_ended_together(done: Ran, ended_by: str) -> int:
     return count
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_max_steps_ends_all_ranks_at_that_step(tmp_path: Path, workers: int) -> None:
+@pytest.mark.parametrize(("torch", "workers"), [("newest", 0), ("newest", 2), ("oldest", 2)])
+def test_max_steps_ends_all_ranks_at_that_step(tmp_path: Path, torch: str, workers: int) -> None:
     words = (script(tmp_path, ENDLESS), workers, "ddp", 1)
-    done = run(tmp_path, *words, launcher=TORCHRUN, max_steps=27)
+    done = run(tmp_path, *words, launcher=TORCHRUN, python=python_named(torch), max_steps=27)
     assert assert_ended_together(done, "max_steps") == 27
     assert done.rank(1)["loader"]["num_workers"] == workers
     assert done.rank(0)["parameters"] == done.rank(1)["parameters"]
 
 
-def test_max_seconds_ends_ranks_of_different_speed_at_one_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("torch", ["newest", "oldest"])
+def test_max_seconds_ends_ranks_of_different_speed_at_one_step(tmp_path: Path, torch: str) -> None:
     words = (script(tmp_path, ENDLESS), 0, "alone", 10)
-    done = run(tmp_path, *words, launcher=TORCHRUN, max_seconds=2.5)
+    done = run(tmp_path, *words, launcher=TORCHRUN, python=python_named(torch), max_seconds=2.5)
     count = assert_ended_together(done, "max_seconds")
     first_s, second_s = (sum(row["step_time_s"] for row in done.rows(rank)) for rank in (0, 1))
     assert count > 20

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from instrument_support import run, run_plainly, script
+import pytest
+from instrument_support import python_named, run, run_plainly, script
 
 FAILING = """
     import hashlib, torch
@@ -102,6 +103,28 @@ def test_missing_private_parts_are_said(tmp_path: Path) -> None:
     assert "ddp: DistributedDataParallel._get_ddp_logging_data is missing" in reasons
     assert record["ddp"]["exposed_comm_s"] is None
     assert record["parameters"]["count"] == 5
+
+
+COMPILED = """
+    import time, torch
+
+    model = torch.nn.Linear(4, 1)
+    compiled = torch.compile(model, backend="aot_eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        begin_s = time.perf_counter()
+        compiled(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        print(time.perf_counter() - begin_s)
+"""
+
+
+@pytest.mark.parametrize("torch", ["newest", "oldest"])
+def test_time_to_compile_is_told(tmp_path: Path, torch: str) -> None:
+    done = run(tmp_path, script(tmp_path, COMPILED), python=python_named(torch))
+    first_s = float(done.out.split()[0])
+    assert 0.5 * first_s < done.rank()["startup_s"]["compile"] < first_s
+    assert done.rank()["not_measured"] == []
 
 
 def test_ddp_in_a_world_of_one_is_measured(tmp_path: Path) -> None:

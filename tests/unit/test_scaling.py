@@ -267,3 +267,38 @@ def test_unknown_exposed_communication_and_start_up_stay_unknown() -> None:
     specs = make_specs(["1x1"])
     (point,) = scale_points(specs, ladder(specs, startup_s=None))
     assert (point.exposed_comm_fraction, point.startup_s) == (None, None)
+
+
+def unsteady(throughput: dict[str, Any] | None = None, timing: dict[str, Any] | None = None) -> ScalePoint:
+    """A 1x1 point of three repeats whose records have these figures."""
+    records = []
+    for spec in make_specs(["1x1"]):
+        record = make_record(spec)
+        assert record.throughput
+        assert record.timing
+        changed = replace(record.throughput, **(throughput or {})), replace(record.timing, **(timing or {}))
+        records.append(replace(record, throughput=changed[0], timing=changed[1]))
+    return scale_points(make_specs(["1x1"]), records_by_name(records))[0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "note"),
+    [
+        ({"throughput": {"samples_per_s_total": 940.0}}, "is 940 samples/s, 6 % below the median of blocks"),
+        ({"throughput": {"samples_per_s_total": 1060.0}}, "is 1,060 samples/s, 6 % above the median"),
+        ({"timing": {"drift_fraction": 0.08}}, "the last third of the steps was 8 % slower than the first"),
+        ({"timing": {"drift_fraction": -0.08}}, "the last third of the steps was 8 % faster than the first"),
+        ({"timing": {"warmup_stable": False}}, "of 3 of 3 repeats were not steady after the warm-up"),
+    ],
+)
+def test_what_a_median_would_hide_is_noted(changed: dict[str, Any], note: str) -> None:
+    point = unsteady(**changed)
+    assert point.status == "ok"
+    assert note in point.note
+
+
+def test_a_steady_run_needs_no_note() -> None:
+    small = {"drift_fraction": 0.04}
+    point = unsteady({"samples_per_s_total": 960.0, "samples_per_s_end_to_end": 500.0}, small)
+    assert point.note == ""
+    assert (point.samples_per_s_total, point.samples_per_s_end_to_end, point.drift_fraction) == (960, 500, 0.04)

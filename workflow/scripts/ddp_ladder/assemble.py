@@ -19,6 +19,7 @@ from ddp_ladder.raw_files import RankFiles, RawRun, read_raw_run
 from ddp_ladder.record import Check, Failure, Job, Rank, Record, Throughput, Timing, World
 from ddp_ladder.sanity import run_checks
 from ddp_ladder.schemas import first_error
+from ddp_ladder.warmup import Warmup, find_warmup
 
 LOST_PEER = (
     "Connection closed by peer",
@@ -37,7 +38,8 @@ def assemble(directory: RunDirectory) -> Record:
     """
     spec, spec_hash, job = read_identity(directory)
     raw = read_raw_run(directory, spec.nodes, spec.world_size)
-    throughput, timing = _figures(spec, raw, directory)
+    warmup = _warmup(spec, raw)
+    throughput, timing = _figures(spec, raw, warmup, directory)
     checks = run_checks(spec, raw, throughput)
     ok = all(check.ok for check in checks)
     return Record(
@@ -46,7 +48,7 @@ def assemble(directory: RunDirectory) -> Record:
         spec_hash=spec_hash,
         job=job,
         world=_world(raw),
-        ranks=tuple(_rank(spec, raw.ranks[k]) for k in sorted(raw.ranks)),
+        ranks=tuple(_rank(warmup, raw.ranks[k]) for k in sorted(raw.ranks)),
         throughput=throughput,
         timing=timing,
         fingerprint=raw.ranks[0].end["fingerprint"] if 0 in raw.ranks else {},
@@ -95,9 +97,9 @@ def _world(raw: RawRun) -> World:
     )
 
 
-def _rank(spec: RunSpec, files: RankFiles) -> Rank:
+def _rank(warmup: Warmup, files: RankFiles) -> Rank:
     end, steps = files.end, files.steps
-    measured = slice(spec.warmup_steps, None)
+    measured = slice(warmup.steps, None)
     times = steps.step_time_s[measured]
     return Rank(
         rank=end["rank"],
@@ -119,7 +121,17 @@ def _rank(spec: RunSpec, files: RankFiles) -> Rank:
     )
 
 
-def _figures(spec: RunSpec, raw: RawRun, directory: RunDirectory) -> tuple[Throughput | None, Timing | None]:
+def _warmup(spec: RunSpec, raw: RawRun) -> Warmup:
+    """Where the warm-up of the run ends: at the planned minimum where the ranks' steps cannot be laid side by side."""
+    steps = [rank.steps.step_time_s for rank in raw.ranks.values()]
+    if len({len(times) for times in steps}) != 1:
+        return Warmup(spec.warmup_steps, stable=False)
+    return find_warmup(np.max(steps, axis=0), spec.warmup_steps, spec.min_steps)
+
+
+def _figures(
+    spec: RunSpec, raw: RawRun, warmup: Warmup, directory: RunDirectory
+) -> tuple[Throughput | None, Timing | None]:
     """Figures where every rank is there with the same number of steps; else there is nothing to add up."""
     if spec.throughput_regex is not None:
         return _printed_figures(spec, raw, directory)
@@ -127,16 +139,18 @@ def _figures(spec: RunSpec, raw: RawRun, directory: RunDirectory) -> tuple[Throu
     counts = {len(rank.steps) for rank in ranks}
     if raw.ended is None or len(ranks) != spec.world_size or len(counts) != 1:
         return None, None
-    if counts.pop() <= spec.warmup_steps:
+    if counts.pop() <= warmup.steps:
         return None, None
     exposed = [rank.end["ddp"]["exposed_comm_s"] for rank in ranks if rank.end["ddp"]]
     startups = [rank.end["startup_s"]["total"] for rank in ranks]
+    trained = [value for rank in ranks if (value := rank.end.get("training_s")) is not None]
     return measure(
         [rank.steps for rank in ranks],
-        spec.warmup_steps,
+        warmup,
         [value for value in exposed if value is not None],
         max((value for value in startups if value is not None), default=None),
         raw.ended["ended_at_s"] - raw.ended["started_at_s"],
+        max(trained) if len(trained) == len(ranks) else None,
         weakest([rank.end for rank in ranks]),
     )
 

@@ -1,7 +1,8 @@
 """Blocks: from per-rank step times to the throughput of the whole group.
 
 Method: Hoefler and Belli (SC'15) and MLPerf. Steps after the warm-up are grouped into blocks; a block's time is the
-maximum over ranks, its samples the sum over ranks; medians over blocks are reported with a bootstrap interval.
+maximum over ranks, its samples the sum over ranks; medians over blocks are reported with an interval from their ranks,
+which assumes nothing about how they are distributed.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from numpy.typing import NDArray
 
 from ddp_ladder.raw_files import Steps
 from ddp_ladder.record import Source, Throughput, Timing
+from ddp_ladder.warmup import Warmup
 
 MIN_BLOCKS, MAX_BLOCKS = 10, 200
 BLOCK_TIME_S = 1.0
-RESAMPLES = 2000
-SEED = 20_15  # any fixed number: the same raw files must always give the same record
+COVERAGE = 0.95
 
 
 def block_edges(step_time_s: NDArray[np.float64]) -> list[NDArray[np.intp]]:
@@ -31,30 +32,47 @@ def block_edges(step_time_s: NDArray[np.float64]) -> list[NDArray[np.intp]]:
 
 
 def median_interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Median and its 95 % bootstrap interval (low, high)."""
-    generator = np.random.default_rng(SEED)
-    medians = np.median(generator.choice(values, (RESAMPLES, len(values))), axis=1)
-    low, high = np.percentile(medians, [2.5, 97.5])
-    return float(np.median(values)), float(low), float(high)
+    """Median and its 95 % interval (low, high): two of the values themselves, by their place in the order.
+
+    How many values lie below the true median is binomial. Below six values even the smallest and the largest hold the
+    median less often than that; they are the interval then.
+    """
+    ordered = np.sort(values)
+    outside = _places_outside(len(ordered))
+    return float(np.median(ordered)), float(ordered[outside]), float(ordered[-1 - outside])
+
+
+def _places_outside(count: int) -> int:
+    """Places at each end of ``count`` ordered values that are not needed to hold the median in 95 % of all cases."""
+    tail, outside = 0.5**count, 0
+    while outside < (count - 1) // 2:
+        tail += math.comb(count, outside + 1) * 0.5**count
+        if 2 * tail > 1 - COVERAGE:
+            break
+        outside += 1
+    return outside
 
 
 def measure(
     ranks: Sequence[Steps],
-    warmup_steps: int,
+    warmup: Warmup,
     exposed_comm_s: Sequence[float],
     startup_s: float | None,
     wall_s: float,
+    training_s: float | None = None,
     source: Source = "counted",
 ) -> tuple[Throughput, Timing]:
     """Throughput and timing of a run.
 
-    ranks: one entry per rank, all with the same number of steps, more than ``warmup_steps``.
+    ranks: one entry per rank, all with the same number of steps, more than the warm-up's.
     exposed_comm_s: seconds per step, of the ranks that measured it.
+    training_s: from the end of the first step to the end of the script; None where a rank did not tell.
     """
-    times = np.stack([rank.step_time_s[warmup_steps:] for rank in ranks])  # ranks x steps, s
-    waits = np.stack([rank.data_wait_s[warmup_steps:] for rank in ranks])
-    samples = np.stack([rank.samples[warmup_steps:] for rank in ranks]).sum(axis=0)
-    blocks = block_edges(times.max(axis=0))
+    times = np.stack([rank.step_time_s[warmup.steps :] for rank in ranks])  # ranks x steps, s
+    waits = np.stack([rank.data_wait_s[warmup.steps :] for rank in ranks])
+    samples = np.stack([rank.samples[warmup.steps :] for rank in ranks]).sum(axis=0)
+    slowest_s = times.max(axis=0)
+    blocks = block_edges(slowest_s)
     block_time_s = np.array([times[:, block].sum(axis=1).max() for block in blocks])
     rates = np.array([samples[block].sum() for block in blocks]) / block_time_s
     step_times = block_time_s / np.array([len(block) for block in blocks])
@@ -62,22 +80,29 @@ def measure(
     step, step_low, step_high = median_interval(step_times)
     rank_medians = np.median(times, axis=1)
     slowest = float(rank_medians.max())
+    p5_s, p95_s = np.quantile(slowest_s, [0.05, 0.95])
     return (
         Throughput(
             samples_per_s=rate,
             samples_per_s_low=rate_low,
             samples_per_s_high=rate_high,
             samples_per_s_total=float(samples.sum() / block_time_s.sum()),
+            samples_per_s_end_to_end=_end_to_end(ranks, training_s),
             blocks_samples_per_s=tuple(rates.tolist()),
             source=source,
         ),
         Timing(
-            warmup_steps=warmup_steps,
+            warmup_steps=warmup.steps,
+            warmup_stable=warmup.stable,
             measured_steps=times.shape[1],
             step_time_s=step,
             step_time_s_low=step_low,
             step_time_s_high=step_high,
+            step_time_s_p5=float(p5_s),
+            step_time_s_p95=float(p95_s),
             blocks_step_time_s=tuple(step_times.tolist()),
+            block_variation=float(step_times.std() / step_times.mean()),
+            drift_fraction=drift(step_times),
             rank_step_time_s_min=float(rank_medians.min()),
             rank_step_time_s_max=slowest,
             straggler_fraction=(slowest - float(np.median(rank_medians))) / slowest,
@@ -87,3 +112,17 @@ def measure(
             wall_s=wall_s,
         ),
     )
+
+
+def drift(step_times_s: NDArray[np.float64]) -> float | None:
+    """By what fraction the last third of the blocks is slower than the first (medians); None below three blocks."""
+    third = len(step_times_s) // 3
+    if not third:
+        return None
+    return float(np.median(step_times_s[-third:]) / np.median(step_times_s[:third]) - 1)
+
+
+def _end_to_end(ranks: Sequence[Steps], training_s: float | None) -> float | None:
+    """Samples per second of all that came after the first step: validation, checkpoints and clean-up included."""
+    samples = sum(int(rank.samples[1:].sum()) for rank in ranks)
+    return samples / training_s if training_s else None

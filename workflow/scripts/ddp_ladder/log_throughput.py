@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ddp_ladder.blocks import median_interval
+from ddp_ladder.blocks import drift, median_interval
 from ddp_ladder.record import Throughput, Timing
 
 
@@ -48,15 +48,29 @@ def figures(
     """Throughput and timing from at least one printed rate; a step is taken to be one of the planned global batch."""
     measured = np.array(measured_rates(rates, warmup_steps))
     rate, low, high = median_interval(measured)
-    throughput = Throughput(rate, low, high, float(measured.mean()), tuple(measured.tolist()), "log")
-    step_s = global_batch / rate
+    throughput = Throughput(
+        samples_per_s=rate,
+        samples_per_s_low=low,
+        samples_per_s_high=high,
+        samples_per_s_total=float(measured.mean()),
+        samples_per_s_end_to_end=None,
+        blocks_samples_per_s=tuple(measured.tolist()),
+        source="log",
+    )
+    step_s, steps_s = global_batch / rate, global_batch / measured
+    p5_s, p95_s = np.quantile(steps_s, [0.05, 0.95])
     timing = Timing(
         warmup_steps=len(rates) - len(measured),
+        warmup_stable=None,
         measured_steps=len(measured),
         step_time_s=step_s,
         step_time_s_low=global_batch / high,
         step_time_s_high=global_batch / low,
-        blocks_step_time_s=tuple((global_batch / measured).tolist()),
+        step_time_s_p5=float(p5_s),
+        step_time_s_p95=float(p95_s),
+        blocks_step_time_s=tuple(steps_s.tolist()),
+        block_variation=float(steps_s.std() / steps_s.mean()),
+        drift_fraction=drift(steps_s),
         rank_step_time_s_min=step_s,
         rank_step_time_s_max=step_s,
         straggler_fraction=None,

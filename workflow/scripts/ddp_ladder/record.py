@@ -59,12 +59,13 @@ class Rank:
 
 @dataclass(frozen=True)
 class Throughput:
-    """Samples that all ranks really consumed, per second; the interval is a 95 % bootstrap over blocks."""
+    """Samples that all ranks really consumed, per second; the 95 % interval is from the order of the blocks."""
 
     samples_per_s: float
     samples_per_s_low: float
     samples_per_s_high: float
     samples_per_s_total: float  # all measured samples / all measured time
+    samples_per_s_end_to_end: float | None  # after the first step, with validation, checkpoints and clean-up
     blocks_samples_per_s: tuple[float, ...]
     source: Source = "counted"
 
@@ -74,11 +75,16 @@ class Timing:
     """Where the time went. Seconds; fractions of the step time."""
 
     warmup_steps: int
+    warmup_stable: bool | None  # the step times were seen to be steady after it; None: not looked at
     measured_steps: int
     step_time_s: float
     step_time_s_low: float
     step_time_s_high: float
+    step_time_s_p5: float  # of single steps, each that of its slowest rank
+    step_time_s_p95: float
     blocks_step_time_s: tuple[float, ...]
+    block_variation: float  # standard deviation / mean of the blocks' step times
+    drift_fraction: float | None  # last third of the blocks against the first; above 0: it got slower
     rank_step_time_s_min: float
     rank_step_time_s_max: float
     straggler_fraction: float | None  # None: not measured

@@ -34,6 +34,11 @@ CSV_MORE = (
     "step_time_s_high",
     "straggler_fraction",
     "startup_s",
+    "samples_per_s_total",
+    "samples_per_s_end_to_end",
+    "step_time_s_p5",
+    "step_time_s_p95",
+    "drift_fraction",
     "note",
 )
 CSV_COLUMNS = CSV_FIRST + CSV_MORE
@@ -78,6 +83,13 @@ DEFINITIONS = (
         "padding. Median over repeats of the median over blocks.",
     ),
     Definition(
+        "total, end to end",
+        ("samples_per_s_total", "samples_per_s_end_to_end"),
+        "1/s",
+        "samples / time of all measured steps; and of all that came after the first step, with validation, checkpoints "
+        "and clean-up. In scaling.csv; the first is noted where it is over 5 % from the median.",
+    ),
+    Definition(
         "speed-up",
         ("speedup", "speedup_low", "speedup_high"),
         "1",
@@ -94,6 +106,13 @@ DEFINITIONS = (
         ("step_time_s", "step_time_s_low", "step_time_s_high"),
         "s (shown in ms)",
         "median over blocks of (the slowest rank's block time / steps in the block).",
+    ),
+    Definition(
+        "p5, p95, drift",
+        ("step_time_s_p5", "step_time_s_p95", "drift_fraction"),
+        "s; 1",
+        "percentiles of single steps, each that of its slowest rank; step time in the last third of the blocks / in "
+        "the first, minus 1. In scaling.csv; a drift over 5 % is noted.",
     ),
     Definition(
         "data wait",

@@ -30,6 +30,7 @@ SEED = 2025
 TAILS = (0.025, 0.975)
 MOST_EFFICIENCY = 1.05  # above this the baseline, not the scale, is remarkable
 TELLING_WAIT = 0.05  # fraction of a step: a difference in data wait worth naming
+TELLING_GAP = 0.05  # between a median and the mean, or between the first third of a run and the last
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,11 @@ class ScalePoint:
     step_time_s_high: float | None = None
     straggler_fraction: float | None = None
     startup_s: float | None = None
+    samples_per_s_total: float | None = None
+    samples_per_s_end_to_end: float | None = None
+    step_time_s_p5: float | None = None
+    step_time_s_p95: float | None = None
+    drift_fraction: float | None = None
     note: str = ""
 
     @property
@@ -204,6 +210,11 @@ def _with_figures(point: ScalePoint, group: _Group) -> ScalePoint:
         exposed_comm_fraction=_median_of_known([t.exposed_comm_fraction for t in timings]),
         straggler_fraction=_known([timing.straggler_fraction for timing in timings]),
         startup_s=_median_of_known([timing.startup_s for timing in timings]),
+        samples_per_s_total=_median([run.throughput.samples_per_s_total for run in group.good]),
+        samples_per_s_end_to_end=_median_of_known([run.throughput.samples_per_s_end_to_end for run in group.good]),
+        step_time_s_p5=_median([timing.step_time_s_p5 for timing in timings]),
+        step_time_s_p95=_median([timing.step_time_s_p95 for timing in timings]),
+        drift_fraction=_median_of_known([timing.drift_fraction for timing in timings]),
         gpu_hours_per_million_samples=point.world_size * 1e6 / rate / 3600,
     )
 
@@ -285,6 +296,7 @@ def _notes(point: ScalePoint, group: _Group) -> str:
             f"the script used a batch of {point.batch_per_gpu} per GPU, "
             f"the plan says {spec.batch_per_gpu}: is {{batch_per_gpu}} in workload.args?"
         )
+    notes += _unsteady(point, group)
     if len(group.good) < len(group.specs):
         notes.append(f"{len(group.good)} of {len(group.specs)} repeats have been run")
     if len(group.good) == 1:
@@ -295,6 +307,25 @@ def _notes(point: ScalePoint, group: _Group) -> str:
             else "one repeat of one block: there is no interval"
         )
     return "; ".join(notes)
+
+
+def _unsteady(point: ScalePoint, group: _Group) -> list[str]:
+    """What a median alone would hide."""
+    notes = []
+    rate, total, drift = point.samples_per_s, point.samples_per_s_total, point.drift_fraction
+    if rate and total is not None and abs(total / rate - 1) > TELLING_GAP:
+        gap = 100 * (total / rate - 1)
+        notes.append(
+            f"all measured samples / all measured time is {total:,.0f} samples/s, {abs(gap):.0f} % "
+            f"{'below' if gap < 0 else 'above'} the median of blocks: some blocks are far from the others"
+        )
+    if drift is not None and abs(drift) > TELLING_GAP:
+        how = f"{100 * abs(drift):.0f} % {'slower' if drift > 0 else 'faster'}"
+        notes.append(f"the last third of the steps was {how} than the first")
+    unstable = sum(run.timing.warmup_stable is False for run in group.good)
+    if unstable:
+        notes.append(f"the step times of {unstable} of {len(group.good)} repeats were not steady after the warm-up")
+    return notes
 
 
 def _failure_note(group: _Group) -> str:

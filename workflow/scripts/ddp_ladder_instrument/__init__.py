@@ -18,6 +18,7 @@ imported torch, because a script may set environment variables before it does.
     host          names and sizes of this process and its machine
     record        the rank's CSV and end record
     metrics       steps that the program writes down itself
+    compile_time  seconds of torch.compile
     files         atomic writes
     hooks *       the patches on optimizers, DDP, process groups, autocast
     loader_hooks * the patches on DataLoader

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,7 @@ class Measurement:
         self.source = "counted" if job.samples_per_step is None else "samples_per_step"
         self.own_processes = 0
         self.exit_code = 0
+        self.training_s: float | None = None
         self.ended_by = "script"
         self.exception: str | None = None
         self.limits = Limits(job.max_steps, job.max_seconds, self._find_board)
@@ -186,6 +188,8 @@ class Measurement:
 
     def end(self, error: BaseException | None) -> BaseException | None:
         """Close the measurement; returns the exception that is to end the process, if any."""
+        if self.steps.first_step_ended_at_s is not None:
+            self.training_s = max(0.0, time.time() - self.steps.first_step_ended_at_s)
         if self.limits.ended_by is not None and _exit_code(error) == 0:
             if error is not None:
                 # Its frames hold the script's loaders and their workers.

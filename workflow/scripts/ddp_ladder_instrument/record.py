@@ -10,7 +10,7 @@ import statistics
 import sys
 from typing import Any
 
-from ddp_ladder_instrument import host
+from ddp_ladder_instrument import compile_time, host
 from ddp_ladder_instrument.files import write_atomically
 from ddp_ladder_instrument.measurement import Measurement
 
@@ -50,6 +50,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "ended_by": measurement.ended_by,
         "exception": measurement.exception,
         "startup_s": _startup(measurement),
+        "training_s": measurement.training_s,
         "peak_memory_bytes": _peak_memory(measurement),
         "parameters": _parameters(measurement),
         "ddp": measurement.ddp.summary() if measurement.ddp is not None else None,
@@ -106,6 +107,7 @@ def _startup(measurement: Measurement) -> dict[str, float | None]:
         "import_torch": measurement.import_torch_s,
         "process_group": measurement.process_group_s,
         "first_step": steps.step_time_s[0] if steps.count else None,
+        "compile": measurement.attempt("startup_s.compile", compile_time.compile_s),
         "total": ended_at_s - begin_s if ended_at_s is not None else None,
     }
 
