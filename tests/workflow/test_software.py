@@ -14,6 +14,7 @@ import pytest
 from ddp_ladder.eject import write_job_script
 from ddp_ladder.files import RunDirectory
 from ddp_ladder.plan import ScaleJob
+from instrument_support import oldest_python
 from make_records import make_spec
 from project_copy import LOOP, Checkout
 
@@ -188,6 +189,24 @@ def test_job_sh_loads_modules_as_the_run_does(
     else:
         assert (done.returncode, done.stdout) == (1, "")
         assert "locate a modulefile" in done.stderr or "unknown" in done.stderr  # Environment Modules, Lmod
+
+
+def test_a_site_may_have_another_torch_than_the_workflow(checkout: Checkout) -> None:
+    python = oldest_python()
+    show = "import torch; print(torch.__version__)"
+    oldest, ours = (
+        subprocess.run([words, "-c", show], check=True, capture_output=True, text=True).stdout.strip()
+        for words in (python, sys.executable)
+    )
+    assert oldest != ours
+    checkout.configure(stages={**ONE_STAGE, "stage2": {"scales": ["1x2"], "runtime": 5}})
+    checkout.site(software={"python": str(python)})
+    done = checkout.snakemake("--cores", "2")
+    assert done.returncode == 0, done.stdout
+    for run in (RUN, "default/weak/1x2/r1"):
+        record = checkout.record(run)
+        assert (record["status"], record["fingerprint"]["torch"]) == ("ok", oldest)
+    assert record["timing"]["exposed_comm_fraction"] is not None
 
 
 def test_a_setup_that_fails_closes_the_gate(witnessed: Checkout) -> None:
