@@ -70,6 +70,9 @@ class Ended:
     def __init__(self, code: int | None) -> None:
         self.code = code
 
+    def __repr__(self) -> str:
+        return f"Ended({self.code})"
+
 
 def _answer(pipe: Connection) -> tuple[str, Any]:
     try:
