@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_ladder.assemble import assemble
-from ddp_ladder.files import RunDirectory, sha256, write_json
+from ddp_ladder.files import Agent, RunDirectory, agents_of, sha256, write_json
 from ddp_ladder.plan import Plan, RunSpec
 from ddp_ladder.raw_files import COLUMNS
 from ddp_ladder.record import Record, write_record
@@ -34,6 +34,7 @@ def write_run(
     wobble: float = 0.01,
     data_wait_fraction: float = 0.02,
     fingerprint: Mapping[str, Any] | None = None,
+    agents_per_node: int = 1,
 ) -> RunDirectory:
     """Write everything that a run of ``spec`` leaves, record.json included.
 
@@ -48,7 +49,7 @@ def write_run(
     }
     step_s = spec.global_batch / samples_per_s
     wall_s = steps * step_s + 5
-    write_json(directory.run, {**common, **_told(spec)})
+    write_json(directory.run, {**common, **_told(spec), "agents_per_node": agents_per_node})
     for rank in range(spec.world_size):
         end = _rank_end(spec, rank, fingerprint or {})
         write_json(directory.ranks / f"rank{rank}.json", {**common, **end})
@@ -58,8 +59,8 @@ def write_run(
             for k, t in enumerate(times_s, start=1)
         ]
         write_steps(directory, rank, rows)
-    for node in range(spec.nodes):
-        write_json(directory.node_end(node), {**common, **_node_end(spec, node, wall_s)})
+    for agent in agents_of(spec.nodes, agents_per_node):
+        write_json(directory.agent_end(agent), {**common, **_agent_end(spec, agent, wall_s)})
     write_json(
         directory.ended,
         {
@@ -120,10 +121,11 @@ def _rank_end(spec: RunSpec, rank: int, fingerprint: Mapping[str, Any]) -> dict[
     }
 
 
-def _node_end(spec: RunSpec, node: int, wall_s: float) -> dict[str, Any]:
+def _agent_end(spec: RunSpec, agent: Agent, wall_s: float) -> dict[str, Any]:
     return {
-        "node_rank": node,
-        "host": f"node{node}",
+        "node_rank": agent.node_rank,
+        "local_rank": agent.local_rank,
+        "host": f"node{agent.node_rank}",
         "launched_at_s": STARTED_AT_S + 0.1,
         "ended_at_s": STARTED_AT_S + wall_s - 0.1,
         "exit_code": 0,

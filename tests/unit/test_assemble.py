@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.assemble import assemble, not_run
-from ddp_ladder.files import RunDirectory
+from ddp_ladder.files import Agent, RunDirectory
 from ddp_ladder.record import Failure, read_record
 from make_records import make_spec
 from make_runs import STEPS, edit, read_steps, reassemble, write_run, write_steps
@@ -123,7 +123,7 @@ def _rank(rank: int, **values: Any) -> Callable[[RunDirectory], None]:
 
 
 def _node(node: int, **values: Any) -> Callable[[RunDirectory], None]:
-    return lambda run: edit(run.node_end(node), lambda end: end.update(values))
+    return lambda run: edit(run.agent_end(Agent(node)), lambda end: end.update(values))
 
 
 def _all(*parts: Callable[[RunDirectory], Any]) -> Callable[[RunDirectory], None]:
@@ -247,8 +247,9 @@ def test_the_time_limit_is_told_before_what_it_caused(run: RunDirectory) -> None
     _all(_raised(0, LOST), _node(0, exit_code=-15, signal="SIGTERM"))(run)
     assert assemble(run).failure == Failure(
         "time limit",
-        "the job of scale 1x2 reached its stages.stage2.runtime",
-        "raise stages.stage2.runtime, or shorten the run with measure.max_steps or measure.max_seconds",
+        "the job of scale 1x2 reached its stages.stage2.runtime, or the end of the allocation that it runs in",
+        "raise stages.stage2.runtime or ask for a longer allocation, or shorten the run with measure.max_steps or "
+        "measure.max_seconds",
     )
 
 
@@ -273,6 +274,44 @@ def test_software_that_could_not_be_set_up_is_told_before_what_it_caused(tmp_pat
     assert failure.verdict == "the site's software could not be set up"
     assert failure.why == f"node 1 (node1): {message}"
     assert failure.next.startswith("correct software.modules in cluster.yaml")
+
+
+def test_a_network_that_could_not_be_set_up_names_key_and_node(tmp_path: Path) -> None:
+    run = write_run(tmp_path, make_spec("2x1"))
+    message = "network.interface: no interface ib7 with an IPv4 address on node1; there are lo, eth0"
+    _node(1, exit_code=1, error=message, argv=[])(run)
+    failure = assemble(run).failure
+    assert failure is not None
+    assert failure.verdict == "the site's network could not be set up"
+    assert failure.why == f"node 1 (node1): {message}"
+    assert failure.next.startswith("correct network.interface in cluster.yaml or in the variant")
+
+
+def test_a_gpu_whose_agent_left_no_end_closes_the_gate(tmp_path: Path) -> None:
+    run = write_run(tmp_path, make_spec("2x2", launcher="srun"), agents_per_node=2)
+    assert assemble(run).status == "ok"
+    run.agent_end(Agent(1, 1)).unlink()
+    record = assemble(run)
+    assert record.failure
+    assert record.failure.why.startswith("measured nodes/node1.task1.json is missing")
+
+
+def test_agents_that_left_each_others_ends_are_found_out(tmp_path: Path) -> None:
+    run = write_run(tmp_path, make_spec("1x2", launcher="srun"), agents_per_node=2)
+    shutil.copy(run.agent_end(Agent(0, 0)), run.agent_end(Agent(0, 1)))
+    record = assemble(run)
+    assert record.failure
+    assert record.failure.why.startswith("measured another's number in the file of node 0, task 1")
+
+
+def test_a_step_that_never_began(tmp_path: Path) -> None:
+    run = write_run(tmp_path, make_spec("1x2"))
+    for path in (run.ranks, run.nodes):
+        shutil.rmtree(path)
+    failure = assemble(run).failure
+    assert failure
+    assert (failure.verdict, failure.why) == ("the launcher failed", "no node was started")
+    assert str(run.log) in failure.next
 
 
 def test_a_failed_run_keeps_the_figures_that_it_has(run: RunDirectory) -> None:

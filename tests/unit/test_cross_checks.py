@@ -535,7 +535,7 @@ def test_a_container_without_a_python() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "key"),
     [("/images/a.sif", '"a\\n"', "image"), ("a.sif", 'a.sif, binds: ["a\\n"]', "binds[0]"),
-     ("a.sif", 'a.sif, args: [-e, "a\\n"]', "args[1]")],
+     ("a.sif", 'a.sif, args: [-B, "a\\n"]', "args[1]")],
 )  # fmt: skip
 def test_line_ends_in_a_container(old: str, new: str, key: str) -> None:
     cluster = CLUSTER.replace("python: null", CONTAINER.replace(old, new))
@@ -668,3 +668,15 @@ def test_throughput_regex_has_one_group(value: str, found: str) -> None:
 def test_one_way_to_know_the_throughput() -> None:
     both = "batch_per_gpu: 64\n  throughput_regex: '([0-9.]+) img/s'\n  samples_per_step: 8"
     assert "two ways to know the throughput" in problems(config_with(("batch_per_gpu: 32", both)))
+
+
+@pytest.mark.parametrize("argument", ["--cleanenv", "-e", "--containall", "-C"])
+def test_a_container_keeps_the_environment_of_the_run(argument: str) -> None:
+    cluster = CLUSTER.replace("python: null", f"{CONTAINER[:-1]}, args: [--no-home, {argument}]}}")
+    assert problems(cluster=cluster) == message(
+        "cluster.yaml, line 3: software.container.args[1]",
+        "it takes the run's environment away: ranks would not find each other, nor their run.json",
+        f'"{argument}"',
+        "options of `apptainer exec` that leave the environment as it is",
+        "remove it; where the home directory is in the way, use --no-home",
+    )

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.files import (
+    Agent,
     RunDirectory,
+    agents_of,
     canonical_sha256,
     read_json,
     sha256,
@@ -143,6 +145,14 @@ def test_run_directory() -> None:
     assert [path.as_posix() for path in (run.run, run.record, run.ended, run.log)] == [
         "r1/run.json", "r1/record.json", "r1/ended.json", "r1/train.log",
     ]  # fmt: skip
-    assert run.node_end(3) == Path("r1/nodes/node3.json")
-    assert run.node_log(0, 1) == run.log
-    assert run.node_log(1, 2) == Path("r1/nodes/node1.log")
+    assert run.agent_end(Agent(3)) == Path("r1/nodes/node3.json")
+    assert run.agent_end(Agent(3, 1)) == Path("r1/nodes/node3.task1.json")
+    assert run.agent_log(Agent(0), 1) == run.log
+    assert run.agent_log(Agent(1), 2) == Path("r1/nodes/node1.log")
+    assert run.agent_log(Agent(0, 1), 2) == Path("r1/nodes/node0.task1.log")
+
+
+def test_agents() -> None:
+    assert agents_of(2, 1) == (Agent(0), Agent(1))
+    assert agents_of(2, 2) == (Agent(0, 0), Agent(0, 1), Agent(1, 0), Agent(1, 1))
+    assert [str(agent) for agent in (Agent(1), Agent(1, 0))] == ["node 1", "node 1, task 0"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.assemble import not_run
-from ddp_ladder.files import RunDirectory, canonical_sha256, read_json, sha256, write_json
+from ddp_ladder.files import Agent, RunDirectory, canonical_sha256, read_json, sha256, write_json
 from ddp_ladder.gate import Verdict, judge, write_verdict
 from ddp_ladder.gate_file import closed_variants, outcome_line, read_gate
 from ddp_ladder.job_end import JobEnd, job_end_file, write_job_end
@@ -158,7 +158,7 @@ def _in_rank(rank: int, *path: str | int, to: Any) -> Mutation:
 
 
 def _in_node(*path: str | int, to: Any) -> Mutation:
-    return lambda run: edit(run.node_end(0), _set(*path, to=to))
+    return lambda run: edit(run.agent_end(Agent(0)), _set(*path, to=to))
 
 
 def _in_end(*path: str | int, to: Any) -> Mutation:
@@ -428,7 +428,9 @@ TRUE_MUTATIONS: dict[str, Mutation] = {
     ),
     "batch a word": _in_rank(0, "fingerprint", "batch_per_gpu", to="many"),
     "exit code of a node": _in_node("exit_code", to=1),
-    "node ended by a signal": lambda run: edit(run.node_end(0), lambda end: end.update(exit_code=-9, signal="SIGKILL")),
+    "node ended by a signal": lambda run: edit(
+        run.agent_end(Agent(0)), lambda end: end.update(exit_code=-9, signal="SIGKILL")
+    ),
     "node ended by a signal with exit code 0": _in_node("signal", to="SIGTERM"),
     "node missing": _remove("nodes/node0.json"),
     "node too many": _copy("nodes/node0.json", "nodes/node1.json"),
@@ -596,9 +598,9 @@ def test_the_sections_are_all_of_a_record(ladder: Ladder) -> None:
         ("ranks exchanged", lambda run: _exchange(run.ranks / "rank0.json", run.ranks / "rank1.json")),
         ("third node", _copy("nodes/node1.json", "nodes/node2.json")),
         ("second node of another job", lambda run: edit(
-            run.node_end(1), _set("job", "id", to="local-other")
+            run.agent_end(Agent(1)), _set("job", "id", to="local-other")
         )),
-        ("second node failed", lambda run: edit(run.node_end(1), _set("exit_code", to=1))),
+        ("second node failed", lambda run: edit(run.agent_end(Agent(1)), _set("exit_code", to=1))),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip

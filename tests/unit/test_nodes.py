@@ -1,30 +1,132 @@
 from __future__ import annotations
 
+import json
+import re
 import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from ddp_ladder.network import address, interface_here
-from ddp_ladder.nodes import Allocation, ThisMachine, interface, node_name, nodes_of
+from ddp_ladder import nodes
+from ddp_ladder.network import LOOPBACK, address, interface_here, node_name
+from ddp_ladder.nodes import Allocation, NoMeetingPoint, ThisMachine, nodes_of
+from ddp_ladder.plan import ScaleJob
+from ddp_ladder.settings import Scale
 from make_records import make_spec
 
-LOOPBACK = interface_here("127.0.0.1")
+LO = interface_here(LOOPBACK)
+JOB = ScaleJob(stage="stage3", scale=Scale(2, 2), runtime_min=5, runs=(), cpus=4)
 
 
 def test_a_slurm_job_has_its_allocation_and_everything_else_this_machine() -> None:
-    assert nodes_of("vega", {"SLURM_JOB_ID": "42"}) == Allocation("42")
-    assert isinstance(nodes_of("local", {"SLURM_JOB_ID": "42"}), ThisMachine)
-    assert nodes_of("vega", {}).job_id.startswith(f"local-{socket.gethostname()}-")
+    assert nodes_of("vega", {"SLURM_JOB_ID": "42"}, JOB) == Allocation("42", JOB)
+    assert isinstance(nodes_of("local", {"SLURM_JOB_ID": "42"}, JOB), ThisMachine)
+    assert nodes_of("vega", {}, JOB).job_id.startswith(f"local-{socket.gethostname()}-")
 
 
 def test_the_local_site_meets_over_loopback_or_the_interface_it_names() -> None:
     here = ThisMachine("local-test")
-    assert here.head_address(make_spec("2x1", interface="auto")) == "127.0.0.1"
-    assert here.head_address(make_spec("2x1", interface=LOOPBACK)) == address(LOOPBACK)
-    with pytest.raises(OSError, match="no interface ib77"):
-        here.head_address(make_spec("2x1", interface="ib77"))
+    assert here.meeting_point(make_spec("2x1", interface="auto"), "key")[0] == LOOPBACK
+    assert here.meeting_point(make_spec("2x1", interface=LO), "key")[0] == address(LO)
+    with pytest.raises(
+        NoMeetingPoint, match=f"no interface ib77 with an IPv4 address on {node_name()}; there are .*{LO}"
+    ):
+        here.meeting_point(make_spec("2x1", interface="ib77"), "key")
 
 
-def test_interfaces_may_differ_from_node_to_node() -> None:
-    spec = make_spec("2x1", interface={node_name(): "eth7", "another": "eth8"})
-    assert interface(spec, "127.0.0.1") == "eth7"
-    assert interface(make_spec("2x1", interface={"another": "eth8"}), "127.0.0.1") == LOOPBACK
+def test_the_srun_launcher_has_an_agent_for_each_gpu_in_a_slurm_job_alone() -> None:
+    for launcher, agents in (("torchrun", 1), ("srun", 2)):
+        spec = make_spec("2x2", launcher=launcher)
+        assert Allocation("42", JOB).agents_per_node(spec) == agents
+        assert ThisMachine("local-test").agents_per_node(spec) == 1
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Stand-ins for Slurm's commands, first in the PATH: job 42 has node1 to node3; srun does what it is told to."""
+
+    def install(srun: str) -> Path:
+        programs = tmp_path / "programs"
+        programs.mkdir()
+        called = tmp_path / "called"
+        answers = {
+            "squeue": "echo 'node[1-3]'",
+            "scontrol": "printf 'node1\\nnode2\\nnode3\\n'",
+            "srun": f'printf "%s\\n" "$@" >>{called}; {srun}',
+        }
+        for name, does in answers.items():
+            (programs / name).write_text(f"#!/bin/sh\n{does}\n")
+            (programs / name).chmod(0o755)
+        monkeypatch.setenv("PATH", str(programs), prepend=":")
+        return called
+
+    return install
+
+
+def answer(host: str, ports: list[int]) -> str:
+    return f"echo a word of the prolog; echo '{json.dumps({'host': host, 'ports': ports})}'"
+
+
+def test_the_first_node_of_the_scale_is_asked_once_where_the_run_meets(slurm: Callable[[str], Path]) -> None:
+    called = slurm(answer("10.0.0.1", [20_001, 20_002, 20_003]))
+    allocation = Allocation("42", JOB)
+    points = {allocation.meeting_point(make_spec("2x2"), f"run {k}") for k in range(20)}
+    assert points == {("10.0.0.1", port) for port in (20_001, 20_002, 20_003)}
+    words = called.read_text().splitlines()
+    assert words.count("--nodelist=node1") == 1
+    assert words[words.index("--towards") + 1] == "node2"
+    allocation.meeting_point(make_spec("2x2", interface={"node1": "eth1"}), "run 1")
+    assert called.read_text().splitlines().count("--nodelist=node1") == 2
+    assert allocation.hostnames == ["node1", "node2"]  # of three: as many as the scale has
+
+
+def test_one_node_has_no_other_to_lead_to(slurm: Callable[[str], Path]) -> None:
+    called = slurm(answer(LOOPBACK, [20_001]))
+    one = replace(JOB, scale=Scale(1, 1))
+    assert Allocation("42", one).meeting_point(make_spec("1x1"), "run") == (LOOPBACK, 20_001)
+    words = called.read_text().splitlines()
+    assert words[words.index("--towards") + 1] == LOOPBACK
+
+
+@pytest.mark.parametrize(
+    ("srun", "told", "next_step"),
+    [
+        (
+            answer("127.0.1.1", [20_001]),
+            "127.0.1.1 of node1 is an address that no other node reaches",
+            "network.interface",
+        ),
+        (answer("10.0.0.1", []), "no free port on node1", "ss --listening"),
+        (
+            "echo no interface ib7 >&2; echo 'srun: error: node1: task 0: Exited' >&2; exit 1",
+            "no interface ib7",
+            "network.interface",
+        ),
+        (
+            "echo 'srun: error: Invalid job id specified' >&2; exit 1",
+            "srun: error: Invalid job id specified",
+            "scontrol",
+        ),
+        ("exit 3", "srun ended with 3", "scontrol"),
+        ("echo 'srun: busy' >&2; exec sleep 60", "waited 0.5 s for a job step on node1: srun: busy", "scontrol"),
+    ],
+)
+def test_where_no_run_can_meet_it_says_why(
+    slurm: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, srun: str, told: str, next_step: str
+) -> None:
+    slurm(srun)
+    if "sleep" in srun:
+        monkeypatch.setattr(nodes, "ANSWER_S", 0.5)
+    with pytest.raises(NoMeetingPoint, match=f"^{re.escape(told)}$") as caught:
+        Allocation("42", JOB).meeting_point(make_spec("2x2"), "run")
+    assert next_step in caught.value.next_step
+
+
+def test_a_port_is_not_looked_for_on_this_machine(
+    slurm: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a login node."""
+    slurm(answer("10.0.0.1", [20_001]))
+    monkeypatch.setattr(nodes, "free_port", lambda key: pytest.fail("looked for here"))
+    assert Allocation("42", JOB).meeting_point(make_spec("2x2"), "run")[1] == 20_001

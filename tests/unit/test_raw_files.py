@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddp_ladder.files import RunDirectory
+from ddp_ladder.files import Agent, RunDirectory
 from ddp_ladder.raw_files import RawRun, read_raw_run
 from make_records import make_spec
 from make_runs import STEPS, csv_text, edit, read_steps, write_csv, write_run, write_steps
@@ -24,7 +24,7 @@ def read(run: RunDirectory) -> RawRun:
 def test_a_whole_run(run: RunDirectory) -> None:
     raw = read(run)
     assert raw.problems == ()
-    assert (sorted(raw.nodes), sorted(raw.ranks)) == ([0, 1], [0, 1])
+    assert (list(raw.agents), sorted(raw.ranks)) == ([Agent(0), Agent(1)], [0, 1])
     steps = raw.ranks[0].steps
     assert len(steps) == STEPS
     assert steps.samples.tolist() == [64] * STEPS
@@ -33,20 +33,34 @@ def test_a_whole_run(run: RunDirectory) -> None:
     assert steps.data_wait_s.sum() == pytest.approx(0.02 * steps.step_time_s.sum(), rel=1e-6)
 
 
+def test_with_an_agent_for_each_gpu_each_of_them_is_evidence(tmp_path: Path) -> None:
+    run = write_run(tmp_path, make_spec("2x2", launcher="srun"), agents_per_node=2)
+
+    def problems() -> tuple[str, ...]:
+        return read_raw_run(run, nodes=2, world_size=4).problems
+
+    assert problems() == ()
+    run.agent_end(Agent(1, 0)).rename(run.agent_end(Agent(1)))
+    assert problems() == (
+        "nodes/node1.task0.json is missing",
+        "nodes/node1.json is of a node that the plan does not have",
+    )
+
+
 Spoil = Callable[[RunDirectory], object]
 
 PROBLEMS: list[tuple[str, Spoil, str]] = [
-    ("node", lambda run: run.node_end(1).unlink(), "nodes/node1.json is missing"),
+    ("node", lambda run: run.agent_end(Agent(1)).unlink(), "nodes/node1.json is missing"),
     ("end", lambda run: run.ended.unlink(), "ended.json is missing"),
     ("rank", lambda run: shutil.rmtree(run.ranks), "ranks/rank0.json is missing"),
     (
         "not JSON",
-        lambda run: run.node_end(0).write_text("{"),
+        lambda run: run.agent_end(Agent(0)).write_text("{"),
         "nodes/node0.json is damaged: ",
     ),
     (
         "a wrong type",
-        lambda run: edit(run.node_end(0), lambda end: end.update(exit_code="0")),
+        lambda run: edit(run.agent_end(Agent(0)), lambda end: end.update(exit_code="0")),
         "nodes/node0.json is damaged: exit_code: '0' is not of type 'integer'",
     ),
     (
@@ -96,7 +110,7 @@ PROBLEMS: list[tuple[str, Spoil, str]] = [
     ),
     (
         "node too many",
-        lambda run: shutil.copy(run.node_end(1), run.node_end(2)),
+        lambda run: shutil.copy(run.agent_end(Agent(1)), run.agent_end(Agent(2))),
         "nodes/node2.json is of a node that the plan does not have",
     ),
 ]
@@ -134,14 +148,14 @@ def test_no_samples_and_no_wait_can_be(run: RunDirectory) -> None:
 
 def test_what_is_damaged_is_not_used(run: RunDirectory) -> None:
     (run.ranks / "rank1.csv").write_text("step\n")
-    run.node_end(0).write_text("{")
+    run.agent_end(Agent(0)).write_text("{")
     raw = read(run)
-    assert (sorted(raw.nodes), sorted(raw.ranks)) == ([1], [0])
+    assert (list(raw.agents), sorted(raw.ranks)) == ([Agent(1)], [0])
 
 
 def test_logs_of_nodes_are_no_strangers(run: RunDirectory) -> None:
     for node in (0, 1):
-        run.node_log(node, 2).write_text("epoch 1\n")
+        run.agent_log(Agent(node), 2).write_text("epoch 1\n")
     assert read(run).problems == ()
 
 
@@ -153,7 +167,7 @@ def test_no_steps_is_a_whole_file(run: RunDirectory) -> None:
 
 
 def test_messages_are_short_whatever_the_files_hold(run: RunDirectory) -> None:
-    edit(run.node_end(0), lambda end: end.update(argv="x" * 100_000))
+    edit(run.agent_end(Agent(0)), lambda end: end.update(argv="x" * 100_000))
     (problem,) = read(run).problems
     assert len(problem) < 400
     assert "is not of type 'array'" in problem

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.launch import INSTRUMENT
-from ddp_ladder.software import SoftwareError, container_binds, environment
+from ddp_ladder.software import SetUpError, container_binds, environment
 from make_records import make_spec
 
 BASE = {"PATH": os.environ["PATH"], "HOME": "/home/u", "HOSTILE": "$(touch spoilt); `touch spoilt`\n'\" \\"}
@@ -23,8 +23,8 @@ def module(body: str) -> dict[str, str]:
 LOADS = 'case $1 in load) export LOADEDMODULES="${LOADEDMODULES:+$LOADEDMODULES:}$2" ;; esac'
 
 
-def failure(base: dict[str, str], **software: Any) -> SoftwareError:
-    with pytest.raises(SoftwareError) as caught:
+def failure(base: dict[str, str], **software: Any) -> SetUpError:
+    with pytest.raises(SetUpError) as caught:
         environment(make_spec(**software), base)
     return caught.value
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ddp_ladder.files import RunDirectory, write_json
+from ddp_ladder.files import Agent, RunDirectory, write_json
 from ddp_ladder.network import free_port
 from ddp_ladder.plan import RunSpec, make_plan
 from ddp_ladder.settings_loader import load_settings
@@ -52,6 +52,7 @@ def start(spec: RunSpec, tmp_path: Path, body: str, grace_s: float | None = None
         "job": {"id": "test", "attempt": 1},
         "measure": {"warmup_steps": 1, "min_steps": 1, "max_steps": None, "max_seconds": None},
         "rendezvous": {"id": tmp_path.name, "host": "127.0.0.1", "port": port},
+        "agents_per_node": 1,
     }
     write_json(RunDirectory(tmp_path).run, run)
     arguments = ["--run", str(tmp_path), "--node-rank", "0"]
@@ -117,7 +118,7 @@ def test_sigterm_reaches_the_script_which_may_save_its_state(spec: RunSpec, tmp_
     assert agent.wait(TIMEOUT_S) == 128 + signal.SIGTERM
     assert_gone(below)
     assert sorted(path.name for path in tmp_path.glob("saved*")) == ["saved0", "saved1"]
-    end = json.loads(RunDirectory(tmp_path).node_end(0).read_text())
+    end = json.loads(RunDirectory(tmp_path).agent_end(Agent(0)).read_text())
     assert (end["exit_code"], end["signal"]) == (-signal.SIGTERM, "SIGTERM")
 
 
@@ -129,7 +130,7 @@ def test_sigterm_ends_the_setup_of_the_software(spec: RunSpec, tmp_path: Path) -
     agent.terminate()
     assert agent.wait(TIMEOUT_S) == 128 + signal.SIGTERM
     assert_gone(below)
-    end = json.loads(RunDirectory(tmp_path).node_end(0).read_text())
+    end = json.loads(RunDirectory(tmp_path).agent_end(Agent(0)).read_text())
     assert (end["exit_code"], end["signal"], "error" in end) == (-signal.SIGTERM, "SIGTERM", False)
 
 
@@ -138,7 +139,7 @@ def test_an_engine_that_is_missing_is_told(spec: RunSpec, tmp_path: Path) -> Non
     setup = f"cd {shlex.quote(str(tmp_path))}; echo x >ready0; echo x >ready1; PATH={shlex.quote(str(tmp_path))}"
     agent = start(replace(spec, setup=setup, container=container), tmp_path, "")
     assert agent.wait(TIMEOUT_S) == 1
-    end = json.loads(RunDirectory(tmp_path).node_end(0).read_text())
+    end = json.loads(RunDirectory(tmp_path).agent_end(Agent(0)).read_text())
     assert end["error"] == "software.container: apptainer cannot be started: No such file or directory"
     assert end["error"] in RunDirectory(tmp_path).log.read_text()
 

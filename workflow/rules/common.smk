@@ -1,5 +1,6 @@
 """Settings, plan, and what all rules share: look-ups only, the logic is in workflow/scripts/ddp_ladder."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
 SCRIPTS = Path(workflow.basedir) / "workflow" / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
+from ddp_ladder.allocation import check_allocation
 from ddp_ladder.command import put_this_python_first
 from ddp_ladder.interrupts import pass_on_interrupts
 from ddp_ladder.ladder import Ladder
@@ -38,10 +40,12 @@ def stop(error):
 def climb(stage=None):
     """What a target asks for: the gates up to a stage, all for None, and the records (a deleted run is then repeated).
 
-    A dry run also shows the plan.
+    A dry run also shows the plan; profiles/allocation has it compared with the allocation.
     """
     try:
         stages = stages_up_to(ladder.plan, stage, sources.config)
+        if "allocation" in workflow.global_resources and workflow.is_main_process and not workflow.dryrun:
+            check_allocation(ladder.plan, stages, os.environ, str(sources.cluster))
     except UserError as error:
         stop(error)
     if workflow.dryrun and workflow.is_main_process:

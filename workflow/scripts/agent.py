@@ -1,4 +1,5 @@
-"""Run one node's part of a run: started by the scale's job, once on every node."""
+"""Run one agent's part of a run: started by the scale's job once on every node, or under Slurm with launcher srun once
+for every GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from ddp_ladder.agent import NodeTask, run_node
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the node's part; the exit code is that of its first process to fail, 0 when none did."""
+    """Run the part; the exit code is that of its first process to fail, 0 when none did."""
     parser = argparse.ArgumentParser(
         description=__doc__,
         epilog="example: python workflow/scripts/agent.py --run results/runs/default/weak/1x2/r1 --node-rank 0",
@@ -25,8 +26,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         required="SLURM_NODEID" not in os.environ,
         help="which of the run's nodes this is, from 0 (default: as Slurm says)",
     )
+    parser.add_argument(
+        "--local-rank",
+        type=int,
+        default=os.environ.get("SLURM_LOCALID"),
+        help="which of the node's agents this is, where it has several (default: as Slurm says)",
+    )
     arguments = parser.parse_args(argv)
-    return run_node(NodeTask.read(arguments.run, arguments.node_rank))
+    return run_node(NodeTask.read(arguments.run, arguments.node_rank, arguments.local_rank))
 
 
 if __name__ == "__main__":

@@ -14,11 +14,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddp_ladder.agent import die_with_parent
+from ddp_ladder.allocation import time_left_s
 from ddp_ladder.command import command
 from ddp_ladder.gate_file import closed_variants, read_open_gate
 from ddp_ladder.job import Context, Interrupted, raise_on_signals, run_scale
-from ddp_ladder.nodes import nodes_of
+from ddp_ladder.lifetime import die_with_parent
+from ddp_ladder.nodes import Allocation, nodes_of
 from ddp_ladder.plan_file import read_plan
 from ddp_ladder.progress import Console
 from ddp_ladder.settings import Scale
@@ -26,6 +27,11 @@ from ddp_ladder.slurm_watch import LAST_WORDS
 
 # The job ends its runs and writes their records before Slurm would end the job.
 MARGIN_S = 30
+
+
+def lasts_s(runtime_s: float, slurm_s: float | None) -> float:
+    """How long the scale's runs may take. slurm_s: until Slurm ends the job, None where it does not."""
+    return runtime_s if slurm_s is None else min(runtime_s, slurm_s - MARGIN_S)
 
 
 @command
@@ -44,12 +50,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = arguments.plan.parent
     before = plan.stage_before(job.stage)
     left_out = closed_variants(read_open_gate(results / "gates" / f"{before}.json", before)) if before else {}
+    nodes = nodes_of(plan.site, os.environ, job)
+    # Asked now, for in an allocation some of its time is over.
+    slurm_s = time_left_s(nodes.job_id) if isinstance(nodes, Allocation) else None
     context = Context(
         site=plan.site,
         job=job,
         results=results,
-        nodes=nodes_of(plan.site, os.environ),
-        deadline_s=time.monotonic() + 60 * job.runtime_min - MARGIN_S,
+        nodes=nodes,
+        deadline_s=time.monotonic() + lasts_s(60 * job.runtime_min, slurm_s),
         console=Console(len(job.runs)),
     )
     die_with_parent(signal.SIGTERM)  # a killed Snakemake must not leave a training behind

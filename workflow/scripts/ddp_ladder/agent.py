@@ -1,8 +1,7 @@
-"""The agent: starts one node's part of a run, forwards signals, and leaves no process behind however it ends."""
+"""The agent: starts a node's or a GPU's part of a run, forwards signals, leaves no process behind however it ends."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
@@ -18,84 +17,86 @@ from typing import Any
 
 import psutil
 
-from ddp_ladder.files import RunDirectory, read_json, write_json
+from ddp_ladder.files import Agent, RunDirectory, read_json, write_json
 from ddp_ladder.launch import Process, Rendezvous, node_environment, processes
-from ddp_ladder.network import address
-from ddp_ladder.nodes import interface
+from ddp_ladder.lifetime import adopt_orphans, die_with_parent
+from ddp_ladder.network import address, interface_towards
 from ddp_ladder.plan import RunSpec
-from ddp_ladder.software import Runner, SoftwareError, container_binds, environment
+from ddp_ladder.software import Runner, SetUpError, container_binds, environment
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 GRACE_S = 20.0  # for a script that saves its state on SIGTERM; after it everything is killed
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-
 
 @dataclass(frozen=True)
 class NodeTask:
-    """One node's part of a run, as run.json describes it."""
+    """One agent's part of a run, as run.json describes it: a node's, or one GPU's."""
 
     directory: RunDirectory
     spec: RunSpec
     job: dict[str, Any]
-    node_rank: int
+    agent: Agent
+    log: Path
     rendezvous: Rendezvous
 
     @classmethod
-    def read(cls, path: Path, node_rank: int) -> NodeTask:
+    def read(cls, path: Path, node_rank: int, local_rank: int | None) -> NodeTask:
+        """local_rank: which of the node's agents this is; means nothing to one that is alone on its node."""
         directory = RunDirectory(path.resolve())
         data = read_json(directory.run)
-        return cls(
-            directory,
-            RunSpec.from_json(data["spec"]),
-            data["job"],
-            node_rank,
-            Rendezvous(**data["rendezvous"]),
-        )
+        spec, alone = RunSpec.from_json(data["spec"]), data["agents_per_node"] == 1
+        if local_rank is None and not alone:
+            raise ValueError(f"{directory.run} has several agents per node: --local-rank says which one this is")
+        agent = Agent(node_rank, None if alone else local_rank)
+        log = directory.agent_log(agent, spec.nodes * data["agents_per_node"])
+        return cls(directory, spec, data["job"], agent, log, Rendezvous(**data["rendezvous"]))
 
-
-def die_with_parent(signum: signal.Signals) -> None:
-    """Ask the kernel to signal this process when its parent dies (Linux; elsewhere nothing happens)."""
-    _prctl(_PR_SET_PDEATHSIG, signum)
-
-
-def _prctl(option: int, argument: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, argument, 0, 0, 0)
+    def processes(self, own_address: str) -> tuple[Process, ...]:
+        """What this agent starts."""
+        binds = container_binds(self.spec, self.directory.path)
+        of_the_node = processes(self.spec, self.agent.node_rank, self.rendezvous, own_address, binds)
+        return of_the_node if self.agent.local_rank is None else (of_the_node[self.agent.local_rank],)
 
 
 def run_node(task: NodeTask) -> int:
-    """Run one node's part to its end, write its end record and return the exit code (128 + n for signal n)."""
+    """Run this agent's part to its end, write its end record and return the exit code (128 + n for signal n)."""
     die_with_parent(signal.SIGTERM)
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what the script leaves behind becomes our child, and is ended
+    adopt_orphans()  # what the script leaves behind is ended with it
     events: SimpleQueue[tuple[str, int]] = SimpleQueue()
     for signum in FORWARDED:
         signal.signal(signum, lambda number, _frame: events.put(("signal", number)))
     launched_at_s = time.time()
-    through = interface(task.spec, task.rendezvous.host)
-    starts = processes(
-        task.spec, task.node_rank, task.rendezvous, address(through), container_binds(task.spec, task.directory.path)
-    )
-    log_file = task.directory.node_log(task.node_rank, task.spec.nodes)
-    log_file.parent.mkdir(parents=True, exist_ok=True)
+    task.log.parent.mkdir(parents=True, exist_ok=True)
+    starts: tuple[Process, ...] = ()
     error = None
     try:
-        with log_file.open("ab", buffering=0) as log:
+        with task.log.open("ab", buffering=0) as log:
+            interface, own_address = _place_in_network(task)
+            starts = task.processes(own_address)
             site = environment(task.spec, os.environ, _shell(events), log)
-            env = node_environment(task.spec, site, task.directory.run, through, launched_at_s)
+            env = node_environment(task.spec, site, task.directory.run, interface, launched_at_s)
             children = [_start_process(task.spec, start, env, log.fileno()) for start in starts]
         code = _supervise(children, events)
-    except SoftwareError as failure:
+    except SetUpError as failure:
         code = failure.exit_code
         if code >= 0:  # else the agent was told to end
             code, error = 1, str(failure)
-            with log_file.open("ab") as log:
+            with task.log.open("ab") as log:
                 log.write(f"{failure.what}\n".encode())  # what was printed is there
     finally:
         _end_descendants()
     _write_end(task, starts, launched_at_s, code, error)
     return code if code >= 0 else 128 - code
+
+
+def _place_in_network(task: NodeTask) -> tuple[str, str]:
+    """Interface and address of this node."""
+    try:
+        interface = interface_towards(task.spec.interface, task.rendezvous.host)
+        return interface, address(interface)
+    except OSError as error:
+        raise SetUpError("network.interface", str(error)) from error
 
 
 def _shell(events: SimpleQueue[tuple[str, int]]) -> Runner:
@@ -108,7 +109,7 @@ def _start_process(spec: RunSpec, start: Process, env: dict[str, str], log: int)
         return _start(start.argv, {**env, **start.env}, log)
     except OSError as error:
         key = "software.container" if spec.container else "software.python"
-        raise SoftwareError(key, f"{start.argv[0]} cannot be started: {error.strerror}") from error
+        raise SetUpError(key, f"{start.argv[0]} cannot be started: {error.strerror}") from error
 
 
 def _start(
@@ -175,18 +176,19 @@ def _end_descendants() -> None:
 
 def _write_end(task: NodeTask, starts: Sequence[Process], launched_at_s: float, code: int, error: str | None) -> None:
     write_json(
-        task.directory.node_end(task.node_rank),
+        task.directory.agent_end(task.agent),
         {
             "schema_version": 1,
             "spec_hash": task.spec.hash,
             "job": task.job,
-            "node_rank": task.node_rank,
+            "node_rank": task.agent.node_rank,
+            "local_rank": task.agent.local_rank,
             "host": socket.gethostname(),
             "launched_at_s": launched_at_s,
             "ended_at_s": time.time(),
             "exit_code": code,
             "signal": signal.Signals(-code).name if code < 0 else None,
-            "argv": list(starts[0].argv),
+            "argv": list(starts[0].argv) if starts else [],
             "cpus": _cpus(),
             **({} if error is None else {"error": error}),
         },

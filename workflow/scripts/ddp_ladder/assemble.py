@@ -12,7 +12,7 @@ import numpy as np
 
 from ddp_ladder.blocks import measure
 from ddp_ladder.evidence import weakest
-from ddp_ladder.files import RunDirectory, read_json
+from ddp_ladder.files import Agent, RunDirectory, read_json
 from ddp_ladder.log_throughput import figures, printed_rates
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.raw_files import RankFiles, RawRun, read_raw_run
@@ -167,23 +167,18 @@ def _printed_figures(spec: RunSpec, raw: RawRun, directory: RunDirectory) -> tup
 def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunDirectory) -> Failure:
     """Say what went wrong: the ladder's own verdict, else an exception, else an exit, else a check."""
     look = f"read {directory.log}, mend the cause, and start snakemake again: only failed runs are repeated"
-    not_set_up = [end for end in raw.nodes.values() if "error" in end]
+    not_set_up = [end for end in raw.agents.values() if "error" in end]
     if not_set_up:
         # First of all: the other nodes wait for this one, to their own errors or to the time limit.
-        node = _first_to_end(not_set_up)
-        key = node["error"].partition(":")[0]
-        return Failure(
-            "the site's software could not be set up",
-            f"node {node['node_rank']} ({node['host']}): {node['error']}",
-            f"correct {key} in cluster.yaml, or ask the site's support, and start snakemake again",
-        )
+        return _not_set_up(_first_to_end(not_set_up))
     outcome = raw.ended["outcome"] if raw.ended else "unknown"
     if outcome == "time limit":
         key = f"stages.{spec.stage}.runtime"
         return Failure(
             "time limit",
-            f"the job of scale {spec.scale} reached its {key}",
-            f"raise {key}, or shorten the run with measure.max_steps or measure.max_seconds",
+            f"the job of scale {spec.scale} reached its {key}, or the end of the allocation that it runs in",
+            f"raise {key} or ask for a longer allocation, or shorten the run with measure.max_steps or "
+            "measure.max_seconds",
         )
     ranks = [rank.end for _, rank in sorted(raw.ranks.items())]
     raised = sorted((end for end in ranks if end["exception"]), key=_is_consequence)
@@ -194,10 +189,12 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
     if failed:
         why = f"rank {failed[0]['rank']}: exit code {failed[0]['exit_code']}"
         return Failure("the script failed", why, look)
-    nodes = [end for end in raw.nodes.values() if end["exit_code"] != 0 or end["signal"]]
-    if nodes:
-        node = _first_to_end(nodes)
-        return Failure("the launcher failed", f"node {node['node_rank']}: {_exit(node)}", look)
+    if raw.ended and not raw.agents and not ranks:
+        return Failure("the launcher failed", "no node was started", look)
+    agents = [end for end in raw.agents.values() if end["exit_code"] != 0 or end["signal"]]
+    if agents:
+        end = _first_to_end(agents)
+        return Failure("the launcher failed", f"{_agent(end)}: {_exit(end)}", look)
     unseen = _nothing_seen(spec, raw)
     if unseen is not None:
         return unseen
@@ -227,6 +224,20 @@ def _nothing_seen(spec: RunSpec, raw: RawRun) -> Failure | None:
         "let a torch.optim optimizer make the steps in the process that the launcher started; a program without one "
         "can write its steps to the file that DDP_LADDER_METRICS names, or set workload.throughput_regex",
     )
+
+
+def _not_set_up(end: Mapping[str, Any]) -> Failure:
+    key = end["error"].partition(":")[0]
+    what, where = ("network", " or in the variant") if key.startswith("network.") else ("software", "")
+    return Failure(
+        f"the site's {what} could not be set up",
+        f"{_agent(end)} ({end['host']}): {end['error']}",
+        f"correct {key} in cluster.yaml{where}, or ask the site's support, and start snakemake again",
+    )
+
+
+def _agent(end: Mapping[str, Any]) -> Agent:
+    return Agent(end["node_rank"], end["local_rank"])
 
 
 def _first_to_end(nodes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

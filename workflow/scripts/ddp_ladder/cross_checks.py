@@ -33,6 +33,7 @@ _BATCH_NAMES = {"batch_per_gpu", "global_batch"}
 _MODULE = re.compile(r"-m [A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_ENVIRONMENT_TAKERS = ("--cleanenv", "-e", "--containall", "-C")  # of apptainer and singularity exec
 _MOST_GPUS = 128  # of one node, as in the schema
 
 
@@ -450,6 +451,15 @@ class _Checks:
                 allowed="the name or path of a Python inside the image",
                 next="set software.python: python3, or the path that it has inside",
             )
+        for index, argument in enumerate(container.args):
+            if argument.partition("=")[0] in _ENVIRONMENT_TAKERS:
+                yield Problem(
+                    where=self.cluster.where(*path, "args", index),
+                    what="it takes the run's environment away: ranks would not find each other, nor their run.json",
+                    found=shown(argument),
+                    allowed=f"options of `{container.engine} exec` that leave the environment as it is",
+                    next="remove it; where the home directory is in the way, use --no-home",
+                )
         texts: dict[KeyPath, str] = {
             (*path, "image"): container.image,
             **{(*path, "binds", index): text for index, text in enumerate(container.binds)},

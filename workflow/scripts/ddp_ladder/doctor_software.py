@@ -17,7 +17,7 @@ from typing import Any
 from ddp_ladder.findings import Finding
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.settings import Site
-from ddp_ladder.software import SoftwareError, environment
+from ddp_ladder.software import SetUpError, environment
 
 OLDEST_WORKFLOW_PYTHON = (3, 11)
 OLDEST_SITE_PYTHON = (3, 9)
@@ -104,7 +104,7 @@ def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Itera
     """The software that the training runs with, set up on this machine as it would be on a node."""
     try:
         env = environment(spec, base_env)
-    except SoftwareError as error:
+    except SetUpError as error:
         yield Finding(
             "FAIL",
             "environment",

@@ -83,6 +83,29 @@ def canonical_sha256(data: Any) -> str:
 
 
 @dataclass(frozen=True)
+class Agent:
+    """Who started a part of a run: a node's only agent, or one of an agent for each GPU."""
+
+    node_rank: int
+    local_rank: int | None = None
+
+    @property
+    def stem(self) -> str:
+        """Name of its files: node0, or node0.task1."""
+        return f"node{self.node_rank}" + ("" if self.local_rank is None else f".task{self.local_rank}")
+
+    def __str__(self) -> str:
+        return f"node {self.node_rank}" + ("" if self.local_rank is None else f", task {self.local_rank}")
+
+
+def agents_of(nodes: int, agents_per_node: int) -> tuple[Agent, ...]:
+    """All agents of a run, in the order of their ranks."""
+    if agents_per_node == 1:
+        return tuple(Agent(node_rank) for node_rank in range(nodes))
+    return tuple(Agent(node_rank, local) for node_rank in range(nodes) for local in range(agents_per_node))
+
+
+@dataclass(frozen=True)
 class RunDirectory:
     """One run's directory: results/runs/<variant>/<mode>/<nodes>x<gpus>/r<k>."""
 
@@ -124,9 +147,14 @@ class RunDirectory:
     def log(self) -> Path:
         return self.path / "train.log"
 
-    def node_log(self, node_rank: int, nodes: int) -> Path:
-        """Where a node's output goes while it runs. With several nodes, train.log is put together at the end."""
-        return self.log if nodes == 1 else self.nodes / f"node{node_rank}.log"
+    @property
+    def launcher_log(self) -> Path:
+        """What srun itself says."""
+        return self.nodes / "srun.log"
 
-    def node_end(self, node_rank: int) -> Path:
-        return self.nodes / f"node{node_rank}.json"
+    def agent_log(self, agent: Agent, agents: int) -> Path:
+        """Where the output of an agent's part goes while it runs. Of several, train.log is put together at the end."""
+        return self.log if agents == 1 else self.nodes / f"{agent.stem}.log"
+
+    def agent_end(self, agent: Agent) -> Path:
+        return self.nodes / f"{agent.stem}.json"

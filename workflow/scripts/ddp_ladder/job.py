@@ -17,10 +17,9 @@ from queue import Empty, SimpleQueue
 from ddp_ladder.agent import GRACE_S
 from ddp_ladder.assemble import assemble, not_run
 from ddp_ladder.eject import write_job_script
-from ddp_ladder.files import RunDirectory, write_atomically, write_json
+from ddp_ladder.files import RunDirectory, agents_of, write_atomically, write_json
 from ddp_ladder.launch import Rendezvous
-from ddp_ladder.network import free_port
-from ddp_ladder.nodes import Nodes
+from ddp_ladder.nodes import Nodes, NoMeetingPoint
 from ddp_ladder.plan import RunSpec, ScaleJob
 from ddp_ladder.progress import Console, read_progress
 from ddp_ladder.record import Job, Record, write_record
@@ -140,13 +139,13 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec) -> Record:
         path.mkdir(parents=True, exist_ok=True)
     try:
         _write_run_file(context, directory, spec, job)
-    except OSError as error:  # no such interface here, no free port
+    except NoMeetingPoint as error:
         _mark_failed(directory)
-        return not_run(spec, str(error), "correct network.interface in cluster.yaml or in the variant")
+        return not_run(spec, str(error), error.next_step)
     context.console.started(spec, total_steps)
     started_at_s = time.time()
     outcome = _supervise(context, directory, spec, total_steps)
-    _join_logs(directory, spec)
+    _join_logs(directory, spec.nodes, context.nodes.agents_per_node(spec))
     write_json(
         directory.ended,
         {
@@ -188,7 +187,8 @@ def expected_steps(context: Context, spec: RunSpec) -> int | None:
 
 def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, job: Job) -> None:
     key = f"{job.id}.{job.attempt}.{spec.name}"
-    meet = Rendezvous(id=key.replace("/", "."), host=context.nodes.head_address(spec), port=free_port(key))
+    host, port = context.nodes.meeting_point(spec, key)
+    meet = Rendezvous(id=key.replace("/", "."), host=host, port=port)
     write_json(
         directory.run,
         {
@@ -204,6 +204,7 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
                 "samples_per_step": spec.samples_per_step,
             },
             "rendezvous": asdict(meet),
+            "agents_per_node": context.nodes.agents_per_node(spec),
         },
     )
 
@@ -247,13 +248,11 @@ def _end(agents: Sequence[subprocess.Popen[bytes]]) -> None:
             agent.kill()
 
 
-def _join_logs(directory: RunDirectory, spec: RunSpec) -> None:
-    """Put the logs of several nodes together as train.log."""
-    if spec.nodes == 1:
-        return
-    parts = []
-    for node_rank in range(spec.nodes):
-        log = directory.node_log(node_rank, spec.nodes)
-        text = log.read_bytes() if log.exists() else b""
-        parts += [f"==== node {node_rank} ====\n".encode(), text] if text else []
-    write_atomically(directory.log, b"".join(parts))
+def _join_logs(directory: RunDirectory, nodes: int, agents_per_node: int) -> None:
+    """Put what srun said, if it did, and the logs of several agents together as train.log."""
+    agents = agents_of(nodes, agents_per_node)
+    logs = {"srun": directory.launcher_log} | {str(agent): directory.agent_log(agent, len(agents)) for agent in agents}
+    said = {name: log.read_bytes() for name, log in logs.items() if log.exists()}
+    if len(agents) > 1 or said.get("srun"):
+        parts = [f"==== {name} ====\n".encode() + text for name, text in said.items() if text]
+        write_atomically(directory.log, b"".join(parts))

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import zlib
+from collections.abc import Iterator
 
 import psutil
 
+from ddp_ladder.settings import Interface, interface_on
+
+LOOPBACK = "127.0.0.1"
+
 # Below Linux's and IANA's ephemeral ranges (from 32768): no outgoing connection takes such a port first.
 PORTS = range(20_000, 30_000)
+
+
+def node_name() -> str:
+    """This node's name as the site's interface map has it: Slurm's name where Slurm started this process."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
 def addresses() -> dict[str, str]:
@@ -25,14 +36,17 @@ def address(interface: str) -> str:
     """IPv4 address of an interface of this machine. Raises OSError when it has none, naming those that do."""
     found = addresses()
     if interface not in found:
-        raise OSError(f"no interface {interface} with an IPv4 address here; there are {', '.join(found)}")
+        raise OSError(f"no interface {interface} with an IPv4 address on {node_name()}; there are {', '.join(found)}")
     return found[interface]
 
 
 def route_to(host: str) -> str:
     """This machine's address on the way to a host. Sends nothing. Raises OSError when there is no way."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))
+        try:
+            probe.connect((host, 9))
+        except OSError as error:
+            raise OSError(f"no way from {node_name()} to {host}: {error.strerror}") from error
         own: str = probe.getsockname()[0]
         return own
 
@@ -43,14 +57,28 @@ def interface_here(host: str) -> str:
     for name, at in addresses().items():
         if at == own:
             return name
-    raise OSError(f"no interface here has the address {own}, which leads to {host}")
+    raise OSError(f"no interface of {node_name()} has the address {own}, which leads to {host}")
 
 
-def free_port(key: str) -> int:
-    """A free TCP port for a job; jobs with different keys start to look at different places.
+def interface_towards(wanted: Interface, host: str) -> str:
+    """The interface that this node uses: the configured one, or the one on the way to a host. Raises OSError."""
+    name = interface_on(wanted, node_name())
+    return interface_here(host) if name == "auto" else name
 
-    Raises OSError when all ports of the range are taken.
-    """
+
+def address_towards(wanted: Interface, host: str) -> str:
+    """This node's address on the interface that it uses. Raises OSError."""
+    name = interface_on(wanted, node_name())
+    return route_to(host) if name == "auto" else address(name)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only the machine itself is to be reached there."""
+    return address.startswith("127.")
+
+
+def free_ports(key: str) -> Iterator[int]:
+    """TCP ports of this machine that are free now; jobs with different keys start to look at different places."""
     start = zlib.crc32(key.encode()) % len(PORTS)
     for offset in range(len(PORTS)):
         port = PORTS[(start + offset) % len(PORTS)]
@@ -59,5 +87,11 @@ def free_port(key: str) -> int:
                 probe.bind(("", port))
             except OSError:
                 continue
-            return port
-    raise OSError(f"no free port between {PORTS.start} and {PORTS.stop - 1}")
+        yield port
+
+
+def free_port(key: str) -> int:
+    """The first of them. Raises OSError when all ports of the range are taken."""
+    for port in free_ports(key):
+        return port
+    raise OSError(f"no free port between {PORTS.start} and {PORTS.stop - 1} on {node_name()}")

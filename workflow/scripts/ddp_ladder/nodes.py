@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
 from ddp_ladder.files import RunDirectory
-from ddp_ladder.network import address, interface_here, route_to
-from ddp_ladder.plan import RunSpec
-from ddp_ladder.settings import interface_on
+from ddp_ladder.lifetime import die_with_parent
+from ddp_ladder.network import LOOPBACK, address_towards, free_port, is_loopback
+from ddp_ladder.plan import RunSpec, ScaleJob
+from ddp_ladder.settings import Interface
+from ddp_ladder.slurm_step import step_argv, step_environment
 
 AGENT = Path(__file__).parents[1] / "agent.py"
+MEETING_POINT = Path(__file__).parents[1] / "meeting_point.py"
 LOCAL_SITE = "local"
-LOOPBACK = "127.0.0.1"
+ANSWER_S = 120  # for a step of Slurm's and the start of a Python on a busy file system
+
+
+class NoMeetingPoint(Exception):
+    """A run's processes have nowhere to meet; ``next_step`` says what to do about it."""
+
+    def __init__(self, why: object, next_step: str = "correct network.interface in cluster.yaml or in the variant"):
+        super().__init__(str(why))
+        self.next_step = next_step
 
 
 class Nodes(Protocol):
@@ -29,17 +44,23 @@ class Nodes(Protocol):
     def job_id(self) -> str:
         """Identifies the job in every record."""
 
-    def head_address(self, spec: RunSpec) -> str:
-        """An address of the first node that every node of the run reaches. Raises OSError."""
+    def agents_per_node(self, spec: RunSpec) -> int:
+        """1, or as many as there are GPUs."""
+
+    def meeting_point(self, spec: RunSpec, key: str) -> tuple[str, int]:
+        """An address of the first node that every node of the run reaches, and a port that is free there.
+
+        Raises NoMeetingPoint.
+        """
 
     def start(self, directory: RunDirectory, spec: RunSpec) -> list[subprocess.Popen[bytes]]:
-        """Start the agents; the processes end when theirs have."""
+        """Start the agents; the processes end when theirs have, and SIGTERM ends these in order."""
 
 
-def nodes_of(site: str, environment: Mapping[str, str]) -> Nodes:
-    """The allocation that this process runs in; this machine for the local site and without Slurm."""
+def nodes_of(site: str, environment: Mapping[str, str], job: ScaleJob) -> Nodes:
+    """The allocation that this process belongs to; this machine for the local site and without Slurm."""
     job_id = environment.get("SLURM_JOB_ID")
-    return Allocation(job_id) if job_id and site != LOCAL_SITE else ThisMachine(local_job_id())
+    return Allocation(job_id, job) if job_id and site != LOCAL_SITE else ThisMachine(local_job_id())
 
 
 def local_job_id() -> str:
@@ -53,80 +74,138 @@ class ThisMachine:
 
     job_id: str
 
-    def head_address(self, spec: RunSpec) -> str:
-        return _address_on(spec, LOOPBACK)
+    def agents_per_node(self, spec: RunSpec) -> int:
+        return 1
+
+    def meeting_point(self, spec: RunSpec, key: str) -> tuple[str, int]:
+        try:
+            return address_towards(spec.interface, LOOPBACK), free_port(key)
+        except OSError as error:
+            raise NoMeetingPoint(error) from error
 
     def start(self, directory: RunDirectory, spec: RunSpec) -> list[subprocess.Popen[bytes]]:
-        return [start_agent(directory, spec, node_rank) for node_rank in range(spec.nodes)]
+        return [_start_agent(directory, spec, node_rank) for node_rank in range(spec.nodes)]
 
 
-@dataclass(frozen=True)
-class Allocation:
-    """The nodes of the Slurm job that this process runs in, on the first of them."""
-
-    job_id: str
-
-    def head_address(self, spec: RunSpec) -> str:
-        if spec.nodes == 1:
-            return _address_on(spec, LOOPBACK)
-        return _address_on(spec, route_to(self.hostnames()[1]))
-
-    def hostnames(self) -> list[str]:
-        """Asked of Slurm, because Snakemake's job step takes SLURM_JOB_NODELIST out of the environment."""
-        query = ["squeue", "--noheader", "--jobs", self.job_id, "--format", "%N"]
-        nodelist = subprocess.run(query, check=True, capture_output=True, text=True).stdout.strip()
-        names = subprocess.run(["scontrol", "show", "hostnames", nodelist], check=True, capture_output=True, text=True)
-        return names.stdout.split()
-
-    def start(self, directory: RunDirectory, spec: RunSpec) -> list[subprocess.Popen[bytes]]:
-        if spec.nodes == 1:
-            return [start_agent(directory, spec, 0)]
-        # Every count explicitly: Snakemake's job step takes Slurm's own defaults out of the environment.
-        command = [
-            "srun",
-            f"--nodes={spec.nodes}",
-            f"--ntasks={spec.nodes}",
-            "--ntasks-per-node=1",
-            f"--cpus-per-task={spec.threads_per_rank * spec.gpus_per_node}",
-            "--kill-on-bad-exit=1",
-            "--mpi=none",
-            "--export=ALL",
-            "--input=none",
-            *agent_command(directory),
-        ]
-        return [subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)]
-
-
-def agent_command(directory: RunDirectory) -> list[str]:
-    """Argument list of the agent; in a step of several tasks it learns from Slurm which node it is."""
+def _agent_command(directory: RunDirectory) -> list[str]:
+    """Argument list of the agent; in a job step it learns from Slurm which one it is."""
     return [sys.executable, str(AGENT), "--run", str(directory.path)]
 
 
-def start_agent(directory: RunDirectory, spec: RunSpec, node_rank: int) -> subprocess.Popen[bytes]:
-    """Start an agent on this machine."""
+def _start_agent(directory: RunDirectory, spec: RunSpec, node_rank: int) -> subprocess.Popen[bytes]:
     env = dict(os.environ)
     if spec.device == "cuda" and spec.nodes > 1:
         first = node_rank * spec.gpus_per_node
         env["CUDA_VISIBLE_DEVICES"] = ",".join(str(first + k) for k in range(spec.gpus_per_node))
     return subprocess.Popen(
-        [*agent_command(directory), "--node-rank", str(node_rank)],
+        [*_agent_command(directory), "--node-rank", str(node_rank)],
         env=env,
         stdin=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C reaches the job alone, which ends its agents in order
     )
 
 
-def _address_on(spec: RunSpec, automatic: str) -> str:
-    wanted = interface_on(spec.interface, node_name())
-    return automatic if wanted == "auto" else address(wanted)
+@dataclass(frozen=True)
+class Allocation:
+    """The first nodes of a Slurm job, as many as the scale has. This process may be on one of them or on none."""
+
+    job_id: str
+    job: ScaleJob
+    _heads: dict[str, tuple[str, list[int]]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def hostnames(self) -> list[str]:
+        """Asked of Slurm, because Snakemake's job step takes SLURM_JOB_NODELIST out of the environment."""
+        query = ["squeue", "--noheader", "--jobs", self.job_id, "--format", "%N"]
+        nodelist = subprocess.run(query, check=True, capture_output=True, text=True).stdout.strip()
+        names = subprocess.run(["scontrol", "show", "hostnames", nodelist], check=True, capture_output=True, text=True)
+        return names.stdout.split()[: self.job.scale.nodes]
+
+    def agents_per_node(self, spec: RunSpec) -> int:
+        return spec.gpus_per_node if spec.launcher == "srun" else 1
+
+    def meeting_point(self, spec: RunSpec, key: str) -> tuple[str, int]:
+        host, ports = self._head(spec.interface)
+        return host, ports[zlib.crc32(key.encode()) % len(ports)]
+
+    def _head(self, interface: Interface) -> tuple[str, list[int]]:
+        """Asked on the first node, where alone it can be seen, once for each interface that the variants want."""
+        wanted = json.dumps(interface)
+        if wanted not in self._heads:
+            self._heads[wanted] = self._ask_head(wanted)
+        return self._heads[wanted]
+
+    def _ask_head(self, wanted: str) -> tuple[str, list[int]]:
+        towards = self.hostnames[1] if len(self.hostnames) > 1 else LOOPBACK
+        question = [sys.executable, str(MEETING_POINT), "--interface", wanted, "--towards", towards]
+        compare = f"compare `node` in cluster.yaml with what the job has: scontrol show job --details {self.job_id}"
+        try:
+            asked = subprocess.run(
+                [*step_argv(self.job, self.hostnames[:1], 1, "meeting-point"), *question, "--key", self.job_id],
+                env=step_environment(os.environ),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=ANSWER_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            said = os.fsdecode(error.stderr or b"").strip()
+            waited = f"waited {ANSWER_S} s for a job step on {self.hostnames[0]}"
+            raise NoMeetingPoint(f"{waited}: {said}", compare) from error
+        own, of_srun = _split(asked.stderr)
+        if asked.returncode != 0 and own:
+            raise NoMeetingPoint(own)
+        if asked.returncode != 0:
+            raise NoMeetingPoint(of_srun or f"srun ended with {asked.returncode}", compare)
+        answer = json.loads(asked.stdout.splitlines()[-1])  # a prolog of the site's may have said something before
+        host, ports = answer["host"], answer["ports"]
+        if len(self.hostnames) > 1 and is_loopback(host):
+            raise NoMeetingPoint(f"{host} of {self.hostnames[0]} is an address that no other node reaches")
+        if not ports:
+            raise NoMeetingPoint(f"no free port on {self.hostnames[0]}", "look at what listens there: ss --listening")
+        return host, ports
+
+    def start(self, directory: RunDirectory, spec: RunSpec) -> list[subprocess.Popen[bytes]]:
+        name = "-".join(("run", *Path(spec.name).parts, str(os.getpid())))
+        argv = step_argv(self.job, self.hostnames, self.agents_per_node(spec), name)
+        with directory.launcher_log.open("ab") as log:
+            return [Step(self.job_id, name, [*argv, *_agent_command(directory)], log.fileno())]
 
 
-def node_name() -> str:
-    """This node's name as the site's interface map has it."""
-    return socket.gethostname().partition(".")[0]
+def _split(errors: str) -> tuple[str, str]:
+    """Apart: what a program in a step said, and what srun said."""
+    lines = [line for line in errors.splitlines() if line.strip()]
+    of_srun = [line for line in lines if line.startswith(("srun: ", "slurmstepd"))]
+    return "; ".join(line for line in lines if line not in of_srun), "; ".join(of_srun)
 
 
-def interface(spec: RunSpec, head: str) -> str:
-    """The interface that this node uses for a run: the configured one, or the one that leads to the first node."""
-    wanted = interface_on(spec.interface, node_name())
-    return interface_here(head) if wanted == "auto" else wanted
+class Step(subprocess.Popen[bytes]):
+    """An srun. SIGTERM ends its tasks in order; srun itself would kill them at once."""
+
+    def __init__(self, job_id: str, name: str, argv: list[str], output: int) -> None:
+        self._job_id, self._name = job_id, name
+        super().__init__(
+            argv,
+            env=step_environment(os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C reaches the job alone
+            preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # in an allocation the step could outlive the job
+        )
+
+    def terminate(self) -> None:
+        """SIGTERM to the step's tasks; to srun when there is no such step, so nothing that could be lost."""
+        query = ["squeue", "--noheader", "--steps", "--jobs", self._job_id, "--format", "%i %j"]
+        steps = subprocess.run(query, capture_output=True, text=True, check=False).stdout.splitlines()
+        ids = [step.split()[0] for step in steps if step.split()[1:] == [self._name]]
+        if ids:
+            # Its exit code says nothing: it may be 1 although the signal has arrived.
+            subprocess.run(["scancel", "--signal=TERM", *ids], capture_output=True, check=False)
+        else:
+            super().terminate()
+
+    def kill(self) -> None:
+        """SIGTERM to srun: were it killed itself, its tasks would go on."""
+        super().terminate()

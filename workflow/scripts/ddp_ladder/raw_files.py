@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_ladder.files import RunDirectory, read_json, sha256
+from ddp_ladder.files import Agent, RunDirectory, agents_of, read_json, sha256
 from ddp_ladder.schemas import first_error
 
 LARGEST_FIGURE = 1e12  # samples or seconds: beyond it sums are no longer exact
@@ -48,7 +48,7 @@ class RawRun:
 
     run: Mapping[str, Any]
     ended: Mapping[str, Any] | None
-    nodes: Mapping[int, Mapping[str, Any]]
+    agents: Mapping[Agent, Mapping[str, Any]]
     ranks: Mapping[int, RankFiles]
     problems: tuple[str, ...]
 
@@ -56,7 +56,7 @@ class RawRun:
 def read_raw_run(directory: RunDirectory, nodes: int, world_size: int) -> RawRun:
     """Read the files of one run.
 
-    Raises OSError or ValueError only for run.json, without which nothing can be said about the run;
+    Raises OSError, ValueError or KeyError only for run.json, without which nothing can be said about the run;
     damage elsewhere is listed in ``problems``.
     """
     run = cast("dict[str, Any]", read_json(directory.run))
@@ -82,7 +82,8 @@ def read_raw_run(directory: RunDirectory, nodes: int, world_size: int) -> RawRun
     if ended is not None and ended["ended_at_s"] < ended["started_at_s"]:
         problems.append("ended.json is damaged: it ends before it starts")
         ended = None
-    node_ends = {k: attempt(directory.nodes / f"node{k}.json", "node") for k in range(nodes)}
+    agents = agents_of(nodes, run["agents_per_node"])
+    agent_ends = {agent: attempt(directory.agent_end(agent), "node") for agent in agents}
     ranks = {}
     for k in range(world_size):
         end = attempt(directory.ranks / f"rank{k}.json", "rank")
@@ -100,15 +101,14 @@ def read_raw_run(directory: RunDirectory, nodes: int, world_size: int) -> RawRun
             ranks[k] = RankFiles(end, steps, digest)
         except (OSError, ValueError) as error:
             problems.append(f"ranks/{path.name} is damaged: {error}")
-    problems += _strangers(directory.ranks, "rank", world_size)
-    problems += _strangers(directory.nodes, "node", nodes)
-    present = {k: end for k, end in node_ends.items() if end is not None}
+    problems += _strangers(directory.ranks, "rank", {f"rank{k}" for k in range(world_size)})
+    problems += _strangers(directory.nodes, "node", {agent.stem for agent in agents})
+    present = {agent: end for agent, end in agent_ends.items() if end is not None}
     return RawRun(run, ended, present, ranks, tuple(problems))
 
 
-def _strangers(directory: Path, kind: str, count: int) -> list[str]:
+def _strangers(directory: Path, kind: str, planned: Set[str]) -> list[str]:
     """Name the files of ranks or nodes that the plan does not have."""
-    planned = {f"{kind}{k}" for k in range(count)}
     found = [path for path in sorted(directory.glob(f"{kind}*.*")) if path.stem not in planned]
     return [f"{directory.name}/{path.name} is of a {kind} that the plan does not have" for path in found]
 

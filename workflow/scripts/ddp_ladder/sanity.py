@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ddp_ladder.evidence import IN_WORDS, own_account
+from ddp_ladder.files import Agent
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.raw_files import RawRun
 from ddp_ladder.record import Check, Throughput
@@ -21,7 +22,7 @@ def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterat
     yield Check(
         "complete",
         not raw.problems,
-        "; ".join(raw.problems[:3]) or f"{len(ends)} ranks, {len(raw.nodes)} nodes",
+        "; ".join(raw.problems[:3]) or f"{len(ends)} ranks, {len({agent.node_rank for agent in raw.agents})} nodes",
         f"the files of {spec.world_size} ranks and {spec.nodes} nodes",
     )
     yield _same_origin(spec, raw)
@@ -52,12 +53,14 @@ def _same_origin(spec: RunSpec, raw: RawRun) -> Check:
     """All files are of this spec, this job and this attempt: nothing stale, nothing foreign."""
     job = raw.run["job"]
     parts: dict[str, Any] = {f"rank {k}": rank.end for k, rank in raw.ranks.items()}
-    parts |= {f"node {k}": end for k, end in raw.nodes.items()}
+    parts |= {str(agent): end for agent, end in raw.agents.items()}
     if raw.ended is not None:
         parts["ended.json"] = raw.ended
     strangers = [name for name, part in parts.items() if part.get("spec_hash") != spec.hash or part.get("job") != job]
     exchanged = [f"rank {k}" for k, rank in raw.ranks.items() if rank.end["rank"] != k]
-    exchanged += [f"node {k}" for k, end in raw.nodes.items() if end["node_rank"] != k]
+    exchanged += [
+        str(agent) for agent, end in raw.agents.items() if Agent(end["node_rank"], end["local_rank"]) != agent
+    ]
     measured = f"foreign: {', '.join(strangers)}" if strangers else "one" if parts else "nothing"
     if exchanged:
         measured = f"another's number in the file of {', '.join(exchanged)}"
@@ -76,8 +79,8 @@ def _exit_codes(raw: RawRun, ends: list[Any]) -> Check:
         if end["exit_code"] != 0 or end["exception"]
     ]
     bad += [
-        f"node {k}: {end['signal'] or end['exit_code']}"
-        for k, end in sorted(raw.nodes.items())
+        f"{agent}: {end['signal'] or end['exit_code']}"
+        for agent, end in raw.agents.items()
         if end["exit_code"] != 0 or end["signal"]
     ]
     outcome = raw.ended["outcome"] if raw.ended else "no end recorded"

@@ -72,8 +72,8 @@ ddp_ladder_say environment
 """.replace("MODULE_COMMAND", MODULE_COMMAND)
 
 
-class SoftwareError(Exception):
-    """The site's software could not be set up.
+class SetUpError(Exception):
+    """A node could not be set up as the site's settings say.
 
     what: one line that begins with the setting's key; the exception's text goes on with what was printed.
     exit_code: negative when a signal ended the shell.
@@ -97,7 +97,7 @@ def environment(
 ) -> dict[str, str]:
     """The environment for what a run starts on a node: ``base_env``, the modules, the setup snippet.
 
-    log: gets what modules and snippet print. Raises SoftwareError, also when a signal ends the shell.
+    log: gets what modules and snippet print. Raises SetUpError, also when a signal ends the shell.
     """
     env = dict(base_env)
     if spec.python is not None or spec.container is not None:
@@ -125,7 +125,7 @@ def _run(spec: RunSpec, env: Mapping[str, str], run: Runner) -> tuple[int, bytes
             code = run(argv, env, output.fileno(), descriptor)
         except OSError as error:
             key = "software.modules" if spec.modules else "software.setup"
-            raise SoftwareError(key, f"bash cannot be started: {error.strerror}") from error
+            raise SetUpError(key, f"bash cannot be started: {error.strerror}") from error
         return code, _content(output), _content(result)
 
 
@@ -134,14 +134,14 @@ def _content(file: BinaryIO) -> bytes:
     return file.read()
 
 
-def _error(said: Sequence[str], output: str, code: int) -> SoftwareError:
+def _error(said: Sequence[str], output: str, code: int) -> SetUpError:
     at = said[-1] if said else ""
     if at == "no module command":
-        return SoftwareError("software.modules", "this node has no module command", output, code)
+        return SetUpError("software.modules", "this node has no module command", output, code)
     if at.startswith("module "):
-        return SoftwareError("software.modules", f"{at} does not load", output, code or 1)
+        return SetUpError("software.modules", f"{at} does not load", output, code or 1)
     why = f"the snippet failed with exit code {code}" if code else "the snippet ended its shell with exit"
-    return SoftwareError("software.setup", why, output, code or 1)
+    return SetUpError("software.setup", why, output, code or 1)
 
 
 def container_binds(spec: RunSpec, run_directory: Path) -> tuple[str, ...]:

@@ -1,0 +1,72 @@
+"""Scales in allocations of a test's own, without a whole ladder: the plan, and what a scale's job executes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from cluster import Cluster
+from project_copy import LOOP, Checkout, environment
+
+# A rank's environment and processors, beside its record.
+WITNESS = """
+import atexit, json, os
+seen = dict(os.environ, cpus=sorted(os.sched_getaffinity(0)))
+def tell():
+    with open(os.path.join(os.path.dirname(seen["DDP_LADDER_RUN"]), f"witness{seen['RANK']}.json"), "w") as file:
+        json.dump(seen, file)
+atexit.register(tell)
+"""
+# That it has met all others: over the network, in numbers.
+MEET = """
+total = torch.tensor([float(dist.get_rank() + 1)])
+dist.all_reduce(total)
+seen["sum"] = total.item()
+"""
+_STARTED = 'dist.init_process_group("gloo")\n'
+MEETING_LOOP = WITNESS + LOOP.replace(_STARTED, _STARTED + MEET)
+
+GPU_SITE: Mapping[str, Any] = {
+    "site": "test",
+    "node": {"gpus": 2, "device": "cpu", "gres": "gpu", "cpus": 4, "memory_mb": 8000},
+    # What Slurm shows of the GPUs, before a site of CPUs hides them.
+    "software": {"setup": "export SEEN_GPUS=$CUDA_VISIBLE_DEVICES"},
+}
+
+
+def prepare(checkout: Checkout, script: str, scale: str, site: Mapping[str, Any], **config: Any) -> None:
+    """Write config, site and plan of a ladder that is this scale alone."""
+    nodes, gpus = map(int, scale.split("x"))
+    stage = "stage3" if nodes > 1 else "stage2" if gpus > 1 else "stage1"
+    stages = {"stage1": {"scales": ["1x1"], "runtime": 5}, stage: {"scales": [scale], "runtime": 5}}
+    checkout.configure(stages=stages, measure={"warmup_steps": 1, "min_steps": 2, "max_steps": 6}, **config)
+    (checkout.path / "loop.py").write_text(script)
+    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(dict(site)))
+    argv = [sys.executable, "workflow/scripts/plan.py", "--out", "results/plan.json"]
+    planned = subprocess.run(argv, cwd=checkout.path, env=environment(), capture_output=True, text=True, check=False)
+    assert planned.returncode == 0, planned.stderr
+    file = checkout.results / "plan.json"
+    plan = json.loads(file.read_text())
+    # Else it would wait for the gate of stage 1.
+    file.write_text(json.dumps({**plan, "jobs": [job for job in plan["jobs"] if job["scale"] == scale]}))
+
+
+def salloc(cluster: Cluster, checkout: Checkout, options: list[str], argv: list[str], **env: str) -> str:
+    """Run a command in an allocation, on the login node as salloc does; what it prints."""
+    done = cluster.run(["salloc", "--time=5", *options, *argv], cwd=checkout.path, env=env, timeout_s=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def scale_job(scale: str) -> list[str]:
+    return [sys.executable, "workflow/scripts/run_scale.py", "--plan", "results/plan.json", "--scale", scale]
+
+
+def witnesses(checkout: Checkout, run: str) -> list[dict[str, Any]]:
+    """What each rank of a run saw, in the order of the ranks."""
+    found = (checkout.results / "runs" / run).glob("witness*.json")
+    return sorted((json.loads(file.read_text()) for file in found), key=lambda seen: int(seen["RANK"]))

@@ -1,0 +1,138 @@
+"""The ladder as `snakemake --profile profiles/allocation`, inside salloc and sbatch: scales are steps of one job."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cluster import Cluster
+from project_copy import Checkout, copy_project
+from scales import GPU_SITE, MEETING_LOOP, WITNESS, prepare, salloc, scale_job, witnesses
+
+pytestmark = pytest.mark.slurm
+
+CLIMB = [sys.executable, "-m", "snakemake", "--profile", "profiles/allocation"]
+TWO_NODES = ["--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=4", "--mem=8000", "--gres=gpu:2"]
+STAGES: Mapping[str, Any] = {
+    "stage1": {"scales": ["1x1"], "runtime": 5},
+    "stage2": {"scales": ["1x2"], "runtime": 5},
+    "stage3": {"scales": ["2x1"], "runtime": 5},
+}
+# What allocations of other shapes leave in the environment; srun would take each of them for its own.
+FOREIGN = {
+    "SLURM_NTASKS": "7",
+    "SLURM_NTASKS_PER_NODE": "7",
+    "SLURM_CPUS_PER_TASK": "3",
+    "SLURM_MEM_PER_CPU": "90000",
+    "SLURM_GPUS": "9",
+    "SLURM_GPU_BIND": "none",
+    "SLURM_TRES_PER_TASK": "gres/gpu:2",
+    "SLURM_DISTRIBUTION": "cyclic",
+    "SLURM_HOSTFILE": "/not/there",
+    "SLURM_TIMELIMIT": "0:01",
+}
+
+
+def project(path: Path, stages: Mapping[str, Any] = STAGES, **site: Any) -> Checkout:
+    checkout = copy_project(path)
+    checkout.configure(stages=stages, measure={"warmup_steps": 1, "min_steps": 2, "max_steps": 6})
+    (checkout.path / "loop.py").write_text(MEETING_LOOP)
+    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump({**GPU_SITE, "launcher": "srun", **site}))
+    return checkout
+
+
+@pytest.fixture(scope="module")
+def climbed(cluster_without_accounting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkout, str]:
+    """In salloc, whose shell is on the login node."""
+    checkout = project(tmp_path_factory.mktemp("project"))
+    foreign = [f"{key}={value}" for key, value in FOREIGN.items()]
+    return checkout, salloc(cluster_without_accounting, checkout, TWO_NODES, ["env", *foreign, *CLIMB, "stage3"])
+
+
+def test_climbs_through_all_stages_in_one_job(climbed: tuple[Checkout, str]) -> None:
+    checkout, told = climbed
+    assert re.findall(r"^gate (\w+): open", told, re.MULTILINE) == ["stage1", "stage2", "stage3"]
+    (job,) = re.findall(r"Granted job allocation (\d+)", told)
+    assert {checkout.record(f"default/weak/{scale}/r1")["job"]["id"] for scale in ("1x1", "1x2", "2x1")} == {job}
+
+
+@pytest.mark.parametrize(
+    ("scale", "gpus", "cpus", "nodes"),
+    [("1x1", "0", "2", ["node1"]), ("1x2", "0,1", "2", ["node1", "node1"]), ("2x1", "0", "2", ["node1", "node2"])],
+)
+def test_each_scale_has_its_share_of_the_allocation(
+    climbed: tuple[Checkout, str], scale: str, gpus: str, cpus: str, nodes: list[str]
+) -> None:
+    seen = witnesses(climbed[0], f"default/weak/{scale}/r1")
+    assert [rank["SLURMD_NODENAME"] for rank in seen] == nodes
+    assert {rank["SEEN_GPUS"] for rank in seen} == {gpus}
+    assert {rank["SLURM_CPUS_PER_TASK"] for rank in seen} == {cpus}
+    assert {rank["SLURM_NTASKS"] for rank in seen} == {str(len(nodes))}
+
+
+def test_the_runs_meet_on_the_first_node_and_not_where_snakemake_is(
+    climbed: tuple[Checkout, str], cluster_without_accounting: Cluster
+) -> None:
+    run = climbed[0].results / "runs/default/weak/2x1/r1/run.json"
+    assert json.loads(run.read_text())["rendezvous"]["host"] == cluster_without_accounting.addresses["node1"]
+
+
+def test_a_batch_job_is_an_allocation_too(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
+    cluster, checkout = cluster_without_accounting, copy_project(tmp_path)
+    prepare(checkout, MEETING_LOOP, "1x1", GPU_SITE)
+    argv = shlex.join(scale_job("1x1"))
+    job = cluster.sbatch(f"exec {argv}", *TWO_NODES, f"--output={tmp_path}/said", cwd=checkout.path)
+    assert cluster.await_state(job, timeout_s=200) == "COMPLETED", (tmp_path / "said").read_text()
+    assert checkout.record("default/weak/1x1/r1")["job"]["id"] == str(job)
+    (rank,) = witnesses(checkout, "default/weak/1x1/r1")
+    assert (rank["SEEN_GPUS"], rank["SLURM_JOB_ID"]) == ("0", str(job))
+
+
+def test_outside_an_allocation_nothing_is_run(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
+    checkout = project(tmp_path)
+    done = cluster_without_accounting.run(CLIMB, cwd=checkout.path, timeout_s=120, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 1
+    assert "this is not inside a Slurm allocation" in said
+    assert "salloc or sbatch" in said
+    assert "Traceback" not in said
+    assert not checkout.results.exists()
+
+
+def test_what_does_not_fit_is_told_before_anything_runs(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
+    checkout = project(tmp_path, {**STAGES, "stage3": {"scales": ["2x2"], "runtime": 5}})
+    argv = ["salloc", "--nodes=1", "--cpus-per-task=4", "--mem=8000", "--gres=gpu:1", *CLIMB]
+    done = cluster_without_accounting.run(argv, cwd=checkout.path, timeout_s=120, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 1
+    assert (
+        "stages.stage2.scales and config/cluster.yaml: node.gres: stage2 1x2 does not fit into the allocation" in said
+    )
+    assert "stages.stage3.scales: stage3 2x2 does not fit into the allocation" in said
+    assert re.search(
+        r"2 nodes\n  allowed  1 node.*: job \d+ offers 1 node, and on each 1 GPU, 4 CPUs and 8000 MB", said
+    )
+    assert "salloc --nodes=2 --ntasks-per-node=1 --cpus-per-task=4 --gres=gpu:2 --mem=8000" in said
+    assert "Traceback" not in said
+    assert not checkout.results.exists()
+
+
+def test_the_runs_end_before_the_allocation_does(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
+    checkout = copy_project(tmp_path)
+    prepare(checkout, WITNESS + "import threading\nthreading.Event().wait()\n", "1x1", GPU_SITE)
+    # The allocation lasts a minute, the scale's runtime is five; the margin is made long for the test's sake.
+    program = "import sys; sys.path.insert(0, 'workflow/scripts'); import run_scale; run_scale.MARGIN_S = 54; "
+    argv = [sys.executable, "-c", f"{program}sys.exit(run_scale.main({scale_job('1x1')[2:]!r}))"]
+    salloc(cluster_without_accounting, checkout, ["--time=1", *TWO_NODES], argv)
+    failure = checkout.record("default/weak/1x1/r1")["failure"]
+    assert failure["verdict"] == "time limit"
+    assert "a longer allocation" in failure["next"]
+    (rank,) = (checkout.results / "runs/default/weak/1x1/r1/nodes").glob("node0.json")
+    assert json.loads(rank.read_text())["signal"] == "SIGTERM"

@@ -1,0 +1,117 @@
+"""Six nodes whose interfaces have different names, as in the guide that config/sites/ethernet6.yaml is from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Cluster
+from cluster_config import Spec
+from conftest import running
+from project_copy import Checkout, copy_project
+from scales import MEETING_LOOP, prepare, salloc, scale_job, witnesses
+
+pytestmark = pytest.mark.slurm
+
+INTERFACES = ("ens1f1", "ens1f1", "ens1f0np0", "ens1f1", "ens1f0", "ens1f0np0")
+MAP = {f"node{number}": name for number, name in enumerate(INTERFACES, 1)}
+SITE_ENV = {"NCCL_IB_DISABLE": "1", "GLOO_LOG_LEVEL": "a b", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+
+
+@pytest.fixture(scope="module")
+def ethernet(no_orphans: None) -> Iterator[Cluster]:
+    with running(Spec(nodes=6, gpus=1, cpus=2, interfaces=INTERFACES)) as cluster:
+        yield cluster
+
+
+def site(interface: Any, **more: Any) -> dict[str, Any]:
+    return {
+        "site": "test",
+        "node": {"gpus": 1, "device": "cpu", "gres": "gpu", "cpus": 2, "memory_mb": 4000},
+        "network": {"interface": interface, "env": SITE_ENV},
+        "launcher": "srun",
+        **more,
+    }
+
+
+def climb(cluster: Cluster, checkout: Checkout, nodes: int) -> str:
+    options = [f"--nodes={nodes}", "--ntasks-per-node=1", "--cpus-per-task=2", "--mem=4000", "--gres=gpu:1"]
+    return salloc(cluster, checkout, options, scale_job(f"{nodes}x1"))
+
+
+@pytest.fixture(scope="module")
+def met(ethernet: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A 6x1 with an interface for each node, and the same with the ones that are found."""
+    checkout = copy_project(tmp_path_factory.mktemp("project"))
+    variants = {"default": {}, "auto": {"network": {"interface": "auto"}}}
+    prepare(checkout, MEETING_LOOP, "6x1", site(MAP), variants=variants)
+    climb(ethernet, checkout, 6)
+    return checkout
+
+
+@pytest.mark.parametrize("variant", ["default", "auto"])
+def test_each_node_uses_its_own_interface(met: Checkout, ethernet: Cluster, variant: str) -> None:
+    run = f"{variant}/weak/6x1/r1"
+    record = met.record(run)
+    assert record["status"] == "ok", record["failure"]
+    seen = witnesses(met, run)
+    assert [rank["SLURMD_NODENAME"] for rank in seen] == list(MAP)
+    for key in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        assert tuple(rank[key] for rank in seen) == INTERFACES
+    assert {rank["sum"] for rank in seen} == {21.0}
+    told = json.loads((met.results / "runs" / run / "run.json").read_text())
+    assert told["rendezvous"]["host"] == ethernet.addresses["node1"]
+    assert {rank["MASTER_ADDR"] for rank in seen} == {ethernet.addresses["node1"]}
+
+
+def test_the_network_environment_of_the_site_arrives_on_every_node(met: Checkout) -> None:
+    for rank in witnesses(met, "default/weak/6x1/r1"):
+        assert {key: rank[key] for key in SITE_ENV} == SITE_ENV
+
+
+def failed_in(cluster: Cluster, path: Path, interface: Any) -> dict[str, Any]:
+    checkout = copy_project(path)
+    prepare(checkout, MEETING_LOOP, "6x1", site(interface))
+    climb(cluster, checkout, 6)
+    record = checkout.record("default/weak/6x1/r1")
+    assert record["status"] == "failed"
+    failure: dict[str, Any] = record["failure"]
+    return failure
+
+
+def test_a_wrong_name_on_one_node_is_told_with_key_node_and_the_interfaces_there(
+    ethernet: Cluster, tmp_path: Path
+) -> None:
+    failure = failed_in(ethernet, tmp_path, {**MAP, "node5": "ens1f7"})
+    assert failure["verdict"] == "the site's network could not be set up"
+    told = "no interface ens1f7 with an IPv4 address on node5; there are lo, ens1f0"
+    assert failure["why"] == f"node 4 (node5): network.interface: {told}"
+    assert "network.interface in cluster.yaml" in failure["next"]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("ens1f7", "no interface ens1f7 with an IPv4 address on node1; there are lo, ens1f1"),
+     ("lo", "127.0.0.1 of node1 is an address that no other node reaches")],
+)  # fmt: skip
+def test_a_wrong_name_on_the_first_node_is_told_too(ethernet: Cluster, tmp_path: Path, name: str, told: str) -> None:
+    failure = failed_in(ethernet, tmp_path, {**MAP, "node1": name})
+    assert (failure["verdict"], failure["why"]) == ("not run", told)
+    assert "network.interface in cluster.yaml" in failure["next"]
+
+
+def test_one_name_for_all_nodes(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
+    checkout = copy_project(tmp_path)
+    prepare(checkout, MEETING_LOOP, "2x1", site("ib0"))
+    climb(cluster_without_accounting, checkout, 2)
+    run = "default/weak/2x1/r1"
+    assert checkout.record(run)["status"] == "ok"
+    seen = witnesses(checkout, run)
+    assert {(rank["NCCL_SOCKET_IFNAME"], rank["GLOO_SOCKET_IFNAME"], rank["sum"]) for rank in seen} == {
+        ("ib0", "ib0", 3.0)
+    }
+    told = json.loads((checkout.results / "runs" / run / "run.json").read_text())
+    assert told["rendezvous"]["host"] == cluster_without_accounting.addresses["node1"]

@@ -1,0 +1,141 @@
+"""Both launchers as steps of a real Slurm: who sees which GPUs and processors, and what a run leaves."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from cluster import Cluster
+from project_copy import Checkout, copy_project
+from scales import GPU_SITE, MEETING_LOOP, WITNESS, prepare, salloc, scale_job, witnesses
+
+pytestmark = pytest.mark.slurm
+
+JOB = ["--ntasks-per-node=1", "--cpus-per-task=4", "--mem=8000", "--gres=gpu:2"]
+
+
+@pytest.fixture(scope="module")
+def launched(cluster_without_accounting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A 2x2 with srun."""
+    checkout = copy_project(tmp_path_factory.mktemp("project"))
+    prepare(checkout, MEETING_LOOP, "2x2", {**GPU_SITE, "launcher": "srun"})
+    salloc(cluster_without_accounting, checkout, ["--nodes=2", *JOB], scale_job("2x2"))
+    return checkout
+
+
+def test_srun_starts_one_task_per_gpu(launched: Checkout) -> None:
+    record = launched.record("default/weak/2x2/r1")
+    assert record["status"] == "ok", record["failure"]
+    seen = witnesses(launched, "default/weak/2x2/r1")
+    keys = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURMD_NODENAME")
+    assert [tuple(rank[key] for key in keys) for rank in seen] == [
+        ("0", "0", "0", "0", "0", "node1"),
+        ("1", "1", "1", "1", "0", "node1"),
+        ("2", "0", "2", "0", "1", "node2"),
+        ("3", "1", "3", "1", "1", "node2"),
+    ]
+    assert {rank["SEEN_GPUS"] for rank in seen} == {"0,1"}  # all of the node's, in every task
+    assert {rank["SLURM_CPUS_PER_TASK"] for rank in seen} == {"2"}
+    assert {rank["sum"] for rank in seen} == {10.0}
+
+
+def test_torchrun_is_one_task_per_node_with_all_its_processors(
+    cluster_without_accounting: Cluster, tmp_path: Path
+) -> None:
+    checkout = copy_project(tmp_path)
+    prepare(checkout, WITNESS, "2x2", {**GPU_SITE, "launcher": "torchrun"})
+    salloc(cluster_without_accounting, checkout, ["--nodes=2", *JOB], scale_job("2x2"))
+    run = "default/weak/2x2/r1"
+    seen = witnesses(checkout, run)
+    # Two torchruns agree between them on who is first.
+    assert sorted(rank["RANK"] for rank in seen) == ["0", "1", "2", "3"]
+    assert sorted(rank["SLURM_PROCID"] for rank in seen) == ["0", "0", "1", "1"]
+    assert {(rank["SLURM_CPUS_PER_TASK"], rank["SEEN_GPUS"]) for rank in seen} == {("4", "0,1")}
+    ends = sorted(path.name for path in (checkout.results / "runs" / run / "nodes").glob("*.json"))
+    assert ends == ["node0.json", "node1.json"]
+
+
+def test_each_task_leaves_its_end_and_its_part_of_the_log(launched: Checkout) -> None:
+    run = launched.results / "runs/default/weak/2x2/r1"
+    ends = [json.loads((run / f"nodes/node{n}.task{k}.json").read_text()) for n in (0, 1) for k in (0, 1)]
+    assert [(end["node_rank"], end["local_rank"], end["exit_code"]) for end in ends] == [
+        (0, 0, 0),
+        (0, 1, 0),
+        (1, 0, 0),
+        (1, 1, 0),
+    ]
+
+
+def test_several_gpus_of_one_node_have_their_tasks_too(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
+    checkout = copy_project(tmp_path)
+    prepare(
+        checkout, WITNESS + "print('rank', seen['RANK'])\n", "1x2", GPU_SITE, variants={"default": {"launcher": "srun"}}
+    )
+    salloc(cluster_without_accounting, checkout, ["--nodes=1", *JOB], scale_job("1x2"))
+    run = "default/weak/1x2/r1"
+    seen = witnesses(checkout, run)
+    assert [(rank["RANK"], rank["SLURM_LOCALID"], rank["SEEN_GPUS"]) for rank in seen] == [
+        ("0", "0", "0,1"),
+        ("1", "1", "0,1"),
+    ]
+    log = (checkout.results / "runs" / run / "train.log").read_text()
+    assert log == "==== node 0, task 0 ====\nrank 0\n==== node 0, task 1 ====\nrank 1\n"
+
+
+def test_a_step_that_cannot_begin_fails_in_sruns_own_words(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
+    checkout = copy_project(tmp_path)
+    prepare(checkout, WITNESS, "1x1", GPU_SITE)
+    # Two processors are the share of one GPU; the job has one.
+    salloc(cluster_without_accounting, checkout, ["--nodes=1", "--cpus-per-task=1", "--gres=gpu:1"], scale_job("1x1"))
+    failure = checkout.record("default/weak/1x1/r1")["failure"]
+    assert failure["verdict"] == "not run"
+    assert "srun: error: Unable to create step" in failure["why"]
+    assert "`node` in cluster.yaml" in failure["next"]
+
+
+SAVES = """
+import pathlib, signal, sys, threading
+here = pathlib.Path(os.path.dirname(seen["DDP_LADDER_RUN"]))
+def save(*_):
+    threading.Event().wait(2)  # longer than a kill would let it
+    (here / f"saved{seen['RANK']}").write_text("x")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+def test_an_interrupted_job_ends_its_steps_in_order(
+    cluster_without_accounting: Cluster, tmp_path: Path, launcher: str
+) -> None:
+    """Scripts may save their state; every agent leaves its end."""
+    cluster, checkout = cluster_without_accounting, copy_project(tmp_path)
+    prepare(checkout, WITNESS + SAVES, "2x1", {**GPU_SITE, "launcher": launcher})
+    job = subprocess.Popen(
+        cluster.command(["salloc", "--nodes=2", *JOB, "--time=5", *scale_job("2x1")], cwd=checkout.path),
+        env=cluster.environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    run = checkout.results / "runs/default/weak/2x1/r1"
+    logs = [run / f"nodes/node{k}.log" for k in (0, 1)]
+    cluster.await_true(
+        lambda: all(log.exists() and "ready" in log.read_text() for log in logs), "slurmctld", "the scripts to be ready"
+    )
+    (scale,) = (child for child in psutil.Process(job.pid).children(recursive=True) if "--scale" in child.cmdline())
+    scale.terminate()
+    said = job.communicate(timeout=90)[0]
+    assert job.returncode == 128 + signal.SIGTERM, said
+    assert sorted(path.name for path in run.glob("saved*")) == ["saved0", "saved1"]
+    ends: list[dict[str, Any]] = [json.loads((run / f"nodes/node{k}.json").read_text()) for k in (0, 1)]
+    assert [end["signal"] for end in ends] == ["SIGTERM", "SIGTERM"]

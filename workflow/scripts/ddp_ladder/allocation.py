@@ -1,0 +1,152 @@
+"""A Slurm allocation: what it offers, how long it still lasts, and whether a plan fits into it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ddp_ladder.messages import Problem, UserError
+from ddp_ladder.nodes import LOCAL_SITE
+from ddp_ladder.plan import Plan, ScaleJob
+
+PROFILE = "profiles/allocation"
+_TIME_LEFT = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
+_SHARE = re.compile(r"Nodes=(?P<nodes>\S+) CPU_IDs=(?P<cpus>\S*) Mem=(?P<memory_mb>\d+) GRES=(?P<gres>\S*)")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What the allocation has; per node, where nodes differ, what the least of them has."""
+
+    job_id: str
+    nodes: int
+    gpus: int  # per node
+    cpus: int  # per node, as Slurm counts them
+    memory_mb: int  # per node
+
+    def __str__(self) -> str:
+        return (
+            f"job {self.job_id} offers {_count(self.nodes, 'node')}, and on each {_count(self.gpus, 'GPU')}, "
+            f"{_count(self.cpus, 'CPU')} and {self.memory_mb} MB"
+        )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def own_allocation(environment: Mapping[str, str]) -> Offer:
+    """What the job offers that this process belongs to. Raises UserError when there is none."""
+    job_id = environment.get("SLURM_JOB_ID")
+    if not job_id:
+        raise UserError(
+            Problem(
+                where=f"--profile {PROFILE}",
+                what="this is not inside a Slurm allocation",
+                found="SLURM_JOB_ID is not set",
+                next="start it inside salloc or sbatch, or let the scales queue as jobs: --profile profiles/slurm",
+            )
+        )
+    return parse_offer(job_id, _ask(job_id, ["scontrol", "show", "job", "--details", job_id]))
+
+
+def parse_offer(job_id: str, shown: str) -> Offer:
+    """Read what ``scontrol show job --details`` shows. Raises UserError when it shows no nodes."""
+    nodes = re.search(r"\bNumNodes=(\d+)", shown)
+    shares = list(_SHARE.finditer(shown))
+    if not nodes or not shares:
+        raise UserError(_gone(job_id, "it has no nodes"))
+    return Offer(
+        job_id,
+        int(nodes[1]),
+        gpus=min(_gpus(share["gres"]) for share in shares),
+        cpus=min(_ids(share["cpus"]) for share in shares),
+        memory_mb=min(int(share["memory_mb"]) for share in shares),
+    )
+
+
+def _gpus(gres: str) -> int:
+    """Of ``gpu:a100:2(IDX:0-1),gpu:v100:1(IDX:2)``, 3."""
+    return sum(int(count) for count in re.findall(r"\bgpu(?::[^:(,]+)??:(\d+)(?:\(|,|$)", gres))
+
+
+def _ids(ranges: str) -> int:
+    """Of ``0-3,8``, 5."""
+    pairs = (part.partition("-") for part in ranges.split(",") if part)
+    return sum(int(last or first) - int(first) + 1 for first, _, last in pairs)
+
+
+def time_left_s(job_id: str) -> float | None:
+    """Seconds until Slurm ends the job; None where it has no limit. Raises UserError when there is no such job."""
+    return parse_time_left(_ask(job_id, ["squeue", "--noheader", "--jobs", job_id, "--format", "%L"]).strip())
+
+
+def parse_time_left(text: str) -> float | None:
+    """Of squeue's ``1-02:03:04``, 93784."""
+    found = _TIME_LEFT.fullmatch(text)
+    if not found:
+        return None  # UNLIMITED, NOT_SET
+    days, hours, minutes, seconds = (int(found[name] or 0) for name in ("days", "hours", "minutes", "seconds"))
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _ask(job_id: str, argv: list[str]) -> str:
+    asked = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if asked.returncode != 0:
+        raise UserError(_gone(job_id, asked.stderr.strip() or f"{argv[0]} ended with {asked.returncode}"))
+    return asked.stdout
+
+
+def _gone(job_id: str, found: str) -> Problem:
+    return Problem(
+        where=f"Slurm job {job_id}",
+        what="Slurm does not tell what this allocation has",
+        found=found,
+        next="look at it with `squeue --me`; if it has ended, ask for a new one with salloc or sbatch",
+    )
+
+
+def check_allocation(plan: Plan, stages: Sequence[str], environment: Mapping[str, str], cluster_file: str) -> None:
+    """Raise UserError when there is no allocation, or some of these stages' scales do not fit into it.
+
+    cluster_file: names the file of the node's keys.
+    """
+    offer = own_allocation(environment)
+    if plan.site == LOCAL_SITE:
+        return  # its nodes are agents on this machine
+    problems = [
+        problem for stage in stages for job in plan.stage_jobs(stage) for problem in misfits(job, offer, cluster_file)
+    ]
+    if problems:
+        raise UserError(problems)
+
+
+def misfits(job: ScaleJob, offer: Offer, cluster_file: str) -> Iterator[Problem]:
+    """What of a scale the allocation cannot hold."""
+    gpus = job.scale.gpus_per_node if job.gres else 0
+    scales = f"stages.{job.stage}.scales"
+    wants = (
+        (scales, "nodes", job.scale.nodes, offer.nodes),
+        (f"{scales} and {cluster_file}: node.gres", "GPUs per node", gpus, offer.gpus),
+        (f"{scales} and {cluster_file}: node.cpus", "CPUs per node", job.cpus, offer.cpus),
+        (f"{scales} and {cluster_file}: node.memory_mb", "MB per node", job.memory_mb or 0, offer.memory_mb),
+    )
+    for key, unit, wanted, offered in wants:
+        if wanted > offered:
+            yield Problem(
+                where=key,
+                what=f"{job.stage} {job.scale} does not fit into the allocation",
+                found=f"{wanted} {unit}",
+                allowed=f"{offered} {unit}: {offer}",
+                next=f"remove {job.scale}, or start inside a larger allocation: {asks(job)}",
+            )
+
+
+def asks(job: ScaleJob) -> str:
+    """An salloc that has room for a scale."""
+    gres = f" --gres={job.gres}" if job.gres else ""
+    memory = f" --mem={job.memory_mb}" if job.memory_mb else ""
+    nodes = job.scale.nodes
+    return f"salloc --nodes={nodes} --ntasks-per-node=1 --cpus-per-task={job.cpus}{gres}{memory}"

@@ -1,0 +1,40 @@
+"""Say where the processes of a run meet: an address of this node and ports of it that are free.
+
+A scale's job that is not on the run's first node starts this there, once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Sequence
+
+from ddp_ladder.network import address_towards, free_ports
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print {"host": ..., "ports": [...]} on one line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: python workflow/scripts/meeting_point.py --interface '\"auto\"' --towards node2 --key 42",
+    )
+    parser.add_argument("--interface", type=json.loads, required=True, help="network.interface, as JSON")
+    parser.add_argument("--towards", required=True, help="another node of the run; 127.0.0.1 where there is none")
+    parser.add_argument("--key", required=True, help="different for different jobs")
+    parser.add_argument("--ports", type=int, default=64, help="how many ports")
+    arguments = parser.parse_args(argv)
+    try:
+        host = address_towards(arguments.interface, arguments.towards)
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return 1
+    ports = list(itertools.islice(free_ports(arguments.key), arguments.ports))
+    print(json.dumps({"host": host, "ports": ports}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
