@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.assemble import assemble, not_run
-from ddp_ladder.files import Agent, RunDirectory
+from ddp_ladder.files import Agent, RunDirectory, write_atomically
 from ddp_ladder.record import Failure, read_record
 from make_records import make_spec
 from make_runs import STEPS, edit, read_steps, reassemble, write_run, write_steps
@@ -310,8 +310,32 @@ def test_a_step_that_never_began(tmp_path: Path) -> None:
         shutil.rmtree(path)
     failure = assemble(run).failure
     assert failure
-    assert (failure.verdict, failure.why) == ("the launcher failed", "no node was started")
+    assert (failure.verdict, failure.why) == ("the launcher failed", "no agent left an end record")
     assert str(run.log) in failure.next
+    write_atomically(run.launcher_log, "srun: job 7\nsrun: error: Unable to create step for job 7: Invalid\n")
+    failure = assemble(run).failure
+    assert failure
+    assert failure.why == "Unable to create step for job 7: Invalid"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        # Slurm 22.05.8 with JobAcctGatherParams=OverMemoryKill
+        "slurmstepd-node1: error: Step 7.1 exceeded memory limit (3000000 > 2000), being killed",
+        # as its documentation has it, with control groups
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=7.1. Some of the step tasks have been OOM Killed.",
+        "srun: error: node1: task 0: Out Of Memory",
+    ],
+)
+def test_too_little_memory_is_told_before_what_it_caused(run: RunDirectory, words: str) -> None:
+    _all(_raised(0, LOST), _node(0, exit_code=1))(run)
+    write_atomically(run.launcher_log, f"{words}\nsrun: error: node1: task 0: Killed\n")
+    failure = assemble(run).failure
+    assert failure
+    assert failure.verdict == "out of memory"
+    assert words.partition("error: ")[2] in failure.why
+    assert "node.memory_mb" in failure.next
 
 
 def test_a_failed_run_keeps_the_figures_that_it_has(run: RunDirectory) -> None:

@@ -78,7 +78,7 @@ def test_the_first_node_of_the_scale_is_asked_once_where_the_run_meets(slurm: Ca
     assert words[words.index("--towards") + 1] == "node2"
     allocation.meeting_point(make_spec("2x2", interface={"node1": "eth1"}), "run 1")
     assert called.read_text().splitlines().count("--nodelist=node1") == 2
-    assert allocation.hostnames == ["node1", "node2"]  # of three: as many as the scale has
+    assert allocation.hostnames() == ["node1", "node2"]  # of three: as many as the scale has
 
 
 def test_one_node_has_no_other_to_lead_to(slurm: Callable[[str], Path]) -> None:
@@ -121,6 +121,16 @@ def test_where_no_run_can_meet_it_says_why(
     with pytest.raises(NoMeetingPoint, match=f"^{re.escape(told)}$") as caught:
         Allocation("42", JOB).meeting_point(make_spec("2x2"), "run")
     assert next_step in caught.value.next_step
+
+
+def test_a_controller_that_goes_away_meanwhile_is_asked_again(slurm: Callable[[str], Path], tmp_path: Path) -> None:
+    # Slurm 22.05.8, with its controller switched off
+    silent = (
+        "srun: error: Unable to confirm allocation for job 42: Unable to contact slurm controller (connect failure)"
+    )
+    mark = tmp_path / "asked"
+    slurm(f"if [ -e {mark} ]; then {answer('10.0.0.1', [20_001])}; else touch {mark}; echo '{silent}' >&2; exit 1; fi")
+    assert Allocation("42", JOB).meeting_point(make_spec("2x2"), "run") == ("10.0.0.1", 20_001)
 
 
 def test_a_port_is_not_looked_for_on_this_machine(

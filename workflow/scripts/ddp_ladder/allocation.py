@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddp_ladder.messages import Problem, UserError
 from ddp_ladder.nodes import LOCAL_SITE
 from ddp_ladder.plan import Plan, ScaleJob
+from ddp_ladder.slurm_query import answer, no_job
 
 PROFILE = "profiles/allocation"
 _TIME_LEFT = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
@@ -49,7 +49,7 @@ def own_allocation(environment: Mapping[str, str]) -> Offer:
                 next="start it inside salloc or sbatch, or let the scales queue as jobs: --profile profiles/slurm",
             )
         )
-    return parse_offer(job_id, _ask(job_id, ["scontrol", "show", "job", "--details", job_id]))
+    return parse_offer(job_id, answer(job_id, ["scontrol", "show", "job", "--details", job_id]))
 
 
 def parse_offer(job_id: str, shown: str) -> Offer:
@@ -57,7 +57,7 @@ def parse_offer(job_id: str, shown: str) -> Offer:
     nodes = re.search(r"\bNumNodes=(\d+)", shown)
     shares = list(_SHARE.finditer(shown))
     if not nodes or not shares:
-        raise UserError(_gone(job_id, "it has no nodes"))
+        raise UserError(no_job(job_id, "it has no nodes"))
     return Offer(
         job_id,
         int(nodes[1]),
@@ -80,7 +80,7 @@ def _ids(ranges: str) -> int:
 
 def time_left_s(job_id: str) -> float | None:
     """Seconds until Slurm ends the job; None where it has no limit. Raises UserError when there is no such job."""
-    return parse_time_left(_ask(job_id, ["squeue", "--noheader", "--jobs", job_id, "--format", "%L"]).strip())
+    return parse_time_left(answer(job_id, ["squeue", "--noheader", "--jobs", job_id, "--format", "%L"]).strip())
 
 
 def parse_time_left(text: str) -> float | None:
@@ -90,22 +90,6 @@ def parse_time_left(text: str) -> float | None:
         return None  # UNLIMITED, NOT_SET
     days, hours, minutes, seconds = (int(found[name] or 0) for name in ("days", "hours", "minutes", "seconds"))
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
-
-
-def _ask(job_id: str, argv: list[str]) -> str:
-    asked = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if asked.returncode != 0:
-        raise UserError(_gone(job_id, asked.stderr.strip() or f"{argv[0]} ended with {asked.returncode}"))
-    return asked.stdout
-
-
-def _gone(job_id: str, found: str) -> Problem:
-    return Problem(
-        where=f"Slurm job {job_id}",
-        what="Slurm does not tell what this allocation has",
-        found=found,
-        next="look at it with `squeue --me`; if it has ended, ask for a new one with salloc or sbatch",
-    )
 
 
 def check_allocation(plan: Plan, stages: Sequence[str], environment: Mapping[str, str], cluster_file: str) -> None:

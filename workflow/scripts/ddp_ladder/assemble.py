@@ -19,6 +19,7 @@ from ddp_ladder.raw_files import RankFiles, RawRun, read_raw_run
 from ddp_ladder.record import Check, Failure, Job, Rank, Record, Throughput, Timing, World
 from ddp_ladder.sanity import run_checks
 from ddp_ladder.schemas import first_error
+from ddp_ladder.slurm_states import advice, of_memory, slurms_words
 from ddp_ladder.warmup import Warmup, find_warmup
 
 LOST_PEER = (
@@ -171,6 +172,12 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
     if not_set_up:
         # First of all: the other nodes wait for this one, to their own errors or to the time limit.
         return _not_set_up(_first_to_end(not_set_up))
+    of_srun = directory.launcher_log.read_text(errors="replace") if directory.launcher_log.exists() else ""
+    words = slurms_words(of_srun)
+    if memory := of_memory(words):
+        # Before what it caused: whoever is killed for it leaves no words of its own.
+        told = advice("OUT_OF_MEMORY", memory, spec.stage)
+        return Failure("out of memory", f"{told.why} ({memory})", told.next)
     outcome = raw.ended["outcome"] if raw.ended else "unknown"
     if outcome == "time limit":
         key = f"stages.{spec.stage}.runtime"
@@ -190,7 +197,7 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
         why = f"rank {failed[0]['rank']}: exit code {failed[0]['exit_code']}"
         return Failure("the script failed", why, look)
     if raw.ended and not raw.agents and not ranks:
-        return Failure("the launcher failed", "no node was started", look)
+        return Failure("the launcher failed", "; ".join(words[-2:]) or "no agent left an end record", look)
     agents = [end for end in raw.agents.values() if end["exit_code"] != 0 or end["signal"]]
     if agents:
         end = _first_to_end(agents)

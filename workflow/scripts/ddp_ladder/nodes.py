@@ -12,7 +12,6 @@ import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +20,7 @@ from ddp_ladder.lifetime import die_with_parent
 from ddp_ladder.network import LOOPBACK, address_towards, free_port, is_loopback
 from ddp_ladder.plan import RunSpec, ScaleJob
 from ddp_ladder.settings import Interface
+from ddp_ladder.slurm_query import answer, silent
 from ddp_ladder.slurm_step import step_argv, step_environment
 
 AGENT = Path(__file__).parents[1] / "agent.py"
@@ -113,13 +113,15 @@ class Allocation:
     job: ScaleJob
     _heads: dict[str, tuple[str, list[int]]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    @cached_property
     def hostnames(self) -> list[str]:
-        """Asked of Slurm, because Snakemake's job step takes SLURM_JOB_NODELIST out of the environment."""
+        """Asked of Slurm, because Snakemake's job step takes SLURM_JOB_NODELIST out of the environment.
+
+        Also asked anew before each step: srun gives up where the controller does not answer, this waits for it.
+        """
         query = ["squeue", "--noheader", "--jobs", self.job_id, "--format", "%N"]
-        nodelist = subprocess.run(query, check=True, capture_output=True, text=True).stdout.strip()
-        names = subprocess.run(["scontrol", "show", "hostnames", nodelist], check=True, capture_output=True, text=True)
-        return names.stdout.split()[: self.job.scale.nodes]
+        nodelist = answer(self.job_id, query).strip()
+        names = answer(self.job_id, ["scontrol", "show", "hostnames", nodelist]).split()
+        return names[: self.job.scale.nodes]
 
     def agents_per_node(self, spec: RunSpec) -> int:
         return spec.gpus_per_node if spec.launcher == "srun" else 1
@@ -136,12 +138,29 @@ class Allocation:
         return self._heads[wanted]
 
     def _ask_head(self, wanted: str) -> tuple[str, list[int]]:
-        towards = self.hostnames[1] if len(self.hostnames) > 1 else LOOPBACK
+        hostnames = self.hostnames()
+        asked = self._question(hostnames, wanted)
+        if silent(asked.stderr):
+            asked = self._question(self.hostnames(), wanted)  # which waits for the controller
+        own, of_srun = _split(asked.stderr)
+        if asked.returncode != 0 and own:
+            raise NoMeetingPoint(own)
+        if asked.returncode != 0:
+            raise NoMeetingPoint(of_srun or f"srun ended with {asked.returncode}", self._compare)
+        told = json.loads(asked.stdout.splitlines()[-1])  # a prolog of the site's may have said something before
+        host, ports = told["host"], told["ports"]
+        if len(hostnames) > 1 and is_loopback(host):
+            raise NoMeetingPoint(f"{host} of {hostnames[0]} is an address that no other node reaches")
+        if not ports:
+            raise NoMeetingPoint(f"no free port on {hostnames[0]}", "look at what listens there: ss --listening")
+        return host, ports
+
+    def _question(self, hostnames: list[str], wanted: str) -> subprocess.CompletedProcess[str]:
+        towards = hostnames[1] if len(hostnames) > 1 else LOOPBACK
         question = [sys.executable, str(MEETING_POINT), "--interface", wanted, "--towards", towards]
-        compare = f"compare `node` in cluster.yaml with what the job has: scontrol show job --details {self.job_id}"
         try:
-            asked = subprocess.run(
-                [*step_argv(self.job, self.hostnames[:1], 1, "meeting-point"), *question, "--key", self.job_id],
+            return subprocess.run(
+                [*step_argv(self.job, hostnames[:1], 1, "meeting-point"), *question, "--key", self.job_id],
                 env=step_environment(os.environ),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -151,24 +170,16 @@ class Allocation:
             )
         except subprocess.TimeoutExpired as error:
             said = os.fsdecode(error.stderr or b"").strip()
-            waited = f"waited {ANSWER_S} s for a job step on {self.hostnames[0]}"
-            raise NoMeetingPoint(f"{waited}: {said}", compare) from error
-        own, of_srun = _split(asked.stderr)
-        if asked.returncode != 0 and own:
-            raise NoMeetingPoint(own)
-        if asked.returncode != 0:
-            raise NoMeetingPoint(of_srun or f"srun ended with {asked.returncode}", compare)
-        answer = json.loads(asked.stdout.splitlines()[-1])  # a prolog of the site's may have said something before
-        host, ports = answer["host"], answer["ports"]
-        if len(self.hostnames) > 1 and is_loopback(host):
-            raise NoMeetingPoint(f"{host} of {self.hostnames[0]} is an address that no other node reaches")
-        if not ports:
-            raise NoMeetingPoint(f"no free port on {self.hostnames[0]}", "look at what listens there: ss --listening")
-        return host, ports
+            waited = f"waited {ANSWER_S} s for a job step on {hostnames[0]}"
+            raise NoMeetingPoint(f"{waited}: {said}", self._compare) from error
+
+    @property
+    def _compare(self) -> str:
+        return f"compare `node` in cluster.yaml with what the job has: scontrol show job --details {self.job_id}"
 
     def start(self, directory: RunDirectory, spec: RunSpec) -> list[subprocess.Popen[bytes]]:
         name = "-".join(("run", *Path(spec.name).parts, str(os.getpid())))
-        argv = step_argv(self.job, self.hostnames, self.agents_per_node(spec), name)
+        argv = step_argv(self.job, self.hostnames(), self.agents_per_node(spec), name)
         with directory.launcher_log.open("ab") as log:
             return [Step(self.job_id, name, [*argv, *_agent_command(directory)], log.fileno())]
 

@@ -17,6 +17,10 @@ RUNNING = frozenset("RUNNING COMPLETING RESIZING SIGNALING STAGE_OUT STOPPED SUS
 ENDED_WELL = "COMPLETED"
 GONE = "GONE"  # our own word: neither the controller nor the accounting knows the job any more
 
+_SLURMS_WORDS = re.compile(r"^(?:slurmstepd|srun|slurmd)[^:]*: error: (?:\*\*\* )?(.*?)(?: \*\*\*)?$", re.MULTILINE)
+# Where memory is not limited by control groups, a job that takes too much has FAILED or was CANCELLED.
+_OUT_OF_MEMORY = re.compile(r"memory limit|oom.?kill|out of memory", re.IGNORECASE)
+
 _FORMAT = "%i|%T|%S|%N|%r"
 _TIMEOUT_S = 60
 
@@ -72,11 +76,19 @@ ENDS: Mapping[str, Advice] = {
 _UNKNOWN_END = Advice("a state that ddp-ladder does not know", f"ask your site what it means; {_AGAIN}")
 
 
+def slurms_words(log: str) -> list[str]:
+    """What Slurm itself wrote into a log, such as ``Exceeded job memory limit``."""
+    return _SLURMS_WORDS.findall(log)
+
+
+def of_memory(words: Iterable[str]) -> str | None:
+    """The first words that tell of too much memory."""
+    return next((each for each in words if _OUT_OF_MEMORY.search(each)), None)
+
+
 def advice(state: str, words: str, stage: str) -> Advice:
     """Why a job that ended in ``state`` did, and what to do. words: Slurm's own in the job's log."""
-    # Where memory is not limited by control groups, a job that takes too much has FAILED or was CANCELLED.
-    out_of_memory = re.search(r"memory limit|oom.?kill", words, re.IGNORECASE)
-    told = ENDS.get("OUT_OF_MEMORY" if out_of_memory else state, _UNKNOWN_END)
+    told = ENDS.get("OUT_OF_MEMORY" if _OUT_OF_MEMORY.search(words) else state, _UNKNOWN_END)
     return Advice(told.why, told.next.format(stage=stage))
 
 

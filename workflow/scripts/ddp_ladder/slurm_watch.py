@@ -6,7 +6,6 @@ next stage need not wait for the next regular question.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,15 +13,13 @@ from pathlib import Path
 
 from ddp_ladder.job_end import JobEnd
 from ddp_ladder.progress import Board, duration
-from ddp_ladder.slurm_states import ENDED_WELL, GONE, JobState, SlurmSilent, advice, reason_in_words
+from ddp_ladder.slurm_states import ENDED_WELL, GONE, JobState, SlurmSilent, advice, reason_in_words, slurms_words
 
 LOOK_EVERY_S = 1.0  # at the logs; asks Slurm nothing
 ASK_EVERY_S = {"waiting": 30.0, "running": 10.0}  # the controller is everybody's
 GONE_AFTER_S = 60.0  # a new job is not yet known everywhere, and accounting lags behind
 REMIND_EVERY_S = 600.0
 LAST_WORDS = "every run has left its record"  # what a scale's job says last
-
-_SLURMS_WORDS = re.compile(r"^(?:slurmstepd|srun|slurmd)[^:]*: error: (?:\*\*\* )?(.*?)(?: \*\*\*)?$", re.MULTILINE)
 
 Ask = Callable[[Iterable[str]], Mapping[str, JobState]]
 Cancel = Callable[[Iterable[str]], None]
@@ -72,7 +69,7 @@ class WatchedJob:
             text = self.log.read_text(errors="replace")
         except FileNotFoundError:
             return ""
-        return next(iter(_SLURMS_WORDS.findall(text)[-1:]), "")
+        return next(iter(slurms_words(text)[-1:]), "")
 
 
 class Watch:

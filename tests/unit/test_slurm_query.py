@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from ddp_ladder import slurm_query
+from ddp_ladder.messages import UserError
+from ddp_ladder.slurm_query import answer
+
+# Slurm 22.05.8, with its controller switched off, and for a job that never was.
+SILENT = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+NO_JOB = "slurm_load_jobs error: Invalid job id specified"
+
+
+def failing(path: Path, words: str, times: int) -> list[str]:
+    """A command that fails so many times and then answers."""
+    calls = path / "calls"
+    program = (
+        f"import pathlib, sys; calls = pathlib.Path({str(calls)!r}); calls.open('a').write('x')\n"
+        f"if len(calls.read_text()) <= {times}: sys.exit({words!r})\n"
+        "print('node1')"
+    )
+    return [sys.executable, "-c", program]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_query, "AGAIN_S", 0.01)
+
+
+def test_a_controller_that_restarts_is_waited_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert answer("42", failing(tmp_path, SILENT, 2)) == "node1\n"
+    assert capfd.readouterr().err == f"Slurm does not answer ({SILENT}); asking again for 300 s\n"
+
+
+def test_it_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_query, "PATIENCE_S", 0.3)
+    with pytest.raises(UserError, match="Unable to contact slurm controller"):
+        answer("42", failing(tmp_path, SILENT, 1000))
+
+
+def test_a_job_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"Slurm job 42: .*\n.*Invalid job id"):
+        answer("42", failing(tmp_path, NO_JOB, 1000))
+    assert (tmp_path / "calls").read_text() == "x"

@@ -1,0 +1,46 @@
+"""Questions of a job to Slurm about itself: asked again while the controller does not answer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from ddp_ladder.messages import Problem, UserError
+
+PATIENCE_S = 300.0  # what a restart of the controller may take
+AGAIN_S = 2.0
+_FINAL = ("Invalid job id",)
+
+
+def answer(job_id: str, argv: Sequence[str]) -> str:
+    """What a command prints. Raises UserError when there is no such job, or no answer for too long."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    told = False
+    while True:
+        asked = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if asked.returncode == 0:
+            return asked.stdout
+        said = asked.stderr.strip() or f"{argv[0]} ended with {asked.returncode}"
+        if any(words in said for words in _FINAL) or time.monotonic() > deadline_s:
+            raise UserError(no_job(job_id, said))
+        if not told:
+            print(f"Slurm does not answer ({said}); asking again for {PATIENCE_S:.0f} s", file=sys.stderr, flush=True)
+            told = True
+        time.sleep(AGAIN_S)
+
+
+def silent(errors: str) -> bool:
+    """Whether a command failed because the controller did not answer."""
+    return "Unable to contact slurm controller" in errors
+
+
+def no_job(job_id: str, found: str) -> Problem:
+    """What to tell where Slurm does not know an allocation."""
+    return Problem(
+        where=f"Slurm job {job_id}",
+        what="Slurm does not tell what this allocation has",
+        found=found,
+        next="look at it with `squeue --me`; if it has ended, ask for a new one with salloc or sbatch",
+    )
