@@ -49,4 +49,6 @@ onstart:
         try:
             check_before_submission(ladder, {job.wildcards.scale for job in needed})
         except UserError as error:
+            # Its thread would have the last word: a complaint about the interpreter that goes away under it.
+            workflow.scheduler._executor.shutdown()
             stop(error)
