@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
-import subprocess
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 import yaml
+from climbs import Climb, climb
 from cluster import Cluster
 from cluster_config import Spec
 from conftest import running
 from project_copy import LOOP, Checkout, copy_project
 
 pytestmark = pytest.mark.slurm
-
-TIMEOUT_S = 180
 
 # Jobs of the partition `urgent` end those of `gpu`; who uses more memory than asked for is ended.
 CONF = (
@@ -40,42 +35,6 @@ EAT = "data = bytearray(b'x') * 3_000_000_000; import signal; signal.pause()"
 HANG_IN_THE_SECOND = (
     f"import os, signal\nif os.path.exists('hang') and '/r2/' in os.environ['DDP_LADDER_RUN']: signal.pause()\n{LOOP}"
 )
-
-
-@dataclass
-class Climb:
-    """A ladder that is being climbed on the cluster, its output in a file."""
-
-    checkout: Checkout
-    process: subprocess.Popen[str]
-    output: Path
-
-    @property
-    def text(self) -> str:
-        return self.output.read_text()
-
-    def job(self) -> tuple[int, str]:
-        """Its job and node, as soon as it runs."""
-        found = self.await_line(r"job (\d+) runs on (\w+)")
-        return int(found[1]), found[2]
-
-    def await_line(self, pattern: str) -> re.Match[str]:
-        """Wait for the output to hold it."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while not (found := re.search(pattern, self.text)):
-            assert self.process.poll() is None, f"ended without {pattern!r}:\n{self.text}"
-            assert time.monotonic() < deadline, f"{pattern!r} not within {TIMEOUT_S} s:\n{self.text}"
-            time.sleep(0.1)
-        return found
-
-    def end(self) -> int:
-        return self.process.wait(timeout=TIMEOUT_S)
-
-
-def climb(checkout: Checkout) -> Climb:
-    output = checkout.path / "output"
-    with output.open("w") as file:
-        return Climb(checkout, checkout.start("--profile", "profiles/slurm", output=file), output)
 
 
 def new_checkout(cluster: Cluster, path: Path, script: str, *, repeats: int = 1) -> Checkout:

@@ -1,0 +1,50 @@
+"""Ladders that are climbed on a cluster in the background, several of them side by side."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from project_copy import Checkout
+
+TIMEOUT_S = 180
+
+
+@dataclass
+class Climb:
+    """A ladder that is being climbed on the cluster, its output in a file."""
+
+    checkout: Checkout
+    process: subprocess.Popen[str]
+    output: Path
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text()
+
+    def job(self) -> tuple[int, str]:
+        """Its job and node, as soon as it runs."""
+        found = self.await_line(r"job (\d+) runs on (\w+)")
+        return int(found[1]), found[2]
+
+    def await_line(self, pattern: str) -> re.Match[str]:
+        """Wait for the output to hold it."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not (found := re.search(pattern, self.text)):
+            assert self.process.poll() is None, f"ended without {pattern!r}:\n{self.text}"
+            assert time.monotonic() < deadline, f"{pattern!r} not within {TIMEOUT_S} s:\n{self.text}"
+            time.sleep(0.1)
+        return found
+
+    def end(self, timeout_s: float = TIMEOUT_S) -> int:
+        return self.process.wait(timeout=timeout_s)
+
+
+def climb(checkout: Checkout, *arguments: str) -> Climb:
+    """Start to climb, with further arguments of snakemake."""
+    output = checkout.path / "output"
+    with output.open("w") as file:
+        return Climb(checkout, checkout.start("--profile", "profiles/slurm", *arguments, output=file), output)
