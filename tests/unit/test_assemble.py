@@ -242,6 +242,27 @@ def test_failures_say_what_why_and_next(
     assert read_record(run.record) == record
 
 
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_run_that_was_told_to_stop_and_saved_its_state_has_a_verdict_of_its_own(run: RunDirectory, code: int) -> None:
+    """Exit code 75. The launcher's own is 1; a peer that lost the connection meanwhile is none of the cause."""
+    _all(_rank(1, exit_code=75), _node(0, exit_code=code))(run)
+    if code:
+        _raised(0, LOST)(run)
+    record = reassemble(run)
+    assert record.status == "failed"
+    assert record.failure
+    assert record.failure.verdict == "stopped by a signal, saved its state"
+    assert record.failure.why == "rank 1: exit code 75 after 60 steps, which says: saved, try again"
+    assert "start snakemake again" in record.failure.next
+
+
+def test_an_exception_is_told_before_the_exit_code_of_a_rank_that_saved_its_state(run: RunDirectory) -> None:
+    _all(_rank(1, exit_code=75), _raised(0, "ValueError: bad batch"))(run)
+    failure = assemble(run).failure
+    assert failure
+    assert failure.why == "rank 0: ValueError: bad batch"
+
+
 def test_the_time_limit_is_told_before_what_it_caused(run: RunDirectory) -> None:
     edit(run.ended, lambda end: end.update(outcome="time limit"))
     _all(_raised(0, LOST), _node(0, exit_code=-15, signal="SIGTERM"))(run)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
+from ddp_ladder.assemble import assemble
 from ddp_ladder.files import Agent, RunDirectory, write_json
 from ddp_ladder.network import free_port
 from ddp_ladder.plan import RunSpec, make_plan
@@ -120,6 +122,33 @@ def test_sigterm_reaches_the_script_which_may_save_its_state(spec: RunSpec, tmp_
     assert sorted(path.name for path in tmp_path.glob("saved*")) == ["saved0", "saved1"]
     end = json.loads(RunDirectory(tmp_path).agent_end(Agent(0)).read_text())
     assert (end["exit_code"], end["signal"]) == (-signal.SIGTERM, "SIGTERM")
+
+
+def test_a_workload_that_is_told_to_stop_saves_its_state_and_the_record_says_so(spec: RunSpec, tmp_path: Path) -> None:
+    """The agent's SIGTERM goes through torchrun, whose exit code is 1 and not the ranks' 75."""
+    script = ROOT / "workflow/workloads/mlp.py"
+    words = [str(script), "--samples", "600000", "--epochs", "1000", "--checkpoint-dir", str(tmp_path / "saved")]
+    body = (
+        f"import runpy; sys.path.insert(0, {str(script.parent)!r}); sys.argv = {words!r}\n"
+        f"ready(); runpy.run_path({str(script)!r}, run_name='__main__')\n"
+    )
+    agent = start(spec, tmp_path, body)
+    directory = RunDirectory(tmp_path)
+    wait_for(directory.progress.exists, agent)  # from the second step on
+    agent.terminate()
+    agent.wait(TIMEOUT_S)
+    log = directory.log.read_text()
+    assert "told to stop: saved" in log, log
+    epoch_steps = -(-600_000 // 2 // 64)
+    ends = [json.loads((directory.ranks / f"rank{rank}.json").read_text()) for rank in range(2)]
+    assert [(end["exit_code"], end["exception"]) for end in ends] == [(75, None)] * 2
+    # In the middle of an epoch, at the step that both ranks agreed on.
+    saved = torch.load(tmp_path / "saved/checkpoint.pt", weights_only=True)
+    assert saved["epoch"] * epoch_steps + -(-saved["samples_done"] // 64) == ends[0]["steps"]["count"]
+    record = assemble(directory)
+    assert record.failure
+    assert record.failure.verdict == "stopped by a signal, saved its state"
+    assert record.failure.why.startswith("rank 0, 1: exit code 75 after ")
 
 
 def test_sigterm_ends_the_setup_of_the_software(spec: RunSpec, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ That is also what makes a gate hard to deceive: it assembles each record anew an
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -189,6 +190,8 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
         )
     ranks = [rank.end for _, rank in sorted(raw.ranks.items())]
     raised = sorted((end for end in ranks if end["exception"]), key=_is_consequence)
+    if told_to_stop := _told_to_stop(ranks):
+        return told_to_stop
     if raised:
         why = f"rank {raised[0]['rank']}: {raised[0]['exception']}"
         return Failure("the script raised an exception", why, look)
@@ -207,6 +210,24 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
         return unseen
     first = next(check for check in checks if not check.ok)
     return Failure(first.name, f"measured {first.measured}, wanted {first.wanted}", look)
+
+
+def _told_to_stop(ranks: Sequence[Mapping[str, Any]]) -> Failure | None:
+    """The failure of a run that was cut short but saved its state, as its exit code tells; None for any other end.
+
+    Asked of the ranks: their launcher makes a code of its own of theirs.
+    """
+    told = [end for end in ranks if end["exit_code"] == os.EX_TEMPFAIL]
+    if not told or any(end["exception"] and not _is_consequence(end) for end in ranks):
+        return None
+    steps = max(end["steps"]["count"] for end in told)
+    which = ", ".join(str(end["rank"]) for end in told)
+    return Failure(
+        "stopped by a signal, saved its state",
+        f"rank {which}: exit code {os.EX_TEMPFAIL} after {steps} steps, which says: saved, try again",
+        "start snakemake again: the run is repeated, and goes on where it was if workload.args say so "
+        "(--checkpoint-dir and --resume of the reference workloads)",
+    )
 
 
 def _nothing_seen(spec: RunSpec, raw: RawRun) -> Failure | None:
