@@ -42,7 +42,7 @@ dist.destroy_process_group()
 
 EXPERIMENT: Mapping[str, Any] = {
     "workload": {"script": "loop.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": 16, "lr": None},
-    "measure": {"warmup_steps": 5, "min_steps": 10},
+    "measure": {"warmup_steps": 5, "min_steps": 10, "plain_baseline": False},
     "repeats": 1,
     "stages": {
         "stage1": {"scales": ["1x1"], "runtime": 5},

@@ -42,7 +42,7 @@ CONFIG = {
         "srun": {"launcher": "srun", "network": {"interface": "ib0"}},
         "broken": {"launcher": "srun", "args": ["broken"]},
     },
-    "measure": {"warmup_steps": 1, "min_steps": 2, "max_steps": 3},
+    "measure": {"warmup_steps": 1, "min_steps": 2, "max_steps": 3, "plain_baseline": False},
     "stages": {
         "stage1": {"scales": ["1x1"], "runtime": 4},
         "stage2": {"scales": ["1x2"], "runtime": 4},

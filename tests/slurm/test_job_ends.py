@@ -42,7 +42,7 @@ def new_checkout(cluster: Cluster, path: Path, script: str, *, repeats: int = 1)
     checkout = copy_project(path, cluster)
     checkout.configure(
         workload={"script": "script.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": 16},
-        measure={"warmup_steps": 1, "min_steps": 5, "max_steps": 12},
+        measure={"warmup_steps": 1, "min_steps": 5, "max_steps": 12, "plain_baseline": False},
         stages={"stage1": {"scales": ["1x1"], "runtime": 5}},
         repeats=repeats,
     )

@@ -46,7 +46,7 @@ def climb(cluster: Cluster, path: Path, stages: Mapping[str, Any], site: Mapping
     checkout = copy_project(path, cluster)
     file = checkout.path / "config/config.yaml"
     config = yaml.safe_load(file.read_text())
-    measure = {"warmup_steps": 1, "min_steps": 4, "max_steps": 10}
+    measure = {"warmup_steps": 1, "min_steps": 4, "max_steps": 10, "plain_baseline": False}
     file.write_text(yaml.safe_dump({**config, "stages": stages, "repeats": 1, "measure": measure}))
     (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(site))
     return Climbed(cluster, checkout, checkout.snakemake("--profile", "profiles/slurm", timeout_s=500))

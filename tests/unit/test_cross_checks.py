@@ -174,6 +174,17 @@ def test_good_files() -> None:
             ),
         ),
         (
+            "  default: {}\n",
+            "  default: {}\n  plain: {}\n",
+            (
+                "config.yaml, line 17: variants.plain",
+                "this name is taken: it is that of the script without a launcher (measure.plain_baseline)",
+                "plain",
+                "any name but plain",
+                "give the variant another name",
+            ),
+        ),
+        (
             "lr: 0.1",
             "lr: null",
             (

@@ -944,3 +944,48 @@ def test_a_torn_job_end_closes_the_gate(ladder: Ladder) -> None:
     job_end_file(ladder.results, "1x2").write_text("{")
     ladder.run().record.unlink()
     assert not ladder.judge("stage2").open
+
+
+@pytest.fixture
+def with_plain(tmp_path: Path) -> Ladder:
+    """A climbed ladder whose script also ran alone, in stage 1."""
+    specs = [*make_specs(["1x1", "1x2"], repeats=2)]
+    specs += [make_spec("1x1", repeat=k, variant="plain", launcher="python", backend_wanted="gloo") for k in (1, 2)]
+    plan = make_plan_of(specs)
+    write_json(tmp_path / "plan.json", plan.to_json())
+    for spec in specs:
+        run = write_run(tmp_path, spec, 1900.0 if spec.world_size == 2 else 1024.0)
+        if spec.is_plain:
+            edit(run.ranks / "rank0.json", lambda end: end.update(backend=None, ddp=None))
+            assert reassemble(run).status == "ok"
+    return Ladder(tmp_path, plan)
+
+
+def test_the_plain_baseline_is_in_the_evidence_and_not_judged(with_plain: Ladder) -> None:
+    verdict = with_plain.judge("stage2")
+    assert verdict.open
+    assert set(verdict.variants) == {"default"}
+    assert not any(finding.variant == "plain" for finding in verdict.findings)
+    assert {point.variant for point in verdict.points} == {"default", "plain"}
+    assert any("plain/weak/1x1/r2" in path for path in verdict.records)
+    two = next(point for point in verdict.points if point.world_size == 2)
+    assert two.efficiency_plain == pytest.approx(1900 / 2048, rel=0.02)
+
+
+@pytest.mark.parametrize("damage", ["failed", "forged", "missing"])
+def test_a_bad_plain_baseline_closes_no_gate_and_gives_no_figure(with_plain: Ladder, damage: str) -> None:
+    runs = [with_plain.run(f"plain/weak/1x1/r{k}") for k in (1, 2)]
+    for run in runs:
+        if damage == "failed":
+            edit(run.ranks / "rank0.json", lambda end: end.update(exit_code=1, exception="ValueError: RANK expected"))
+            reassemble(run)
+        elif damage == "forged":
+            edit(run.record, lambda record: record["throughput"].update(samples_per_s=500.0))
+        else:
+            run.record.unlink()
+    verdict = with_plain.judge("stage2")
+    assert verdict.open
+    points = {point.variant: point for point in verdict.points if point.world_size == 1}
+    assert points["plain"].efficiency_plain is points["default"].efficiency_plain is None
+    reason = "does not run without a launcher" if damage == "failed" else "it has not been run"
+    assert reason in points["default"].note

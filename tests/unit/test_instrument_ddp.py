@@ -11,7 +11,8 @@ import pytest
 from instrument_support import JOB, SPEC_HASH, TORCHRUN, Ran, python_named, run, run_plainly, script
 
 TRAIN = """
-    import hashlib, json, os, sys, time
+    import hashlib, json, os, random, sys, time, warnings
+    import numpy as np
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
@@ -34,7 +35,8 @@ TRAIN = """
     def main():
         dist.init_process_group("gloo")
         rank, world = dist.get_rank(), dist.get_world_size()
-        torch.manual_seed(rank)
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed(rank)
         data = TensorDataset(torch.randn(497, 256), torch.randint(0, 10, (497,)))
         sampler = DistributedSampler(data, seed=3)
         train = DataLoader(data, batch_size=32, sampler=sampler)
@@ -73,8 +75,11 @@ TRAIN = """
             validate(model, val)
             with open(f"{sys.argv[1]}.{rank}.jsonl", "a") as file:
                 file.write(json.dumps(note) + "\\n")
-        sys.stdout.write(
-            f"parameters {rank} {digest(model.module)} {torch.rand(1).item()}\\n")
+        streams = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+        of_streams = hashlib.sha256(repr(streams).encode()).hexdigest()
+        sys.stdout.write(f"parameters {rank} {digest(model.module)} {of_streams}\\n")
+        if rank == 0:
+            warnings.warn("the script's own")
         dist.destroy_process_group()
 
 
@@ -115,6 +120,7 @@ def test_nothing_changes_for_the_script(both: Both) -> None:
     assert (both.plain.code, both.measured.code) == (0, 0), both.measured.err
     assert sorted(both.measured.out.splitlines()) == sorted(both.plain.out.splitlines())
     assert "parameters" in both.plain.out
+    assert "UserWarning: the script's own" in both.plain.err
     assert both.measured.err == both.plain.err
 
 

@@ -247,3 +247,13 @@ def test_a_setup_holds_for_the_training(tmp_path: Path, monkeypatch: pytest.Monk
 if __name__ == "__main__":
     for golden, content in TEXTS.items():
         (GOLDEN / f"job_{golden}.sh").write_text(content)
+
+
+@pytest.mark.parametrize("site", ["cluster", "local"])
+def test_the_plain_baseline_is_the_script_alone(site: str) -> None:
+    text = text_of(spec_of("1x1", variant="plain", launcher="python"), site=site)
+    _, _, last = text.partition("# The script alone")
+    assert "exec /opt/torch/bin/python" in last
+    assert "mnist.py" in last
+    for word in ("torch.distributed.run", "on_each", "MASTER_PORT", "WORLD_SIZE"):
+        assert word not in text

@@ -42,8 +42,9 @@ def ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ladder:
 
 def test_look_ups(ladder: Ladder) -> None:
     assert ladder.results == "results"
-    assert ladder.variants == ["default", "ring"]
-    assert list(ladder.repeats) == [1, 2]
+    for job in ladder.plan.jobs:
+        patterns = ladder.record_patterns(job.stage)
+        assert sorted(pattern.format(scale=job.scale) for pattern in patterns) == sorted(ladder.records(job))
     assert ladder.scales("stage3") == ["2x1", "2x4"]
     assert ladder.last_gate == "results/gates/stage3.json"
     assert ladder.resource("2x4", "runtime") == 33

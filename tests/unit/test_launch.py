@@ -184,3 +184,12 @@ def test_what_identifies_the_run_cannot_be_overridden() -> None:
 def test_a_cpu_site_hides_the_gpus(device: str, seen: dict[str, Any]) -> None:
     env = environment(make_spec(device=device), CUDA_VISIBLE_DEVICES="2")
     assert {key: env[key] for key in seen} == seen
+
+
+def test_the_plain_baseline_is_the_script_alone() -> None:
+    spec = make_spec("1x1", variant="plain", launcher="python")
+    (process,) = processes(spec, 0, MEET, MEET.host)
+    assert process.argv == (sys.executable, *SCRIPT)
+    assert process.env == {}
+    told = node_environment(spec, {"HOME": "/home/me"}, Path("/run.json"), "lo", 0.0)
+    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} & set(told)

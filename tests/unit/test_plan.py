@@ -301,7 +301,7 @@ def test_every_field_of_a_run_is_in_its_hash() -> None:
 
 def test_all_hashes_and_names_differ() -> None:
     plan = make_plan(settings(repeats=2, modes=("weak", "strong"), variants=(Variant("default"), Variant("b"))))
-    assert len({run.hash for run in plan.runs}) == len({run.name for run in plan.runs}) == 32
+    assert len({run.hash for run in plan.runs}) == len({run.name for run in plan.runs}) == 36
     assert len({job.hash for job in plan.jobs}) == 4
 
 
@@ -384,7 +384,20 @@ def test_planning_touches_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(settings(repeats=2))
     plan.to_json()
     monkeypatch.undo()
-    assert len(plan.runs) == 8
+    assert len(plan.runs) == 10
+
+
+def test_stage_1_has_the_plain_baseline_beside_the_others() -> None:
+    variants = (Variant("default", env={"A": "1"}), Variant("b", launcher="srun", args=("--fast",)))
+    plan = make_plan(settings(repeats=2, variants=variants))
+    plain = [run for run in plan.runs if run.is_plain]
+    assert [run.name for run in plain] == ["plain/weak/1x1/r1", "plain/weak/1x1/r2"]
+    assert [run.variant for run in plan.jobs[0].runs] == ["default", "b", "plain"] * 2  # interleaved
+    default = plan.runs[0]
+    assert replace(plain[0], variant="default", launcher=default.launcher, args=default.args) == default
+    assert (plain[0].launcher, plain[0].env) == ("python", {"A": "1"})
+    without = make_plan(settings(measure=Measure(10, 30, None, None, plain_baseline=False)))
+    assert not any(run.is_plain for run in without.runs)
 
 
 def test_planning_needs_neither_torch_nor_snakemake() -> None:

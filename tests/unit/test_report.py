@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import report as report_command
 from ddp_ladder.files import write_json
+from ddp_ladder.formats import DASH
 from ddp_ladder.gate_file import gate_from_json
 from ddp_ladder.headline import headline
 from ddp_ladder.ladder_results import LadderResults, read_results
@@ -410,3 +411,36 @@ def test_help_has_purpose_and_example(capsys: pytest.CaptureFixture[str]) -> Non
     out = capsys.readouterr().out
     assert "Write the report" in out
     assert "python workflow/scripts/report.py" in out
+
+
+def with_plain(ok: bool = True) -> LadderResults:
+    """A ladder whose script also ran alone in stage 1, or could not."""
+    plain = [make_spec("1x1", repeat=k, variant="plain", launcher="python") for k in (1, 2, 3)]
+    records = [make_record(spec, rate(spec)) for spec in SPECS]
+    for spec in plain:
+        good = make_record(spec, 1250.0)
+        alone = replace(good, world=replace(good.world, backend=None))
+        records.append(alone if ok else make_failed_record(spec, why="rank 0: ValueError: RANK expected"))
+    return found([*SPECS, *plain], records, open_gates("stage1", "stage2", "stage3"))
+
+
+def test_both_baselines_are_shown_and_named(tmp_path: Path) -> None:
+    files = written(tmp_path, with_plain())
+    page, text = Page(files["index.html"]).text, files["scaling.md"]
+    assert "1x1without DDP" in page
+    assert "73 % vs plain" in page.replace("\u00a0", " ")
+    assert "(69 % against the script without DDP)" in page.replace("\u00a0", " ")
+    header, _, *rows = ([cell.strip() for cell in line.split("|")] for line in text.splitlines() if line[:1] == "|")
+    shown = {row[1]: dict(zip(header, row, strict=False)) for row in rows[:3]}
+    assert list(shown) == ["1x1 plain", "1x1", "1x2"]
+    against = [row["against plain"].replace("\u00a0", " ") for row in shown.values()]
+    assert against == [DASH, "80 %", "73 %"]
+    assert "process group of one" in text
+    assert "Weak scaling, variant" not in text  # the plain baseline is no series of its own
+
+
+def test_a_script_without_a_plain_baseline_is_no_failure(tmp_path: Path) -> None:
+    files = written(tmp_path, with_plain(ok=False))
+    assert "does not run without a launcher" in files["index.html"]
+    assert "Failed runs" not in files["scaling.md"]
+    assert "failed" not in words(with_plain(ok=False))

@@ -302,3 +302,68 @@ def test_a_steady_run_needs_no_note() -> None:
     point = unsteady({"samples_per_s_total": 960.0, "samples_per_s_end_to_end": 500.0}, small)
     assert point.note == ""
     assert (point.samples_per_s_total, point.samples_per_s_end_to_end, point.drift_fraction) == (960, 500, 0.04)
+
+
+PLAIN: dict[str, Any] = {"variant": "plain", "launcher": "python"}
+
+
+def with_plain(rate: float = 1100.0, **changes: Any) -> tuple[list[RunSpec], dict[str, Record]]:
+    """A ladder with three good runs of the script alone; ``changes`` are fields of their records."""
+    rungs = list(make_specs(["1x1", "1x2"]))
+    plain = [make_spec("1x1", repeat=k, **PLAIN) for k in (1, 2, 3)]
+    records = ladder(rungs)
+    for spec in plain:
+        record = make_record(spec, rate)
+        alone = replace(record, world=replace(record.world, backend=None))
+        records[spec.name] = replace(alone, **changes)
+    return [*rungs, *plain], records
+
+
+def by_variant_and_scale(specs: Sequence[RunSpec], records: dict[str, Record]) -> dict[tuple[str, str], ScalePoint]:
+    return {(point.variant, str(point.scale)): point for point in scale_points(specs, records)}
+
+
+def test_every_efficiency_is_also_given_against_the_script_alone() -> None:
+    points = by_variant_and_scale(*with_plain())
+    one, two = points["default", "1x1"], points["default", "1x2"]
+    assert (one.efficiency, two.efficiency) == (1, pytest.approx(0.9))
+    assert one.efficiency_plain == pytest.approx(1000 / 1100)
+    assert two.efficiency_plain == pytest.approx(1800 / 2200)
+    assert two.efficiency_plain_low is not None
+    assert two.efficiency_plain_high is not None
+    assert two.efficiency_plain_low < two.efficiency_plain < two.efficiency_plain_high
+    alone = points["plain", "1x1"]
+    assert (alone.samples_per_s, alone.status, alone.note, alone.is_plain) == (1100, "ok", "", True)
+    assert (alone.efficiency, alone.speedup, alone.efficiency_plain) == (None, None, None)
+
+
+def test_a_script_that_needs_a_launcher_costs_a_note() -> None:
+    specs, records = with_plain()
+    failing, *rest = (spec for spec in specs if spec.is_plain)
+    why = "rank 0: ValueError: environment variable RANK expected, but not set"
+    records[failing.name] = make_failed_record(failing, why=why)
+    for spec in rest:
+        records[spec.name] = make_failed_record(spec, started=False)
+    points = by_variant_and_scale(specs, records)
+    assert points["default", "1x1"].note == (
+        f"no efficiency against the plain script: it does not run without a launcher ({why})"
+    )
+    assert points["default", "1x1"].status == "ok"
+    assert (points["default", "1x2"].note, points["default", "1x2"].efficiency) == ("", pytest.approx(0.9))
+    assert points["default", "1x2"].efficiency_plain is None
+
+
+def test_a_process_group_of_its_own_is_no_plain_baseline() -> None:
+    specs, records = with_plain()
+    records |= ladder([spec for spec in specs if spec.is_plain])
+    point = by_variant_and_scale(specs, records)["default", "1x1"]
+    assert point.note.endswith("it makes a process group also without a launcher")
+    assert point.efficiency_plain is None
+
+
+def test_a_plain_baseline_of_another_precision_is_not_compared_with() -> None:
+    specs, records = with_plain()
+    other = {**records[specs[0].name].fingerprint, "autocast_dtype": "bfloat16"}
+    point = scale_points(*with_plain(fingerprint=other))[0]
+    assert "no efficiency against the plain script: not like for like: autocast_dtype" in point.note
+    assert point.efficiency_plain is None

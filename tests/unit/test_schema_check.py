@@ -76,7 +76,7 @@ def test_good_files() -> None:
                 "config.yaml, line 6: measure.warmup_step",
                 "unknown key",
                 '"warmup_step"',
-                "warmup_steps, min_steps, max_steps, max_seconds",
+                "warmup_steps, min_steps, max_steps, max_seconds, plain_baseline",
                 'did you mean "warmup_steps"?',
             ),
         ),

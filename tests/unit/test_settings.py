@@ -92,7 +92,7 @@ workload:
   data_dir: d/
   prepare: [p.py, "{data_dir}", 3]
   env: {A: 1, B: 0.50, C: "$(id)"}
-measure: {warmup_steps: 1, min_steps: 2, max_steps: 3, max_seconds: 4}
+measure: {warmup_steps: 1, min_steps: 2, max_steps: 3, max_seconds: 4, plain_baseline: false}
 modes: [strong, weak]
 repeats: 5
 stages:
@@ -119,7 +119,7 @@ variants:
     assert (workload.seed, workload.data_dir) == (7, "d")
     assert workload.prepare == ("p.py", "{data_dir}", "3")
     assert workload.env == {"A": "1", "B": "0.50", "C": "$(id)"}
-    assert experiment.measure == Measure(1, 2, 3, 4.0)
+    assert experiment.measure == Measure(1, 2, 3, 4.0, plain_baseline=False)
     assert (experiment.modes, experiment.repeats) == (("strong", "weak"), 5)
     assert experiment.stages == (
         Stage("stage1", (Scale(1, 1),), 20, GateThresholds()),
@@ -230,7 +230,7 @@ def test_problems_in_overrides_are_placed_on_the_command_line(directory: Path) -
     assert message(measure={"max_step": "5"}) == (
         "--config: measure.max_step: unknown key\n"
         '  found    "max_step"\n'
-        "  allowed  warmup_steps, min_steps, max_steps, max_seconds\n"
+        "  allowed  warmup_steps, min_steps, max_steps, max_seconds, plain_baseline\n"
         '  next     did you mean "max_steps"?'
     )
     assert message(repeats="no") == (

@@ -49,7 +49,7 @@ def test_variants_modes_and_repeats_interleave_and_scales_never_overlap(checkout
             "stage1": {"scales": ["1x1"], "runtime": 5},
             "stage3": {"scales": ["2x1", "2x2"], "runtime": 5},
         },
-        measure={"warmup_steps": 1, "min_steps": 2, "max_steps": 10},
+        measure={"warmup_steps": 1, "min_steps": 2, "max_steps": 10, "plain_baseline": False},
     )
     climbed = checkout.snakemake("--cores", "8")
     assert climbed.returncode == 0, climbed.stdout
@@ -88,3 +88,15 @@ def test_a_site_with_one_gpu_per_node_has_no_stage_2(checkout: Checkout) -> None
     assert asked.returncode != 0
     assert "config/config.yaml: stages.stage2: this experiment has no stage2" in asked.stdout
     assert "Traceback" not in asked.stdout
+
+
+def test_a_script_that_needs_a_launcher_has_no_plain_baseline(checkout: Checkout) -> None:
+    stages = {"stage1": {"scales": ["1x1"], "runtime": 5}}
+    checkout.configure(stages=stages, repeats=2, measure={"warmup_steps": 5, "min_steps": 10})
+    climbed = checkout.snakemake(*ALL)
+    assert climbed.returncode == 0, climbed.stdout
+    assert "gate stage1: open" in climbed.stdout
+    assert climbed.stdout.count("no plain baseline: rank 0: ValueError") == 1  # not tried for the second repeat
+    assert "expected, but not set" in checkout.record("plain/weak/1x1/r1")["failure"]["why"]
+    assert "does not run without a launcher" in (checkout.results / "report/scaling.md").read_text()
+    assert "Nothing to be done" in checkout.snakemake(*ALL).stdout  # nor by the next start

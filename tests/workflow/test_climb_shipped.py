@@ -50,7 +50,7 @@ class TestShippedExperiment:
     def test_learns_the_digits_at_every_scale(self, shipped: Climbed) -> None:
         checkout, _ = shipped
         logs = list(checkout.results.glob("runs/*/*/*/r*/train.log"))
-        assert len(logs) == 6
+        assert len(logs) == 8
         accuracies = {log: float(re.findall(r"held-out accuracy ([\d.]+) %", log.read_text())[-1]) for log in logs}
         assert min(accuracies.values()) > 95, accuracies
         # 360 held-out digits: the noise of one run is 0.8 points.
@@ -59,7 +59,7 @@ class TestShippedExperiment:
     def test_leaves_a_job_script_beside_each_run(self, shipped: Climbed) -> None:
         checkout, _ = shipped
         runs = [file.parent for file in checkout.results.glob("runs/*/*/*/r*/run.json")]
-        assert len(runs) == 6
+        assert len(runs) == 8
         for run in runs:
             assert os.access(run / "job.sh", os.X_OK)
 
@@ -83,6 +83,19 @@ class TestShippedExperiment:
         assert record["world"]["backend"] == "gloo"
         assert {rank["local_rank"] for rank in record["ranks"]} == {0}
         assert len({rank["parameters"]["checksum"] for rank in record["ranks"]}) == 1
+
+    def test_the_script_alone_is_a_baseline_too(self, shipped: Climbed) -> None:
+        """The same digits, with no process group; the two baselines differ by what DDP costs."""
+        checkout, climbed = shipped
+        plain, launched = (checkout.record(f"{variant}/weak/1x1/r1") for variant in ("plain", "default"))
+        assert (plain["status"], plain["world"]["backend"], launched["world"]["backend"]) == ("ok", None, "gloo")
+        assert plain["ranks"][0]["samples"] == launched["ranks"][0]["samples"]
+        assert "% against the script without DDP)" in climbed.stdout.replace("\u00a0", " ")
+        table = pd.read_csv(checkout.results / "report/scaling.csv").set_index(["variant", "stage"])
+        rates, against = table["samples_per_s"], table["efficiency_plain"]
+        for stage, ranks in (("stage1", 1), ("stage2", 2), ("stage3", 2)):
+            ratio = rates["default", stage] / rates["plain", "stage1"] / ranks
+            assert against["default", stage] == pytest.approx(ratio, rel=1e-4)
 
     def test_every_job_and_attempt_met_elsewhere(self, shipped: Climbed) -> None:
         checkout, _ = shipped

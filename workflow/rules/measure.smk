@@ -13,12 +13,7 @@ rule measure_stage1:
         data=[ancient(marker) for marker in ladder.prepared_data],
         before=lambda wildcards: [ancient(file) for file in ladder.before(wildcards.scale)],
     output:
-        expand(
-            f"{ladder.results}/runs/{{variant}}/{{mode}}/{{{{scale}}}}/r{{repeat}}/record.json",
-            variant=ladder.variants,
-            mode=ladder.settings.experiment.modes,
-            repeat=ladder.repeats,
-        ),
+        ladder.record_patterns("stage1"),
     log:
         f"{ladder.results}/logs/measure_{{scale}}.log",
     wildcard_constraints:
@@ -56,10 +51,14 @@ rule measure_stage1:
 
 
 use rule measure_stage1 as measure_stage2 with:
+    output:
+        ladder.record_patterns("stage2"),
     wildcard_constraints:
         scale=ladder.scale_pattern("stage2"),
 
 
 use rule measure_stage1 as measure_stage3 with:
+    output:
+        ladder.record_patterns("stage3"),
     wildcard_constraints:
         scale=ladder.scale_pattern("stage3"),

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from ddp_ladder import placeholders, sbatch_options
 from ddp_ladder.messages import Problem, did_you_mean
 from ddp_ladder.placeholders import expand, product
+from ddp_ladder.plan import PLAIN_VARIANT
 from ddp_ladder.settings import Experiment, Scale, Settings, Site, Slurm, Stage, Variant, Workload
 from ddp_ladder.strict_yaml import Document, KeyPath, key_name, shown
 
@@ -51,6 +52,7 @@ def cross_field_problems(settings: Settings, config: Document, cluster: Document
         *checks.samples_per_step(),
         *checks.throughput_regex(),
         *checks.measure(),
+        *checks.variant_names(),
         *checks.scales(),
         *checks.gates(),
         *checks.strong_mode(),
@@ -231,6 +233,16 @@ class _Checks:
                 f"min_steps {measure.min_steps}",
                 allowed=f"at least warmup_steps + min_steps = {needed}, or null",
                 next=f"set max_steps: {needed} or more, or lower min_steps",
+            )
+
+    def variant_names(self) -> Iterator[Problem]:
+        if any(variant.name == PLAIN_VARIANT for variant in self.experiment.variants):
+            yield Problem(
+                where=self.config.where("variants", PLAIN_VARIANT),
+                what="this name is taken: it is that of the script without a launcher (measure.plain_baseline)",
+                found=PLAIN_VARIANT,
+                allowed=f"any name but {PLAIN_VARIANT}",
+                next="give the variant another name",
             )
 
     def scales(self) -> Iterator[Problem]:

@@ -98,14 +98,16 @@ def judge(plan: Plan, stage: str, results: Path) -> Verdict:
     findings: list[Finding] = []
     for spec in specs:
         record, finding = _sanity(spec, results)
-        if finding.ok and record is not None:
+        if record is not None and (finding.ok or spec.is_plain):
             records[spec.name] = record
+        if spec.is_plain:
+            continue  # it is not judged: the points say what became of it
         # The stages before have been judged; of them only what is bad now is worth a line.
         if spec.stage == stage or not finding.ok:
             findings.append(finding)
     findings += _weaker_evidence(stage, specs, records)
     points = scale_points(specs, records)
-    here = [point for point in points if point.stage == stage]
+    here = [point for point in points if point.stage == stage and not point.is_plain]
     findings += [finding for point in here for finding in _performance(plan, point)]
     return Verdict(
         stage=stage,
@@ -162,7 +164,7 @@ def _weaker_evidence(stage: str, specs: list[RunSpec], records: Mapping[str, Rec
         record = records.get(spec.name)
         source = record.throughput.source if record is not None and record.throughput else STRONGEST
         place = (spec.variant, spec.mode, str(spec.scale))
-        if spec.stage == stage and source != STRONGEST and place not in said:
+        if spec.stage == stage and not spec.is_plain and source != STRONGEST and place not in said:
             said.add(place)
             measured = f"weaker: {IN_WORDS[source]}"
             yield Finding(*place, None, "evidence", True, measured, IN_WORDS[STRONGEST], "")

@@ -42,13 +42,14 @@ def device_word(results: LadderResults) -> str:
 
 def headline(results: LadderResults, points: Sequence[ScalePoint]) -> Headline:
     """Say how far the ladder got, or what stopped it and what to do."""
+    points = [point for point in points if not point.is_plain]
     closed = next((gate for gate in _in_order(results) if not gate.is_open), None)
     if closed is not None:
         return _stopped(closed, points, device_word(results))
     shown = _furthest(points)
     if shown:
         return _reached(results, points, shown)
-    failures = [run.failure for run in results.records.values() if run.failure and run.job]
+    failures = [run.failure for run in results.records.values() if run.failure and run.job and not run.spec.is_plain]
     if failures:
         text = f"Nothing could be measured: {count(len(failures), 'run')} failed."
         return Headline("failed", f"{text} {full_stop(capitalised(failures[0].why))}", failures[0].next)
@@ -135,6 +136,8 @@ def _figures(point: ScalePoint, unit: str) -> str:
     range_ = interval(percent(point.efficiency_low), percent(point.efficiency_high))
     speedup, efficiency = factor(point.speedup), percent(point.efficiency)
     text = f"{rate}, {speedup}x one {unit}, {efficiency} efficiency {range_}"
+    if point.efficiency_plain is not None:
+        text += f" ({percent(point.efficiency_plain)} against the script without DDP)"
     return f"{text}, which is more than the ideal (see its note)" if point.status == "check" else text
 
 

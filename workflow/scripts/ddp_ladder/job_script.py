@@ -24,6 +24,8 @@ def job_script(site: str, job: ScaleJob, spec: RunSpec, place: Place) -> str:
     if site == LOCAL_SITE:
         return joined(local_header(spec, place), early_end(spec), *_here(spec, place))
     header = (slurm_header(job, spec, place), early_end(spec), guard())
+    if spec.launcher == "python":
+        return joined(*header, *_software(spec), _environment(spec), launch(spec, place.binds))
     if spec.nodes == 1 and spec.launcher == "torchrun":
         return joined(*header, *_software(spec), _environment(spec), *meeting(spec), launch(spec, place.binds))
     return joined(*header, *_in_steps(job, spec, place))
@@ -55,6 +57,9 @@ def _here(spec: RunSpec, place: Place) -> Iterable[Lines]:
         return
     yield from _software(spec)
     yield _environment(spec)
+    if spec.launcher == "python":
+        yield launch(spec, place.binds)
+        return
     yield ["# Tells this start from others on the machine.", "job_id=$$"]
     yield from meeting(spec)
     if spec.interface == "auto":

@@ -15,7 +15,9 @@ _JOB, _HEAD, _PORT, _IS_HOST, _ADDRESS = (f"\0{name}\0" for name in _VARIABLES)
 
 
 def launch(spec: RunSpec, binds: Sequence[str]) -> Lines:
-    """What becomes torchrun, or the one process of a task of srun. binds: for the container."""
+    """What becomes torchrun, the one process of a task of srun, or the script alone. binds: for the container."""
+    if spec.launcher == "python":
+        return ["# The script alone: no launcher, no process group.", "exec " + command_line(_training(spec, binds))]
     if spec.launcher == "torchrun":
         return _launch_torchrun(spec, binds)
     return [

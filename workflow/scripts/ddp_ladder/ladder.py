@@ -11,7 +11,7 @@ from ddp_ladder.job import failed_attempts
 from ddp_ladder.job_end import job_end_file
 from ddp_ladder.nodes import LOCAL_SITE
 from ddp_ladder.placeholders import expand
-from ddp_ladder.plan import Plan, ScaleJob, make_plan
+from ddp_ladder.plan import Plan, ScaleJob, make_plan, plain_variants
 from ddp_ladder.settings import Scale, Settings
 from ddp_ladder.slurm_resources import slurm_resources
 
@@ -31,13 +31,15 @@ class Ladder:
     def results(self) -> str:
         return self.plan.results
 
-    @property
-    def variants(self) -> list[str]:
-        return [variant.name for variant in self.settings.experiment.variants]
-
-    @property
-    def repeats(self) -> range:
-        return range(1, self.settings.experiment.repeats + 1)
+    def record_patterns(self, stage: str) -> list[str]:
+        """The records that each of a stage's jobs writes, with {scale} for its scale."""
+        experiment = self.settings.experiment
+        return [
+            f"{self.results}/runs/{variant.name}/{mode}/{{scale}}/r{repeat}/record.json"
+            for variant in (*experiment.variants, *plain_variants(experiment, stage))
+            for mode in experiment.modes
+            for repeat in range(1, experiment.repeats + 1)
+        ]
 
     @property
     def data_marker(self) -> str:

@@ -57,6 +57,8 @@ def processes(
 ) -> tuple[Process, ...]:
     """The processes that one node starts: torchrun, or with launcher ``srun`` one process per GPU.
 
+    With launcher ``python`` the script alone, which is told of no rank and no world.
+
     own_address: this node's, where the others reach it.
     binds: directories to show inside the container, if there is one.
     """
@@ -66,6 +68,8 @@ def processes(
         # is_host: on one machine every agent would take the endpoint for its own and race for the port.
         is_host = "true" if node_rank == 0 else "false"
         return (Process((*python, *torchrun(spec, meet.id, meet.endpoint, is_host, own_address), *command), {}),)
+    if spec.launcher == "python":
+        return (Process((*python, *command), {}),)
     return tuple(
         Process((*python, *command), _rank_environment(spec, node_rank, local_rank, meet))
         for local_rank in range(spec.gpus_per_node)

@@ -10,7 +10,9 @@ from typing import Any
 from ddp_ladder.files import canonical_sha256
 from ddp_ladder.placeholders import expand, product
 from ddp_ladder.settings import (
+    STAGES,
     Container,
+    Experiment,
     GateThresholds,
     Interface,
     Node,
@@ -24,6 +26,8 @@ from ddp_ladder.settings import (
 
 SCHEMA_VERSION = 1
 REFERENCE_VARIANT = "default"
+PLAIN_VARIANT = "plain"
+"""The default one's script at 1x1, started with no launcher: what DDP itself costs is seen against it."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,11 @@ class RunSpec:
     def name(self) -> str:
         """Path below results/runs and the name in messages: ``default/weak/1x2/r1``."""
         return f"{self.variant}/{self.mode}/{self.scale}/r{self.repeat}"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is the plain baseline. It closes no gate: many scripts need a process group."""
+        return self.variant == PLAIN_VARIANT
 
     @property
     def hash(self) -> str:
@@ -202,8 +211,16 @@ def _runs(settings: Settings, stage: Stage, scale: Scale) -> tuple[RunSpec, ...]
         _resolve(settings, stage, scale, variant, mode, repeat)
         for repeat in range(1, experiment.repeats + 1)
         for mode in experiment.modes
-        for variant in experiment.variants
+        for variant in (*experiment.variants, *plain_variants(experiment, stage.name))
     )
+
+
+def plain_variants(experiment: Experiment, stage: str) -> tuple[Variant, ...]:
+    """The plain baseline, in stage1 and unless the user does without it."""
+    if stage != STAGES[0] or not experiment.measure.plain_baseline:
+        return ()
+    default = next(variant for variant in experiment.variants if variant.name == REFERENCE_VARIANT)
+    return (replace(default, name=PLAIN_VARIANT, launcher="python"),)
 
 
 def batches(batch_per_gpu: int, mode: str, world_size: int) -> tuple[int, int]:

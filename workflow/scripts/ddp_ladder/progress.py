@@ -144,4 +144,6 @@ def outcome(record: Record) -> str:
             f"{record.timing.step_time_s * 1000:.1f} ms per step, {duration(record.timing.wall_s)} in all"
         )
     failure = record.failure
+    if failure and record.spec.is_plain:
+        return f"no plain baseline: {failure.why}"
     return f"FAILED: {failure.verdict}: {failure.why}" if failure else "FAILED"

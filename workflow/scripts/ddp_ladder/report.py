@@ -31,8 +31,8 @@ MOST_RUNS_IN_PRINT = 30  # a longer list of runs is for the screen
 def write_report(results: Path, found: LadderResults, written_on: date | None = None) -> tuple[Path, ...]:
     """Write results/report/ and return the files, the page first. Raises OSError (disk full)."""
     view = make_view(found, written_on or date.today())
-    throughput = throughput_figure(view.points, view.units)
-    efficiency = efficiency_figure(view.points, view.thresholds)
+    throughput = throughput_figure(view.rungs, view.units)
+    efficiency = efficiency_figure(view.rungs, view.thresholds)
     inline = {
         "throughput": inline_svg(throughput, "throughput", "Throughput", describe(view, "throughput")),
         "efficiency": inline_svg(efficiency, "efficiency", "Efficiency", describe(view, "efficiency")),
@@ -101,7 +101,7 @@ def peak_memory_bytes(run: Record) -> int | None:
 def describe(view: ReportView, what: str) -> str:
     """A picture in words, for those who cannot see it."""
     said = []
-    for point in view.points:
+    for point in view.rungs:
         if point.samples_per_s is None:
             continue
         figure = (

@@ -39,6 +39,9 @@ CSV_MORE = (
     "step_time_s_p5",
     "step_time_s_p95",
     "drift_fraction",
+    "efficiency_plain",
+    "efficiency_plain_low",
+    "efficiency_plain_high",
     "note",
 )
 CSV_COLUMNS = CSV_FIRST + CSV_MORE
@@ -93,13 +96,20 @@ DEFINITIONS = (
         "speed-up",
         ("speedup", "speedup_low", "speedup_high"),
         "1",
-        "X(n) / X(1), with X(1) of the same variant and mode at 1x1.",
+        "X(n) / X(1), with X(1) of the same variant and mode at 1x1: the same script in a process group of one.",
     ),
     Definition(
         "efficiency",
         ("efficiency", "efficiency_low", "efficiency_high"),
         "1 (shown in %)",
-        "X(n) / (n X(1)). Given only where every field marked = below is equal at both scales.",
+        "X(n) / (n X(1)), with the same X(1). Given only where every field marked = below is equal at both scales.",
+    ),
+    Definition(
+        "against plain",
+        ("efficiency_plain", "efficiency_plain_low", "efficiency_plain_high"),
+        "1 (shown in %)",
+        "X(n) / (n X(plain)), with X(plain) of the script at 1x1 with no launcher and no process group; at 1x1, what "
+        "is missing to 100 % is what DDP costs on one GPU.",
     ),
     Definition(
         "step time",

@@ -68,12 +68,13 @@ def _md_points(points: Sequence[ScalePoint]) -> str:
         "samples/s",
         "speed-up",
         "efficiency",
+        "against plain",
         "step time (ms)",
         "data wait",
         "exposed comm.",
         "GPU h per 10^6 samples",
     )
-    return _md_table(header, [_md_point(point) for point in points], figures=11)
+    return _md_table(header, [_md_point(point) for point in points], figures=12)
 
 
 def _md_point(point: ScalePoint) -> tuple[str, ...]:
@@ -85,7 +86,7 @@ def _md_point(point: ScalePoint) -> tuple[str, ...]:
         low, high = (formats.percent(x) for x in (point.efficiency_low, point.efficiency_high))
         efficiency += f" {formats.interval(low, high)}"
     return (
-        str(point.scale),
+        f"{point.scale} plain" if point.is_plain else str(point.scale),
         point.status,
         str(point.world_size),
         str(point.batch_per_gpu),
@@ -94,6 +95,7 @@ def _md_point(point: ScalePoint) -> tuple[str, ...]:
         rate,
         formats.factor(point.speedup),
         efficiency,
+        formats.percent(point.efficiency_plain),
         formats.milliseconds(point.step_time_s),
         formats.share(point.data_wait_fraction),
         formats.share(point.exposed_comm_fraction),

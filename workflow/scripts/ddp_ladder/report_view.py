@@ -19,6 +19,7 @@ from ddp_ladder.fingerprint import (
 from ddp_ladder.gate_file import GateView, Judged
 from ddp_ladder.headline import PLURALS, Headline, device_word, headline
 from ddp_ladder.ladder_results import LadderResults
+from ddp_ladder.plan import REFERENCE_VARIANT
 from ddp_ladder.record import Failure, Record
 from ddp_ladder.scaling import ScalePoint, scale_points
 
@@ -92,6 +93,11 @@ class ReportView:
         return self.results.plan.stages
 
     @property
+    def rungs(self) -> tuple[ScalePoint, ...]:
+        """The points of the ladder: without the plain baseline."""
+        return tuple(point for point in self.points if not point.is_plain)
+
+    @property
     def units(self) -> str:
         """``GPUs`` or ``processes``."""
         return PLURALS[self.unit]
@@ -104,7 +110,7 @@ class ReportView:
     @property
     def notes(self) -> tuple[ScalePoint, ...]:
         """Points that have something to say beside their figures."""
-        return tuple(point for point in self.points if point.note)
+        return tuple(point for point in self.rungs if point.note)
 
     @property
     def several_series(self) -> bool:
@@ -153,12 +159,16 @@ def _workload(found: LadderResults) -> str:
 
 
 def _series(points: Sequence[ScalePoint]) -> tuple[Series, ...]:
-    keys = dict.fromkeys((point.mode, point.variant) for point in points)
+    """By mode and variant; the plain baseline opens the table of the variant whose script it is."""
+    keys = dict.fromkeys((point.mode, point.variant) for point in points if not point.is_plain)
     variants = {variant for _, variant in keys}
     return tuple(
         Series(
             formats.capitalised(f"{mode} scaling") + (f", variant {variant}" if len(variants) > 1 else ""),
-            tuple(point for point in points if (point.mode, point.variant) == (mode, variant)),
+            (
+                *(p for p in points if variant == REFERENCE_VARIANT and (p.mode, p.is_plain) == (mode, True)),
+                *(p for p in points if (p.mode, p.variant) == (mode, variant)),
+            ),
         )
         for mode, variant in keys
     )
@@ -168,7 +178,7 @@ def _failures(runs: Sequence[Record]) -> tuple[FailureGroup, ...]:
     """Causes of failure; a run that was left out on purpose is none (its scale's note says why)."""
     groups: dict[Failure, list[str]] = {}
     for run in runs:
-        if run.failure and run.job:
+        if run.failure and run.job and not run.spec.is_plain:
             groups.setdefault(run.failure, []).append(run.spec.name)
     return tuple(FailureGroup(failure, tuple(names)) for failure, names in groups.items())
 

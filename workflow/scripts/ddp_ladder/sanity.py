@@ -28,7 +28,7 @@ def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterat
     yield _same_origin(spec, raw)
     yield _exit_codes(raw, ends)
     yield _world_size(spec, ends)
-    if spec.backend_wanted != "auto":
+    if spec.backend_wanted != "auto" and not spec.is_plain:
         yield _all_equal("backend", [end["backend"] for end in ends], spec.backend)
     if throughput is not None and own_account(throughput.source) and not any(end["parameters"] for end in ends):
         yield Check(

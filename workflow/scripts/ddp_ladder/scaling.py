@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ddp_ladder.evidence import IN_WORDS, STRONGEST
 from ddp_ladder.fingerprint import batch_per_gpu_seen, differences
-from ddp_ladder.plan import RunSpec
+from ddp_ladder.plan import PLAIN_VARIANT, RunSpec
 from ddp_ladder.record import Record, Throughput, Timing
 from ddp_ladder.settings import Scale
 
@@ -72,12 +72,20 @@ class ScalePoint:
     step_time_s_p5: float | None = None
     step_time_s_p95: float | None = None
     drift_fraction: float | None = None
+    efficiency_plain: float | None = None  # against the script with no launcher and no process group
+    efficiency_plain_low: float | None = None
+    efficiency_plain_high: float | None = None
     note: str = ""
 
     @property
     def scale(self) -> Scale:
         """The shape."""
         return Scale(self.nodes, self.gpus_per_node)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is the plain baseline, which is no rung of the ladder."""
+        return self.variant == PLAIN_VARIANT
 
 
 @dataclass(frozen=True)
@@ -129,9 +137,7 @@ def scale_points(runs: Sequence[RunSpec], records: Mapping[str, Record]) -> tupl
     records: by ``RunSpec.name``. A run without one has not been run.
     """
     groups = _groups(runs, records)
-    return tuple(
-        _point(group, groups.get((group.first.mode, group.first.variant, BASELINE))) for group in groups.values()
-    )
+    return tuple(_point(group, _Baselines.of(group.first, groups)) for group in groups.values())
 
 
 def _groups(runs: Sequence[RunSpec], records: Mapping[str, Record]) -> dict[tuple[str, str, Scale], _Group]:
@@ -161,8 +167,23 @@ def _group(specs: Sequence[RunSpec], records: Mapping[str, Record]) -> _Group:
     )
 
 
-def _point(group: _Group, baseline: _Group | None) -> ScalePoint:
-    spec = group.first
+@dataclass(frozen=True)
+class _Baselines:
+    """What a group is compared with; None where the plan has none."""
+
+    launched: _Group | None  # 1x1 of the same variant and mode: a process group of one
+    plain: _Group | None  # the script alone
+
+    @classmethod
+    def of(cls, spec: RunSpec, groups: Mapping[tuple[str, str, Scale], _Group]) -> _Baselines:
+        return cls(
+            launched=groups.get((spec.mode, spec.variant, BASELINE)),
+            plain=groups.get((spec.mode, PLAIN_VARIANT, BASELINE)),
+        )
+
+
+def _point(group: _Group, baselines: _Baselines) -> ScalePoint:
+    spec, baseline = group.first, baselines.launched
     point = ScalePoint(
         variant=spec.variant,
         mode=spec.mode,
@@ -180,12 +201,16 @@ def _point(group: _Group, baseline: _Group | None) -> ScalePoint:
         return replace(point, status="failed", note=_failure_note(group))
     if not group.good:
         return replace(point, status="not run", note=_why_not_run(group))
+    if spec.is_plain:
+        return replace(point, status="ok", note=_joined(*group.differences, _no_plain_baseline(group)))
+    point = _with_plain_ratio(point, group, baselines.plain)
     obstacle = _obstacle(group, baseline)
     if obstacle or baseline is None:
         return replace(point, status="not comparable", note=_joined(obstacle, _notes(point, group)))
     point = _with_ratios(point, group, baseline)
     status, excess = _judged(point, group, baseline)
-    return replace(point, status=status, note=_joined(excess, _notes(point, group)))
+    plain = _no_plain_ratio(group, baselines.plain) if group is baseline else ""
+    return replace(point, status=status, note=_joined(excess, _notes(point, group), plain))
 
 
 def _with_figures(point: ScalePoint, group: _Group) -> ScalePoint:
@@ -235,6 +260,39 @@ def _with_ratios(point: ScalePoint, group: _Group, baseline: _Group) -> ScalePoi
         efficiency_low=low / n,
         efficiency_high=high / n,
     )
+
+
+def _with_plain_ratio(point: ScalePoint, group: _Group, plain: _Group | None) -> ScalePoint:
+    if plain is None or _no_plain_ratio(group, plain):
+        return point
+    n, rate = point.world_size, group.samples_per_s / plain.samples_per_s
+    low, high = _interval(group.throughput_draws() / plain.throughput_draws(), rate)
+    return replace(point, efficiency_plain=rate / n, efficiency_plain_low=low / n, efficiency_plain_high=high / n)
+
+
+def _no_plain_ratio(group: _Group, plain: _Group | None) -> str:
+    """Why nothing is compared with the script alone; empty when it is, and when nobody asked for it."""
+    if plain is None:
+        return ""
+    why = _no_plain_baseline(plain)
+    if not why and plain.good:
+        found = differences(plain.good[0].record, group.good[0].record)
+        why = f"not like for like: {'; '.join(found)}" if found else ""
+    return f"no efficiency against the plain script: {why}" if why else ""
+
+
+def _no_plain_baseline(plain: _Group) -> str:
+    """Why these runs are no plain baseline; empty when they are."""
+    if plain.failed:
+        failure = plain.failed[0].failure
+        return f"it does not run without a launcher ({failure.why if failure else 'no reason recorded'})"
+    if not plain.good:
+        return "it has not been run"
+    if plain.differences:
+        return f"its repeats differ in {'; '.join(plain.differences)}"
+    if any(run.record.world.backend is not None for run in plain.good):
+        return "it makes a process group also without a launcher"
+    return ""
 
 
 def _obstacle(group: _Group, baseline: _Group | None) -> str:

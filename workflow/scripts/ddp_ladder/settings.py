@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 Mode = Literal["weak", "strong"]
-Launcher = Literal["torchrun", "srun"]
+Launcher = Literal["torchrun", "srun", "python"]  # python: the script alone, which only the plain baseline is
 Backend = Literal["auto", "nccl", "gloo"]
 Device = Literal["cuda", "cpu"]
 LearningRateRule = Literal["linear", "sqrt", "none"]
@@ -65,6 +65,7 @@ class Measure:
     min_steps: int
     max_steps: int | None
     max_seconds: float | None
+    plain_baseline: bool = True  # stage1 also measures the script with no launcher and no process group
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,7 @@ def _experiment(document: Document, data: Mapping[str, Any]) -> Experiment:
             min_steps=int(measure["min_steps"]),
             max_steps=_optional(int, measure["max_steps"]),
             max_seconds=_optional(float, max_seconds),
+            plain_baseline=measure["plain_baseline"],
         ),
         modes=tuple(data["modes"]),
         repeats=int(data["repeats"]),
