@@ -183,7 +183,6 @@ def test_resume_needs_a_place_and_starts_from_nothing_where_there_is_no_checkpoi
     assert on_ranks(1, run, "mlp", data, tmp_path / "new", ["--resume"]) == [0]
     with pytest.raises(SystemExit, match="--checkpoint-dir"):
         mlp.main(["--resume", "--samples", "64"])
-    torch.distributed.destroy_process_group()
 
 
 def test_an_unfinished_checkpoint_leaves_the_last_one(data: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from rank_support import on_ranks
 
-from common import distributed, precision, schedule
+from common import distributed, parallel, precision, schedule
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,15 @@ def four_ranks_on_two_nodes() -> tuple[int, int, str]:
 
 def test_nodes_and_gpus_per_node() -> None:
     assert on_ranks(4, four_ranks_on_two_nodes) == [(2, 2, "gloo")] * 4
+
+
+def test_python_alone_has_no_process_group(environment: pytest.MonkeyPatch) -> None:
+    with distributed.process_group() as world:
+        assert not torch.distributed.is_initialized()
+        assert (world.rank, world.size, world.nodes, world.gpus_per_node) == (0, 1, 1, 1)
+        assert distributed.total(torch.ones(1)).item() == 1
+        model = torch.nn.Linear(2, 2)
+        assert parallel.distribute(model, world, None, True) is model
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -1,4 +1,4 @@
-"""The process group: joined under torchrun, under srun, or alone, and left again."""
+"""The process group: joined under torchrun or under srun, and left again. A plain ``python`` has none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class World:
 
 @contextlib.contextmanager
 def process_group(backend: str = "auto") -> Iterator[World]:
-    """Join the group that the launcher describes, leave it at the end.
+    """Join the group that the launcher describes, leave it at the end; without a launcher there is none.
 
     backend: nccl, gloo, or auto, which is nccl where there is a GPU and gloo elsewhere.
     After an exception the group is left to the end of the process: the other ranks may never come to leave it.
@@ -41,7 +41,11 @@ def process_group(backend: str = "auto") -> Iterator[World]:
     device = _device(int(os.environ.get("LOCAL_RANK", "0")))
     if device.type == "cuda":
         torch.cuda.set_device(device)  # before NCCL starts, or every process takes GPU 0
-    _join(_backend(backend, device), size, device)
+    backend = _backend(backend, device)
+    if "RANK" not in os.environ:
+        yield World(0, 1, 1, 1, device)
+        return
+    _join(backend, size, device)
     yield World(dist.get_rank(), size, -(-size // local_size), local_size, device)
     dist.destroy_process_group()
 
@@ -104,5 +108,6 @@ def step_port(job_id: int, step_id: int) -> int:
 
 def total(values: torch.Tensor) -> torch.Tensor:
     """The sum over all ranks, in place."""
-    dist.all_reduce(values)
+    if dist.is_initialized():
+        dist.all_reduce(values)
     return values

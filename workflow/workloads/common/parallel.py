@@ -19,12 +19,14 @@ STATE_FORMATS = ("serial", "ddp")
 
 
 def distribute(model: nn.Module, world: World, bucket_cap_mb: float | None, gradient_as_bucket_view: bool) -> nn.Module:
-    """Average the gradients over the ranks in every backward pass.
+    """Average the gradients over the ranks in every backward pass; without a process group the model stays as it is.
 
     bucket_cap_mb: gradients are sent in buckets of about this size, each as soon as it is full; None: torch's 25.
     Larger ones suit networks of high latency, smaller ones start earlier.
     gradient_as_bucket_view: gradients live in the buckets, which saves their copy and as much memory.
     """
+    if not dist.is_initialized():
+        return model
     return DistributedDataParallel(
         model,
         device_ids=[world.device] if world.device.type == "cuda" else None,
@@ -52,8 +54,9 @@ def agree_on_buffers(model: nn.Module) -> None:
     Each rank updates its own by its own batches. DDP evens them out before the next forward pass, which an evaluation
     and a checkpoint come before.
     """
-    for buffer in bare(model).buffers():
-        dist.broadcast(buffer, 0)
+    if dist.is_initialized():
+        for buffer in bare(model).buffers():
+            dist.broadcast(buffer, 0)
 
 
 def save_model(model: nn.Module, file: Path, state_format: str) -> None:

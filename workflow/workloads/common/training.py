@@ -64,8 +64,10 @@ class Checkpoint:
         """Write it on rank 0; no rank goes on, or ends, before it is there. All ranks have to call this."""
         training = self._training
         agree_on_buffers(training.model)
-        random_states: list[Any] = [None] * self._world.size
-        dist.all_gather_object(random_states, _random_state(self._world.device))
+        random_states = [_random_state(self._world.device)]
+        if dist.is_initialized():
+            random_states *= self._world.size
+            dist.all_gather_object(random_states, random_states[0])
         if self._world.is_first:
             content = {name: part.state_dict() for name, part in self._parts.items()}
             progress = {
@@ -74,7 +76,8 @@ class Checkpoint:
                 "history": training.history,
             }
             save({**content, **progress, "random_states": random_states, "facts": self._facts}, self.file)
-        dist.barrier()
+        if dist.is_initialized():
+            dist.barrier()
 
     def to_resume(self) -> bool:
         """Whether there is one, and a run is to go on from it."""
