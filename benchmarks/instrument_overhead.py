@@ -1,14 +1,17 @@
-"""How much instrument.py slows a training step on this machine: paired runs with and without it.
+"""How much instrument.py slows a training step on this machine, in processor time and by the clock.
 
-    python benchmarks/instrument_overhead.py --pairs 6 --steps 1000
+    python benchmarks/instrument_overhead.py --out benchmarks/results/instrument_overhead.json
 
-A single-process script with steps of about --step-ms times itself after a warm-up: its undisturbed
-step (the 10th percentile, which a busy machine moves least), its median and its mean. Each pair
-runs it with and without instrument.py, in alternating order, so that a drift of the machine falls
-on both. Reported is the median over the pairs of with / without, with the smallest and the largest.
+Each training step, of about --step-ms, is a single process with one thread. Measured twice over:
 
-Where the machine is too noisy for that, the last line still tells: the hooks alone, called as one
-step calls them (a DataLoader's batch and an optimizer's step that do nothing), in microseconds.
+segments  One process under instrument.py, whose per-step hooks are taken out and put back every few steps, in the order
+          with, without, without, with. Such quads are so short that a busy machine slows all four parts alike; the
+          median over the quads resolves a tenth of a percent.
+pairs     Whole processes with and without instrument.py, in alternating order: what the segments cannot see (memory
+          layout, threads, the once-a-second progress) is in there, and so is all of the machine's noise.
+
+Processor time is what the process used, so that others who take the processor away do not count. Given are ratios, with
+/ without, of the median step: the median over quads or pairs with its 95 % interval from their order.
 """
 
 from __future__ import annotations
@@ -17,139 +20,205 @@ import argparse
 import json
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
+from typing import Any
 
-INSTRUMENT = Path(__file__).parents[1] / "workflow" / "scripts" / "instrument.py"
-SCRIPT = """
+import numpy as np
+
+SCRIPTS = Path(__file__).parents[1] / "workflow" / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+from ddp_ladder.blocks import median_interval  # noqa: E402
+
+INSTRUMENT = SCRIPTS / "instrument.py"
+STEPS_MS = (5.0, 0.5)
+SEGMENT_STEPS = 20
+
+TRAINING = """
 import json, statistics, sys, time
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-steps, step_s = int(sys.argv[1]), float(sys.argv[2])
+steps, step_s, repeats = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 torch.manual_seed(0)
 torch.set_num_threads(1)
-batch, warmup = 64, 50
+batch, warmup = 64, 60
 data = TensorDataset(torch.randn((steps + warmup) * batch, 64))
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-work = torch.randn(256, 256)
-if len(sys.argv) > 3:
-    repeats = int(sys.argv[3])
-else:
-    timings = []
-    for _ in range(500):
-        begin = time.perf_counter()
-        work @ work
-        timings.append(time.perf_counter() - begin)
-    repeats = round(step_s / statistics.median(timings))
-times = []
-for (x,) in DataLoader(data, batch_size=batch):
+work = torch.randn(192, 192)
+
+def compute(x):
     for _ in range(repeats):
         work @ work
     optimizer.zero_grad()
     model(x).square().mean().backward()
     optimizer.step()
-    times.append(time.perf_counter())
-each = [b - a for a, b in zip(times[warmup:], times[warmup + 1:])]
-print(json.dumps({"undisturbed_s": sorted(each)[len(each) // 10],
-                  "median_s": statistics.median(each), "mean_s": statistics.fmean(each),
-                  "repeats": repeats, "torch": torch.__version__}))
+
+if not repeats:  # what fills a step up to its length, by processor time
+    def cost(call):
+        each = []
+        for _ in range(300):
+            begin = time.process_time()
+            call()
+            each.append(time.process_time() - begin)
+        return statistics.median(each)
+    x = torch.randn(batch, 64)
+    rest = step_s - cost(lambda: compute(x))
+    print(json.dumps({"repeats": max(1, round(rest / cost(lambda: work @ work))), "torch": torch.__version__}))
+    sys.exit()
+clock, cpu = [], []
 """
+WHOLE = (
+    TRAINING
+    + """
+for (x,) in DataLoader(data, batch_size=batch):
+    compute(x)
+    clock.append(time.perf_counter())
+    cpu.append(time.process_time())
+def median(times):
+    return statistics.median(b - a for a, b in zip(times[warmup:], times[warmup + 1:]))
+print(json.dumps({"clock_s": median(clock), "cpu_s": median(cpu)}))
+"""
+)
+SEGMENTS = (
+    TRAINING
+    + """
+from torch.optim import optimizer as optimizers
+from torch.utils.data import dataloader
+single, base = dataloader._SingleProcessDataLoaderIter, dataloader._BaseDataLoaderIter
+hooks = optimizers._global_optimizer_post_hooks
+installed = single._next_data, base._next_index, dict(hooks)
+assert installed[2] and all(hasattr(patched, "__wrapped__") for patched in installed[:2])
+
+def put(on):
+    next_data, next_index, own = installed
+    single._next_data = next_data if on else next_data.__wrapped__
+    base._next_index = next_index if on else next_index.__wrapped__
+    hooks.update(own) if on else hooks.clear()
+
+length, order, segments = int(sys.argv[4]), (True, False, False, True), []
+iterator = iter(DataLoader(data, batch_size=batch))
+for _ in range(warmup):
+    compute(next(iterator)[0])
+for index in range(steps // length):
+    put(order[index % 4])
+    compute(next(iterator)[0])  # the first after a change is not counted
+    clock, cpu = [time.perf_counter()], [time.process_time()]
+    for _ in range(length - 1):
+        compute(next(iterator)[0])
+        clock.append(time.perf_counter())
+        cpu.append(time.process_time())
+    def median(times):
+        return statistics.median(b - a for a, b in zip(times, times[1:]))
+    segments.append((median(clock), median(cpu)))
+put(True)
+print(json.dumps({"segments": segments}))
+"""
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the pairs and print the ratios."""
+    """Measure for both step lengths and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=1000, help="steps per run after the warm-up")
-    parser.add_argument("--step-ms", type=float, default=5.0, help="length of a step to aim at")
+    parser.add_argument("--quads", type=int, default=100, help="of segments (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=10, help="of processes (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=1000, help="of each process of a pair (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="also write the figures here, as JSON")
     options = parser.parse_args(argv)
+    found: dict[str, Any] = {"machine": machine(), "steps": []}
     with tempfile.TemporaryDirectory() as name:
-        measure(Path(name), options.pairs, options.steps, options.step_ms / 1000)
+        bench = Bench(Path(name))
+        for step_ms in STEPS_MS:
+            figures = bench.measure(step_ms, options.quads, options.pairs, options.steps)
+            found["steps"].append(figures)
+            report(figures)
+    found["machine"]["torch"] = bench.torch
+    if options.out is not None:
+        options.out.write_text(json.dumps(found, indent=2) + "\n")
     return 0
 
 
-def measure(directory: Path, pairs: int, steps: int, step_s: float) -> None:
-    """Run all pairs in ``directory`` and print what was found."""
-    script = directory / "train.py"
-    script.write_text(SCRIPT)
-    run_json = directory / "run.json"
-    run_json.write_text(json.dumps({"spec_hash": "0", "job": {"id": "overhead", "attempt": 1}}))
-    first = _run([str(script), str(steps), str(step_s)], None)
-    # Every run does the same work: what one run calibrated.
-    words = [str(script), str(steps), str(step_s), str(first["repeats"])]
-    ratios: dict[str, list[float]] = {"undisturbed_s": [], "median_s": [], "mean_s": []}
-    added_us: list[float] = []
-    for pair in range(pairs):
-        done = {}
-        for measured in (True, False) if pair % 2 else (False, True):
-            done[measured] = _run(words, run_json if measured else None)
-        for key, values in ratios.items():
-            values.append(float(done[True][key]) / float(done[False][key]))
-        without_ms, with_ms = (float(done[kind]["undisturbed_s"]) * 1e3 for kind in (False, True))
-        added_us.append((with_ms - without_ms) * 1e3)
-        print(f"pair {pair + 1}: {without_ms:.4f} ms without, {with_ms:.4f} ms with", flush=True)
-    print(f"torch {first['torch']}, python {platform.python_version()}, {os.cpu_count()} CPUs")
-    print(f"added to an undisturbed step: {statistics.median(added_us):.1f} microseconds")
-    for key, values in ratios.items():
-        print(
-            f"with / without, {key[:-2]} step: {statistics.median(values):.4f} ({min(values):.4f} to {max(values):.4f})"
+def machine() -> dict[str, Any]:
+    """Where this runs."""
+    return {
+        "date": date.today().isoformat(),
+        "system": platform.platform(),
+        "cpus": os.cpu_count(),
+        "load_1min_before": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+    }
+
+
+def report(figures: dict[str, Any]) -> None:
+    """Print one step length's figures."""
+    print(f"step of {figures['step_ms']:g} ms")
+    for way in ("segments", "pairs"):
+        for kind in ("cpu", "clock"):
+            ratio, low, high = figures[way][kind]
+            print(f"  {way:<8}  {kind:<5}  with / without {ratio:.4f}  [{low:.4f} to {high:.4f}]", flush=True)
+    print(f"  segments  cpu    {figures['added_us']:.1f} microseconds added to each step", flush=True)
+
+
+class Bench:
+    """Runs the scripts in ``directory``."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._run_json = directory / "run.json"
+        self._run_json.write_text(json.dumps({"spec_hash": "0", "job": {"id": "overhead", "attempt": 1}}))
+        self.torch = ""
+
+    def measure(self, step_ms: float, quads: int, pairs: int, steps: int) -> dict[str, Any]:
+        """All figures of one step length."""
+        calibration = self._run(WHOLE, 1, step_ms / 1000, 0, instrumented=False)
+        self.torch = calibration["torch"]
+        words = (step_ms / 1000, calibration["repeats"])
+        segments, added_us = self._segments(quads, *words)
+        return {
+            "step_ms": step_ms,
+            "quads": quads,
+            "pairs_of": steps,
+            "segments": segments,
+            "added_us": added_us,
+            "pairs": self._pairs(pairs, steps, *words),
+        }
+
+    def _segments(self, quads: int, step_s: float, repeats: int) -> tuple[dict[str, list[float]], float]:
+        steps = 4 * quads * SEGMENT_STEPS
+        told = self._run(SEGMENTS, steps, step_s, repeats, SEGMENT_STEPS, instrumented=True)
+        times = np.array(told["segments"]).reshape(quads, 4, 2)  # quad, part of it, clock and processor
+        on, off = times[:, [0, 3]].sum(axis=1), times[:, [1, 2]].sum(axis=1)
+        ratios = {kind: list(median_interval(on[:, k] / off[:, k])) for k, kind in enumerate(("clock", "cpu"))}
+        return ratios, float(np.median(on[:, 1] - off[:, 1]) / 2 * 1e6)
+
+    def _pairs(self, pairs: int, steps: int, step_s: float, repeats: int) -> dict[str, list[float]]:
+        ratios: dict[str, list[float]] = {"clock": [], "cpu": []}
+        for pair in range(pairs):
+            order = (True, False) if pair % 2 else (False, True)
+            done = {on: self._run(WHOLE, steps, step_s, repeats, instrumented=on) for on in order}
+            for kind, values in ratios.items():
+                values.append(done[True][f"{kind}_s"] / done[False][f"{kind}_s"])
+        return {kind: list(median_interval(np.array(values))) for kind, values in ratios.items()}
+
+    def _run(self, text: str, *words: object, instrumented: bool) -> dict[str, Any]:
+        script = self._directory / "train.py"
+        script.write_text(text)
+        before = [str(INSTRUMENT)] if instrumented else []
+        done = subprocess.run(
+            [sys.executable, *before, str(script), *map(str, words)],
+            env={**os.environ, "DDP_LADDER_RUN": str(self._run_json)},
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
         )
-    alone = _run(["-c", HOOKS_ALONE, str(INSTRUMENT.parent)], None)
-    print(f"the hooks alone: {float(alone['added_s']) * 1e6:.2f} microseconds per step")
-
-
-HOOKS_ALONE = """
-import json, statistics, sys, time, torch
-sys.path.insert(0, sys.argv[1])
-from ddp_ladder_instrument import hooks
-from ddp_ladder_instrument.steps import Steps
-from torch.utils.data import DataLoader, dataloader
-
-loader = DataLoader([torch.zeros(2)], batch_size=1)
-kind = dataloader._SingleProcessDataLoaderIter
-batch = torch.zeros(64, 4), torch.zeros(64)
-kind._next_data = lambda self: batch
-steps, optimizer, rounds = Steps(), object(), 200
-
-def per_step_s(after_step):
-    iterator, each = iter(loader), []
-    for _ in range(rounds):
-        begin = time.perf_counter()
-        for _ in range(100):
-            iterator._next_data()
-            after_step(optimizer, (), {})
-        each.append((time.perf_counter() - begin) / 100)
-    return statistics.median(each)
-
-without_s = per_step_s(lambda optimizer, args, kwargs: None)
-hooks.patch_loaders(steps)
-with_s = per_step_s(steps.after_step)
-assert steps.count == 100 * rounds and sum(steps.samples) == 6400 * rounds
-print(json.dumps({"added_s": with_s - without_s}))
-"""
-
-
-def _run(words: list[str], run_json: Path | None) -> dict[str, float | str]:
-    environment = dict(os.environ)
-    before: list[str] = []
-    if run_json is not None:
-        environment["DDP_LADDER_RUN"] = str(run_json)
-        before = [str(INSTRUMENT)]
-    done = subprocess.run(
-        [sys.executable, *before, *words],
-        env=environment,
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    result: dict[str, float | str] = json.loads(done.stdout)
-    return result
+        told: dict[str, Any] = json.loads(done.stdout)
+        return told
 
 
 if __name__ == "__main__":
