@@ -202,7 +202,7 @@ def _point(group: _Group, baselines: _Baselines) -> ScalePoint:
     if not group.good:
         return replace(point, status="not run", note=_why_not_run(group))
     if spec.is_plain:
-        return replace(point, status="ok", note=_joined(*group.differences, _no_plain_baseline(group)))
+        return replace(point, status="ok", note=_joined(_no_plain_baseline(group), _notes(point, group)))
     point = _with_plain_ratio(point, group, baselines.plain)
     obstacle = _obstacle(group, baseline)
     if obstacle or baseline is None:
