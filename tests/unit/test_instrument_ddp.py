@@ -260,18 +260,20 @@ def assert_ended_together(done: Ran, ended_by: str) -> int:
     return count
 
 
-@pytest.mark.parametrize(("torch", "workers"), [("newest", 0), ("newest", 2), ("oldest", 2)])
-def test_max_steps_ends_all_ranks_at_that_step(tmp_path: Path, torch: str, workers: int) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_max_steps_ends_all_ranks_at_that_step(tmp_path: Path, workers: int) -> None:
     words = (script(tmp_path, ENDLESS), workers, "ddp", 1)
-    done = run(tmp_path, *words, launcher=TORCHRUN, python=python_named(torch), max_steps=27)
+    done = run(tmp_path, *words, launcher=TORCHRUN, max_steps=27)
     assert assert_ended_together(done, "max_steps") == 27
     assert done.rank(1)["loader"]["num_workers"] == workers
     assert done.rank(0)["parameters"] == done.rank(1)["parameters"]
 
 
-def test_max_seconds_ends_ranks_of_different_speed_at_one_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("torch", ["newest", "oldest"])
+def test_max_seconds_ends_ranks_of_different_speed_at_one_step(tmp_path: Path, torch: str) -> None:
+    """Without DDP the fast rank would end long before the slow one; under the oldest torch it holds their store."""
     words = (script(tmp_path, ENDLESS), 0, "alone", 10)
-    done = run(tmp_path, *words, launcher=TORCHRUN, max_seconds=2.5)
+    done = run(tmp_path, *words, launcher=TORCHRUN, python=python_named(torch), max_seconds=2.5)
     count = assert_ended_together(done, "max_seconds")
     first_s, second_s = (sum(row["step_time_s"] for row in done.rows(rank)) for rank in (0, 1))
     assert count > 20

@@ -32,6 +32,9 @@ class Board(Protocol):
     def set(self, key: str, value: str) -> None:
         """Leave a value."""
 
+    def leave_together(self, key: str) -> None:
+        """Return on rank 0 when every other rank has called this, on the others at once."""
+
 
 class Limits:
     """Decides at which step the measurement ends.
@@ -112,6 +115,8 @@ class Limits:
     def _check_together(self, board: Board, step: int, step_s: float, left_s: float) -> int:
         decision = self._decision(board, step)
         if decision == STOP:
+            # Rank 0's process may hold the board: were it gone first, a slower rank could not read this.
+            board.leave_together(self._key(self._index))
             self._end("max_seconds")
         next_check = int(decision)
         self._index += 1

@@ -64,6 +64,13 @@ class StoreBoard:
         """Leave a value for the other ranks."""
         self._store.set(key, value)
 
+    def leave_together(self, key: str) -> None:
+        """Return on rank 0 when every other rank has called this, on the others at once."""
+        if self.rank:
+            self._store.set(f"{key}/left/{self.rank}", "")
+        else:
+            self._store.wait([f"{key}/left/{other}" for other in range(1, dist.get_world_size())])
+
 
 def find_board() -> StoreBoard | None:
     """The board to agree on; None when this process is alone."""
