@@ -43,7 +43,9 @@ def prepare(checkout: Checkout, script: str, scale: str, site: Mapping[str, Any]
     nodes, gpus = map(int, scale.split("x"))
     stage = "stage3" if nodes > 1 else "stage2" if gpus > 1 else "stage1"
     stages = {"stage1": {"scales": ["1x1"], "runtime": 5}, stage: {"scales": [scale], "runtime": 5}}
-    checkout.configure(stages=stages, measure={"warmup_steps": 1, "min_steps": 2, "max_steps": 6}, **config)
+    checkout.configure(
+        stages=stages, measure={"warmup_steps": 1, "min_steps": 2, "max_steps": 6, "plain_baseline": False}, **config
+    )
     (checkout.path / "loop.py").write_text(script)
     (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(dict(site)))
     argv = [sys.executable, "workflow/scripts/plan.py", "--out", "results/plan.json"]

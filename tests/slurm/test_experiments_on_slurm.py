@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slurm
 
 TIMEOUT_S = 500
 STEPS = 6
-MEASURE = {"warmup_steps": 1, "min_steps": 4, "max_steps": STEPS, "max_seconds": None}
+MEASURE = {"warmup_steps": 1, "min_steps": 4, "max_steps": STEPS, "max_seconds": None, "plain_baseline": False}
 GATE = {"min_efficiency": 0.0001}  # cores that all the ranks share say nothing of how a program scales
 
 # A GPU of the site is a core and what Slurm can allocate: a device file.

@@ -42,7 +42,9 @@ FOREIGN = {
 
 def project(path: Path, stages: Mapping[str, Any] = STAGES, **site: Any) -> Checkout:
     checkout = copy_project(path)
-    checkout.configure(stages=stages, measure={"warmup_steps": 1, "min_steps": 2, "max_steps": 6})
+    checkout.configure(
+        stages=stages, measure={"warmup_steps": 1, "min_steps": 2, "max_steps": 6, "plain_baseline": False}
+    )
     (checkout.path / "loop.py").write_text(MEETING_LOOP)
     (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump({**GPU_SITE, "launcher": "srun", **site}))
     return checkout
