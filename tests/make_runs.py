@@ -21,6 +21,19 @@ STARTED_AT_S = 1_800_000_000.0
 SCALES = ("1x1", "1x2", "2x1")
 RATES = {"1x1": 1024.0, "1x2": 1843.2, "2x1": 1740.8}  # samples/s: efficiency 1, 0.9, 0.85
 
+TENSORS: Mapping[str, Any] = {
+    "not_finite": {"count": 0, "names": []},
+    "tensors": [["0.weight", "aaaaaaaaaaaa"], ["0.bias", "bbbbbbbbbbbb"], ["2.weight", "cccccccccccc"]],
+}
+SAMPLER: Mapping[str, Any] = {
+    "sampler": "DistributedSampler",
+    "shards": True,
+    "shuffle": True,
+    "set_epoch_called": True,
+    "iterable": False,
+    "passes": 2,
+}
+
 Edit = Callable[[Any], Any]
 Rows = list[list[str]]
 
@@ -51,7 +64,7 @@ def write_run(
     wall_s = steps * step_s + 5
     write_json(directory.run, {**common, **_told(spec), "agents_per_node": agents_per_node})
     for rank in range(spec.world_size):
-        end = _rank_end(spec, rank, fingerprint or {})
+        end = _rank_end(spec, rank, wall_s, fingerprint or {})
         write_json(directory.ranks / f"rank{rank}.json", {**common, **end})
         times_s = [step_s * (1 + wobble * math.sin(k + rank)) for k in range(steps)]
         rows = [
@@ -84,7 +97,7 @@ def _told(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def _rank_end(spec: RunSpec, rank: int, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+def _rank_end(spec: RunSpec, rank: int, wall_s: float, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     node, local_rank = divmod(rank, spec.gpus_per_node)
     cuda = spec.device == "cuda"
     usual = CUDA_FINGERPRINT if cuda else FINGERPRINT
@@ -101,15 +114,18 @@ def _rank_end(spec: RunSpec, rank: int, fingerprint: Mapping[str, Any]) -> dict[
             "name": usual["gpu"] if cuda else usual["cpu_model"],
             "id": f"GPU-{rank}" if cuda else f"cpu:{1000 + rank}",
         },
+        "ended_at_s": wall_s + STARTED_AT_S - 0.2,
         "exit_code": 0,
         "ended_by": "script",
         "exception": None,
         "startup_s": {"spawn": 0.4, "import_torch": 2.1, "process_group": 0.1, "total": 4.2},
         "training_s": 30.0,
         "peak_memory_bytes": {"host": 412_000_000, "device": 9_800_000_000 if cuda else None},
-        "parameters": {"count": 151_306, "bytes": 605_224, "checksum": f"sha256:{'a' * 64}"},
+        "parameters": {"count": 151_306, "bytes": 605_224, "checksum": f"sha256:{'a' * 64}", **TENSORS},
+        "first_samples": [f"{rank:08x}{k:08x}" for k in range(8)],
+        "loss": {"samples": 9, "first": 2.3, "last": 0.4, "last_step": STEPS, "not_finite_steps": []},
         "ddp": {"wrapped": True, "bucket_bytes": [605_224], "samples": 7, "exposed_comm_s": 0.001},
-        "loader": {"batch_size": spec.batch_per_gpu, "num_workers": 0, "shards": True},
+        "loader": {"batch_size": spec.batch_per_gpu, "num_workers": 0, **SAMPLER},
         "fingerprint": {
             **usual,
             "args": list(spec.args),

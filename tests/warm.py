@@ -7,6 +7,7 @@ exit code. Run as a script, this file is that process; imported, it is the tests
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -24,6 +25,7 @@ SCRIPTS = Path(__file__).parents[1] / "workflow" / "scripts"
 def serve() -> dict[str, Any] | None:
     """Fork a child for each request; returns the request in a child, None when there are no more."""
     children: dict[int, int] = {}
+    gc.freeze()  # else a child that ends copies all of this process, page by page
     for line in sys.stdin:
         request: dict[str, Any] = json.loads(line)
         for index, rank in enumerate(request["ranks"]):

@@ -21,7 +21,26 @@ MEASURED = {
     "gpu": "NVIDIA H200",
     "cpu_model": "Another CPU",
     "threads": 2,
+    "sources": {"train.py": "1" * 64, "model.py": "a" * 64},
+    "configuration": {"conf.yaml": "1" * 64},
+    "product_dtypes": ["bfloat16"],
+    "float32_products": "high",
+    "cudnn": 91000,
+    "libraries": {"numpy": "2.0.0", "torchvision": "0.22.0"},
+    "driver": "580.65.06",
+    "power_limit_w": [400.0],
 }
+KNOWN = {
+    "sources": {"train.py": "1" * 64, "model.py": "b" * 64},
+    "configuration": {"conf.yaml": "2" * 64},
+    "product_dtypes": ["float32"],
+    "float32_products": "highest",
+    "cudnn": 90800,
+    "libraries": {"numpy": "2.1.0"},
+    "driver": "570.124.06",
+    "power_limit_w": [500.0],
+}
+"""Compared only where both sides know."""
 
 
 def at(scale: str, mode: str = "weak", **fingerprint: Any) -> Record:
@@ -35,16 +54,46 @@ def test_equal_runs_do_not_differ() -> None:
 
 @pytest.mark.parametrize(("name", "value"), MEASURED.items())
 def test_each_measured_field_counts(name: str, value: Any) -> None:
-    (found,) = differences(at("1x1"), at("2x4", **{name: value}))
+    (found,) = differences(at("1x1", **KNOWN), at("2x4", **{**KNOWN, name: value}))
     assert found.startswith(f"{name}: ")
     assert " at 1x1, " in found
     assert found.endswith(" at 2x4")
 
 
 def test_every_field_has_a_reason_and_is_tested() -> None:
-    planned = {"script", "args_template", "threads_per_rank", "device"}
+    planned = {"script", "args_template", "threads_per_rank", "device", "compiled", "parameters"}
     assert {item.name for item in MUST_MATCH} == set(MEASURED) | planned
     assert all(len(item.reason) > 20 for item in must_match("weak"))
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_one_side_does_not_know_is_no_difference(name: str) -> None:
+    assert differences(at("1x1"), at("2x4", **{name: MEASURED[name]})) == ()
+
+
+def test_of_files_those_that_both_have_count_and_are_named() -> None:
+    found = differences(at("1x1", sources=KNOWN["sources"]), at("1x2", sources=MEASURED["sources"]))
+    assert found == ("sources: model.py bbbbbbbbbbbb at 1x1, model.py aaaaaaaaaaaa at 1x2",)
+    assert differences(at("1x1", sources={"a.py": "1"}), at("1x2", sources={"a.py": "1", "only_in_ddp.py": "2"})) == ()
+
+
+def test_compiled_or_not_counts_and_not_into_how_many_graphs() -> None:
+    assert differences(at("1x1", compiled_graphs=1), at("1x2", compiled_graphs=4)) == ()
+    assert differences(at("1x1", compiled_graphs=0), at("1x2", compiled_graphs=4)) == (
+        "compiled: no at 1x1, yes at 1x2",
+    )
+
+
+def test_another_model_is_no_baseline_unless_each_rank_holds_a_part() -> None:
+    def with_count(scale: str, count: int, sharded: bool) -> Record:
+        record = at(scale)
+        seen = {"count": count, "bytes": 4 * count, "checksum": "sha256:a", "sharded": sharded}
+        return replace(record, ranks=tuple(replace(rank, parameters=seen) for rank in record.ranks))
+
+    assert differences(with_count("1x1", 10, False), with_count("1x2", 20, False)) == (
+        "parameters: 10 at 1x1, 20 at 1x2",
+    )
+    assert differences(with_count("1x1", 10, False), with_count("1x2", 5, True)) == ()
 
 
 def test_words() -> None:

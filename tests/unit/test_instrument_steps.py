@@ -384,7 +384,9 @@ def test_facts_of_a_plain_loader() -> None:
         "num_workers": 0,
         "sampler": "RandomSampler",
         "shards": False,
+        "shuffle": None,
         "set_epoch_called": False,
+        "iterable": False,
         "dataset_size": 10,
     }
 

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from ddp_ladder.files import Agent, RunDirectory, read_json, write_json
+from ddp_ladder.gpus import gpus
 from ddp_ladder.launch import Process, Rendezvous, node_environment, processes
 from ddp_ladder.lifetime import adopt_orphans, die_with_parent
 from ddp_ladder.network import address, interface_towards
@@ -190,6 +191,7 @@ def _write_end(task: NodeTask, starts: Sequence[Process], launched_at_s: float, 
             "signal": signal.Signals(-code).name if code < 0 else None,
             "argv": list(starts[0].argv) if starts else [],
             "cpus": _cpus(),
+            "gpus": gpus(),
             **({} if error is None else {"error": error}),
         },
     )

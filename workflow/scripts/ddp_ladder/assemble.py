@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from ddp_ladder import correctness
 from ddp_ladder.blocks import measure
 from ddp_ladder.evidence import weakest
 from ddp_ladder.files import Agent, RunDirectory, read_json
+from ddp_ladder.fingerprint import whole_fingerprint
 from ddp_ladder.log_throughput import figures, printed_rates
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.raw_files import RankFiles, RawRun, read_raw_run
@@ -23,14 +25,7 @@ from ddp_ladder.schemas import first_error
 from ddp_ladder.slurm_states import advice, of_memory, slurms_words
 from ddp_ladder.warmup import Warmup, find_warmup
 
-LOST_PEER = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Broken pipe",
-    "DistBackendError",
-    "DistNetworkError",
-    "DistStoreError",
-)
+PARAMETERS = ("count", "bytes", "sharded", "checksum")  # of each rank, in the record
 
 
 def assemble(directory: RunDirectory) -> Record:
@@ -53,9 +48,10 @@ def assemble(directory: RunDirectory) -> Record:
         ranks=tuple(_rank(warmup, raw.ranks[k]) for k in sorted(raw.ranks)),
         throughput=throughput,
         timing=timing,
-        fingerprint=raw.ranks[0].end["fingerprint"] if 0 in raw.ranks else {},
+        fingerprint=whole_fingerprint(spec, raw),
         checks=checks,
         failure=None if ok else explain(spec, raw, checks, directory),
+        remarks=correctness.remarks(spec, raw),
     )
 
 
@@ -118,9 +114,15 @@ def _rank(warmup: Warmup, files: RankFiles) -> Rank:
         data_wait_fraction=float(steps.data_wait_s[measured].sum() / times.sum()) if len(times) else None,
         startup_s=end["startup_s"],
         peak_memory_bytes=end["peak_memory_bytes"],
-        parameters=end["parameters"],
+        parameters=_parameters(end),
         csv_sha256=files.csv_sha256,
     )
+
+
+def _parameters(end: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How many, and their checksum; each tensor's own digest stays in the raw file."""
+    seen = end["parameters"]
+    return {key: seen[key] for key in PARAMETERS if key in seen} if seen else None
 
 
 def _warmup(spec: RunSpec, raw: RawRun) -> Warmup:
@@ -179,6 +181,9 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
         # Before what it caused: whoever is killed for it leaves no words of its own.
         told = advice("OUT_OF_MEMORY", memory, spec.stage)
         return Failure("out of memory", f"{told.why} ({memory})", told.next)
+    left = correctness.left_early(spec, raw)
+    if left is not None:
+        return left
     outcome = raw.ended["outcome"] if raw.ended else "unknown"
     if outcome == "time limit":
         key = f"stages.{spec.stage}.runtime"
@@ -189,7 +194,7 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
             "measure.max_seconds",
         )
     ranks = [rank.end for _, rank in sorted(raw.ranks.items())]
-    raised = sorted((end for end in ranks if end["exception"]), key=_is_consequence)
+    raised = sorted((end for end in ranks if end["exception"]), key=correctness.is_consequence)
     if told_to_stop := _told_to_stop(ranks):
         return told_to_stop
     if raised:
@@ -209,6 +214,9 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
     if unseen is not None:
         return unseen
     first = next(check for check in checks if not check.ok)
+    for finding in correctness.findings(spec, raw):
+        if finding.check == first:
+            return finding.failure
     return Failure(first.name, f"measured {first.measured}, wanted {first.wanted}", look)
 
 
@@ -218,7 +226,7 @@ def _told_to_stop(ranks: Sequence[Mapping[str, Any]]) -> Failure | None:
     Asked of the ranks: their launcher makes a code of its own of theirs.
     """
     told = [end for end in ranks if end["exit_code"] == os.EX_TEMPFAIL]
-    if not told or any(end["exception"] and not _is_consequence(end) for end in ranks):
+    if not told or any(end["exception"] and not correctness.is_consequence(end) for end in ranks):
         return None
     steps = max(end["steps"]["count"] for end in told)
     which = ", ".join(str(end["rank"]) for end in told)
@@ -271,11 +279,6 @@ def _agent(end: Mapping[str, Any]) -> Agent:
 def _first_to_end(nodes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Who ended first; the others are ended because of it."""
     return min(nodes, key=lambda end: float(end["ended_at_s"]))
-
-
-def _is_consequence(end: Mapping[str, Any]) -> bool:
-    """Whether a rank's exception only tells that another rank is gone."""
-    return any(sign in end["exception"] for sign in LOST_PEER)
 
 
 def _exit(end: Mapping[str, Any]) -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from ddp_ladder.files import sha256
+from ddp_ladder.plan import RunSpec
+from ddp_ladder.raw_files import RawRun
 from ddp_ladder.record import Record
 
 LONGEST_VALUE = 60  # characters of a value in a message
 DIGEST_LENGTH = 12
+NAMED = 3  # entries of a mapping in a message
 
 
 @dataclass(frozen=True)
@@ -19,10 +24,21 @@ class MustMatch:
     name: str
     reason: str
     value: Callable[[Record], Any]
+    where_known: bool = False  # compared only where both sides have it: not every run can tell
+
+    def differ(self, a: Record, b: Record) -> tuple[Any, Any] | None:
+        """Both values where they differ; of mappings (files, libraries) what both have and differs."""
+        here, there = self.value(a), self.value(b)
+        if self.where_known and not (here and there):
+            return None
+        if isinstance(here, Mapping) and isinstance(there, Mapping):
+            keys = [key for key in here if key in there and here[key] != there[key]]
+            here, there = ({key: side[key] for key in keys} for side in (here, there))
+        return (here, there) if here != there else None
 
 
-def _measured(name: str, reason: str) -> MustMatch:
-    return MustMatch(name, reason, lambda record: record.fingerprint.get(name))
+def _measured(name: str, reason: str, where_known: bool = False) -> MustMatch:
+    return MustMatch(name, reason, lambda record: record.fingerprint.get(name), where_known)
 
 
 def _planned(name: str, reason: str) -> MustMatch:
@@ -37,7 +53,8 @@ def batch_per_gpu_seen(record: Record) -> int:
 
 def global_batch_seen(record: Record) -> int:
     """The batch of all ranks together."""
-    return batch_per_gpu_seen(record) * record.spec.world_size
+    seen = record.fingerprint.get("global_batch")
+    return int(seen) if seen is not None else batch_per_gpu_seen(record) * record.spec.world_size
 
 
 def _gpu_models(record: Record) -> str | None:
@@ -47,6 +64,18 @@ def _gpu_models(record: Record) -> str | None:
     return " + ".join(known) or record.fingerprint.get("gpu")
 
 
+def _parameters(record: Record) -> int | None:
+    """How many, where every rank holds all of them."""
+    seen = record.ranks[0].parameters if record.ranks else None
+    return None if seen is None or seen.get("sharded") else int(seen["count"])
+
+
+def _compiled(record: Record) -> str | None:
+    """In words, because ``no`` is knowledge too; how many graphs there are depends on the scale."""
+    graphs = record.fingerprint.get("compiled_graphs")
+    return None if graphs is None else "yes" if graphs else "no"
+
+
 def _device_kinds(record: Record) -> str:
     return " + ".join(sorted({rank.device["kind"] for rank in record.ranks})) or record.spec.device
 
@@ -54,17 +83,27 @@ def _device_kinds(record: Record) -> str:
 MUST_MATCH = (
     _planned("script", "another program does other work per sample"),
     _measured("script_sha256", "an edited script may do other work per sample"),
+    _measured("sources", "an edited module may do other work per sample", where_known=True),
+    _measured("configuration", "another configuration file may change the work per sample", where_known=True),
     _planned("args_template", "other arguments change the work per sample"),
     _measured("parameter_dtype", "lower precision is faster and moves fewer bytes"),
     _measured("autocast_dtype", "mixed precision alone can double the throughput"),
+    _measured("product_dtypes", "matrix products in lower precision are faster", where_known=True),
+    _measured("float32_products", "TF32 alone can double the throughput", where_known=True),
+    MustMatch("compiled", "torch.compile alone can double the throughput", _compiled, where_known=True),
+    MustMatch("parameters", "another model does other work per sample", _parameters, where_known=True),
     _measured("optimizer", "optimizers differ in work and memory traffic per step"),
     _measured("num_workers", "a baseline that waits for data makes every larger scale look good"),
     _measured("torch", "kernels and DDP differ between releases"),
     _measured("cuda", "kernels differ between releases"),
     _measured("nccl", "collectives differ between releases"),
+    _measured("cudnn", "kernels differ between releases", where_known=True),
+    _measured("libraries", "libraries differ between releases", where_known=True),
+    _measured("driver", "kernels run differently under another driver", where_known=True),
     _measured("python", "data loading and launch overhead run in Python"),
     MustMatch("device", "a CPU process is no baseline for a GPU", _device_kinds),
     MustMatch("gpu", "other models have another speed", _gpu_models),
+    _measured("power_limit_w", "a GPU with a lower power limit is slower", where_known=True),
     _measured("cpu_model", "other models load data, and on CPU compute, at another speed"),
     _measured("threads", "a baseline with more threads per rank has more hardware per rank"),
     _planned("threads_per_rank", "a baseline with more threads per rank has more hardware per rank"),
@@ -91,9 +130,9 @@ def differences(a: Record, b: Record) -> tuple[str, ...]:
         raise ValueError(f"{a.spec.name} and {b.spec.name} are of different modes")
     found = []
     for item in must_match(a.spec.mode):
-        here, there = item.value(a), item.value(b)
-        if here != there:
-            found.append(_in_words(item.name, a, here, b, there))
+        values = item.differ(a, b)
+        if values is not None:
+            found.append(_in_words(item.name, a, values[0], b, values[1]))
     return tuple(found)
 
 
@@ -124,6 +163,52 @@ def in_full(value: Any) -> str:
     """A value as a person reads it: lists with spaces, ``none`` for what is absent."""
     if value is None:
         return "none"
+    if isinstance(value, Mapping):
+        items = [f"{key} {str(digest)[:DIGEST_LENGTH]}" for key, digest in sorted(value.items())]
+        more = f" and {len(items) - NAMED} more" if len(items) > NAMED else ""
+        return ", ".join(items[:NAMED]) + more or "none"
     if isinstance(value, list | tuple):
         return " ".join(str(part) for part in value) or "none"
     return str(value)
+
+
+SCALE_FIELDS = (
+    "stage", "nodes", "gpus_per_node", "repeat", "batch_per_gpu", "global_batch", "lr", "seed", "args",
+)  # fmt: skip
+"""Fields of a spec that differ between the runs of one variant and mode."""
+
+
+def whole_fingerprint(spec: RunSpec, raw: RawRun) -> dict[str, Any]:
+    """What rank 0 saw of itself, and what only all ranks, their nodes and the job together know."""
+    if 0 not in raw.ranks:
+        return {}
+    ends = [raw.ranks[k].end for k in sorted(raw.ranks)]
+    batches = [end["fingerprint"].get("batch_per_gpu") for end in ends]
+    ddp = ends[0]["ddp"] or {}
+    repository = raw.run.get("repository") or {}
+    return {
+        **ends[0]["fingerprint"],
+        "config_sha256": _configuration(spec),
+        "git_commit": repository.get("commit"),
+        "git_dirty": repository.get("dirty"),
+        "global_batch": sum(batches) if len(ends) == spec.world_size and all(batches) else None,
+        "gradient_bytes": sum(ddp.get("bucket_bytes") or []) or None,
+        "bucket_bytes": ddp.get("bucket_bytes"),
+        "comm_hook": ddp.get("comm_hook"),
+        "cpu_sets": sorted({str(end["fingerprint"].get("cpu_set")) for end in ends}),
+        **_gpus(ends, [gpu for agent in raw.agents.values() for gpu in agent.get("gpus") or []]),
+    }
+
+
+def _configuration(spec: RunSpec) -> str:
+    """Digest of what the configuration asks of every scale alike."""
+    alike = {key: value for key, value in asdict(spec).items() if key not in SCALE_FIELDS}
+    return sha256(json.dumps(alike, sort_keys=True).encode())
+
+
+def _gpus(ends: Sequence[Mapping[str, Any]], gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Driver and power limits of the GPUs that were used, by their names: a node may show others too."""
+    names = {end["device"]["name"] for end in ends if end["device"]["kind"] == "cuda"}
+    used = [gpu for gpu in gpus if gpu["name"] in names]
+    limits = sorted({gpu["power_limit_w"] for gpu in used if gpu["power_limit_w"] is not None})
+    return {"driver": " + ".join(sorted({gpu["driver"] for gpu in used})) or None, "power_limit_w": limits or None}

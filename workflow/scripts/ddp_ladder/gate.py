@@ -105,6 +105,8 @@ def judge(plan: Plan, stage: str, results: Path) -> Verdict:
         # The stages before have been judged; of them only what is bad now is worth a line.
         if spec.stage == stage or not finding.ok:
             findings.append(finding)
+        if spec.stage == stage and record is not None:
+            findings += _remarks(spec, record)
     findings += _weaker_evidence(stage, specs, records)
     points = scale_points(specs, records)
     here = [point for point in points if point.stage == stage and not point.is_plain]
@@ -155,6 +157,13 @@ def _sanity(spec: RunSpec, results: Path) -> tuple[Record | None, Finding]:
         wanted = "a run that ends well"
         return record, finding(False, failure.verdict, failure.why, wanted, failure.next)
     return record, finding(True, "sanity", f"{len(record.checks)} checks passed", "all checks", "")
+
+
+def _remarks(spec: RunSpec, record: Record) -> Iterator[Finding]:
+    """What keeps no gate closed, but is said."""
+    for remark in record.remarks:
+        place = (spec.variant, spec.mode, str(spec.scale), spec.repeat)
+        yield Finding(*place, remark.name, True, remark.what, "nothing (a remark)", remark.next)
 
 
 def _weaker_evidence(stage: str, specs: list[RunSpec], records: Mapping[str, Record]) -> Iterator[Finding]:

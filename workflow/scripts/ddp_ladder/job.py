@@ -23,6 +23,7 @@ from ddp_ladder.nodes import Nodes, NoMeetingPoint
 from ddp_ladder.plan import RunSpec, ScaleJob
 from ddp_ladder.progress import Console, read_progress
 from ddp_ladder.record import Job, Record, write_record
+from ddp_ladder.repository import git_state
 
 RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json")
 TICK_S = 0.5
@@ -205,6 +206,7 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
             },
             "rendezvous": asdict(meet),
             "agents_per_node": context.nodes.agents_per_node(spec),
+            "repository": git_state(spec.script),
         },
     )
 

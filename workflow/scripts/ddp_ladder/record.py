@@ -105,6 +105,15 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Remark:
+    """Something that closes no gate, but that a reader of the figures should know."""
+
+    name: str
+    what: str
+    next: str
+
+
+@dataclass(frozen=True)
 class Failure:
     """What went wrong, why, and what to do next."""
 
@@ -128,6 +137,7 @@ class Record:
     fingerprint: Mapping[str, Any]
     checks: tuple[Check, ...]
     failure: Failure | None
+    remarks: tuple[Remark, ...] = ()
     schema_version: int = field(default=SCHEMA_VERSION)
 
     def to_json(self) -> dict[str, Any]:
@@ -156,6 +166,7 @@ class Record:
             fingerprint=data["fingerprint"],
             checks=tuple(Check(**check) for check in data["checks"]),
             failure=Failure(**data["failure"]) if data["failure"] else None,
+            remarks=tuple(Remark(**remark) for remark in data["remarks"]),
             schema_version=data["schema_version"],
         )
 

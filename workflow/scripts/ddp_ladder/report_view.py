@@ -194,7 +194,13 @@ def _measured(runs: Sequence[Record]) -> tuple[Measured, ...]:
         ("batch", True, _batch),
         ("backend", False, lambda run: run.world.backend),
         ("launcher", False, lambda run: run.spec.launcher),
+        ("global batch", False, lambda run: run.fingerprint.get("global_batch")),
+        ("gradient bytes", False, lambda run: run.fingerprint.get("gradient_bytes")),
+        ("buckets", False, lambda run: run.fingerprint.get("bucket_bytes")),
+        ("comm hook", False, lambda run: run.fingerprint.get("comm_hook")),
+        ("repository", False, _repository),
         ("cpus", False, lambda run: run.fingerprint.get("cpus")),
+        ("cpu sets", False, lambda run: run.fingerprint.get("cpu_sets")),
         ("env", False, lambda run: [f"{key}={value}" for key, value in run.spec.env.items()]),
     ]
     table = [
@@ -205,6 +211,12 @@ def _measured(runs: Sequence[Record]) -> tuple[Measured, ...]:
         table.append(Measured("hosts", False, ((", ".join(hosts), ""),)))
     absent = ((in_full(None), ""),)
     return tuple(row for row in table if row.values != absent or row.name in SAID_WHEN_ABSENT)
+
+
+def _repository(run: Record) -> str | None:
+    """Commit of the script's repository, and whether files differed from it."""
+    commit = run.fingerprint.get("git_commit")
+    return f"{commit[:DIGEST_LENGTH]}{' with changes' if run.fingerprint.get('git_dirty') else ''}" if commit else None
 
 
 def _batch(run: Record) -> str:

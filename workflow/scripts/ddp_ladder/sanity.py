@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ddp_ladder.correctness import findings
 from ddp_ladder.evidence import IN_WORDS, own_account
 from ddp_ladder.files import Agent
 from ddp_ladder.plan import RunSpec
@@ -35,8 +36,7 @@ def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterat
             "evidence", True, IN_WORDS[throughput.source], "the program's own account, for want of a better one"
         )
     else:
-        yield _devices(spec, ends)
-        yield _parameters(spec, ends)
+        yield from (finding.check for finding in findings(spec, raw))
     if spec.throughput_regex is not None:
         yield _printed(spec, throughput)
         return
@@ -91,31 +91,6 @@ def _exit_codes(raw: RawRun, ends: list[Any]) -> Check:
 
 def _world_size(spec: RunSpec, ends: list[Any]) -> Check:
     return _all_equal("world size", [end["world_size"] for end in ends], spec.world_size)
-
-
-def _devices(spec: RunSpec, ends: list[Any]) -> Check:
-    devices = {(end["host"], end["device"]["id"]) for end in ends}
-    kinds = {end["device"]["kind"] for end in ends}
-    ok = len(devices) == spec.world_size and kinds == {spec.device}
-    return Check(
-        "distinct devices",
-        ok,
-        f"{len(devices)} x {'/'.join(sorted(kinds)) or 'none'}",
-        f"{spec.world_size} x {spec.device}",
-    )
-
-
-def _parameters(spec: RunSpec, ends: list[Any]) -> Check:
-    """Replicas that were trained together end with the same bits."""
-    checksums = [end["parameters"]["checksum"] for end in ends if end["parameters"]]
-    if ends and len(checksums) == spec.world_size and all(end["parameters"].get("sharded") for end in ends):
-        # Each rank holds another part (FSDP): there are no replicas to compare.
-        return Check(
-            "equal parameters", True, f"sharded over {len(checksums)} ranks", "replicas, or shards on every rank"
-        )
-    ok = len(checksums) == spec.world_size and len(set(checksums)) == 1
-    measured = f"{len(set(checksums))} distinct on {len(checksums)} ranks"
-    return Check("equal parameters", ok, measured, f"1 distinct on {spec.world_size} ranks")
 
 
 def _steps(spec: RunSpec, raw: RawRun) -> Check:

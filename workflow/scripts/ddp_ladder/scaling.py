@@ -349,6 +349,7 @@ def _notes(point: ScalePoint, group: _Group) -> str:
     spec, notes = group.first, []
     sources = {run.throughput.source for run in group.good} - {STRONGEST}
     notes += [f"weaker evidence: {IN_WORDS[source]}" for source in sorted(sources)]
+    notes += dict.fromkeys(remark.what for run in group.good for remark in run.record.remarks)
     if point.batch_per_gpu != spec.batch_per_gpu:
         notes.append(
             f"the script used a batch of {point.batch_per_gpu} per GPU, "

@@ -19,6 +19,7 @@ imported torch, because a script may set environment variables before it does.
     record        the rank's CSV and end record
     metrics       steps that the program writes down itself
     compile_time  seconds of torch.compile
+    provenance    digests of source and configuration files, versions of libraries
     files         atomic writes
     hooks *       the patches on optimizers, DDP, process groups, autocast
     loader_hooks * the patches on DataLoader
@@ -27,8 +28,11 @@ imported torch, because a script may set environment variables before it does.
     own_ranks *   ranks that the script starts itself
     cuda *        step times from CUDA events
     ddp *         DistributedDataParallel's own timings
+    backwards *   the loss now and then, the types of products
+    shards *      digests of the first samples
+    torch_facts * precision, compiled graphs, the optimizer's name
     world *       rank, world size, backend, device
-    parameters *  checksum of the parameters
+    parameters *  checksums of the parameters, and whether they are finite
 
 Those with a star import torch.
 """

@@ -43,6 +43,7 @@ class DdpTimings:
         self._readable = False
         self._samples: list[Sample] = []
         self._bucket_bytes: list[int] = []
+        self._comm_hook: str | None = None
 
     def attach(self, module: DistributedDataParallel, device: torch.device) -> None:
         """Sample this module from now on."""
@@ -69,6 +70,7 @@ class DdpTimings:
         buckets = data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes")
         if buckets:
             self._bucket_bytes = [int(size) for size in str(buckets).split(",")]
+        self._comm_hook = str(data["comm_hook"]) if data.get("comm_hook") else None
         iteration = int(data.get("iteration", 0))
         known = self._samples[-1].iteration if self._samples else 0
         if iteration <= known or not data.get("backward_compute_time"):
@@ -93,6 +95,7 @@ class DdpTimings:
         return {
             "wrapped": True,
             "bucket_bytes": self._bucket_bytes,
+            "comm_hook": self._comm_hook,
             "samples": len(used),
             "forward_s": _median([sample.forward_s for sample in used]),
             "backward_s": _median([sample.backward_s for sample in used]),

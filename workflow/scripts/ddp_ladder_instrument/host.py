@@ -27,6 +27,19 @@ def cpus() -> int:
     return os.cpu_count() or 1
 
 
+def cpu_set() -> str | None:
+    """Processors that this process may use, as taskset writes them: ``0-3,8``; None where the system cannot tell."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    ranges: list[list[int]] = []
+    for cpu in sorted(os.sched_getaffinity(0)):
+        if ranges and ranges[-1][1] == cpu - 1:
+            ranges[-1][1] = cpu
+        else:
+            ranges.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
 def peak_memory_bytes() -> int:
     """Largest resident set of this process.
 

@@ -20,7 +20,7 @@ from torch.utils.data.distributed import DistributedSampler
 from ddp_ladder_instrument import loaders
 from ddp_ladder_instrument.hooks import patch
 from ddp_ladder_instrument.loops import Loop
-from ddp_ladder_instrument.steps import Steps
+from ddp_ladder_instrument.steps import EARLY_STEPS, Steps
 
 LOOP_ATTRIBUTE = "_ddp_ladder_loop"
 SIZES_ATTRIBUTE = "_ddp_ladder_sizes"
@@ -132,6 +132,8 @@ def _next(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Ca
             in_loader.discard(thread)
         size = _announced(state)
         steps.yielded(loop, entered_s, batch_size(batch) if size is None else size)
+        if steps.count < EARLY_STEPS:
+            steps.on_batch(loop, batch)
         return batch
 
     return _next_data
@@ -183,6 +185,8 @@ def _outer_iter(original: Callable[..., Any], steps: Steps) -> Callable[..., Any
                 finally:
                     OUTER.discard(thread)
                 steps.yielded(loop, entered_s, loaders.batch_size(batch))
+                if steps.count < EARLY_STEPS:
+                    steps.on_batch(loop, batch)
                 yield batch
                 entered_s = time.perf_counter()
         finally:

@@ -111,7 +111,10 @@ def facts(loader: DataLoader[Any], world_size: int) -> dict[str, Any]:
         "num_workers": loader.num_workers,
         "sampler": type(sampler).__name__,
         "shards": world_size == 1 or replicas > 1,
-        "set_epoch_called": sampler in EPOCH_SET,
+        "shuffle": getattr(sampler, "shuffle", None),
+        # Some count epochs themselves, or have a set_epoch of their own.
+        "set_epoch_called": sampler in EPOCH_SET or bool(getattr(sampler, "epoch", 0)),
+        "iterable": isinstance(loader.dataset, IterableDataset),
         "dataset_size": _length(loader.dataset),
     }
 

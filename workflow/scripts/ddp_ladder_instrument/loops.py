@@ -29,6 +29,7 @@ class Loop:
         "before",
         "carried_s",
         "carried_segments",
+        "first_samples",
         "in_eval_mode",
         "iterator",
         "living",
@@ -50,6 +51,7 @@ class Loop:
         self.living = True
         self.stepped = False
         self.before: Loop | None = None
+        self.first_samples: list[str] = []
         self.iterator: Any = None  # a weak reference that tells when the pass is left
         self.begin_step(-1)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ddp_ladder_instrument import metrics
+from ddp_ladder_instrument import metrics, provenance
 from ddp_ladder_instrument.after_import import when_imported
 from ddp_ladder_instrument.job import Job
 from ddp_ladder_instrument.loops import Loop
@@ -18,6 +19,7 @@ from ddp_ladder_instrument.stop import Limits
 if TYPE_CHECKING:
     import torch
 
+    from ddp_ladder_instrument.backwards import Backwards
     from ddp_ladder_instrument.ddp import DdpTimings
     from ddp_ladder_instrument.model_hooks import Trained
     from ddp_ladder_instrument.parameters import Kept, Named
@@ -47,9 +49,12 @@ class Measurement:
         self.device: torch.device | None = None
         self.kept: Kept | None = None
         self.trained: Trained | None = None
-        self.optimizer: str | None = None
-        self.autocast_dtype: str | None = None
+        self.optimizers: set[str] = set()
+        self.autocast_dtypes: set[str] = set()
+        self.backwards: Backwards | None = None
+        self.configuration = provenance.configuration_files(program.args)
         self.loader: dict[str, Any] | None = None
+        self.first_samples: list[str] = []
         self.metrics = metrics.announce(job.directory)
         self.source = "counted" if job.samples_per_step is None else "samples_per_step"
         self.own_processes = 0
@@ -61,6 +66,7 @@ class Measurement:
         self._progress: Progress | None = Progress(job.directory / "progress.json")
         self._progress_row = 0
         self._epoch_steps: int | None = None
+        self._passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._stop_watching: Callable[[], None] | None = None
 
     def install(self, import_torch_s: float) -> None:
@@ -68,6 +74,7 @@ class Measurement:
         import torch
 
         from ddp_ladder_instrument import hooks, loader_hooks, model_hooks, own_ranks
+        from ddp_ladder_instrument.backwards import Backwards
         from ddp_ladder_instrument.ddp import DdpTimings
         from ddp_ladder_instrument.parameters import Kept
         from ddp_ladder_instrument.world import World
@@ -80,6 +87,8 @@ class Measurement:
         steps = self.steps
         steps.grad_enabled = torch.is_grad_enabled
         steps.on_optimizer = self._on_optimizer
+        self.backwards = Backwards(lambda: steps.count, self.not_measured)
+        steps.on_batch = self._on_batch
         steps.on_loop = self._on_loop
         steps.on_tick = self._on_tick
         steps.check_limits = self.limits.check
@@ -91,6 +100,7 @@ class Measurement:
             "loader.set_epoch_called": loader_hooks.patch_set_epoch,
             "evaluation without a DataLoader": lambda: model_hooks.patch_modes(steps, trained),
             "ddp": lambda: hooks.patch_ddp(self._on_ddp),
+            "loss": self.backwards.install,
             "own processes": lambda: own_ranks.patch_spawn(self),
             "startup_s.process_group": lambda: hooks.patch_process_group(self._on_process_group),
         }
@@ -128,7 +138,9 @@ class Measurement:
         assert self.world is not None
         assert self.kept is not None
         assert self.trained is not None
-        self.optimizer = type(optimizer).__name__
+        from ddp_ladder_instrument import torch_facts
+
+        self.optimizers.add(torch_facts.optimizer_name(optimizer))
         self.world.observe()
         self._use_device(self.kept.add_optimizer(optimizer))
         self.trained.add(optimizer)
@@ -143,6 +155,13 @@ class Measurement:
 
             self.steps.timeline = CudaTimeline(self.device)
 
+    def _on_batch(self, loop: Loop, batch: object) -> None:
+        """Look at the first batches of each pass; which of them are training turns out later."""
+        from ddp_ladder_instrument import shards
+
+        if len(loop.first_samples) < shards.MOST_DIGESTS:
+            loop.first_samples += self.attempt("first samples", lambda: shards.digests(batch)) or []
+
     def _on_loop(self, loop: Loop) -> None:
         from ddp_ladder_instrument import loaders
 
@@ -150,13 +169,18 @@ class Measurement:
         loader = loop.loader()
         if loader is None:
             return
-        called_before = self.loader is not None and self.loader["set_epoch_called"]
+        before = self.loader
+        if before is None:
+            self.first_samples = loop.first_samples
         self.loader = loaders.facts(loader, self.world.size)
-        self.loader["set_epoch_called"] |= called_before
+        self.loader["set_epoch_called"] |= before is not None and before["set_epoch_called"]
+        passes = self._passes.get(loader, 0) + 1
+        self._passes[loader] = passes
+        self.loader["passes"] = max(passes, before["passes"] if before is not None else 0)
         self._epoch_steps = loaders.epoch_batches(loader)
 
     def _on_autocast(self, dtype: torch.dtype) -> None:
-        self.autocast_dtype = str(dtype).partition(".")[2]
+        self.autocast_dtypes.add(str(dtype).partition(".")[2])
 
     def _on_tick(self, now_s: float) -> None:
         assert self.world is not None
@@ -166,6 +190,8 @@ class Measurement:
             self._stop_watching()
             self._stop_watching = None
         self.ddp.poll(step)
+        if self.backwards is not None:
+            self.backwards.wanted = True
         if self.world.rank == 0 and self._progress is not None:
             self._write_progress(self._progress, now_s, step, self.world.size)
 

@@ -14,6 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 Named = list[tuple[str, torch.Tensor]]
 
+CAN_BE_INFINITE = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
+NAMED = 5
+MOST_TENSORS = 4096
+SHORT = 12
+"""Hexadecimal digits of a tensor's digest: to say which tensors differ, not to prove that none does."""
+
 
 class Kept:
     """The parameters that were trained, kept so that they are there at the end.
@@ -52,6 +58,11 @@ class Kept:
         self._groups = [(owner, named) for owner, named in self._groups if owner() is not None]
 
 
+def dtypes(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
+    """All of them, by name."""
+    return sorted({dtype_name(tensor.dtype) for _, tensor in named})
+
+
 def main_dtype(named: Sequence[tuple[str, torch.Tensor]]) -> str:
     """The dtype of most elements: ``float32``."""
     elements: Counter[str] = Counter()
@@ -67,28 +78,50 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def summary(named: Sequence[tuple[str, torch.Tensor]]) -> dict[str, Any]:
     """The record's ``parameters``; count in elements."""
+    digests = [_digest(name, tensor) for name, tensor in named]
+    bad = [name for name, tensor in named if not _is_finite(tensor)]
     return {
         "count": sum(tensor.numel() for _, tensor in named),
         "bytes": sum(tensor.numel() * tensor.element_size() for _, tensor in named),
         "sharded": any(is_sharded(tensor) for _, tensor in named),
-        "checksum": f"sha256:{checksum(named)}",
+        "checksum": f"sha256:{_overall(digests)}",
+        "not_finite": {"count": len(bad), "names": bad[:NAMED]},
+        "tensors": [[named[k][0], digests[k].hex()[:SHORT]] for k in range(min(len(named), MOST_TENSORS))],
     }
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Whether this rank holds a part of it only (FSDP's DTensor)."""
+    """Whether this rank holds a part of it only (FSDP's DTensor, or FSDP1's FlatParameter)."""
+    if type(tensor).__name__ == "FlatParameter":
+        return True
     return any(type(place).__name__ != "Replicate" for place in getattr(tensor, "placements", ()))
 
 
 def checksum(named: Sequence[tuple[str, torch.Tensor]]) -> str:
-    """Digest over names, dtypes, shapes and raw bytes, in order; of a sharded one, this rank's part."""
-    digest = hashlib.sha256()
-    for name, tensor in named:
-        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        own = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-        plain = own.detach().cpu().contiguous()
-        size = plain.numel() * plain.element_size()
-        if size:
-            # By address: numpy may be missing, and knows no bfloat16.
-            digest.update((ctypes.c_char * size).from_address(plain.data_ptr()))
-    return digest.hexdigest()
+    """Digest over names, dtypes, shapes and raw bytes, in order."""
+    return _overall([_digest(name, tensor) for name, tensor in named])
+
+
+def _overall(digests: Sequence[bytes]) -> str:
+    return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of it."""
+    own: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return own.detach()
+
+
+def _digest(name: str, tensor: torch.Tensor) -> bytes:
+    """Over name, dtype, shape and raw bytes; of a sharded one, this rank's part."""
+    digest = hashlib.sha256(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+    plain = _own(tensor).cpu().contiguous()
+    size = plain.numel() * plain.element_size()
+    if size:
+        # By address: numpy may be missing, and knows no bfloat16.
+        digest.update((ctypes.c_char * size).from_address(plain.data_ptr()))
+    return digest.digest()
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    return tensor.dtype not in CAN_BE_INFINITE or bool(torch.isfinite(_own(tensor)).all())

@@ -8,9 +8,10 @@ import platform
 import socket
 import statistics
 import sys
+import time
 from typing import Any
 
-from ddp_ladder_instrument import compile_time, host
+from ddp_ladder_instrument import compile_time, host, provenance
 from ddp_ladder_instrument.files import write_atomically
 from ddp_ladder_instrument.measurement import Measurement
 
@@ -46,6 +47,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "device": device,
         "source": measurement.source,
         "own_processes": measurement.own_processes,
+        "ended_at_s": time.time(),
         "exit_code": measurement.exit_code,
         "ended_by": measurement.ended_by,
         "exception": measurement.exception,
@@ -55,6 +57,8 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "parameters": _parameters(measurement),
         "ddp": measurement.ddp.summary() if measurement.ddp is not None else None,
         "loader": measurement.loader,
+        "first_samples": measurement.first_samples,
+        "loss": _loss(measurement),
         "fingerprint": _fingerprint(measurement, device),
     }
     record["steps"] = {
@@ -140,15 +144,18 @@ def _fingerprint(measurement: Measurement, device: dict[str, Any]) -> dict[str, 
         "script_sha256": measurement.attempt("script_sha256", measurement.program.sha256),
         "args": list(measurement.program.args),
         "batch_per_gpu": _batch_per_gpu(measurement),
-        "parameter_dtype": _parameter_dtype(measurement),
-        "autocast_dtype": measurement.autocast_dtype,
-        "optimizer": measurement.optimizer,
+        "sources": measurement.attempt("sources", provenance.source_files) or {},
+        "configuration": measurement.configuration,
+        **_precision(measurement),
+        "optimizer": " + ".join(sorted(measurement.optimizers)) or None,
         "num_workers": measurement.loader["num_workers"] if measurement.loader else None,
         **_versions(measurement, device["kind"] == "cuda"),
         "python": platform.python_version(),
         "gpu": device["name"] if device["kind"] == "cuda" else None,
         "cpu_model": host.cpu_model(),
         "cpus": host.cpus(),
+        "cpu_set": host.cpu_set(),
+        "libraries": provenance.libraries(),
     }
 
 
@@ -159,12 +166,32 @@ def _batch_per_gpu(measurement: Measurement) -> int | None:
     return (int(statistics.median_low(batches)) or None) if batches else None
 
 
-def _parameter_dtype(measurement: Measurement) -> str | None:
-    if not measurement.parameters:
-        return None
-    from ddp_ladder_instrument import parameters
+def _precision(measurement: Measurement) -> dict[str, Any]:
+    """The types that parameters, autocast and products really had, and what torch may put in float32's place."""
+    if measurement.backwards is None:
+        return dict.fromkeys(("parameter_dtype", "parameter_dtypes", "autocast_dtype", "product_dtypes"))
+    from ddp_ladder_instrument import parameters, torch_facts
 
-    return parameters.main_dtype(measurement.parameters)
+    named = measurement.parameters
+    on_cuda = measurement.device is not None and measurement.device.type == "cuda"
+    return {
+        "parameter_dtype": parameters.main_dtype(named) if named else None,
+        "parameter_dtypes": parameters.dtypes(named),
+        "autocast_dtype": " + ".join(sorted(measurement.autocast_dtypes)) or None,
+        "product_dtypes": sorted(measurement.backwards.product_dtypes),
+        "float32_products": measurement.attempt("float32_products", lambda: torch_facts.float32_products(on_cuda)),
+        "compiled_graphs": measurement.attempt("compiled_graphs", torch_facts.compiled_graphs),
+        "cudnn": measurement.attempt("cudnn", lambda: torch_facts.cudnn(on_cuda)),
+    }
+
+
+def _loss(measurement: Measurement) -> dict[str, Any] | None:
+    backwards = measurement.backwards
+    on_device = measurement.device is not None and measurement.device.type != "cpu"
+    if backwards is None or (on_device and not measurement.device_answers):
+        return None
+    loss: dict[str, Any] | None = measurement.attempt("loss", backwards.losses)
+    return loss
 
 
 def _versions(measurement: Measurement, cuda: bool) -> dict[str, Any]:

@@ -35,6 +35,7 @@ class Steps:
 
     samples_per_step: in place of counted samples, for loops that draw from no DataLoader.
     on_optimizer: called with each optimizer before its first step is counted.
+    on_batch: called with the pass and each batch that it yields during the first EARLY_STEPS.
     on_loop: called at the first step of each training pass.
     on_tick: called with the present time at a step's end, every TICK_INTERVAL_S.
     check_limits: called with step and present time at step ``check_at``, gives the next such step.
@@ -53,6 +54,7 @@ class Steps:
         self.evaluating = False
         self.grad_enabled: Callable[[], bool] = lambda: True
         self.on_optimizer: Callable[[Any], None] = lambda optimizer: None
+        self.on_batch: Callable[[Loop, object], None] = lambda loop, batch: None
         self.on_loop: Callable[[Loop], None] = lambda loop: None
         self.on_tick: Callable[[float], None] = lambda now_s: None
         self.check_limits: Callable[[int, float], int] = lambda step, now_s: NEVER

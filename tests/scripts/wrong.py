@@ -1,0 +1,83 @@
+"""Two ranks that train, right or wrong: the first argument says in which way."""
+
+import os
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
+
+STEPS = 24
+
+
+class Stream(IterableDataset):
+    """Samples of this rank's own, or with ``alike`` the same ones on every rank."""
+
+    def __init__(self, alike):
+        self.seed = 0 if alike else dist.get_rank()
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(self.seed)
+        for _ in range(STEPS * 8):
+            yield torch.randn(4, generator=generator), torch.ones(1)
+
+
+def make_loader(how):
+    torch.manual_seed(7)  # the data are the same on every rank, as files are
+    data = TensorDataset(torch.randn(2 * STEPS * 8, 4), torch.ones(2 * STEPS * 8, 1))
+    if how in ("own stream", "same stream"):
+        return DataLoader(Stream(how == "same stream"), batch_size=8), None
+    if how == "no sampler":
+        return DataLoader(data, batch_size=16, shuffle=True), None
+    if how == "own seeds":
+        torch.manual_seed(dist.get_rank())
+        return DataLoader(data, batch_size=16, shuffle=True), None
+    sampler = DistributedSampler(data)
+    return DataLoader(data, batch_size=8, sampler=sampler), sampler
+
+
+def make_model(how, rank):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    if how == "no ddp":
+        torch.manual_seed(rank)
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter)
+        return model
+    if how == "ignored":
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["2.weight", "2.bias"])
+    return DistributedDataParallel(model)
+
+
+def main(how, epochs):
+    dist.init_process_group("gloo", timeout=timedelta(seconds=10 if how == "waits elsewhere" else 120))
+    rank = dist.get_rank()
+    loader, sampler = make_loader(how)
+    model = make_model(how, rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e38 if how == "nan" else 0.01)
+    for epoch in range(epochs):
+        if sampler is not None and how != "no set_epoch":
+            sampler.set_epoch(epoch)
+        for index, (x, y) in enumerate(loader):
+            if how == "breaks early" and rank == 1 and index == 13:
+                break
+            if how == "waits elsewhere" and rank == 1 and index == 13:
+                dist.broadcast(torch.zeros(3), src=0)
+            loss = (model(x) - y).square().mean()
+            if how == "nan loss" and index > 5:
+                loss = loss * float("nan")
+            optimizer.zero_grad()
+            loss.backward()
+            if how == "nan loss":
+                for parameter in model.parameters():
+                    parameter.grad.nan_to_num_()
+            optimizer.step()
+    if how != "breaks early":
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(os.environ.get("EPOCHS", "1")))
+    sys.stdout.flush()
+    os._exit(0)  # quicker than to take the interpreter down, and it is recorded all the same

@@ -1,0 +1,121 @@
+"""The loss, the types of products and the first samples, as they are seen without waiting for a device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from ddp_ladder_instrument import shards, torch_facts
+from ddp_ladder_instrument.backwards import MOST_LOSSES, Backwards, product_dtypes
+from torch.utils.checkpoint import checkpoint
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.count = 0
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def seen(clock: Clock) -> Iterator[Backwards]:
+    original = torch.autograd.backward
+    backwards = Backwards(lambda: clock.count, [])
+    assert backwards.install() is None
+    yield backwards
+    torch.autograd.backward = original
+
+
+def test_losses_are_kept_when_wanted_and_read_at_the_end(seen: Backwards, clock: Clock) -> None:
+    weight = torch.ones(1, requires_grad=True)
+    for step, factor in enumerate([1.0, 2.0, math.nan, 4.0]):
+        clock.count = step
+        seen.wanted = step != 1
+        loss = (factor * weight).sum()
+        loss.backward()
+        with torch.no_grad():
+            loss.zero_()  # the script's own doing must not change what was seen
+    assert seen.losses() == {"samples": 3, "first": 1.0, "last": 4.0, "last_step": 4, "not_finite_steps": [3]}
+    assert weight.grad is not None
+    assert math.isnan(weight.grad.item())
+
+
+def test_no_more_than_a_few_losses_are_held(seen: Backwards, clock: Clock) -> None:
+    weight = torch.ones(1, requires_grad=True)
+    for step in range(5 * MOST_LOSSES):
+        clock.count, seen.wanted = step, True
+        (step * weight).sum().backward()
+    summary = seen.losses()
+    assert summary is not None
+    assert MOST_LOSSES / 2 <= summary["samples"] <= MOST_LOSSES
+    assert (summary["first"], summary["last"], summary["last_step"]) == (0.0, 319.0, 320)
+
+
+def test_no_backward_no_loss(seen: Backwards) -> None:
+    assert seen.losses() is None
+
+
+def test_a_tensor_that_is_no_loss_is_not_kept(seen: Backwards) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    weight.exp().backward(torch.ones(3))
+    assert seen.losses() is None
+
+
+@pytest.mark.parametrize(("enabled", "dtype"), [(False, "float32"), (True, "bfloat16")])
+def test_types_of_products(seen: Backwards, enabled: bool, dtype: str) -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(2 * 36, 3))
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+        loss = model(torch.randn(4, 1, 8, 8)).float().sum()
+    loss.backward()
+    assert seen.product_dtypes == {dtype}
+
+
+def test_looking_at_the_graph_computes_nothing_anew() -> None:
+    calls = []
+
+    def part(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return x @ x
+
+    loss = (checkpoint(part, torch.ones(2, 2, requires_grad=True), use_reentrant=False) @ torch.ones(2, 2)).sum()
+    assert product_dtypes(loss.grad_fn) == {"float32"}
+    assert len(calls) == 1
+
+
+def test_samples_of_a_batch_have_digests_of_their_own() -> None:
+    x, y = torch.randn(12, 3), torch.arange(12)
+    first = shards.digests((x, {"label": y}))
+    assert len(first) == shards.PER_BATCH == len(set(first))
+    assert shards.digests([x[4:], y[4:]])[:4] == first[4:]
+    assert shards.digests((x, {"label": y + 1}))[0] != first[0]
+
+
+def test_batches_that_are_no_rows_have_one_digest() -> None:
+    assert len(shards.digests((torch.randn(7, 2), torch.randn(9)))) == 1
+    assert len(shards.digests(torch.tensor(1.0))) == 1
+
+
+@pytest.mark.parametrize("batch", ["text", None, 3, [], torch.empty(4, device="meta"), torch.eye(3).to_sparse()])
+def test_nothing_is_said_of_other_batches(batch: object) -> None:
+    assert shards.digests(batch) == []
+
+
+def test_how_an_optimizer_steps_is_in_its_name() -> None:
+    weight = torch.ones(1, requires_grad=True)
+    assert torch_facts.optimizer_name(torch.optim.AdamW([weight])) == "AdamW"
+    assert torch_facts.optimizer_name(torch.optim.AdamW([weight], fused=True)) == "AdamW (fused)"
+    assert torch_facts.optimizer_name(torch.optim.SGD([weight], lr=1.0, foreach=True)) == "SGD (foreach)"
+
+
+def test_precision_of_float32_products() -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        assert torch_facts.float32_products(on_cuda=False) == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,78 @@
+"""What the program is made of: its own source files, the configuration files it was given, its libraries."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Sequence
+
+CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".py")
+MOST_FILES = 500
+LARGEST_BYTES = 4_000_000
+INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+LIBRARIES = (
+    "accelerate", "apex", "datasets", "deepspeed", "flash_attn", "lightning", "nvidia.dali", "numpy",
+    "pytorch_lightning", "timm", "torchaudio", "torchvision", "transformer_engine", "transformers", "triton",
+)  # fmt: skip
+"""Those whose release changes the work or the speed of a step."""
+
+
+def source_files() -> dict[str, str]:
+    """SHA-256 of ``__main__`` and of every module imported from its directory or below, by relative path."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    if main is None:
+        return {}
+    root = _root(os.path.realpath(main), getattr(sys.modules["__main__"], "__package__", None) or "")
+    own = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    files = {os.path.realpath(main)}
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and path.endswith(".py"):
+            files.add(os.path.realpath(path))
+    inside = sorted(path for path in files if path.startswith(root + os.sep))
+    library = os.path.realpath(os.path.dirname(os.__file__)) + os.sep
+    chosen = [path for path in inside if not path.startswith((own, library)) and not _is_installed(path)]
+    return {os.path.relpath(path, root): digest for path in chosen[:MOST_FILES] if (digest := _sha256(path))}
+
+
+def _root(main: str, package: str) -> str:
+    """The directory that holds the script, or the top package of a module given with -m."""
+    levels = len(package.split(".")) if package else 0
+    directory = os.path.dirname(main)
+    for _ in range(levels):
+        directory = os.path.dirname(directory)
+    return directory
+
+
+def _is_installed(path: str) -> bool:
+    return any(part in path for part in INSTALLED)
+
+
+def configuration_files(arguments: Sequence[str]) -> dict[str, str]:
+    """SHA-256 of the configuration files that the arguments name (``conf.yaml``, ``--config=conf.yaml``)."""
+    names = [argument.partition("=")[2] or argument for argument in arguments]
+    found = {}
+    for name in names:
+        if name.endswith(CONFIGURATION) and os.path.isfile(name):
+            digest = _sha256(name)
+            if digest:
+                found[name] = digest
+    return found
+
+
+def _sha256(path: str) -> str | None:
+    """None for what cannot be read any more, and for what is too large to be source."""
+    try:
+        if os.path.getsize(path) > LARGEST_BYTES:
+            return None
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except OSError:
+        return None
+
+
+def libraries() -> dict[str, str]:
+    """Versions of the libraries that the program has imported."""
+    versions = {name: getattr(sys.modules.get(name), "__version__", None) for name in LIBRARIES}
+    return {name: str(version) for name, version in versions.items() if version is not None}

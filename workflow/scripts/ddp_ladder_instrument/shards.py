@@ -1,0 +1,55 @@
+"""Digests of the first samples that a rank trains on: ranks that share some draw from the same data."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+MOST_DIGESTS = 32
+PER_BATCH = 8
+MOST_BYTES = 65_536  # of one sample's tensor
+DEEPEST = 6
+
+
+def digests(batch: object) -> list[str]:
+    """One per sample of the batch's first few, one for the batch where samples cannot be told apart.
+
+    None are made of batches that lie on a device already: reading them would wait for it.
+    """
+    tensors = list(_tensors(batch, 0))
+    if not tensors or any(tensor.device.type != "cpu" or tensor.layout != torch.strided for tensor in tensors):
+        return []
+    sizes = {tensor.size(0) if tensor.dim() else 0 for tensor in tensors}
+    if len(sizes) > 1 or sizes == {0}:
+        return [_digest(tensors)]
+    return [_digest([tensor[row] for tensor in tensors]) for row in range(min(sizes.pop(), PER_BATCH))]
+
+
+def _digest(tensors: list[torch.Tensor]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for tensor in tensors:
+        plain = tensor.detach().contiguous()
+        size = min(MOST_BYTES, plain.numel() * plain.element_size())
+        if size:
+            digest.update((ctypes.c_char * size).from_address(plain.data_ptr()))
+    return digest.hexdigest()
+
+
+def _tensors(batch: object, depth: int) -> Iterator[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        yield batch
+        return
+    if isinstance(batch, (str, bytes, int, float)) or batch is None or depth > DEEPEST:
+        return
+    if isinstance(batch, (list, tuple)):
+        items: Any = batch
+    elif isinstance(batch, Mapping):
+        items = batch.values()
+    else:
+        items = list(getattr(batch, "__dict__", {}).values())
+    for item in items:
+        yield from _tensors(item, depth + 1)

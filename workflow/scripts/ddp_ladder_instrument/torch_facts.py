@@ -1,0 +1,37 @@
+"""How torch computed: precision of float32 products, whether it compiled, how an optimizer steps."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+import torch
+
+
+def float32_products(on_cuda: bool) -> str:
+    """``highest`` is true float32; ``high`` and ``medium`` let TF32 or bfloat16 take its place in matrix products."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        precision: str = torch.get_float32_matmul_precision()
+        if on_cuda and torch.backends.cudnn.allow_tf32:
+            precision += ", TF32 convolutions"
+    return precision
+
+
+def compiled_graphs() -> int:
+    """Graphs that torch.compile made in this process."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
+
+
+def optimizer_name(optimizer: torch.optim.Optimizer) -> str:
+    """``AdamW``, or ``AdamW (fused)`` where an implementation was asked for."""
+    chosen = [name for name in ("fused", "foreach", "capturable") if optimizer.defaults.get(name)]
+    name = type(optimizer).__name__
+    return f"{name} ({', '.join(chosen)})" if chosen else name
+
+
+def cudnn(on_cuda: bool) -> Any:
+    """Version number of cuDNN; None where nothing ran on CUDA: to ask would load it."""
+    return torch.backends.cudnn.version() if on_cuda else None
