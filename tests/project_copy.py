@@ -77,7 +77,7 @@ class Checkout:
         file = self.path / "config/cluster.yaml"
         file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **changes}))
 
-    def snakemake(self, *arguments: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+    def snakemake(self, *arguments: str, timeout_s: float = 500) -> subprocess.CompletedProcess[str]:
         """Run snakemake to its end; output and errors together in ``stdout``."""
         return subprocess.run(
             self._command(arguments),
