@@ -24,9 +24,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 run: $(VENV)/.run-ready
 	@$(BIN)/snakemake --profile profiles/local
 
-# Two at a time, file by file: the tests of a file share what they bring up. The long ones come before the many.
+# Three at a time, as those on Slurm mostly wait; file by file, as the tests of a file share what they bring up.
 test: $(VENV)/.test-ready
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 oldest: $(OLDEST)/.ready
 
