@@ -1,6 +1,7 @@
 """Trains for ever, ranks at their own pace: accumulation, the last of an epoch left over, and a clean-up at the end."""
 
 import argparse
+import os
 import sys
 import time
 
@@ -10,6 +11,17 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 
+def store_of_all():
+    """One store for every group: another rank may still be leaving the group before."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return dist.TCPStore(host, port, int(os.environ["WORLD_SIZE"]), is_master=os.environ["RANK"] == "0")
+
+
+def join(store, group):
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", store=dist.PrefixStore(f"group{group}", store), rank=rank, world_size=size)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--accumulate", type=int, default=1)
@@ -17,7 +29,11 @@ def main():
     parser.add_argument("--critic", action="store_true", help="a second optimizer")
     parser.add_argument("--regroup", type=int, default=0, help="a new process group after so many epochs")
     args = parser.parse_args()
-    dist.init_process_group("gloo")
+    store = store_of_all() if args.regroup else None
+    if store:
+        join(store, 0)
+    else:
+        dist.init_process_group("gloo")
     rank = dist.get_rank()
     data = torch.randn(90, 4)
     sampler = DistributedSampler(data, num_replicas=dist.get_world_size(), rank=rank)
@@ -44,7 +60,7 @@ def main():
             epoch += 1
             if args.regroup and epoch == args.regroup:
                 dist.destroy_process_group()
-                dist.init_process_group("gloo")
+                join(store, epoch)
                 models[:] = [wrapped() for _ in models]
                 optimizers[:] = [torch.optim.SGD(model.parameters(), lr=0.01) for model in models]
     finally:

@@ -1,5 +1,7 @@
 """Leaves the process group and makes a new one, and goes on training a new model."""
 
+import os
+
 import torch
 import torch.distributed as dist
 from tally import Tally, think
@@ -28,8 +30,11 @@ def train(tally, epochs):
 
 if __name__ == "__main__":
     tally = Tally()
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    # One store for every group: another rank may still be leaving the group before.
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), size, is_master=rank == 0)
     for epochs in (1, 2, 40):
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", store=dist.PrefixStore(f"group{epochs}", store), rank=rank, world_size=size)
         train(tally, epochs if epochs < 40 else 1)
         dist.destroy_process_group()
     tally.write()
