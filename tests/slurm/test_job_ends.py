@@ -186,10 +186,10 @@ def test_a_dead_controller_is_waited_for(small_nodes: Cluster, tmp_path: Path) -
     os.mkfifo(go)  # to open it waits for the other side
     each = climb(checkout)
     each.await_line("r1: started")
-    running_s = time.time()
-    state = small_nodes.root / "state/job_state"
-    # Written every few seconds; one killed before that would take the job for one that waits.
-    small_nodes.await_true(lambda: state.stat().st_mtime > running_s, "slurmctld", "slurmctld to write its state")
+    # Written some seconds after a change; a controller killed before that would take the job for one that waits.
+    state, changed_s = small_nodes.root / "state/job_state", time.time()
+    small_nodes.run(["scontrol", "update", f"JobId={each.job()[0]}", "Comment=running"])
+    small_nodes.await_true(lambda: state.stat().st_mtime > changed_s, "slurmctld", "slurmctld to write its state")
     small_nodes.kill_daemon("slurmctld")
     each.await_line("Slurm does not answer")
     small_nodes.start_controller()

@@ -138,7 +138,8 @@ def test_times_are_those_of_the_scripts_own_watch(both: Both, rank: int) -> None
     for note in both.notes(rank):
         of_epoch, rows = rows[: len(note["step_samples"])], rows[len(note["step_samples"]) :]
         measured_s = sum(row["step_time_s"] for row in of_epoch)
-        assert measured_s == pytest.approx(note["train_s"], rel=0.05), note["kind"]
+        # An epoch takes some 50 ms; between the two watches a busy machine may make another process run.
+        assert measured_s == pytest.approx(note["train_s"], rel=0.05, abs=0.02), note["kind"]
     for row in both.measured.rows(rank):
         assert 0 < row["data_wait_s"] < row["step_time_s"]
 
