@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
-from ddp_ladder import slurm_states
+from ddp_ladder import slurm_query
+from ddp_ladder.slurm_query import SlurmError
 from ddp_ladder.slurm_states import (
     ENDS,
     GONE,
     RUNNING,
     WAITING,
     JobState,
-    SlurmSilent,
     advice,
     ask,
     cancel,
@@ -120,14 +120,14 @@ def test_without_accounting_a_forgotten_job_is_gone(tools: Path) -> None:
 def test_a_silent_controller_is_no_state(tools: Path) -> None:
     message = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     stand_in(tools, "squeue", f"echo '{message}' >&2; exit 1")
-    with pytest.raises(SlurmSilent, match="Unable to contact slurm controller"):
+    with pytest.raises(SlurmError, match="Unable to contact slurm controller"):
         ask(["4"])
 
 
 def test_a_controller_that_takes_too_long_is_silent(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm_states, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(slurm_query, "ANSWER_WITHIN_S", 0.2)
     stand_in(tools, "squeue", "exec sleep 60")
-    with pytest.raises(SlurmSilent, match="no answer"):
+    with pytest.raises(SlurmError, match="no answer"):
         ask(["4"])
 
 

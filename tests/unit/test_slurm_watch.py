@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from ddp_ladder.job_end import JobEnd
 from ddp_ladder.progress import Board
-from ddp_ladder.slurm_states import GONE, JobState, SlurmSilent
+from ddp_ladder.slurm_query import SlurmError
+from ddp_ladder.slurm_states import GONE, JobState
 from ddp_ladder.slurm_watch import ASK_EVERY_S, GONE_AFTER_S, LAST_WORDS, REMIND_EVERY_S, Watch
 
 RUNNING = JobState("RUNNING", nodes="node1")
@@ -36,7 +37,7 @@ class Cluster:
 
     def _speak(self) -> None:
         if self.silent:
-            raise SlurmSilent(self.silent)
+            raise SlurmError(self.silent)
 
 
 class Desk:

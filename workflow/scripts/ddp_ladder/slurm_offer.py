@@ -6,7 +6,6 @@ import getpass
 import grp
 import os
 import re
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
 from ddp_ladder.messages import Problem, UserError
@@ -32,8 +31,8 @@ from ddp_ladder.slurm_notation import (
     rows,
     tres,
 )
+from ddp_ladder.slurm_query import SlurmError, run_command
 
-ANSWER_WITHIN_S = 60
 LIMIT_FIELDS = "maxwall,maxtresperjob,grptres,maxtresminsperjob"
 ASSOCIATION_FIELDS = f"account,user,partition,defaultqos,qos,parentname,{LIMIT_FIELDS}"
 QOS_FIELDS = f"name,maxtresperuser,maxtresperaccount,{LIMIT_FIELDS}"
@@ -41,26 +40,7 @@ QOS_FIELDS = f"name,maxtresperuser,maxtresperaccount,{LIMIT_FIELDS}"
 Run = Callable[[Sequence[str]], str]  # a command's output; raises SlurmError
 
 
-class SlurmError(Exception):
-    """A command of Slurm failed; the text is its message."""
-
-
 # Asking
-
-
-def run_command(argv: Sequence[str]) -> str:
-    """Output of a command. Raises SlurmError with its own message."""
-    try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_WITHIN_S, check=False
-        )
-    except OSError as error:
-        raise SlurmError(f"{argv[0]}: {error.strerror}") from error
-    except subprocess.TimeoutExpired as error:
-        raise SlurmError(f"{' '.join(argv)}: no answer within {ANSWER_WITHIN_S} s") from error
-    if done.returncode:
-        raise SlurmError((done.stderr or done.stdout).strip())
-    return done.stdout
 
 
 def read_offer(run: Run = run_command) -> Offer:

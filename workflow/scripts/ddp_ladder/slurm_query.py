@@ -1,4 +1,4 @@
-"""Questions of a job to Slurm about itself: asked again while the controller does not answer."""
+"""Questions to Slurm: asked once, or by a job about itself again and again while the controller does not answer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,29 @@ from collections.abc import Sequence
 
 from ddp_ladder.messages import Problem, UserError
 
+ANSWER_WITHIN_S = 60
 PATIENCE_S = 300.0  # what a restart of the controller may take
 AGAIN_S = 2.0
 _FINAL = ("Invalid job id",)
+
+
+class SlurmError(Exception):
+    """A command of Slurm failed; the text is its message."""
+
+
+def run_command(argv: Sequence[str]) -> str:
+    """Output of a command. Raises SlurmError with its own message."""
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_WITHIN_S, check=False
+        )
+    except OSError as error:
+        raise SlurmError(f"{argv[0]}: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise SlurmError(f"{' '.join(argv)}: no answer within {ANSWER_WITHIN_S} s") from error
+    if done.returncode:
+        raise SlurmError((done.stderr or done.stdout).strip() or f"{argv[0]} ended with {done.returncode}")
+    return done.stdout
 
 
 def answer(job_id: str, argv: Sequence[str]) -> str:

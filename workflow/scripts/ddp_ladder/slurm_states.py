@@ -5,10 +5,11 @@ from __future__ import annotations
 import getpass
 import re
 import shutil
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from ddp_ladder.slurm_query import SlurmError, run_command
 
 Phase = Literal["waiting", "running", "ended"]
 
@@ -22,11 +23,6 @@ _SLURMS_WORDS = re.compile(r"^(?:slurmstepd|srun|slurmd)[^:]*: error: (?:\*\*\* 
 _OUT_OF_MEMORY = re.compile(r"memory limit|oom.?kill|out of memory", re.IGNORECASE)
 
 _FORMAT = "%i|%T|%S|%N|%r"
-_TIMEOUT_S = 60
-
-
-class SlurmSilent(Exception):
-    """Slurm's controller gave no answer; its jobs are not affected by that."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +123,11 @@ def reason_in_words(reason: str, job_id: str) -> str:
 
 
 def ask(job_ids: Iterable[str]) -> dict[str, JobState]:
-    """State of each job; GONE for a job that nothing knows. Raises SlurmSilent when the controller does not answer."""
+    """State of each job; GONE for a job that nothing knows. Raises SlurmError when the controller does not answer."""
     wanted = list(job_ids)
     # By user and not by job id: one that the controller has forgotten would make squeue fail for all.
     command = ["squeue", "--noheader", "--states=all", f"--user={getpass.getuser()}", f"--format={_FORMAT}"]
-    known = parse_squeue(_output(command))
+    known = parse_squeue(run_command(command))
     forgotten = [job for job in wanted if job not in known]
     if forgotten and shutil.which("sacct"):
         known |= parse_sacct(_accounted(forgotten))
@@ -139,8 +135,8 @@ def ask(job_ids: Iterable[str]) -> dict[str, JobState]:
 
 
 def cancel(job_ids: Iterable[str]) -> None:
-    """Cancel jobs; those that have ended stay as they are. Raises SlurmSilent when that cannot be had."""
-    _output(["scancel", "--quiet", *job_ids])
+    """Cancel jobs; those that have ended stay as they are. Raises SlurmError when that cannot be had."""
+    run_command(["scancel", "--quiet", *job_ids])
 
 
 def parse_squeue(text: str) -> dict[str, JobState]:
@@ -162,21 +158,11 @@ def parse_sacct(text: str) -> dict[str, JobState]:
     return found
 
 
-def _output(command: list[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise SlurmSilent(f"{command[0]} gave no answer for {_TIMEOUT_S} s") from None
-    if done.returncode != 0:
-        raise SlurmSilent(done.stderr.strip() or f"{command[0]} ended with {done.returncode}")
-    return done.stdout
-
-
 def _accounted(job_ids: list[str]) -> str:
     """What the accounting knows; nothing where there is none."""
     fields = "JobIDRaw,State,NodeList,Reason"
     command = ["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={','.join(job_ids)}"]
     try:
-        return _output([*command, f"--format={fields}"])
-    except SlurmSilent:
+        return run_command([*command, f"--format={fields}"])
+    except SlurmError:
         return ""  # a Slurm without slurmdbd has sacct too, which then fails

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from ddp_ladder.job_end import JobEnd
 from ddp_ladder.progress import Board, duration
-from ddp_ladder.slurm_states import ENDED_WELL, GONE, JobState, SlurmSilent, advice, reason_in_words, slurms_words
+from ddp_ladder.slurm_query import SlurmError
+from ddp_ladder.slurm_states import ENDED_WELL, GONE, JobState, advice, reason_in_words, slurms_words
 
 LOOK_EVERY_S = 1.0  # at the logs; asks Slurm nothing
 ASK_EVERY_S = {"waiting": 30.0, "running": 10.0}  # the controller is everybody's
@@ -102,7 +103,7 @@ class Watch:
             return
         try:
             self._cancel(jobs)
-        except SlurmSilent as silent:
+        except SlurmError as silent:
             self._board.say(f"NOT cancelled: {' '.join(jobs)} ({silent}). Do it by hand: scancel {' '.join(jobs)}")
         else:
             self._board.say(f"cancelled: {' '.join(jobs)}; finished runs are kept")
@@ -128,7 +129,7 @@ class Watch:
         self._asked_s = self._clock()
         try:
             states = self._ask(list(self._jobs))
-        except SlurmSilent as silent:
+        except SlurmError as silent:
             self._tell_silence(str(silent))
             return []
         if self._silent_since_s is not None:

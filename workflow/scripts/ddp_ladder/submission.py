@@ -12,7 +12,8 @@ from ddp_ladder.ladder import Ladder
 from ddp_ladder.messages import Problem, UserError
 from ddp_ladder.slurm_check import check_jobs
 from ddp_ladder.slurm_offer import read_offer
-from ddp_ladder.slurm_states import SlurmSilent, ask
+from ddp_ladder.slurm_query import SlurmError
+from ddp_ladder.slurm_states import ask
 
 TOOLS = ("sbatch", "scontrol", "squeue", "scancel")
 
@@ -55,7 +56,7 @@ def require_no_job_left(results: Path, scales: Collection[str]) -> None:
     submitted = [end for scale in sorted(scales) if (end := read_job_end(results, scale)) and end.state == SUBMITTED]
     try:
         states = ask([end.job_id for end in submitted]) if submitted else {}
-    except SlurmSilent as silent:
+    except SlurmError as silent:
         raise UserError(Problem("squeue", str(silent), next="start again when Slurm answers")) from None
     left = [end for end in submitted if states[end.job_id].phase != "ended"]
     problems = [
