@@ -66,7 +66,7 @@ def step(steps: Steps, device: Device, loop: Loop, seconds: float) -> None:
         steps.enter(loop, 0.0)
     steps.yielded(loop, 0.0, 4)
     device.queued_s += seconds
-    steps.after_step(steps, (), {})
+    steps.after_step(device, (), {})
 
 
 def new_loop(steps: Steps) -> Loop:

@@ -85,6 +85,8 @@ def training(pending: Sequence[Loop], loader_expected: bool) -> list[Loop]:
     loader_expected: False when the user said that the loop draws from no DataLoader; then a pass
     that is over without ever having stepped is none.
     """
+    if len(pending) == 1 and loader_expected and not pending[0].without_grad:
+        return [pending[0]]
     loops = [loop for loop in pending if not loop.without_grad]
     if not loader_expected:
         loops = [loop for loop in loops if loop.living or loop.stepped]

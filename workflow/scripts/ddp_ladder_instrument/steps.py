@@ -38,8 +38,42 @@ class Steps:
     on_batch: called with the pass and each batch that it yields during the first EARLY_STEPS.
     on_loop: called at the first step of each training pass.
     on_tick: called with the present time at a step's end, every TICK_INTERVAL_S.
+    loop: the pass that was entered last and is not over; the running segment is its own.
     check_limits: called with step and present time at step ``check_at``, gives the next such step.
     """
+
+    __slots__ = (
+        "_begin_mark",
+        "_begin_s",
+        "_ended",
+        "_evaluated",
+        "_known",
+        "_optimizer",
+        "_outside",
+        "_pending",
+        "_row_loops",
+        "_row_optimizer",
+        "_steps_in_row",
+        "_steps_in_row_before",
+        "_tick_at_s",
+        "check_at",
+        "check_limits",
+        "count",
+        "data_wait_s",
+        "evaluating",
+        "first_step_ended_at_s",
+        "grad_enabled",
+        "loop",
+        "on_batch",
+        "on_loop",
+        "on_optimizer",
+        "on_tick",
+        "padding_samples",
+        "samples",
+        "samples_per_step",
+        "step_time_s",
+        "timeline",
+    )
 
     def __init__(self, samples_per_step: int | None = None) -> None:
         self.samples_per_step = samples_per_step
@@ -60,7 +94,7 @@ class Steps:
         self.check_limits: Callable[[int, float], int] = lambda step, now_s: NEVER
         self._outside = Loop(lambda: None, NEVER)
         self._outside.begin_step(0)
-        self._owner: Loop | None = self._outside  # of the running segment
+        self.loop: Loop | None = self._outside
         self._begin_s = time.perf_counter()
         self._begin_mark: Mark | None = None
         self._evaluated: Loop | None = None  # whose segment eval() ended
@@ -76,15 +110,10 @@ class Steps:
 
     # What the loaders and the model tell.
 
-    @property
-    def loop(self) -> Loop | None:
-        """The pass that was entered last and is not over."""
-        return self._owner
-
     def enter(self, loop: Loop, now_s: float) -> None:
         """Another pass becomes the active one."""
         if loop.before is None:
-            loop.before = self._owner
+            loop.before = self.loop
         self._own(loop, now_s)
 
     def yielded(self, loop: Loop, entered_s: float, size: int) -> None:
@@ -102,7 +131,7 @@ class Steps:
         """A pass is over, or was left for good."""
         loop.living = False
         loop.iterator = None
-        if self._owner is loop:
+        if self.loop is loop:
             self._own(self._return_to(loop.before), time.perf_counter())
         loop.before = None
 
@@ -110,16 +139,16 @@ class Steps:
         """The model that is trained was put in eval mode."""
         if not self.evaluating:
             self.evaluating = True
-            self._evaluated = owner = self._owner
+            self._evaluated = owner = self.loop
             if owner is not None and owner is not self._outside and not self._is_drawn(owner):
-                self._owner = None  # between two steps: what led to the evaluation is no training
+                self.loop = None  # between two steps: what led to the evaluation is no training
             self._own(None, time.perf_counter())
 
     def train_mode(self) -> None:
         """The model that is trained was put in training mode."""
         if self.evaluating:
             self.evaluating = False
-            if self._owner is None:
+            if self.loop is None:
                 self._own(self._return_to(self._evaluated), time.perf_counter())
             self._evaluated = None
 
@@ -136,8 +165,8 @@ class Steps:
     def _own(self, owner: Loop | None, now_s: float) -> None:
         """End the running segment and begin one of ``owner``."""
         mark = self.timeline.mark() if self.timeline is not None else None
-        self._carry(self._owner, now_s, mark)
-        self._owner = owner
+        self._carry(self.loop, now_s, mark)
+        self.loop = owner
         self._begin_s = now_s
         self._begin_mark = mark
 
@@ -170,7 +199,7 @@ class Steps:
         if not loops and self.count and self._is_another(optimizer):
             self._extend_row(now_s, mark)
         else:
-            self._add_row(loops, optimizer, now_s, mark)
+            self._add_row(loops, now_s, mark)
         self._begin_s = now_s
         self._begin_mark = mark
         if now_s >= self._tick_at_s:
@@ -185,8 +214,8 @@ class Steps:
 
     def _trained_in_eval_mode(self) -> None:
         """What eval() began was no validation after all."""
-        if self._owner is None:
-            self._owner = self._evaluated
+        if self.loop is None:
+            self.loop = self._evaluated
         self.evaluating = False
         self._evaluated = None
 
@@ -201,20 +230,22 @@ class Steps:
         first = self._row_optimizer()
         return first is not None and first is not optimizer
 
-    def _add_row(self, loops: list[Loop], optimizer: Any, now_s: float, mark: Mark | None) -> None:
-        told = self.samples_per_step
-        self.samples.append(sum(loop.samples for loop in loops) if told is None else told)
-        self.padding_samples.append(sum(loop.padding for loop in loops) if told is None else 0)
-        self.data_wait_s.append(sum(loop.wait_s for loop in loops))
-        # Where loaders take turns, the last one has the time until this one was entered.
-        before = [loop for loop in self._row_loops if loop not in loops and (loop.living or not loops)]
-        owners = [*before, *loops] if loops else [*before, self._outside]
-        seconds, segments = self._collect(owners, now_s, mark)
-        self.step_time_s.append(seconds)
+    def _add_row(self, loops: list[Loop], now_s: float, mark: Mark | None) -> None:
+        samples = padding = 0
+        wait_s = 0.0
         for loop in loops:
+            samples += loop.samples
+            padding += loop.padding
+            wait_s += loop.wait_s
             if not loop.stepped:
                 loop.stepped = True
                 self.on_loop(loop)
+        told = self.samples_per_step
+        self.samples.append(samples if told is None else told)
+        self.padding_samples.append(padding if told is None else 0)
+        self.data_wait_s.append(wait_s)
+        seconds, segments = self._collect(self._owners(loops), now_s, mark)
+        self.step_time_s.append(seconds)
         if loops:
             self._row_loops = loops
         if self.timeline is not None and segments:
@@ -222,11 +253,18 @@ class Steps:
             self.timeline.harvest(self.step_time_s)
         if self.count == 0:
             self.first_step_ended_at_s = time.time()
-        self._row_optimizer = weakref.ref(optimizer)
+        self._row_optimizer = self._optimizer
         self._steps_in_row_before = self._steps_in_row
         self._steps_in_row = 1
         self._pending = []
         self.count += 1
+
+    def _owners(self, loops: list[Loop]) -> list[Loop]:
+        """Whose time a step is. Where loaders take turns, the last one has the time until this one was entered."""
+        if loops and loops == self._row_loops:
+            return loops
+        before = [loop for loop in self._row_loops if loop not in loops and (loop.living or not loops)]
+        return [*before, *(loops or [self._outside])]
 
     def _extend_row(self, now_s: float, mark: Mark | None) -> None:
         seconds, segments = self._collect(self._row_loops or [self._outside], now_s, mark)
@@ -240,14 +278,17 @@ class Steps:
         """Seconds and segments of these owners up to now; they are taken away from them."""
         seconds = 0.0
         segments: list[Segment] = []
-        if any(owner is self._owner for owner in owners):
-            self._carry(self._owner, now_s, mark)
         for owner in owners:
             if owner.step == self.count:
                 seconds += owner.carried_s
-                segments += owner.carried_segments
                 owner.carried_s = 0.0
-                owner.carried_segments = []
+                if owner.carried_segments:
+                    segments += owner.carried_segments
+                    owner.carried_segments = []
+            if owner is self.loop:
+                seconds += now_s - self._begin_s
+                if mark is not None and self._begin_mark is not None:
+                    segments.append((self._begin_mark, mark))
         return seconds, segments
 
     def adopt(self, rows: Sequence[Row]) -> None:
