@@ -38,14 +38,22 @@ GPU_SITE: Mapping[str, Any] = {
 }
 
 
-def prepare(checkout: Checkout, script: str, scale: str, site: Mapping[str, Any], **config: Any) -> None:
+MEASURE: Mapping[str, Any] = {"warmup_steps": 1, "min_steps": 2, "max_steps": 6, "plain_baseline": False}
+
+
+def prepare(
+    checkout: Checkout,
+    script: str,
+    scale: str,
+    site: Mapping[str, Any],
+    measure: Mapping[str, Any] = MEASURE,
+    **config: Any,
+) -> None:
     """Write config, site and plan of a ladder that is this scale alone."""
     nodes, gpus = map(int, scale.split("x"))
     stage = "stage3" if nodes > 1 else "stage2" if gpus > 1 else "stage1"
     stages = {"stage1": {"scales": ["1x1"], "runtime": 5}, stage: {"scales": [scale], "runtime": 5}}
-    checkout.configure(
-        stages=stages, measure={"warmup_steps": 1, "min_steps": 2, "max_steps": 6, "plain_baseline": False}, **config
-    )
+    checkout.configure(stages=stages, measure=dict(measure), **config)
     (checkout.path / "loop.py").write_text(script)
     (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(dict(site)))
     argv = [sys.executable, "workflow/scripts/plan.py", "--out", "results/plan.json"]

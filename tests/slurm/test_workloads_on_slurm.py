@@ -1,38 +1,74 @@
-"""The workloads directly under srun: the names that a real Slurm gives to rank, world and first host."""
+"""The workloads on a real Slurm: its names for rank, world and first host, and its warning that time is nearly up."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 from cluster import Cluster
 from instrument_support import INSTRUMENT
+from project_copy import copy_project
+from scales import GPU_SITE, MEASURE, prepare, scale_job
+from small_datasets import write_digits
 
 pytestmark = pytest.mark.slurm
 
 PLACE = re.compile(r"^(\d+) of (\d+), (\d+) nodes, (\d+) per node$", re.MULTILINE)
+# mlp.py, which also tells what it takes itself for.
 PROGRAM = """
 import sys
 sys.path.insert(0, {workloads!r})
-import torch
-from common.distributed import process_group, total
-with process_group() as world:
-    assert total(torch.ones(1)).item() == world.size
+import mlp
+train = mlp.train
+def tell_and_train(args, world):
     print(world.rank, "of", f"{{world.size}},", world.nodes, "nodes,", world.gpus_per_node, "per node", flush=True)
-
+    return train(args, world)
+mlp.train = tell_and_train
+sys.exit(mlp.main(["--samples", "640", "--epochs", "1"]))
 """
 
 
-def test_srun_alone_starts_the_ranks(cluster_without_accounting: Cluster) -> None:
+def test_srun_alone_starts_the_ranks_and_they_train(cluster_without_accounting: Cluster) -> None:
     program = PROGRAM.format(workloads=str(INSTRUMENT.parents[1] / "workloads"))
     srun = ["srun", "--partition=gpu", "--nodes=2", "--ntasks-per-node=2", "--overcommit"]
-    done = cluster_without_accounting.run([*srun, sys.executable, "-c", program])
+    done = cluster_without_accounting.run([*srun, sys.executable, "-c", program], timeout_s=180)
     assert sorted(PLACE.findall(done.stdout)) == [(str(rank), "4", "2", "2") for rank in range(4)], done.stdout
-
-
-def test_mlp_trains_under_srun(cluster_without_accounting: Cluster) -> None:
-    script = str(INSTRUMENT.parents[1] / "workloads" / "mlp.py")
-    srun = ["srun", "--partition=gpu", "--nodes=2", "--ntasks-per-node=1"]
-    done = cluster_without_accounting.run([*srun, sys.executable, script, "--samples", "640", "--epochs", "1"])
     assert re.findall(r"^epoch +(\d)  ", done.stdout, re.MULTILINE) == ["1"], done.stdout
+
+
+def test_a_warning_of_slurm_is_a_checkpoint_and_the_next_start_goes_on(
+    cluster_without_accounting: Cluster, tmp_path: Path
+) -> None:
+    """As with ``slurm.extra: ["--signal=USR1@120"]``: Slurm signals all processes of the step, torchrun as well."""
+    cluster, checkout = cluster_without_accounting, copy_project(tmp_path)
+    args = ["--data-dir", str(write_digits(tmp_path / "digits", train=90)), "--batch-size", "{batch_per_gpu}"]
+    args += ["--epochs", 1_000_000, "--checkpoint-dir", "{run_dir}/checkpoint", "--resume"]
+    workload = {"script": "workflow/workloads/mnist.py", "args": args, "batch_per_gpu": 8}
+    epoch_steps = -(-90 // 2 // 8)
+    job = ["--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=4", "--mem=8000", "--gres=gpu:2", "--time=5"]
+    run = checkout.results / "runs/default/weak/1x2/r1"
+    command = shlex.join(scale_job("1x2"))
+
+    prepare(checkout, "", "1x2", GPU_SITE, measure={**MEASURE, "max_steps": None}, workload=workload)
+    first = cluster.sbatch(command, *job, cwd=tmp_path)
+    cluster.await_true((run / "progress.json").exists, "slurmctld", "the second step", timeout_s=180)
+    cluster.run(["scancel", "--signal=USR1", str(first)])
+    assert cluster.await_state(first, timeout_s=180) == "COMPLETED"  # every run has left a record
+    failure = checkout.record("default/weak/1x2/r1")["failure"]
+    assert failure["verdict"] == "stopped by a signal, saved its state"
+    (steps,) = re.findall(r"^rank 0, 1: exit code 75 after (\d+) steps", failure["why"])
+    saved = torch.load(run / "checkpoint/checkpoint.pt", weights_only=True)
+    assert saved["epoch"] * epoch_steps + saved["samples_done"] // 8 == int(steps)
+
+    prepare(checkout, "", "1x2", GPU_SITE, measure={**MEASURE, "max_steps": 2 * epoch_steps}, workload=workload)
+    second = cluster.sbatch(command, *job, cwd=tmp_path)
+    assert cluster.await_state(second, timeout_s=180) == "COMPLETED"
+    record = checkout.record("default/weak/1x2/r1")
+    assert record["status"] == "ok", record["failure"]
+    log = (run / "train.log").read_text()
+    assert f"checkpoint.pt: {saved['epoch']} epochs are done" in log
+    assert re.findall(r"^epoch +(\d+) ", log, re.MULTILINE)[0] == str(saved["epoch"] + 1)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import sys
+import termios
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -105,6 +108,55 @@ def output(script: Any, words: list[str], data: Path | None = None) -> str:
     with contextlib.redirect_stdout(printed):
         assert script(words) == 0
     return printed.getvalue()
+
+
+def shown_on_a_terminal(words: list[str], tqdm: bool = True) -> str:
+    """On one rank: all that appeared on a terminal of its own, after ending well."""
+    terminal, ours = pty.openpty()
+    termios.tcsetwinsize(ours, (24, 80))
+    for stream in (1, 2):
+        os.dup2(ours, stream)
+    os.close(ours)
+    if not tqdm:
+        sys.modules["tqdm"] = None  # type: ignore[assignment]
+    shown, end = bytearray(), b"end of it\r\n"
+
+    def read() -> None:
+        while not shown.endswith(end):
+            shown.extend(os.read(terminal, 1 << 16))
+
+    reader = threading.Thread(target=read)  # a terminal that nobody reads soon takes no more
+    reader.start()
+    assert mnist.main(words) == 0
+    os.write(2, b"end of it\n")
+    reader.join()
+    return shown.removesuffix(end).decode()
+
+
+def test_a_bar_on_the_first_rank_s_terminal(data: Path) -> None:
+    words = ["--data-dir", str(data), "--epochs", "1", "--batch-size", "4"]
+    first, second = on_ranks(2, shown_on_a_terminal, words)
+    assert second == ""
+    assert re.search(r"\repoch 1: +\d+%\|.*\| \d+/8 \[", first), first
+    # Gone from the line that says how the epoch was.
+    assert re.search(r"\r +\repoch   1  [\d,]+ images/s  loss .*%\r\n$", first), first
+
+
+def test_no_bar_without_tqdm_and_none_in_a_log(data: Path, tmp_path: Path) -> None:
+    words = ["--data-dir", str(data), "--epochs", "1"]
+    (shown,) = on_ranks(1, shown_on_a_terminal, words, False)
+    (logged,) = on_ranks(1, logged_to, tmp_path / "log", words)
+    for text in (shown, logged):
+        assert re.fullmatch(r"epoch   1  [\d,]+ images/s  loss .*%\r?\n", text), text
+
+
+def logged_to(file: Path, words: list[str]) -> str:
+    """On one rank: what a log has of it."""
+    with file.open("w") as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
+    assert mnist.main(words) == 0
+    return file.read_text()
 
 
 def test_cifar_prints_what_the_guides_reader_expects(data: Path) -> None:

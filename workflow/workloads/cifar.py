@@ -1,12 +1,20 @@
-"""A wide residual network on CIFAR-100 or CIFAR-10.
+r"""A wide residual network on CIFAR-100 or CIFAR-10.
 
-    python workflow/workloads/prepare_cifar.py cifar100 data/cifar100
+First the images: "python prepare_cifar.py cifar100 data/cifar100" fetches them.
 
-    python cifar.py --data-dir data/cifar100                                             # 1 GPU
-    torchrun --standalone --nproc-per-node=4 cifar.py --data-dir data/cifar100           # 1 node
-    srun --nodes=2 --ntasks-per-node=1 torchrun --nnodes=2 --nproc-per-node=4 --rdzv-backend=c10d \
-        --rdzv-endpoint=$HEAD_NODE:29500 cifar.py --data-dir data/cifar100               # 2 nodes
-    srun --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 python cifar.py --data-dir data/cifar100     # also
+In this directory, on one machine:
+
+    python cifar.py --data-dir data/cifar100                                      # 1 GPU
+    torchrun --standalone --nproc-per-node=4 cifar.py --data-dir data/cifar100    # 4 GPUs
+
+In a job of Slurm with 2 nodes of 4 GPUs, through a torchrun on each node, or with a task for each GPU:
+
+    HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+    srun --nodes=2 --ntasks-per-node=1 --gpus-per-node=4 --cpus-per-task=32 torchrun --nnodes=2 --nproc-per-node=4 \
+        --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 cifar.py --data-dir data/cifar100
+    srun --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8 python cifar.py --data-dir data/cifar100
+
+Where torch sees no GPU, the same lines train on the CPU: a process for each, and Gloo in place of NCCL.
 
 Fast on a GPU: --precision bf16 --compile. The batch is that of one rank (--batch-size) or of all ranks together
 (--global-batch-size): guides mean the one or the other by "batch size", and at 8 GPUs that is a factor of 8.
@@ -134,7 +142,7 @@ def train(args: argparse.Namespace, world: World) -> int:
     """What each rank does."""
     torch.manual_seed(args.seed)  # every rank draws the same parameters
     data = datasets.READERS[args.data](args.data_dir)
-    place = world.device if args.data_on == "device" else torch.device("cpu")
+    place = options.data_device(args, world.device)
     batch = batch_per_rank(args, world)
     train_set = loaders.Resident(data.train_images, data.train_labels, place)
     test_set = loaders.Resident(data.test_images, data.test_labels, place)

@@ -1,16 +1,22 @@
-"""ResNet-50, or any classifier of torchvision by name, on ImageNet-like directories or made-up images.
+r"""ResNet-50, or any classifier of torchvision by name, on ImageNet-like directories or made-up images.
 
-    python imagenet.py --synthetic 50000                                         # 1 GPU, nothing to download
-    python imagenet.py --data-dir /data/imagenet --workers 8                     # 1 GPU
+In this directory, on one machine:
 
-    torchrun --standalone --nproc-per-node=4 imagenet.py --data-dir /data/imagenet --workers 8           # 1 node
-    srun --nodes=2 --ntasks-per-node=1 torchrun --nnodes=2 --nproc-per-node=4 --rdzv-backend=c10d \
-        --rdzv-endpoint=$HEAD_NODE:29500 imagenet.py --data-dir /data/imagenet --workers 8               # 2 nodes
-    srun --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 python imagenet.py --data-dir /data/imagenet --workers 8
+    python imagenet.py --synthetic 50000                                      # 1 GPU
+    torchrun --standalone --nproc-per-node=4 imagenet.py --synthetic 50000    # 4 GPUs
 
-Fast on a GPU: --precision bf16 --compile. --data-dir has train/<class>/*.jpg and val/<class>/*.jpg. Made-up images are
-drawn on the device, a new batch at each step: they show what computing and communication cost without the loading.
---batch-size is that of one rank.
+In a job of Slurm with 2 nodes of 4 GPUs, through a torchrun on each node, or with a task for each GPU:
+
+    HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+    srun --nodes=2 --ntasks-per-node=1 --gpus-per-node=4 --cpus-per-task=32 torchrun --nnodes=2 --nproc-per-node=4 \
+        --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 imagenet.py --synthetic 50000
+    srun --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8 python imagenet.py --synthetic 50000
+
+Where torch sees no GPU, the same lines train on the CPU: a process for each, and Gloo in place of NCCL.
+
+For real images: --data-dir /data/imagenet --workers 8 in place of --synthetic; it has train/<class>/*.jpg and
+val/<class>/*.jpg. Made-up images are drawn on the device, a new batch at each step: they show what computing and
+communication cost without the loading. Fast on a GPU: --precision bf16 --compile. --batch-size is that of one rank.
 """
 
 from __future__ import annotations
@@ -97,7 +103,9 @@ def make_model(name: str, classes: int) -> nn.Module:
     names = torchvision.models.list_models(module=torchvision.models)
     if name not in names:
         raise SystemExit(f"--model {name}: torchvision has no such classifier, but {', '.join(names)}")
-    model: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=classes)
+    # Two old ones have further outputs in training, for losses of their own, unless told otherwise.
+    plain = {"aux_logits": False} if name in ("googlenet", "inception_v3") else {}
+    model: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=classes, **plain)
     return model
 
 

@@ -1,12 +1,20 @@
-"""A small dense network on made-up data: nothing to download, and little to compute between the ranks' messages.
+r"""A small dense network on made-up data: nothing to download, and little to compute between the ranks' messages.
 
-    python mlp.py                                                                # 1 GPU, or the CPU where there is none
-    torchrun --standalone --nproc-per-node=4 mlp.py                              # 1 node
-    srun --nodes=2 --ntasks-per-node=1 torchrun --nnodes=2 --nproc-per-node=4 --rdzv-backend=c10d \
-        --rdzv-endpoint=$HEAD_NODE:29500 mlp.py                                  # 2 nodes
-    srun --nodes=6 --ntasks-per-node=1 --gpus-per-node=1 python mlp.py --backend gloo    # 6 nodes, no torchrun, Gloo
+In this directory, on one machine:
 
-10 inputs, one hidden layer of 50, 2 classes. --batch-size is that of one rank.
+    python mlp.py                                      # 1 GPU
+    torchrun --standalone --nproc-per-node=4 mlp.py    # 4 GPUs
+
+In a job of Slurm with 2 nodes of 4 GPUs, through a torchrun on each node, or with a task for each GPU:
+
+    HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+    srun --nodes=2 --ntasks-per-node=1 --gpus-per-node=4 --cpus-per-task=32 torchrun --nnodes=2 --nproc-per-node=4 \
+        --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 mlp.py
+    srun --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8 python mlp.py
+
+Where torch sees no GPU, the same lines train on the CPU: a process for each, and Gloo in place of NCCL.
+
+10 inputs, one hidden layer of 50, 2 classes. --batch-size is that of one rank. --backend gloo: Gloo on GPUs as well.
 """
 
 from __future__ import annotations

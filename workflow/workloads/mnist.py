@@ -1,16 +1,28 @@
-"""Handwritten digits with a small convolutional network: the "hello, world" of DistributedDataParallel.
+r"""Handwritten digits with a small convolutional network: the "hello, world" of DistributedDataParallel.
 
-    python workflow/workloads/prepare_digits.py data/digits                      # 1,797 digits of 8 x 8, or:
-    python workflow/workloads/prepare_mnist.py data/mnist                        # 70,000 of 28 x 28; --data mnist below
+First the images: "python prepare_digits.py data/digits" writes 1,797 of 8 x 8 pixels, "python prepare_mnist.py
+data/mnist" fetches 70,000 of 28 x 28, to be used with --data mnist --data-dir data/mnist.
 
-    python mnist.py --data-dir data/digits                                       # 1 GPU, or the CPU where there is none
-    torchrun --standalone --nproc-per-node=4 mnist.py --data-dir data/digits     # 1 node
-    srun --nodes=2 --ntasks-per-node=1 torchrun --nnodes=2 --nproc-per-node=4 --rdzv-backend=c10d \
-        --rdzv-endpoint=$HEAD_NODE:29400 mnist.py --data-dir data/digits         # 2 nodes
-    srun --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 python mnist.py --data-dir data/digits   # also
+In this directory, on one machine:
+
+    python mnist.py --data-dir data/digits                                      # 1 GPU
+    torchrun --standalone --nproc-per-node=4 mnist.py --data-dir data/digits    # 4 GPUs
+
+In a job of Slurm with 2 nodes of 4 GPUs, through a torchrun on each node, or with a task for each GPU:
+
+    HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+    srun --nodes=2 --ntasks-per-node=1 --gpus-per-node=4 --cpus-per-task=32 torchrun --nnodes=2 --nproc-per-node=4 \
+        --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 mnist.py --data-dir data/digits
+    srun --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8 python mnist.py --data-dir data/digits
+
+Where torch sees no GPU, the same lines train on the CPU: a process for each, and Gloo in place of NCCL.
 
 The network, optimizer and options are those of PyTorch's MNIST example, and of the course exercises made from it.
 --batch-size is that of one rank. With --strategy dp it is that of the one process, which splits it among all its GPUs.
+
+The defaults are that example's, for MNIST. An epoch of the digits has 23 steps only, and a rate that falls to 0.7 of
+itself after each is soon too small to learn: --epochs 20 --gamma 0.95 suits them. That was chosen on a fifth of the
+training digits. Those held out, whose accuracy is printed, had no say in it.
 """
 
 from __future__ import annotations
@@ -96,7 +108,10 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="serial: for any program; ddp: every name begins with module. (default: %(default)s)",
     )
     parser.add_argument("--dry-run", action="store_true", help="one step, to see whether everything is there")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.strategy == "dp" and args.compile:
+        parser.error("--compile: DataParallel copies the model at each step, and a compiled one cannot be copied")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -110,7 +125,7 @@ def train(args: argparse.Namespace, world: World) -> int:
     """What each rank does."""
     torch.manual_seed(args.seed)  # every rank draws the same parameters
     data = datasets.READERS[args.data](args.data_dir)
-    place = world.device if args.data_on == "device" else torch.device("cpu")
+    place = options.data_device(args, world.device)
     train_set = loaders.Resident(data.train_images, data.train_labels, place)
     test_set = loaders.Resident(data.test_images, data.test_labels, place)
     train_loader = loaders.train_loader(train_set, args.batch_size, world, args.seed, args.workers)

@@ -1,4 +1,10 @@
-"""SIGTERM and SIGUSR1, with which schedulers say that time is nearly up: all ranks stop after the same step."""
+"""SIGTERM and SIGUSR1, with which schedulers say that time is nearly up: all ranks stop after the same step.
+
+    #SBATCH --signal=USR1@120    # two minutes before the end, to every process that srun has started
+
+torchrun passes SIGTERM on, but dies of SIGUSR1, unless it is new enough for --signals-to-handle and has been given
+SIGTERM,SIGINT,SIGUSR1 there. Its own exit code is then 1, whatever that of the ranks.
+"""
 
 from __future__ import annotations
 

@@ -75,6 +75,15 @@ def add_images(made: argparse.ArgumentParser, resident: bool = True) -> None:
         )
 
 
+def data_device(args: argparse.Namespace, device: torch.device) -> torch.device:
+    """Where --data-on keeps the images, for a rank that trains on this device."""
+    if args.data_on == "host":
+        return torch.device("cpu")
+    if args.workers:
+        raise SystemExit("--workers: images that stay on the device need no loader processes; add --data-on host")
+    return device
+
+
 def memory_format(args: argparse.Namespace) -> torch.memory_format:
     """What --channels-last asks for."""
     return torch.channels_last if args.channels_last else torch.contiguous_format

@@ -21,6 +21,9 @@ STATE_FORMATS = ("serial", "ddp")
 def distribute(model: nn.Module, world: World, bucket_cap_mb: float | None, gradient_as_bucket_view: bool) -> nn.Module:
     """Average the gradients over the ranks in every backward pass; without a process group the model stays as it is.
 
+    net.compile() comes before: torch.compile sees that DDP is around the model, and makes a graph for each bucket of
+    gradients, so that one is sent while the next is computed.
+
     bucket_cap_mb: gradients are sent in buckets of about this size, each as soon as it is full; None: torch's 25.
     Larger ones suit networks of high latency, smaller ones start earlier.
     gradient_as_bucket_view: gradients live in the buckets, which saves their copy and as much memory.

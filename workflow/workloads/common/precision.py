@@ -25,6 +25,7 @@ class Precision:
         tf32 = name == "tf32"
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = tf32
+        torch.backends.cudnn.benchmark = True  # batches keep their shape: cuDNN tries what is fastest for it once
         self._device_type = device.type
         self._dtype = _AUTOCAST.get(name)
         self.scaler = torch.amp.GradScaler(device.type, enabled=name == "fp16")

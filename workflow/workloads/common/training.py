@@ -101,7 +101,7 @@ class Checkpoint:
         if different:
             lines = [f"    {name}: {found.get(name)} there, {self._facts.get(name)} now" for name in different]
             raise SystemExit(
-                "\n".join([f"{self.file} is of another run:", *lines, "Resume with the same, or without it."])
+                "\n".join([f"{self.file} is of another run:", *lines, "Give the same, or another --checkpoint-dir."])
             )
 
 
