@@ -24,7 +24,7 @@ from rank_support import on_ranks
 from small_datasets import accept_cifar, write_cifar, write_digits, write_image_folder, write_mnist
 from torch import nn
 
-from common import parallel
+from common import options, parallel
 from common.distributed import process_group
 
 WORKLOADS = INSTRUMENT.parents[1] / "workloads"
@@ -254,6 +254,20 @@ def test_several_processes_without_ddp_are_refused(data: Path) -> None:
     assert all("--strategy none is one process: 2 would train a model each" in message for message in messages)
 
 
+def test_loader_processes_for_images_that_stay_on_the_device_are_refused() -> None:
+    args = mnist.arguments(["--data-dir", "x", "--workers", "2"])
+    with pytest.raises(SystemExit, match="add --data-on host"):
+        options.data_device(args, torch.device("cuda", 0))
+    args = mnist.arguments(["--data-dir", "x", "--workers", "2", "--data-on", "host"])
+    assert options.data_device(args, torch.device("cuda", 0)) == torch.device("cpu")
+
+
+def test_a_compiled_model_for_data_parallel_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        mnist.arguments(["--data-dir", "x", "--strategy", "dp", "--compile"])
+    assert "a compiled one cannot be copied" in capsys.readouterr().err
+
+
 def test_dry_run_makes_one_step(data: Path, tmp_path: Path) -> None:
     words = ["--data-dir", str(data), "--dry-run", "--batch-size", "8", "--checkpoint-dir", str(tmp_path)]
     (printed,) = on_ranks(1, output, mnist.main, words)
@@ -286,6 +300,13 @@ def test_imagenet_names_what_is_wrong(tmp_path: Path) -> None:
     assert isinstance(imagenet.make_model("resnet50", 10), nn.Module)
 
 
+def test_imagenet_takes_the_classifiers_with_several_outputs_too() -> None:
+    with torch.device("meta"):  # shapes alone
+        model = imagenet.make_model("googlenet", 10)
+        assert model.training
+        assert model(torch.rand(2, 3, 32, 32)).shape == (2, 10)
+
+
 def test_mlp_learns(capsys: pytest.CaptureFixture[str]) -> None:
     (printed,) = on_ranks(1, output, mlp.main, ["--samples", "6000", "--epochs", "2", "--batch-size", "32"])
     accuracies = [float(text) for text in re.findall(r"accuracy ([\d.]+) %", printed)]
@@ -296,14 +317,15 @@ def test_mlp_learns(capsys: pytest.CaptureFixture[str]) -> None:
 def test_docstrings_show_each_way_to_launch() -> None:
     for name in SMALL:
         text = sys.modules[name].__doc__ or ""
+        task = r"srun --nodes=2 --ntasks-per-node=\d --gpus-per-node=4 --cpus-per-task=\d+"
         for launch in (
-            f"    python {name}.py",
-            "    torchrun --standalone",
-            "torchrun --nnodes=2",
-            f"python {name}.py",
+            rf"^    python {name}\.py.* # 1 GPU$",
+            rf"^    torchrun --standalone --nproc-per-node=4 {name}\.py.* # 4 GPUs$",
+            rf"^    {task} torchrun --nnodes=2 --nproc-per-node=4 \\\n.* {name}\.py",
+            rf"^    {task} python {name}\.py",
+            "the same lines train on the CPU",
         ):
-            assert launch in text, (name, launch)
-        assert re.search(rf"srun --nodes=\d --ntasks-per-node=\d --gpus-per-node=\d python {name}\.py", text), name
+            assert re.search(launch, text, re.MULTILINE), (name, launch)
         assert "ddp_ladder" not in (WORKLOADS / f"{name}.py").read_text()
     for file in (WORKLOADS / "common").glob("*.py"):
         assert "import ddp_ladder" not in file.read_text()

@@ -104,7 +104,7 @@ def make_model(name: str, classes: int) -> nn.Module:
     if name not in names:
         raise SystemExit(f"--model {name}: torchvision has no such classifier, but {', '.join(names)}")
     # Two old ones have further outputs in training, for losses of their own, unless told otherwise.
-    plain = {"aux_logits": False} if name in ("googlenet", "inception_v3") else {}
+    plain = {"aux_logits": False, "init_weights": True} if name in ("googlenet", "inception_v3") else {}
     model: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=classes, **plain)
     return model
 
