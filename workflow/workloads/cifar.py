@@ -11,7 +11,7 @@ In a job of Slurm with 2 nodes of 4 GPUs, through a torchrun on each node, or wi
 
     HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
     srun --nodes=2 --ntasks-per-node=1 --gpus-per-node=4 --cpus-per-task=32 torchrun --nnodes=2 --nproc-per-node=4 \
-        --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 cifar.py --data-dir data/cifar100
+        --rdzv-id=$SLURM_JOB_ID --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 cifar.py --data-dir data/cifar100
     srun --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8 python cifar.py --data-dir data/cifar100
 
 Where torch sees no GPU, the same lines train on the CPU: a process for each, and Gloo in place of NCCL.

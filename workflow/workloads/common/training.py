@@ -1,4 +1,7 @@
-"""Everything that a checkpoint holds: a run resumed from one ends as if it had never been interrupted."""
+"""Everything that a checkpoint holds: a run resumed from one ends as if it had never been interrupted.
+
+On CPUs that holds bit for bit. On a GPU two runs differ in the last bits anyway, by the order in which sums are made.
+"""
 
 from __future__ import annotations
 
