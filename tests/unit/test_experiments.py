@@ -6,6 +6,7 @@ import importlib
 from pathlib import Path
 
 import pytest
+import yaml
 from ddp_ladder.plan import Plan, make_plan
 from ddp_ladder.settings_loader import load_settings
 
@@ -70,6 +71,8 @@ def test_enccs_exercises() -> None:
         "ring": ("torchrun", "Ring"),
         "tree": ("torchrun", "Tree"),
     }
+    variants = yaml.safe_load((EXPERIMENTS / "enccs-mnist.yaml").read_text())["variants"]
+    assert all("launcher" in variant for variant in variants.values())  # so also where the site's is another
 
 
 def test_olivia_is_the_guides_training_and_like_for_like() -> None:

@@ -40,7 +40,10 @@ def _add_speed(made: argparse.ArgumentParser) -> None:
     group.add_argument("--compile", action="store_true", help="torch.compile the model")
     group.add_argument("--accumulate", type=positive, default=1, metavar="N", help="batches per optimizer step")
     group.add_argument(
-        "--bucket-cap-mb", type=float, metavar="MB", help="DDP's gradient buckets (default: torch's 25; compiled: 1 or more)"
+        "--bucket-cap-mb",
+        type=float,
+        metavar="MB",
+        help="DDP's gradient buckets (default: torch's 25; compiled: 1 or more)",
     )
     group.add_argument(
         "--gradient-as-bucket-view", action=argparse.BooleanOptionalAction, default=True, help="saves DDP a copy"
