@@ -168,9 +168,20 @@ def test_good_files() -> None:
             (
                 "config.yaml, line 9: measure.max_steps",
                 "runs would end before enough steps are measured",
-                "max_steps 39, warmup_steps 10, min_steps 30",
+                "max_steps 39, warmup_steps 10 (null, with device cpu), min_steps 30",
                 "at least warmup_steps + min_steps = 40, or null",
                 "set max_steps: 40 or more, or lower min_steps",
+            ),
+        ),
+        (
+            "{warmup_steps: 10}",
+            "{warmup_steps: 12, max_steps: 41}",
+            (
+                "config.yaml, line 9: measure.max_steps",
+                "runs would end before enough steps are measured",
+                "max_steps 41, warmup_steps 12, min_steps 30",
+                "at least warmup_steps + min_steps = 42, or null",
+                "set max_steps: 42 or more, or lower min_steps",
             ),
         ),
         (
@@ -331,6 +342,14 @@ def test_good_files() -> None:
 )
 def test_message(old: str, new: str, expected: tuple[str, str, str, str, str]) -> None:
     assert problems(config_with((old, new))) == message(*expected)
+
+
+def test_a_gpu_needs_more_steps_than_a_cpu() -> None:
+    on_gpus = CLUSTER.replace("cpu,", "cuda,")
+    text = problems(config_with(("{warmup_steps: 10}", "{max_steps: 49}")), on_gpus)
+    assert "max_steps 49, warmup_steps 20 (null, with device cuda), min_steps 30" in text
+    assert problems(config_with(("{warmup_steps: 10}", "{max_steps: 50}")), on_gpus) == ""
+    assert problems(config_with(("{warmup_steps: 10}", "{max_steps: 40}"))) == ""
 
 
 def script_message(key: str, what: str, found: str, advice: str) -> str:

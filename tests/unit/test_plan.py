@@ -213,6 +213,14 @@ def test_backend_auto_follows_the_device(device: str, backend: str) -> None:
     assert (run.backend, run.backend_wanted) == (backend, "auto")
 
 
+@pytest.mark.parametrize(
+    ("device", "chosen", "steps"), [("cuda", None, 20), ("cpu", None, 10), ("cuda", 10, 10), ("cpu", 0, 0)]
+)
+def test_the_warm_up_is_that_of_the_device_unless_chosen(device: Any, chosen: int | None, steps: int) -> None:
+    given = settings(measure=Measure(chosen, 30, None, None), site={"node": Node(gpus=4, device=device, cpus=32)})
+    assert {run.warmup_steps for run in make_plan(given).runs} == {steps}
+
+
 @pytest.mark.parametrize(("cpus", "gpus", "threads"), [(32, 4, 8), (3, 2, 1), (1, 2, 1)])
 def test_threads_per_rank_are_the_same_at_every_scale(cpus: int, gpus: int, threads: int) -> None:
     plan = make_plan(settings(site={"node": Node(gpus=gpus, device="cuda", cpus=cpus)}))

@@ -65,7 +65,7 @@ def test_defaults(directory: Path) -> None:
     assert (workload.lr, workload.lr_rule, workload.seed, workload.data_dir) == (
         None, "linear", 1, None,
     )  # fmt: skip
-    assert experiment.measure == Measure(10, 30, None, None)
+    assert experiment.measure == Measure(None, 30, None, None)
     assert (experiment.modes, experiment.repeats) == (("weak",), 3)
     assert experiment.stages == (Stage("stage1", (Scale(1, 1),), 20, GateThresholds()),)
     assert experiment.variants == (Variant("default"),)
@@ -212,7 +212,7 @@ def test_overrides(directory: Path) -> None:
     )
     experiment = load(config, overrides=overrides).experiment
     assert experiment.repeats == 1
-    assert experiment.measure == Measure(10, 20, 50, None)
+    assert experiment.measure == Measure(None, 20, 50, None)
     assert experiment.workload.args == ("--epochs", "8", "no")
     assert (experiment.workload.lr, experiment.workload.seed) == (0.001, 4)
     assert experiment.stages[1].scales == (Scale(1, 2),)

@@ -224,12 +224,15 @@ class _Checks:
 
     def measure(self) -> Iterator[Problem]:
         measure = self.experiment.measure
-        needed = measure.warmup_steps + measure.min_steps
+        device = self.site.node.device
+        warmup_steps = measure.warmup_steps_on(device)
+        whence = f" (null, with device {device})" if measure.warmup_steps is None else ""
+        needed = warmup_steps + measure.min_steps
         if measure.max_steps is not None and measure.max_steps < needed:
             yield Problem(
                 where=self.config.where("measure", "max_steps"),
                 what="runs would end before enough steps are measured",
-                found=f"max_steps {measure.max_steps}, warmup_steps {measure.warmup_steps}, "
+                found=f"max_steps {measure.max_steps}, warmup_steps {warmup_steps}{whence}, "
                 f"min_steps {measure.min_steps}",
                 allowed=f"at least warmup_steps + min_steps = {needed}, or null",
                 next=f"set max_steps: {needed} or more, or lower min_steps",

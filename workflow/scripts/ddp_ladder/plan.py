@@ -303,7 +303,7 @@ def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, m
         cpus_per_node=site.node.cpus,
         # The same at every scale, so that the baseline does not win by using idle cores.
         threads_per_rank=max(1, site.node.cpus // site.node.gpus),
-        warmup_steps=measure.warmup_steps,
+        warmup_steps=measure.warmup_steps_on(site.node.device),
         min_steps=measure.min_steps,
         max_steps=measure.max_steps,
         max_seconds=measure.max_seconds,

@@ -16,6 +16,8 @@ Engine = Literal["apptainer", "singularity"]
 Interface = str | Mapping[str, str]  # "auto", a name, or a name for each node
 
 STAGES = ("stage1", "stage2", "stage3")
+WARMUP_STEPS: Mapping[Device, int] = {"cuda": 20, "cpu": 10}
+"""A GPU needs more: clocks rise, caches of memory and of kernels fill."""
 
 
 @dataclass(frozen=True, order=True)
@@ -61,11 +63,15 @@ class Workload:
 class Measure:
     """How long a run is measured. The maxima end a run cleanly and early."""
 
-    warmup_steps: int
+    warmup_steps: int | None  # None: what the site's device needs
     min_steps: int
     max_steps: int | None
     max_seconds: float | None
     plain_baseline: bool = True  # stage1 also measures the script with no launcher and no process group
+
+    def warmup_steps_on(self, device: Device) -> int:
+        """First steps that every run leaves out at least."""
+        return WARMUP_STEPS[device] if self.warmup_steps is None else self.warmup_steps
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def _experiment(document: Document, data: Mapping[str, Any]) -> Experiment:
         results=_path(data["results"]),
         workload=_workload(document, data["workload"]),
         measure=Measure(
-            warmup_steps=int(measure["warmup_steps"]),
+            warmup_steps=_optional(int, measure["warmup_steps"]),
             min_steps=int(measure["min_steps"]),
             max_steps=_optional(int, measure["max_steps"]),
             max_seconds=_optional(float, max_seconds),
