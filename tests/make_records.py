@@ -155,7 +155,7 @@ def make_record(
         spec_hash=spec.hash,
         job=Job(JOB_ID, 1),
         world=World(spec.world_size, spec.backend, tuple(hosts)),
-        ranks=tuple(make_rank(spec, k, step, hosts) for k in range(spec.world_size)),
+        ranks=tuple(make_rank(spec, k, step, hosts, startup_s) for k in range(spec.world_size)),
         throughput=Throughput(
             samples_per_s=samples_per_s,
             samples_per_s_low=samples_per_s * (1 - spread),
@@ -190,7 +190,9 @@ def make_record(
     )
 
 
-def make_rank(spec: RunSpec, rank: int, step_time_s: float, hosts: Sequence[str]) -> Rank:
+def make_rank(
+    spec: RunSpec, rank: int, step_time_s: float, hosts: Sequence[str], startup_s: float | None = 4.2
+) -> Rank:
     """Rank ``rank`` of a run of 130 steps."""
     node, local = divmod(rank, spec.gpus_per_node)
     cuda = spec.device == "cuda"
@@ -212,7 +214,14 @@ def make_rank(spec: RunSpec, rank: int, step_time_s: float, hosts: Sequence[str]
         padding_samples=0,
         step_time_s=step_time_s,
         data_wait_fraction=0.02,
-        startup_s={"spawn": 0.4, "import_torch": 2.1, "first_step": 0.3, "total": 4.2},
+        startup_s={
+            "spawn": 0.4,
+            "import_torch": 2.1,
+            "process_group": None if spec.is_plain else 0.2,
+            "first_step": 0.3,
+            "compile": 0.0,
+            "total": startup_s,
+        },
         peak_memory_bytes={"host": 412_000_000, "device": 9_800_000_000 if cuda else None},
         parameters={"count": 1_199_882, "bytes": 4_799_528, "checksum": f"sha256:{'0' * 64}"},
         csv_sha256=sha256(spec.name.encode()),

@@ -181,6 +181,8 @@ def test_end_records(both: Both) -> None:
         assert startup["first_step"] == pytest.approx(both.measured.rows(rank)[0]["step_time_s"], abs=1e-8)
         assert 0 < startup["process_group"] < 30
         assert startup["compile"] == 0
+        parts_s = startup["import_torch"] + startup["process_group"] + startup["first_step"]
+        assert 0 < startup["total"] - startup["spawn"] - parts_s < 60  # what the script does in between
         steps_s = sum(row["step_time_s"] for row in both.measured.rows(rank)[1:])
         assert steps_s < record["training_s"] < steps_s + 60
         assert 50e6 < record["peak_memory_bytes"]["host"] < 50e9

@@ -84,6 +84,28 @@ def test_steps_of_one_pass_follow_each_other(code: Script) -> None:
     assert code.rows() == [(8, 0, 5, 1), (8, 0, 5, 1), (3, 0, 7, 1)]
 
 
+def test_what_leads_to_the_first_step_of_a_loop_without_a_loader_is_no_part_of_it(code: Script) -> None:
+    code.compute(50)  # import torch
+    code.steps.started()
+    code.compute(20)  # a process group
+    code.steps.started()
+    code.compute(2)
+    code.step(4)
+    code.compute(1)
+    code.steps.started()  # another process group
+    code.step(4)
+    assert [seconds for _, _, seconds, _ in code.rows()] == [6, 5]
+
+
+def test_a_process_group_that_is_made_within_a_pass_is_part_of_its_step(code: Script) -> None:
+    train = code.loop()
+    code.compute(20)
+    code.steps.started()
+    code.batch(train)
+    code.step(4)
+    assert code.rows() == [(8, 0, 25, 1)]
+
+
 def test_time_between_passes_is_not_counted(code: Script) -> None:
     for _ in range(2):
         train = code.loop()

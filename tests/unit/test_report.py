@@ -175,9 +175,10 @@ def test_hostile_names_come_out_as_text(tmp_path: Path) -> None:
     assert "<script" not in files["index.html"]
     assert "<script" not in files["scaling.md"]
     assert "<script>alert('x')</script>" in Page(files["index.html"]).text
-    rows = [line for line in files["scaling.md"].splitlines() if line.startswith("| 1x")]
-    assert rows
-    assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1
+    tables = re.findall(r"(?m)(?:^\|.*\n)+", files["scaling.md"])
+    assert sum("| 1x" in table for table in tables) == 2  # scales and start-up
+    for table in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
     assert pd.read_csv(tmp_path / "report" / "scaling.csv")["variant"][0] == HOSTILE
 
 
@@ -279,6 +280,35 @@ def test_markdown_has_units_gates_definitions_machine_and_versions(tmp_path: Pat
         "2026-11-20",
     ):
         assert wanted in text, wanted
+
+
+def with_startup(results: LadderResults, **seconds: float | None) -> LadderResults:
+    """The same ladder with these parts of each rank's start-up."""
+    records = {
+        name: replace(
+            record, ranks=tuple(replace(rank, startup_s={**rank.startup_s, **seconds}) for rank in record.ranks)
+        )
+        for name, record in results.records.items()
+    }
+    return replace(results, records=records)
+
+
+def test_the_start_up_is_split(tmp_path: Path) -> None:
+    results = with_startup(CASES["full"](), spawn=0.51, import_torch=12.3, process_group=None, total=21.25)
+    files = written(tmp_path, results)
+    row = "| 1x2 | 0.51 | 12.3 | \u2013 | 8.14 | 0.3 | 21.2 |"
+    assert row in files["scaling.md"]
+    assert (
+        "| scale | spawn (s) | import torch (s) | process group (s) | script (s) | first step (s) | total (s) |"
+        in (files["scaling.md"])
+    )
+    text = " ".join(Page(files["index.html"]).text.split())
+    assert "1x2stage 2 0.51 12.3 \u2013 8.14 0.3 21.2" in text
+    frame = pd.read_csv(tmp_path / "report" / "scaling.csv")
+    assert frame["startup_import_torch_s"].tolist() == [12.3] * 3
+    assert frame["startup_process_group_s"].isna().all()
+    assert "torch.compile (s)" not in files["scaling.md"]
+    assert "torch.compile (s)" in written(tmp_path, with_startup(results, compile=0.2))["scaling.md"]
 
 
 def test_differing_fingerprints_are_listed_with_their_places(tmp_path: Path) -> None:

@@ -269,6 +269,20 @@ def test_unknown_exposed_communication_and_start_up_stay_unknown() -> None:
     assert (point.exposed_comm_fraction, point.startup_s) == (None, None)
 
 
+def test_the_parts_of_the_start_up_are_medians_over_repeats() -> None:
+    specs = make_specs(["1x1"])
+    seconds = {"spawn": 1.0, "import_torch": 2.0, "process_group": 0.5, "first_step": 0.25, "compile": 0.125}
+    records = []
+    for factor, spec in zip((1, 2, 9), specs, strict=True):
+        record = make_record(spec)
+        startup_s = {**{part: factor * value for part, value in seconds.items()}, "total": factor * 4.0}
+        records.append(replace(record, ranks=(replace(record.ranks[0], startup_s=startup_s),)))
+    (point,) = scale_points(specs, records_by_name(records))
+    assert (point.startup_spawn_s, point.startup_import_torch_s, point.startup_process_group_s) == (2, 4, 1)
+    assert (point.startup_script_s, point.startup_first_step_s, point.startup_compile_s) == (0.5, 0.5, 0.25)
+    assert point.startup_s == 8
+
+
 def unsteady(throughput: dict[str, Any] | None = None, timing: dict[str, Any] | None = None) -> ScalePoint:
     """A 1x1 point of three repeats whose records have these figures."""
     records = []

@@ -76,7 +76,7 @@ def run_node(task: NodeTask) -> int:
             interface, own_address = _place_in_network(task)
             starts = task.processes(own_address)
             site = environment(task.spec, os.environ, _shell(events), log)
-            env = node_environment(task.spec, site, task.directory.run, interface, launched_at_s)
+            env = node_environment(task.spec, site, task.directory.run, interface, launched_at_s=time.time())
             children = [_start_process(task.spec, start, env, log.fileno()) for start in starts]
         code = _supervise(children, events)
     except SetUpError as failure:

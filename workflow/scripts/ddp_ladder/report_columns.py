@@ -34,6 +34,12 @@ CSV_MORE = (
     "step_time_s_high",
     "straggler_fraction",
     "startup_s",
+    "startup_spawn_s",
+    "startup_import_torch_s",
+    "startup_process_group_s",
+    "startup_script_s",
+    "startup_first_step_s",
+    "startup_compile_s",
     "samples_per_s_total",
     "samples_per_s_end_to_end",
     "step_time_s_p5",
@@ -146,7 +152,23 @@ DEFINITIONS = (
         "start-up",
         ("startup_s",),
         "s",
-        "from the launcher's start to the end of the first step; never part of the throughput.",
+        "from the launcher's start to the end of the first step, on the rank that took longest; never part of the "
+        "throughput. Median over repeats.",
+    ),
+    Definition(
+        "its parts",
+        (
+            "startup_spawn_s",
+            "startup_import_torch_s",
+            "startup_process_group_s",
+            "startup_script_s",
+            "startup_first_step_s",
+            "startup_compile_s",
+        ),
+        "s",
+        "of the same rank: spawn, until Python runs in it; import torch; process group, its initialisation with the "
+        "wait for other ranks; script, the rest: other imports, data, model; first step, from asking for its first "
+        "batch. torch.compile, of the whole run, is in the others already: mostly in the first step.",
     ),
     Definition(
         "GPU h per million samples",

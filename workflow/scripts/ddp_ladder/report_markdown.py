@@ -24,6 +24,8 @@ def markdown(view: ReportView) -> str:
     parts.append("Square brackets: 95 % intervals (bootstrap over repeats and blocks).")
     if view.unit != "GPU":
         parts.append('This site has no GPU: each "GPU" of a scale is one CPU process.')
+    if view.startup.rows:
+        parts += ["## Start-up", _md_startup(view)]
     parts += ["## Gates", _md_gates(view)]
     if view.failures:
         parts += ["## Failed runs", "\n".join(_md_failure(group) for group in view.failures)]
@@ -101,6 +103,20 @@ def _md_point(point: ScalePoint) -> tuple[str, ...]:
         formats.share(point.exposed_comm_fraction),
         formats.significant(point.gpu_hours_per_million_samples),
     )
+
+
+def _md_startup(view: ReportView) -> str:
+    header = ("scale", *(f"{name} (s)" for name in view.startup.columns))
+    rows = [
+        (_row_name(view, point), *(formats.significant(value) for value in seconds))
+        for point, seconds in view.startup.rows
+    ]
+    table = _md_table(header, rows, figures=len(view.startup.columns))
+    return f"{table}\n\nOf the rank that took longest, median over repeats; never part of the throughput."
+
+
+def _row_name(view: ReportView, point: ScalePoint) -> str:
+    return f"{point.scale} plain" if point.is_plain and not view.several_series else _place(view, point)
 
 
 def _md_gates(view: ReportView) -> str:

@@ -23,6 +23,16 @@ from ddp_ladder.plan import REFERENCE_VARIANT
 from ddp_ladder.record import Failure, Record
 from ddp_ladder.scaling import ScalePoint, scale_points
 
+STARTUP_COLUMNS = {
+    "spawn": "startup_spawn_s",
+    "import torch": "startup_import_torch_s",
+    "process group": "startup_process_group_s",
+    "script": "startup_script_s",
+    "first step": "startup_first_step_s",
+    "total": "startup_s",
+    "torch.compile": "startup_compile_s",
+}
+"""In the order in which it usually happens; torch.compile is in the others already."""
 SAID_WHEN_ABSENT = ("autocast_dtype", "optimizer")  # "none" is news here, elsewhere it is noise
 
 
@@ -56,6 +66,14 @@ class FailureGroup:
 
 
 @dataclass(frozen=True)
+class StartUpTable:
+    """Seconds of each point whose start-up is known; torch.compile only where something was compiled."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[ScalePoint, tuple[float | None, ...]], ...]
+
+
+@dataclass(frozen=True)
 class Measured:
     """One row of "what was measured on": each value, with its places when there are several."""
 
@@ -75,6 +93,7 @@ class ReportView:
     points: tuple[ScalePoint, ...]
     headline: Headline
     series: tuple[Series, ...]
+    startup: StartUpTable
     failures: tuple[FailureGroup, ...]
     measured: tuple[Measured, ...]
     runs: tuple[Record, ...]
@@ -127,6 +146,7 @@ def make_view(found: LadderResults, written_on: date) -> ReportView:
     """Work out everything that is shown. Pure."""
     points = scale_points(found.plan.runs, found.records)
     runs = _ordered_runs(found, points)
+    series = _series(points)
     return ReportView(
         title=f"Scaling of {_workload(found)} on {found.plan.site}",
         written_on=written_on,
@@ -134,7 +154,8 @@ def make_view(found: LadderResults, written_on: date) -> ReportView:
         results=found,
         points=points,
         headline=headline(found, points),
-        series=_series(points),
+        series=series,
+        startup=_startup(series),
         failures=_failures(runs),
         measured=_measured(runs),
         runs=tuple(runs),
@@ -172,6 +193,14 @@ def _series(points: Sequence[ScalePoint]) -> tuple[Series, ...]:
         )
         for mode, variant in keys
     )
+
+
+def _startup(series: Sequence[Series]) -> StartUpTable:
+    points = [point for each in series for point in each.points if point.startup_s is not None]
+    compiled = any(point.startup_compile_s for point in points)
+    columns = {name: field for name, field in STARTUP_COLUMNS.items() if compiled or field != "startup_compile_s"}
+    rows = ((point, tuple(getattr(point, field) for field in columns.values())) for point in points)
+    return StartUpTable(tuple(columns), tuple(rows))
 
 
 def _failures(runs: Sequence[Record]) -> tuple[FailureGroup, ...]:

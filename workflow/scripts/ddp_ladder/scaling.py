@@ -20,6 +20,7 @@ from ddp_ladder.fingerprint import batch_per_gpu_seen, differences
 from ddp_ladder.plan import PLAIN_VARIANT, RunSpec
 from ddp_ladder.record import Record, Throughput, Timing
 from ddp_ladder.settings import Scale
+from ddp_ladder.startup import startup_of
 
 Status = Literal["ok", "check", "incomplete", "not comparable", "failed", "not run"]
 Draws = npt.NDArray[np.float64]
@@ -67,6 +68,12 @@ class ScalePoint:
     step_time_s_high: float | None = None
     straggler_fraction: float | None = None
     startup_s: float | None = None
+    startup_spawn_s: float | None = None
+    startup_import_torch_s: float | None = None
+    startup_process_group_s: float | None = None
+    startup_script_s: float | None = None
+    startup_first_step_s: float | None = None
+    startup_compile_s: float | None = None
     samples_per_s_total: float | None = None
     samples_per_s_end_to_end: float | None = None
     step_time_s_p5: float | None = None
@@ -196,7 +203,7 @@ def _point(group: _Group, baselines: _Baselines) -> ScalePoint:
         repeats=len(group.good),
     )
     if group.good:
-        point = _with_figures(point, group)
+        point = _with_startup(_with_figures(point, group), group)
     if group.failed:
         return replace(point, status="failed", note=_failure_note(group))
     if not group.good:
@@ -234,13 +241,27 @@ def _with_figures(point: ScalePoint, group: _Group) -> ScalePoint:
         data_wait_fraction=_known([timing.data_wait_fraction for timing in timings]),
         exposed_comm_fraction=_median_of_known([t.exposed_comm_fraction for t in timings]),
         straggler_fraction=_known([timing.straggler_fraction for timing in timings]),
-        startup_s=_median_of_known([timing.startup_s for timing in timings]),
         samples_per_s_total=_median([run.throughput.samples_per_s_total for run in group.good]),
         samples_per_s_end_to_end=_median_of_known([run.throughput.samples_per_s_end_to_end for run in group.good]),
         step_time_s_p5=_median([timing.step_time_s_p5 for timing in timings]),
         step_time_s_p95=_median([timing.step_time_s_p95 for timing in timings]),
         drift_fraction=_median_of_known([timing.drift_fraction for timing in timings]),
         gpu_hours_per_million_samples=point.world_size * 1e6 / rate / 3600,
+    )
+
+
+def _with_startup(point: ScalePoint, group: _Group) -> ScalePoint:
+    """The start-up and its parts, each the median over repeats."""
+    startups = [startup for run in group.good if (startup := startup_of(run.record.ranks)) is not None]
+    return replace(
+        point,
+        startup_s=_median_of_known([startup.total_s for startup in startups]),
+        startup_spawn_s=_median_of_known([startup.spawn_s for startup in startups]),
+        startup_import_torch_s=_median_of_known([startup.import_torch_s for startup in startups]),
+        startup_process_group_s=_median_of_known([startup.process_group_s for startup in startups]),
+        startup_script_s=_median_of_known([startup.script_s for startup in startups]),
+        startup_first_step_s=_median_of_known([startup.first_step_s for startup in startups]),
+        startup_compile_s=_median_of_known([startup.compile_s for startup in startups]),
     )
 
 

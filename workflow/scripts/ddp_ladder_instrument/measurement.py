@@ -111,6 +111,7 @@ class Measurement:
             lambda took_s: self._install("samples of each step", lambda: loader_hooks.patch_accelerate(steps)),
         )
         self._stop_watching = self.attempt("autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast))
+        steps.started()
 
     def _install(self, quantity: str, patch: Callable[[], str | None]) -> None:
         problem = self.attempt(quantity, patch)
@@ -123,7 +124,9 @@ class Measurement:
         assert self.world is not None
         self.world.observe()
         self.steps.check_at = self.limits.new_group(self.steps.count)
-        self.process_group_s = (self.process_group_s or 0.0) + took_s
+        # One that is made anew later is no start-up.
+        self.process_group_s = (self.process_group_s or 0.0) + (0.0 if self.steps.count else took_s)
+        self.steps.started()
 
     def _on_ddp(self, module: Any) -> None:
         assert self.world is not None

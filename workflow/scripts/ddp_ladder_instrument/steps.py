@@ -162,6 +162,12 @@ class Steps:
         """Whether it yielded for the running step."""
         return loop.step == self.count and loop.batches > 0
 
+    def started(self) -> None:
+        """What led here was start-up: before the first step it is no part of a loop without a DataLoader either."""
+        if self.count == 0 and self._owner is self._outside:
+            self._own(self._outside, time.perf_counter())
+            self._outside.begin_step(0)
+
     def _own(self, owner: Loop | None, now_s: float) -> None:
         """End the running segment and begin one of ``owner``."""
         mark = self.timeline.mark() if self.timeline is not None else None

@@ -1,0 +1,42 @@
+"""Start-up: where the time went until the first step was done, on the rank that took longest. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddp_ladder.record import Rank
+
+PARTS = ("spawn", "import_torch", "process_group", "first_step")
+
+
+@dataclass(frozen=True)
+class StartUp:
+    """Seconds. All but ``compile_s``, which is mostly in the first step, add up to ``total_s``; None: not measured."""
+
+    spawn_s: float | None  # from the launcher's start to the first line in the rank
+    import_torch_s: float | None
+    process_group_s: float | None
+    script_s: float  # the rest: what the script does between these
+    first_step_s: float | None
+    total_s: float
+    compile_s: float | None
+
+
+def startup_of(ranks: Sequence[Rank]) -> StartUp | None:
+    """Of the rank with the largest total, so that the parts are of one process; None where no rank has a total."""
+    totals = {rank.rank: total for rank in ranks if (total := rank.startup_s.get("total")) is not None}
+    if not totals:
+        return None
+    slowest = max(totals, key=lambda rank: totals[rank])
+    seen = next(rank.startup_s for rank in ranks if rank.rank == slowest)
+    rest_s = totals[slowest] - sum(seen.get(part) or 0.0 for part in PARTS)
+    return StartUp(
+        spawn_s=seen.get("spawn"),
+        import_torch_s=seen.get("import_torch"),
+        process_group_s=seen.get("process_group"),
+        script_s=max(0.0, rest_s),  # the total is of another clock than most parts
+        first_step_s=seen.get("first_step"),
+        total_s=totals[slowest],
+        compile_s=seen.get("compile"),
+    )
