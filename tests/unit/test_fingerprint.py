@@ -1,12 +1,16 @@
 """Which runs may be divided by each other."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_ladder.assemble import assemble
+from ddp_ladder.files import RunDirectory
 from ddp_ladder.fingerprint import MUST_MATCH, differences, must_match
 from ddp_ladder.record import Record
 from make_records import make_record, make_spec
+from make_runs import edit, write_run
 
 MEASURED = {
     "script_sha256": "f" * 64,
@@ -147,6 +151,42 @@ def test_strong_keeps_the_global_batch_that_was_really_used() -> None:
 def test_modes_are_never_compared() -> None:
     with pytest.raises(ValueError, match="different modes"):
         differences(at("1x1"), at("1x1", "strong"))
+
+
+# What a record has of it
+
+
+def write_pair(directory: Path) -> RunDirectory:
+    return write_run(directory, make_spec("1x2"))
+
+
+def test_of_ddp_the_job_and_all_ranks(tmp_path: Path) -> None:
+    run = write_pair(tmp_path)
+    seen: dict[str, Any] = {"bucket_bytes": [400_000, 205_224], "comm_hook": "fp16_compress_hook"}
+    edit(run.ranks / "rank0.json", lambda end: end["ddp"].update(seen))
+    edit(run.ranks / "rank0.json", lambda end: end["fingerprint"].update(cpu_set="0-3"))
+    edit(run.ranks / "rank1.json", lambda end: end["fingerprint"].update(cpu_set="4-7", batch_per_gpu=32))
+    edit(run.run, lambda data: data.update(repository={"commit": "c" * 40, "dirty": True}))
+    fingerprint = assemble(run).fingerprint
+    assert fingerprint["bucket_bytes"] == [400_000, 205_224]
+    assert fingerprint["gradient_bytes"] == 605_224
+    assert fingerprint["comm_hook"] == "fp16_compress_hook"
+    assert fingerprint["cpu_sets"] == ["0-3", "4-7"]
+    assert fingerprint["global_batch"] == 64 + 32
+    assert (fingerprint["git_commit"], fingerprint["git_dirty"]) == ("c" * 40, True)
+
+
+def test_the_digest_of_the_configuration_is_that_of_what_is_asked_of_all_scales(tmp_path: Path) -> None:
+    def digest(**changes: Any) -> str:
+        spec = make_spec(**{"scale": "1x1", **changes})
+        value: str = assemble(write_run(tmp_path / spec.hash, spec)).fingerprint["config_sha256"]
+        return value
+
+    alike = [digest(), digest(scale="1x2", lr=0.2, args=("--lr", "0.2")), digest(repeat=2)]
+    assert len(set(alike)) == 1
+    others = [digest(env={"A": "1"}), digest(min_steps=31), digest(launcher="srun"), digest(setup="ulimit -l")]
+    assert len({*alike, *others}) == 1 + len(others)
+    assert len(alike[0]) == 64
 
 
 def test_long_values_are_cut_but_stay_distinct() -> None:

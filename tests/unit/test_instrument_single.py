@@ -127,7 +127,10 @@ COMPILED = """
 def test_time_to_compile_is_told(tmp_path: Path, torch: str) -> None:
     done = run(tmp_path, script(tmp_path, COMPILED), python=python_named(torch))
     first_s = float(done.out.split()[0])
-    assert 0.5 * first_s < done.rank()["startup_s"]["compile"] < first_s
+    record, startup = done.rank(), done.rank()["startup_s"]
+    assert 0.5 * first_s < startup["compile"] < first_s < startup["first_step"]
+    assert startup["import_torch"] + startup["first_step"] < startup["total"]
+    assert record["fingerprint"]["compiled_graphs"] == 1
     reasons = [reason for reason in done.rank()["not_measured"] if "Node._input_metadata is missing" not in reason]
     assert reasons == []
 

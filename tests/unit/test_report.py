@@ -22,7 +22,7 @@ from ddp_ladder.plots import growth, looks, round_ticks
 from ddp_ladder.record import Record, write_record
 from ddp_ladder.report import write_report
 from ddp_ladder.report_columns import CSV_COLUMNS, CSV_FIRST, DEFINITIONS
-from ddp_ladder.report_view import gate_rows
+from ddp_ladder.report_view import gate_rows, make_view
 from ddp_ladder.scaling import scale_points
 from make_records import (
     make_failed_record,
@@ -296,14 +296,14 @@ def with_startup(results: LadderResults, **seconds: float | None) -> LadderResul
 def test_the_start_up_is_split(tmp_path: Path) -> None:
     results = with_startup(CASES["full"](), spawn=0.51, import_torch=12.3, process_group=None, total=21.25)
     files = written(tmp_path, results)
-    row = "| 1x2 | 0.51 | 12.3 | \u2013 | 8.14 | 0.3 | 21.2 |"
+    row = "| 1x2 | 0.51 | 12.30 | \u2013 | 8.14 | 0.30 | 21.25 |"
     assert row in files["scaling.md"]
     assert (
         "| scale | spawn (s) | import torch (s) | process group (s) | script (s) | first step (s) | total (s) |"
         in (files["scaling.md"])
     )
     text = " ".join(Page(files["index.html"]).text.split())
-    assert "1x2stage 2 0.51 12.3 \u2013 8.14 0.3 21.2" in text
+    assert "1x2stage 2 0.51 12.30 \u2013 8.14 0.30 21.25" in text
     frame = pd.read_csv(tmp_path / "report" / "scaling.csv")
     assert frame["startup_import_torch_s"].tolist() == [12.3] * 3
     assert frame["startup_process_group_s"].isna().all()
@@ -318,6 +318,29 @@ def test_differing_fingerprints_are_listed_with_their_places(tmp_path: Path) -> 
     ]
     text = written(tmp_path, found(specs, records))["scaling.md"]
     assert "none (default); bfloat16 (amp)" in text
+
+
+FIELDS: dict[str, Any] = {
+    "script_sha256": "1111aaaa", "parameter_dtype": "float32", "autocast_dtype": "float16",
+    "product_dtypes": ["bfloat16"], "float32_products": "medium", "optimizer": "LARS", "num_workers": 77,
+    "torch": "2.99", "cuda": "13.9", "nccl": "2.88", "cudnn": 91234, "python": "3.99", "driver": "580.65",
+    "power_limit_w": [432.5], "gpu": "GPU Z1", "cpu_model": "CPU Z2", "threads": 13, "batch_per_gpu": 65,
+    "global_batch": 130, "gradient_bytes": 605_224, "bucket_bytes": [605_001, 223], "comm_hook": "powersgd",
+    "config_sha256": "2222bbbb", "git_commit": "3333cccc", "git_dirty": True, "cpus": 17, "cpu_sets": ["0-8", "9-16"],
+    "sources": {"model.py": "4444dddd"}, "configuration": {"conf.yaml": "5555eeee"}, "libraries": {"timm": "1.99"},
+    "compiled_graphs": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_the_report_shows_what_each_field_is_at_each_scale(field: str) -> None:
+    """Of every field of the fingerprint: where it differs both values, and where they were seen."""
+    records = [make_record(s, fingerprint=FIELDS) for s in SPECS[:6]]
+    records[5] = replace(records[5], fingerprint={key: value for key, value in FIELDS.items() if key != field})
+    rows = {row.name: row.values for row in make_view(found(SPECS[:6], records), TODAY).measured}
+    different = [values for values in rows.values() if len(values) > 1]
+    assert different
+    assert all(places == "1x2 r3" for _, places in (values[-1] for values in different))
 
 
 def test_equal_findings_of_repeats_are_one_row() -> None:

@@ -79,7 +79,6 @@ TWO_RANKS = (
     "compiled.py model eager",
     "ddp_options.py static_graph",
     "ddp_options.py unused",
-    "ddp_options.py comm_hook",
     "ddp_options.py views",
     "fsdp.py",
     "regroup.py",
@@ -116,9 +115,17 @@ def test_two_ranks(warm: Warm, tmp_path: Path, line: str) -> None:
     check(warm, tmp_path, *words_of(line), ranks=2)
 
 
+def test_a_communication_hook_is_named(warm: Warm, tmp_path: Path) -> None:
+    measured = check(warm, tmp_path, "ddp_options.py", "comm_hook", ranks=2)
+    assert measured.ran.rank()["ddp"]["comm_hook"] == "fp16_compress_hook"
+
+
 @pytest.mark.parametrize("line", VALIDATIONS)
 def test_validation_is_never_counted(warm: Warm, tmp_path: Path, line: str) -> None:
-    check(warm, tmp_path, "validate.py", *line.split(), ranks=1)
+    measured = check(warm, tmp_path, "validate.py", *line.split(), ranks=1)
+    steps_s = sum(row["step_time_s"] for row in measured.ran.rows()[1:])
+    # But it is in the time that goes end to end: six of its batches or more come after the first step.
+    assert measured.ran.rank()["training_s"] > steps_s + 6 * 0.0099
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -97,6 +97,38 @@ class TestShippedExperiment:
             ratio = rates["default", stage] / rates["plain", "stage1"] / ranks
             assert against["default", stage] == pytest.approx(ratio, rel=1e-4)
 
+    def test_the_start_up_is_split_and_adds_up(self, shipped: Climbed) -> None:
+        """Two repeats: the median of their sums is then the sum of their medians."""
+        checkout, _ = shipped
+        table = pd.read_csv(checkout.results / "report/scaling.csv").set_index(["variant", "stage"])
+        names = ["spawn", "import_torch", "process_group", "script", "first_step"]
+        parts = table[[f"startup_{name}_s" for name in names]]
+        assert parts.sum(axis=1).tolist() == pytest.approx(table["startup_s"].tolist(), abs=0.01)
+        assert (parts.isna().sum().to_dict(), table["startup_compile_s"].tolist()) == (
+            {f"startup_{name}_s": int(name == "process_group") for name in names},  # the plain baseline has none
+            [0] * 4,
+        )
+        assert (parts.fillna(1) > 0).all(axis=None)
+        # torchrun imports torch itself before it starts a rank.
+        spawn_s = table["startup_spawn_s"]
+        assert spawn_s["default", "stage1"] > spawn_s["plain", "stage1"]
+
+    def test_figures_are_possible(self, shipped: Climbed) -> None:
+        checkout, _ = shipped
+        for file in checkout.results.glob("runs/*/*/*/r*/record.json"):
+            record = json.loads(file.read_text())
+            timing, throughput, seen = (record[part] for part in ("timing", "throughput", "fingerprint"))
+            size, rank = record["spec"]["nodes"] * record["spec"]["gpus_per_node"], record["ranks"][0]
+            assert 0 < timing["step_time_s_p5"] < timing["step_time_s"]
+            assert timing["step_time_s_p5"] < timing["step_time_s_p95"]
+            samples, least_s = rank["samples"] * size, rank["steps"] * timing["step_time_s_p5"]
+            assert least_s + timing["startup_s"] < timing["wall_s"]
+            assert samples / timing["wall_s"] < throughput["samples_per_s_end_to_end"] < samples / least_s
+            assert seen["global_batch"] == size * seen["batch_per_gpu"]
+            assert seen["gradient_bytes"] == (4 * rank["parameters"]["count"] if seen["bucket_bytes"] else None)
+            assert (record["spec"]["variant"] == "plain") == (seen["bucket_bytes"] is None)
+            assert seen["threads"] <= seen["cpus"]
+
     def test_every_job_and_attempt_met_elsewhere(self, shipped: Climbed) -> None:
         checkout, _ = shipped
         meetings = [

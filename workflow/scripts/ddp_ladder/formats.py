@@ -43,6 +43,11 @@ def milliseconds(value_s: float | None) -> str:
     return UNKNOWN if value_s is None else significant(1000 * value_s)
 
 
+def seconds(value_s: float | None) -> str:
+    """To a hundredth, without the unit, so that parts and their sum can be compared."""
+    return UNKNOWN if value_s is None else f"{value_s:,.2f}"
+
+
 def megabytes(value_bytes: float | None) -> str:
     """In units of 1e6 bytes, without the unit."""
     return UNKNOWN if value_bytes is None else f"{value_bytes / 1e6:,.0f}"

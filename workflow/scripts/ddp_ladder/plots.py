@@ -34,6 +34,7 @@ STYLE: dict[Any, Any] = {  # matplotlib types the keys as a literal of all its s
     "font.size": 9,
     "axes.edgecolor": GREY,
     "axes.labelcolor": INK,
+    "axes.labelpad": 6,  # a page's own font may be wider
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.8,
@@ -245,23 +246,24 @@ def _marker(point: ScalePoint, look: Look) -> dict[str, Any]:
 
 
 def _name_shapes(axes: Axes, points: Sequence[ScalePoint]) -> None:
-    """Write each shape once, below right of its lowest point; a faster twin's goes above left."""
+    """Write each shape once, below right of its lowest point (the first: left); a faster twin's goes above left."""
     lowest: dict[Scale, ScalePoint] = {}
     for point in points:
         known = lowest.get(point.scale)
         if known is None or (point.samples_per_s or 0) < (known.samples_per_s or 0):
             lowest[point.scale] = point
+    first = min(point.world_size for point in points)
     for size in {point.world_size for point in points}:
         twins = [point for point in lowest.values() if point.world_size == size]
         twins.sort(key=lambda point: point.samples_per_s or 0)
         for index, point in enumerate(twins):
-            above = index > 0
+            above, left = index > 0, index > 0 or size == first  # lines lead to the right from the first
             axes.annotate(
                 str(point.scale),
                 (point.world_size, point.samples_per_s or 1),
-                xytext=(-8, 6) if above else (8, -9),
+                xytext=(-8 if left else 8, 6 if above else -9),
                 textcoords="offset points",
-                ha="right" if above else "left",
+                ha="right" if left else "left",
                 fontsize=8.5,
                 color=GREY,
                 bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6},

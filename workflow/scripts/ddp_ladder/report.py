@@ -65,7 +65,7 @@ def page(view: ReportView, inline: Mapping[str, str]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("significant", "factor", "percent", "share", "milliseconds", "megabytes"):
+    for name in ("significant", "factor", "percent", "share", "milliseconds", "seconds", "megabytes"):
         environment.filters[name] = getattr(formats, name)
     environment.filters["stage_name"] = formats.stage_name
     environment.filters["capitalised"] = formats.capitalised

@@ -156,7 +156,7 @@ DEFINITIONS = (
         "throughput. Median over repeats.",
     ),
     Definition(
-        "its parts",
+        "parts of it",
         (
             "startup_spawn_s",
             "startup_import_torch_s",

@@ -108,11 +108,10 @@ def _md_point(point: ScalePoint) -> tuple[str, ...]:
 def _md_startup(view: ReportView) -> str:
     header = ("scale", *(f"{name} (s)" for name in view.startup.columns))
     rows = [
-        (_row_name(view, point), *(formats.significant(value) for value in seconds))
-        for point, seconds in view.startup.rows
+        (_row_name(view, point), *(formats.seconds(value) for value in seconds)) for point, seconds in view.startup.rows
     ]
     table = _md_table(header, rows, figures=len(view.startup.columns))
-    return f"{table}\n\nOf the rank that took longest, median over repeats; never part of the throughput."
+    return f"{table}\n\nUntil the end of the first step, of the rank that took longest; no part of the throughput."
 
 
 def _row_name(view: ReportView, point: ScalePoint) -> str:

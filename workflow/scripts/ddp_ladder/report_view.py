@@ -227,6 +227,7 @@ def _measured(runs: Sequence[Record]) -> tuple[Measured, ...]:
         ("gradient bytes", False, lambda run: run.fingerprint.get("gradient_bytes")),
         ("buckets", False, lambda run: run.fingerprint.get("bucket_bytes")),
         ("comm hook", False, lambda run: run.fingerprint.get("comm_hook")),
+        ("config_sha256", False, lambda run: run.fingerprint.get("config_sha256")),
         ("repository", False, _repository),
         ("cpus", False, lambda run: run.fingerprint.get("cpus")),
         ("cpu sets", False, lambda run: run.fingerprint.get("cpu_sets")),
