@@ -99,9 +99,9 @@ def test_what_leads_to_the_first_step_of_a_loop_without_a_loader_is_no_part_of_i
 
 def test_a_process_group_that_is_made_within_a_pass_is_part_of_its_step(code: Script) -> None:
     train = code.loop()
+    code.batch(train)
     code.compute(20)
     code.steps.started()
-    code.batch(train)
     code.step(4)
     assert code.rows() == [(8, 0, 25, 1)]
 
