@@ -303,7 +303,7 @@ def test_the_start_up_is_split(tmp_path: Path) -> None:
         in (files["scaling.md"])
     )
     text = " ".join(Page(files["index.html"]).text.split())
-    assert "1x2stage 2 0.51 12.30 \u2013 8.14 0.30 21.25" in text
+    assert "1x2 stage 2 0.51 12.30 \u2013 8.14 0.30 21.25" in text
     frame = pd.read_csv(tmp_path / "report" / "scaling.csv")
     assert frame["startup_import_torch_s"].tolist() == [12.3] * 3
     assert frame["startup_process_group_s"].isna().all()
