@@ -480,7 +480,13 @@ def with_plain(ok: bool = True) -> LadderResults:
 def test_both_baselines_are_shown_and_named(tmp_path: Path) -> None:
     files = written(tmp_path, with_plain())
     page, text = Page(files["index.html"]).text, files["scaling.md"]
-    assert "1x1without DDP" in page
+    assert "1x1plain, no DDP" in page
+    named = "Speed-up and efficiency are against 1x1 under the launcher, a process group of one"
+    assert named in page
+    assert "\u201cvs plain\u201d is against the script alone" in page
+    alone = Page(written(tmp_path, CASES["full"]())["index.html"]).text
+    assert named in alone
+    assert "vs plain" not in alone
     assert "73 % vs plain" in page.replace("\u00a0", " ")
     assert "(69 % against the script without DDP)" in page.replace("\u00a0", " ")
     header, _, *rows = ([cell.strip() for cell in line.split("|")] for line in text.splitlines() if line[:1] == "|")
