@@ -164,7 +164,7 @@ class Steps:
 
     def started(self) -> None:
         """What led here was start-up: before the first step it is no part of a loop without a DataLoader either."""
-        if self.count == 0 and self._owner is self._outside:
+        if self.count == 0 and self.loop is self._outside:
             self._own(self._outside, time.perf_counter())
             self._outside.begin_step(0)
 
