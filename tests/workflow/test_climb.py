@@ -42,6 +42,7 @@ def test_closed_gate_leaves_nothing_of_the_next_stage(checkout: Checkout) -> Non
 
 
 def test_variants_modes_and_repeats_interleave_and_scales_never_overlap(checkout: Checkout) -> None:
+    checkout.site(launcher="srun")  # no torchrun to start: half as many processes
     checkout.configure(
         variants={"default": {}, "b": {"env": {"OMP_NUM_THREADS": 2}}},
         modes=["weak", "strong"],
