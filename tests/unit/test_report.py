@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import report as report_command
 from ddp_ladder.files import write_json
-from ddp_ladder.formats import DASH
+from ddp_ladder.formats import DASH, seconds, significant
 from ddp_ladder.gate_file import gate_from_json
 from ddp_ladder.headline import headline
 from ddp_ladder.ladder_results import LadderResults, read_results
@@ -411,6 +411,26 @@ def test_of_an_open_and_a_closed_gate_the_closed_one_counts(tmp_path: Path) -> N
     results = read_results(tmp_path, make_plan_of(SPECS))
     assert not results.gates["stage1"].is_open
     assert len(results.warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1239.6, "1,240"),
+        (85.31, "85.3"),
+        (1.706, "1.71"),
+        (0.99951, "1.00"),
+        (0.3, "0.300"),
+        (0.014, "0.0140"),
+        (0, "0.00"),
+    ],
+)
+def test_figures_have_three_digits(value: float, text: str) -> None:
+    assert significant(value) == text
+
+
+def test_seconds_have_two_decimals_at_every_size() -> None:
+    assert [seconds(value) for value in (None, 0.004, 12.345, 1234.5)] == [DASH, "0.00", "12.35", "1,234.50"]
 
 
 # Pictures

@@ -18,7 +18,7 @@ def significant(value: float | None) -> str:
         return f"{value:.1f}"
     if size >= 0.9995 or size == 0:
         return f"{value:.2f}"
-    return f"{value:.3g}"
+    return f"{value:#.3g}"
 
 
 def factor(value: float | None) -> str:
