@@ -1,11 +1,12 @@
 """autocast and a GradScaler that skips steps: the batch is consumed, the optimizer does not step."""
 
 import torch
+from ranks import together
 from tally import Tally, think
 from torch.utils.data import DataLoader
 
 loader = DataLoader(torch.randn(200, 4), batch_size=8)
-model = torch.nn.Linear(4, 1)
+model = together(torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
 tally = Tally()

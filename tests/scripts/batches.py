@@ -1,17 +1,19 @@
-"""Batches of many shapes."""
+"""Batches of many shapes, one after the other: from a sampler's indices, or made by the dataset itself.
+
+What a dataset makes tells its size only by its looks, so the kinds whose looks mislead are left out there.
+"""
 
 import sys
 from collections import namedtuple
 from dataclasses import dataclass
 
 import torch
+from ranks import together
 from tally import Tally, think
 from torch.nn.utils.rnn import pack_sequence
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-KIND = sys.argv[1]
-WORKERS = int(sys.argv[2])
-LENGTH, BATCH = 99, 6
+LENGTH, BATCH = 27, 6
 Pair = namedtuple("Pair", "weight x")
 
 
@@ -29,6 +31,39 @@ class Graphs:
         self.x = torch.cat(graphs)
 
 
+def stacked(items):
+    return torch.stack([item[0] for item in items])
+
+
+SHAPES = {
+    "tensor": stacked,
+    "tuple": lambda items: (stacked(items), torch.zeros(len(items))),
+    "dict": lambda items: {"ids": stacked(items), "mask": None},
+    "nested": lambda items: ("train", {"views": [{"left": stacked(items)}, {"right": stacked(items)}]}),
+    "named": lambda items: Pair(torch.tensor(1.0), stacked(items)),
+    "object": lambda items: Record("train", stacked(items)),
+    "graph": Graphs,
+    "packed": lambda items: pack_sequence(sorted(items, key=len, reverse=True)),
+    "images": tuple,  # of different sizes: a tuple of tensors, as detection has them
+    "text": lambda items: [f"sample {item[0, 0]}" for item in items],
+    "transposed": lambda items: stacked(items).T,
+}
+MISLEAD = ("images", "text", "transposed")
+INPUTS = {
+    "tensor": lambda batch: batch,
+    "tuple": lambda batch: batch[0],
+    "dict": lambda batch: batch["ids"],
+    "nested": lambda batch: batch[1]["views"][0]["left"],
+    "named": lambda batch: batch.x,
+    "object": lambda batch: batch.x,
+    "graph": lambda batch: batch.x,
+    "packed": lambda batch: batch.data,
+    "images": torch.cat,
+    "text": lambda batch: torch.ones(1, 4),
+    "transposed": lambda batch: batch.T,
+}
+
+
 class Data(Dataset):
     def __len__(self):
         return LENGTH
@@ -37,63 +72,40 @@ class Data(Dataset):
         return torch.full((3 + index % 4, 4), float(index))
 
 
-def collate(items):
-    x = torch.stack([item[0] for item in items])
-    return {
-        "tensor": x,
-        "tuple": (x, torch.zeros(len(items))),
-        "dict": {"ids": x, "mask": None},
-        "nested": ("train", {"views": [{"left": x}, {"right": x}]}),
-        "named": Pair(torch.tensor(1.0), x),
-        "object": Record("train", x),
-        "graph": Graphs(items),
-        "images": tuple(items),  # of different sizes: a tuple of tensors, as detection has them
-        "packed": pack_sequence(sorted(items, key=len, reverse=True)),
-        "text": [f"sample {item[0, 0]}" for item in items],
-        "transposed": x.T,
-    }[KIND]
+class OwnBatches(IterableDataset):
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __iter__(self):
+        data = Data()
+        for first in range(0, LENGTH, BATCH):
+            yield SHAPES[self.kind]([data[index] for index in range(first, min(first + BATCH, LENGTH))])
 
 
-def size_and_input(batch):
-    if KIND == "text":
-        return len(batch), torch.ones(1, 4)
-    if KIND == "images":
-        return len(batch), torch.cat(batch)
-    if KIND == "graph":
-        return batch.num_graphs, batch.x
-    if KIND == "packed":
-        return len(batch.unsorted_indices) if batch.unsorted_indices is not None else int(
-            batch.batch_sizes[0]
-        ), batch.data
-    if KIND == "transposed":
-        return batch.shape[1], batch.T
-    x = {
-        "tensor": lambda: batch,
-        "tuple": lambda: batch[0],
-        "dict": lambda: batch["ids"],
-        "nested": lambda: batch[1]["views"][0]["left"],
-        "named": lambda: batch.x,
-        "object": lambda: batch.x,
-    }[KIND]()
-    return len(x), x
+def make_loader(kind, made_by, workers):
+    if made_by == "dataset":
+        return DataLoader(OwnBatches(kind), batch_size=None, num_workers=workers)
+    return DataLoader(Data(), batch_size=BATCH, shuffle=True, collate_fn=SHAPES[kind], num_workers=workers)
 
 
-def main():
-    loader = DataLoader(Data(), batch_size=BATCH, shuffle=True, collate_fn=collate, num_workers=WORKERS)
-    model = torch.nn.Linear(4, 1)
+def main(made_by, workers, kinds):
+    model = together(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     tally = Tally()
-    tally.start()
-    for batch in loader:
-        size, x = size_and_input(batch)
-        optimizer.zero_grad()
-        model(x).mean().backward()
-        think()
-        tally.seen(size)
-        optimizer.step()
-        tally.step()
+    for kind in kinds or [kind for kind in SHAPES if made_by == "indices" or kind not in MISLEAD]:
+        left = LENGTH
+        tally.start()
+        for batch in make_loader(kind, made_by, workers):
+            optimizer.zero_grad()
+            model(INPUTS[kind](batch)).mean().backward()
+            think()
+            tally.seen(min(BATCH, left))
+            left -= min(BATCH, left)
+            optimizer.step()
+            tally.step()
+        tally.leave_epoch()
     tally.write()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

@@ -1,14 +1,27 @@
-"""torch.compile of the model, of the optimizer's step, or of the whole step."""
+"""torch.compile of the model, of the optimizer's step, or of the whole step; says which files' code that compiled."""
 
+import os
 import sys
 
 import torch
+from ranks import together
 from tally import Tally, think
 from torch.utils.data import DataLoader
 
 WHAT, BACKEND = sys.argv[1:3]
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
 loader = DataLoader(torch.randn(96, 4), batch_size=8)
-model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+model = together(Model())
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 forward = torch.compile(model, backend=BACKEND) if WHAT == "model" else model
 
@@ -40,3 +53,7 @@ for x in loader:
         train_step(x)
     tally.step()
 tally.write()
+from torch._dynamo.utils import get_compilation_metrics  # noqa: E402
+
+files = {os.path.basename(frame.co_filename) for frame in get_compilation_metrics() if frame.co_filename}
+print("compiled from:", *sorted(files))

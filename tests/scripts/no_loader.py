@@ -1,10 +1,12 @@
 """A loop that makes its batches itself and uses no DataLoader; it estimates its loss now and then."""
 
 import torch
+from ranks import together
 from tally import Tally, think
 
 data = torch.randn(4000, 4)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
+model = together(model)
 optimizer = torch.optim.AdamW(model.parameters())
 tally = Tally()
 

@@ -3,12 +3,14 @@
 import sys
 
 import torch
+from ranks import together
 from tally import Tally, think
 from torch.utils.data import DataLoader
 
 KIND = sys.argv[1]
 loader = DataLoader(torch.randn(128, 4), batch_size=8)
-model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
+layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
+model = together(layers)
 tally = Tally()
 
 
@@ -17,7 +19,7 @@ def make():
     if KIND == "lbfgs":
         return [torch.optim.LBFGS(parameters, lr=0.1, max_iter=4)]
     if KIND == "per_layer":
-        return [torch.optim.SGD(layer.parameters(), lr=0.01) for layer in model]
+        return [torch.optim.SGD(layer.parameters(), lr=0.01) for layer in layers]
     return [torch.optim.AdamW(parameters, **({} if KIND == "plain" else {KIND: True}))]
 
 

@@ -3,13 +3,14 @@
 import sys
 
 import torch
+from ranks import together
 from tally import Tally, think
 from torch.utils.data import DataLoader
 
-together = sys.argv[1] == "together"
+turns = sys.argv[1] == "turns"
 labelled = DataLoader(torch.randn(24, 4), batch_size=4, shuffle=True)
 unlabelled = DataLoader(torch.randn(140, 4), batch_size=7, num_workers=int(sys.argv[2]))
-model = torch.nn.Linear(4, 3)
+model = together(torch.nn.Linear(4, 3))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 tally = Tally()
 
@@ -30,7 +31,7 @@ def step(*batches):
 
 
 tally.start()
-if together:
+if not turns:
     for many, few in zip(unlabelled, endless(labelled), strict=False):
         step(few, many)
 else:

@@ -3,6 +3,7 @@
 import sys
 
 import torch
+from ranks import together
 from tally import Tally, think
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
@@ -19,7 +20,7 @@ class Stream(IterableDataset):
 
 def main():
     loader = DataLoader(Stream(), batch_size=None if OWN_BATCHES else 6, num_workers=WORKERS)
-    model = torch.nn.Linear(4, 1)
+    model = together(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     tally = Tally()
     tally.start()

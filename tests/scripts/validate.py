@@ -5,6 +5,7 @@ import contextlib
 
 import torch
 import torch.nn.functional as F
+from ranks import together
 from tally import Tally, think
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -20,6 +21,7 @@ data = TensorDataset(torch.randn(100, 4), torch.randint(0, 3, (100,)))
 train = DataLoader(data, batch_size=10, shuffle=True)
 val = DataLoader(data, batch_size=25, num_workers=2 if args.data == "workers" else 0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(), torch.nn.Linear(8, 3))
+model = together(model)
 optimizer = torch.optim.Adam(model.parameters())
 tally = Tally()
 

@@ -4,6 +4,7 @@ import argparse
 
 import torch
 import torch.multiprocessing
+from ranks import together
 from tally import Tally, think
 from torch.utils.data import DataLoader, Dataset
 
@@ -37,7 +38,7 @@ def main():
         persistent_workers=args.persistent,
         prefetch_factor=args.prefetch,
     )
-    model = torch.nn.Linear(4, 1)
+    model = together(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     tally = Tally()
     for _ in range(args.epochs):

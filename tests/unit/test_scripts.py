@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from instrument_support import TORCHRUN
+from instrument_support import TORCHRUN, oldest_python
 from instrument_support import run as run_with
 from scripts_support import SCRIPTS, TOLERANCE, Measured, check, off_by, run
 from warm import Warm
@@ -19,7 +22,7 @@ def warm() -> Iterator[Warm]:
     process.close()
 
 
-ONE_RANK = (
+LINES = (
     "accumulate.py sync",
     "accumulate.py no_sync",
     "several_loaders.py together 0",
@@ -29,61 +32,33 @@ ONE_RANK = (
     "gan.py own",
     "uneven.py",
     "uneven.py --drop-last",
-    "batches.py tensor 0",
-    "batches.py tuple 2",
-    "batches.py dict 0",
-    "batches.py nested 0",
-    "batches.py graph 2",
-    "batches.py images 0",
-    "batches.py packed 0",
-    "batches.py text 0",
-    "batches.py transposed 2",
+    "batches.py indices 0",
+    "batches.py indices 2 tuple graph transposed",
+    "batches.py dataset 0",
     "stream.py 0 collated",
     "stream.py 2 collated",
     "stream.py 0 own_batches",
+    "stream.py 2 own_batches",
     "workers.py --workers 2",
     "workers.py --workers 2 --persistent --prefetch 4",
     "workers.py --workers 1 --persistent --cut-short",
     "workers.py --workers 1 --start-method spawn --epochs 1",
+    "workers.py --workers 1 --start-method spawn --for-all --epochs 1",
     "amp.py",
     "optimizers.py plain",
     "optimizers.py fused",
     "optimizers.py foreach",
     "optimizers.py lbfgs",
     "optimizers.py per_layer",
-    "compiled.py model aot_eager",
-    "compiled.py optimizer eager",
-    "compiled.py step eager",
-    "ddp_options.py static_graph",
-    "fsdp.py",
-    "regroup.py",
-    "tutorial_snapshot.py 3 2",
-    "tutorial_mnist.py --batch-size 50",
-    "tutorial_imagenet.py -b 16",
-    "-m package.train --batch-size 7",
-)
-TWO_RANKS = (
-    "accumulate.py sync",
-    "accumulate.py no_sync",
-    "several_loaders.py together 2",
-    "gan.py same",
-    "gan.py own",
-    "uneven.py",
-    "uneven.py --drop-last",
-    "uneven.py --sampler-drops",
-    "batches.py graph 2",
-    "stream.py 2 own_batches",
-    "workers.py --workers 1 --start-method spawn --for-all --epochs 1",
-    "amp.py",
-    "optimizers.py lbfgs",
-    "compiled.py model eager",
     "ddp_options.py static_graph",
     "ddp_options.py unused",
     "ddp_options.py views",
     "fsdp.py",
     "regroup.py",
     "tutorial_snapshot.py 3 2 --batch_size 4",
+    "tutorial_mnist.py --batch-size 50",
     "tutorial_imagenet.py -b 16",
+    "-m package.train --batch-size 7",
 )
 VALIDATIONS = (
     "--where between --grad no_grad --eval-mode",
@@ -105,27 +80,92 @@ def words_of(line: str) -> list[str]:
     return [" ".join(words[:2]), *words[2:]] if words[0] == "-m" else words
 
 
-@pytest.mark.parametrize("line", ONE_RANK)
-def test_one_rank(warm: Warm, tmp_path: Path, line: str) -> None:
-    check(warm, tmp_path, *words_of(line), ranks=1)
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("line", LINES)
+def test_script(warm: Warm, tmp_path: Path, line: str, ranks: int) -> None:
+    check(warm, tmp_path, *words_of(line), ranks=ranks)
 
 
-@pytest.mark.parametrize("line", TWO_RANKS)
-def test_two_ranks(warm: Warm, tmp_path: Path, line: str) -> None:
-    check(warm, tmp_path, *words_of(line), ranks=2)
+def test_a_sampler_that_drops_needs_two_ranks_to_do_so(warm: Warm, tmp_path: Path) -> None:
+    check(warm, tmp_path, "uneven.py", "--sampler-drops", ranks=2)
 
 
-def test_a_communication_hook_is_named(warm: Warm, tmp_path: Path) -> None:
-    measured = check(warm, tmp_path, "ddp_options.py", "comm_hook", ranks=2)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_communication_hook_is_named(warm: Warm, tmp_path: Path, ranks: int) -> None:
+    measured = check(warm, tmp_path, "ddp_options.py", "comm_hook", ranks=ranks)
     assert measured.ran.rank()["ddp"]["comm_hook"] == "fp16_compress_hook"
 
 
+@pytest.fixture(scope="module")
+def oldest() -> Iterator[Warm]:
+    process = Warm("torch", "torch._dynamo", python=oldest_python())
+    yield process
+    process.close()
+
+
+COMPILED = {
+    "model aot_eager": (1, "compiled.py"),
+    "optimizer eager": (1, "compiled.py optimizer.py adam.py"),
+    "step eager": (2, "compiled.py optimizer.py adam.py"),
+}
+OF_DDP = {"contextlib.py", "external_utils.py"}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("what", COMPILED)
+def test_compiled(warm: Warm, tmp_path: Path, what: str, ranks: int) -> None:
+    is_compiled(check(warm, tmp_path, "compiled.py", *what.split(), ranks=ranks), what)
+
+
+@pytest.mark.parametrize(("what", "ranks"), [("optimizer eager", 1), ("step eager", 2)])
+def test_compiled_by_the_oldest_torch(oldest: Warm, tmp_path: Path, what: str, ranks: int) -> None:
+    is_compiled(check(oldest, tmp_path, "compiled.py", *what.split(), ranks=ranks), what)
+
+
+def is_compiled(measured: Measured, what: str) -> None:
+    """What the script compiles is compiled, and nothing of the instrument."""
+    graphs, files = COMPILED[what]
+    for rank, ran in enumerate(measured.ranks):
+        title, _, compiled = ran.out.partition(":")
+        assert title == "compiled from"
+        assert set(compiled.split()) - OF_DDP == set(files.split())
+        assert "UserWarning" not in ran.err
+        record = measured.ran.rank(rank)
+        assert record["fingerprint"]["compiled_graphs"] >= graphs
+        assert record["startup_s"]["compile"] > 0
+
+
+def need_compiler() -> None:
+    """torch.compile on a CPU writes C++."""
+    has_headers = (Path(sysconfig.get_path("include")) / "Python.h").exists()
+    if shutil.which("g++") is not None and has_headers:
+        return
+    missing = "no g++ or no Python.h (Debian and Ubuntu: apt-get install g++ python3-dev)"
+    if os.environ.get("CI") == "true":
+        pytest.fail(missing)
+    pytest.skip(missing)
+
+
+def test_compiled_by_the_default_compiler(warm: Warm, tmp_path: Path) -> None:
+    need_compiler()
+    env = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "compiled")}  # empty; the second run shares it
+    for ranks in (1, 2):
+        measured = check(warm, tmp_path / str(ranks), "compiled.py", "model", "inductor", ranks=ranks, env=env)
+        for rank in range(ranks):
+            record = measured.ran.rank(rank)
+            assert record["fingerprint"]["compiled_graphs"] == 1
+            assert record["startup_s"]["compile"] > 0
+    assert list((tmp_path / "compiled").rglob("*.so"))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("line", VALIDATIONS)
-def test_validation_is_never_counted(warm: Warm, tmp_path: Path, line: str) -> None:
-    measured = check(warm, tmp_path, "validate.py", *line.split(), ranks=1)
-    steps_s = sum(row["step_time_s"] for row in measured.ran.rows()[1:])
-    # But it is in the time that goes end to end: six of its batches or more come after the first step.
-    assert measured.ran.rank()["training_s"] > steps_s + 6 * 0.0099
+def test_validation_is_never_counted(warm: Warm, tmp_path: Path, line: str, ranks: int) -> None:
+    measured = check(warm, tmp_path, "validate.py", *line.split(), ranks=ranks)
+    for rank in range(ranks):
+        steps_s = sum(row["step_time_s"] for row in measured.ran.rows(rank)[1:])
+        # But it is in the time that goes end to end: six of its batches or more come after the first step.
+        assert measured.ran.rank(rank)["training_s"] > steps_s + 6 * 0.0099
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -156,10 +196,11 @@ def test_shards_are_told_from_replicas(warm: Warm, tmp_path: Path) -> None:
         assert first["count"] == second["count"]
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(("how", "code"), [("exit", 0), ("hard_exit", 0), ("hard_exit_3", 3), ("fork", 0)])
-def test_ends(warm: Warm, tmp_path: Path, how: str, code: int) -> None:
-    measured = run(warm, tmp_path, "ends.py", how, ranks=2)
-    for rank in (0, 1):
+def test_ends(warm: Warm, tmp_path: Path, how: str, code: int, ranks: int) -> None:
+    measured = run(warm, tmp_path, "ends.py", how, ranks=ranks)
+    for rank in range(ranks):
         assert measured.ranks[rank].code == measured.ran.rank(rank)["exit_code"] == code
         assert measured.samples(rank) == measured.tally(rank)["samples"] == [4] * 20
         assert measured.ranks[rank].out.splitlines() == ["trained", *(["child 7"] if how == "fork" else [])]
@@ -173,11 +214,13 @@ def test_one_rank_raises(warm: Warm, tmp_path: Path) -> None:
     assert measured.samples(0) == measured.samples(1) == [4] * 20
 
 
-def test_a_script_without_an_optimizer_has_no_steps(warm: Warm, tmp_path: Path) -> None:
-    measured = run(warm, tmp_path, "no_steps.py", ranks=1)
-    assert measured.ranks[0].out == "trained without an optimizer\n"
-    record = measured.ran.rank()
-    assert (record["steps"]["count"], record["source"], record["own_processes"]) == (0, "none", 0)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_script_without_an_optimizer_has_no_steps(warm: Warm, tmp_path: Path, ranks: int) -> None:
+    measured = run(warm, tmp_path, "no_steps.py", ranks=ranks)
+    for rank in range(ranks):
+        assert measured.ranks[rank].out == "trained without an optimizer\n"
+        record = measured.ran.rank(rank)
+        assert (record["steps"]["count"], record["source"], record["own_processes"]) == (0, "none", 0)
 
 
 @pytest.mark.parametrize("count", [1, 2])

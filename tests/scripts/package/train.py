@@ -3,6 +3,7 @@
 import argparse
 
 import torch
+from ranks import together
 from tally import Tally, think
 from torch.utils.data import DataLoader
 
@@ -14,7 +15,7 @@ def main():
     parser.add_argument("--batch-size", type=int, required=True)
     parser.add_argument("--lr", type=float, default=0.1)
     args = parser.parse_args()
-    model = torch.nn.Linear(4, 1)
+    model = together(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
     tally = Tally()
     tally.start()

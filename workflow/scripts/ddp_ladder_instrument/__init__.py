@@ -21,6 +21,7 @@ imported torch, because a script may set environment variables before it does.
     compile_time  seconds of torch.compile
     provenance    digests of source and configuration files, versions of libraries
     files         atomic writes
+    compiler *    keeps torch.compile out of the hooks
     hooks *       the patches on optimizers, DDP, process groups, autocast
     loader_hooks * the patches on DataLoader
     model_hooks * the patches on Module.eval and train

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ddp_ladder_instrument.compiler import passed_over, unseen
 from ddp_ladder_instrument.hooks import patch
 from ddp_ladder_instrument.parameters import dtype_name
 
@@ -36,13 +37,15 @@ class Backwards:
         """Look at every torch.autograd.backward, which Tensor.backward calls too."""
 
         def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+            look = unseen(self._look)
+
+            @passed_over
             def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
                 if self.wanted:
                     self.wanted = False
-                    self._look(tensors)
+                    look(tensors)
                 return original(tensors, *args, **kwargs)
 
-            backward._torchdynamo_disable = True  # type: ignore[attr-defined]
             return backward
 
         return patch(torch.autograd, "backward", wrap)

@@ -16,6 +16,7 @@ import torch
 import torch.distributed
 from torch.nn.parallel import distributed as ddp_module
 
+from ddp_ladder_instrument.compiler import unseen
 from ddp_ladder_instrument.steps import Steps
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -39,13 +40,7 @@ def patch_optimizers(steps: Steps) -> str | None:
     if register is None:
         return "torch.optim.optimizer.register_optimizer_step_post_hook is missing"
 
-    def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-        steps.after_step(optimizer, args, kwargs)
-
-    # A compiled step must call the clock, not trace it. By attribute: torch.compiler.disable would
-    # import the whole compiler.
-    after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
-    register(after_step)
+    register(unseen(steps.after_step))
     return None
 
 

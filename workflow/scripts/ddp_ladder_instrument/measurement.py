@@ -73,7 +73,7 @@ class Measurement:
         """Hook torch, which has just been imported."""
         import torch
 
-        from ddp_ladder_instrument import hooks, loader_hooks, model_hooks, own_ranks
+        from ddp_ladder_instrument import compiler, hooks, loader_hooks, model_hooks, own_ranks
         from ddp_ladder_instrument.backwards import Backwards
         from ddp_ladder_instrument.ddp import DdpTimings
         from ddp_ladder_instrument.parameters import Kept
@@ -101,6 +101,7 @@ class Measurement:
             "evaluation without a DataLoader": lambda: model_hooks.patch_modes(steps, trained),
             "ddp": lambda: hooks.patch_ddp(self._on_ddp),
             "loss": self.backwards.install,
+            "torch.compile left as it is": compiler.patch_compiler,
             "own processes": lambda: own_ranks.patch_spawn(self),
             "startup_s.process_group": lambda: hooks.patch_process_group(self._on_process_group),
         }
