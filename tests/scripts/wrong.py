@@ -6,6 +6,9 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
@@ -26,10 +29,11 @@ class Stream(IterableDataset):
 
 def make_loader(how):
     torch.manual_seed(7)  # the data are the same on every rank, as files are
-    data = TensorDataset(torch.randn(2 * STEPS * 8, 4), torch.ones(2 * STEPS * 8, 1))
+    x = torch.randn(2 * STEPS * 8, 4)
+    data = TensorDataset(x, x[:, :1] if how.startswith("tensor parallel") else torch.ones(2 * STEPS * 8, 1))
     if how in ("own stream", "same stream"):
         return DataLoader(Stream(how == "same stream"), batch_size=8), None
-    if how == "no sampler":
+    if how in ("no sampler", "tensor parallel, same samples"):
         return DataLoader(data, batch_size=16, shuffle=True), None
     if how == "own seeds":
         torch.manual_seed(dist.get_rank())
@@ -45,6 +49,12 @@ def make_model(how, rank):
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter)
         return model
+    if how.startswith("fsdp1"):
+        return FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=how == "fsdp1 original")
+    if how.startswith("tensor parallel"):
+        return parallelize_module(
+            model, init_device_mesh("cpu", (2,)), {"0": ColwiseParallel(), "2": RowwiseParallel()}
+        )
     if how == "ignored":
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["2.weight", "2.bias"])
     return DistributedDataParallel(model)

@@ -441,5 +441,5 @@ def test_checksum_sees_every_bit_and_dtype() -> None:
     }
     assert len(sums) == 6
     assert parameters.checksum([("w", weights.T)]) == parameters.checksum([("w", weights.T.contiguous())])
-    assert parameters.summary([("w", weights)])["bytes"] == 30
+    assert parameters.summary([("w", weights)], 1)["bytes"] == 30
     assert parameters.main_dtype([("w", weights), ("b", torch.zeros(2))]) == "bfloat16"

@@ -53,7 +53,6 @@ LINES = (
     "ddp_options.py static_graph",
     "ddp_options.py unused",
     "ddp_options.py views",
-    "fsdp.py",
     "regroup.py",
     "tutorial_snapshot.py 3 2 --batch_size 4",
     "tutorial_mnist.py --batch-size 50",
@@ -188,12 +187,27 @@ def test_under_torchrun(tmp_path: Path, line: str) -> None:
         assert off_by(measured, rank) < 5 * TOLERANCE  # tried once only: a start costs seconds
 
 
-def test_shards_are_told_from_replicas(warm: Warm, tmp_path: Path) -> None:
-    for script, sharded in (("fsdp.py", True), ("uneven.py", False)):
-        measured = run(warm, tmp_path / script, script, ranks=2)
+SHARDED = {  # on two ranks: whether it is, which of its four parameters are replicas, elements on all ranks together
+    "fsdp1 flat": (True, [], 577 + 1),  # and one to fill up
+    "fsdp1 original": (True, [], 577),
+    "fsdp1 not_sharded": (False, [], 2 * 577),
+    "fsdp2": (True, [], 2 * 577),  # a DTensor counts as the whole
+    "tensor_parallel": (True, [3], 2 * 577),
+    "replicated": (False, [0, 1, 2, 3], 2 * 577),
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("kind", SHARDED)
+def test_shards_are_told_from_replicas(warm: Warm, tmp_path: Path, kind: str, ranks: int) -> None:
+    measured = check(warm, tmp_path, "sharded.py", *kind.split(), ranks=ranks)
+    sharded, replicated, count = SHARDED[kind]
+    if ranks == 2:
         first, second = (measured.ran.rank(rank)["parameters"] for rank in (0, 1))
         assert (first["sharded"], first["checksum"] == second["checksum"]) == (sharded, not sharded)
-        assert first["count"] == second["count"]
+        assert first["count"] + second["count"] == count
+        assert first["replicated"] == second["replicated"] == replicated
+        assert all(first["tensors"][place] == second["tensors"][place] for place in replicated)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -73,10 +73,20 @@ WRONG = {
         "ranks 0 and 1 share 100 % of their first samples (training loader with RandomSampler)",
         "sampler=DistributedSampler(dataset) in place of shuffle=True",
     ),
+    "tensor parallel, same samples": (
+        "ranks train on the same data",
+        "ranks 0 and 1 share 100 % of their first samples",
+        "with parts of one model (tensor parallelism)",
+    ),
     "same stream": (
         "ranks train on the same data",
         "ranks 0 and 1 share 100 % of their first samples",
         "let the IterableDataset give each rank its own part",
+    ),
+    "tensor parallel": (
+        "the ranks ended with different parameters",
+        "of what is replicated, not sharded; rank 1 differs from rank 0 in 1 of 1: 3",
+        "see that they compute it from the same samples",
     ),
     "nan": (
         "the training diverged",
@@ -116,6 +126,15 @@ def test_without_set_epoch_every_epoch_has_the_same_order(warm: Warm, tmp_path: 
     assert not found.verdict.open
     assert "every epoch has the same order: DistributedSampler shuffles" in words(found)
     assert "call sampler.set_epoch(epoch) at the beginning of each epoch" in words(found)
+
+
+@pytest.mark.parametrize("how", ["fsdp1 flat", "fsdp1 original"])
+def test_shards_are_no_replicas_that_differ(warm: Warm, tmp_path: Path, how: str) -> None:
+    found = judged(warm, tmp_path, how)
+    assert found.record.failure is None
+    assert found.verdict.open
+    (check,) = [check for check in found.record.checks if check.name == "equal parameters"]
+    assert check.measured == "sharded over 2 ranks"
 
 
 MEANT = {

@@ -17,6 +17,8 @@ from ddp_ladder.raw_files import RawRun
 from ddp_ladder.record import Check, Failure, Remark
 
 End = Mapping[str, Any]
+Table = list[list[str]]
+"""Name and digest of each parameter."""
 
 MOST_SHARED = 0.5  # of the first samples of two ranks; disjoint shards share none
 NAMED = 3  # parameters in a message
@@ -121,6 +123,11 @@ def _disjoint_data(ends: Sequence[End]) -> Finding | None:
             "give the training DataLoader sampler=DistributedSampler(dataset) in place of shuffle=True, and call its "
             "set_epoch(epoch); data made at random need a seed that differs by rank"
         )
+    if any((end["parameters"] or {}).get("sharded") for end in ends):
+        next_step += (
+            "; ranks that work on the same samples with parts of one model (tensor parallelism) would each count them: "
+            "their throughput cannot be measured here"
+        )
     measured = f"ranks {first} and {second} share {100 * most:.0f} % of their first samples"
     return _finding(
         "disjoint data",
@@ -208,13 +215,31 @@ def _parameters(spec: RunSpec, ends: Sequence[End]) -> Finding:
     checksums = [end["parameters"]["checksum"] for end in ends if end["parameters"]]
     sharded = bool(ends) and len(checksums) == spec.world_size and all(end["parameters"].get("sharded") for end in ends)
     if sharded:
-        # Each rank holds another part (FSDP): there are no replicas to compare.
-        measured, wanted = f"sharded over {len(checksums)} ranks", "replicas, or shards on every rank"
-        return _finding("equal parameters", True, measured, wanted, "", "", "")
+        return _shards(ends)
     measured = f"{len(set(checksums))} distinct on {len(checksums)} ranks"
     wanted = f"1 distinct on {spec.world_size} ranks"
     ok = len(checksums) == spec.world_size and len(set(checksums)) == 1
     return _finding("equal parameters", ok, measured, wanted, *_why_apart(ends, measured, wanted))
+
+
+def _shards(ends: Sequence[End]) -> Finding:
+    """Each rank holds another part (FSDP, tensor parallelism): compared is only what says that it is replicated."""
+    which = _which_differ({end["rank"]: _replicated(end["parameters"]) for end in ends})
+    return _finding(
+        "equal parameters",
+        not which,
+        f"sharded over {len(ends)} ranks{which}",
+        "shards on every rank, and what is replicated equal",
+        "the ranks ended with different parameters",
+        f"of what is replicated, not sharded{which}",
+        "a replicated DTensor stays the same only where all ranks of its mesh step it by the same gradient: see that "
+        "they compute it from the same samples, or that it is averaged over them",
+    )
+
+
+def _replicated(parameters: Mapping[str, Any]) -> Table:
+    tensors = parameters.get("tensors") or []
+    return [tensors[place] for place in parameters.get("replicated") or [] if place < len(tensors)]
 
 
 def _why_apart(ends: Sequence[End], measured: str, wanted: str) -> tuple[str, str, str]:
@@ -223,7 +248,8 @@ def _why_apart(ends: Sequence[End], measured: str, wanted: str) -> tuple[str, st
     if without or not ends:
         why = f"no trained parameters were seen on {f'rank {_numbers(without)}' if without else 'any rank'}"
         return "equal parameters", why, "see not_measured in the end records of these ranks, in ranks/"
-    which = f"{measured}, wanted {wanted}{_which_differ(ends)}"
+    tables = {end["rank"]: end["parameters"].get("tensors") or [] for end in ends}
+    which = f"{measured}, wanted {wanted}{_which_differ(tables)}"
     if not any(end["ddp"] for end in ends):
         group = "" if any(end["backend"] for end in ends) else ", and no process group was formed"
         return (
@@ -240,9 +266,8 @@ def _why_apart(ends: Sequence[End], measured: str, wanted: str) -> tuple[str, st
     )
 
 
-def _which_differ(ends: Sequence[End]) -> str:
-    """``; rank 1 differs from rank 0 in 2 of 10: 4.weight, 4.bias``; empty when it is not known."""
-    tables = {end["rank"]: end["parameters"].get("tensors") or [] for end in ends}
+def _which_differ(tables: Mapping[int, Table]) -> str:
+    """``; rank 1 differs from rank 0 in 2 of 10: 4.weight, 4.bias``; empty when none does, or it is not known."""
     first = min(tables)
     for rank, table in sorted(tables.items()):
         if table == tables[first]:

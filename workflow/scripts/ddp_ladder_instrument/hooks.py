@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from torch.nn.parallel import distributed as ddp_module
 from ddp_ladder_instrument.compiler import unseen
 from ddp_ladder_instrument.steps import Steps
 
+FSDP = "torch.distributed.fsdp._flat_param"
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -56,6 +58,24 @@ def patch_ddp(on_wrapped: Callable[[Any], None]) -> str | None:
         return _ddp_init_helper
 
     return patch(ddp_module.DistributedDataParallel, "_ddp_init_helper", wrap)
+
+
+def patch_fsdp(shards: Any) -> str | None:
+    """Take note of the parameters that the old FSDP divides over the ranks, once the script has imported it."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def shard(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            if self.uses_sharded_strategy:
+                flat = self.flat_param
+                # With use_orig_params the optimizer is given parts of the flat one, one for each parameter.
+                for parameter in (flat, *(flat._params or ()), *(flat._shared_params or ())):
+                    shards[parameter] = True
+            return result
+
+        return shard
+
+    return patch(sys.modules[FSDP].FlatParamHandle, "shard", wrap)
 
 
 def patch_process_group(on_initialised: Callable[[float], None]) -> str | None:

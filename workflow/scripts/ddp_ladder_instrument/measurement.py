@@ -76,7 +76,7 @@ class Measurement:
         from ddp_ladder_instrument import compiler, hooks, loader_hooks, model_hooks, own_ranks
         from ddp_ladder_instrument.backwards import Backwards
         from ddp_ladder_instrument.ddp import DdpTimings
-        from ddp_ladder_instrument.parameters import Kept
+        from ddp_ladder_instrument.parameters import FSDP_SHARDS, Kept
         from ddp_ladder_instrument.world import World
 
         self.import_torch_s = import_torch_s
@@ -110,6 +110,10 @@ class Measurement:
         when_imported(
             "accelerate.data_loader",
             lambda took_s: self._install("samples of each step", lambda: loader_hooks.patch_accelerate(steps)),
+        )
+        when_imported(
+            hooks.FSDP,
+            lambda took_s: self._install("shards of FullyShardedDataParallel", lambda: hooks.patch_fsdp(FSDP_SHARDS)),
         )
         self._stop_watching = self.attempt("autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast))
         steps.started()

@@ -11,10 +11,13 @@ from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.weak import WeakTensorKeyDictionary
 
 Named = list[tuple[str, torch.Tensor]]
 
 CAN_BE_INFINITE = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
+FSDP_SHARDS = WeakTensorKeyDictionary()
+"""Parameters that FullyShardedDataParallel divides, as keys; nothing of them shows it."""
 NAMED = 5
 MOST_TENSORS = 4096
 SHORT = 12
@@ -76,7 +79,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).partition(".")[2]
 
 
-def summary(named: Sequence[tuple[str, torch.Tensor]]) -> dict[str, Any]:
+def summary(named: Sequence[tuple[str, torch.Tensor]], world_size: int) -> dict[str, Any]:
     """The record's ``parameters``; count in elements."""
     digests = [_digest(name, tensor) for name, tensor in named]
     bad = [name for name, tensor in named if not _is_finite(tensor)]
@@ -86,15 +89,26 @@ def summary(named: Sequence[tuple[str, torch.Tensor]]) -> dict[str, Any]:
         "sharded": any(is_sharded(tensor) for _, tensor in named),
         "checksum": f"sha256:{_overall(digests)}",
         "not_finite": {"count": len(bad), "names": bad[:NAMED]},
+        "replicated": [k for k in range(min(len(named), MOST_TENSORS)) if is_replicated(named[k][1], world_size)],
         "tensors": [[named[k][0], digests[k].hex()[:SHORT]] for k in range(min(len(named), MOST_TENSORS))],
     }
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Whether this rank holds a part of it only (FSDP's DTensor, or FSDP1's FlatParameter)."""
-    if type(tensor).__name__ == "FlatParameter":
-        return True
-    return any(type(place).__name__ != "Replicate" for place in getattr(tensor, "placements", ()))
+    """Whether this rank holds a part of it only: a DTensor, or what FSDP of old flattened."""
+    return tensor in FSDP_SHARDS or any(_is_part(place) for place in getattr(tensor, "placements", ()))
+
+
+def is_replicated(tensor: torch.Tensor, world_size: int) -> bool:
+    """Whether it says itself that every rank of the world holds the same: a DTensor."""
+    places = getattr(tensor, "placements", ())
+    if not places or any(_is_part(place) for place in places):
+        return False
+    return bool(tensor.device_mesh.size() == world_size)  # type: ignore[attr-defined]
+
+
+def _is_part(place: object) -> bool:
+    return type(place).__name__ != "Replicate"
 
 
 def checksum(named: Sequence[tuple[str, torch.Tensor]]) -> str:

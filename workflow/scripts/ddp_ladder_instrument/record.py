@@ -135,7 +135,8 @@ def _parameters(measurement: Measurement) -> dict[str, Any] | None:
         return None
     from ddp_ladder_instrument import parameters
 
-    summary: dict[str, Any] | None = measurement.attempt("parameters", lambda: parameters.summary(named))
+    world_size = measurement.world.size if measurement.world is not None else 1
+    summary: dict[str, Any] | None = measurement.attempt("parameters", lambda: parameters.summary(named, world_size))
     return summary
 
 
