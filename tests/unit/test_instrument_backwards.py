@@ -95,6 +95,17 @@ def test_samples_of_a_batch_have_digests_of_their_own() -> None:
     assert shards.digests((x, {"label": y + 1}))[0] != first[0]
 
 
+def test_large_samples_are_looked_at_all_over() -> None:
+    images = torch.zeros(2, 3, 300, 300)
+    images[1, :, 200:] = 1.0
+    first, second = shards.digests(images)
+    assert first != second
+    assert shards.digests(images.to(memory_format=torch.channels_last)) == [first, second]
+    long = torch.arange(1_000_000).reshape(1, -1)
+    assert shards._thinned(long).numel() * 8 <= shards.MOST_BYTES
+    assert shards.digests(long) != shards.digests(long + 1)
+
+
 def test_batches_that_are_no_rows_have_one_digest() -> None:
     assert len(shards.digests((torch.randn(7, 2), torch.randn(9)))) == 1
     assert len(shards.digests(torch.tensor(1.0))) == 1

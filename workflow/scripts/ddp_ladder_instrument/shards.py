@@ -32,11 +32,22 @@ def digests(batch: object) -> list[str]:
 def _digest(tensors: list[torch.Tensor]) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
-        plain = tensor.detach().contiguous()
-        size = min(MOST_BYTES, plain.numel() * plain.element_size())
+        plain = _thinned(tensor.detach()).contiguous()
+        size = plain.numel() * plain.element_size()
         if size:
             digest.update((ctypes.c_char * size).from_address(plain.data_ptr()))
     return digest.hexdigest()
+
+
+def _thinned(tensor: torch.Tensor) -> torch.Tensor:
+    """Every second place along its longest side, again and again, until few are left.
+
+    Looks at all of a large sample, whose beginning may be an empty border, and copies little of one that lies askew.
+    """
+    while tensor.numel() * tensor.element_size() > MOST_BYTES:
+        longest = max(range(tensor.dim()), key=tensor.size)
+        tensor = tensor[(slice(None),) * longest + (slice(None, None, 2),)]
+    return tensor
 
 
 def _tensors(batch: object, depth: int) -> Iterator[torch.Tensor]:
