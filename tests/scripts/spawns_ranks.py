@@ -1,4 +1,4 @@
-"""Starts its own ranks with torch.multiprocessing.spawn, as scripts from before torchrun do."""
+"""Starts its own ranks with torch.multiprocessing, as scripts from before torchrun do, and notebooks."""
 
 import os
 import sys
@@ -34,6 +34,10 @@ def worker(rank, world_size, length):
 
 
 if __name__ == "__main__":
-    world_size = int(sys.argv[1])
-    mp.spawn(worker, args=(world_size, 60 * world_size), nprocs=world_size)
+    start_method, world_size = sys.argv[1], int(sys.argv[2])
+    arguments = (world_size, 60 * world_size)
+    if start_method == "spawn":
+        mp.spawn(worker, args=arguments, nprocs=world_size)
+    else:
+        mp.start_processes(worker, args=arguments, nprocs=world_size, start_method=start_method)
     print("all ranks are done")

@@ -238,8 +238,9 @@ def test_a_script_without_an_optimizer_has_no_steps(warm: Warm, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_ranks_of_its_own_are_measured(warm: Warm, tmp_path: Path, count: int) -> None:
-    measured = run(warm, tmp_path, "spawns_ranks.py", count, ranks=1)
+@pytest.mark.parametrize("start_method", ["spawn", "fork"])
+def test_ranks_of_its_own_are_measured(warm: Warm, tmp_path: Path, start_method: str, count: int) -> None:
+    measured = run(warm, tmp_path, "spawns_ranks.py", start_method, count, ranks=1)
     assert measured.ranks[0].out == "all ranks are done\n", measured.ranks[0].err
     for rank in range(count):
         record = measured.ran.rank(rank)
@@ -250,7 +251,7 @@ def test_ranks_of_its_own_are_measured(warm: Warm, tmp_path: Path, count: int) -
 
 
 def test_processes_of_its_own_that_fail_fail_the_script(warm: Warm, tmp_path: Path) -> None:
-    measured = run(warm, tmp_path, "spawns_ranks.py", 1, "fail", ranks=1)
+    measured = run(warm, tmp_path, "spawns_ranks.py", "fork", 1, "fail", ranks=1)
     assert measured.ranks[0].code == 1
     assert "ProcessRaisedException" in measured.ranks[0].err
     assert "RuntimeError: out of coffee" in measured.ranks[0].err

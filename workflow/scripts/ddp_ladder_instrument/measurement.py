@@ -118,6 +118,13 @@ class Measurement:
         self._stop_watching = self.attempt("autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast))
         steps.started()
 
+    def begin_in_fork(self) -> None:
+        """Go on in a process that was forked from the one that was hooked, and is a rank of its own."""
+        self.started_at_s = time.time()
+        self.import_torch_s = 0.0
+        self.own_processes = 0
+        self.steps.begin()
+
     def _install(self, quantity: str, patch: Callable[[], str | None]) -> None:
         problem = self.attempt(quantity, patch)
         if problem is not None:

@@ -1,4 +1,4 @@
-"""Ranks that a script starts itself with torch.multiprocessing.spawn: each is measured like a launcher's."""
+"""Ranks that a script starts itself with torch.multiprocessing: each is measured like a launcher's."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from ddp_ladder_instrument.measurement import Measurement
 from ddp_ladder_instrument.program import Program
 
 PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_hooked: list[Measurement] = []
+"""Whose hooks this process has: one, or none before they are installed."""
 
 
 @dataclass(frozen=True)
@@ -30,23 +32,36 @@ class OwnRank:
         """Run the function and record; raises what it raised."""
         if PACKAGE_DIRECTORY in sys.path:
             sys.path.remove(PACKAGE_DIRECTORY)
-        measurement = Measurement(read_job(), self.program, time.time())
-        measurement.install(0.0)
+        measurement = _measurement(self.program)
+        began_at = measurement.steps.count
         ended_with: BaseException | None = None
         try:
             self.function(*arguments)
         except BaseException as error:
             ended_with = error
         ended_with = measurement.end(ended_with)
-        # Other helpers than ranks form no group and step no optimizer; the file belongs to a rank then.
-        if measurement.process_group_s is not None and measurement.steps.count:
+        # Other helpers than ranks form no group and step no optimizer; the file belongs to a rank then. The steps that
+        # a forked process finds made are not its own.
+        if measurement.process_group_s is not None and measurement.steps.count and not began_at:
             measurement.write()
         if ended_with is not None:
             raise ended_with
 
 
+def _measurement(program: Program) -> Measurement:
+    """A process that was forked has its parent's hooks, and goes on with them; one that was spawned has none."""
+    if _hooked:
+        (measurement,) = _hooked
+        measurement.begin_in_fork()
+        return measurement
+    measurement = Measurement(read_job(), program, time.time())
+    measurement.install(0.0)
+    return measurement
+
+
 def patch_spawn(measurement: Measurement) -> str | None:
     """Measure what torch.multiprocessing.spawn and start_processes start, and count it."""
+    _hooked[:] = [measurement]
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def start_processes(fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **options: Any) -> Any:
