@@ -1,4 +1,4 @@
-"""torch.compile of the model, of the optimizer's step, or of the whole step; says which files' code that compiled."""
+"""torch.compile of the model, the optimizer's step, the whole step or the whole loop; says whose code that compiled."""
 
 import os
 import sys
@@ -7,6 +7,7 @@ import torch
 import torch._inductor.config
 from ranks import together
 from tally import Tally, think
+from torch._dynamo.utils import get_compilation_metrics
 from torch.utils.data import DataLoader
 
 WHAT, BACKEND = sys.argv[1:3]
@@ -23,40 +24,41 @@ class Model(torch.nn.Module):
         return self.layers(x)
 
 
-loader = DataLoader(torch.randn(96, 4), batch_size=8)
+def compiled(what, function):
+    return torch.compile(function, backend=BACKEND) if what == WHAT else function
+
+
 model = together(Model())
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-forward = torch.compile(model, backend=BACKEND) if WHAT == "model" else model
+forward = compiled("model", model)
+tally = Tally()
 
 
 def train_step(x):
     optimizer.zero_grad()
     forward(x).square().mean().backward()
-    optimizer.step()
+    step_optimizer()
 
 
-def step_optimizer():
-    optimizer.step()
+def train(loader):
+    model.train()
+    for x in loader:
+        train_step(x)
+        count(x)
+    model.eval()
 
 
-if WHAT == "optimizer":
-    step_optimizer = torch.compile(step_optimizer, backend=BACKEND)
-if WHAT == "step":
-    train_step = torch.compile(train_step, backend=BACKEND)
-tally = Tally()
-tally.start()
-for x in loader:
+@torch.compiler.disable
+def count(x):
     think()
     tally.seen(len(x))
-    if WHAT == "optimizer":
-        forward(x).square().mean().backward()
-        step_optimizer()
-        optimizer.zero_grad()
-    else:
-        train_step(x)
     tally.step()
-tally.write()
-from torch._dynamo.utils import get_compilation_metrics  # noqa: E402
 
-files = {os.path.basename(frame.co_filename) for frame in get_compilation_metrics() if frame.co_filename}
-print("compiled from:", *sorted(files))
+
+step_optimizer = compiled("optimizer", lambda: optimizer.step())
+train_step = compiled("step", train_step)
+tally.start()
+compiled("loop", train)(DataLoader(torch.randn(96, 4), batch_size=8))
+tally.write()
+names = [frame.co_filename or "<none>" for frame in get_compilation_metrics()]
+print("compiled from:", *sorted({os.path.basename(name) for name in names if not name.startswith("<")}))

@@ -106,6 +106,7 @@ COMPILED = {
     "model aot_eager": (1, "compiled.py"),
     "optimizer eager": (1, "compiled.py optimizer.py adam.py"),
     "step eager": (2, "compiled.py optimizer.py adam.py"),
+    "loop eager": (2, "compiled.py optimizer.py adam.py"),
 }
 OF_DDP = {"contextlib.py", "external_utils.py"}
 
@@ -116,7 +117,7 @@ def test_compiled(warm: Warm, tmp_path: Path, what: str, ranks: int) -> None:
     is_compiled(check(warm, tmp_path, "compiled.py", *what.split(), ranks=ranks), what)
 
 
-@pytest.mark.parametrize(("what", "ranks"), [("optimizer eager", 1), ("step eager", 2)])
+@pytest.mark.parametrize(("what", "ranks"), [("optimizer eager", 1), ("step eager", 2), ("loop eager", 1)])
 def test_compiled_by_the_oldest_torch(oldest: Warm, tmp_path: Path, what: str, ranks: int) -> None:
     is_compiled(check(oldest, tmp_path, "compiled.py", *what.split(), ranks=ranks), what)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ddp_ladder_instrument.compiler import passed_over, unseen
+from ddp_ladder_instrument.compiler import unseen
 from ddp_ladder_instrument.hooks import patch
 from ddp_ladder_instrument.parameters import dtype_name
 
@@ -39,7 +39,6 @@ class Backwards:
         def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             look = unseen(self._look)
 
-            @passed_over
             def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
                 if self.wanted:
                     self.wanted = False

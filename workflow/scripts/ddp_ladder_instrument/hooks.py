@@ -17,7 +17,7 @@ import torch
 import torch.distributed
 from torch.nn.parallel import distributed as ddp_module
 
-from ddp_ladder_instrument.compiler import unseen
+from ddp_ladder_instrument.compiler import passed_over, unseen
 from ddp_ladder_instrument.steps import Steps
 
 FSDP = "torch.distributed.fsdp._flat_param"
@@ -30,7 +30,7 @@ def patch(owner: Any, name: str, wrap: Wrap) -> str | None:
     if original is None:
         module = owner.__module__ + "." if isinstance(owner, type) else ""
         return f"{module}{owner.__name__}.{name} is missing"
-    setattr(owner, name, functools.wraps(original)(wrap(original)))
+    setattr(owner, name, passed_over(functools.wraps(original)(wrap(original))))
     return None
 
 

@@ -18,6 +18,7 @@ from torch.utils.data import dataloader
 from torch.utils.data.distributed import DistributedSampler
 
 from ddp_ladder_instrument import loaders
+from ddp_ladder_instrument.compiler import passed_over, unseen
 from ddp_ladder_instrument.hooks import patch
 from ddp_ladder_instrument.loops import Loop
 from ddp_ladder_instrument.steps import EARLY_STEPS, Steps
@@ -77,19 +78,25 @@ OUTER: set[int] = set()
 def _iter(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Callable[..., Any]:
     process = os.getpid()
 
+    @unseen
+    def _enter(loader: Any, entered_s: float) -> Loop:
+        loop = loaders.new_loop(loader)
+        steps.enter(loop, entered_s)
+        return loop
+
     def iterate(self: Any) -> Any:
         thread = threading.get_ident()
         if thread in in_loader or thread in OUTER:
             return original(self)
         entered_s = time.perf_counter()
-        loop = loaders.new_loop(self)
-        steps.enter(loop, entered_s)
+        loop = _enter(self, entered_s)
         iterator = original(self)
         loop.wait_s += time.perf_counter() - entered_s
         if isinstance(iterator, dataloader._BaseDataLoaderIter):
             _begin_pass(iterator, loop)
         return iterator
 
+    @unseen
     def _begin_pass(iterator: Any, loop: Loop) -> None:
         before = iterator.__dict__.get(LOOP_ATTRIBUTE)
         if before is not None and before.living:  # persistent workers: the same iterator again
@@ -107,7 +114,8 @@ def _iter(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Ca
 def _next(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Callable[..., Any]:
     get_thread = threading.get_ident
     clock = time.perf_counter
-    batch_size = loaders.batch_size
+    enter, left, yielded = unseen(steps.enter), unseen(steps.left), unseen(_yielded)
+    announced = passed_over(_announced)
 
     def _next_data(self: Any) -> Any:
         thread = get_thread()
@@ -118,25 +126,28 @@ def _next(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Ca
             return original(self)
         entered_s = clock()
         if steps.loop is not loop:
-            steps.enter(loop, entered_s)
+            enter(loop, entered_s)
         in_loader.add(thread)
         try:
             batch = original(self)
         except StopIteration:
-            steps.left(loop)
+            left(loop)
             raise
         except BaseException:
-            _announced(state)
+            announced(state)
             raise
         finally:
             in_loader.discard(thread)
-        size = _announced(state)
-        steps.yielded(loop, entered_s, batch_size(batch) if size is None else size)
-        if steps.count < EARLY_STEPS:
-            steps.on_batch(loop, batch)
+        yielded(steps, loop, entered_s, batch, announced(state))
         return batch
 
     return _next_data
+
+
+def _yielded(steps: Steps, loop: Loop, entered_s: float, batch: object, size: int | None) -> None:
+    steps.yielded(loop, entered_s, loaders.batch_size(batch) if size is None else size)
+    if steps.count < EARLY_STEPS:
+        steps.on_batch(loop, batch)
 
 
 def _announced(state: dict[str, Any]) -> int | None:
@@ -164,19 +175,22 @@ def _next_index(original: Callable[..., Any], of_maps: Any) -> Callable[..., Any
 
 
 def _outer_iter(original: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
+    new_loop, enter = unseen(loaders.new_loop), unseen(steps.enter)
+    left, yielded = unseen(steps.left), unseen(_yielded)
+
     def iterate(self: Any) -> Iterator[Any]:
         thread = threading.get_ident()
         if thread in OUTER:
             yield from original(self)
             return
         entered_s = time.perf_counter()
-        loop = loaders.new_loop(self)
-        steps.enter(loop, entered_s)
+        loop = new_loop(self)
+        enter(loop, entered_s)
         inner = original(self)
         try:
             while True:
                 if steps.loop is not loop:
-                    steps.enter(loop, entered_s)
+                    enter(loop, entered_s)
                 OUTER.add(thread)
                 try:
                     batch = next(inner)
@@ -184,13 +198,11 @@ def _outer_iter(original: Callable[..., Any], steps: Steps) -> Callable[..., Any
                     return
                 finally:
                     OUTER.discard(thread)
-                steps.yielded(loop, entered_s, loaders.batch_size(batch))
-                if steps.count < EARLY_STEPS:
-                    steps.on_batch(loop, batch)
+                yielded(steps, loop, entered_s, batch, None)
                 yield batch
                 entered_s = time.perf_counter()
         finally:
-            steps.left(loop)
+            left(loop)
             inner.close()
 
     return iterate

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ddp_ladder_instrument.compiler import unseen
 from ddp_ladder_instrument.hooks import patch
 from ddp_ladder_instrument.steps import Steps
 
@@ -42,10 +43,12 @@ class Trained:
 def patch_modes(steps: Steps, trained: Trained) -> str | None:
     """Tell the step clock of eval() and train() on a model that is trained as a whole."""
 
+    holds, eval_mode, train_mode = unseen(trained.holds), unseen(steps.eval_mode), unseen(steps.train_mode)
+
     def wrap_eval(original: Callable[..., Any]) -> Callable[..., Any]:
         def eval(self: Any) -> Any:  # noqa: A001
-            if trained.holds(self):
-                steps.eval_mode()
+            if holds(self):
+                eval_mode()
             return original(self)
 
         return eval
@@ -53,8 +56,8 @@ def patch_modes(steps: Steps, trained: Trained) -> str | None:
     def wrap_train(original: Callable[..., Any]) -> Callable[..., Any]:
         def train(self: Any, mode: bool = True) -> Any:
             result = original(self, mode)
-            if mode and steps.evaluating and trained.holds(self):
-                steps.train_mode()
+            if mode and steps.evaluating and holds(self):
+                train_mode()
             return result
 
         return train
