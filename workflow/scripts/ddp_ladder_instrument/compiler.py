@@ -35,10 +35,10 @@ def unseen(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @passed_over
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any) -> Any:
         before = turn(None)
         try:
-            return function(*args, **kwargs)
+            return function(*args)
         finally:
             turn(before)
 

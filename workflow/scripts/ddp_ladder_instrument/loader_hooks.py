@@ -114,7 +114,8 @@ def _iter(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Ca
 def _next(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Callable[..., Any]:
     get_thread = threading.get_ident
     clock = time.perf_counter
-    enter, left, yielded = unseen(steps.enter), unseen(steps.left), unseen(_yielded)
+    enter, left, yielded = unseen(steps.enter), unseen(steps.left), unseen(steps.yielded)
+    batch_size, on_batch = unseen(loaders.batch_size), unseen(_on_batch)
     announced = passed_over(_announced)
 
     def _next_data(self: Any) -> Any:
@@ -138,16 +139,17 @@ def _next(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Ca
             raise
         finally:
             in_loader.discard(thread)
-        yielded(steps, loop, entered_s, batch, announced(state))
+        size = announced(state)
+        yielded(loop, entered_s, batch_size(batch) if size is None else size)
+        if steps.count < EARLY_STEPS:
+            on_batch(steps, loop, batch)
         return batch
 
     return _next_data
 
 
-def _yielded(steps: Steps, loop: Loop, entered_s: float, batch: object, size: int | None) -> None:
-    steps.yielded(loop, entered_s, loaders.batch_size(batch) if size is None else size)
-    if steps.count < EARLY_STEPS:
-        steps.on_batch(loop, batch)
+def _on_batch(steps: Steps, loop: Loop, batch: object) -> None:
+    steps.on_batch(loop, batch)
 
 
 def _announced(state: dict[str, Any]) -> int | None:
@@ -175,8 +177,8 @@ def _next_index(original: Callable[..., Any], of_maps: Any) -> Callable[..., Any
 
 
 def _outer_iter(original: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
-    new_loop, enter = unseen(loaders.new_loop), unseen(steps.enter)
-    left, yielded = unseen(steps.left), unseen(_yielded)
+    new_loop, batch_size, on_batch = unseen(loaders.new_loop), unseen(loaders.batch_size), unseen(_on_batch)
+    enter, left, yielded = unseen(steps.enter), unseen(steps.left), unseen(steps.yielded)
 
     def iterate(self: Any) -> Iterator[Any]:
         thread = threading.get_ident()
@@ -198,7 +200,9 @@ def _outer_iter(original: Callable[..., Any], steps: Steps) -> Callable[..., Any
                     return
                 finally:
                     OUTER.discard(thread)
-                yielded(steps, loop, entered_s, batch, None)
+                yielded(loop, entered_s, batch_size(batch))
+                if steps.count < EARLY_STEPS:
+                    on_batch(steps, loop, batch)
                 yield batch
                 entered_s = time.perf_counter()
         finally:

@@ -123,7 +123,7 @@ class Measurement:
         self.started_at_s = time.time()
         self.import_torch_s = 0.0
         self.own_processes = 0
-        self.steps.begin()
+        self.steps.started()
 
     def _install(self, quantity: str, patch: Callable[[], str | None]) -> None:
         problem = self.attempt(quantity, patch)

@@ -108,10 +108,6 @@ class Steps:
         self._ended = False
         self._tick_at_s = 0.0
 
-    def begin(self) -> None:
-        """What was before now is no training."""
-        self._begin_s = time.perf_counter()
-
     # What the loaders and the model tell.
 
     def enter(self, loop: Loop, now_s: float) -> None:
