@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,17 @@ def oldest_python() -> Path:
             pytest.fail(missing)
         pytest.skip(missing)
     return OLDEST
+
+
+def need_compiler() -> None:
+    """torch.compile on a CPU writes C++."""
+    has_headers = (Path(sysconfig.get_path("include")) / "Python.h").exists()
+    if shutil.which("g++") is not None and has_headers:
+        return
+    missing = "no g++ or no Python.h (Debian and Ubuntu: apt-get install g++ python3-dev)"
+    if os.environ.get("CI") == "true":
+        pytest.fail(missing)
+    pytest.skip(missing)
 
 
 def python_named(torch: str) -> Path:

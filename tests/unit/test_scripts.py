@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from instrument_support import TORCHRUN, oldest_python
+from instrument_support import TORCHRUN, need_compiler, oldest_python
 from instrument_support import run as run_with
 from scripts_support import SCRIPTS, TOLERANCE, Measured, check, off_by, run
 from warm import Warm
@@ -133,17 +130,6 @@ def is_compiled(measured: Measured, what: str) -> None:
         record = measured.ran.rank(rank)
         assert record["fingerprint"]["compiled_graphs"] >= graphs
         assert record["startup_s"]["compile"] > 0
-
-
-def need_compiler() -> None:
-    """torch.compile on a CPU writes C++."""
-    has_headers = (Path(sysconfig.get_path("include")) / "Python.h").exists()
-    if shutil.which("g++") is not None and has_headers:
-        return
-    missing = "no g++ or no Python.h (Debian and Ubuntu: apt-get install g++ python3-dev)"
-    if os.environ.get("CI") == "true":
-        pytest.fail(missing)
-    pytest.skip(missing)
 
 
 def test_compiled_by_the_default_compiler(warm: Warm, tmp_path: Path) -> None:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import mlp
 import pytest
 import torch
+from instrument_support import need_compiler
 from rank_support import on_ranks
 
 
 @pytest.fixture
 def compiler() -> None:
-    if shutil.which("g++") is None:
-        missing = "torch.compile needs a C++ compiler on a CPU: apt-get install g++"
-        if os.environ.get("CI") == "true":
-            pytest.fail(missing)
-        pytest.skip(missing)
+    need_compiler()
 
 
 def trained(directory: Path, *words: str) -> int:
