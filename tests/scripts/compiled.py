@@ -43,15 +43,20 @@ def train_step(x):
 def train(loader):
     model.train()
     for x in loader:
+        look(x)
         train_step(x)
-        count(x)
+        count()
     model.eval()
 
 
 @torch.compiler.disable
-def count(x):
+def look(x):
     think()
     tally.seen(len(x))
+
+
+@torch.compiler.disable
+def count():
     tally.step()
 
 

@@ -78,7 +78,7 @@ def large(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Climbed
             "runtime": 6,
             "slurm": {"partition": "debug", "nodelist": "node2", "extra": ["--nice=7"]},
         },
-        "stage3": {"scales": ["2x2", "4x1", "6x1"], "runtime": 7},
+        "stage3": {"scales": ["2x1", "2x2", "4x1", "6x1"], "runtime": 7},
     }
     site = {
         "site": "test",

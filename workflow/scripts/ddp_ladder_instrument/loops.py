@@ -51,6 +51,7 @@ class Loop:
         self.living = True
         self.stepped = False
         self.before: Loop | None = None
+        self.carried_segments: list[Segment] = []
         self.first_samples: list[str] = []
         self.iterator: Any = None  # a weak reference that tells when the pass is left
         self.begin_step(-1)
@@ -63,7 +64,8 @@ class Loop:
         self.padding = 0
         self.wait_s = 0.0
         self.carried_s = 0.0
-        self.carried_segments: list[Segment] = []
+        if self.carried_segments:
+            self.carried_segments = []
         self.without_grad = False
         self.in_eval_mode = False
 
