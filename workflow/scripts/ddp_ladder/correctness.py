@@ -202,12 +202,8 @@ def _not_finite(end: End) -> str:
         tensors = len((end["parameters"] or {}).get("tensors") or [])
         parts.append(f"{broken['count']} of {tensors} parameters at the end ({_some(broken['names'])})")
     if loss and loss["last"] is None:
-        parts.append(f"the loss, first seen so at step {_since(loss)}")
+        parts.append(f"the loss, first seen so at step {loss['not_finite_steps'][0]}")
     return f"rank {end['rank']}: not finite: {' and '.join(parts)}" if parts else ""
-
-
-def _since(loss: Mapping[str, Any]) -> int:
-    return int(loss["not_finite_steps"][0])
 
 
 def _parameters(spec: RunSpec, ends: Sequence[End]) -> Finding:

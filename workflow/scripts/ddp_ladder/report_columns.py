@@ -27,6 +27,14 @@ CSV_FIRST = (  # the columns that readers of scaling.csv may rely on, in this or
     "gpu_hours_per_million_samples",
     "status",
 )
+STARTUP_PARTS = (
+    "startup_spawn_s",
+    "startup_import_torch_s",
+    "startup_process_group_s",
+    "startup_script_s",
+    "startup_first_step_s",
+    "startup_compile_s",
+)
 CSV_MORE = (
     "speedup_low",
     "speedup_high",
@@ -34,12 +42,7 @@ CSV_MORE = (
     "step_time_s_high",
     "straggler_fraction",
     "startup_s",
-    "startup_spawn_s",
-    "startup_import_torch_s",
-    "startup_process_group_s",
-    "startup_script_s",
-    "startup_first_step_s",
-    "startup_compile_s",
+    *STARTUP_PARTS,
     "samples_per_s_total",
     "samples_per_s_end_to_end",
     "step_time_s_p5",
@@ -157,14 +160,7 @@ DEFINITIONS = (
     ),
     Definition(
         "parts of it",
-        (
-            "startup_spawn_s",
-            "startup_import_torch_s",
-            "startup_process_group_s",
-            "startup_script_s",
-            "startup_first_step_s",
-            "startup_compile_s",
-        ),
+        STARTUP_PARTS,
         "s",
         "of the same rank: spawn, until Python runs in it; import torch; process group, its initialisation with the "
         "wait for other ranks; script, the rest: other imports, data, model; first step, from asking for its first "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -54,17 +54,20 @@ def _first_size(batch: Any, depth: int) -> int:
     shape = getattr(batch, "shape", None)
     if isinstance(shape, tuple):
         return int(shape[0]) if shape else 0
-    if isinstance(batch, (list, tuple)):
-        items: Any = batch
-    elif isinstance(batch, Mapping):
-        items = batch.values()
-    else:
-        items = list(getattr(batch, "__dict__", {}).values())
-    for item in items:
+    for item in parts(batch):
         size = batch_size(item, depth + 1)
         if size:
             return size
     return 0
+
+
+def parts(batch: Any) -> Collection[Any]:
+    """What a batch is made of: a sequence's items, a mapping's values, a plain object's attributes."""
+    if isinstance(batch, (list, tuple)):
+        return batch
+    if isinstance(batch, Mapping):
+        return batch.values()
+    return list(getattr(batch, "__dict__", {}).values())
 
 
 def new_loop(loader: DataLoader[Any]) -> Loop:

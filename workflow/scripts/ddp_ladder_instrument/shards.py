@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import torch
+
+from ddp_ladder_instrument.loaders import DEEPEST, parts
 
 MOST_DIGESTS = 32
 PER_BATCH = 8
 MOST_BYTES = 65_536  # of one sample's tensor
-DEEPEST = 6
 
 
 def digests(batch: object) -> list[str]:
@@ -56,11 +56,5 @@ def _tensors(batch: object, depth: int) -> Iterator[torch.Tensor]:
         return
     if isinstance(batch, (str, bytes, int, float)) or batch is None or depth > DEEPEST:
         return
-    if isinstance(batch, (list, tuple)):
-        items: Any = batch
-    elif isinstance(batch, Mapping):
-        items = batch.values()
-    else:
-        items = list(getattr(batch, "__dict__", {}).values())
-    for item in items:
+    for item in parts(batch):
         yield from _tensors(item, depth + 1)
