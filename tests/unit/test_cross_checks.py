@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ddp_ladder.fingerprint import MAY_DIFFER
 from ddp_ladder.messages import UserError
 from ddp_ladder.settings_loader import load_settings
 
@@ -160,6 +161,28 @@ def test_good_files() -> None:
                 "0.5",
                 "min_samples_per_s and max_data_wait_fraction",
                 "remove it here; set it in stage2 and stage3",
+            ),
+        ),
+        (
+            "modes: [weak]",
+            "modes: [weak]\nfingerprint: {may_differ: [nccl, num_worker]}",
+            (
+                "config.yaml, line 11: fingerprint.may_differ[1]",
+                "not a field that is compared between runs",
+                '"num_worker"',
+                ", ".join(MAY_DIFFER),
+                'did you mean "num_workers"?',
+            ),
+        ),
+        (
+            "modes: [weak]",
+            "modes: [weak]\nfingerprint: {may_differ: [batch_per_gpu]}",
+            (
+                "config.yaml, line 11: fingerprint.may_differ[0]",
+                "batch_per_gpu may never differ: weak scaling keeps the work per GPU constant",
+                '"batch_per_gpu"',
+                ", ".join(MAY_DIFFER),
+                "remove it; the note of a scale that is not comparable names the fields that differ",
             ),
         ),
         (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ddp_ladder.assemble import assemble
 from ddp_ladder.files import RunDirectory
-from ddp_ladder.fingerprint import MUST_MATCH, differences, must_match
+from ddp_ladder.fingerprint import MAY_DIFFER, MUST_MATCH, differences, must_match
 from ddp_ladder.record import Record
 from make_records import make_record, make_spec
 from make_runs import edit, write_run
@@ -102,6 +102,18 @@ def test_another_model_is_no_baseline_unless_each_rank_holds_a_part() -> None:
 
 def test_words() -> None:
     assert differences(at("1x1"), at("2x4", num_workers=8)) == ("num_workers: 0 at 1x1, 8 at 2x4",)
+
+
+def test_what_the_user_allows_to_differ_is_left_out() -> None:
+    here, there = at("1x1", threads=2), at("2x4", num_workers=8)
+    assert len(differences(here, there)) == 2
+    assert differences(here, there, ("num_workers",)) == ("threads: 2 at 1x1, 1 at 2x4",)
+    assert differences(here, there, MAY_DIFFER) == ()
+
+
+def test_every_compared_field_can_be_allowed_but_device_and_batch() -> None:
+    assert {item.name for item in MUST_MATCH} - set(MAY_DIFFER) == {"device"}
+    assert not {"batch_per_gpu", "global_batch"} & set(MAY_DIFFER)
 
 
 def test_repeats_of_one_scale_are_told_apart() -> None:

@@ -809,6 +809,34 @@ def test_what_is_not_comparable_has_no_efficiency_to_pass(ladder: Ladder, field:
     assert without.judge("stage2").open
 
 
+def test_a_difference_that_the_user_allows_opens_the_gate_and_is_in_the_evidence(ladder: Ladder) -> None:
+    for spec in ladder.plan.stage_jobs("stage2")[0].runs:
+        write_run(ladder.results, spec, 1843.2, fingerprint={"num_workers": 1})
+    closed = ladder.judge("stage2").reason
+    assert closed is not None
+    assert "the same num_workers" in closed.next
+    assert "`fingerprint: {may_differ: [num_workers]}` in config.yaml" in closed.next
+    verdict = replace(ladder, plan=replace(ladder.plan, may_differ=("num_workers",))).judge("stage2")
+    assert verdict.open
+    finding = next(finding for finding in verdict.findings if finding.check == "like for like")
+    assert finding.where == "default/weak/1x2"
+    assert finding.measured == "allowed to differ: num_workers: 0 at 1x1, 1 at 1x2"
+
+
+def test_the_advice_keeps_what_is_allowed_already_and_names_nothing_that_may_not(ladder: Ladder) -> None:
+    plan = replace(ladder.plan, may_differ=("threads",))
+    for fields, words in (
+        ({"num_workers": 1, "threads": 2}, "{may_differ: [threads, num_workers]}"),
+        ({"batch_per_gpu": 128}, "the same batch_per_gpu"),
+    ):
+        for spec in ladder.plan.stage_jobs("stage2")[0].runs:
+            write_run(ladder.results, spec, 1843.2, fingerprint=fields)
+        reason = replace(ladder, plan=plan).judge("stage2").reason
+        assert reason is not None
+        assert words in reason.next
+    assert "may_differ" not in reason.next
+
+
 def test_the_baseline_is_judged_on_its_own_mode(tmp_path: Path) -> None:
     plan = write_ladder(tmp_path, scales=("1x1", "1x2"), modes=("weak", "strong"), repeats=1)
     assert judge(plan, "stage2", tmp_path).open

@@ -271,6 +271,7 @@ NO_CHANGES: dict[str, Settings] = {
         )
     ),
     "more repeats": settings(repeats=5),
+    "what may differ": settings(may_differ=("num_workers",)),
     "another scale": settings(
         stages=(*SAME.experiment.stages[:2], replace(SAME.experiment.stages[2], scales=(Scale(9, 4),)))
     ),

@@ -523,3 +523,15 @@ def test_a_script_without_a_plain_baseline_is_no_failure(tmp_path: Path) -> None
     assert "does not run without a launcher" in files["index.html"]
     assert "Failed runs" not in files["scaling.md"]
     assert "failed" not in words(with_plain(ok=False))
+
+
+def test_what_may_differ_stands_beside_the_figures(tmp_path: Path) -> None:
+    records = [make_record(s, rate(s), fingerprint={"num_workers": 3 - s.world_size}) for s in SPECS]
+    results = found(SPECS, records)
+    files = written(tmp_path, replace(results, plan=replace(results.plan, may_differ=("num_workers",))))
+    page = Page(files["index.html"]).text
+    for text in (page, files["scaling.md"].replace("\\_", "_"), files["scaling.csv"]):
+        assert "allowed to differ: num_workers: 2 at 1x1, 1 at 1x2" in text
+    assert re.search(r"num_workers\s*may differ\s*2 at 1x1", page)
+    assert "those marked “may differ” are allowed to by fingerprint.may_differ" in page
+    assert "| num\\_workers | may differ |" in files["scaling.md"]

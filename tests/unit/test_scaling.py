@@ -189,6 +189,36 @@ def test_other_fingerprint_than_the_baseline() -> None:
     assert point.note == "not like for like: num_workers: 0 at 1x1, 8 at 1x2"
 
 
+def test_a_difference_that_the_user_allows_is_shown_beside_the_figures() -> None:
+    specs = make_specs(["1x1", "1x2"], repeats=2)
+    records = [make_record(s, RATES[str(s.scale)], fingerprint={"num_workers": 3 - s.world_size}) for s in specs]
+    found = records_by_name(records)
+    assert by_scale(scale_points(specs, found))["1x2"].differing == ("num_workers",)
+    one, two = scale_points(specs, found, may_differ=["num_workers"])
+    assert (one.status, one.note) == ("ok", "")
+    assert (two.status, two.efficiency, two.differing) == ("ok", pytest.approx(0.9), ())
+    assert two.note == "allowed to differ: num_workers: 2 at 1x1, 1 at 1x2"
+
+
+def test_only_what_is_named_may_differ() -> None:
+    specs = make_specs(["1x1", "1x2"], repeats=2)
+    other = {"num_workers": 1, "threads": 4}
+    records = records_by_name([make_record(s, fingerprint=other if s.world_size == 2 else None) for s in specs])
+    point = by_scale(scale_points(specs, records, may_differ=["num_workers"]))["1x2"]
+    assert (point.status, point.efficiency) == ("not comparable", None)
+    assert point.note == (
+        "not like for like: threads: 1 at 1x1, 4 at 1x2; allowed to differ: num_workers: 0 at 1x1, 1 at 1x2"
+    )
+
+
+def test_repeats_may_differ_in_what_the_user_allows() -> None:
+    specs = make_specs(["1x1"], repeats=2)
+    records = records_by_name([make_record(s, fingerprint={"driver": f"570.{s.repeat}"}) for s in specs])
+    assert scale_points(specs, records)[0].status == "not comparable"
+    (point,) = scale_points(specs, records, may_differ=["driver"])
+    assert (point.status, point.note) == ("ok", "allowed to differ: driver: 570.1 in r1, 570.2 in r2")
+
+
 @pytest.mark.parametrize("scale", ["1x1", "1x2"])
 def test_repeats_that_differ_among_themselves(scale: str) -> None:
     specs = make_specs(["1x1", "1x2"])

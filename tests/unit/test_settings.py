@@ -95,6 +95,7 @@ workload:
 measure: {warmup_steps: 1, min_steps: 2, max_steps: 3, max_seconds: 4, plain_baseline: false}
 modes: [strong, weak]
 repeats: 5
+fingerprint: {may_differ: [num_workers, driver]}
 stages:
   stage3: {scales: [2x1, 2x2], gate: {min_samples_per_s: 9, max_data_wait_fraction: 0}}
   stage2: {scales: [1x2], runtime: 6, gate: {min_efficiency: 1}}
@@ -121,6 +122,7 @@ variants:
     assert workload.env == {"A": "1", "B": "0.50", "C": "$(id)"}
     assert experiment.measure == Measure(1, 2, 3, 4.0, plain_baseline=False)
     assert (experiment.modes, experiment.repeats) == (("strong", "weak"), 5)
+    assert experiment.may_differ == ("num_workers", "driver")
     assert experiment.stages == (
         Stage("stage1", (Scale(1, 1),), 20, GateThresholds()),
         Stage("stage2", (Scale(1, 2),), 6, GateThresholds(min_efficiency=1.0)),

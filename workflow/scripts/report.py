@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan = read_plan(arguments.plan or results / "plan.json")
     found = read_results(results, plan)
     files = write_report(results, found)
-    print(terminal_table(scale_points(plan.runs, found.records), found.gates, files[0].parent))
+    print(terminal_table(scale_points(plan.runs, found.records, plan.may_differ), found.gates, files[0].parent))
     for warning in found.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return 0

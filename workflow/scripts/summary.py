@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     plan, results = read_plan(arguments.plan), arguments.plan.parent
     found = read_results(results, plan)
-    points = [point for point in scale_points(plan.runs, found.records) if not point.is_plain]
+    points = [point for point in scale_points(plan.runs, found.records, plan.may_differ) if not point.is_plain]
     report = results / "report"
     print()
     print(headline(found, points).text)

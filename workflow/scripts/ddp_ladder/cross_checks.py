@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ddp_ladder import placeholders, sbatch_options
+from ddp_ladder.fingerprint import MAY_DIFFER, must_match
 from ddp_ladder.messages import Problem, did_you_mean
 from ddp_ladder.placeholders import expand, product
 from ddp_ladder.plan import PLAIN_VARIANT
@@ -55,6 +56,7 @@ def cross_field_problems(settings: Settings, config: Document, cluster: Document
         *checks.variant_names(),
         *checks.scales(),
         *checks.gates(),
+        *checks.may_differ(),
         *checks.strong_mode(),
         *checks.environments(),
         *checks.slurm(),
@@ -334,6 +336,22 @@ class _Checks:
                     allowed="min_samples_per_s and max_data_wait_fraction",
                     next="remove it here; set it in stage2 and stage3",
                 )
+
+    def may_differ(self) -> Iterator[Problem]:
+        always = {item.name: item.reason for mode in self.experiment.modes for item in must_match(mode) if item.always}
+        for index, name in enumerate(self.experiment.may_differ):
+            if name in MAY_DIFFER:
+                continue
+            yield Problem(
+                where=self.config.where("fingerprint", "may_differ", index),
+                what=f"{name} may never differ: {always[name]}"
+                if name in always
+                else "not a field that is compared between runs",
+                found=shown(name),
+                allowed=", ".join(MAY_DIFFER),
+                next=did_you_mean(name, MAY_DIFFER)
+                or "remove it; the note of a scale that is not comparable names the fields that differ",
+            )
 
     def strong_mode(self) -> Iterator[Problem]:
         if "strong" not in self.experiment.modes:

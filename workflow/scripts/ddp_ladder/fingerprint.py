@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ class MustMatch:
     reason: str
     value: Callable[[Record], Any]
     where_known: bool = False  # compared only where both sides have it: not every run can tell
+    always: bool = False  # fingerprint.may_differ cannot name it: there is no meaning in such a ratio
 
     def differ(self, a: Record, b: Record) -> tuple[Any, Any] | None:
         """Both values where they differ; of mappings (files, libraries) what both have and differs."""
@@ -101,7 +102,7 @@ MUST_MATCH = (
     _measured("libraries", "libraries differ between releases", where_known=True),
     _measured("driver", "kernels run differently under another driver", where_known=True),
     _measured("python", "data loading and launch overhead run in Python"),
-    MustMatch("device", "a CPU process is no baseline for a GPU", _device_kinds),
+    MustMatch("device", "a CPU process is no baseline for a GPU", _device_kinds, always=True),
     MustMatch("gpu", "other models have another speed", _gpu_models),
     _measured("power_limit_w", "a GPU with a lower power limit is slower", where_known=True),
     _measured("cpu_model", "other models load data, and on CPU compute, at another speed"),
@@ -110,9 +111,14 @@ MUST_MATCH = (
 )
 
 BATCH = {
-    "weak": MustMatch("batch_per_gpu", "weak scaling keeps the work per GPU constant", batch_per_gpu_seen),
-    "strong": MustMatch("global_batch", "strong scaling keeps the work per step constant", global_batch_seen),
+    "weak": MustMatch("batch_per_gpu", "weak scaling keeps the work per GPU constant", batch_per_gpu_seen, always=True),
+    "strong": MustMatch(
+        "global_batch", "strong scaling keeps the work per step constant", global_batch_seen, always=True
+    ),
 }
+
+MAY_DIFFER = tuple(item.name for item in MUST_MATCH if not item.always)
+"""What fingerprint.may_differ in config.yaml can name."""
 
 
 def must_match(mode: str) -> tuple[MustMatch, ...]:
@@ -120,8 +126,16 @@ def must_match(mode: str) -> tuple[MustMatch, ...]:
     return (*MUST_MATCH, BATCH[mode])
 
 
-def differences(a: Record, b: Record) -> tuple[str, ...]:
-    """Name every field that differs, in words: ``num_workers: 0 at 1x1, 8 at 2x4``.
+@dataclass(frozen=True)
+class Difference:
+    """One field that differs between two runs."""
+
+    field: str
+    in_words: str  # ``num_workers: 0 at 1x1, 8 at 2x4``
+
+
+def all_differences(a: Record, b: Record) -> tuple[Difference, ...]:
+    """Every field that differs.
 
     Two runs of one scale are told apart by their repeat: ``num_workers: 0 in r1, 8 in r2``.
     Raises ValueError when the runs are of different modes: those are never compared.
@@ -132,8 +146,13 @@ def differences(a: Record, b: Record) -> tuple[str, ...]:
     for item in must_match(a.spec.mode):
         values = item.differ(a, b)
         if values is not None:
-            found.append(_in_words(item.name, a, values[0], b, values[1]))
+            found.append(Difference(item.name, _in_words(item.name, a, values[0], b, values[1])))
     return tuple(found)
+
+
+def differences(a: Record, b: Record, may_differ: Collection[str] = ()) -> tuple[str, ...]:
+    """Every field that forbids a ratio of the two, in words. may_differ: fields that the user allows to differ."""
+    return tuple(found.in_words for found in all_differences(a, b) if found.field not in may_differ)
 
 
 def _in_words(name: str, a: Record, here: Any, b: Record, there: Any) -> str:

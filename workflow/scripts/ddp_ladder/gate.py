@@ -13,6 +13,7 @@ from typing import Any, Literal
 from ddp_ladder.assemble import assemble, read_identity
 from ddp_ladder.evidence import IN_WORDS, STRONGEST
 from ddp_ladder.files import RunDirectory, sha256, write_json
+from ddp_ladder.fingerprint import MAY_DIFFER
 from ddp_ladder.gate_file import in_words
 from ddp_ladder.job_end import read_job_end
 from ddp_ladder.messages import Problem, UserError
@@ -108,9 +109,9 @@ def judge(plan: Plan, stage: str, results: Path) -> Verdict:
         if spec.stage == stage and record is not None:
             findings += _remarks(spec, record)
     findings += _weaker_evidence(stage, specs, records)
-    points = scale_points(specs, records)
+    points = scale_points(specs, records, plan.may_differ)
     here = [point for point in points if point.stage == stage and not point.is_plain]
-    findings += [finding for point in here for finding in _performance(plan, point)]
+    findings += [finding for point in here for finding in (*_allowed(point), *_performance(plan, point))]
     return Verdict(
         stage=stage,
         findings=tuple(findings),
@@ -179,6 +180,14 @@ def _weaker_evidence(stage: str, specs: list[RunSpec], records: Mapping[str, Rec
             yield Finding(*place, None, "evidence", True, measured, IN_WORDS[STRONGEST], "")
 
 
+def _allowed(point: ScalePoint) -> Iterator[Finding]:
+    """What differs from the baseline with the user's leave; it keeps no gate closed, but it is said."""
+    if point.allowed:
+        place = (point.variant, point.mode, str(point.scale), None)
+        measured = f"allowed to differ: {point.allowed}"
+        yield Finding(*place, "like for like", True, measured, "equal, or named in fingerprint.may_differ", "")
+
+
 def _performance(plan: Plan, point: ScalePoint) -> Iterator[Finding]:
     """Thresholds of the stage, for one scale. What cannot be computed does not pass."""
     wanted = plan.gates[point.stage]
@@ -192,7 +201,9 @@ def _performance(plan: Plan, point: ScalePoint) -> Iterator[Finding]:
             _efficiency_text(point),
             f"at least {wanted.min_efficiency:.2f} ({key}.min_efficiency)",
             f"see data wait, exposed communication and start-up in the report; a larger workload.batch_per_gpu "
-            f"hides communication; lower {key}.min_efficiency if this is good enough for you",
+            f"hides communication; lower {key}.min_efficiency if this is good enough for you"
+            if point.efficiency is not None
+            else _to_be_comparable(plan, point),
         )
     if wanted.min_samples_per_s is not None:
         yield _threshold(
@@ -225,11 +236,24 @@ def _efficiency_text(point: ScalePoint) -> str:
     return text
 
 
+def _to_be_comparable(plan: Plan, point: ScalePoint) -> str:
+    """What to do where there is no efficiency."""
+    if not point.differing:
+        return "make the runs comparable: see the note of this scale in the report"
+    text = f"make the runs comparable: give all scales and repeats the same {', '.join(point.differing)}"
+    if set(point.differing) <= set(MAY_DIFFER):
+        names = ", ".join((*plan.may_differ, *point.differing))
+        text += (
+            f"; where the difference is meant, write `fingerprint: {{may_differ: [{names}]}}` in config.yaml: "
+            "the gates are then judged again, and nothing is measured again"
+        )
+    return text
+
+
 def _threshold(
     point: ScalePoint, check: str, value: float | None, passes: Any, measured: str, wanted: str, next_step: str
 ) -> Finding:
     ok = value is not None and bool(passes(value))
-    next_step = next_step if value is not None else "make the runs comparable: see the note of this scale in the report"
     return Finding(
         point.variant, point.mode, str(point.scale), None, check, ok, measured, wanted, "" if ok else next_step
     )

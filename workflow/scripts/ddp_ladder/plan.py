@@ -129,6 +129,7 @@ class Plan:
     results: str
     jobs: tuple[ScaleJob, ...]
     gates: Mapping[str, GateThresholds] = field(default_factory=dict)  # by stage
+    may_differ: tuple[str, ...] = ()  # fields of the fingerprint; like the gates, no part of what is measured
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -173,6 +174,7 @@ class Plan:
             "site": self.site,
             "results": self.results,
             "gates": {stage: asdict(thresholds) for stage, thresholds in self.gates.items()},
+            "may_differ": list(self.may_differ),
             "jobs": jobs,
         }
 
@@ -182,7 +184,7 @@ def make_plan(settings: Settings) -> Plan:
     experiment = settings.experiment
     jobs = tuple(_job(settings, stage, scale) for stage in experiment.stages for scale in stage.scales)
     gates = {stage.name: stage.gate for stage in experiment.stages}
-    return Plan(settings.site.name, experiment.results, jobs, gates)
+    return Plan(settings.site.name, experiment.results, jobs, gates, experiment.may_differ)
 
 
 def _job(settings: Settings, stage: Stage, scale: Scale) -> ScaleJob:

@@ -43,7 +43,7 @@ def plan_from_json(data: Any) -> Plan:
             raise ValueError(f"schema_version is {data['schema_version']}, not {SCHEMA_VERSION}")
         jobs = tuple(_job(job) for job in data["jobs"])
         gates = {stage: GateThresholds(**values) for stage, values in data["gates"].items()}
-        return Plan(data["site"], data["results"], jobs, gates)
+        return Plan(data["site"], data["results"], jobs, gates, tuple(data["may_differ"]))
     except KeyError as error:
         raise ValueError(f"the key {error} is missing") from error
     except (TypeError, AttributeError) as error:

@@ -149,7 +149,7 @@ def _md_measured(view: ReportView) -> str:
     rows = [
         (
             row.name,
-            "=" if row.must_match else "",
+            row.mark,
             "; ".join(_with_places(pair) for pair in row.values),
         )
         for row in view.measured

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
@@ -78,7 +78,7 @@ class Measured:
     """One row of "what was measured on": each value, with its places when there are several."""
 
     name: str
-    must_match: bool
+    mark: str  # =: must match; "may differ": the user allows another value; empty: not compared
     values: tuple[tuple[str, str], ...]  # (value, places)
 
 
@@ -144,7 +144,7 @@ class ReportView:
 
 def make_view(found: LadderResults, written_on: date) -> ReportView:
     """Work out everything that is shown. Pure."""
-    points = scale_points(found.plan.runs, found.records)
+    points = scale_points(found.plan.runs, found.records, found.plan.may_differ)
     runs = _ordered_runs(found, points)
     series = _series(points)
     return ReportView(
@@ -157,7 +157,7 @@ def make_view(found: LadderResults, written_on: date) -> ReportView:
         series=series,
         startup=_startup(series),
         failures=_failures(runs),
-        measured=_measured(runs),
+        measured=_measured(runs, found.plan.may_differ),
         runs=tuple(runs),
         machine=_machine(runs),
     )
@@ -215,30 +215,30 @@ def _failures(runs: Sequence[Record]) -> tuple[FailureGroup, ...]:
 # What was measured on
 
 
-def _measured(runs: Sequence[Record]) -> tuple[Measured, ...]:
+def _measured(runs: Sequence[Record], may_differ: Collection[str]) -> tuple[Measured, ...]:
     """Fingerprint fields, those that must match first, without what nobody has."""
     seen = [run for run in runs if run.fingerprint]
-    rows = [(item.name, True, item.value) for item in MUST_MATCH]
+    rows = [(item.name, "may differ" if item.name in may_differ else "=", item.value) for item in MUST_MATCH]
     rows += [
-        ("batch", True, _batch),
-        ("backend", False, lambda run: run.world.backend),
-        ("launcher", False, lambda run: run.spec.launcher),
-        ("global batch", False, lambda run: run.fingerprint.get("global_batch")),
-        ("gradient bytes", False, lambda run: run.fingerprint.get("gradient_bytes")),
-        ("buckets", False, lambda run: run.fingerprint.get("bucket_bytes")),
-        ("comm hook", False, lambda run: run.fingerprint.get("comm_hook")),
-        ("config_sha256", False, lambda run: run.fingerprint.get("config_sha256")),
-        ("repository", False, _repository),
-        ("cpus", False, lambda run: run.fingerprint.get("cpus")),
-        ("cpu sets", False, lambda run: run.fingerprint.get("cpu_sets")),
-        ("env", False, lambda run: [f"{key}={value}" for key, value in run.spec.env.items()]),
+        ("batch", "=", _batch),
+        ("backend", "", lambda run: run.world.backend),
+        ("launcher", "", lambda run: run.spec.launcher),
+        ("global batch", "", lambda run: run.fingerprint.get("global_batch")),
+        ("gradient bytes", "", lambda run: run.fingerprint.get("gradient_bytes")),
+        ("buckets", "", lambda run: run.fingerprint.get("bucket_bytes")),
+        ("comm hook", "", lambda run: run.fingerprint.get("comm_hook")),
+        ("config_sha256", "", lambda run: run.fingerprint.get("config_sha256")),
+        ("repository", "", _repository),
+        ("cpus", "", lambda run: run.fingerprint.get("cpus")),
+        ("cpu sets", "", lambda run: run.fingerprint.get("cpu_sets")),
+        ("env", "", lambda run: [f"{key}={value}" for key, value in run.spec.env.items()]),
     ]
     table = [
-        Measured(name, must, _values(name, [(run, value(run)) for run in seen])) for name, must, value in rows if seen
+        Measured(name, mark, _values(name, [(run, value(run)) for run in seen])) for name, mark, value in rows if seen
     ]
     hosts = sorted({host for run in seen for host in run.world.hosts})
     if hosts:
-        table.append(Measured("hosts", False, ((", ".join(hosts), ""),)))
+        table.append(Measured("hosts", "", ((", ".join(hosts), ""),)))
     absent = ((in_full(None), ""),)
     return tuple(row for row in table if row.values != absent or row.name in SAID_WHEN_ABSENT)
 

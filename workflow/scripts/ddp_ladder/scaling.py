@@ -8,7 +8,7 @@ Ratios draw both of their sides.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddp_ladder.evidence import IN_WORDS, STRONGEST
-from ddp_ladder.fingerprint import batch_per_gpu_seen, differences
+from ddp_ladder.fingerprint import Difference, all_differences, batch_per_gpu_seen, differences
 from ddp_ladder.plan import PLAIN_VARIANT, RunSpec
 from ddp_ladder.record import Record, Throughput, Timing
 from ddp_ladder.settings import Scale
@@ -83,6 +83,8 @@ class ScalePoint:
     efficiency_plain_low: float | None = None
     efficiency_plain_high: float | None = None
     note: str = ""
+    differing: tuple[str, ...] = ()  # fields of the fingerprint that forbid the ratio
+    allowed: str = ""  # what differs and may, in words
 
     @property
     def scale(self) -> Scale:
@@ -112,16 +114,26 @@ class _Group:
     good: tuple[_Good, ...]
     failed: tuple[Record, ...]  # started and failed
     left_out: tuple[Record, ...]  # not started, on purpose
+    may_differ: Collection[str]
 
     @property
     def first(self) -> RunSpec:
         return self.specs[0]
 
     @property
-    def differences(self) -> tuple[str, ...]:
+    def all_differences(self) -> tuple[Difference, ...]:
         """Between its own repeats."""
         pairs = ((self.good[0].record, other.record) for other in self.good[1:])
-        return tuple(dict.fromkeys(text for pair in pairs for text in differences(*pair)))
+        return tuple(dict.fromkeys(found for pair in pairs for found in all_differences(*pair)))
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """Those between its own repeats that forbid a ratio."""
+        return self.forbidden(self.all_differences)
+
+    def forbidden(self, found: Sequence[Difference]) -> tuple[Difference, ...]:
+        """What the user does not allow to differ."""
+        return tuple(item for item in found if item.field not in self.may_differ)
 
     @property
     def samples_per_s(self) -> float:
@@ -138,16 +150,21 @@ class _Group:
         return zlib.crc32(f"{self.first.variant}/{self.first.mode}/{self.first.scale}".encode())
 
 
-def scale_points(runs: Sequence[RunSpec], records: Mapping[str, Record]) -> tuple[ScalePoint, ...]:
+def scale_points(
+    runs: Sequence[RunSpec], records: Mapping[str, Record], may_differ: Collection[str] = ()
+) -> tuple[ScalePoint, ...]:
     """One point per variant x mode x scale, sorted by mode, variant and scale as ``runs`` has them.
 
     records: by ``RunSpec.name``. A run without one has not been run.
+    may_differ: fields of the fingerprint that the user allows to differ between both sides of a ratio.
     """
-    groups = _groups(runs, records)
+    groups = _groups(runs, records, may_differ)
     return tuple(_point(group, _Baselines.of(group.first, groups)) for group in groups.values())
 
 
-def _groups(runs: Sequence[RunSpec], records: Mapping[str, Record]) -> dict[tuple[str, str, Scale], _Group]:
+def _groups(
+    runs: Sequence[RunSpec], records: Mapping[str, Record], may_differ: Collection[str]
+) -> dict[tuple[str, str, Scale], _Group]:
     modes = list(dict.fromkeys(run.mode for run in runs))
     variants = list(dict.fromkeys(run.variant for run in runs))
     scales = list(dict.fromkeys(run.scale for run in runs))
@@ -155,10 +172,10 @@ def _groups(runs: Sequence[RunSpec], records: Mapping[str, Record]) -> dict[tupl
     for run in runs:
         specs.setdefault((run.mode, run.variant, run.scale), []).append(run)
     order = sorted(specs, key=lambda key: (modes.index(key[0]), variants.index(key[1]), scales.index(key[2])))
-    return {key: _group(specs[key], records) for key in order}
+    return {key: _group(specs[key], records, may_differ) for key in order}
 
 
-def _group(specs: Sequence[RunSpec], records: Mapping[str, Record]) -> _Group:
+def _group(specs: Sequence[RunSpec], records: Mapping[str, Record], may_differ: Collection[str]) -> _Group:
     there = [records[spec.name] for spec in specs if spec.name in records]
     good = tuple(
         _Good(record, record.throughput, record.timing)
@@ -171,6 +188,7 @@ def _group(specs: Sequence[RunSpec], records: Mapping[str, Record]) -> _Group:
         good=good,
         failed=tuple(record for record in bad if record.job is not None),
         left_out=tuple(record for record in bad if record.job is None),
+        may_differ=may_differ,
     )
 
 
@@ -211,6 +229,7 @@ def _point(group: _Group, baselines: _Baselines) -> ScalePoint:
     if spec.is_plain:
         return replace(point, status="ok", note=_joined(_no_plain_baseline(group), _notes(point, group)))
     point = _with_plain_ratio(point, group, baselines.plain)
+    point = _with_differences(point, group, baseline)
     obstacle = _obstacle(group, baseline)
     if obstacle or baseline is None:
         return replace(point, status="not comparable", note=_joined(obstacle, _notes(point, group)))
@@ -297,7 +316,7 @@ def _no_plain_ratio(group: _Group, plain: _Group | None) -> str:
         return ""
     why = _no_plain_baseline(plain)
     if not why and plain.good:
-        found = differences(plain.good[0].record, group.good[0].record)
+        found = differences(plain.good[0].record, group.good[0].record, group.may_differ)
         why = f"not like for like: {'; '.join(found)}" if found else ""
     return f"no efficiency against the plain script: {why}" if why else ""
 
@@ -310,7 +329,7 @@ def _no_plain_baseline(plain: _Group) -> str:
     if not plain.good:
         return "it has not been run"
     if plain.differences:
-        return f"its repeats differ in {'; '.join(plain.differences)}"
+        return f"its repeats differ in {_in_words(plain.differences)}"
     if any(run.record.world.backend is not None for run in plain.good):
         return "it makes a process group also without a launcher"
     return ""
@@ -320,7 +339,7 @@ def _obstacle(group: _Group, baseline: _Group | None) -> str:
     """Why no ratio to the baseline may be formed; empty when it may."""
     spec = group.first
     if group.differences:
-        return f"the repeats differ in {'; '.join(group.differences)}"
+        return f"the repeats differ in {_in_words(group.differences)}"
     if group is baseline:
         return ""
     what = f"the {BASELINE} baseline of {spec.variant}, {spec.mode},"
@@ -331,9 +350,32 @@ def _obstacle(group: _Group, baseline: _Group | None) -> str:
     if not baseline.good:
         return f"{what} has not been run"
     if baseline.differences:
-        return f"{what} has repeats that differ in {'; '.join(baseline.differences)}"
-    found = differences(baseline.good[0].record, group.good[0].record)
-    return f"not like for like: {'; '.join(found)}" if found else ""
+        return f"{what} has repeats that differ in {_in_words(baseline.differences)}"
+    found = group.forbidden(_differences_to(group, baseline))
+    return f"not like for like: {_in_words(found)}" if found else ""
+
+
+def _differences_to(group: _Group, baseline: _Group | None) -> tuple[Difference, ...]:
+    """What differs between a group and its baseline; nothing where there is none."""
+    if baseline is None or group is baseline or not baseline.good:
+        return ()
+    return all_differences(baseline.good[0].record, group.good[0].record)
+
+
+def _with_differences(point: ScalePoint, group: _Group, baseline: _Group | None) -> ScalePoint:
+    """Which fields forbid the ratio, and what differs with the user's leave."""
+    own = baseline.all_differences if baseline else ()
+    found = tuple(dict.fromkeys((*_differences_to(group, baseline), *group.all_differences, *own)))
+    forbidden = group.forbidden(found)
+    return replace(
+        point,
+        differing=tuple(dict.fromkeys(item.field for item in forbidden)),
+        allowed=_in_words([item for item in found if item not in forbidden]),
+    )
+
+
+def _in_words(found: Sequence[Difference]) -> str:
+    return "; ".join(item.in_words for item in found)
 
 
 def _judged(point: ScalePoint, group: _Group, baseline: _Group) -> tuple[Status, str]:
@@ -368,6 +410,7 @@ def _known(values: Sequence[float | None]) -> float | None:
 def _notes(point: ScalePoint, group: _Group) -> str:
     """What a reader should know beside the status."""
     spec, notes = group.first, []
+    notes += [f"allowed to differ: {point.allowed}"] if point.allowed else []
     sources = {run.throughput.source for run in group.good} - {STRONGEST}
     notes += [f"weaker evidence: {IN_WORDS[source]}" for source in sorted(sources)]
     notes += dict.fromkeys(remark.what for run in group.good for remark in run.record.remarks)

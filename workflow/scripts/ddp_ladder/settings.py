@@ -138,6 +138,7 @@ class Experiment:
     repeats: int
     stages: tuple[Stage, ...]  # in climbing order, absent ones left out
     variants: tuple[Variant, ...]  # "default" is the one that the gates judge
+    may_differ: tuple[str, ...] = ()  # fields of the fingerprint that may differ between two sides of a ratio
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,7 @@ def _experiment(document: Document, data: Mapping[str, Any]) -> Experiment:
         repeats=int(data["repeats"]),
         stages=tuple(_stage(name, data["stages"][name]) for name in STAGES if data["stages"].get(name) is not None),
         variants=tuple(_variant(document, name, variant) for name, variant in data["variants"].items()),
+        may_differ=tuple(data["fingerprint"]["may_differ"]),
     )
 
 
