@@ -69,6 +69,8 @@ def make_spec(
         script="workflow/workloads/mnist.py",
         args=("--batch-size", str(batch)),
         args_template=("--batch-size", "{batch_per_gpu}"),
+        directory=None,
+        data_dir=None,
         env={},
         python=None,
         modules=(),

@@ -94,6 +94,8 @@ def _told(spec: RunSpec) -> dict[str, Any]:
         "spec": asdict(spec),
         "measure": {key: getattr(spec, key) for key in keys},
         "rendezvous": {"id": f"local.{spec.scale}", "host": "127.0.0.1", "port": 20_001},
+        "start_directory": "/project",
+        "run_directory": f"/project/results/runs/{spec.name}",
     }
 
 

@@ -34,7 +34,8 @@ software: {python: null}
 network: {backend: auto, env: {}}
 """
 ALL_NAMES = (
-    "{batch_per_gpu} {global_batch} {lr} {nodes} {gpus_per_node} {world_size} {run_dir} {data_dir} {seed} {backend}"
+    "{batch_per_gpu} {global_batch} {lr} {nodes} {gpus_per_node} {world_size} {run_dir} {data_dir} {start_dir} {seed} "
+    "{backend}"
 )
 
 
@@ -70,6 +71,38 @@ def message(where: str, what: str, found: str, allowed: str, advice: str) -> str
 
 def test_good_files() -> None:
     assert problems() == ""
+
+
+OUTSIDE = ("a directory outside of the run's own", '"{run_dir}", or a directory below it: "{run_dir}/scratch"')
+
+
+@pytest.mark.parametrize(
+    ("directory", "expected"),
+    [
+        ("{rundir}", ("unknown placeholder", '"{rundir}"', ALL_NAMES, 'did you mean "{run_dir}"?')),
+        ("{run_dir}/..", (OUTSIDE[0], "{run_dir}/..", OUTSIDE[1], 'set directory: "{run_dir}"')),
+        ("x/{run_dir}", (OUTSIDE[0], "x/{run_dir}", OUTSIDE[1], 'set directory: "{run_dir}"')),
+        (
+            "train.py/{seed}",
+            (
+                "there is a file where the directory is to be",
+                "train.py",
+                "a directory, which is made when it is missing, or null for where Snakemake was started",
+                'set directory: "{run_dir}" to give each run a directory of its own',
+            ),
+        ),
+    ],
+)
+def test_a_working_directory_that_cannot_be(directory: str, expected: tuple[str, str, str, str]) -> None:
+    config = config_with(("  batch_per_gpu:", f'  directory: "{directory}"\n  batch_per_gpu:'))
+    line = 1 + config[: config.index("directory:")].count("\n")
+    assert problems(config) == message(f"config.yaml, line {line}: workload.directory", *expected)
+
+
+def test_working_directories_that_can_be() -> None:
+    Path("there").mkdir()
+    for directory in ("{run_dir}", "{run_dir}/scratch/", "there", "missing/{seed}", "/only/on/the/nodes", "there/{lr}"):
+        assert problems(config_with(("  batch_per_gpu:", f'  directory: "{directory}"\n  batch_per_gpu:'))) == ""
 
 
 @pytest.mark.parametrize(

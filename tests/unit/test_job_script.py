@@ -25,6 +25,7 @@ from read_job_script import read_job_script
 
 GOLDEN = Path(__file__).parent / "golden"
 PROJECT = Path("/home/me/ladder")
+PLACE = Place(PROJECT, Path("results/runs/default/weak/2x4/r1"))
 HOSTILE = """it's "$HOME" `x` $(y) \\ #1
 two"""
 
@@ -75,6 +76,15 @@ def golden_texts() -> dict[str, str]:
             spec,
             Place(Path("/home/me/it's #1 50%"), Path("results/50%/run")),
         ),
+        "directory_2x1": text_of(
+            spec_of(
+                "2x1",
+                python="venv/bin/python",
+                script="-m package.train",
+                directory="results/runs/default/weak/2x1/r1/work/a b",
+                env={"PYTHONPATH": "src"},
+            )
+        ),
         "local_1x2": text_of(make_spec("1x2", python="/opt/torch/bin/python"), site="local"),
         "local_srun_1x2": text_of(make_spec("1x2", python="/opt/torch/bin/python", launcher="srun"), site="local"),
         "local_2x1": text_of(make_spec("2x1"), site="local"),
@@ -101,6 +111,7 @@ def test_is_bash(name: str) -> None:
     [
         {},
         {"python": None},
+        {"python": "venv/bin/python", "directory": "/scratch", "args_template": ("{run_dir}/x", "{start_dir}")},
         {"script": "-m package.train", "args": (HOSTILE,)},
         {"container": {"image": "/a b.sif", "engine": "singularity", "binds": [], "args": ["--env", "A=1"]}},
     ],
@@ -121,7 +132,7 @@ def test_starts_what_the_measured_run_starts_without_the_instrument(changes: dic
     ]
     words = [word.replace("${own_address}", variables["own_address"]) for word in words]
     meet = Rendezvous("42.default.weak.2x4.r1", "10.0.0.1", 20042)
-    (measured,) = processes(spec, node_rank, meet, variables["own_address"], binds)
+    (measured,) = processes(spec, PLACE.places, node_rank, meet, variables["own_address"], binds)
     assert words == [word for word in measured.argv if word != str(INSTRUMENT)]
 
 
@@ -129,12 +140,12 @@ def test_tells_each_process_what_the_measured_run_tells_it() -> None:
     for device, env in (("cuda", {"NCCL_NET": "IB", "GLOO_SOCKET_IFNAME": "eth9"}), ("cpu", {"OMP_NUM_THREADS": "3"})):
         spec = spec_of("2x2", device=device, env=env, launcher="srun")
         told = read_job_script(text_of(spec)).exports
-        measured = node_environment(spec, {}, Path("run.json"), "$own_interface", 0.0)
+        measured = node_environment(spec, PLACE.places, {}, Path("run.json"), "$own_interface", 0.0)
         for name in ("DDP_LADDER_RUN", "DDP_LADDER_LAUNCHED_AT"):
             del measured[name]
         assert measured.items() <= told.items()
         own = {name: value for name, value in told.items() if name not in measured}
-        (process, *_) = processes(spec, 1, Rendezvous("id", "$own_address", 0), "", ())
+        (process, *_) = processes(spec, PLACE.places, 1, Rendezvous("id", "$own_address", 0), "", ())
         assert own.keys() == process.env.keys()
         for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"):
             assert own[name] == process.env[name]
@@ -185,7 +196,24 @@ def test_hostile_values_arrive_as_they_are(tmp_path: Path, monkeypatch: pytest.M
     assert done.returncode == 0, done.stderr
     for rank in (0, 1):
         seen = (project / f"seen.{rank}").read_text()
-        assert seen == "\n".join([str(project), HOSTILE, *script_argv(spec)]) + "\n"
+        assert seen == "\n".join([str(project), HOSTILE, *script_argv(spec, PLACE.places)]) + "\n"
+
+
+@pytest.mark.parametrize("launcher", ["python", "srun"])
+def test_each_start_has_a_working_directory_of_its_own(
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "my python"
+    python.write_text('#!/bin/bash\ntest ! -e seen && touch seen && echo "$1"\n')
+    python.chmod(0o755)
+    run = tmp_path / "runs/default/weak/1x1/r1"
+    spec = make_spec(launcher=launcher, python="./my python", directory="runs/default/weak/1x1/r1/work/x")
+    for starts in (1, 2):
+        done = run_here(spec, tmp_path, monkeypatch)
+        assert (done.returncode, done.stdout) == (0, f"{tmp_path}/{spec.script}\n"), done.stderr
+        assert len(list(run.glob("work-*/x/seen"))) == starts
+    assert run_here(replace(spec, directory="shared"), tmp_path, monkeypatch).returncode == 0
+    assert (tmp_path / "shared/seen").exists()
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])

@@ -8,6 +8,7 @@ import pytest
 from ddp_ladder.launch import (
     INSTRUMENT,
     THREAD_VARIABLES,
+    Places,
     Rendezvous,
     node_environment,
     processes,
@@ -17,6 +18,7 @@ from ddp_ladder.plan import RunSpec
 from make_records import make_spec
 
 MEET = Rendezvous("job7.1.default.weak", "10.0.0.1", 20_123)
+PLACES = Places(Path("/project"), Path("/project/results/runs/default/weak/1x2/r1"))
 SCRIPT = (str(INSTRUMENT), "workflow/workloads/mnist.py", "--batch-size", "64")
 
 
@@ -25,7 +27,7 @@ def test_the_instrument_exists() -> None:
 
 
 def test_torchrun_on_one_node() -> None:
-    (process,) = processes(make_spec("1x2"), 0, MEET, MEET.host)
+    (process,) = processes(make_spec("1x2"), PLACES, 0, MEET, MEET.host)
     assert process.argv == (
         sys.executable,
         "-m",
@@ -45,7 +47,7 @@ def test_torchrun_on_one_node() -> None:
 
 def test_torchrun_on_two_nodes_has_one_host() -> None:
     spec = make_spec("2x1", python="/opt/python")
-    ((first,), (second,)) = (processes(spec, node, MEET, MEET.host) for node in (0, 1))
+    ((first,), (second,)) = (processes(spec, PLACES, node, MEET, MEET.host) for node in (0, 1))
     assert first.argv == (
         "/opt/python",
         "-m",
@@ -66,7 +68,7 @@ def test_torchrun_on_two_nodes_has_one_host() -> None:
 
 def test_srun_starts_one_process_per_gpu() -> None:
     spec = make_spec("2x2", launcher="srun")
-    started = [process for node in (0, 1) for process in processes(spec, node, MEET, MEET.host)]
+    started = [process for node in (0, 1) for process in processes(spec, PLACES, node, MEET, MEET.host)]
     assert [process.argv for process in started] == [(sys.executable, *SCRIPT)] * 4
     common = {
         "WORLD_SIZE": "4",
@@ -87,7 +89,7 @@ CONTAINER = {"image": "/images/a b.sif", "engine": "apptainer", "binds": [], "ar
 
 def test_torchrun_runs_inside_the_container() -> None:
     spec = make_spec("1x2", device="cuda", python="/opt/python", container=CONTAINER)
-    (process,) = processes(spec, 0, MEET, MEET.host, ("/project", "/a:/b:ro"))
+    (process,) = processes(spec, PLACES, 0, MEET, MEET.host, ("/project", "/a:/b:ro"))
     assert process.argv == (
         "apptainer",
         "exec",
@@ -116,7 +118,9 @@ def test_torchrun_runs_inside_the_container() -> None:
 
 def test_each_process_of_srun_is_in_the_container_and_cpu_sites_show_no_gpu() -> None:
     container = {**CONTAINER, "engine": "singularity", "args": []}
-    started = processes(make_spec("1x2", launcher="srun", container=container), 0, MEET, MEET.host, ("/project",))
+    started = processes(
+        make_spec("1x2", launcher="srun", container=container), PLACES, 0, MEET, MEET.host, ("/project",)
+    )
     inside = ("singularity", "exec", "--bind", "/project", "/images/a b.sif", "python3", *SCRIPT)
     assert [process.argv for process in started] == [inside] * 2
 
@@ -131,11 +135,63 @@ def test_each_process_of_srun_is_in_the_container_and_cpu_sites_show_no_gpu() ->
     ],
 )
 def test_the_script_and_its_arguments_are_never_split(script: str, expected: tuple[str, ...]) -> None:
-    assert script_argv(make_spec(script=script, args=("-x", "a b; $(c)"))) == expected
+    assert script_argv(make_spec(script=script, args=("-x", "a b; $(c)")), PLACES) == expected
+
+
+ELSEWHERE: dict[str, Any] = {
+    "directory": "results/runs/default/weak/1x2/r1/work",
+    "data_dir": "data",
+    "args_template": ("--data={data_dir}", "{run_dir}/checkpoint", "{start_dir}/conf.yaml", "notes.txt", "{lr}"),
+    "lr": 0.1,
+}
+
+
+def test_in_another_directory_every_path_of_ours_is_absolute() -> None:
+    spec = make_spec("1x2", script="code/train.py", python=".venv/bin/python", **ELSEWHERE)
+    assert script_argv(spec, PLACES) == (
+        "/project/code/train.py", "--data=/project/data", f"{PLACES.run}/checkpoint", "/project/conf.yaml",
+        "notes.txt", "0.1",
+    )  # fmt: skip
+    (process,) = processes(spec, PLACES, 0, MEET, MEET.host)
+    assert process.argv[0] == "/project/.venv/bin/python"
+    by_name = make_spec("1x2", python="python3", **ELSEWHERE)
+    assert processes(by_name, PLACES, 0, MEET, MEET.host)[0].argv[0] == "python3"
+    assert PLACES.working(spec) == PLACES.run / "work"
+    assert PLACES.is_own(spec)
+    assert not PLACES.is_own(make_spec(directory="/scratch"))
+    assert not PLACES.is_own(make_spec())
+    assert PLACES.working(make_spec()) == Path("/project")
+
+
+def test_a_container_is_entered_in_the_working_directory() -> None:
+    spec = make_spec(
+        "1x2", container={**CONTAINER, "image": "a.sif", "args": []}, python="venv/bin/python", **ELSEWHERE
+    )
+    (process,) = processes(spec, PLACES, 0, MEET, MEET.host, ("/project",))
+    inside = (f"{PLACES.run}/work", "a.sif", "venv/bin/python")
+    assert process.argv[:7] == ("apptainer", "exec", "--bind", "/project", "--pwd", *inside[:2])
+    assert process.argv[7] == inside[2]
+
+
+@pytest.mark.parametrize(
+    ("script", "given", "seen"),
+    [
+        ("train.py", {}, None),
+        ("train.py", {"PYTHONPATH": "src::/lib"}, "/project/src:/lib"),
+        ("-m package.train", {}, "/project"),
+        ("-m package.train", {"PYTHONPATH": "src"}, "/project:/project/src"),
+    ],
+)
+def test_python_finds_in_another_directory_what_it_found_before(
+    script: str, given: dict[str, str], seen: str | None
+) -> None:
+    assert environment(make_spec(script=script, **ELSEWHERE), **given).get("PYTHONPATH") == seen
+    here = environment(make_spec(script=script), **given)
+    assert here.get("PYTHONPATH") == given.get("PYTHONPATH")
 
 
 def environment(spec: RunSpec, **inherited: str) -> dict[str, str]:
-    return node_environment(spec, inherited, Path("/results/run.json"), "ib0", 1_800_000_000.25)
+    return node_environment(spec, PLACES, inherited, Path("/results/run.json"), "ib0", 1_800_000_000.25)
 
 
 def test_the_whole_environment() -> None:
@@ -188,8 +244,8 @@ def test_a_cpu_site_hides_the_gpus(device: str, seen: dict[str, Any]) -> None:
 
 def test_the_plain_baseline_is_the_script_alone() -> None:
     spec = make_spec("1x1", variant="plain", launcher="python")
-    (process,) = processes(spec, 0, MEET, MEET.host)
+    (process,) = processes(spec, PLACES, 0, MEET, MEET.host)
     assert process.argv == (sys.executable, *SCRIPT)
     assert process.env == {}
-    told = node_environment(spec, {"HOME": "/home/me"}, Path("/run.json"), "lo", 0.0)
+    told = node_environment(spec, PLACES, {"HOME": "/home/me"}, Path("/run.json"), "lo", 0.0)
     assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} & set(told)

@@ -152,16 +152,25 @@ def test_learning_rates_are_written_as_a_person_would() -> None:
 
 
 def test_every_placeholder() -> None:
-    names = ("batch_per_gpu global_batch lr nodes gpus_per_node world_size run_dir data_dir seed backend").split()
+    names = (
+        "batch_per_gpu global_batch lr nodes gpus_per_node world_size run_dir data_dir start_dir seed backend".split()
+    )
     arguments = tuple(f"--{name}={{{name}}}" for name in names)
     plan = make_plan(settings(workload={"args": arguments, "data_dir": "d"}, repeats=2))
     run = run_of(plan, "default/weak/2x4/r2")
     assert run.args == (
         "--batch_per_gpu=64", "--global_batch=512", "--lr=0.8", "--nodes=2", "--gpus_per_node=4",
-        "--world_size=8", "--run_dir=results/runs/default/weak/2x4/r2", "--data_dir=d", "--seed=8",
-        "--backend=nccl",
+        "--world_size=8", "--run_dir=results/runs/default/weak/2x4/r2", "--data_dir=d", "--start_dir=.",
+        "--seed=8", "--backend=nccl",
     )  # fmt: skip
     assert run.args_template == arguments
+
+
+def test_a_directory_of_each_runs_own_is_apart_from_our_files_in_it() -> None:
+    plan = make_plan(settings(workload={"directory": "{run_dir}/{seed}"}, repeats=2))
+    run = run_of(plan, "default/weak/2x4/r2")
+    assert run.directory == "results/runs/default/weak/2x4/r2/work/8"
+    assert run_of(make_plan(settings()), "default/weak/1x1/r1").directory is None
 
 
 def test_variants_and_modes_alternate_within_each_repeat() -> None:
@@ -243,6 +252,8 @@ CHANGES: dict[str, Settings] = {
     "lr, not an argument": settings(workload={"lr": 0.2, "args": ()}),
     "seed": settings(workload={"seed": 8}),
     "env": settings(workload={"env": {"A": "1"}}),
+    "directory": settings(workload={"directory": "{run_dir}"}),
+    "data_dir, not an argument": settings(workload={"data_dir": "data"}),
     "warmup_steps": settings(measure=Measure(11, 30, None, None)),
     "min_steps": settings(measure=Measure(10, 31, None, None)),
     "max_steps": settings(measure=Measure(10, 30, 99, None)),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.launch import INSTRUMENT
+from ddp_ladder.launch import INSTRUMENT, Places
 from ddp_ladder.software import SetUpError, container_binds, environment
 from make_records import make_spec
 
@@ -140,7 +140,7 @@ def test_a_container_sees_what_the_run_needs(tmp_path: Path, monkeypatch: pytest
         "binds": ["/a:/b:ro", "../extra", "data", "data/sub"],
     }
     spec = make_spec(script=str(tmp_path / "code/train.py"), container=container)
-    assert container_binds(spec, tmp_path / "results/r1") == (
+    assert container_binds(spec, Places.here(tmp_path / "results/r1")) == (
         str(tmp_path / "project"),
         str(tmp_path / "results/r1"),
         str(INSTRUMENT.parent),
@@ -149,4 +149,4 @@ def test_a_container_sees_what_the_run_needs(tmp_path: Path, monkeypatch: pytest
         str(tmp_path / "big/data"),
         "/a:/b:ro",
     )
-    assert container_binds(make_spec(), tmp_path) == ()
+    assert container_binds(make_spec(), Places.here(tmp_path)) == ()

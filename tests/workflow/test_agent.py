@@ -54,6 +54,8 @@ def start(spec: RunSpec, tmp_path: Path, body: str, grace_s: float | None = None
         "job": {"id": "test", "attempt": 1},
         "measure": {"warmup_steps": 1, "min_steps": 1, "max_steps": None, "max_seconds": None},
         "rendezvous": {"id": tmp_path.name, "host": "127.0.0.1", "port": port},
+        "start_directory": str(ROOT),
+        "run_directory": str(tmp_path),
         "agents_per_node": 1,
     }
     write_json(RunDirectory(tmp_path).run, run)

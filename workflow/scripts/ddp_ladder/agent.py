@@ -19,7 +19,7 @@ import psutil
 
 from ddp_ladder.files import Agent, RunDirectory, read_json, write_json
 from ddp_ladder.gpus import gpus
-from ddp_ladder.launch import Process, Rendezvous, node_environment, processes
+from ddp_ladder.launch import Places, Process, Rendezvous, node_environment, processes
 from ddp_ladder.lifetime import adopt_orphans, die_with_parent
 from ddp_ladder.network import address, interface_towards
 from ddp_ladder.plan import RunSpec
@@ -36,6 +36,7 @@ class NodeTask:
 
     directory: RunDirectory
     spec: RunSpec
+    places: Places
     job: dict[str, Any]
     agent: Agent
     log: Path
@@ -51,12 +52,13 @@ class NodeTask:
             raise ValueError(f"{directory.run} has several agents per node: --local-rank says which one this is")
         agent = Agent(node_rank, None if alone else local_rank)
         log = directory.agent_log(agent, spec.nodes * data["agents_per_node"])
-        return cls(directory, spec, data["job"], agent, log, Rendezvous(**data["rendezvous"]))
+        places = Places(Path(data["start_directory"]), Path(data["run_directory"]))
+        return cls(directory, spec, places, data["job"], agent, log, Rendezvous(**data["rendezvous"]))
 
     def processes(self, own_address: str) -> tuple[Process, ...]:
         """What this agent starts."""
-        binds = container_binds(self.spec, self.directory.path)
-        of_the_node = processes(self.spec, self.agent.node_rank, self.rendezvous, own_address, binds)
+        binds = container_binds(self.spec, self.places)
+        of_the_node = processes(self.spec, self.places, self.agent.node_rank, self.rendezvous, own_address, binds)
         return of_the_node if self.agent.local_rank is None else (of_the_node[self.agent.local_rank],)
 
 
@@ -73,11 +75,14 @@ def run_node(task: NodeTask) -> int:
     error = None
     try:
         with task.log.open("ab", buffering=0) as log:
+            working = _working_directory(task)
             interface, own_address = _place_in_network(task)
             starts = task.processes(own_address)
             site = environment(task.spec, os.environ, _shell(events), log)
-            env = node_environment(task.spec, site, task.directory.run, interface, launched_at_s=time.time())
-            children = [_start_process(task.spec, start, env, log.fileno()) for start in starts]
+            env = node_environment(
+                task.spec, task.places, site, task.directory.run, interface, launched_at_s=time.time()
+            )
+            children = [_start_process(task.spec, start, env, log.fileno(), working) for start in starts]
         code = _supervise(children, events)
     except SetUpError as failure:
         code = failure.exit_code
@@ -89,6 +94,19 @@ def run_node(task: NodeTask) -> int:
         _end_descendants()
     _write_end(task, starts, launched_at_s, code, error)
     return code if code >= 0 else 128 - code
+
+
+def _working_directory(task: NodeTask) -> Path | None:
+    """Where to start the processes, made if it is missing; None: here (a container is entered by its engine)."""
+    if task.spec.directory is None:
+        return None
+    working = task.places.working(task.spec)
+    try:
+        working.mkdir(parents=True, exist_ok=True)
+        os.stat(working / ".")  # fails where it may not be entered
+    except OSError as error:
+        raise SetUpError("workload.directory", f"{working} cannot be used: {error.strerror}") from error
+    return None if task.spec.container else working
 
 
 def _place_in_network(task: NodeTask) -> tuple[str, str]:
@@ -105,20 +123,27 @@ def _shell(events: SimpleQueue[tuple[str, int]]) -> Runner:
     return lambda argv, env, output, result: _supervise([_start(argv, env, output, (result,))], events)
 
 
-def _start_process(spec: RunSpec, start: Process, env: dict[str, str], log: int) -> subprocess.Popen[bytes]:
+def _start_process(
+    spec: RunSpec, start: Process, env: dict[str, str], log: int, working: Path | None
+) -> subprocess.Popen[bytes]:
     try:
-        return _start(start.argv, {**env, **start.env}, log)
+        return _start(start.argv, {**env, **start.env}, log, directory=working)
     except OSError as error:
         key = "software.container" if spec.container else "software.python"
         raise SetUpError(key, f"{start.argv[0]} cannot be started: {error.strerror}") from error
 
 
 def _start(
-    argv: Sequence[str], env: Mapping[str, str], output: int, pass_fds: Sequence[int] = ()
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    output: int,
+    pass_fds: Sequence[int] = (),
+    directory: Path | None = None,
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         argv,
         env=env,
+        cwd=directory,
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,

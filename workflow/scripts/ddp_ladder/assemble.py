@@ -264,6 +264,13 @@ def _nothing_seen(spec: RunSpec, raw: RawRun) -> Failure | None:
 
 def _not_set_up(end: Mapping[str, Any]) -> Failure:
     key = end["error"].partition(":")[0]
+    if key.startswith("workload."):
+        return Failure(
+            "the working directory could not be used",
+            f"{_agent(end)} ({end['host']}): {end['error']}",
+            f"correct {key} in config.yaml: a directory that every node can make and write to, or null for the one "
+            "that Snakemake was started in; then start snakemake again",
+        )
     what, where = ("network", " or in the variant") if key.startswith("network.") else ("software", "")
     return Failure(
         f"the site's {what} could not be set up",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -49,6 +50,7 @@ def cross_field_problems(settings: Settings, config: Document, cluster: Document
         *checks.paths(),
         *checks.script(),
         *checks.prepare(),
+        *checks.directory(),
         *checks.templates(),
         *checks.samples_per_step(),
         *checks.throughput_regex(),
@@ -134,6 +136,32 @@ class _Checks:
                 next="set workload.data_dir, such as data_dir: data/digits, or set prepare: null",
             )
 
+    def directory(self) -> Iterator[Problem]:
+        """No file in the way. Whether it can be made is seen on the nodes: their disks may be other ones."""
+        directory = self.workload.directory
+        if directory is None:
+            return
+        where, parts = self.config.where("workload", "directory"), PurePosixPath(directory).parts
+        if "{run_dir}" in directory and (parts[0] != "{run_dir}" or ".." in parts):
+            yield Problem(
+                where=where,
+                what="a directory outside of the run's own",
+                found=directory,
+                allowed='"{run_dir}", or a directory below it: "{run_dir}/scratch"',
+                next='set directory: "{run_dir}"',
+            )
+            return
+        fixed = PurePosixPath(*itertools.takewhile(lambda part: "{" not in part, parts))
+        files = [path for path in (Path(fixed), *Path(fixed).parents) if path.is_file()]
+        if files:
+            yield Problem(
+                where=where,
+                what="there is a file where the directory is to be",
+                found=str(files[0]),
+                allowed="a directory, which is made when it is missing, or null for where Snakemake was started",
+                next='set directory: "{run_dir}" to give each run a directory of its own',
+            )
+
     def templates(self) -> Iterator[Problem]:
         for template in self._all_templates():
             where = self.config.where(*template.path)
@@ -200,6 +228,8 @@ class _Checks:
             yield _Template(("workload", "args", index), text)
         for index, text in enumerate((self.workload.prepare or ())[1:], start=1):
             yield _Template(("workload", "prepare", index), text, _PREPARE_NAMES)
+        if self.workload.directory is not None:
+            yield _Template(("workload", "directory"), self.workload.directory)
         for variant in self.experiment.variants:
             for index, text in enumerate(variant.args):
                 yield _Template(("variants", variant.name, "args", index), text)

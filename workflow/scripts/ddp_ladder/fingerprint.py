@@ -193,6 +193,7 @@ def in_full(value: Any) -> str:
 
 SCALE_FIELDS = (
     "stage", "nodes", "gpus_per_node", "repeat", "batch_per_gpu", "global_batch", "lr", "seed", "args",
+    "directory",
 )  # fmt: skip
 """Fields of a spec that differ between the runs of one variant and mode."""
 

@@ -18,14 +18,14 @@ from ddp_ladder.agent import GRACE_S
 from ddp_ladder.assemble import assemble, not_run
 from ddp_ladder.eject import write_job_script
 from ddp_ladder.files import RunDirectory, agents_of, write_atomically, write_json
-from ddp_ladder.launch import Rendezvous
+from ddp_ladder.launch import Places, Rendezvous
 from ddp_ladder.nodes import Nodes, NoMeetingPoint
-from ddp_ladder.plan import RunSpec, ScaleJob
+from ddp_ladder.plan import OWN_DIRECTORY, RunSpec, ScaleJob
 from ddp_ladder.progress import Console, read_progress
 from ddp_ladder.record import Job, Record, write_record
 from ddp_ladder.repository import git_state
 
-RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json")
+RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", OWN_DIRECTORY)
 TICK_S = 0.5
 
 
@@ -190,6 +190,7 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
     key = f"{job.id}.{job.attempt}.{spec.name}"
     host, port = context.nodes.meeting_point(spec, key)
     meet = Rendezvous(id=key.replace("/", "."), host=host, port=port)
+    places = Places.here(directory.path)
     write_json(
         directory.run,
         {
@@ -205,6 +206,8 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
                 "samples_per_step": spec.samples_per_step,
             },
             "rendezvous": asdict(meet),
+            "start_directory": str(places.start),
+            "run_directory": str(places.run),
             "agents_per_node": context.nodes.agents_per_node(spec),
             "repository": git_state(spec.script),
         },

@@ -12,7 +12,7 @@ from shlex import quote
 from ddp_ladder.job_script_header import Place, early_end, guard, local_header, slurm_header, tasks_per_node
 from ddp_ladder.job_script_meeting import interface_exports, meeting
 from ddp_ladder.job_script_training import launch, launch_all
-from ddp_ladder.launch import THREAD_VARIABLES, training_environment
+from ddp_ladder.launch import THREAD_VARIABLES, is_module, python_path, training_environment
 from ddp_ladder.nodes import LOCAL_SITE
 from ddp_ladder.plan import RunSpec, ScaleJob
 from ddp_ladder.shell_text import Lines, command_line, joined
@@ -25,9 +25,9 @@ def job_script(site: str, job: ScaleJob, spec: RunSpec, place: Place) -> str:
         return joined(local_header(spec, place), early_end(spec), *_here(spec, place))
     header = (slurm_header(job, spec, place), early_end(spec), guard())
     if spec.launcher == "python":
-        return joined(*header, *_software(spec), _environment(spec), launch(spec, place.binds))
+        return joined(*header, *_software(spec), _environment(spec, place), launch(spec, place))
     if spec.nodes == 1 and spec.launcher == "torchrun":
-        return joined(*header, *_software(spec), _environment(spec), *meeting(spec), launch(spec, place.binds))
+        return joined(*header, *_software(spec), _environment(spec, place), *meeting(spec), launch(spec, place))
     return joined(*header, *_in_steps(job, spec, place))
 
 
@@ -38,10 +38,10 @@ def _in_steps(job: ScaleJob, spec: RunSpec, place: Place) -> Iterable[Lines]:
     tasks = "node" if spec.launcher == "torchrun" else "GPU"
     yield [f"# From here to the closing brace: what srun starts, once per {tasks}.", "on_each() {"]
     yield from _software(spec)
-    yield _environment(spec)
+    yield _environment(spec, place)
     if spec.nodes > 1:
         yield ["# The interface that this node talks to the others on.", "find_interface", *interface_exports(spec)]
-    yield launch(spec, place.binds)
+    yield launch(spec, place)
     yield ["}", "export -f on_each" + (" find_interface fail" if spec.nodes > 1 else "")]
     yield _srun(job, spec)
 
@@ -56,16 +56,18 @@ def _here(spec: RunSpec, place: Place) -> Iterable[Lines]:
         yield [f"echo {quote(message)} >&2", "exit 1"]
         return
     yield from _software(spec)
-    yield _environment(spec)
+    yield _environment(spec, place)
+    own_id = ["# Tells this start from others on the machine.", "job_id=$$"]
     if spec.launcher == "python":
-        yield launch(spec, place.binds)
+        yield own_id if place.places.is_own(spec) else []
+        yield launch(spec, place)
         return
-    yield ["# Tells this start from others on the machine.", "job_id=$$"]
+    yield own_id
     yield from meeting(spec)
     if spec.interface == "auto":
         is_mac = 'if [ "$(uname)" = Darwin ]; then own_interface=lo0; fi'
         yield ["# On macOS the loopback has another name.", is_mac, *interface_exports(spec)]
-    yield launch(spec, place.binds) if spec.launcher == "torchrun" else launch_all(spec, place.binds)
+    yield launch(spec, place) if spec.launcher == "torchrun" else launch_all(spec, place)
 
 
 def _srun(job: ScaleJob, spec: RunSpec) -> Lines:
@@ -125,10 +127,28 @@ def _software(spec: RunSpec) -> Iterable[Lines]:
         ]
 
 
-def _environment(spec: RunSpec) -> Lines:
+def _environment(spec: RunSpec, place: Place) -> Lines:
     return [
         "# What every process is told: ours first, then network.env, workload.env and the variant's env.",
         "# OMP_NUM_THREADS is to hold for all that use threads.",
         f"unset {' '.join(THREAD_VARIABLES)}",
-        *(f"export {name}={quote(value)}" for name, value in training_environment(spec).items()),
+        *(f"export {name}={quote(value)}" for name, value in _training_environment(spec, place).items()),
+        *_module_path(spec, place),
+    ]
+
+
+def _training_environment(spec: RunSpec, place: Place) -> dict[str, str]:
+    env = training_environment(spec)
+    if "PYTHONPATH" in env:
+        env["PYTHONPATH"] = python_path(spec, place.places, env["PYTHONPATH"])
+    return env
+
+
+def _module_path(spec: RunSpec, place: Place) -> Lines:
+    """Where the module is looked for, unless the configuration has a PYTHONPATH, which then says so itself."""
+    if spec.directory is None or not is_module(spec) or "PYTHONPATH" in spec.env:
+        return []
+    return [
+        "# The training starts in another directory, and its module is in this one.",
+        f"export PYTHONPATH={quote(str(place.project))}${{PYTHONPATH:+:$PYTHONPATH}}",
     ]

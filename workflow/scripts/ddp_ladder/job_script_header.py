@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
+from ddp_ladder.launch import Places
 from ddp_ladder.plan import RunSpec, ScaleJob
 from ddp_ladder.shell_text import Lines
 
@@ -18,6 +19,11 @@ class Place:
     project: Path
     directory: Path
     binds: tuple[str, ...] = ()  # for the container
+
+    @property
+    def places(self) -> Places:
+        """The same, absolute."""
+        return Places(self.project, self.project / self.directory)
 
 
 def sbatch_options(job: ScaleJob, spec: RunSpec, place: Place) -> list[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from ddp_ladder.job_script_header import Place
 from ddp_ladder.launch import python_command, script_argv, torchrun
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.shell_text import Lines, command_line
@@ -14,21 +13,52 @@ _VARIABLES = "job_id MASTER_ADDR MASTER_PORT is_host own_address".split()
 _JOB, _HEAD, _PORT, _IS_HOST, _ADDRESS = (f"\0{name}\0" for name in _VARIABLES)
 
 
-def launch(spec: RunSpec, binds: Sequence[str]) -> Lines:
-    """What becomes torchrun, the one process of a task of srun, or the script alone. binds: for the container."""
+def launch(spec: RunSpec, place: Place) -> Lines:
+    """What becomes torchrun, the one process of a task of srun, or the script alone."""
+    start = _enter_directory(spec, place)
     if spec.launcher == "python":
-        return ["# The script alone: no launcher, no process group.", "exec " + command_line(_training(spec, binds))]
+        why = "# The script alone: no launcher, no process group."
+        return [*start, why, "exec " + command_line(_training(spec, place))]
     if spec.launcher == "torchrun":
-        return _launch_torchrun(spec, binds)
+        return [*start, *_launch_torchrun(spec, place)]
     return [
+        *start,
         "# Slurm says which process this is, and the script reads it where torchrun would have put it.",
         'export RANK="$SLURM_PROCID" LOCAL_RANK="$SLURM_LOCALID"',
         *_told(spec, group_rank='"$SLURM_NODEID"'),
-        "exec " + command_line(_training(spec, binds)),
+        "exec " + command_line(_training(spec, place)),
     ]
 
 
-def _launch_torchrun(spec: RunSpec, binds: Sequence[str]) -> Lines:
+def _enter_directory(spec: RunSpec, place: Place) -> Lines:
+    """Make workload.directory and go there; a container's engine enters it by itself."""
+    if spec.directory is None:
+        return []
+    working = _working(spec, place)
+    why = "# The training starts here (workload.directory)"
+    return [
+        f"{why}: a directory of this start's own, without what another one left."
+        if _is_own(spec, place)
+        else f"{why}.",
+        command_line([["mkdir", "-p", working]]),
+        *([] if spec.container else [command_line([["cd", working]])]),
+    ]
+
+
+def _is_own(spec: RunSpec, place: Place) -> bool:
+    return place.places.is_own(spec)
+
+
+def _working(spec: RunSpec, place: Place) -> str:
+    """The measured run's working directory; where that is its own, another one beside it for each start."""
+    places = place.places
+    working = places.working(spec)
+    if not _is_own(spec, place):
+        return str(working)
+    return str(places.own.with_name(f"{places.own.name}-{_JOB}") / working.relative_to(places.own))
+
+
+def _launch_torchrun(spec: RunSpec, place: Place) -> Lines:
     lines = ["# torchrun starts a process per GPU and tells each its rank."]
     is_host = "true"
     if spec.nodes > 1:
@@ -37,18 +67,19 @@ def _launch_torchrun(spec: RunSpec, binds: Sequence[str]) -> Lines:
             "# is_host: the first node serves the rendezvous; to let them find out by themselves takes name look-ups.",
             'is_host=false; if [ "$SLURM_NODEID" -eq 0 ]; then is_host=true; fi',
         ]
-    return [*lines, "exec " + command_line(_training(spec, binds, is_host))]
+    return [*lines, "exec " + command_line(_training(spec, place, is_host))]
 
 
-def launch_all(spec: RunSpec, binds: Sequence[str]) -> Lines:
+def launch_all(spec: RunSpec, place: Place) -> Lines:
     """Every process of this machine, where neither torchrun nor srun starts them."""
     return [
+        *_enter_directory(spec, place),
         "# One process per GPU. One that fails ends the script, and the script ends the others.",
         *_told(spec, group_rank="0"),
         "processes=()",
         "trap 'kill \"${processes[@]}\" 2>/dev/null || true' EXIT",
         f"for local_rank in {' '.join(map(str, range(spec.gpus_per_node)))}; do",
-        'RANK="$local_rank" LOCAL_RANK="$local_rank" ' + command_line(_training(spec, binds)) + " &",
+        'RANK="$local_rank" LOCAL_RANK="$local_rank" ' + command_line(_training(spec, place)) + " &",
         'processes+=("$!")',
         "done",
         'for process in "${processes[@]}"; do wait "$process"; done',
@@ -60,9 +91,9 @@ def _told(spec: RunSpec, group_rank: str) -> Lines:
     return [f"export WORLD_SIZE={spec.world_size} LOCAL_WORLD_SIZE={spec.gpus_per_node} GROUP_RANK={group_rank}"]
 
 
-def _training(spec: RunSpec, binds: Sequence[str], is_host: str = "true") -> list[list[str]]:
+def _training(spec: RunSpec, place: Place, is_host: str = "true") -> list[list[str]]:
     """The command that trains, in groups of words that belong on a line."""
-    *container, python = python_command(spec, binds)
+    *container, python = python_command(spec, place.places, place.binds, _working(spec, place))
     groups = [list(container), [python]] if container else [[python]]
     if spec.launcher == "torchrun":
         module, name, *options = torchrun(
@@ -70,4 +101,4 @@ def _training(spec: RunSpec, binds: Sequence[str], is_host: str = "true") -> lis
         )
         groups[-1] += [module, name]
         groups += [[option] for option in options]
-    return [*groups, list(script_argv(spec))]
+    return [*groups, list(script_argv(spec, place.places))]

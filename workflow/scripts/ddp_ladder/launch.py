@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_ladder.plan import RunSpec
+from ddp_ladder.placeholders import expand
+from ddp_ladder.plan import OWN_DIRECTORY, RunSpec, argument_values
 
 INSTRUMENT = Path(__file__).parents[1] / "instrument.py"
 
@@ -38,6 +40,32 @@ class Rendezvous:
 
 
 @dataclass(frozen=True)
+class Places:
+    """Absolute directories of a run: where Snakemake was started, and the run's own."""
+
+    start: Path
+    run: Path
+
+    @classmethod
+    def here(cls, run: Path) -> Places:
+        """Those of a process in the directory where Snakemake was started."""
+        return cls(Path.cwd(), Path(os.path.abspath(run)))
+
+    @property
+    def own(self) -> Path:
+        """The working directory that no other run has: what {run_dir} in workload.directory is."""
+        return self.run / OWN_DIRECTORY
+
+    def working(self, spec: RunSpec) -> Path:
+        """Where the training starts."""
+        return self.start if spec.directory is None else self.start / spec.directory
+
+    def is_own(self, spec: RunSpec) -> bool:
+        """Whether no other run starts there."""
+        return self.working(spec).is_relative_to(self.own)
+
+
+@dataclass(frozen=True)
 class Process:
     """One process to start: argument list and what its environment adds."""
 
@@ -45,15 +73,28 @@ class Process:
     env: Mapping[str, str]
 
 
-def script_argv(spec: RunSpec) -> tuple[str, ...]:
-    """The script as the user would type it after ``python``."""
-    if spec.script.startswith("-m "):
-        return ("-m", spec.script[3:].strip(), *spec.args)
-    return (spec.script, *spec.args)
+def script_argv(spec: RunSpec, places: Places) -> tuple[str, ...]:
+    """The script as the user would type it after ``python`` in the run's working directory.
+
+    In a directory of its own all paths of the spec become absolute; without one they stay as they were written.
+    """
+    script, args = spec.script, spec.args
+    if spec.directory is not None:
+        data_dir = None if spec.data_dir is None else str(places.start / spec.data_dir)
+        values = argument_values(spec, str(places.run), data_dir, str(places.start))
+        args = tuple(expand(argument, values) for argument in spec.args_template)
+    if is_module(spec):
+        return ("-m", script[3:].strip(), *args)
+    return (script if spec.directory is None else str(places.start / script), *args)
+
+
+def is_module(spec: RunSpec) -> bool:
+    """Whether the script is a module, which Python looks for in its search path."""
+    return spec.script.startswith("-m ")
 
 
 def processes(
-    spec: RunSpec, node_rank: int, meet: Rendezvous, own_address: str, binds: Sequence[str] = ()
+    spec: RunSpec, places: Places, node_rank: int, meet: Rendezvous, own_address: str, binds: Sequence[str] = ()
 ) -> tuple[Process, ...]:
     """The processes that one node starts: torchrun, or with launcher ``srun`` one process per GPU.
 
@@ -62,8 +103,8 @@ def processes(
     own_address: this node's, where the others reach it.
     binds: directories to show inside the container, if there is one.
     """
-    python = python_command(spec, binds)
-    command = (str(INSTRUMENT), *script_argv(spec))
+    python = python_command(spec, places, binds)
+    command = (str(INSTRUMENT), *script_argv(spec, places))
     if spec.launcher == "torchrun":
         # is_host: on one machine every agent would take the endpoint for its own and race for the port.
         is_host = "true" if node_rank == 0 else "false"
@@ -76,15 +117,23 @@ def processes(
     )
 
 
-def python_command(spec: RunSpec, binds: Sequence[str]) -> tuple[str, ...]:
-    """The Python that trains, with the container in front of it if there is one."""
+def python_command(spec: RunSpec, places: Places, binds: Sequence[str], working: str | None = None) -> tuple[str, ...]:
+    """The Python that trains, with the container in front of it if there is one.
+
+    A container's engine starts where Snakemake was started and enters the working directory inside; any other process
+    has to be started in it.
+
+    working: in place of the working directory, for a shell that makes one.
+    """
     container = spec.container
     if container is None:
-        return (spec.python or sys.executable,)
+        python = spec.python or sys.executable
+        return (str(places.start / python) if spec.directory is not None and "/" in python else python,)
     gpus = ("--nv",) if spec.device == "cuda" else ()
     shown = (option for bind in binds for option in ("--bind", bind))
+    inside = () if spec.directory is None else ("--pwd", working or str(places.working(spec)))
     python = spec.python or "python3"  # ours is not in the image
-    return (container["engine"], "exec", *gpus, *shown, *container["args"], container["image"], python)
+    return (container["engine"], "exec", *gpus, *shown, *inside, *container["args"], container["image"], python)
 
 
 def torchrun(spec: RunSpec, rdzv_id: str, endpoint: str, is_host: str, own_address: str) -> tuple[str, ...]:
@@ -117,6 +166,7 @@ def _rank_environment(spec: RunSpec, node_rank: int, local_rank: int, meet: Rend
 
 def node_environment(
     spec: RunSpec,
+    places: Places,
     inherited: Mapping[str, str],
     run_file: Path,
     interface: str,
@@ -129,9 +179,23 @@ def node_environment(
     env = {key: value for key, value in inherited.items() if key not in THREAD_VARIABLES}
     env.update(dict.fromkeys(INTERFACE_VARIABLES, interface))
     env.update(training_environment(spec))
+    if search_path := python_path(spec, places, env.get("PYTHONPATH", "")):
+        env["PYTHONPATH"] = search_path
     env["DDP_LADDER_RUN"] = str(run_file)
     env["DDP_LADDER_LAUNCHED_AT"] = repr(launched_at_s)
     return env
+
+
+def python_path(spec: RunSpec, places: Places, given: str) -> str:
+    """PYTHONPATH as it has to be in the working directory; empty where there is none.
+
+    With a directory of its own, relative entries are those of where Snakemake was started, and a module (-m) is found
+    there as it is without one.
+    """
+    if spec.directory is None or not (given or is_module(spec)):
+        return given
+    entries = [str(places.start / entry) for entry in given.split(os.pathsep) if entry]
+    return os.pathsep.join([str(places.start), *entries] if is_module(spec) else entries)
 
 
 def training_environment(spec: RunSpec) -> dict[str, str]:

@@ -15,6 +15,7 @@ NAMES: tuple[str, ...] = (
     "world_size",
     "run_dir",
     "data_dir",
+    "start_dir",
     "seed",
     "backend",
 )

@@ -28,6 +28,8 @@ SCHEMA_VERSION = 1
 REFERENCE_VARIANT = "default"
 PLAIN_VARIANT = "plain"
 """The default one's script at 1x1, started with no launcher: what DDP itself costs is seen against it."""
+OWN_DIRECTORY = "work"
+"""What {run_dir} in workload.directory is, inside the run's directory: the script's files and ours do not mix."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class RunSpec:
     script: str
     args: tuple[str, ...]
     args_template: tuple[str, ...]  # before the placeholders were filled: equal at every scale
+    directory: str | None  # working directory, seen from where Snakemake was started; None: there
+    data_dir: str | None
     env: Mapping[str, str]
     python: str | None
     modules: tuple[str, ...]
@@ -250,10 +254,38 @@ def _container_json(container: Container | None, data_dir: str | None) -> Mappin
     return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(container).items()}
 
 
-def _samples_per_step(workload: Workload, values: Mapping[str, object]) -> int | None:
-    if workload.samples_per_step is None:
-        return None
-    return product(expand(workload.samples_per_step, values))
+def argument_values(spec: RunSpec, run_dir: str, data_dir: str | None, start_dir: str) -> dict[str, object]:
+    """What the placeholders of a run stand for; the paths are as they are seen from its working directory."""
+    return {
+        "batch_per_gpu": spec.batch_per_gpu,
+        "global_batch": spec.global_batch,
+        "lr": f"{spec.lr:.10g}" if spec.lr is not None else None,
+        "nodes": spec.nodes,
+        "gpus_per_node": spec.gpus_per_node,
+        "world_size": spec.world_size,
+        "run_dir": run_dir,
+        "data_dir": data_dir,
+        "start_dir": start_dir,
+        "seed": spec.seed,
+        "backend": spec.backend,
+    }
+
+
+def _filled(spec: RunSpec, results: str, workload: Workload) -> RunSpec:
+    """Fill in what placeholders stand in, with paths as they are seen from where Snakemake was started.
+
+    So a spec is the same wherever the checkout lies; ``launch.script_argv`` has the paths of a run.
+    """
+    run_dir = f"{results}/runs/{spec.name}"
+    values = argument_values(spec, run_dir, workload.data_dir, ".")
+    in_work = {**values, "run_dir": f"{run_dir}/{OWN_DIRECTORY}"}
+    samples, directory = workload.samples_per_step, workload.directory
+    return replace(
+        spec,
+        samples_per_step=None if samples is None else product(expand(samples, values)),
+        args=tuple(expand(argument, values) for argument in spec.args_template),
+        directory=None if directory is None else expand(directory, in_work),
+    )
 
 
 def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, mode: str, repeat: int) -> RunSpec:
@@ -263,20 +295,7 @@ def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, m
     lr = scaled_lr(workload, global_batch)
     wanted = variant.backend or site.network.backend
     backend = wanted if wanted != "auto" else {"cuda": "nccl", "cpu": "gloo"}[site.node.device]
-    template = workload.args + variant.args
-    values = {
-        "batch_per_gpu": batch,
-        "global_batch": global_batch,
-        "lr": f"{lr:.10g}" if lr is not None else None,
-        "nodes": scale.nodes,
-        "gpus_per_node": scale.gpus_per_node,
-        "world_size": scale.world_size,
-        "run_dir": f"{experiment.results}/runs/{variant.name}/{mode}/{scale}/r{repeat}",
-        "data_dir": workload.data_dir,
-        "seed": workload.seed + repeat - 1,
-        "backend": backend,
-    }
-    return RunSpec(
+    spec = RunSpec(
         stage=stage.name,
         variant=variant.name,
         mode=mode,
@@ -287,11 +306,13 @@ def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, m
         global_batch=global_batch,
         lr=lr,
         seed=workload.seed + repeat - 1,
-        samples_per_step=_samples_per_step(workload, values),
+        samples_per_step=None,
         throughput_regex=workload.throughput_regex,
         script=workload.script,
-        args=tuple(expand(argument, values) for argument in template),
-        args_template=template,
+        args=(),
+        args_template=workload.args + variant.args,
+        directory=None,
+        data_dir=workload.data_dir,
         env={**site.network.env, **workload.env, **variant.env},
         python=site.software.python,
         modules=site.software.modules,
@@ -310,3 +331,4 @@ def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, m
         max_steps=measure.max_steps,
         max_seconds=measure.max_seconds,
     )
+    return _filled(spec, experiment.results, workload)

@@ -70,7 +70,8 @@ def _commands(jobs: Sequence[ScaleJob]) -> list[str]:
         rate = f", learning rate {run.lr:.4g}" if run.lr is not None else ""
         threads = f"{run.threads_per_rank} thread{'s' if run.threads_per_rank > 1 else ''} per process"
         lines.append(f"  {job.scale}: {run.launcher}, {run.backend}, {batch}{rate}, {threads}")
-        lines.append(f"    {' '.join((run.script, *run.args))}")
+        where = f"  (in {run.directory})" if run.directory is not None else ""
+        lines.append(f"    {' '.join((run.script, *run.args))}{where}")
     return lines
 
 

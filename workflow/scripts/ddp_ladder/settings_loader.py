@@ -122,6 +122,7 @@ def _workload(document: Document, data: Mapping[str, Any]) -> Workload:
         data_dir=_optional(_path, data["data_dir"]),
         prepare=None if prepare is None else _arguments(document, prepare, (*path, "prepare")),
         env=_environment(document, data["env"], (*path, "env")),
+        directory=_optional(_path, data["directory"]),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from ddp_ladder.launch import INSTRUMENT
+from ddp_ladder.launch import INSTRUMENT, Places, is_module
 from ddp_ladder.plan import RunSpec
 
 # What the workflow's own Python goes by, which a Python of another version would stumble over.
@@ -144,15 +144,15 @@ def _error(said: Sequence[str], output: str, code: int) -> SetUpError:
     return SetUpError("software.setup", why, output, code or 1)
 
 
-def container_binds(spec: RunSpec, run_directory: Path) -> tuple[str, ...]:
+def container_binds(spec: RunSpec, places: Places) -> tuple[str, ...]:
     """What ``--bind`` shows inside the container: the user's, and the directories that every run needs.
 
     Links are followed too: inside, what a link leads to must be there as well as the link.
     """
     if spec.container is None:
         return ()
-    needed = [Path.cwd(), run_directory, INSTRUMENT.parent]
-    if not spec.script.startswith("-m "):
+    needed = [places.start, places.run, places.working(spec), INSTRUMENT.parent]
+    if not is_module(spec):
         needed.append(Path(spec.script).parent)
     given = [bind for bind in spec.container["binds"] if ":" in bind]
     needed += [Path(bind) for bind in spec.container["binds"] if ":" not in bind]

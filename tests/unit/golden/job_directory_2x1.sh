@@ -1,0 +1,108 @@
+#!/bin/bash
+# The run default/weak/2x1/r1 as a job of its own, with nothing of Snakemake or ddp-ladder:
+#     sbatch job.sh
+# ddp-ladder writes this file again when it repeats the run: to change something, edit a copy.
+#
+# chdir: the paths below are relative to it. no-requeue: a second start would write over what the first one
+# wrote.
+#SBATCH --job-name=default-weak-2x1-r1
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:1
+#SBATCH --cpus-per-task=8
+#SBATCH --mem=64000M
+#SBATCH --time=20
+#SBATCH --account=p1
+#SBATCH --partition=gpu
+#SBATCH --chdir=/home/me/ladder
+#SBATCH --output=results/runs/default/weak/2x1/r1/job-%j.log
+#SBATCH --no-requeue
+
+job_id=${SLURM_JOB_ID:?this script is for Slurm: sbatch job.sh}
+
+export job_id
+set -e
+
+fail() {
+    echo "$(hostname): $*" >&2
+    exit 1
+}
+
+# The second node's address tells the first node which of its interfaces leads to the others.
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+read -r second_address _ < <(getent ahostsv4 "${nodes[1]}") || fail "${nodes[1]} has no IPv4 address"
+export second_address
+
+# The interface of the node that runs this, and its address there.
+find_interface() {
+    # auto: the interface of the route to the first node, and on the first that to the second.
+    peer=$MASTER_ADDR
+    if [ "$SLURM_NODEID" -eq 0 ]; then peer=$second_address; fi
+    route=$(ip -o -4 route get "$peer")
+    own_interface=${route#* dev } own_interface=${own_interface%% *}
+    own_address=${route#* src } own_address=${own_address%% *}
+}
+
+# This script runs on the first node of the job. Its name may stand for another network, or for the loopback,
+# so the others get the address that it has on the training's own interface.
+find_interface
+case $own_address in 127.*) fail "$own_interface is the loopback, which no other node reaches" ;; esac
+
+# Where the processes meet. Another job on the same node has another port, all of them below the range that
+# outgoing connections take theirs from.
+export MASTER_ADDR="$own_address"
+export MASTER_PORT="$((20000 + job_id % 10000))"
+
+# From here to the closing brace: what srun starts, once per node.
+on_each() {
+
+# The training has a Python of its own: what the submitting shell set for another one would mislead it.
+unset PYTHONPATH PYTHONHOME VIRTUAL_ENV VIRTUAL_ENV_PROMPT
+
+# The first command that fails ends the job. Neither -u nor pipefail: few modules and set-ups bear them.
+set -e
+
+# What every process is told: ours first, then network.env, workload.env and the variant's env.
+# OMP_NUM_THREADS is to hold for all that use threads.
+unset GOTO_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS VECLIB_MAXIMUM_THREADS NUMEXPR_NUM_THREADS
+export OMP_NUM_THREADS=8
+export PYTHONUNBUFFERED=1
+export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2
+export PYTHONPATH=/home/me/ladder:/home/me/ladder/src
+
+# The interface that this node talks to the others on.
+find_interface
+export GLOO_SOCKET_IFNAME="$own_interface" NCCL_SOCKET_IFNAME="$own_interface"
+
+# The training starts here (workload.directory): a directory of this start's own, without what another one left.
+mkdir -p "/home/me/ladder/results/runs/default/weak/2x1/r1/work-${job_id}/a b"
+cd "/home/me/ladder/results/runs/default/weak/2x1/r1/work-${job_id}/a b"
+# torchrun starts a process per GPU and tells each its rank.
+# is_host: the first node serves the rendezvous; to let them find out by themselves takes name look-ups.
+is_host=false; if [ "$SLURM_NODEID" -eq 0 ]; then is_host=true; fi
+exec /home/me/ladder/venv/bin/python -m torch.distributed.run \
+    --nnodes=2 \
+    --nproc-per-node=1 \
+    --max-restarts=0 \
+    --rdzv-backend=c10d \
+    "--rdzv-id=${job_id}.default.weak.2x1.r1" \
+    "--rdzv-endpoint=${MASTER_ADDR}:${MASTER_PORT}" \
+    "--rdzv-conf=is_host=${is_host}" \
+    "--local-addr=${own_address}" \
+    -m package.train --batch-size 64
+
+}
+export -f on_each find_interface fail
+
+# One torchrun on each node, which starts a process per GPU.
+# Counts in full: srun has no --cpus-per-task from sbatch since Slurm 22.05. kill-on-bad-exit: without the
+# process that failed the others would wait. mpi=none: torch brings its own communication.
+srun \
+    --nodes=2 \
+    --ntasks=2 \
+    --ntasks-per-node=1 \
+    --cpus-per-task=8 \
+    --distribution=block \
+    --kill-on-bad-exit=1 \
+    --mpi=none \
+    bash -c on_each

@@ -1,0 +1,76 @@
+"""Where the training starts: a directory that all runs share, or one for each run. Real ladders on this machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import Any
+
+from project_copy import ROOT, Checkout
+
+ALL = ("--cores", "all")
+
+
+START = """
+import os, sys
+from mine import train
+train.main(10, 8, 4)
+if os.path.exists(sys.argv[1]):
+    raise ValueError("crashed in the end")
+"""
+
+
+def bring_snapshots(checkout: Checkout, **workload: Any) -> None:
+    """The script of the fault-tolerance tutorial: 10 epochs, snapshot.pt in epochs 0 and 8, from which it resumes."""
+    mine = checkout.path / "mine"
+    mine.mkdir(exist_ok=True)
+    shutil.copy(ROOT / "tests/scripts/tutorial_snapshot.py", mine / "train.py")
+    shutil.copy(ROOT / "tests/scripts/tally.py", mine)
+    script = {"script": "mine/train.py", "args": [10, 8, "--batch_size", "{batch_per_gpu}"], "batch_per_gpu": 4}
+    checkout.configure(
+        workload={**script, **workload},
+        measure={"warmup_steps": 2, "min_steps": 8, "plain_baseline": False},
+        stages={
+            "stage1": {"scales": ["1x1"], "runtime": 5},
+            "stage2": {"scales": ["1x2"], "runtime": 5, "gate": {"min_efficiency": 0.01}},
+        },
+    )
+
+
+def steps(checkout: Checkout, run: str) -> int:
+    count: int = checkout.record(run)["ranks"][0]["steps"]
+    return count
+
+
+def test_an_attempt_never_finds_what_the_one_before_it_left(checkout: Checkout) -> None:
+    bring_snapshots(checkout, script="-m mine.start", directory="{run_dir}", args=["{start_dir}/broken"])
+    train = checkout.path / "mine/train.py"
+    train.write_text(train.read_text().replace("from tally", "from mine.tally"))
+    (checkout.path / "mine/start.py").write_text(START)
+    broken = checkout.path / "broken"
+    broken.touch()
+    assert checkout.snakemake("stage1", *ALL).returncode != 0
+    assert checkout.record("default/weak/1x1/r1")["failure"]["why"] == "rank 0: ValueError: crashed in the end"
+    broken.unlink()
+    climbed = checkout.snakemake(*ALL)
+    assert climbed.returncode == 0, climbed.stdout
+    run = checkout.results / "runs/default/weak/1x1/r1"
+    assert (run / "attempts/1/work/snapshot.pt").exists()
+    assert (run / "work/snapshot.pt").exists()
+    assert not list(checkout.path.glob("*.pt"))
+    assert (steps(checkout, "default/weak/1x1/r1"), steps(checkout, "default/weak/1x2/r1")) == (320, 160)
+    assert json.loads((run / "record.json").read_text())["remarks"] == []
+
+
+def test_a_directory_that_cannot_be_made_is_told_with_its_key(checkout: Checkout) -> None:
+    checkout.configure(
+        workload={"script": "loop.py", "args": [16], "batch_per_gpu": 16, "directory": "/proc/none/here"}
+    )
+    climbed = checkout.snakemake("stage1", *ALL)
+    assert climbed.returncode != 0
+    failure = checkout.record("default/weak/1x1/r1")["failure"]
+    assert failure["verdict"] == "the working directory could not be used"
+    assert "workload.directory: /proc/none/here cannot be used: No such file or directory" in failure["why"]
+    assert failure["next"].startswith("correct workload.directory in config.yaml")
+    assert "workload.directory" in climbed.stdout
+    assert "Traceback" not in climbed.stdout
