@@ -101,13 +101,18 @@ def test_shards_have_no_equal_parameters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own_processes", "verdict"), [(0, "no training step was seen"), (2, "the script starts its own ranks")]
+    ("ends", "verdict"),
+    [
+        ({"own_processes": 0}, "no training step was seen"),
+        ({"own_processes": 2}, "the script starts its own ranks"),
+        ({"not_measured": ["steps: torch was imported unseen"]}, "the training could not be measured"),
+    ],
 )
-def test_nothing_seen_is_told(tmp_path: Path, own_processes: int, verdict: str) -> None:
+def test_nothing_seen_is_told(tmp_path: Path, ends: dict[str, object], verdict: str) -> None:
     directory = write_run(tmp_path, make_spec("1x2"))
     for rank in (0, 1):
         write_steps(directory, rank, [])
-    record = with_ends(directory, parameters=None, source="none", own_processes=own_processes)
+    record = with_ends(directory, parameters=None, source="none", **ends)
     assert record.failure is not None
     assert record.failure.verdict == verdict
     assert record.failure.next

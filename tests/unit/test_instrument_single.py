@@ -109,6 +109,29 @@ def test_missing_private_parts_are_said(tmp_path: Path) -> None:
     assert record["parameters"]["count"] == 5
 
 
+UNSEEN = """
+    import sys
+    from importlib.machinery import PathFinder
+
+    class Claims:
+        find_spec = PathFinder.find_spec
+
+    sys.meta_path.insert(0, Claims)
+    import torch
+
+    weight = torch.nn.Parameter(torch.ones(1))
+    torch.optim.SGD([weight], lr=0.1).step()
+"""
+
+
+def test_torch_that_was_imported_unseen_is_said(tmp_path: Path) -> None:
+    record = run(tmp_path, script(tmp_path, UNSEEN)).rank()
+    assert record["steps"]["count"] == 0
+    assert record["not_measured"] == [
+        "steps: torch was imported without the instrument seeing it (loader SourceFileLoader)"
+    ]
+
+
 COMPILED = """
     import time, torch
 

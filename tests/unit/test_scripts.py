@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from instrument_support import TORCHRUN, need_compiler, oldest_python
+from instrument_support import TORCHRUN, need_compiler, oldest_python, python_named
 from instrument_support import run as run_with
-from scripts_support import SCRIPTS, TOLERANCE, Measured, check, off_by, run
+from scripts_support import MISSING, SCRIPTS, TOLERANCE, Measured, check, off_by, run
 from warm import Warm
 
 
@@ -172,6 +172,19 @@ def test_under_torchrun(tmp_path: Path, line: str) -> None:
     for rank in (0, 1):
         assert measured.samples(rank) == measured.tally(rank)["samples"]
         assert off_by(measured, rank) < 5 * TOLERANCE  # tried once only: a start costs seconds
+
+
+@pytest.mark.parametrize(("first", "torch"), [("probe", "newest"), ("probe", "oldest"), ("libraries", "newest")])
+def test_libraries_that_look_for_torch_before_it_is_imported(tmp_path: Path, first: str, torch: str) -> None:
+    env = {"PYTHONPATH": str(SCRIPTS)}
+    done = run_with(tmp_path, SCRIPTS / "imports_torch_last.py", first, env=env, python=python_named(torch))
+    assert done.code == 0, done.err
+    measured = Measured([], done)
+    assert measured.samples(0) == measured.tally(0)["samples"] == [4] * 16
+    assert off_by(measured, 0) < 5 * TOLERANCE
+    record = done.rank()
+    assert [reason for reason in record["not_measured"] if not reason.startswith(MISSING)] == []
+    assert record["startup_s"]["import_torch"] > 0
 
 
 SHARDED = {  # on two ranks: whether it is, which of its four parameters are replicas, elements on all ranks together

@@ -254,6 +254,15 @@ def _nothing_seen(spec: RunSpec, raw: RawRun) -> Failure | None:
             "let the launcher start the ranks: call the training function directly, with rank, local rank and "
             "world size from the environment (RANK, LOCAL_RANK, WORLD_SIZE)",
         )
+    reasons = [reason for rank in raw.ranks.values() for reason in rank.end["not_measured"]]
+    unhooked = [reason.partition(": ")[2] for reason in reasons if reason.startswith("steps: ")]
+    if unhooked:
+        return Failure(
+            "the training could not be measured",
+            unhooked[0],
+            "use torch 2.4 or newer, and import it before anything that puts import hooks on sys.meta_path; or let the "
+            "script write its steps to the file that DDP_LADDER_METRICS names",
+        )
     return Failure(
         "no training step was seen",
         "the script ended well, but on no rank did a torch optimizer step",

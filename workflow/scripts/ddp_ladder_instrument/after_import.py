@@ -1,57 +1,106 @@
-"""Call back when a module has been imported, by whomever."""
+"""Call back when a module has been imported, by whomever and however often it was looked for before."""
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import LazyLoader, spec_from_loader
 from types import ModuleType
+from typing import Any
 
 Action = Callable[[float], None]
 """Receives the seconds that the import took."""
 
 
 def when_imported(name: str, action: Action) -> None:
-    """Call ``action`` once: right after the top-level module was imported, now if it already is."""
+    """Call ``action`` once: right after the body of this module has run, now if the module is there already."""
     if name in sys.modules:
         action(0.0)
-    else:
-        sys.meta_path.insert(0, _Watcher(name, action))
+        return
+    _WATCHER.actions.setdefault(name, []).append(action)
+    _WATCHER.come_first()
 
 
 class _Watcher(MetaPathFinder):
-    def __init__(self, name: str, action: Action) -> None:
-        self._name = name
-        self._action = action
+    """The first finder: finds nothing itself, and has the loader of a watched module call back.
+
+    It never leaves sys.meta_path: another thread may be going through it, and would pass over a finder.
+    """
+
+    def __init__(self) -> None:
+        self.actions: dict[str, list[Action]] = {}
+
+    def come_first(self) -> None:
+        """A finder that was put before this one could find a watched module past it."""
+        if not sys.meta_path or sys.meta_path[0] is not self:
+            sys.meta_path.insert(0, self)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self._name:
+        self.come_first()
+        if fullname not in self.actions:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is None or spec.loader is None:
-            sys.meta_path.insert(0, self)
-            return None
-        self._wrap(spec.loader)
+        spec = self._found_by_others(fullname, path, target)
+        if spec is not None:
+            _call_back(spec.loader, self.fire)
         return spec
 
-    def _wrap(self, loader: object) -> None:
-        """Wrap this one loader's exec_module: the module keeps its own spec and loader."""
-        original = loader.exec_module  # type: ignore[attr-defined]
+    def _found_by_others(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+        for finder in [finder for finder in sys.meta_path if finder is not self]:
+            if hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+            elif sys.version_info < (3, 12) and hasattr(finder, "find_module"):
+                loader = finder.find_module(name, path)
+                spec = spec_from_loader(name, loader) if loader is not None else None
+            else:
+                continue
+            if spec is not None:
+                return spec
+        return None
 
-        def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # type: ignore[attr-defined]
-            begin_s = time.perf_counter()
-            try:
-                original(module)
-            except BaseException:
-                sys.meta_path.insert(0, self)
-                raise
-            self._action(time.perf_counter() - begin_s)
+    def fire(self, name: str, took_s: float) -> None:
+        """Call what waits for this module; whatever is imported twice, or in two threads, calls it once."""
+        for action in self.actions.pop(name, ()):
+            action(took_s)
 
-        loader.exec_module = exec_module  # type: ignore[attr-defined]
+
+_WATCHER = _Watcher()
+
+
+def _call_back(loader: Any, fire: Callable[[str, float], None]) -> None:
+    """Have this one loader call back; the module keeps its own spec and loader."""
+    while isinstance(loader, LazyLoader):
+        loader = loader.loader  # type: ignore[attr-defined]
+    if isinstance(loader, type) or not hasattr(loader, "__dict__"):
+        return  # a class serves the whole process (built-in modules), None is a directory without code
+    method = "exec_module" if hasattr(loader, "exec_module") else "load_module"
+    if not isinstance(vars(loader).get(method), _Load):
+        setattr(loader, method, _Load(loader, method, fire))
+
+
+class _Load:
+    """Stands for a loader's method until a module has been loaded with it."""
+
+    def __init__(self, loader: Any, method: str, fire: Callable[[str, float], None]) -> None:
+        self._loader, self._method, self._original = loader, method, getattr(loader, method)
+        self._fire = fire
+
+    def __call__(self, module: ModuleType | str) -> Any:
+        """Load, and call back where this makes the module that ``import`` gives, not a copy of it."""
+        name = module if isinstance(module, str) else module.__name__
+        is_imported = isinstance(module, str) or sys.modules.get(name) is module
+        begin_s = time.perf_counter()
+        result = self._original(module)
+        if is_imported:
+            if vars(self._loader).get(self._method) is self:
+                delattr(self._loader, self._method)
+            self._fire(name, time.perf_counter() - begin_s)
+        return result
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickled loader has its own method in another process."""
+        return getattr, (self._loader, self._method)

@@ -7,7 +7,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from ddp_ladder_instrument.after_import import when_imported
 from ddp_ladder_instrument.hard_exit import on_hard_exit
 from ddp_ladder_instrument.job import JobError, read_job
 from ddp_ladder_instrument.lifetime import die_with_parent
@@ -49,7 +48,7 @@ def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -
         sys.exit(USAGE_EXIT_CODE)
     die_with_parent()
     measurement = Measurement(job, program, started_at_s)
-    when_imported("torch", measurement.install)
+    measurement.watch()
     on_hard_exit(lambda code: _record(measurement, SystemExit(code)))
     _search_path_without(own_directory)
     error_at_end = _run(program, measurement)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +19,6 @@ from torch.nn.parallel import distributed as ddp_module
 from ddp_ladder_instrument.compiler import passed_over, unseen
 from ddp_ladder_instrument.steps import Steps
 
-FSDP = "torch.distributed.fsdp._flat_param"
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -75,7 +73,8 @@ def patch_fsdp(shards: Any) -> str | None:
 
         return shard
 
-    return patch(sys.modules[FSDP].FlatParamHandle, "shard", wrap)
+    module = importlib.import_module("torch.distributed.fsdp._flat_param")
+    return patch(module.FlatParamHandle, "shard", wrap)
 
 
 def patch_process_group(on_initialised: Callable[[float], None]) -> str | None:

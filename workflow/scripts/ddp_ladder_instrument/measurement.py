@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -69,6 +70,27 @@ class Measurement:
         self._passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._stop_watching: Callable[[], None] | None = None
 
+    def watch(self) -> None:
+        """Hook torch once it has been imported, and what is not always there beside it.
+
+        All are named before any is imported: a library that imports torch is not there yet when torch is.
+        """
+
+        def hook_accelerate(_took_s: float) -> None:
+            from ddp_ladder_instrument.loader_hooks import patch_accelerate
+
+            self._install("samples of each step", lambda: patch_accelerate(self.steps))
+
+        def hook_fsdp(_took_s: float) -> None:
+            from ddp_ladder_instrument.hooks import patch_fsdp
+            from ddp_ladder_instrument.parameters import FSDP_SHARDS
+
+            self._install("shards of FullyShardedDataParallel", lambda: patch_fsdp(FSDP_SHARDS))
+
+        when_imported("torch", self.install)
+        when_imported("accelerate.data_loader", hook_accelerate)
+        when_imported("torch.distributed.fsdp._flat_param", hook_fsdp)
+
     def install(self, import_torch_s: float) -> None:
         """Hook torch, which has just been imported."""
         import torch
@@ -76,7 +98,7 @@ class Measurement:
         from ddp_ladder_instrument import compiler, hooks, loader_hooks, model_hooks, own_ranks
         from ddp_ladder_instrument.backwards import Backwards
         from ddp_ladder_instrument.ddp import DdpTimings
-        from ddp_ladder_instrument.parameters import FSDP_SHARDS, Kept
+        from ddp_ladder_instrument.parameters import Kept
         from ddp_ladder_instrument.world import World
 
         self.import_torch_s = import_torch_s
@@ -107,14 +129,6 @@ class Measurement:
         }
         for quantity, patch in patches.items():
             self._install(quantity, patch)
-        when_imported(
-            "accelerate.data_loader",
-            lambda took_s: self._install("samples of each step", lambda: loader_hooks.patch_accelerate(steps)),
-        )
-        when_imported(
-            hooks.FSDP,
-            lambda took_s: self._install("shards of FullyShardedDataParallel", lambda: hooks.patch_fsdp(FSDP_SHARDS)),
-        )
         self._stop_watching = self.attempt("autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast))
         steps.started()
 
@@ -243,6 +257,9 @@ class Measurement:
             self.exception = _one_line(error)
         if not self.steps.count:
             self._adopt_metrics()
+        if self.world is None and "torch" in sys.modules:
+            loader = type(getattr(sys.modules["torch"], "__loader__", None)).__name__
+            self.not_measured.append(f"steps: torch was imported without the instrument seeing it (loader {loader})")
         if self.world is not None:
             self.attempt("max_seconds", self.limits.release)
             self._close_timeline()

@@ -55,7 +55,7 @@ def _measurement(program: Program) -> Measurement:
         measurement.begin_in_fork()
         return measurement
     measurement = Measurement(read_job(), program, time.time())
-    measurement.install(0.0)
+    measurement.watch()
     return measurement
 
 
