@@ -12,14 +12,14 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 import report as report_command
-from ddp_ladder.files import write_json
 from ddp_ladder.formats import DASH, seconds, significant
+from ddp_ladder.gate import judge, write_verdict
 from ddp_ladder.gate_file import gate_from_json
 from ddp_ladder.headline import headline
 from ddp_ladder.ladder_results import LadderResults, read_results
-from ddp_ladder.plan import RunSpec
+from ddp_ladder.plan import Plan, RunSpec
 from ddp_ladder.plots import growth, looks, round_ticks
-from ddp_ladder.record import Record, write_record
+from ddp_ladder.record import Record
 from ddp_ladder.report import write_report
 from ddp_ladder.report_columns import CSV_COLUMNS, CSV_FIRST, DEFINITIONS
 from ddp_ladder.report_view import gate_rows, make_view
@@ -34,6 +34,7 @@ from make_records import (
     make_specs,
     records_by_name,
 )
+from make_runs import write_ladder, write_run
 
 FILES = [
     "index.html",
@@ -354,63 +355,37 @@ def test_equal_findings_of_repeats_are_one_row() -> None:
 # Reading results
 
 
-def lay_out(root: Path, records: Sequence[Record]) -> None:
-    write_json(root / "plan.json", make_plan_of(SPECS).to_json())
-    for record in records:
-        write_record(root / "runs" / record.spec.name / "record.json", record)
+def lay_out(root: Path) -> Plan:
+    """A ladder of SPECS that was climbed to its top, without its gates."""
+    return write_ladder(root, repeats=3)
 
 
 def test_reading_what_was_written(tmp_path: Path) -> None:
-    records = [make_record(s, rate(s)) for s in SPECS]
-    lay_out(tmp_path, records)
-    write_json(tmp_path / "gates" / "stage1.json", make_gate("stage1"))
-    results = read_results(tmp_path, make_plan_of(SPECS))
-    assert results.records == records_by_name(records)
+    plan = lay_out(tmp_path)
+    write_verdict(judge(plan, "stage1", tmp_path), tmp_path / "gates")
+    results = read_results(tmp_path, plan)
+    assert list(results.records) == [spec.name for spec in SPECS]
     assert results.gates["stage1"].is_open
+    assert list(results.gates) == ["stage1"]
     assert results.warnings == ()
 
 
 def test_unusable_records_are_warned_of_and_left_out(tmp_path: Path) -> None:
-    lay_out(tmp_path, [make_record(s, rate(s)) for s in SPECS[:3]])
+    plan = make_plan_of(SPECS)
+    for spec in SPECS[:3]:
+        write_run(tmp_path, spec)
     (tmp_path / "runs" / SPECS[0].name / "record.json").write_text("{")
-    stale = make_record(replace(SPECS[1], seed=99))
-    write_record(tmp_path / "runs" / SPECS[1].name / "record.json", stale)
+    write_run(tmp_path, replace(SPECS[1], seed=99))
     stranger = make_spec("1x1", variant="old")
-    write_record(tmp_path / "runs" / stranger.name / "record.json", make_record(stranger))
-    results = read_results(tmp_path, make_plan_of(SPECS))
+    write_run(tmp_path, stranger)
+    results = read_results(tmp_path, plan)
     assert list(results.records) == [SPECS[2].name]
     damaged, other, unknown = results.warnings
     assert "is not JSON" in damaged
-    assert "other settings" in other
+    assert "another spec" in other
     assert "old/weak/1x1/r1" in unknown
     text = Page(written(tmp_path, results)["index.html"]).text
     assert all(warning in text for warning in results.warnings)
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["", "[]", "null", '{"schema_version": 1}', '{"schema_version": 1, "stage": "stage2"}'],
-)
-def test_a_damaged_gate_is_a_warning(tmp_path: Path, content: str) -> None:
-    (tmp_path / "gates").mkdir()
-    (tmp_path / "gates" / "stage1.json").write_text(content)
-    results = read_results(tmp_path, make_plan_of(SPECS))
-    assert results.gates == {}
-    assert len(results.warnings) == 1
-    assert "stage1.json" in results.warnings[0]
-
-
-def test_a_gate_with_an_unknown_verdict_is_a_warning(tmp_path: Path) -> None:
-    write_json(tmp_path / "gates" / "stage1.json", make_gate("stage1", "ajar"))
-    assert "ajar" in read_results(tmp_path, make_plan_of(SPECS)).warnings[0]
-
-
-def test_of_an_open_and_a_closed_gate_the_closed_one_counts(tmp_path: Path) -> None:
-    write_json(tmp_path / "gates" / "stage1.json", make_gate("stage1"))
-    write_json(tmp_path / "gates" / "stage1.closed.json", make_gate("stage1", "closed"))
-    results = read_results(tmp_path, make_plan_of(SPECS))
-    assert not results.gates["stage1"].is_open
-    assert len(results.warnings) == 1
 
 
 @pytest.mark.parametrize(
@@ -464,7 +439,7 @@ def test_ticks_are_round_and_few(low: float, high: float) -> None:
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lay_out(tmp_path, [make_record(s, rate(s)) for s in SPECS])
+    lay_out(tmp_path)
     assert report_command.main(["--plan", str(tmp_path / "plan.json")]) == 0
     out = capsys.readouterr().out
     assert "samples/s" in out

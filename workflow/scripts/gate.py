@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ddp_ladder.command import command
-from ddp_ladder.gate import judge, write_verdict
-from ddp_ladder.gate_file import closed_box, outcome_line, read_gate
+from ddp_ladder.gate import in_view, judge, write_verdict
+from ddp_ladder.gate_file import closed_box, outcome_line
 from ddp_ladder.plan_file import read_plan
 
 
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan, results = read_plan(arguments.plan), arguments.plan.parent
     verdict = judge(plan, arguments.stage, results)
     path = write_verdict(verdict, results / "gates")
-    gate = read_gate(path, arguments.stage)
+    gate = in_view(verdict)
     print(outcome_line(gate), file=sys.stderr)
     for finding in verdict.findings:
         outcome = "pass" if finding.ok else "FAIL"

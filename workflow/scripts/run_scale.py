@@ -16,7 +16,8 @@ from pathlib import Path
 
 from ddp_ladder.allocation import time_left_s
 from ddp_ladder.command import command
-from ddp_ladder.gate_file import closed_variants, read_open_gate
+from ddp_ladder.gate import require_open_gate
+from ddp_ladder.gate_file import closed_variants
 from ddp_ladder.job import Context, Interrupted, raise_on_signals, run_scale
 from ddp_ladder.lifetime import die_with_parent
 from ddp_ladder.nodes import Allocation, nodes_of
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     job = plan.job(arguments.scale)
     results = arguments.plan.parent
     before = plan.stage_before(job.stage)
-    left_out = closed_variants(read_open_gate(results / "gates" / f"{before}.json", before)) if before else {}
+    left_out = closed_variants(require_open_gate(plan, before, results)) if before else {}
     nodes = nodes_of(plan.site, os.environ, job)
     # Asked now, for in an allocation some of its time is over.
     slurm_s = time_left_s(nodes.job_id) if isinstance(nodes, Allocation) else None

@@ -1,6 +1,6 @@
 """The gate: the judgement of a stage on its records. Sanity first (did it work), then performance (how well).
 
-A record counts only when its raw files, assembled anew, give exactly this record, of exactly the planned spec.
+Whoever relies on a gate judges it again: a gate file is evidence only while its records say the same.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ddp_ladder.assemble import assemble, read_identity
 from ddp_ladder.evidence import IN_WORDS, STRONGEST
-from ddp_ladder.files import RunDirectory, sha256, write_json
+from ddp_ladder.files import read_json, sha256, write_json
 from ddp_ladder.fingerprint import MAY_DIFFER
-from ddp_ladder.gate_file import in_words
+from ddp_ladder.gate_file import GateView, gate_files, gate_from_json, in_words
 from ddp_ladder.job_end import read_job_end
 from ddp_ladder.messages import Problem, UserError
 from ddp_ladder.plan import REFERENCE_VARIANT, Plan, RunSpec
-from ddp_ladder.record import Record, read_record
+from ddp_ladder.record import Record
+from ddp_ladder.run_records import RunRecords, placeless
 from ddp_ladder.scaling import ScalePoint, scale_points
 
 SCHEMA_VERSION = 1
-ANOTHER_SPEC = "a record of another spec (the configuration has changed since, or it was copied here)"
+JUDGED_ANEW = "start snakemake again: the gate is judged anew"
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,13 @@ class Verdict:
         }
 
 
-def judge(plan: Plan, stage: str, results: Path) -> Verdict:
+def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None) -> Verdict:
     """Judge a stage of the plan on what its runs left under ``results``. Reads only.
 
-    Raises UserError for a stage that the plan does not have.
+    runs: the records of ``results`` where they have been read already. Raises UserError for a stage that the plan does
+    not have.
     """
+    runs = runs or RunRecords(results)
     if stage not in plan.stages:
         where = str(results / "plan.json")
         raise UserError(Problem(where, f"there is no {stage}", allowed=", ".join(plan.stages)))
@@ -98,7 +100,7 @@ def judge(plan: Plan, stage: str, results: Path) -> Verdict:
     records: dict[str, Record] = {}
     findings: list[Finding] = []
     for spec in specs:
-        record, finding = _sanity(spec, results)
+        record, finding = _sanity(spec, runs)
         if record is not None and (finding.ok or spec.is_plain):
             records[spec.name] = record
         if spec.is_plain:
@@ -117,7 +119,7 @@ def judge(plan: Plan, stage: str, results: Path) -> Verdict:
         findings=tuple(findings),
         variants=_variants(findings),
         points=points,
-        records=_digests(results, specs),
+        records=_digests(runs, specs),
     )
 
 
@@ -126,30 +128,24 @@ def _variants(findings: list[Finding]) -> dict[str, Literal["open", "closed"]]:
     return {name: "open" if all(f.ok for f in findings if f.variant == name) else "closed" for name in names}
 
 
-def _digests(results: Path, specs: list[RunSpec]) -> dict[str, str]:
-    files = [RunDirectory(results / "runs" / spec.name).record for spec in specs]
-    return {str(file): sha256(file.read_bytes()) for file in files if file.is_file()}
+def _digests(runs: RunRecords, specs: list[RunSpec]) -> dict[str, str]:
+    files = [runs.directory(spec).record for spec in specs]
+    return {file.relative_to(runs.results).as_posix(): sha256(file.read_bytes()) for file in files if file.is_file()}
 
 
-def _sanity(spec: RunSpec, results: Path) -> tuple[Record | None, Finding]:
-    directory = RunDirectory(results / "runs" / spec.name)
+def _sanity(spec: RunSpec, runs: RunRecords) -> tuple[Record | None, Finding]:
+    file = runs.directory(spec).record
 
     def finding(ok: bool, check: str, measured: str, wanted: str, next_step: str) -> Finding:
         place = (spec.variant, spec.mode, str(spec.scale), spec.repeat)
         return Finding(*place, check, ok, measured, wanted, next_step)
 
-    again = f"delete {directory.record} and start snakemake again: it is put together anew, or the run is repeated"
+    again = f"delete {file} and start snakemake again: it is put together anew, or the run is repeated"
     try:
-        if not directory.record.exists() and (end := read_job_end(results, str(spec.scale))):
+        if not file.exists() and (end := read_job_end(runs.results, str(spec.scale))):
             wanted = "a job that leaves a record of every run"
             return None, finding(False, "job", f"{end.in_words}; its log: {end.log}", wanted, end.next)
-        record = read_record(directory.record)
-        started = record.job is not None
-        told = read_identity(directory)[0] if started else record.spec
-        if any((one, one.hash) != (spec, spec.hash) for one in (record.spec, told)):
-            raise ValueError(ANOTHER_SPEC)
-        if record != (assemble(directory) if started else record):
-            raise ValueError("a record that its raw files do not add up to")
+        record = runs.believed(spec)
     except (OSError, ValueError) as error:
         wanted = "the record that the planned run itself left, with its raw files"
         return None, finding(False, "record", str(error), wanted, again)
@@ -260,9 +256,72 @@ def _threshold(
 
 
 def write_verdict(verdict: Verdict, gates: Path) -> Path:
-    """Write the evidence file of an open gate, or the closed one; exactly one of the two exists afterwards."""
-    opened, closed = gates / f"{verdict.stage}.json", gates / f"{verdict.stage}.closed.json"
+    """Write the evidence file of an open gate, or the closed one; exactly one of the two exists afterwards.
+
+    Raises UserError where a directory is in the place of either.
+    """
+    opened, closed = gate_files(gates, verdict.stage)
+    for file in (opened, closed):
+        if file.is_dir():
+            problem = "a directory is in the place of a gate file"
+            raise UserError(Problem(str(file), problem, next=f"remove it, and {JUDGED_ANEW}"))
     path, other = (opened, closed) if verdict.open else (closed, opened)
     other.unlink(missing_ok=True)
     write_json(path, verdict.to_json())
     return path
+
+
+def in_view(verdict: Verdict) -> GateView:
+    """The verdict as it is read from its file."""
+    return gate_from_json(verdict.to_json(), verdict.stage)
+
+
+def require_open_gate(plan: Plan, stage: str, results: Path) -> GateView:
+    """The gate that the next stage relies on: its file is there, and its records still open it.
+
+    Raises UserError for anything else.
+    """
+    verdict = judge(plan, stage, results)
+    problem = gate_file_problem(verdict, results / "gates")
+    opened = gate_files(results / "gates", stage)[0]
+    if problem is None and not verdict.open:
+        gate = in_view(verdict)
+        problem = Problem(str(opened), f"the gate of {stage} is closed", gate.why, gate.wanted, gate.next)
+    if problem is None and not opened.exists():
+        problem = Problem(str(opened), "there is no evidence of an open gate", next=JUDGED_ANEW)
+    if problem is not None:
+        raise UserError(problem)
+    return in_view(verdict)
+
+
+def gate_file_problem(verdict: Verdict, gates: Path) -> Problem | None:
+    """What is wrong with the files of a gate, given what it is judged to be now; None also where there is none."""
+    opened, closed = gate_files(gates, verdict.stage)
+    there = [file for file in (opened, closed) if file.exists() or file.is_symlink()]
+    if len(there) == 2:
+        return Problem(str(opened), f"{closed.name} is beside it: a gate is open or closed, not both", next=JUDGED_ANEW)
+    for file in there:
+        if file.is_dir():
+            return Problem(str(file), "this is a directory, not a gate file", next=f"remove it, and {JUDGED_ANEW}")
+        try:
+            data = read_json(file)
+            gate = gate_from_json(data, verdict.stage)
+        except (OSError, ValueError) as error:
+            return Problem(str(file), "this is not a whole gate file", found=str(error), next=JUDGED_ANEW)
+        if gate.is_open != verdict.open or (file == opened) != gate.is_open:
+            now = "open" if verdict.open else f"closed: {in_view(verdict).why}"
+            return Problem(
+                str(file),
+                "this is not what the records give now",
+                found=f"{gate.verdict} in the file; judged again, the gate is {now}",
+                next=JUDGED_ANEW,
+            )
+        if _judgement(data, gates.parent) != _judgement(verdict.to_json(), gates.parent):
+            problem = "this gate was judged on other records or thresholds than those of now, or edited"
+            return Problem(str(file), problem, next=JUDGED_ANEW)
+    return None
+
+
+def _judgement(data: Mapping[str, Any], results: Path) -> str:
+    """What a gate file says, without the points: they are there to be read, and nothing relies on them."""
+    return placeless({key: value for key, value in data.items() if key != "points"}, results)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ddp_ladder.files import read_json
-from ddp_ladder.messages import Problem, UserError
 from ddp_ladder.scaling import ScalePoint
 
 WIDTH = 96
@@ -80,22 +79,14 @@ class GateView:
         return self.variants.get(point.variant, self.verdict)
 
 
+def gate_files(gates: Path, stage: str) -> tuple[Path, Path]:
+    """Where the gate of a stage is when it is open, and where when it is closed."""
+    return gates / f"{stage}.json", gates / f"{stage}.closed.json"
+
+
 def read_gate(path: Path, stage: str) -> GateView:
     """Read gates/<stage>.json or gates/<stage>.closed.json. Raises OSError, or ValueError when it is another file."""
     return gate_from_json(read_json(path), stage)
-
-
-def read_open_gate(path: Path, stage: str) -> GateView:
-    """Read the evidence that lets the next stage start. Raises UserError for anything but a whole open gate."""
-    try:
-        gate, found = read_gate(path, stage), "a closed gate"
-    except (OSError, ValueError) as error:
-        gate, found = None, str(error)
-    if gate is None or not gate.is_open:
-        problem = "this is not the evidence of an open gate"
-        again = "delete it and start snakemake again: the gate is then judged anew"
-        raise UserError(Problem(str(path), problem, found=found, next=again))
-    return gate
 
 
 def gate_from_json(data: Any, stage: str) -> GateView:

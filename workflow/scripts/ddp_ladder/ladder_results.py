@@ -5,14 +5,15 @@ A report is wanted most when something went wrong, so what cannot be used become
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_ladder.files import RunDirectory
-from ddp_ladder.gate_file import GateView, read_gate
+from ddp_ladder.gate import gate_file_problem, in_view, judge
+from ddp_ladder.gate_file import GateView, gate_files
 from ddp_ladder.plan import Plan, RunSpec
-from ddp_ladder.record import Record, read_record
+from ddp_ladder.record import Record
+from ddp_ladder.run_records import NOT_ITS_FILES, RunRecords
 
 
 @dataclass(frozen=True)
@@ -26,31 +27,29 @@ class LadderResults:
 
 
 def read_results(results: Path, plan: Plan) -> LadderResults:
-    """Read every record and gate below ``results`` that belongs to ``plan``."""
-    records, record_warnings = _read_records(results, plan.runs)
-    gates, gate_warnings = _read_gates(results / "gates", plan.stages)
+    """Read every record and gate below ``results`` that belongs to ``plan``, and judge the gates again."""
+    runs = RunRecords(results)
+    records, record_warnings = _believed(runs, plan.runs)
+    gates, gate_warnings = _judged(runs, plan)
     warnings = (*record_warnings, *gate_warnings, *_strangers(results / "runs", plan.runs))
     return LadderResults(plan, records, gates, warnings)
 
 
-def _read_records(results: Path, runs: Iterable[RunSpec]) -> tuple[dict[str, Record], tuple[str, ...]]:
+def _believed(runs: RunRecords, planned: Iterable[RunSpec]) -> tuple[dict[str, Record], tuple[str, ...]]:
     records, warnings = {}, []
-    for spec in runs:
-        path = RunDirectory(results / "runs" / spec.name).record
+    for spec in planned:
+        path = runs.directory(spec).record
         try:
-            record = read_record(path)
-        except FileNotFoundError:
-            continue  # not run yet: its row in the table says so
+            records[spec.name] = runs.believed(spec)
+        except FileNotFoundError as error:
+            if path.exists():
+                warnings.append(f"{path}: {NOT_ITS_FILES} ({error.filename} is missing); it is left out")
+            # Else it has not been run yet: its row in the table says so.
         except OSError as error:
             warnings.append(f"{path}: the record cannot be read ({error.strerror}); it is left out")
-            continue
         except ValueError as error:
-            warnings.append(f"{error}; it is left out")
-            continue
-        if record.spec_hash != spec.hash or record.spec.hash != spec.hash:
-            warnings.append(f"{path}: the record is of other settings than the plan's; it is left out")
-            continue
-        records[spec.name] = record
+            where = "" if str(error).startswith(str(path)) else f"{path}: "
+            warnings.append(f"{where}{error}; it is left out")
     return records, tuple(warnings)
 
 
@@ -64,20 +63,18 @@ def _strangers(runs: Path, planned: Iterable[RunSpec]) -> tuple[str, ...]:
     return (f"{len(strange)} record(s) of runs that the plan does not have are left out: {shown}",)
 
 
-def _read_gates(directory: Path, stages: Sequence[str]) -> tuple[dict[str, GateView], tuple[str, ...]]:
+def _judged(runs: RunRecords, plan: Plan) -> tuple[dict[str, GateView], tuple[str, ...]]:
+    """The gates that have been judged, as they are judged now."""
     gates: dict[str, GateView] = {}
     warnings = []
-    for stage in stages:
-        closed, opened = directory / f"{stage}.closed.json", directory / f"{stage}.json"
-        if closed.exists() and opened.exists():
-            warnings.append(f"{opened}: there is a closed gate beside it, which is taken as the later word")
-        path = closed if closed.exists() else opened
-        try:
-            gates[stage] = read_gate(path, stage)
-        except FileNotFoundError:
+    for stage in plan.stages:
+        if not any(file.exists() or file.is_symlink() for file in gate_files(runs.results / "gates", stage)):
             continue  # not judged yet
-        except OSError as error:
-            warnings.append(f"{path}: the gate cannot be read ({error.strerror})")
-        except ValueError as error:
-            warnings.append(f"{path}: not a gate file: {error}")
+        verdict = judge(plan, stage, runs.results, runs)
+        gates[stage] = in_view(verdict)
+        problem = gate_file_problem(verdict, runs.results / "gates")
+        if problem is not None:
+            found = f" ({problem.found})" if problem.found else ""
+            shown = "what is shown is judged on the records as they are"
+            warnings.append(f"{problem.where}: {problem.what}{found}; {shown}. Next: {problem.next}")
     return gates, tuple(warnings)
