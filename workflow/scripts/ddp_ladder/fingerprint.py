@@ -205,7 +205,7 @@ def whole_fingerprint(spec: RunSpec, raw: RawRun) -> dict[str, Any]:
     ends = [raw.ranks[k].end for k in sorted(raw.ranks)]
     batches = [end["fingerprint"].get("batch_per_gpu") for end in ends]
     ddp = ends[0]["ddp"] or {}
-    repository = raw.run.get("repository") or {}
+    repository = raw.run.get("repository") or (raw.ended or {}).get("repository") or {}
     return {
         **ends[0]["fingerprint"],
         "config_sha256": _configuration(spec),

@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from ddp_ladder.agent import GRACE_S
 from ddp_ladder.assemble import assemble, not_run
 from ddp_ladder.eject import write_job_script
-from ddp_ladder.files import RunDirectory, agents_of, write_atomically, write_json
-from ddp_ladder.launch import Places, Rendezvous
+from ddp_ladder.files import RunDirectory, agents_of, read_json, write_atomically, write_json
+from ddp_ladder.launch import Places, Rendezvous, is_module
 from ddp_ladder.nodes import Nodes, NoMeetingPoint
 from ddp_ladder.plan import OWN_DIRECTORY, RunSpec, ScaleJob
 from ddp_ladder.progress import Console, read_progress
@@ -156,6 +157,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec) -> Record:
             "started_at_s": started_at_s,
             "ended_at_s": time.time(),
             "outcome": outcome,
+            "repository": _repository_of_module(directory, spec, started_at_s),
         },
     )
     record = assemble(directory)
@@ -163,6 +165,16 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec) -> Record:
         _mark_failed(directory)
     context.console.ended(record)
     return record
+
+
+def _repository_of_module(directory: RunDirectory, spec: RunSpec, started_at_s: float) -> dict[str, Any] | None:
+    """Git state of the module's file, which only the Python that ran it could find; None for a script."""
+    if not is_module(spec):
+        return None
+    try:
+        return git_state(Path(read_json(directory.ranks / "rank0.json")["script_file"]), started_at_s)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # the rank left no record, or ran no file
 
 
 def _mark_failed(directory: RunDirectory) -> None:
@@ -209,7 +221,7 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
             "start_directory": str(places.start),
             "run_directory": str(places.run),
             "agents_per_node": context.nodes.agents_per_node(spec),
-            "repository": git_state(spec.script),
+            "repository": None if is_module(spec) else git_state(Path(spec.script)),
         },
     )
 

@@ -12,17 +12,21 @@ TIMEOUT_S = 20.0
 GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 
 
-def git_state(script: str) -> dict[str, Any] | None:
-    """Commit of the script's repository, and whether tracked files differ from it; None where there is no answer.
+def git_state(script: Path, at_s: float | None = None) -> dict[str, Any] | None:
+    """Commit of the repository that tracks this file, and whether tracked files differ from it.
 
-    None also without git, without a commit, and where git does not answer in TIMEOUT_S.
+    at_s: unix time at which the repository had that commit; None: now. What differed then is not known if it has moved
+    on since. None for a file that no repository tracks, as that of an installed package in a checkout's own .venv; also
+    without git, without a commit, and where git does not answer in TIMEOUT_S.
     """
-    directory = Path.cwd() if script.startswith("-m ") else Path(script).resolve().parent
-    commit = _git(directory, "rev-parse", "HEAD")
-    if not commit:
+    path = script.resolve()
+    commit = head = _git(path.parent, "rev-parse", "HEAD")
+    if not head or _git(path.parent, "ls-files", "--error-unmatch", "--", path.name) is None:
         return None
-    changed = _git(directory, "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit, "dirty": None if changed is None else bool(changed)}
+    if at_s is not None:
+        commit = _git(path.parent, "rev-parse", f"HEAD@{{{int(at_s)}}}") or head  # a repository may keep no log
+    changed = _git(path.parent, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "dirty": None if changed is None or commit != head else bool(changed)}
 
 
 def _git(directory: Path, *words: str) -> str | None:

@@ -45,6 +45,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "device": device,
+        "script_file": measurement.program.file(),
         "source": measurement.source,
         "own_processes": measurement.own_processes,
         "ended_at_s": time.time(),
