@@ -7,10 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from ddp_ladder.blocks import measure
 from ddp_ladder.files import sha256
 from ddp_ladder.plan import Plan, RunSpec, ScaleJob, batches
+from ddp_ladder.raw_files import Steps
 from ddp_ladder.record import Check, Failure, Job, Rank, Record, Throughput, Timing, World
 from ddp_ladder.settings import GateThresholds, Scale
+from ddp_ladder.warmup import Warmup
 
 BATCH_PER_GPU = 64
 JOB_ID = "local-a-host-name-20261120T185429-11831"
@@ -176,6 +180,7 @@ def make_record(
             step_time_s_p5=float(step_times.min()),
             step_time_s_p95=float(step_times.max()),
             blocks_step_time_s=tuple(step_times.tolist()),
+            blocks_steps=(10,) * blocks,
             block_variation=float(step_times.std() / step),
             drift_fraction=0.0,
             rank_step_time_s_min=step * (1 - straggler_fraction),
@@ -190,6 +195,14 @@ def make_record(
         checks=(Check("complete", True, "all files", "all files"),),
         failure=None,
     )
+
+
+def with_steps(record: Record, step_time_s: npt.NDArray[np.float64]) -> Record:
+    """The record of a run with these step times on every rank, all of them measured."""
+    spec, count = record.spec, len(step_time_s)
+    steps = Steps(np.full(count, spec.batch_per_gpu), np.zeros(count), step_time_s, np.zeros(count))
+    throughput, timing = measure([steps] * spec.world_size, Warmup(0, True), [], 4.2, 60.0)
+    return replace(record, throughput=throughput, timing=timing)
 
 
 def make_rank(

@@ -770,6 +770,24 @@ def test_thresholds_open_at_their_boundary_and_close_beyond(
     assert [file.name for file in tmp_path.iterdir()] == ["stage2.closed.json"]
 
 
+def test_slow_steps_that_recur_count_before_the_gate(ladder: Ladder) -> None:
+    """Each 8th step of 1x2 takes 5 times as long: the steps between have an efficiency of 0.9, the training of 0.6."""
+    for spec in ladder.plan.stage_jobs("stage2")[0].runs:
+        run = ladder.run(spec.name)
+        for rank in (0, 1):
+            rows = read_steps(run, rank)
+            for row in rows[::8]:
+                row[3] = str(5 * float(row[3]))
+            write_steps(run, rank, rows)
+        assert reassemble(run).throughput
+    verdict = ladder.judge("stage2")
+    assert not verdict.open
+    assert verdict.reason
+    assert verdict.reason.measured.startswith("efficiency 0.6")
+    assert verdict.reason.measured.endswith(", samples / time")
+    assert {point.statistic for point in verdict.points} == {"samples / time"}
+
+
 def test_a_gate_without_thresholds_asks_for_sanity_alone(exact: Ladder) -> None:
     verdict = _with_gate(exact).judge("stage2")
     assert verdict.open

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pandas as pd
 import pytest
 import report as report_command
@@ -33,6 +34,7 @@ from make_records import (
     make_spec,
     make_specs,
     records_by_name,
+    with_steps,
 )
 from make_runs import write_ladder, write_run
 
@@ -510,3 +512,16 @@ def test_what_may_differ_stands_beside_the_figures(tmp_path: Path) -> None:
     assert re.search(r"num_workers\s*may differ\s*2 at 1x1", page)
     assert "those marked “may differ” are allowed to by fingerprint.may_differ" in page
     assert "| num\\_workers | may differ |" in files["scaling.md"]
+
+
+def test_samples_over_time_are_called_so_wherever_they_are_shown(tmp_path: Path) -> None:
+    times_s = np.tile([*[1.0] * 15, 3.0], 4)
+    results = found(
+        SPECS, [with_steps(make_record(s), times_s) for s in SPECS], open_gates("stage1", "stage2", "stage3")
+    )
+    files = written(tmp_path, results)
+    assert "2x1 runs at 114 samples/s (samples / time), " in words(results)
+    assert Page(files["index.html"]).text.count("samples / time") > len(SPECS) // 3
+    assert "| 114 \\[" in files["scaling.md"]
+    assert "\\] (samples / time) |" in files["scaling.md"]
+    assert set(pd.read_csv(tmp_path / "report/scaling.csv")["statistic"]) == {"samples / time"}

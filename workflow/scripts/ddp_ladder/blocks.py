@@ -1,8 +1,7 @@
 """Blocks: from per-rank step times to the throughput of the whole group.
 
 Method: Hoefler and Belli (SC'15) and MLPerf. Steps after the warm-up are grouped into blocks; a block's time is the
-maximum over ranks, its samples the sum over ranks; medians over blocks are reported with an interval from their ranks,
-which assumes nothing about how they are distributed.
+maximum over ranks, its samples the sum over ranks. ``statistic`` makes the figures of them.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp_ladder.raw_files import Steps
-from ddp_ladder.record import Source, Throughput, Timing
+from ddp_ladder.record import MEDIAN_OF_BLOCKS, Source, Throughput, Timing
+from ddp_ladder.statistic import PerBlock, statistic_of
 from ddp_ladder.warmup import Warmup
 
 MIN_BLOCKS, MAX_BLOCKS = 10, 200
 BLOCK_TIME_S = 1.0
-COVERAGE = 0.95
 
 
 def block_edges(step_time_s: NDArray[np.float64]) -> list[NDArray[np.intp]]:
@@ -29,28 +28,6 @@ def block_edges(step_time_s: NDArray[np.float64]) -> list[NDArray[np.intp]]:
     length = min(math.ceil(BLOCK_TIME_S / median), steps // MIN_BLOCKS)
     length = max(length, 1, math.ceil(steps / MAX_BLOCKS))
     return np.array_split(np.arange(steps), max(1, steps // length))
-
-
-def median_interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Median and its 95 % interval (low, high): two of the values themselves, by their place in the order.
-
-    How many values lie below the true median is binomial. Below six values even the smallest and the largest hold the
-    median less often than that; they are the interval then.
-    """
-    ordered = np.sort(values)
-    outside = _places_outside(len(ordered))
-    return float(np.median(ordered)), float(ordered[outside]), float(ordered[-1 - outside])
-
-
-def _places_outside(count: int) -> int:
-    """Places at each end of ``count`` ordered values that are not needed to hold the median in 95 % of all cases."""
-    tail, outside = 0.5**count, 0
-    while outside < (count - 1) // 2:
-        tail += math.comb(count, outside + 1) * 0.5**count
-        if 2 * tail > 1 - COVERAGE:
-            break
-        outside += 1
-    return outside
 
 
 def measure(
@@ -74,10 +51,13 @@ def measure(
     slowest_s = times.max(axis=0)
     blocks = block_edges(slowest_s)
     block_time_s = np.array([times[:, block].sum(axis=1).max() for block in blocks])
-    rates = np.array([samples[block].sum() for block in blocks]) / block_time_s
-    step_times = block_time_s / np.array([len(block) for block in blocks])
-    rate, rate_low, rate_high = median_interval(rates)
-    step, step_low, step_high = median_interval(step_times)
+    steps = np.array([len(block) for block in blocks])
+    rates = PerBlock(np.array([samples[block].sum() for block in blocks]), block_time_s)
+    step_times = PerBlock(block_time_s, steps)
+    statistic = statistic_of([rates])
+    rate, rate_low, rate_high = rates.with_interval(statistic)
+    step, step_low, step_high = step_times.with_interval(statistic)
+    median_step = float(step_times.of(MEDIAN_OF_BLOCKS))
     rank_medians = np.median(times, axis=1)
     slowest = float(rank_medians.max())
     p5_s, p95_s = np.quantile(slowest_s, [0.05, 0.95])
@@ -88,8 +68,9 @@ def measure(
             samples_per_s_high=rate_high,
             samples_per_s_total=float(samples.sum() / block_time_s.sum()),
             samples_per_s_end_to_end=_end_to_end(ranks, training_s),
-            blocks_samples_per_s=tuple(rates.tolist()),
+            blocks_samples_per_s=tuple(rates.values.tolist()),
             source=source,
+            statistic=statistic,
         ),
         Timing(
             warmup_steps=warmup.steps,
@@ -100,18 +81,24 @@ def measure(
             step_time_s_high=step_high,
             step_time_s_p5=float(p5_s),
             step_time_s_p95=float(p95_s),
-            blocks_step_time_s=tuple(step_times.tolist()),
-            block_variation=float(step_times.std() / step_times.mean()),
-            drift_fraction=drift(step_times),
+            blocks_step_time_s=tuple(step_times.values.tolist()),
+            blocks_steps=tuple(steps.tolist()),
+            block_variation=variation(step_times.values),
+            drift_fraction=drift(step_times.values),
             rank_step_time_s_min=float(rank_medians.min()),
             rank_step_time_s_max=slowest,
             straggler_fraction=(slowest - float(np.median(rank_medians))) / slowest,
             data_wait_fraction=float(waits.sum() / times.sum()),
-            exposed_comm_fraction=float(np.median(exposed_comm_s)) / step if exposed_comm_s else None,
+            exposed_comm_fraction=float(np.median(exposed_comm_s)) / median_step if exposed_comm_s else None,
             startup_s=startup_s,
             wall_s=wall_s,
         ),
     )
+
+
+def variation(step_times_s: NDArray[np.float64]) -> float:
+    """Standard deviation / mean of the blocks' step times."""
+    return float(step_times_s.std() / step_times_s.mean())
 
 
 def drift(step_times_s: NDArray[np.float64]) -> float | None:

@@ -17,7 +17,7 @@ from ddp_ladder.gate_file import GateView, gate_files, gate_from_json, in_words
 from ddp_ladder.job_end import read_job_end
 from ddp_ladder.messages import Problem, UserError
 from ddp_ladder.plan import REFERENCE_VARIANT, Plan, RunSpec
-from ddp_ladder.record import Record
+from ddp_ladder.record import SAMPLES_PER_TIME, Record
 from ddp_ladder.run_records import RunRecords, placeless
 from ddp_ladder.scaling import ScalePoint, scale_points
 
@@ -207,7 +207,7 @@ def _performance(plan: Plan, point: ScalePoint) -> Iterator[Finding]:
             "throughput",
             point.samples_per_s,
             lambda value: value >= wanted.min_samples_per_s,
-            f"{point.samples_per_s or 0:,.0f} samples/s",
+            f"{point.samples_per_s or 0:,.0f} samples/s{_of_statistic(point)}",
             f"at least {wanted.min_samples_per_s:,.0f} samples/s ({key}.min_samples_per_s)",
             f"make the single GPU faster first, or lower {key}.min_samples_per_s",
         )
@@ -229,7 +229,11 @@ def _efficiency_text(point: ScalePoint) -> str:
     text = f"efficiency {point.efficiency:.2f}"
     if point.efficiency_low is not None and point.efficiency_high is not None:
         text += f" (95 % interval {point.efficiency_low:.2f} to {point.efficiency_high:.2f})"
-    return text
+    return text + _of_statistic(point)
+
+
+def _of_statistic(point: ScalePoint) -> str:
+    return f", {SAMPLES_PER_TIME}" if point.statistic == SAMPLES_PER_TIME else ""
 
 
 def _to_be_comparable(plan: Plan, point: ScalePoint) -> str:

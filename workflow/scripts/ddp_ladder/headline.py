@@ -20,6 +20,7 @@ from ddp_ladder.formats import (
 from ddp_ladder.gate_file import GateView, Judged
 from ddp_ladder.ladder_results import LadderResults
 from ddp_ladder.plan import REFERENCE_VARIANT
+from ddp_ladder.record import SAMPLES_PER_TIME
 from ddp_ladder.scaling import ScalePoint
 
 Kind = Literal["reached", "doubtful", "stopped", "failed", "empty"]
@@ -128,6 +129,8 @@ def _places(points: Sequence[ScalePoint]) -> str:
 
 def _figures(point: ScalePoint, unit: str) -> str:
     rate = f"{point.scale} runs at {significant(point.samples_per_s)} samples/s"
+    if point.statistic == SAMPLES_PER_TIME:
+        rate += " (samples / time)"
     if point.world_size == 1 and point.status != "not comparable":
         low, high = significant(point.samples_per_s_low), significant(point.samples_per_s_high)
         return f"{rate} {interval(low, high)}"

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ddp_ladder.blocks import drift, median_interval
+from ddp_ladder.blocks import drift, variation
 from ddp_ladder.record import Throughput, Timing
+from ddp_ladder.statistic import PerBlock, statistic_of
 
 
 def printed_rates(log: Path, pattern: str) -> tuple[float, ...]:
@@ -45,19 +46,26 @@ def measured_rates(rates: tuple[float, ...], warmup_steps: int) -> tuple[float, 
 def figures(
     rates: tuple[float, ...], warmup_steps: int, global_batch: int, startup_s: float | None, wall_s: float
 ) -> tuple[Throughput, Timing]:
-    """Throughput and timing from at least one printed rate; a step is taken to be one of the planned global batch."""
+    """Throughput and timing from at least one printed rate; a step is taken to be one of the planned global batch.
+
+    Each printed rate is a block, and all of them are of equally many steps.
+    """
     measured = np.array(measured_rates(rates, warmup_steps))
-    rate, low, high = median_interval(measured)
+    steps_s = global_batch / measured
+    per_block = PerBlock(np.full(len(measured), float(global_batch)), steps_s)
+    statistic = statistic_of([per_block])
+    rate, low, high = per_block.with_interval(statistic)
     throughput = Throughput(
         samples_per_s=rate,
         samples_per_s_low=low,
         samples_per_s_high=high,
-        samples_per_s_total=float(measured.mean()),
+        samples_per_s_total=float(global_batch / steps_s.mean()),
         samples_per_s_end_to_end=None,
         blocks_samples_per_s=tuple(measured.tolist()),
         source="log",
+        statistic=statistic,
     )
-    step_s, steps_s = global_batch / rate, global_batch / measured
+    step_s = global_batch / rate
     p5_s, p95_s = np.quantile(steps_s, [0.05, 0.95])
     timing = Timing(
         warmup_steps=len(rates) - len(measured),
@@ -69,7 +77,8 @@ def figures(
         step_time_s_p5=float(p5_s),
         step_time_s_p95=float(p95_s),
         blocks_step_time_s=tuple(steps_s.tolist()),
-        block_variation=float(steps_s.std() / steps_s.mean()),
+        blocks_steps=(1,) * len(measured),
+        block_variation=variation(steps_s),
         drift_fraction=drift(steps_s),
         rank_step_time_s_min=step_s,
         rank_step_time_s_max=step_s,

@@ -17,6 +17,11 @@ Source = Literal["counted", "samples_per_step", "metrics", "log"]
 """How the throughput is known: samples counted at the loader; steps timed, their samples told by the configuration;
 told by the program itself, line by line; read from its log."""
 
+Statistic = Literal["median of blocks", "samples / time"]
+MEDIAN_OF_BLOCKS: Statistic = "median of blocks"
+SAMPLES_PER_TIME: Statistic = "samples / time"
+"""What rate and step time of a run are: the median over its blocks, or sums over all that was measured."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -59,7 +64,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Throughput:
-    """Samples that all ranks really consumed, per second; the 95 % interval is from the order of the blocks."""
+    """Samples that all ranks really consumed, per second, with the 95 % interval of the statistic."""
 
     samples_per_s: float
     samples_per_s_low: float
@@ -68,6 +73,7 @@ class Throughput:
     samples_per_s_end_to_end: float | None  # after the first step, with validation, checkpoints and clean-up
     blocks_samples_per_s: tuple[float, ...]
     source: Source = "counted"
+    statistic: Statistic = MEDIAN_OF_BLOCKS  # that of the rate and of the step time
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,7 @@ class Timing:
     step_time_s_p5: float  # of single steps, each that of its slowest rank
     step_time_s_p95: float
     blocks_step_time_s: tuple[float, ...]
+    blocks_steps: tuple[int, ...]
     block_variation: float  # standard deviation / mean of the blocks' step times
     drift_fraction: float | None  # last third of the blocks against the first; above 0: it got slower
     rank_step_time_s_min: float
@@ -161,8 +168,8 @@ class Record:
             job=Job(**job) if job else None,
             world=World(**{**data["world"], "hosts": tuple(data["world"]["hosts"])}),
             ranks=tuple(Rank(**rank) for rank in data["ranks"]),
-            throughput=_with_tuple(Throughput, throughput, "blocks_samples_per_s"),
-            timing=_with_tuple(Timing, timing, "blocks_step_time_s"),
+            throughput=_with_tuples(Throughput, throughput, "blocks_samples_per_s"),
+            timing=_with_tuples(Timing, timing, "blocks_step_time_s", "blocks_steps"),
             fingerprint=data["fingerprint"],
             checks=tuple(Check(**check) for check in data["checks"]),
             failure=Failure(**data["failure"]) if data["failure"] else None,
@@ -171,8 +178,8 @@ class Record:
         )
 
 
-def _with_tuple(kind: type, data: Mapping[str, Any] | None, key: str) -> Any:
-    return kind(**{**data, key: tuple(data[key])}) if data else None
+def _with_tuples(kind: type, data: Mapping[str, Any] | None, *keys: str) -> Any:
+    return kind(**{**data, **{key: tuple(data[key]) for key in keys}}) if data else None
 
 
 def read_record(path: Path) -> Record:

@@ -22,7 +22,8 @@ from ddp_ladder.record import Record
 from ddp_ladder.report_columns import CSV_COLUMNS, DEFINITIONS
 from ddp_ladder.report_markdown import markdown
 from ddp_ladder.report_view import ReportView, gate_rows, make_view
-from ddp_ladder.scaling import RESAMPLES, ScalePoint
+from ddp_ladder.scaling import ScalePoint
+from ddp_ladder.statistic import RESAMPLES
 
 TEMPLATES = Path(__file__).parents[2] / "report"
 MOST_RUNS_IN_PRINT = 30  # a longer list of runs is for the screen

@@ -48,6 +48,7 @@ CSV_MORE = (
     "step_time_s_p5",
     "step_time_s_p95",
     "drift_fraction",
+    "statistic",
     "efficiency_plain",
     "efficiency_plain_low",
     "efficiency_plain_high",
@@ -89,17 +90,18 @@ DEFINITIONS = (
     ),
     Definition(
         "samples/s",
-        ("samples_per_s", "samples_per_s_low", "samples_per_s_high"),
+        ("samples_per_s", "samples_per_s_low", "samples_per_s_high", "statistic"),
         "1/s",
-        "X(n): training samples that all ranks really drew per second, without the sampler's "
-        "padding. Median over repeats of the median over blocks.",
+        "X(n): training samples that all ranks really drew per second, without the sampler's padding. Median over "
+        "repeats of the median over blocks; where slow steps recur that such a median hides, of all measured samples / "
+        "all measured time, at all scales alike: the figures are then marked samples / time.",
     ),
     Definition(
         "total, end to end",
         ("samples_per_s_total", "samples_per_s_end_to_end"),
         "1/s",
         "samples / time of all measured steps; and of all that came after the first step, with validation, checkpoints "
-        "and clean-up. In scaling.csv; the first is noted where it is over 5 % from the median.",
+        "and clean-up. In scaling.csv; the first is noted where it is the figure, or over 5 % from the median.",
     ),
     Definition(
         "speed-up",
@@ -124,7 +126,8 @@ DEFINITIONS = (
         "step time",
         ("step_time_s", "step_time_s_low", "step_time_s_high"),
         "s (shown in ms)",
-        "median over blocks of (the slowest rank's block time / steps in the block).",
+        "median over blocks of (the slowest rank's block time / steps in the block); all time / all steps where "
+        "samples/s is samples / time.",
     ),
     Definition(
         "p5, p95, drift",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddp_ladder import formats
+from ddp_ladder.record import SAMPLES_PER_TIME
 from ddp_ladder.report_columns import DEFINITIONS
 from ddp_ladder.report_view import FailureGroup, ReportView, gate_rows
 from ddp_ladder.scaling import ScalePoint
@@ -84,6 +85,7 @@ def _md_point(point: ScalePoint) -> tuple[str, ...]:
     if point.samples_per_s is not None:
         low, high = (formats.significant(x) for x in (point.samples_per_s_low, point.samples_per_s_high))
         rate += f" {formats.interval(low, high)}"
+        rate += " (samples / time)" if point.statistic == SAMPLES_PER_TIME else ""
     if point.efficiency is not None and point.world_size > 1:
         low, high = (formats.percent(x) for x in (point.efficiency_low, point.efficiency_high))
         efficiency += f" {formats.interval(low, high)}"

@@ -1,8 +1,8 @@
 """Scaling: from records to one point per variant x mode x scale. Pure: no files.
 
 Intervals are 95 % percentile intervals of a hierarchical bootstrap (Hoefler and Belli, SC'15):
-repeats are drawn first, then blocks inside each drawn repeat, and medians are taken on both levels.
-Ratios draw both of their sides.
+repeats are drawn first, then blocks inside each drawn repeat; the statistic of the blocks is taken, then the median
+over repeats. Ratios draw both of their sides. All points that are compared with each other have the same statistic.
 """
 
 from __future__ import annotations
@@ -17,21 +17,19 @@ import numpy.typing as npt
 
 from ddp_ladder.evidence import IN_WORDS, STRONGEST
 from ddp_ladder.fingerprint import Difference, all_differences, batch_per_gpu_seen, differences
-from ddp_ladder.plan import PLAIN_VARIANT, RunSpec
-from ddp_ladder.record import Record, Throughput, Timing
+from ddp_ladder.plan import PLAIN_VARIANT, REFERENCE_VARIANT, RunSpec
+from ddp_ladder.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Record, Statistic, Throughput, Timing
 from ddp_ladder.settings import Scale
 from ddp_ladder.startup import startup_of
+from ddp_ladder.statistic import RESAMPLES, SEED, TAILS, PerBlock, rates, statistic_of, step_times
 
 Status = Literal["ok", "check", "incomplete", "not comparable", "failed", "not run"]
 Draws = npt.NDArray[np.float64]
 
 BASELINE = Scale(1, 1)
-RESAMPLES = 2000
-SEED = 2025
-TAILS = (0.025, 0.975)
 MOST_EFFICIENCY = 1.05  # above this the baseline, not the scale, is remarkable
 TELLING_WAIT = 0.05  # fraction of a step: a difference in data wait worth naming
-TELLING_GAP = 0.05  # between a median and the mean, or between the first third of a run and the last
+TELLING_GAP = 0.05  # between samples / time and the median of blocks, or between the first third of a run and the last
 
 
 @dataclass(frozen=True)
@@ -74,6 +72,7 @@ class ScalePoint:
     startup_script_s: float | None = None
     startup_first_step_s: float | None = None
     startup_compile_s: float | None = None
+    statistic: Statistic = MEDIAN_OF_BLOCKS  # of rate and step time, and so of all ratios
     samples_per_s_total: float | None = None
     samples_per_s_end_to_end: float | None = None
     step_time_s_p5: float | None = None
@@ -105,6 +104,23 @@ class _Good:
     throughput: Throughput
     timing: Timing
 
+    @property
+    def rates(self) -> PerBlock:
+        return rates(self.throughput, self.timing)
+
+    @property
+    def step_times(self) -> PerBlock:
+        return step_times(self.timing)
+
+    def samples_per_s(self, statistic: Statistic) -> float:
+        """The record's own figure where it is of this statistic."""
+        own = self.throughput.statistic == statistic
+        return self.throughput.samples_per_s if own else float(self.rates.of(statistic))
+
+    def step_time_s(self, statistic: Statistic) -> float:
+        own = self.throughput.statistic == statistic
+        return self.timing.step_time_s if own else float(self.step_times.of(statistic))
+
 
 @dataclass(frozen=True)
 class _Group:
@@ -115,6 +131,7 @@ class _Group:
     failed: tuple[Record, ...]  # started and failed
     left_out: tuple[Record, ...]  # not started, on purpose
     may_differ: Collection[str]
+    statistic: Statistic = MEDIAN_OF_BLOCKS
 
     @property
     def first(self) -> RunSpec:
@@ -136,14 +153,25 @@ class _Group:
         return tuple(item for item in found if item.field not in self.may_differ)
 
     @property
+    def needs_samples_per_time(self) -> bool:
+        """Whether a median of blocks would hide slow steps: in one of the runs, or in all of them together."""
+        told = {run.throughput.statistic for run in self.good}
+        together = statistic_of([run.rates for run in self.good]) if self.good else MEDIAN_OF_BLOCKS
+        return SAMPLES_PER_TIME in (*told, together)
+
+    @property
     def samples_per_s(self) -> float:
-        return _median([run.throughput.samples_per_s for run in self.good])
+        return _median([run.samples_per_s(self.statistic) for run in self.good])
+
+    @property
+    def step_time_s(self) -> float:
+        return _median([run.step_time_s(self.statistic) for run in self.good])
 
     def throughput_draws(self) -> Draws:
-        return _draws([run.throughput.blocks_samples_per_s for run in self.good], self._seed())
+        return _draws([run.rates for run in self.good], self.statistic, self._seed())
 
     def step_time_draws(self) -> Draws:
-        return _draws([run.timing.blocks_step_time_s for run in self.good], self._seed())
+        return _draws([run.step_times for run in self.good], self.statistic, self._seed())
 
     def _seed(self) -> int:
         """One stream per group: the two sides of a ratio must be drawn independently."""
@@ -158,7 +186,7 @@ def scale_points(
     records: by ``RunSpec.name``. A run without one has not been run.
     may_differ: fields of the fingerprint that the user allows to differ between both sides of a ratio.
     """
-    groups = _groups(runs, records, may_differ)
+    groups = _with_one_statistic(_groups(runs, records, may_differ))
     return tuple(_point(group, _Baselines.of(group.first, groups)) for group in groups.values())
 
 
@@ -190,6 +218,20 @@ def _group(specs: Sequence[RunSpec], records: Mapping[str, Record], may_differ: 
         left_out=tuple(record for record in bad if record.job is None),
         may_differ=may_differ,
     )
+
+
+def _with_one_statistic(groups: dict[tuple[str, str, Scale], _Group]) -> dict[tuple[str, str, Scale], _Group]:
+    """The same statistic for all scales of a mode and variant: samples / time where any of them needs it."""
+    needed = {_series(group) for group in groups.values() if group.needs_samples_per_time}
+    return {
+        key: replace(group, statistic=SAMPLES_PER_TIME if _series(group) in needed else MEDIAN_OF_BLOCKS)
+        for key, group in groups.items()
+    }
+
+
+def _series(group: _Group) -> tuple[str, str]:
+    """What is compared with each other; the plain baseline belongs to the variant whose script it is."""
+    return group.first.mode, REFERENCE_VARIANT if group.first.is_plain else group.first.variant
 
 
 @dataclass(frozen=True)
@@ -244,7 +286,7 @@ def _with_figures(point: ScalePoint, group: _Group) -> ScalePoint:
     rate = group.samples_per_s
     rate_low, rate_high = _interval(group.throughput_draws(), rate)
     timings = [run.timing for run in group.good]
-    step = _median([timing.step_time_s for timing in timings])
+    step = group.step_time_s
     step_low, step_high = _interval(group.step_time_draws(), step)
     batch = batch_per_gpu_seen(group.good[0].record)
     return replace(
@@ -260,6 +302,7 @@ def _with_figures(point: ScalePoint, group: _Group) -> ScalePoint:
         data_wait_fraction=_known([timing.data_wait_fraction for timing in timings]),
         exposed_comm_fraction=_median_of_known([t.exposed_comm_fraction for t in timings]),
         straggler_fraction=_known([timing.straggler_fraction for timing in timings]),
+        statistic=group.statistic,
         samples_per_s_total=_median([run.throughput.samples_per_s_total for run in group.good]),
         samples_per_s_end_to_end=_median_of_known([run.throughput.samples_per_s_end_to_end for run in group.good]),
         step_time_s_p5=_median([timing.step_time_s_p5 for timing in timings]),
@@ -305,6 +348,8 @@ def _with_ratios(point: ScalePoint, group: _Group, baseline: _Group) -> ScalePoi
 def _with_plain_ratio(point: ScalePoint, group: _Group, plain: _Group | None) -> ScalePoint:
     if plain is None or _no_plain_ratio(group, plain):
         return point
+    if SAMPLES_PER_TIME in (group.statistic, plain.statistic):  # that of another variant may have needed it
+        group, plain = (replace(side, statistic=SAMPLES_PER_TIME) for side in (group, plain))
     n, rate = point.world_size, group.samples_per_s / plain.samples_per_s
     low, high = _interval(group.throughput_draws() / plain.throughput_draws(), rate)
     return replace(point, efficiency_plain=rate / n, efficiency_plain_low=low / n, efficiency_plain_high=high / n)
@@ -435,13 +480,14 @@ def _notes(point: ScalePoint, group: _Group) -> str:
 def _unsteady(point: ScalePoint, group: _Group) -> list[str]:
     """What a median alone would hide."""
     notes = []
-    rate, total, drift = point.samples_per_s, point.samples_per_s_total, point.drift_fraction
-    if rate and total is not None and abs(total / rate - 1) > TELLING_GAP:
-        gap = 100 * (total / rate - 1)
-        notes.append(
-            f"all measured samples / all measured time is {total:,.0f} samples/s, {abs(gap):.0f} % "
-            f"{'below' if gap < 0 else 'above'} the median of blocks: some blocks are far from the others"
-        )
+    drift = point.drift_fraction
+    median, total = (replace(group, statistic=each).samples_per_s for each in (MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME))
+    gap = f"{100 * abs(total / median - 1):.1f} % {'below' if total < median else 'above'} the median of blocks"
+    if group.statistic == SAMPLES_PER_TIME:
+        why = f"{gap}: slow steps recur" if group.needs_samples_per_time else "as at the scales where slow steps recur"
+        notes.append(f"the figures are samples / time, {why}")
+    elif abs(total / median - 1) > TELLING_GAP:
+        notes.append(f"samples / time is {total:,.0f} samples/s, {gap}: some blocks are far from the others")
     if drift is not None and abs(drift) > TELLING_GAP:
         how = f"{100 * abs(drift):.0f} % {'slower' if drift > 0 else 'faster'}"
         notes.append(f"the last third of the steps was {how} than the first")
@@ -466,16 +512,16 @@ def _joined(*parts: str) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _draws(repeats: Sequence[Sequence[float]], seed: int) -> Draws:
-    """Bootstrap distribution, shape (RESAMPLES,), of the median over repeats of block medians."""
+def _draws(repeats: Sequence[PerBlock], statistic: Statistic, seed: int) -> Draws:
+    """Bootstrap distribution, shape (RESAMPLES,), of the median over repeats of the statistic of their blocks."""
     generator = np.random.default_rng([SEED, seed])
     chosen = generator.integers(0, len(repeats), (RESAMPLES, len(repeats)))
-    medians = np.empty(chosen.shape)
-    for index, blocks in enumerate(repeats):
+    figures = np.empty(chosen.shape)
+    for index, run in enumerate(repeats):
         here = chosen == index
-        picks = generator.integers(0, len(blocks), (int(here.sum()), len(blocks)))
-        medians[here] = np.median(np.asarray(blocks, dtype=np.float64)[picks], axis=1)
-    drawn: Draws = np.median(medians, axis=1)
+        picks = generator.integers(0, len(run.over), (int(here.sum()), len(run.over)))
+        figures[here] = run.of(statistic, picks)
+    drawn: Draws = np.median(figures, axis=1)
     return drawn
 
 
