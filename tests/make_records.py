@@ -160,7 +160,9 @@ def make_record(
         spec=spec,
         spec_hash=spec.hash,
         job=Job(JOB_ID, 1),
-        world=World(spec.world_size, spec.backend, tuple(hosts)),
+        world=World(
+            spec.world_size, spec.backend, tuple(hosts[k % len(hosts)] for k in range(spec.nodes)), tuple(hosts)
+        ),
         ranks=tuple(make_rank(spec, k, step, hosts, startup_s) for k in range(spec.world_size)),
         throughput=Throughput(
             samples_per_s=samples_per_s,
@@ -214,6 +216,7 @@ def make_rank(
     return Rank(
         rank=rank,
         local_rank=local,
+        node_rank=None if spec.is_plain else node,
         host=hosts[node % len(hosts)],
         pid=1000 + rank,
         device={
@@ -257,7 +260,7 @@ def make_failed_record(
         spec=spec,
         spec_hash=spec.hash,
         job=Job(JOB_ID, 1) if started else None,
-        world=World(None, None, ()),
+        world=World(None, None, (), ()),
         ranks=(),
         throughput=None,
         timing=None,

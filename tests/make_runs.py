@@ -92,6 +92,7 @@ def _told(spec: RunSpec) -> dict[str, Any]:
     keys = ("warmup_steps", "min_steps", "max_steps", "max_seconds", "samples_per_step")
     return {
         "spec": asdict(spec),
+        "nodes": [f"node{k}" for k in range(spec.nodes)],
         "measure": {key: getattr(spec, key) for key in keys},
         "rendezvous": {"id": f"local.{spec.scale}", "host": "127.0.0.1", "port": 20_001},
         "start_directory": "/project",
@@ -106,6 +107,7 @@ def _rank_end(spec: RunSpec, rank: int, wall_s: float, fingerprint: Mapping[str,
     return {
         "rank": rank,
         "local_rank": local_rank,
+        "node_rank": None if spec.is_plain else node,
         "world_size": spec.world_size,
         "backend": spec.backend,
         "host": f"node{node}",
@@ -143,6 +145,7 @@ def _agent_end(spec: RunSpec, agent: Agent, wall_s: float) -> dict[str, Any]:
     return {
         "node_rank": agent.node_rank,
         "local_rank": agent.local_rank,
+        "node": f"node{agent.node_rank}",
         "host": f"node{agent.node_rank}",
         "launched_at_s": STARTED_AT_S + 0.1,
         "ended_at_s": STARTED_AT_S + wall_s - 0.1,

@@ -391,7 +391,10 @@ def why_not(accounting: bool) -> str | None:
 def addresses(spec: Spec) -> dict[str, str]:
     """Addresses of a private network. It is of no concern to others; a random one shows what leaks out of it."""
     network = f"10.{random.randint(64, 254)}.{random.randint(0, 255)}"
-    return {HEAD: f"{network}.254", **{name: f"{network}.{number}" for number, name in enumerate(spec.names, 1)}}
+    return {
+        HEAD: f"{network}.254",
+        **{name: f"{network}.{number}" for number, name in enumerate(spec.names, spec.first)},
+    }
 
 
 def write_secret(path: Path, content: bytes) -> None:

@@ -20,6 +20,7 @@ class Spec:
     """The shape of a cluster."""
 
     nodes: int = 2
+    first: int = 1  # number of the first node, in its name and in its address
     gpus: int = 2
     cpus: int = 4
     memory_mb: int = 16000
@@ -29,8 +30,8 @@ class Spec:
     conf: tuple[str, ...] = ()  # more lines of slurm.conf, after ours
 
     def __post_init__(self) -> None:
-        if not 1 <= self.nodes <= 200:
-            raise ValueError(f"nodes: {self.nodes}; allowed: 1 to 200, what one /24 network holds")
+        if not 1 <= self.first <= self.first + self.nodes - 1 <= 200:
+            raise ValueError(f"nodes: {self.nodes} from {self.first}; allowed: 1 to 200, what one /24 network holds")
         if len(self.interfaces) not in (1, self.nodes):
             names = ",".join(self.interfaces)
             raise ValueError(f"interfaces: {names}; name one for all nodes or one for each of the {self.nodes}")
@@ -40,7 +41,7 @@ class Spec:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(f"node{number}" for number in range(1, self.nodes + 1))
+        return tuple(f"node{number}" for number in range(self.first, self.first + self.nodes))
 
     def interface(self, node: str) -> str:
         return self.interfaces[self.names.index(node) % len(self.interfaces)]

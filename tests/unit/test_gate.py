@@ -111,7 +111,7 @@ def test_the_evidence_holds_the_numbers_and_the_records(ladder: Ladder) -> None:
     assert point["efficiency"] == pytest.approx(0.9, rel=0.01)
     assert point["efficiency_low"] <= point["efficiency"] <= point["efficiency_high"]
     sanity, efficiency = gate["judged"][0], gate["judged"][-1]
-    assert (sanity["check"], sanity["measured"]) == ("sanity", "12 checks passed")
+    assert (sanity["check"], sanity["measured"]) == ("sanity", "13 checks passed")
     assert efficiency["check"] == "efficiency"
     assert efficiency["measured"].startswith("efficiency 0.90 (95 % interval 0.")
     assert efficiency["wanted"] == "at least 0.80 (stages.stage2.gate.min_efficiency)"
@@ -952,7 +952,7 @@ def test_the_command_line_opens(ladder: Ladder, capsys: pytest.CaptureFixture[st
     assert main(["--plan", str(ladder.results / "plan.json"), "--stage", "stage2"]) == 0
     out, err = capsys.readouterr()
     assert err == "gate stage2: open\n"
-    assert "pass  default/weak/1x2/r1: sanity: 12 checks passed; wanted all checks" in out
+    assert "pass  default/weak/1x2/r1: sanity: 13 checks passed; wanted all checks" in out
     assert (ladder.gates / "stage2.json").exists()
 
 

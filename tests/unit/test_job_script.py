@@ -123,16 +123,16 @@ def test_starts_what_the_measured_run_starts_without_the_instrument(changes: dic
         "job_id": "42",
         "MASTER_ADDR": "10.0.0.1",
         "MASTER_PORT": "20042",
-        "is_host": "true" if node_rank == 0 else "false",
-        "own_address": f"10.0.0.{node_rank + 1}",
+        "SLURM_NODEID": str(node_rank),
     }
     words = [
-        re.sub(r"\$\{(\w+)\}", lambda name: variables[name[1]], word) if word.startswith("--rdzv") else word
+        re.sub(r"\$\{(\w+)\}", lambda name: variables[name[1]], word)
+        if word.startswith(("--rdzv", "--node-rank", "--master"))
+        else word
         for word in read_job_script(text_of(spec, binds=binds)).launch
     ]
-    words = [word.replace("${own_address}", variables["own_address"]) for word in words]
     meet = Rendezvous("42.default.weak.2x4.r1", "10.0.0.1", 20042)
-    (measured,) = processes(spec, PLACE.places, node_rank, meet, variables["own_address"], binds)
+    (measured,) = processes(spec, PLACE.places, node_rank, meet, binds)
     assert words == [word for word in measured.argv if word != str(INSTRUMENT)]
 
 
@@ -145,7 +145,7 @@ def test_tells_each_process_what_the_measured_run_tells_it() -> None:
             del measured[name]
         assert measured.items() <= told.items()
         own = {name: value for name, value in told.items() if name not in measured}
-        (process, *_) = processes(spec, PLACE.places, 1, Rendezvous("id", "$own_address", 0), "", ())
+        (process, *_) = processes(spec, PLACE.places, 1, Rendezvous("id", "$own_address", 0), ())
         assert own.keys() == process.env.keys()
         for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"):
             assert own[name] == process.env[name]

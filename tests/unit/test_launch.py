@@ -27,48 +27,50 @@ def test_the_instrument_exists() -> None:
 
 
 def test_torchrun_on_one_node() -> None:
-    (process,) = processes(make_spec("1x2"), PLACES, 0, MEET, MEET.host)
+    (process,) = processes(make_spec("1x2"), PLACES, 0, MEET)
     assert process.argv == (
         sys.executable,
         "-m",
         "torch.distributed.run",
         "--nnodes=1",
+        "--node-rank=0",
         "--nproc-per-node=2",
         "--max-restarts=0",
-        "--rdzv-backend=c10d",
+        "--rdzv-backend=static",
         "--rdzv-id=job7.1.default.weak",
-        "--rdzv-endpoint=10.0.0.1:20123",
-        "--rdzv-conf=is_host=true",
-        "--local-addr=10.0.0.1",
+        "--rdzv-conf=timeout=300",
+        "--master-addr=10.0.0.1",
+        "--master-port=20123",
         *SCRIPT,
     )
     assert process.env == {}
 
 
-def test_torchrun_on_two_nodes_has_one_host() -> None:
+def test_torchrun_on_two_nodes_tells_each_its_place() -> None:
     spec = make_spec("2x1", python="/opt/python")
-    ((first,), (second,)) = (processes(spec, PLACES, node, MEET, MEET.host) for node in (0, 1))
+    ((first,), (second,)) = (processes(spec, PLACES, node, MEET) for node in (0, 1))
     assert first.argv == (
         "/opt/python",
         "-m",
         "torch.distributed.run",
         "--nnodes=2",
+        "--node-rank=0",
         "--nproc-per-node=1",
         "--max-restarts=0",
-        "--rdzv-backend=c10d",
+        "--rdzv-backend=static",
         "--rdzv-id=job7.1.default.weak",
-        "--rdzv-endpoint=10.0.0.1:20123",
-        "--rdzv-conf=is_host=true",
-        "--local-addr=10.0.0.1",
+        "--rdzv-conf=timeout=300",
+        "--master-addr=10.0.0.1",
+        "--master-port=20123",
         *SCRIPT,
     )
     changed = [(a, b) for a, b in zip(first.argv, second.argv, strict=True) if a != b]
-    assert changed == [("--rdzv-conf=is_host=true", "--rdzv-conf=is_host=false")]
+    assert changed == [("--node-rank=0", "--node-rank=1")]
 
 
 def test_srun_starts_one_process_per_gpu() -> None:
     spec = make_spec("2x2", launcher="srun")
-    started = [process for node in (0, 1) for process in processes(spec, PLACES, node, MEET, MEET.host)]
+    started = [process for node in (0, 1) for process in processes(spec, PLACES, node, MEET)]
     assert [process.argv for process in started] == [(sys.executable, *SCRIPT)] * 4
     common = {
         "WORLD_SIZE": "4",
@@ -89,7 +91,7 @@ CONTAINER = {"image": "/images/a b.sif", "engine": "apptainer", "binds": [], "ar
 
 def test_torchrun_runs_inside_the_container() -> None:
     spec = make_spec("1x2", device="cuda", python="/opt/python", container=CONTAINER)
-    (process,) = processes(spec, PLACES, 0, MEET, MEET.host, ("/project", "/a:/b:ro"))
+    (process,) = processes(spec, PLACES, 0, MEET, ("/project", "/a:/b:ro"))
     assert process.argv == (
         "apptainer",
         "exec",
@@ -105,22 +107,21 @@ def test_torchrun_runs_inside_the_container() -> None:
         "-m",
         "torch.distributed.run",
         "--nnodes=1",
+        "--node-rank=0",
         "--nproc-per-node=2",
         "--max-restarts=0",
-        "--rdzv-backend=c10d",
+        "--rdzv-backend=static",
         "--rdzv-id=job7.1.default.weak",
-        "--rdzv-endpoint=10.0.0.1:20123",
-        "--rdzv-conf=is_host=true",
-        "--local-addr=10.0.0.1",
+        "--rdzv-conf=timeout=300",
+        "--master-addr=10.0.0.1",
+        "--master-port=20123",
         *SCRIPT,
     )
 
 
 def test_each_process_of_srun_is_in_the_container_and_cpu_sites_show_no_gpu() -> None:
     container = {**CONTAINER, "engine": "singularity", "args": []}
-    started = processes(
-        make_spec("1x2", launcher="srun", container=container), PLACES, 0, MEET, MEET.host, ("/project",)
-    )
+    started = processes(make_spec("1x2", launcher="srun", container=container), PLACES, 0, MEET, ("/project",))
     inside = ("singularity", "exec", "--bind", "/project", "/images/a b.sif", "python3", *SCRIPT)
     assert [process.argv for process in started] == [inside] * 2
 
@@ -244,7 +245,7 @@ def test_a_cpu_site_hides_the_gpus(device: str, seen: dict[str, Any]) -> None:
 
 def test_the_plain_baseline_is_the_script_alone() -> None:
     spec = make_spec("1x1", variant="plain", launcher="python")
-    (process,) = processes(spec, PLACES, 0, MEET, MEET.host)
+    (process,) = processes(spec, PLACES, 0, MEET)
     assert process.argv == (sys.executable, *SCRIPT)
     assert process.env == {}
     told = node_environment(spec, PLACES, {"HOME": "/home/me"}, Path("/run.json"), "lo", 0.0)

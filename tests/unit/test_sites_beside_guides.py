@@ -70,10 +70,13 @@ COMMON = {
     "srun distribution": "ranks are numbered node by node whatever the site's default",
     "srun kill-on-bad-exit": "without the process that failed the others would wait",
     "srun mpi": "torch brings its own communication",
-    "launch local-addr": "the address that the others are told is on the training's interface",
+    "launch master-addr": "see MASTER_ADDR",
+    "launch master-port": "see MASTER_PORT",
     "launch max-restarts": "a restart would be measured as part of the run",
-    "launch rdzv-conf": "the first node serves the rendezvous, without name look-ups",
-    "launch rdzv-endpoint": "see MASTER_ADDR and MASTER_PORT",
+    "launch node-rank": "ranks follow the job's nodes",
+    "launch rdzv-backend": "c10d numbers the nodes by the text of their addresses, .10 before .9",
+    "launch rdzv-conf": "a node that does not come is noticed sooner than after torchrun's 600 s",
+    "launch rdzv-endpoint": "master-addr and master-port in its place",
     "launch rdzv-id": "no other job's processes can join",
 }
 
@@ -101,7 +104,7 @@ GUIDES = {
             "exports NNODES": "the guide's own script does not use it",
             "exports NCCL_IB_ENABLE": "no NCCL release has such a variable",
             "exports NCCL_DEBUG": "the guide's section 3.2 advises WARN: INFO fills the log",
-            "launch node-rank": "c10d gives the ranks; in the batch script $SLURM_NODEID is 0 for every node",
+            "launch node-rank": "asked of each node; in the batch script $SLURM_NODEID is 0 for every node",
         },
     ),
     "leonardo": Guide(

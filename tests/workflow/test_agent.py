@@ -17,7 +17,7 @@ import pytest
 import torch
 from ddp_ladder.assemble import assemble
 from ddp_ladder.files import Agent, RunDirectory, write_json
-from ddp_ladder.network import free_port
+from ddp_ladder.network import free_port, node_name
 from ddp_ladder.plan import RunSpec, make_plan
 from ddp_ladder.settings_loader import load_settings
 from project_copy import ROOT, environment
@@ -56,6 +56,7 @@ def start(spec: RunSpec, tmp_path: Path, body: str, grace_s: float | None = None
         "rendezvous": {"id": tmp_path.name, "host": "127.0.0.1", "port": port},
         "start_directory": str(ROOT),
         "run_directory": str(tmp_path),
+        "nodes": [node_name()],
         "agents_per_node": 1,
     }
     write_json(RunDirectory(tmp_path).run, run)

@@ -66,19 +66,18 @@ export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2
 find_interface
 export GLOO_SOCKET_IFNAME="$own_interface" NCCL_SOCKET_IFNAME="$own_interface"
 
-# torchrun starts a process per GPU and tells each its rank.
-# is_host: the first node serves the rendezvous; to let them find out by themselves takes name look-ups.
-is_host=false; if [ "$SLURM_NODEID" -eq 0 ]; then is_host=true; fi
+# torchrun starts a process per GPU and tells each its rank, in the order of the job's nodes.
 exec apptainer exec --nv --bind /home/me/ladder --bind /data:/d:ro --cleanenv /images/torch.sif \
     python3 -m torch.distributed.run \
     --nnodes=2 \
+    "--node-rank=${SLURM_NODEID}" \
     --nproc-per-node=1 \
     --max-restarts=0 \
-    --rdzv-backend=c10d \
+    --rdzv-backend=static \
     "--rdzv-id=${job_id}.default.weak.2x1.r1" \
-    "--rdzv-endpoint=${MASTER_ADDR}:${MASTER_PORT}" \
-    "--rdzv-conf=is_host=${is_host}" \
-    "--local-addr=${own_address}" \
+    --rdzv-conf=timeout=300 \
+    "--master-addr=${MASTER_ADDR}" \
+    "--master-port=${MASTER_PORT}" \
     workflow/workloads/mnist.py --batch-size 64
 
 }

@@ -77,18 +77,17 @@ export GLOO_SOCKET_IFNAME="$own_interface" NCCL_SOCKET_IFNAME="$own_interface"
 # The training starts here (workload.directory): a directory of this start's own, without what another one left.
 mkdir -p "/home/me/ladder/results/runs/default/weak/2x1/r1/work-${job_id}/a b"
 cd "/home/me/ladder/results/runs/default/weak/2x1/r1/work-${job_id}/a b"
-# torchrun starts a process per GPU and tells each its rank.
-# is_host: the first node serves the rendezvous; to let them find out by themselves takes name look-ups.
-is_host=false; if [ "$SLURM_NODEID" -eq 0 ]; then is_host=true; fi
+# torchrun starts a process per GPU and tells each its rank, in the order of the job's nodes.
 exec /home/me/ladder/venv/bin/python -m torch.distributed.run \
     --nnodes=2 \
+    "--node-rank=${SLURM_NODEID}" \
     --nproc-per-node=1 \
     --max-restarts=0 \
-    --rdzv-backend=c10d \
+    --rdzv-backend=static \
     "--rdzv-id=${job_id}.default.weak.2x1.r1" \
-    "--rdzv-endpoint=${MASTER_ADDR}:${MASTER_PORT}" \
-    "--rdzv-conf=is_host=${is_host}" \
-    "--local-addr=${own_address}" \
+    --rdzv-conf=timeout=300 \
+    "--master-addr=${MASTER_ADDR}" \
+    "--master-port=${MASTER_PORT}" \
     -m package.train --batch-size 64
 
 }

@@ -45,15 +45,16 @@ export GLOO_SOCKET_IFNAME="$own_interface" NCCL_SOCKET_IFNAME="$own_interface"
 export MASTER_ADDR="$own_address"
 export MASTER_PORT="$((20000 + job_id % 10000))"
 
-# torchrun starts a process per GPU and tells each its rank.
+# torchrun starts a process per GPU and tells each its rank, in the order of the job's nodes.
 exec '/my env/bin/python' -m torch.distributed.run \
     --nnodes=1 \
+    --node-rank=0 \
     --nproc-per-node=2 \
     --max-restarts=0 \
-    --rdzv-backend=c10d \
+    --rdzv-backend=static \
     "--rdzv-id=${job_id}.default.weak.1x2.r1" \
-    "--rdzv-endpoint=${MASTER_ADDR}:${MASTER_PORT}" \
-    --rdzv-conf=is_host=true \
-    "--local-addr=${own_address}" \
+    --rdzv-conf=timeout=300 \
+    "--master-addr=${MASTER_ADDR}" \
+    "--master-port=${MASTER_PORT}" \
     workflow/workloads/mnist.py --name 'it'"'"'s "$HOME" `x` $(y) \ #1
 two'

@@ -21,7 +21,7 @@ from ddp_ladder.files import Agent, RunDirectory, read_json, write_json
 from ddp_ladder.gpus import gpus
 from ddp_ladder.launch import Places, Process, Rendezvous, node_environment, processes
 from ddp_ladder.lifetime import adopt_orphans, die_with_parent
-from ddp_ladder.network import address, interface_towards
+from ddp_ladder.network import address, interface_towards, node_name
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.software import Runner, SetUpError, container_binds, environment
 
@@ -55,10 +55,10 @@ class NodeTask:
         places = Places(Path(data["start_directory"]), Path(data["run_directory"]))
         return cls(directory, spec, places, data["job"], agent, log, Rendezvous(**data["rendezvous"]))
 
-    def processes(self, own_address: str) -> tuple[Process, ...]:
+    def processes(self) -> tuple[Process, ...]:
         """What this agent starts."""
         binds = container_binds(self.spec, self.places)
-        of_the_node = processes(self.spec, self.places, self.agent.node_rank, self.rendezvous, own_address, binds)
+        of_the_node = processes(self.spec, self.places, self.agent.node_rank, self.rendezvous, binds)
         return of_the_node if self.agent.local_rank is None else (of_the_node[self.agent.local_rank],)
 
 
@@ -76,8 +76,8 @@ def run_node(task: NodeTask) -> int:
     try:
         with task.log.open("ab", buffering=0) as log:
             working = _working_directory(task)
-            interface, own_address = _place_in_network(task)
-            starts = task.processes(own_address)
+            interface = _interface(task)
+            starts = task.processes()
             site = environment(task.spec, os.environ, _shell(events), log)
             env = node_environment(
                 task.spec, task.places, site, task.directory.run, interface, launched_at_s=time.time()
@@ -109,11 +109,12 @@ def _working_directory(task: NodeTask) -> Path | None:
     return None if task.spec.container else working
 
 
-def _place_in_network(task: NodeTask) -> tuple[str, str]:
-    """Interface and address of this node."""
+def _interface(task: NodeTask) -> str:
+    """This node's interface, which has an address."""
     try:
         interface = interface_towards(task.spec.interface, task.rendezvous.host)
-        return interface, address(interface)
+        address(interface)
+        return interface
     except OSError as error:
         raise SetUpError("network.interface", str(error)) from error
 
@@ -209,6 +210,7 @@ def _write_end(task: NodeTask, starts: Sequence[Process], launched_at_s: float, 
             "job": task.job,
             "node_rank": task.agent.node_rank,
             "local_rank": task.agent.local_rank,
+            "node": node_name(),
             "host": socket.gethostname(),
             "launched_at_s": launched_at_s,
             "ended_at_s": time.time(),

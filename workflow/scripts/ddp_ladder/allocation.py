@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ddp_ladder.formats import count
 from ddp_ladder.messages import Problem, UserError
-from ddp_ladder.nodes import LOCAL_SITE
 from ddp_ladder.plan import Plan, ScaleJob
 from ddp_ladder.slurm_query import answer, no_job
 
@@ -28,13 +28,9 @@ class Offer:
 
     def __str__(self) -> str:
         return (
-            f"job {self.job_id} offers {_count(self.nodes, 'node')}, and on each {_count(self.gpus, 'GPU')}, "
-            f"{_count(self.cpus, 'CPU')} and {self.memory_mb} MB"
+            f"job {self.job_id} offers {count(self.nodes, 'node')}, and on each {count(self.gpus, 'GPU')}, "
+            f"{count(self.cpus, 'CPU')} and {self.memory_mb} MB"
         )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def own_allocation(environment: Mapping[str, str]) -> Offer:
@@ -98,8 +94,6 @@ def check_allocation(plan: Plan, stages: Sequence[str], environment: Mapping[str
     cluster_file: names the file of the node's keys.
     """
     offer = own_allocation(environment)
-    if plan.site == LOCAL_SITE:
-        return  # its nodes are agents on this machine
     problems = [
         problem for stage in stages for job in plan.stage_jobs(stage) for problem in misfits(job, offer, cluster_file)
     ]

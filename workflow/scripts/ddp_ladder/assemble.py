@@ -17,6 +17,7 @@ from ddp_ladder.evidence import weakest
 from ddp_ladder.files import Agent, RunDirectory, read_json
 from ddp_ladder.fingerprint import whole_fingerprint
 from ddp_ladder.log_throughput import figures, printed_rates
+from ddp_ladder.placement import placement
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.raw_files import RankFiles, RawRun, read_raw_run
 from ddp_ladder.record import Check, Failure, Job, Rank, Record, Throughput, Timing, World
@@ -62,7 +63,7 @@ def not_run(spec: RunSpec, why: str, next_step: str) -> Record:
         spec=spec,
         spec_hash=spec.hash,
         job=None,
-        world=World(None, None, ()),
+        world=World(None, None, (), ()),
         ranks=(),
         throughput=None,
         timing=None,
@@ -81,17 +82,20 @@ def read_identity(directory: RunDirectory) -> tuple[RunSpec, str, Job]:
     spec = RunSpec.from_json(data["spec"])
     if data["spec_hash"] != spec.hash:
         raise ValueError(f"{directory.run}: spec_hash is not that of its spec")
+    if len(data["nodes"]) != spec.nodes:
+        raise ValueError(f"{directory.run} names {len(data['nodes'])} nodes, its spec has {spec.nodes}")
     return spec, spec.hash, Job(**data["job"])
 
 
 def _world(raw: RawRun) -> World:
-    ends = [rank.end for rank in raw.ranks.values()]
+    ends = [rank.end for _, rank in sorted(raw.ranks.items())]
     sizes = {end["world_size"] for end in ends}
     backends = {end["backend"] for end in ends}
     return World(
         size=sizes.pop() if len(sizes) == 1 else None,
         backend=backends.pop() if len(backends) == 1 else None,
-        hosts=tuple(sorted({end["host"] for end in ends})),
+        nodes=tuple(raw.run["nodes"]),
+        hosts=tuple(dict.fromkeys(end["host"] for end in ends)),
     )
 
 
@@ -102,6 +106,7 @@ def _rank(warmup: Warmup, files: RankFiles) -> Rank:
     return Rank(
         rank=end["rank"],
         local_rank=end["local_rank"],
+        node_rank=end["node_rank"],
         host=end["host"],
         pid=end["pid"],
         device=end["device"],
@@ -214,7 +219,7 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
     if unseen is not None:
         return unseen
     first = next(check for check in checks if not check.ok)
-    for finding in correctness.findings(spec, raw):
+    for finding in (placement(spec, raw), *correctness.findings(spec, raw)):
         if finding.check == first:
             return finding.failure
     return Failure(first.name, f"measured {first.measured}, wanted {first.wanted}", look)

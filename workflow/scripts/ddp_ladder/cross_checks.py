@@ -25,6 +25,7 @@ OWN_VARIABLES = (
     "WORLD_SIZE",
     "LOCAL_RANK",
     "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
     "MASTER_ADDR",
     "MASTER_PORT",
 )

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ddp_ladder.files import sha256
+from ddp_ladder.placement import rank_order
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.raw_files import RawRun
 from ddp_ladder.record import Record
@@ -81,6 +82,10 @@ def _device_kinds(record: Record) -> str:
     return " + ".join(sorted({rank.device["kind"] for rank in record.ranks})) or record.spec.device
 
 
+def _rank_order(record: Record) -> str | None:
+    return rank_order([(rank.node_rank, rank.local_rank) for rank in record.ranks])
+
+
 MUST_MATCH = (
     _planned("script", "another program does other work per sample"),
     _measured("script_sha256", "an edited script may do other work per sample"),
@@ -102,6 +107,9 @@ MUST_MATCH = (
     _measured("libraries", "libraries differ between releases", where_known=True),
     _measured("driver", "kernels run differently under another driver", where_known=True),
     _measured("python", "data loading and launch overhead run in Python"),
+    MustMatch(
+        "rank_order", "rings follow the ranks, and cross the network more often in another order", _rank_order, True
+    ),
     MustMatch("device", "a CPU process is no baseline for a GPU", _device_kinds, always=True),
     MustMatch("gpu", "other models have another speed", _gpu_models),
     _measured("power_limit_w", "a GPU with a lower power limit is slower", where_known=True),

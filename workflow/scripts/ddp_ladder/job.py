@@ -220,6 +220,7 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
             "rendezvous": asdict(meet),
             "start_directory": str(places.start),
             "run_directory": str(places.run),
+            "nodes": context.nodes.names(spec),
             "agents_per_node": context.nodes.agents_per_node(spec),
             "repository": None if is_module(spec) else git_state(Path(spec.script)),
         },

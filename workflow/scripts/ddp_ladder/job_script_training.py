@@ -9,8 +9,8 @@ from ddp_ladder.shell_text import Lines, command_line
 
 # No configured value can hold a NUL, so between two of them stands the name of a shell variable and nothing else.
 # MASTER_ADDR and MASTER_PORT are names that the configuration may not set.
-_VARIABLES = "job_id MASTER_ADDR MASTER_PORT is_host own_address".split()
-_JOB, _HEAD, _PORT, _IS_HOST, _ADDRESS = (f"\0{name}\0" for name in _VARIABLES)
+_VARIABLES = "job_id MASTER_ADDR MASTER_PORT SLURM_NODEID".split()
+_JOB, _HEAD, _PORT, _NODE_RANK = (f"\0{name}\0" for name in _VARIABLES)
 
 
 def launch(spec: RunSpec, place: Place) -> Lines:
@@ -20,7 +20,11 @@ def launch(spec: RunSpec, place: Place) -> Lines:
         why = "# The script alone: no launcher, no process group."
         return [*start, why, "exec " + command_line(_training(spec, place))]
     if spec.launcher == "torchrun":
-        return [*start, *_launch_torchrun(spec, place)]
+        return [
+            *start,
+            "# torchrun starts a process per GPU and tells each its rank, in the order of the job's nodes.",
+            "exec " + command_line(_training(spec, place)),
+        ]
     return [
         *start,
         "# Slurm says which process this is, and the script reads it where torchrun would have put it.",
@@ -58,18 +62,6 @@ def _working(spec: RunSpec, place: Place) -> str:
     return str(places.own.with_name(f"{places.own.name}-{_JOB}") / working.relative_to(places.own))
 
 
-def _launch_torchrun(spec: RunSpec, place: Place) -> Lines:
-    lines = ["# torchrun starts a process per GPU and tells each its rank."]
-    is_host = "true"
-    if spec.nodes > 1:
-        is_host = _IS_HOST
-        lines += [
-            "# is_host: the first node serves the rendezvous; to let them find out by themselves takes name look-ups.",
-            'is_host=false; if [ "$SLURM_NODEID" -eq 0 ]; then is_host=true; fi',
-        ]
-    return [*lines, "exec " + command_line(_training(spec, place, is_host))]
-
-
 def launch_all(spec: RunSpec, place: Place) -> Lines:
     """Every process of this machine, where neither torchrun nor srun starts them."""
     return [
@@ -91,14 +83,13 @@ def _told(spec: RunSpec, group_rank: str) -> Lines:
     return [f"export WORLD_SIZE={spec.world_size} LOCAL_WORLD_SIZE={spec.gpus_per_node} GROUP_RANK={group_rank}"]
 
 
-def _training(spec: RunSpec, place: Place, is_host: str = "true") -> list[list[str]]:
+def _training(spec: RunSpec, place: Place) -> list[list[str]]:
     """The command that trains, in groups of words that belong on a line."""
     *container, python = python_command(spec, place.places, place.binds, _working(spec, place))
     groups = [list(container), [python]] if container else [[python]]
     if spec.launcher == "torchrun":
-        module, name, *options = torchrun(
-            spec, f"{_JOB}.{spec.name.replace('/', '.')}", f"{_HEAD}:{_PORT}", is_host, _ADDRESS
-        )
+        node_rank = "0" if spec.nodes == 1 else _NODE_RANK
+        module, name, *options = torchrun(spec, f"{_JOB}.{spec.name.replace('/', '.')}", node_rank, _HEAD, _PORT)
         groups[-1] += [module, name]
         groups += [[option] for option in options]
     return [*groups, list(script_argv(spec, place.places))]

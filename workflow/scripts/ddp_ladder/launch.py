@@ -22,6 +22,9 @@ THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
 )
 
+# How long torchrun waits for the other nodes: longer than their start-ups differ, shorter than its default of 600.
+JOIN_TIMEOUT_S = 300
+
 # The interface of a node, which need not have the same name on the next one.
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
@@ -33,10 +36,6 @@ class Rendezvous:
     id: str
     host: str
     port: int
-
-    @property
-    def endpoint(self) -> str:
-        return f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -94,21 +93,18 @@ def is_module(spec: RunSpec) -> bool:
 
 
 def processes(
-    spec: RunSpec, places: Places, node_rank: int, meet: Rendezvous, own_address: str, binds: Sequence[str] = ()
+    spec: RunSpec, places: Places, node_rank: int, meet: Rendezvous, binds: Sequence[str] = ()
 ) -> tuple[Process, ...]:
     """The processes that one node starts: torchrun, or with launcher ``srun`` one process per GPU.
 
     With launcher ``python`` the script alone, which is told of no rank and no world.
 
-    own_address: this node's, where the others reach it.
     binds: directories to show inside the container, if there is one.
     """
     python = python_command(spec, places, binds)
     command = (str(INSTRUMENT), *script_argv(spec, places))
     if spec.launcher == "torchrun":
-        # is_host: on one machine every agent would take the endpoint for its own and race for the port.
-        is_host = "true" if node_rank == 0 else "false"
-        return (Process((*python, *torchrun(spec, meet.id, meet.endpoint, is_host, own_address), *command), {}),)
+        return (Process((*python, *torchrun(spec, meet.id, str(node_rank), meet.host, str(meet.port)), *command), {}),)
     if spec.launcher == "python":
         return (Process((*python, *command), {}),)
     return tuple(
@@ -136,19 +132,24 @@ def python_command(spec: RunSpec, places: Places, binds: Sequence[str], working:
     return (container["engine"], "exec", *gpus, *shown, *inside, *container["args"], container["image"], python)
 
 
-def torchrun(spec: RunSpec, rdzv_id: str, endpoint: str, is_host: str, own_address: str) -> tuple[str, ...]:
-    """What stands between the Python and the script: torchrun with its options."""
+def torchrun(spec: RunSpec, rdzv_id: str, node_rank: str, host: str, port: str) -> tuple[str, ...]:
+    """What stands between the Python and the script: torchrun with its options.
+
+    Static, because c10d numbers the nodes by the text of their addresses, 10.0.0.10 before 10.0.0.9: rings follow the
+    ranks, and would not follow the nodes.
+    """
     return (
         "-m",
         "torch.distributed.run",
         f"--nnodes={spec.nodes}",
+        f"--node-rank={node_rank}",
         f"--nproc-per-node={spec.gpus_per_node}",
         "--max-restarts=0",
-        "--rdzv-backend=c10d",
+        "--rdzv-backend=static",
         f"--rdzv-id={rdzv_id}",
-        f"--rdzv-endpoint={endpoint}",
-        f"--rdzv-conf=is_host={is_host}",
-        f"--local-addr={own_address}",
+        f"--rdzv-conf=timeout={JOIN_TIMEOUT_S}",
+        f"--master-addr={host}",
+        f"--master-port={port}",
     )
 
 

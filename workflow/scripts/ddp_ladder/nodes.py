@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from ddp_ladder.allocation import asks
 from ddp_ladder.files import RunDirectory
+from ddp_ladder.formats import count
 from ddp_ladder.lifetime import die_with_parent
-from ddp_ladder.network import LOOPBACK, address_towards, free_port, is_loopback
+from ddp_ladder.network import LOOPBACK, address_towards, free_port, is_loopback, node_name
 from ddp_ladder.plan import RunSpec, ScaleJob
 from ddp_ladder.settings import Interface
 from ddp_ladder.slurm_query import answer, silent
@@ -43,6 +45,9 @@ class Nodes(Protocol):
     @property
     def job_id(self) -> str:
         """Identifies the job in every record."""
+
+    def names(self, spec: RunSpec) -> list[str]:
+        """Of the run's nodes, in the order of their ranks. Raises NoMeetingPoint where there are too few."""
 
     def agents_per_node(self, spec: RunSpec) -> int:
         """1, or as many as there are GPUs."""
@@ -73,6 +78,9 @@ class ThisMachine:
     """The local site: a node is an agent of its own on this machine."""
 
     job_id: str
+
+    def names(self, spec: RunSpec) -> list[str]:
+        return [node_name()] * spec.nodes
 
     def agents_per_node(self, spec: RunSpec) -> int:
         return 1
@@ -114,14 +122,22 @@ class Allocation:
     _heads: dict[str, tuple[str, list[int]]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def hostnames(self) -> list[str]:
-        """Asked of Slurm, because Snakemake's job step takes SLURM_JOB_NODELIST out of the environment.
+        """In the order that the tasks of a step have, which is Slurm's own; --nodelist cannot change it.
+
+        Asked of Slurm, because Snakemake's job step takes SLURM_JOB_NODELIST out of the environment.
 
         Also asked anew before each step: srun gives up where the controller does not answer, this waits for it.
         """
         query = ["squeue", "--noheader", "--jobs", self.job_id, "--format", "%N"]
         nodelist = answer(self.job_id, query).strip()
         names = answer(self.job_id, ["scontrol", "show", "hostnames", nodelist]).split()
+        if len(names) < self.job.scale.nodes:
+            few = f"job {self.job_id} has {count(len(names), 'node')}, {self.job.scale} needs {self.job.scale.nodes}"
+            raise NoMeetingPoint(few, f"start inside a larger allocation: {asks(self.job)}")
         return names[: self.job.scale.nodes]
+
+    def names(self, spec: RunSpec) -> list[str]:
+        return self.hostnames()
 
     def agents_per_node(self, spec: RunSpec) -> int:
         return spec.gpus_per_node if spec.launcher == "srun" else 1

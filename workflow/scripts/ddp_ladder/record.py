@@ -37,7 +37,8 @@ class World:
 
     size: int | None
     backend: str | None
-    hosts: tuple[str, ...]
+    nodes: tuple[str, ...]  # in the order of their ranks; equal names: simulated on one machine
+    hosts: tuple[str, ...]  # in the order of the ranks
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Rank:
 
     rank: int
     local_rank: int
+    node_rank: int | None  # None: started without a launcher
     host: str
     pid: int
     device: Mapping[str, Any]  # kind, index, name, id
@@ -166,7 +168,7 @@ class Record:
             spec=spec,
             spec_hash=data["spec_hash"],
             job=Job(**job) if job else None,
-            world=World(**{**data["world"], "hosts": tuple(data["world"]["hosts"])}),
+            world=World(**{**data["world"], **{key: tuple(data["world"][key]) for key in ("nodes", "hosts")}}),
             ranks=tuple(Rank(**rank) for rank in data["ranks"]),
             throughput=_with_tuples(Throughput, throughput, "blocks_samples_per_s"),
             timing=_with_tuples(Timing, timing, "blocks_step_time_s", "blocks_steps"),

@@ -8,6 +8,7 @@ from typing import Any
 from ddp_ladder.correctness import findings
 from ddp_ladder.evidence import IN_WORDS, own_account
 from ddp_ladder.files import Agent
+from ddp_ladder.placement import placement
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.raw_files import RawRun
 from ddp_ladder.record import Check, Throughput
@@ -29,6 +30,7 @@ def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterat
     yield _same_origin(spec, raw)
     yield _exit_codes(raw, ends)
     yield _world_size(spec, ends)
+    yield placement(spec, raw).check
     if spec.backend_wanted != "auto" and not spec.is_plain:
         yield _all_equal("backend", [end["backend"] for end in ends], spec.backend)
     if throughput is not None and own_account(throughput.source) and not any(end["parameters"] for end in ends):

@@ -86,14 +86,18 @@ def _device(measurement: Measurement) -> dict[str, Any]:
 
 def _place(measurement: Measurement, device_kind: str) -> dict[str, Any]:
     world = measurement.world
+    node_rank = os.environ.get("GROUP_RANK")  # the launcher's word: torch.distributed knows nothing of nodes
+    place = {"node_rank": int(node_rank) if node_rank else None}
     if world is None:  # torch was never imported
         return {
+            **place,
             "rank": int(os.environ.get("RANK") or 0),
             "local_rank": int(os.environ.get("LOCAL_RANK") or 0),
             "world_size": int(os.environ.get("WORLD_SIZE") or 1),
             "backend": None,
         }
     return {
+        **place,
         "rank": world.rank,
         "local_rank": world.local_rank,
         "world_size": world.size,

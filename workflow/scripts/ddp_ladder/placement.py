@@ -1,0 +1,119 @@
+"""Where the ranks were: on the nodes that the job has, each a host of its own, in the order of the nodes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ddp_ladder.correctness import NAMED, Finding
+from ddp_ladder.plan import RunSpec
+from ddp_ladder.raw_files import RawRun
+from ddp_ladder.record import Check, Failure
+
+Nodes = Sequence[str]
+
+
+def placement(spec: RunSpec, raw: RawRun) -> Finding:
+    """Whether agents and ranks were where the job put them. A host may be named in full on one side only."""
+    nodes: Nodes = raw.run["nodes"]
+    ends = [rank.end for _, rank in sorted(raw.ranks.items())]
+    groups = (
+        (
+            "agents ran on other nodes than planned",
+            [*_other_nodes(nodes, raw)],
+            "start snakemake again; if it happens again, compare `srun --label hostname` with the job's nodes, and "
+            "report both",
+        ),
+        (
+            "nodes are not hosts of their own",
+            [*_shared_hosts(nodes, raw)],
+            "ask for as many nodes as the scale has, and check with `srun hostname` that each is a machine of its own",
+        ),
+        (
+            "ranks ran on other hosts than their agents",
+            [*_other_hosts(raw, ends)],
+            "let the script stay in the processes that the launcher started; a container has to keep its node's host "
+            "name (no --uts and no --hostname in software.container.args)",
+        ),
+        (
+            "ranks do not follow the nodes",
+            [] if spec.is_plain else [*_out_of_order(spec, raw, ends)],
+            "let the script take its rank from the environment (RANK, LOCAL_RANK), and call init_process_group without "
+            "a rank of its own",
+        ),
+    )
+    hosts = len({_short(end["host"]) for end in raw.agents.values()})
+    wanted = f"ranks in the order of {_list(nodes)}, {spec.gpus_per_node} on each"
+    for verdict, wrong, next_step in groups:
+        if wrong:
+            why = "; ".join(wrong[:NAMED]) + (f"; and {len(wrong) - NAMED} more" if len(wrong) > NAMED else "")
+            return Finding(Check("placement", False, why, wanted), Failure(verdict, why, next_step))
+    ok = bool(ends) and bool(raw.agents)
+    measured = f"{len(ends)} ranks in the order of {spec.nodes} nodes on {hosts} hosts" if ok else "nothing"
+    return Finding(Check("placement", ok, measured, wanted), Failure("placement", measured, "read train.log"))
+
+
+def rank_order(ranks: Sequence[tuple[int | None, int]]) -> str | None:
+    """``by node``, or the node rank of each rank where it is another order; None where it is not known.
+
+    ranks: node rank and local rank of each, in the order of the ranks.
+    """
+    known = [(node_rank, local_rank) for node_rank, local_rank in ranks if node_rank is not None]
+    if not known or len(known) < len(ranks):
+        return None
+    return "by node" if known == sorted(known) else " ".join(str(node_rank) for node_rank, _ in known)
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 2 * NAMED else f"{names[0]} to {names[-1]} ({len(names)} nodes)"
+
+
+def _short(host: str) -> str:
+    return host.partition(".")[0].lower()
+
+
+def _other_nodes(nodes: Nodes, raw: RawRun) -> Iterator[str]:
+    for agent, end in raw.agents.items():
+        if _short(end["node"]) != _short(nodes[agent.node_rank]):
+            yield f"{agent} was {end['node']}, not {nodes[agent.node_rank]}"
+
+
+def _shared_hosts(nodes: Nodes, raw: RawRun) -> Iterator[str]:
+    """Each name is one host, and each host has one name; simulated nodes have one name and one host."""
+    hosts: dict[str, dict[str, None]] = {}
+    names: dict[str, dict[str, None]] = {}
+    for agent, end in raw.agents.items():
+        hosts.setdefault(nodes[agent.node_rank], {})[_short(end["host"])] = None
+        names.setdefault(_short(end["host"]), {})[nodes[agent.node_rank]] = None
+    yield from (f"{_list([*several])} are one host, {host}" for host, several in names.items() if len(several) > 1)
+    yield from (f"{name} is several hosts: {_list([*several])}" for name, several in hosts.items() if len(several) > 1)
+
+
+def _other_hosts(raw: RawRun, ends: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    hosts = {_short(end["host"]) for end in raw.agents.values()}
+    for end in ends:
+        if _short(end["host"]) not in hosts:
+            yield f"rank {end['rank']} was on {end['host']}, where no agent of the run was"
+
+
+def _out_of_order(spec: RunSpec, raw: RawRun, ends: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    hosts = {agent.node_rank: _short(end["host"]) for agent, end in raw.agents.items()}
+    for end in ends:
+        wanted = divmod(end["rank"], spec.gpus_per_node)
+        place = (_node_rank(end, hosts), end["local_rank"])
+        if place != wanted:
+            yield f"rank {end['rank']} was {_place(raw.run['nodes'], *place)}, not {_place(raw.run['nodes'], *wanted)}"
+
+
+def _node_rank(end: Mapping[str, Any], hosts: Mapping[int, str]) -> int | None:
+    """What the launcher told, unless the rank's host is another node's: c10d numbers the nodes as it likes."""
+    told: int | None = end["node_rank"]
+    if told is None or hosts.get(told, _short(end["host"])) == _short(end["host"]):
+        return told
+    return next((node_rank for node_rank, host in hosts.items() if host == _short(end["host"])), told)
+
+
+def _place(nodes: Nodes, node_rank: int | None, local_rank: int) -> str:
+    named = node_rank is not None and node_rank < len(nodes)
+    node = f"node {node_rank}" + (f" ({nodes[node_rank]})" if named and node_rank is not None else "")
+    return f"local rank {local_rank} of {node if node_rank is not None else 'a node that it was not told'}"
