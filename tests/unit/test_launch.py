@@ -153,10 +153,10 @@ def test_in_another_directory_every_path_of_ours_is_absolute() -> None:
         "/project/code/train.py", "--data=/project/data", f"{PLACES.run}/checkpoint", "/project/conf.yaml",
         "notes.txt", "0.1",
     )  # fmt: skip
-    (process,) = processes(spec, PLACES, 0, MEET, MEET.host)
+    (process,) = processes(spec, PLACES, 0, MEET)
     assert process.argv[0] == "/project/.venv/bin/python"
     by_name = make_spec("1x2", python="python3", **ELSEWHERE)
-    assert processes(by_name, PLACES, 0, MEET, MEET.host)[0].argv[0] == "python3"
+    assert processes(by_name, PLACES, 0, MEET)[0].argv[0] == "python3"
     assert PLACES.working(spec) == PLACES.run / "work"
     assert PLACES.is_own(spec)
     assert not PLACES.is_own(make_spec(directory="/scratch"))
@@ -168,7 +168,7 @@ def test_a_container_is_entered_in_the_working_directory() -> None:
     spec = make_spec(
         "1x2", container={**CONTAINER, "image": "a.sif", "args": []}, python="venv/bin/python", **ELSEWHERE
     )
-    (process,) = processes(spec, PLACES, 0, MEET, MEET.host, ("/project",))
+    (process,) = processes(spec, PLACES, 0, MEET, ("/project",))
     inside = (f"{PLACES.run}/work", "a.sif", "venv/bin/python")
     assert process.argv[:7] == ("apptainer", "exec", "--bind", "/project", "--pwd", *inside[:2])
     assert process.argv[7] == inside[2]

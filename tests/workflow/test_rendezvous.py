@@ -1,0 +1,119 @@
+"""How torchrun's agents meet: in the nodes' order whatever the order of their starts, and only with each other."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from ddp_ladder import launch
+from ddp_ladder.network import LOOPBACK, free_port
+from instrument_support import python_named
+from make_records import make_spec
+from project_copy import environment
+
+NODES = 3
+TIMEOUT_S = 120
+WITNESS = """
+import os, sys
+keys = ("RANK", "GROUP_RANK", "LOCAL_RANK", "MASTER_PORT")
+os.write(1, (" ".join([sys.argv[1], *(os.environ[key] for key in keys)]) + "\\n").encode())
+"""
+
+Start = Callable[[int, str], "subprocess.Popen[str]"]
+
+
+@pytest.fixture(params=["newest", "oldest"])
+def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
+    """Start the torchrun of a node of a 3x2 with a rendezvous id."""
+    spec, port, started = make_spec("3x2"), free_port(str(tmp_path)), list[subprocess.Popen[str]]()
+    script = tmp_path / "script.py"
+    script.write_text(WITNESS)
+
+    def of_node(node_rank: int, run_id: str = "run") -> subprocess.Popen[str]:
+        options = launch.torchrun(spec, run_id, str(node_rank), LOOPBACK, str(port))
+        argv = [str(python_named(request.param)), *options, str(script), str(node_rank)]
+        process = subprocess.Popen(
+            argv, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        started.append(process)
+        return process
+
+    yield of_node
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def port_of(process: subprocess.Popen[str]) -> int:
+    (option,) = (word for word in process.args if str(word).startswith("--master-port"))  # type: ignore[union-attr]
+    return int(str(option).partition("=")[2])
+
+
+def await_connecting(process: subprocess.Popen[str], port: int) -> None:
+    """Wait until the process has tried to reach the first node, or listens there."""
+    for _ in range(20 * TIMEOUT_S):
+        assert process.poll() is None, process.communicate()[0]
+        connections = psutil.Process(process.pid).net_connections("tcp")
+        if any(port in (each.laddr[1:] + each.raddr[1:]) for each in connections):
+            return
+        try:
+            process.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+    pytest.fail("it never came to the rendezvous")
+
+
+def ranks_of(said: str) -> list[list[str]]:
+    return sorted(line.split()[1:4] for line in said.splitlines() if line.count(" ") == 4 and line[0].isdigit())
+
+
+def test_the_nodes_order_holds_whoever_comes_first(start: Start) -> None:
+    """All on one address; c10d would take the order of the process ids, here of the starts."""
+    last = start(2, "run")
+    second = start(1, "run")
+    first = start(0, "run")
+    for node_rank, process in enumerate((first, second, last)):
+        said = process.communicate(timeout=TIMEOUT_S)[0]
+        assert process.returncode == 0, said
+        ranks = [str(2 * node_rank), str(2 * node_rank + 1)]
+        assert ranks_of(said) == [[rank, str(node_rank), str(k)] for k, rank in enumerate(ranks)]
+
+
+def test_a_stranger_on_the_same_port_gets_no_rank(start: Start) -> None:
+    first = start(0, "run")
+    port = port_of(first)
+    await_connecting(first, port)
+    stranger = start(1, "another run")
+    await_connecting(stranger, port)
+    others = [start(1, "run"), start(2, "run")]
+    for process in (first, *others):
+        said = process.communicate(timeout=TIMEOUT_S)[0]
+        assert process.returncode == 0, said
+        assert len(ranks_of(said)) == 2
+    stranger.terminate()
+    assert ranks_of(stranger.communicate(timeout=TIMEOUT_S)[0]) == []
+
+
+def test_a_port_that_is_taken_is_told_by_the_first_node(start: Start, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", free_port(str(tmp_path))))
+        taken.listen()
+        first = start(0, "run")
+        said = first.communicate(timeout=TIMEOUT_S)[0]
+        assert port_of(first) == taken.getsockname()[1]
+    assert first.returncode != 0
+    assert "EADDRINUSE" in said
+
+
+@pytest.mark.parametrize("missing", [0, 2])
+def test_a_node_that_does_not_come_ends_the_others(start: Start, missing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "JOIN_TIMEOUT_S", 5)
+    for process in [start(node_rank, "run") for node_rank in range(NODES) if node_rank != missing]:
+        said = process.communicate(timeout=TIMEOUT_S)[0]
+        assert process.returncode != 0
+        assert ranks_of(said) == []
