@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 STEPS = 24
 
@@ -27,6 +27,13 @@ class Stream(IterableDataset):
             yield torch.randn(4, generator=generator), torch.ones(1)
 
 
+class Buckets(BatchSampler):
+    """May have an order of its own, for all that one can see from outside."""
+
+    def __iter__(self):
+        yield from super().__iter__()
+
+
 def make_loader(how):
     torch.manual_seed(7)  # the data are the same on every rank, as files are
     x = torch.randn(2 * STEPS * 8, 4)
@@ -39,6 +46,10 @@ def make_loader(how):
         torch.manual_seed(dist.get_rank())
         return DataLoader(data, batch_size=16, shuffle=True), None
     sampler = DistributedSampler(data)
+    if how.endswith("in batches"):
+        return DataLoader(data, batch_sampler=BatchSampler(sampler, 8, drop_last=False)), sampler
+    if how.endswith("in buckets"):
+        return DataLoader(data, batch_sampler=Buckets(sampler, 8, drop_last=False)), sampler
     return DataLoader(data, batch_size=8, sampler=sampler), sampler
 
 
@@ -67,7 +78,7 @@ def main(how, epochs):
     model = make_model(how, rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e38 if how == "nan" else 0.01)
     for epoch in range(epochs):
-        if sampler is not None and how != "no set_epoch":
+        if sampler is not None and not how.startswith("no set_epoch"):
             sampler.set_epoch(epoch)
         for index, (x, y) in enumerate(loader):
             if how == "breaks early" and rank == 1 and index == 13:

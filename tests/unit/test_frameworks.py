@@ -28,12 +28,18 @@ def warm() -> Iterator[Warm]:
         "lightning_fabric_loop.py",
         "hf_accelerate.py shard",
         "hf_accelerate.py dispatch",
+        "hf_accelerate.py split",
+        "hf_accelerate.py stateful",
+        "hf_accelerate.py skip",
+        "hf_accelerate.py skip_stream",
         "hf_trainer.py 1",
         "hf_trainer.py 2",
     ],
 )
 def test_framework(warm: Warm, tmp_path: Path, line: str, ranks: int) -> None:
-    check(warm, tmp_path, *line.split(), ranks=ranks)
+    measured = check(warm, tmp_path, *line.split(), ranks=ranks)
+    assert [measured.ran.rank(rank)["loader"]["shards"] for rank in range(ranks)] == [True] * ranks
+    assert measured.ran.rank()["loader"]["set_epoch_called"] in (True, None)
 
 
 @pytest.mark.parametrize("line", ["lightning_trainer.py 3", "hf_trainer.py 2"])

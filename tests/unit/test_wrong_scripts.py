@@ -121,11 +121,22 @@ def test_the_gate_is_closed_and_names_the_cause(warm: Warm, tmp_path: Path, how:
     assert next_step in words(found)
 
 
-def test_without_set_epoch_every_epoch_has_the_same_order(warm: Warm, tmp_path: Path) -> None:
-    found = judged(warm, tmp_path, "no set_epoch", epochs=2)
+@pytest.mark.parametrize("how", ["no set_epoch", "no set_epoch, in batches"])
+def test_without_set_epoch_every_epoch_has_the_same_order(warm: Warm, tmp_path: Path, how: str) -> None:
+    found = judged(warm, tmp_path, how, epochs=2)
     assert not found.verdict.open
     assert "every epoch has the same order: DistributedSampler shuffles" in words(found)
     assert "call sampler.set_epoch(epoch) at the beginning of each epoch" in words(found)
+
+
+def test_of_a_sampler_that_may_order_by_itself_nothing_is_claimed(warm: Warm, tmp_path: Path) -> None:
+    found = judged(warm, tmp_path, "no set_epoch, in buckets", epochs=2)
+    assert found.verdict.open
+    (remark,) = found.record.remarks
+    assert remark.what == (
+        "set_epoch was not called in 2 passes over the training data; whether DistributedSampler in Buckets has "
+        "another order in each without it is unknown"
+    )
 
 
 @pytest.mark.parametrize("how", ["fsdp1 flat", "fsdp1 original"])
@@ -139,6 +150,8 @@ def test_shards_are_no_replicas_that_differ(warm: Warm, tmp_path: Path, how: str
 
 MEANT = {
     "right": "",
+    "right, in batches": "",
+    "right, in buckets": "",
     "own stream": "",
     "no set_epoch": "set_epoch was not called; in the one epoch that was run this changes nothing",
     "own seeds": "the sampler (RandomSampler) does not divide the data between the ranks",

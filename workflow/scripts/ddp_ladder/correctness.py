@@ -113,16 +113,7 @@ def _disjoint_data(ends: Sequence[End]) -> Finding | None:
     shares = {pair: _shared(telling[pair[0]], telling[pair[1]]) for pair in combinations(sorted(telling), 2)}
     (first, second), most = max(shares.items(), key=lambda item: item[1])
     loader = ends[0]["loader"] or {}
-    if loader.get("iterable"):
-        next_step = (
-            "let the IterableDataset give each rank its own part: by torch.distributed.get_rank() and "
-            "get_world_size(), and by torch.utils.data.get_worker_info() with loader workers"
-        )
-    else:
-        next_step = (
-            "give the training DataLoader sampler=DistributedSampler(dataset) in place of shuffle=True, and call its "
-            "set_epoch(epoch); data made at random need a seed that differs by rank"
-        )
+    next_step = _give_each_its_own(loader)
     if any((end["parameters"] or {}).get("sharded") for end in ends):
         next_step += (
             "; ranks that work on the same samples with parts of one model (tensor parallelism) would each count them: "
@@ -140,6 +131,30 @@ def _disjoint_data(ends: Sequence[End]) -> Finding | None:
     )
 
 
+def _give_each_its_own(loader: Mapping[str, Any]) -> str:
+    """What to do where the ranks draw the same samples, by what is known of the training loader."""
+    sampler = loader.get("sampler")
+    if loader.get("iterable"):
+        return (
+            "let the IterableDataset give each rank its own part: by torch.distributed.get_rank() and "
+            "get_world_size(), and by torch.utils.data.get_worker_info() with loader workers"
+        )
+    if loader.get("shards"):
+        return (
+            f"{sampler} divides the data: see that it has this process's own rank, and that other indices give other "
+            "samples; data made at random need a seed that differs by rank"
+        )
+    if loader.get("shards", False) is None:
+        return (
+            f"let {sampler} give each rank its own part, by torch.distributed.get_rank() and get_world_size(), or put "
+            "DistributedSampler(dataset) in its place; data made at random need a seed that differs by rank"
+        )
+    return (
+        "give the training DataLoader sampler=DistributedSampler(dataset) in place of shuffle=True, and call its "
+        "set_epoch(epoch); data made at random need a seed that differs by rank"
+    )
+
+
 def _telling_samples(ends: Sequence[End]) -> dict[int, set[str]] | None:
     """By rank, the digests of first samples that occur once there: a constant tells nothing."""
     telling = {}
@@ -154,8 +169,8 @@ def _shared(a: set[str], b: set[str]) -> float:
 
 
 def _order(ends: Sequence[End]) -> Finding | None:
-    """Whether each epoch had an order of its own; None where there was one epoch, or no sampler that shuffles."""
-    loaders = [end["loader"] for end in ends if end["loader"]]
+    """Whether each epoch had an order of its own; None where there was one epoch, or no sampler that shuffles by it."""
+    loaders = [end["loader"] for end in ends if end["loader"] and end["loader"].get("set_epoch_called") is not None]
     repeated = [loader for loader in loaders if loader.get("shuffle") and loader.get("passes", 1) > 1]
     if not repeated:
         return None
@@ -351,12 +366,8 @@ def _remarks(spec: RunSpec, ends: Sequence[End]) -> Iterator[Remark]:
     loader: Mapping[str, Any] = (ends[0]["loader"] if ends else None) or {}
     if spec.world_size > 1 and len(ends) == spec.world_size:
         yield from _remarks_on_data(ends, loader)
-    if loader.get("shuffle") and loader.get("passes") == 1 and not loader["set_epoch_called"]:
-        yield Remark(
-            "order of samples",
-            "set_epoch was not called; in the one epoch that was run this changes nothing",
-            "call sampler.set_epoch(epoch) at the beginning of each epoch, or every epoch has the same order",
-        )
+    if loader.get("set_epoch_called") is False:
+        yield from _remarks_on_order(loader)
     passing = [end for end in ends if _recovered(end)]
     if passing:
         steps = passing[0]["loss"]["not_finite_steps"]
@@ -364,6 +375,24 @@ def _remarks(spec: RunSpec, ends: Sequence[End]) -> Iterator[Remark]:
             "finite",
             f"on rank {passing[0]['rank']} the loss was not finite at step {_numbers(steps[:NAMED])}, later it was",
             "expected now and then with GradScaler, which leaves such steps out; else lower the learning rate",
+        )
+
+
+def _remarks_on_order(loader: Mapping[str, Any]) -> Iterator[Remark]:
+    """Of a set_epoch that was not called and closes no gate."""
+    passes = loader.get("passes", 1)
+    if loader.get("shuffle") and passes == 1:
+        yield Remark(
+            "order of samples",
+            "set_epoch was not called; in the one epoch that was run this changes nothing",
+            "call sampler.set_epoch(epoch) at the beginning of each epoch, or every epoch has the same order",
+        )
+    if loader.get("shuffle") is None and passes > 1:
+        yield Remark(
+            "order of samples",
+            f"set_epoch was not called in {passes} passes over the training data; whether {loader['sampler']} has "
+            "another order in each without it is unknown",
+            "call set_epoch(epoch) at the beginning of each epoch, unless the order changes without it",
         )
 
 
@@ -385,7 +414,7 @@ def _remarks_on_data(ends: Sequence[End], loader: Mapping[str, Any]) -> Iterator
     if 0 < most < MOST_SHARED:
         what = f"two ranks share {100 * most:.0f} % of their first samples"
         yield Remark("disjoint data", what, "expected where the data hold duplicates, or are drawn with replacement")
-    if most < MOST_SHARED and not loader.get("shards", True) and not loader.get("iterable"):
+    if most < MOST_SHARED and loader.get("shards") is False:
         yield Remark(
             "disjoint data",
             f"the sampler ({loader['sampler']}) does not divide the data between the ranks: every rank passes over all "

@@ -7,6 +7,7 @@ like. Only where there are none (an IterableDataset, batches made by the dataset
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -26,21 +27,27 @@ from ddp_ladder_instrument.steps import EARLY_STEPS, Steps
 LOOP_ATTRIBUTE = "_ddp_ladder_loop"
 SIZES_ATTRIBUTE = "_ddp_ladder_sizes"
 
+TORCHDATA = "torchdata.stateful_dataloader.stateful_dataloader"
+ACCELERATE = "accelerate.data_loader"
+
 Sizes = tuple[Any, deque[Optional[int]]]
 """The sampler's iterator of this pass, and the sizes of the batches that it announced."""
 
 
 def patch_loaders(steps: Steps) -> str | None:
     """Follow every DataLoader of this process."""
-    in_loader: set[int] = set()
     single = getattr(dataloader, "_SingleProcessDataLoaderIter", None)
     several = getattr(dataloader, "_MultiProcessingDataLoaderIter", None)
     if single is None or several is None:
         return "torch.utils.data.dataloader._SingleProcessDataLoaderIter is missing"
+    return _patch_kinds(dataloader.DataLoader, single, several, steps)
+
+
+def _patch_kinds(loader: type, single: type, several: type, steps: Steps) -> str | None:
     return (
-        patch(dataloader.DataLoader, "__iter__", lambda original: _iter(original, steps, in_loader))
-        or patch(single, "_next_data", lambda original: _next(original, steps, in_loader))
-        or patch(several, "_next_data", lambda original: _next(original, steps, in_loader))
+        patch(loader, "__iter__", lambda original: _iter(original, steps, IN_LOADER))
+        or patch(single, "_next_data", lambda original: _next(original, steps, IN_LOADER))
+        or patch(several, "_next_data", lambda original: _next(original, steps, IN_LOADER))
     )
 
 
@@ -54,22 +61,34 @@ def patch_indices() -> str | None:
 
 
 def patch_set_epoch() -> str | None:
-    """Take note of the samplers whose set_epoch is called."""
-    return patch(DistributedSampler, "set_epoch", _set_epoch)
+    """Take note of the samplers whose set_epoch is called, from before their first pass."""
+    return loaders.watch_class(DistributedSampler)
+
+
+def patch_torchdata(steps: Steps) -> str | None:
+    """Follow torchdata's loader, which has iterators of its own."""
+    module = sys.modules[TORCHDATA]
+    loader = getattr(module, "StatefulDataLoader", None)
+    kinds = ("_StatefulSingleProcessDataLoaderIter", "_StatefulMultiProcessingDataLoaderIter")
+    single, several = (getattr(module, name, None) for name in kinds)
+    if loader is None or single is None or several is None:
+        return f"{TORCHDATA}.{kinds[0]} is missing"
+    return _patch_kinds(loader, single, several, steps)
 
 
 def patch_accelerate(steps: Steps) -> str | None:
     """Follow accelerate's loaders instead of those inside, which they draw from one batch ahead."""
-    import sys
-
-    module = sys.modules["accelerate.data_loader"]
-    for name in ("DataLoaderShard", "DataLoaderDispatcher"):
+    module = sys.modules[ACCELERATE]
+    for name in ("DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"):
         kind = getattr(module, name, None)
         if kind is None:
-            return f"accelerate.data_loader.{name} is missing"
+            return f"{ACCELERATE}.{name} is missing"
         patch(kind, "__iter__", lambda original: _outer_iter(original, steps))
     return None
 
+
+IN_LOADER: set[int] = set()
+"""Threads that a loader draws in."""
 
 OUTER: set[int] = set()
 """Threads that draw for an outer loader: what is drawn inside belongs to it."""
@@ -102,6 +121,7 @@ def _iter(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Ca
         if before is not None and before.living:  # persistent workers: the same iterator again
             steps.left(before)
         setattr(iterator, LOOP_ATTRIBUTE, loop)
+        loop.position = loaders.begun_at(loop.loader(), getattr(iterator, "_num_yielded", 0))
         loop.iterator = weakref.ref(iterator, lambda _: _gone(loop))
 
     def _gone(loop: Loop) -> None:
@@ -124,7 +144,9 @@ def _next(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Ca
         loop: Loop | None = state.get(LOOP_ATTRIBUTE)
         # A loader that a dataset of this process reads from is part of the outer one.
         if loop is None or thread in in_loader:
-            return original(self)
+            batch = original(self)
+            announced(state)
+            return batch
         entered_s = clock()
         if steps.loop is not loop:
             enter(loop, entered_s)
@@ -179,6 +201,7 @@ def _next_index(original: Callable[..., Any], of_maps: Any) -> Callable[..., Any
 def _outer_iter(original: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
     new_loop, batch_size, on_batch = unseen(loaders.new_loop), unseen(loaders.batch_size), unseen(_on_batch)
     enter, left, yielded = unseen(steps.enter), unseen(steps.left), unseen(steps.yielded)
+    begun_at, taken_up_at = unseen(loaders.begun_at), unseen(loaders.taken_up_at)
 
     def iterate(self: Any) -> Iterator[Any]:
         thread = threading.get_ident()
@@ -187,6 +210,7 @@ def _outer_iter(original: Callable[..., Any], steps: Steps) -> Callable[..., Any
             return
         entered_s = time.perf_counter()
         loop = new_loop(self)
+        loop.position = begun_at(self, taken_up_at(self))
         enter(loop, entered_s)
         inner = original(self)
         try:
@@ -210,11 +234,3 @@ def _outer_iter(original: Callable[..., Any], steps: Steps) -> Callable[..., Any
             inner.close()
 
     return iterate
-
-
-def _set_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
-    def set_epoch(self: Any, epoch: int) -> Any:
-        loaders.EPOCH_SET.add(self)
-        return original(self, epoch)
-
-    return set_epoch

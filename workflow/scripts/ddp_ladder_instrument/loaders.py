@@ -1,21 +1,26 @@
-"""What a DataLoader tells: the size of a batch, the sampler's padding, the record's facts."""
+"""What a DataLoader tells: the size of a batch, the record's facts, the epochs that were set."""
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
+from ddp_ladder_instrument import samplers
+from ddp_ladder_instrument.hooks import patch
 from ddp_ladder_instrument.loops import Loop
 from ddp_ladder_instrument.steps import NEVER
 
 EPOCH_SET: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Samplers whose set_epoch was called."""
+"""Samplers and datasets whose set_epoch was called."""
 
+WATCHED: set[type] = set()
+"""Classes whose set_epoch is patched."""
 
 DEEPEST = 6
 """Levels of a batch that are looked into; objects may refer to each other in circles."""
@@ -72,54 +77,99 @@ def parts(batch: Any) -> Collection[Any]:
 
 def new_loop(loader: DataLoader[Any]) -> Loop:
     """Begin a pass over this loader; it is not kept alive."""
+    watch_epochs(loader)
     return Loop(weakref.ref(loader), real_samples(loader))
 
 
 def real_samples(loader: DataLoader[Any]) -> int:
-    """How many samples of one pass are not padding; NEVER when this loader's sampler does not pad."""
-    if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
-        return _real_samples_of_shard(loader.batch_sampler)
-    sampler = loader.sampler
-    if not isinstance(sampler, DistributedSampler) or sampler.drop_last:
-        return NEVER
-    # DistributedSampler deals out index j*replicas + rank and fills up from the beginning.
-    remaining = len(sampler.dataset) - sampler.rank  # type: ignore[arg-type]
-    return max(0, -(-remaining // sampler.num_replicas))
+    """How many samples of one pass are not padding; NEVER when nothing is filled up, or it is not known."""
+    real = samplers.sampling(loader).real_samples
+    return NEVER if real is None else real
 
 
-def _real_samples_of_shard(shard: Any) -> int:
-    """The same of accelerate's BatchSamplerShard, which fills up whole batches."""
-    inner = getattr(shard, "batch_sampler", None)
-    if type(shard).__name__ != "BatchSamplerShard" or inner is None:
-        return NEVER
-    batch, length = getattr(inner, "batch_size", None), _length(getattr(inner, "sampler", None))
-    if batch is None or length is None or inner.drop_last or not shard.even_batches:
-        return NEVER
-    count, index = shard.num_processes, shard.process_index
-    share = batch // count if shard.split_batches else batch
-    # Shares go round by process: process i has the samples share*i to share*(i+1) of each round.
-    rounds, rest = divmod(length, share * count)
-    return int(rounds * share + min(share, max(0, rest - share * index)))
+def begun_at(loader: Any, batches: int) -> int:
+    """The samples before a pass that goes on where another left off, after so many batches."""
+    return batches * (samplers.batch_size(list(samplers.chain(loader))) or 0) if batches else 0
 
 
-def facts(loader: DataLoader[Any], world_size: int) -> dict[str, Any]:
-    """The record's ``loader``."""
-    batch_sampler = loader.batch_sampler
-    own_batches = batch_sampler is not None and type(batch_sampler) is not BatchSampler
-    sampler: Any = batch_sampler if own_batches else loader.sampler
-    inner = getattr(sampler, "sampler", None)
-    replicas: int = getattr(sampler, "num_replicas", 0) or getattr(inner, "num_replicas", 1)
+def taken_up_at(loader: Any) -> int:
+    """The batches before the next pass of accelerate's loader around torchdata's, which keeps a state for it."""
+    state = getattr(getattr(loader, "base_dataloader", None), "next_iter_state", None)
+    if not isinstance(state, dict) or state.get("_iterator_finished"):
+        return 0
+    snapshot = state.get("_snapshot") or {}
+    steps = state.get("_num_yielded", snapshot.get("_snapshot_step", 0))
+    return int(steps) + int(state.get("_steps_since_snapshot", 0))
+
+
+def facts(loader: DataLoader[Any], world_size: int, passes: int) -> dict[str, Any]:
+    """The record's ``loader`` at the first step of the ``passes``-th pass over it; None is unknown, or not needed."""
+    told = samplers.sampling(loader)
     return {
-        "batch_size": loader.batch_size or getattr(batch_sampler, "batch_size", None),
+        "batch_size": loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
         "num_workers": loader.num_workers,
-        "sampler": type(sampler).__name__,
-        "shards": world_size == 1 or replicas > 1,
-        "shuffle": getattr(sampler, "shuffle", None),
-        # Some count epochs themselves, or have a set_epoch of their own.
-        "set_epoch_called": sampler in EPOCH_SET or bool(getattr(sampler, "epoch", 0)),
+        "sampler": told.name,
+        "shards": world_size == 1 or told.shards,
+        "shuffle": told.shuffle,
+        "set_epoch_called": _set_epoch_called(loader, told.own_order, passes),
+        "padding_known": told.real_samples is not None,
         "iterable": isinstance(loader.dataset, IterableDataset),
         "dataset_size": _length(loader.dataset),
     }
+
+
+def _set_epoch_called(loader: Any, own_order: bool, passes: int) -> bool | None:
+    """None where there is none to call, or it was not yet watched when it may have been called."""
+    things = _with_epochs(loader)
+    # Some count epochs themselves.
+    if any(thing in EPOCH_SET or _counts_epochs(thing) for thing in things):
+        return True
+    if own_order or not things:
+        return None
+    from_the_start = any(_owner_of_set_epoch(thing) is DistributedSampler for thing in things)
+    return False if from_the_start or passes > 1 else None
+
+
+def _counts_epochs(thing: Any) -> bool:
+    try:
+        epoch = getattr(thing, "epoch", None)
+    except Exception:  # a property of somebody's own
+        return False
+    return isinstance(epoch, int) and epoch > 0
+
+
+def _with_epochs(loader: Any) -> list[Any]:
+    try:
+        return samplers.with_epochs(loader)
+    except Exception:  # a property of somebody's own
+        return []
+
+
+def _owner_of_set_epoch(thing: Any) -> type:
+    return next(kind for kind in type(thing).__mro__ if "set_epoch" in kind.__dict__)
+
+
+def watch_epochs(loader: Any) -> None:
+    """Take note from now on when set_epoch of this loader's samplers or dataset is called."""
+    for thing in _with_epochs(loader):
+        kind = _owner_of_set_epoch(thing)
+        if kind not in WATCHED:
+            watch_class(kind)
+
+
+def watch_class(kind: type) -> str | None:
+    """Take note of the calls of this class's set_epoch; returns what to say when there is none."""
+    WATCHED.add(kind)
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def set_epoch(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with contextlib.suppress(TypeError):  # not every class can be remembered weakly
+                EPOCH_SET.add(self)
+            return original(self, *args, **kwargs)
+
+        return set_epoch
+
+    return patch(kind, "set_epoch", wrap)
 
 
 def epoch_batches(loader: DataLoader[Any]) -> int | None:
@@ -130,5 +180,5 @@ def epoch_batches(loader: DataLoader[Any]) -> int | None:
 def _length(sized: Any) -> int | None:
     try:
         return len(sized)
-    except (TypeError, NotImplementedError):
+    except Exception:  # many do not know, and say so in their own way
         return None

@@ -81,6 +81,11 @@ class Measurement:
 
             self._install("samples of each step", lambda: patch_accelerate(self.steps))
 
+        def hook_torchdata(_took_s: float) -> None:
+            from ddp_ladder_instrument.loader_hooks import patch_torchdata
+
+            self._install("samples of torchdata's loader", lambda: patch_torchdata(self.steps))
+
         def hook_fsdp(_took_s: float) -> None:
             from ddp_ladder_instrument.hooks import patch_fsdp
             from ddp_ladder_instrument.parameters import FSDP_SHARDS
@@ -89,6 +94,7 @@ class Measurement:
 
         when_imported("torch", self.install)
         when_imported("accelerate.data_loader", hook_accelerate)
+        when_imported("torchdata.stateful_dataloader.stateful_dataloader", hook_torchdata)
         when_imported("torch.distributed.fsdp._flat_param", hook_fsdp)
 
     def install(self, import_torch_s: float) -> None:
@@ -201,10 +207,11 @@ class Measurement:
         before = self.loader
         if before is None:
             self.first_samples = loop.first_samples
-        self.loader = loaders.facts(loader, self.world.size)
-        self.loader["set_epoch_called"] |= before is not None and before["set_epoch_called"]
         passes = self._passes.get(loader, 0) + 1
         self._passes[loader] = passes
+        self.loader = loaders.facts(loader, self.world.size, passes)
+        if before is not None and before["set_epoch_called"]:
+            self.loader["set_epoch_called"] = True
         self.loader["passes"] = max(passes, before["passes"] if before is not None else 0)
         self._epoch_steps = loaders.epoch_batches(loader)
 

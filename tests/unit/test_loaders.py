@@ -1,0 +1,68 @@
+"""Loaders and samplers of other libraries, on one rank and two: samples and times are what the script counted and timed
+itself, and of what cannot be known nothing false is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripts_support import Measured, check
+from warm import Warm
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[Warm]:
+    process = Warm("torch", "torch._dynamo", "torchdata.stateful_dataloader", "timm.data", "accelerate")
+    yield process
+    process.close()
+
+
+def facts(measured: Measured, *names: str) -> list[Any]:
+    loader = measured.ran.rank()["loader"]
+    return [loader[name] for name in names]
+
+
+SAMPLERS = {  # name; whether it shards, shuffles, was set an epoch, and padding is known
+    "batches": ["DistributedSampler", True, False, False, True],
+    "batches_drop": ["DistributedSampler", True, False, False, True],
+    "sampler_drops": ["DistributedSampler", True, False, False, True],
+    "grouped": ["DistributedSampler in GroupedBatchSampler", True, False, False, False],
+    "wrapper": ["SequentialSampler in DistributedSamplerWrapper", True, False, None, True],
+    "ordered": ["OrderedDistributedSampler", True, False, None, True],
+    "repeated": ["RepeatAugSampler", True, True, False, True],
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_samplers_within_samplers(warm: Warm, tmp_path: Path, kind: str, ranks: int) -> None:
+    measured = check(warm, tmp_path, "samplers.py", kind, 2 if kind == "batches" else 0, ranks=ranks)
+    assert facts(measured, "sampler", "shards", "shuffle", "set_epoch_called", "padding_known") == SAMPLERS[kind]
+
+
+STATEFUL = (
+    "",
+    "--workers 2",
+    "--workers 1 --persistent --asked-early",
+    "--resume",
+    "--workers 2 --resume",
+    "--workers 1 --persistent --resume --no-set-epoch",
+    "--stream --resume",
+    "--stream --workers 1 --resume --asked-early",
+)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("line", STATEFUL)
+def test_stateful_loader_of_torchdata(warm: Warm, tmp_path: Path, line: str, ranks: int) -> None:
+    measured = check(warm, tmp_path, "stateful.py", *line.split(), ranks=ranks)
+    assert facts(measured, "passes") == [2 if "--resume" in line else 3]
+    if "--stream" in line:
+        assert facts(measured, "sampler", "set_epoch_called", "iterable") == ["Stream", None, True]
+        assert facts(measured, "shards") == [True if ranks == 1 else None]
+    else:
+        assert facts(measured, "sampler", "shards") == ["StatefulDistributedSampler", True]
+        assert facts(measured, "set_epoch_called") == ["--no-set-epoch" not in line]

@@ -1,0 +1,292 @@
+"""From a DataLoader to its samplers: whether they divide the data, in which order, and what they fill up.
+
+Told by the class that a sampler iterates as and by the attributes that it has, of whatever library it is. Nothing is
+imported for it, and nothing is called but ``len`` of what the sampler itself measures. What cannot be read plainly is
+None: unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from ddp_ladder_instrument.steps import NEVER
+
+DEEPEST = 8
+"""Samplers within samplers that are looked into; objects may refer to each other in circles."""
+
+WHOLE = {
+    "torch.SequentialSampler": False,
+    "torch.RandomSampler": True,
+    "torch.WeightedRandomSampler": True,
+    "torchdata.RandomSampler": True,
+    "accelerate.SeedableRandomSampler": True,
+    "transformers.LengthGroupedSampler": True,
+}
+"""Pass over all the data on every rank: whether they shuffle, which they do anew in each pass."""
+
+DIVIDING = {
+    "torch.DistributedSampler",
+    "torchdata.StatefulDistributedSampler",
+    "timm.OrderedDistributedSampler",
+    "transformers.DistributedLengthGroupedSampler",
+    "transformers.DistributedSamplerWithLoop",
+}
+"""Give rank r of n the places r, r+n, r+2n, ..., and fill up from the beginning."""
+
+DIVIDING_BY_NAME = {"DistributedSamplerWrapper", "UnrepeatedDistributedSampler", "UnrepeatedDistributedSamplerWrapper"}
+"""The same, copied from project to project."""
+
+PLAIN_WRAPPERS = {"torch.BatchSampler", "torchdata.BatchSampler"}
+"""Take what they wrap as it comes."""
+
+PLAIN_WRAPPERS_BY_NAME = {"_IndexBatchSamplerWrapper", "SkipBatchSampler", "_RepeatSampler"}
+
+ORDERLY_WRAPPERS = {"BatchSamplerShard", "GroupedBatchSampler"}
+"""Keep to the order of what they wrap, but are worth naming."""
+
+ENDLESS = "_RepeatSampler"
+"""Makes one pass out of all of them."""
+
+ITS_OWN_SHUFFLE = {"transformers.DistributedLengthGroupedSampler": True, "timm.OrderedDistributedSampler": False}
+"""Whether those shuffle that do not say so themselves."""
+
+WRAPPED = ("_batch_sampler", "batch_sampler", "sampler", "_sampler")
+OF_SAMPLERS = ("_DatasetSamplerWrapper", "DatasetFromSampler")
+"""Datasets that are a sampler's indices."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What a loader's samplers tell. None: unknown.
+
+    name: as people know it, ``RandomSampler in BatchSamplerShard``.
+    shards: whether they divide the data between ranks.
+    shuffle: whether passes are meant to differ in order.
+    own_order: whether each pass has an order of its own without set_epoch.
+    real_samples: samples of one pass of this rank that are not repeated to fill up; NEVER when nothing is filled up.
+    """
+
+    name: str
+    shards: bool | None
+    shuffle: bool | None
+    own_order: bool
+    real_samples: int | None
+
+
+UNKNOWN = Sampling("unknown", None, None, False, None)
+
+
+def sampling(loader: Any) -> Sampling:
+    """Of a DataLoader of any library; UNKNOWN where asking it raises."""
+    try:
+        return _sampling(loader)
+    except Exception:  # a property of somebody's own
+        return UNKNOWN
+
+
+def _sampling(loader: Any) -> Sampling:
+    if isinstance(loader.dataset, IterableDataset):
+        return _of_stream(loader.dataset)
+    links = list(chain(loader))
+    if not links:
+        return UNKNOWN
+    own_order = _iterates_as(links[-1]) in WHOLE or any(type(link).__name__ == ENDLESS for link in links)
+    if type(loader).__name__ == "DataLoaderDispatcher":
+        return Sampling(_name(links), True, _shuffle(links), own_order, _real_of_dispatched(loader, links))
+    return Sampling(_name(links), _shards(links), _shuffle(links), own_order, _real(links))
+
+
+def _of_stream(dataset: Any) -> Sampling:
+    processes = _whole_number(dataset, "num_processes")
+    inner = getattr(dataset, "dataset", None) if processes is not None else None
+    name = type(dataset).__name__ if inner is None else f"{type(inner).__name__} in {type(dataset).__name__}"
+    return Sampling(name, True if processes is not None and processes > 1 else None, None, False, None)
+
+
+def chain(loader: Any) -> Iterator[Any]:
+    """A loader's sampler of batches, or of samples where it has none, what that wraps, and so on to the innermost."""
+    link = getattr(loader, "batch_sampler", None)
+    link = getattr(loader, "sampler", None) if link is None else link
+    for _ in range(DEEPEST):
+        if link is None:
+            return
+        yield link
+        link = _wrapped(link)
+
+
+def _wrapped(sampler: Any) -> Any:
+    for name in WRAPPED:
+        inner = getattr(sampler, name, None)
+        if inner is not sampler and hasattr(type(inner), "__iter__") and not isinstance(inner, str):
+            return inner
+    dataset = getattr(sampler, "dataset", None)
+    return _wrapped(dataset) if type(dataset).__name__ in OF_SAMPLERS else None
+
+
+def with_epochs(loader: Any) -> list[Any]:
+    """The samplers that have a set_epoch, or the dataset where none has; only what can be remembered weakly."""
+    for things in (chain(loader), [loader.dataset]):
+        found = [thing for thing in things if callable(getattr(type(thing), "set_epoch", None))]
+        if found:
+            return [thing for thing in found if isinstance(thing, Hashable) and type(thing).__weakrefoffset__]
+    return []
+
+
+def _iterates_as(sampler: Any) -> str:
+    """``library.Class`` of the class whose ``__iter__`` it uses."""
+    for kind in type(sampler).__mro__:
+        if "__iter__" in kind.__dict__:
+            return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+    return type(sampler).__name__
+
+
+def _is_plain(sampler: Any) -> bool:
+    return _iterates_as(sampler) in PLAIN_WRAPPERS or type(sampler).__name__ in PLAIN_WRAPPERS_BY_NAME
+
+
+def _divides(sampler: Any) -> bool:
+    return _iterates_as(sampler) in DIVIDING or type(sampler).__name__ in DIVIDING_BY_NAME
+
+
+def _name(links: list[Any]) -> str:
+    telling = [link for link in links[:-1] if not _is_plain(link)]
+    return " in ".join(type(link).__name__ for link in (links[-1], *reversed(telling)))
+
+
+def _whole_number(thing: Any, *names: str) -> int | None:
+    for name in names:
+        number = getattr(thing, name, None)
+        if isinstance(number, int) and not isinstance(number, bool):
+            return number
+    return None
+
+
+def _shards(links: list[Any]) -> bool | None:
+    replicas = [_whole_number(link, "num_replicas", "num_processes", "world_size") for link in links]
+    if any(count is not None and count > 1 for count in replicas):
+        return True
+    return False if all(map(_is_known, links)) else None
+
+
+def _is_known(sampler: Any) -> bool:
+    return _iterates_as(sampler) in WHOLE or _is_plain(sampler) or _is_orderly(sampler) or _divides(sampler)
+
+
+def _is_orderly(sampler: Any) -> bool:
+    return type(sampler).__name__ in ORDERLY_WRAPPERS
+
+
+def _shuffle(links: list[Any]) -> bool | None:
+    """Where no wrapper has a mind of its own."""
+    each = [_shuffles(link) for link in links if not _is_plain(link) and not _is_orderly(link)]
+    return None if None in each else any(each)
+
+
+def _shuffles(sampler: Any) -> bool | None:
+    kind = _iterates_as(sampler)
+    said = getattr(sampler, "shuffle", WHOLE.get(kind, ITS_OWN_SHUFFLE.get(kind)))
+    return said if isinstance(said, bool) else None
+
+
+# Padding
+
+
+def _real(links: list[Any]) -> int | None:
+    """Real samples of this rank's pass. What is repeated to fill up comes last."""
+    sampler, inner = links[0], links[1:]
+    name = type(sampler).__name__
+    if _iterates_as(sampler) in WHOLE:
+        return NEVER
+    if name == "BatchSamplerShard":
+        return _real_of_shard(sampler, inner)
+    if name == ENDLESS:
+        real = _real(inner) if inner else None
+        return real if real == NEVER else None
+    if _is_plain(sampler):
+        real = _real(inner) if inner else None
+        return real if name != "SkipBatchSampler" else _less(real, _skipped(sampler, inner))
+    if _divides(sampler):
+        return _real_of_divided(sampler)
+    repeats = getattr(sampler, "num_repeats", getattr(sampler, "repetitions", None))
+    return NEVER if isinstance(repeats, (int, float)) else None  # repeated on purpose, augmented anew
+
+
+def _less(real: int | None, skipped: int | None) -> int | None:
+    if real is None or real == NEVER:
+        return real
+    return None if skipped is None else max(0, real - skipped)
+
+
+def _skipped(sampler: Any, inner: list[Any]) -> int | None:
+    batches, size = _whole_number(sampler, "skip_batches"), batch_size(inner)
+    return batches * size if batches is not None and size is not None else None
+
+
+def batch_size(links: list[Any]) -> int | None:
+    """Samples in each of this rank's batches, of a chain."""
+    if not links:
+        return None
+    size = _whole_number(links[0], "batch_size")
+    if size is not None and getattr(links[0], "split_batches", False):
+        size //= _whole_number(links[0], "num_processes") or 1
+    return size
+
+
+def _real_of_divided(sampler: Any) -> int | None:
+    replicas, rank = _whole_number(sampler, "num_replicas"), _whole_number(sampler, "rank")
+    count = _whole_number(sampler, "num_samples")
+    length = _length(getattr(sampler, "dataset", None))
+    length = _length(getattr(sampler, "lengths", None)) if length is None else length
+    if replicas is None or rank is None or count is None or length is None or count * replicas >= length + replicas:
+        return None
+    if count * replicas <= length:
+        return NEVER
+    # Place j*replicas + rank for each j, filled up from the beginning.
+    return _less(max(0, -(-(length - rank) // replicas)), _whole_number(sampler, "next_yielded") or 0)
+
+
+def _real_of_shard(shard: Any, inner: list[Any]) -> int | None:
+    """accelerate deals out whole batches, or parts of each, and fills up whole batches."""
+    if any(_iterates_as(link) not in PLAIN_WRAPPERS for link in inner[:-1]):
+        return None
+    real = _real(inner)
+    real = NEVER if real is None else real
+    if not shard.drop_last and shard.even_batches:
+        real = min(real, _length(inner[-1]) or NEVER)
+    if real == NEVER:
+        return NEVER
+    share, count, index = batch_size([shard]), shard.num_processes, shard.process_index
+    # Shares go round by process: process i has the samples share*i to share*(i+1) of each round.
+    return None if share is None else _dealt(real, share, share, count, index)
+
+
+def _real_of_dispatched(loader: Any, links: list[Any]) -> int | None:
+    """accelerate's first process draws for all, and fills up the last round to a multiple of the processes."""
+    if any(_iterates_as(link) not in PLAIN_WRAPPERS for link in links[:-1]) or _real(links) != NEVER:
+        return None
+    if loader._drop_last:
+        return NEVER
+    length, size = _length(links[-1]), batch_size(links)
+    if length is None or size is None or loader.torch_device_mesh is not None:
+        return None
+    count, index = loader.state.num_processes, loader.state.process_index
+    share = size // count if loader.split_batches else size
+    rest = length % (share * count)
+    return _dealt(length, share, -(-rest // count), count, index)
+
+
+def _dealt(length: int, share: int, last_share: int, count: int, index: int) -> int:
+    """What process ``index`` of ``count`` has of samples that go round in shares; those of the last round differ."""
+    rounds, rest = divmod(length, share * count)
+    return rounds * share + min(last_share, max(0, rest - last_share * index))
+
+
+def _length(sized: Any) -> int | None:
+    try:
+        return len(sized)
+    except Exception:
+        return None
