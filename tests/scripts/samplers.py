@@ -1,4 +1,4 @@
-"""Samplers within samplers, as detection references, timm, catalyst and others put them, on data that must be filled up."""
+"""Samplers within samplers, in the manner of detection references, timm and catalyst; the data must be filled up."""
 
 import sys
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +11,6 @@ from ddp_ladder_instrument import loaders, parameters, steps
 from ddp_ladder_instrument.loops import Loop
 from ddp_ladder_instrument.steps import NEVER, Steps
 from torch.nn.utils.rnn import pack_sequence
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    DistributedSampler,
-    SequentialSampler,
-    TensorDataset,
-)
 
 
 class Clock:
@@ -376,51 +368,6 @@ class Labelled:
 )
 def test_batch_size(batch: object, size: int) -> None:
     assert loaders.batch_size(batch) == size
-
-
-def loader_of(length: int, replicas: int, rank: int, **options: Any) -> DataLoader[Any]:
-    dataset = TensorDataset(torch.arange(length))
-    sampler: DistributedSampler[Any] = DistributedSampler(dataset, replicas, rank, shuffle=False, **options)
-    return DataLoader(dataset, batch_size=2, sampler=sampler)
-
-
-@pytest.mark.parametrize("length", [1, 2, 3, 7, 8, 9])
-@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
-def test_real_samples_add_up_to_the_dataset(length: int, replicas: int) -> None:
-    each = [loader_of(length, replicas, rank) for rank in range(replicas)]
-    real = [min(loaders.real_samples(loader), len(loader.sampler)) for loader in each]  # type: ignore[arg-type]
-    assert sum(real) == length
-    seen = [list(loader.sampler)[:count] for loader, count in zip(each, real, strict=True)]
-    assert sorted(index for indices in seen for index in indices) == list(range(length))
-
-
-def test_dropping_sampler_does_not_pad() -> None:
-    assert loaders.real_samples(loader_of(7, 2, 1, drop_last=True)) == NEVER
-
-
-def test_facts_of_a_plain_loader() -> None:
-    dataset = TensorDataset(torch.arange(10))
-    facts = loaders.facts(DataLoader(dataset, batch_size=4, shuffle=True), world_size=2)
-    assert facts == {
-        "batch_size": 4,
-        "num_workers": 0,
-        "sampler": "RandomSampler",
-        "shards": False,
-        "shuffle": None,
-        "set_epoch_called": False,
-        "iterable": False,
-        "dataset_size": 10,
-    }
-
-
-def test_facts_of_a_batch_sampler_of_ones_own() -> None:
-    class Buckets(BatchSampler):
-        pass
-
-    dataset = TensorDataset(torch.arange(10))
-    loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=Buckets(SequentialSampler(dataset), 3, False))
-    facts = loaders.facts(loader, world_size=1)
-    assert (facts["batch_size"], facts["sampler"], facts["shards"]) == (3, "Buckets", True)
 
 
 def test_checksum_sees_every_bit_and_dtype() -> None:

@@ -18,15 +18,19 @@ from ddp_ladder_instrument.steps import NEVER
 DEEPEST = 8
 """Samplers within samplers that are looked into; objects may refer to each other in circles."""
 
-WHOLE = {
+PART = "torch.SubsetRandomSampler"
+"""Its subset may be this rank's part."""
+
+ALONE = {
     "torch.SequentialSampler": False,
     "torch.RandomSampler": True,
+    PART: True,
     "torch.WeightedRandomSampler": True,
     "torchdata.RandomSampler": True,
     "accelerate.SeedableRandomSampler": True,
     "transformers.LengthGroupedSampler": True,
 }
-"""Pass over all the data on every rank: whether they shuffle, which they do anew in each pass."""
+"""Know nothing of ranks. Whether they shuffle, which they do anew in each pass."""
 
 DIVIDING = {
     "torch.DistributedSampler",
@@ -94,7 +98,7 @@ def _sampling(loader: Any) -> Sampling:
     links = list(chain(loader))
     if not links:
         return UNKNOWN
-    own_order = _iterates_as(links[-1]) in WHOLE or any(type(link).__name__ == ENDLESS for link in links)
+    own_order = _iterates_as(links[-1]) in ALONE or any(type(link).__name__ == ENDLESS for link in links)
     if type(loader).__name__ == "DataLoaderDispatcher":
         return Sampling(_name(links), True, _shuffle(links), own_order, _real_of_dispatched(loader, links))
     return Sampling(_name(links), _shards(links), _shuffle(links), own_order, _real(links))
@@ -173,7 +177,9 @@ def _shards(links: list[Any]) -> bool | None:
 
 
 def _is_known(sampler: Any) -> bool:
-    return _iterates_as(sampler) in WHOLE or _is_plain(sampler) or _is_orderly(sampler) or _divides(sampler)
+    kind = _iterates_as(sampler)
+    alone = kind in ALONE and kind != PART
+    return alone or _is_plain(sampler) or _is_orderly(sampler) or _divides(sampler)
 
 
 def _is_orderly(sampler: Any) -> bool:
@@ -188,7 +194,7 @@ def _shuffle(links: list[Any]) -> bool | None:
 
 def _shuffles(sampler: Any) -> bool | None:
     kind = _iterates_as(sampler)
-    said = getattr(sampler, "shuffle", WHOLE.get(kind, ITS_OWN_SHUFFLE.get(kind)))
+    said = getattr(sampler, "shuffle", ALONE.get(kind, ITS_OWN_SHUFFLE.get(kind)))
     return said if isinstance(said, bool) else None
 
 
@@ -199,7 +205,7 @@ def _real(links: list[Any]) -> int | None:
     """Real samples of this rank's pass. What is repeated to fill up comes last."""
     sampler, inner = links[0], links[1:]
     name = type(sampler).__name__
-    if _iterates_as(sampler) in WHOLE:
+    if _iterates_as(sampler) in ALONE:
         return NEVER
     if name == "BatchSamplerShard":
         return _real_of_shard(sampler, inner)
