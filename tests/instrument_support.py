@@ -19,7 +19,7 @@ import pytest
 INSTRUMENT = Path(__file__).parents[1] / "workflow" / "scripts" / "instrument.py"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 SPEC_HASH = "5" * 64
-JOB = {"id": "local-7", "attempt": 2}
+JOB = {"id": "local-7", "attempt": 2, "run_id": "6" * 32}
 NEWEST = Path(sys.executable)
 OLDEST = Path(sys.prefix).parent / ".venv-oldest/bin/python"
 

@@ -159,7 +159,7 @@ def make_record(
         status="ok",
         spec=spec,
         spec_hash=spec.hash,
-        job=Job(JOB_ID, 1),
+        job=Job(JOB_ID, 1, sha256(spec.name.encode())),
         world=World(
             spec.world_size, spec.backend, tuple(hosts[k % len(hosts)] for k in range(spec.nodes)), tuple(hosts)
         ),
@@ -259,7 +259,7 @@ def make_failed_record(
         status="failed",
         spec=spec,
         spec_hash=spec.hash,
-        job=Job(JOB_ID, 1) if started else None,
+        job=Job(JOB_ID, 1, sha256(spec.name.encode())) if started else None,
         world=World(None, None, (), ()),
         ranks=(),
         throughput=None,

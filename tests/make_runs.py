@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,12 +12,15 @@ from typing import Any
 
 from ddp_ladder.assemble import assemble
 from ddp_ladder.files import Agent, RunDirectory, agents_of, sha256, write_json
+from ddp_ladder.launch import Places, Process, Rendezvous, is_module, processes, script_argv
+from ddp_ladder.network import LOOPBACK
 from ddp_ladder.plan import Plan, RunSpec
 from ddp_ladder.raw_files import COLUMNS
 from ddp_ladder.record import Record, write_record
 from make_records import CUDA_FINGERPRINT, FINGERPRINT, make_plan_of, make_specs
 
 STEPS = 60
+STARTUP_S = 4.2
 STARTED_AT_S = 1_800_000_000.0
 SCALES = ("1x1", "1x2", "2x1")
 RATES = {"1x1": 1024.0, "1x2": 1843.2, "2x1": 1740.8}  # samples/s: efficiency 1, 0.9, 0.85
@@ -58,7 +62,7 @@ def write_run(
     common = {
         "schema_version": 1,
         "spec_hash": spec.hash,
-        "job": {"id": f"local-{spec.scale}", "attempt": 1},
+        "job": {"id": f"local-{spec.scale}", "attempt": 1, "run_id": sha256(spec.name.encode())},
     }
     step_s = spec.global_batch / samples_per_s
     wall_s = steps * step_s + 5
@@ -66,7 +70,8 @@ def write_run(
     for rank in range(spec.world_size):
         end = _rank_end(spec, rank, wall_s, fingerprint or {})
         write_json(directory.ranks / f"rank{rank}.json", {**common, **end})
-        times_s = [step_s * (1 + wobble * math.sin(k + rank)) for k in range(steps)]
+        phase = zlib.crc32(f"{spec.name} {rank}".encode()) % 1000 / 100
+        times_s = [step_s * (1 + wobble * math.sin(k + phase)) for k in range(steps)]
         rows = [
             [str(k), str(spec.batch_per_gpu), "0", f"{t:.9f}", f"{data_wait_fraction * t:.9f}"]
             for k, t in enumerate(times_s, start=1)
@@ -78,6 +83,7 @@ def write_run(
         directory.ended,
         {
             **common,
+            "host": "node0",
             "started_at_s": STARTED_AT_S,
             "ended_at_s": STARTED_AT_S + wall_s,
             "outcome": "finished",
@@ -94,9 +100,9 @@ def _told(spec: RunSpec) -> dict[str, Any]:
         "spec": asdict(spec),
         "nodes": [f"node{k}" for k in range(spec.nodes)],
         "measure": {key: getattr(spec, key) for key in keys},
-        "rendezvous": {"id": f"local.{spec.scale}", "host": "127.0.0.1", "port": 20_001},
-        "start_directory": "/project",
-        "run_directory": f"/project/results/runs/{spec.name}",
+        "rendezvous": {"id": f"local.{spec.scale}", "host": LOOPBACK, "port": 20_001},
+        "start_directory": str(_places(spec).start),
+        "run_directory": str(_places(spec).run),
     }
 
 
@@ -122,8 +128,8 @@ def _rank_end(spec: RunSpec, rank: int, wall_s: float, fingerprint: Mapping[str,
         "exit_code": 0,
         "ended_by": "script",
         "exception": None,
-        "startup_s": {"spawn": 0.4, "import_torch": 2.1, "process_group": 0.1, "total": 4.2},
-        "training_s": 30.0,
+        "startup_s": {"spawn": 0.4, "import_torch": 2.1, "process_group": 0.1, "total": STARTUP_S},
+        "training_s": wall_s - 0.4 - STARTUP_S,
         "peak_memory_bytes": {"host": 412_000_000, "device": 9_800_000_000 if cuda else None},
         "parameters": {"count": 151_306, "bytes": 605_224, "checksum": f"sha256:{'a' * 64}", **TENSORS},
         "first_samples": [f"{rank:08x}{k:08x}" for k in range(8)],
@@ -132,7 +138,7 @@ def _rank_end(spec: RunSpec, rank: int, wall_s: float, fingerprint: Mapping[str,
         "loader": {"batch_size": spec.batch_per_gpu, "num_workers": 0, **SAMPLER},
         "fingerprint": {
             **usual,
-            "args": list(spec.args),
+            "args": list(script_argv(spec, _places(spec))[1 + is_module(spec) :]),
             "batch_per_gpu": spec.batch_per_gpu,
             **fingerprint,
         },
@@ -151,9 +157,19 @@ def _agent_end(spec: RunSpec, agent: Agent, wall_s: float) -> dict[str, Any]:
         "ended_at_s": STARTED_AT_S + wall_s - 0.1,
         "exit_code": 0,
         "signal": None,
-        "argv": ["python", "-m", "torch.distributed.run", spec.script],
+        "argv": list(_started(spec, agent).argv),
         "cpus": list(range(spec.cpus_per_node)),
     }
+
+
+def _places(spec: RunSpec) -> Places:
+    return Places(Path("/project"), Path(f"/project/results/runs/{spec.name}"))
+
+
+def _started(spec: RunSpec, agent: Agent) -> Process:
+    meet = Rendezvous(f"local.{spec.scale}", LOOPBACK, 20_001)
+    of_the_node = processes(spec, _places(spec), agent.node_rank, meet, LOOPBACK)
+    return of_the_node[agent.local_rank or 0]
 
 
 def reassemble(directory: RunDirectory) -> Record:
@@ -193,6 +209,15 @@ def write_csv(directory: RunDirectory, rank: int, content: bytes, count: int = S
         directory.ranks / f"rank{rank}.json",
         lambda end: end["steps"].update(count=count, sha256=sha256(content)),
     )
+
+
+def take_longer(directory: RunDirectory, seconds: float) -> None:
+    """Let everything end so much later: what a test makes of the steps has to fit into the run."""
+    ends = [directory.ended, *directory.ranks.glob("*.json"), *directory.nodes.glob("*.json")]
+    for path in ends:
+        edit(path, lambda end: end.update(ended_at_s=end["ended_at_s"] + seconds))
+    for path in directory.ranks.glob("*.json"):
+        edit(path, lambda end: end.update(training_s=end["training_s"] + seconds))
 
 
 def write_ladder(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from make_runs import (
     edit,
     read_steps,
     reassemble,
+    take_longer,
     write_csv,
     write_ladder,
     write_run,
@@ -111,7 +113,7 @@ def test_the_evidence_holds_the_numbers_and_the_records(ladder: Ladder) -> None:
     assert point["efficiency"] == pytest.approx(0.9, rel=0.01)
     assert point["efficiency_low"] <= point["efficiency"] <= point["efficiency_high"]
     sanity, efficiency = gate["judged"][0], gate["judged"][-1]
-    assert (sanity["check"], sanity["measured"]) == ("sanity", "13 checks passed")
+    assert (sanity["check"], sanity["measured"]) == ("sanity", "18 checks passed")
     assert efficiency["check"] == "efficiency"
     assert efficiency["measured"].startswith("efficiency 0.90 (95 % interval 0.")
     assert efficiency["wanted"] == "at least 0.80 (stages.stage2.gate.min_efficiency)"
@@ -735,14 +737,22 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Ladder:
     results = tmp_path_factory.mktemp("exact")
     specs = make_specs(("1x1", "1x2"), repeats=2)
     for spec in specs:
-        write_run(
-            results,
-            spec,
-            {"1x1": 512.0, "1x2": 1024.0}[str(spec.scale)],
-            wobble=0,
-            data_wait_fraction=0.25,
-        )
+        rate = {"1x1": 512.0, "1x2": 1024.0}[str(spec.scale)]
+        run = write_run(results, spec, rate, wobble=0, data_wait_fraction=0.25)
+        for rank in range(spec.world_size):
+            write_steps(run, rank, _shaken(read_steps(run, rank), seed=f"{spec.name} {rank}"))
+        reassemble(run)
     return Ladder(results, make_plan_of(specs))
+
+
+def _shaken(rows: list[list[str]], seed: str) -> list[list[str]]:
+    """Other waits in each row, but together as long as before: no clock shows the same row again and again."""
+    offsets = [sign * (1 + place % 15) for place in range(len(rows) // 2) for sign in (1, -1)]
+    chance, warmup, measured = random.Random(seed), offsets[:10], offsets[10:]
+    for part in (warmup, measured):
+        chance.shuffle(part)
+    waits_s = [float(row[DATA_WAIT]) + n / 512 for row, n in zip(rows, warmup + measured, strict=True)]
+    return [[*row[:DATA_WAIT], f"{wait_s:.9f}"] for row, wait_s in zip(rows, waits_s, strict=True)]
 
 
 BOUNDARIES = [
@@ -779,6 +789,7 @@ def test_slow_steps_that_recur_count_before_the_gate(ladder: Ladder) -> None:
             for row in rows[::8]:
                 row[3] = str(5 * float(row[3]))
             write_steps(run, rank, rows)
+        take_longer(run, seconds=3.0)
         assert reassemble(run).throughput
     verdict = ladder.judge("stage2")
     assert not verdict.open
@@ -952,7 +963,7 @@ def test_the_command_line_opens(ladder: Ladder, capsys: pytest.CaptureFixture[st
     assert main(["--plan", str(ladder.results / "plan.json"), "--stage", "stage2"]) == 0
     out, err = capsys.readouterr()
     assert err == "gate stage2: open\n"
-    assert "pass  default/weak/1x2/r1: sanity: 13 checks passed; wanted all checks" in out
+    assert "pass  default/weak/1x2/r1: sanity: 18 checks passed; wanted all checks" in out
     assert (ladder.gates / "stage2.json").exists()
 
 

@@ -51,7 +51,7 @@ def start(spec: RunSpec, tmp_path: Path, body: str, grace_s: float | None = None
         "schema_version": 1,
         "spec": asdict(spec),
         "spec_hash": spec.hash,
-        "job": {"id": "test", "attempt": 1},
+        "job": {"id": "test", "attempt": 1, "run_id": "1"},
         "measure": {"warmup_steps": 1, "min_steps": 1, "max_steps": None, "max_seconds": None},
         "rendezvous": {"id": tmp_path.name, "host": "127.0.0.1", "port": port},
         "start_directory": str(ROOT),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ddp_ladder import correctness
+from ddp_ladder import agreement, correctness, plausible
 from ddp_ladder.blocks import measure
 from ddp_ladder.evidence import weakest
 from ddp_ladder.files import Agent, RunDirectory, read_json
@@ -219,7 +219,8 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
     if unseen is not None:
         return unseen
     first = next(check for check in checks if not check.ok)
-    for finding in (placement(spec, raw), *correctness.findings(spec, raw)):
+    of_ranks = (*agreement.findings(spec, raw), *plausible.findings(spec, raw), *correctness.findings(spec, raw))
+    for finding in (placement(spec, raw), *of_ranks):
         if finding.check == first:
             return finding.failure
     return Failure(first.name, f"measured {first.measured}, wanted {first.wanted}", look)

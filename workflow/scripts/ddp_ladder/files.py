@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+LONGEST_KEY = 60  # characters of a key in a message
+
 
 def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     """Write ``content`` so that a reader sees the old file or the new one, never a part.
@@ -47,14 +49,29 @@ def write_json(path: Path, data: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read a JSON file. Raises OSError, or ValueError naming the file when it is not JSON.
 
-    Figures that nothing can be computed with are refused: NaN, infinity, integers beyond 64 bits.
+    Read strictly, so that two readers cannot read two things: UTF-8 without a BOM, no key twice. Figures that nothing
+    can be computed with are refused: NaN, infinity, integers beyond 64 bits.
     """
     try:
-        return json.loads(path.read_bytes(), parse_constant=_finite, parse_float=_finite, parse_int=_int64)
+        text = path.read_bytes().decode()
+        data = json.loads(
+            text, object_pairs_hook=_distinct, parse_constant=_finite, parse_float=_finite, parse_int=_int64
+        )
+        if "\\ud" in text.lower():
+            json.dumps(data, ensure_ascii=False).encode()  # half of a pair is no text: it cannot be printed
+        return data
     except RecursionError:
         raise ValueError(f"{path} is not JSON: it is nested too deeply") from None
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
+        raise ValueError(f"the key {twice[:LONGEST_KEY]!r} is there twice")
+    return data
 
 
 def _finite(text: str) -> float:
@@ -66,6 +83,8 @@ def _finite(text: str) -> float:
 
 def _int64(text: str) -> int:
     value = int(text)
+    if text == "-0":
+        raise ValueError("-0 is not a whole number as anything here writes it")
     if abs(value) >= 2**63:
         raise ValueError(f"{text[:20]}... is beyond 64 bits")
     return value

@@ -27,6 +27,7 @@ class MustMatch:
     value: Callable[[Record], Any]
     where_known: bool = False  # compared only where both sides have it: not every run can tell
     always: bool = False  # fingerprint.may_differ cannot name it: there is no meaning in such a ratio
+    measured: bool = False  # found by each rank itself, under this name
 
     def differ(self, a: Record, b: Record) -> tuple[Any, Any] | None:
         """Both values where they differ; of mappings (files, libraries) what both have and differs."""
@@ -40,7 +41,7 @@ class MustMatch:
 
 
 def _measured(name: str, reason: str, where_known: bool = False) -> MustMatch:
-    return MustMatch(name, reason, lambda record: record.fingerprint.get(name), where_known)
+    return MustMatch(name, reason, lambda record: record.fingerprint.get(name), where_known, measured=True)
 
 
 def _planned(name: str, reason: str) -> MustMatch:

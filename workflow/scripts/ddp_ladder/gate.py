@@ -110,6 +110,7 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
             findings.append(finding)
         if spec.stage == stage and record is not None:
             findings += _remarks(spec, record)
+    findings += _copies(specs, records)
     findings += _weaker_evidence(stage, specs, records)
     points = scale_points(specs, records, plan.may_differ)
     here = [point for point in points if point.stage == stage and not point.is_plain]
@@ -161,6 +162,23 @@ def _remarks(spec: RunSpec, record: Record) -> Iterator[Finding]:
     for remark in record.remarks:
         place = (spec.variant, spec.mode, str(spec.scale), spec.repeat)
         yield Finding(*place, remark.name, True, remark.what, "nothing (a remark)", remark.next)
+
+
+def _copies(specs: list[RunSpec], records: Mapping[str, Record]) -> Iterator[Finding]:
+    """Runs that hold another one's steps. Times that a program wrote down itself, rounded, may be alike."""
+    seen: dict[str, str] = {}
+    for spec in specs:
+        record = records.get(spec.name)
+        if record is None or record.throughput is None or record.throughput.source in ("metrics", "log"):
+            continue
+        for rank in record.ranks:
+            other = seen.setdefault(rank.csv_sha256, spec.name)
+            if other != spec.name and not spec.is_plain:
+                place = (spec.variant, spec.mode, str(spec.scale), spec.repeat)
+                measured = f"rank {rank.rank} ({rank.host}) has the very steps of a rank of {other}: one is a copy"
+                next_step = f"delete {spec.name} and {other} under results/runs and start snakemake again"
+                yield Finding(*place, "record", False, measured, "steps of its own in every run", next_step)
+                break
 
 
 def _weaker_evidence(stage: str, specs: list[RunSpec], records: Mapping[str, Record]) -> Iterator[Finding]:

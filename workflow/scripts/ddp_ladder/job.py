@@ -6,6 +6,7 @@ The job measures, the gate judges: the job ends well whenever every run left a r
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -14,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
+from uuid import uuid4
 
 from ddp_ladder.agent import GRACE_S
 from ddp_ladder.assemble import assemble, not_run
@@ -134,7 +136,7 @@ def _leave_out(directory: RunDirectory, spec: RunSpec, why: str, next_step: str)
 
 def _run(context: Context, directory: RunDirectory, spec: RunSpec) -> Record:
     attempt = _set_aside(directory)
-    job = Job(context.nodes.job_id, attempt)
+    job = Job(context.nodes.job_id, attempt, uuid4().hex)
     total_steps = expected_steps(context, spec)
     write_job_script(context.site, context.job, spec, directory)
     for path in (directory.ranks, directory.nodes):
@@ -154,6 +156,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec) -> Record:
             "schema_version": 1,
             "spec_hash": spec.hash,
             "job": asdict(job),
+            "host": socket.gethostname(),
             "started_at_s": started_at_s,
             "ended_at_s": time.time(),
             "outcome": outcome,

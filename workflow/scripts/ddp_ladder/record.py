@@ -25,10 +25,11 @@ SAMPLES_PER_TIME: Statistic = "samples / time"
 
 @dataclass(frozen=True)
 class Job:
-    """The job that made the run, and which attempt at this run it was (from 1)."""
+    """The job that made the run, which attempt at this run it was (from 1), and what names this attempt alone."""
 
     id: str
     attempt: int
+    run_id: str  # random: every process of the attempt leaves it in its file
 
 
 @dataclass(frozen=True)

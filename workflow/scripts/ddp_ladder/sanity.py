@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ddp_ladder import agreement, plausible
+from ddp_ladder.agreement import on_hosts
 from ddp_ladder.correctness import findings
 from ddp_ladder.evidence import IN_WORDS, own_account
 from ddp_ladder.files import Agent
@@ -31,24 +33,20 @@ def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterat
     yield _exit_codes(raw, ends)
     yield _world_size(spec, ends)
     yield placement(spec, raw).check
-    if spec.backend_wanted != "auto" and not spec.is_plain:
-        yield _all_equal("backend", [end["backend"] for end in ends], spec.backend)
+    yield from (finding.check for finding in (*agreement.findings(spec, raw), *plausible.findings(spec, raw)))
     if throughput is not None and own_account(throughput.source) and not any(end["parameters"] for end in ends):
         yield Check(
             "evidence", True, IN_WORDS[throughput.source], "the program's own account, for want of a better one"
         )
     else:
         yield from (finding.check for finding in findings(spec, raw))
+    if not spec.is_plain:
+        yield agreement.backend(spec, ends)
     if spec.throughput_regex is not None:
         yield _printed(spec, throughput)
         return
     yield _steps(spec, raw)
     yield _samples(raw, throughput)
-
-
-def _all_equal(name: str, values: list[Any], wanted: Any) -> Check:
-    seen = ", ".join(sorted({str(value) for value in values})) or "nothing"
-    return Check(name, bool(values) and all(value == wanted for value in values), seen, str(wanted))
 
 
 def _same_origin(spec: RunSpec, raw: RawRun) -> Check:
@@ -66,12 +64,28 @@ def _same_origin(spec: RunSpec, raw: RawRun) -> Check:
     measured = f"foreign: {', '.join(strangers)}" if strangers else "one" if parts else "nothing"
     if exchanged:
         measured = f"another's number in the file of {', '.join(exchanged)}"
+    twice = _processes_of_two_ranks(spec, raw)
+    if twice and not strangers and not exchanged:
+        measured = twice
     return Check(
         "one origin",
-        bool(parts) and not strangers and not exchanged,
+        bool(parts) and not strangers and not exchanged and not twice,
         measured,
         f"one spec, job {job['id']}, attempt {job['attempt']}",
     )
+
+
+def _processes_of_two_ranks(spec: RunSpec, raw: RawRun) -> str:
+    """Each rank is a process of its own. In containers process ids may start anew."""
+    held: dict[tuple[str, int], list[int]] = {}
+    for k, rank in sorted(raw.ranks.items()):
+        held.setdefault((rank.end["host"], rank.end["pid"]), []).append(k)
+    several = {} if spec.container else {process: ranks for process, ranks in held.items() if len(ranks) > 1}
+    parts = [
+        f"process {pid} of {host} is {' and '.join(f'rank {k}' for k in ranks)}"
+        for (host, pid), ranks in several.items()
+    ]
+    return "; ".join(parts[:3])
 
 
 def _exit_codes(raw: RawRun, ends: list[Any]) -> Check:
@@ -92,7 +106,10 @@ def _exit_codes(raw: RawRun, ends: list[Any]) -> Check:
 
 
 def _world_size(spec: RunSpec, ends: list[Any]) -> Check:
-    return _all_equal("world size", [end["world_size"] for end in ends], spec.world_size)
+    odd = {end["rank"]: end["host"] for end in ends if end["world_size"] != spec.world_size}
+    sizes = ", ".join(sorted({str(end["world_size"]) for end in ends})) or "nothing"
+    measured = f"{sizes}, other than planned on {on_hosts(list(odd), odd)}" if odd else sizes
+    return Check("world size", bool(ends) and not odd, measured, str(spec.world_size))
 
 
 def _steps(spec: RunSpec, raw: RawRun) -> Check:

@@ -24,7 +24,9 @@ def write(measurement: Measurement) -> None:
     ranks = measurement.job.directory / "ranks"
     csv = ranks / record["steps"]["file"]
     record["steps"]["sha256"] = write_atomically(csv, measurement.steps.csv())
-    text = json.dumps(record, indent=2, allow_nan=False) + "\n"
+    text = json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    # A message may quote a file name that is no Unicode.
+    text = text.encode("utf-8", "replace").decode("utf-8")
     write_atomically(ranks / f"rank{record['rank']}.json", [text])
 
 
