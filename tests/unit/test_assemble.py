@@ -191,28 +191,6 @@ FAILURES: list[tuple[str, Callable[[RunDirectory], Any], str, str]] = [
         "enough steps",
         f"measured 25 optimizer steps, wanted {SHORT}",
     ),
-    (
-        "no DataLoader",
-        lambda run: [write_steps(run, k, [[row[0], "0", *row[2:]] for row in read_steps(run, k)]) for k in (0, 1)],
-        "samples seen",
-        "measured none on rank 0, 1, wanted training batches from a torch DataLoader on every rank, all the time "
-        "(else: workload.samples_per_step)",
-    ),
-    (
-        "data kept after the first epoch",
-        lambda run: [
-            write_steps(
-                run,
-                k,
-                [row if int(row[0]) <= 40 else [row[0], "0", *row[2:]] for row in read_steps(run, k)],
-            )
-            for k in (0, 1)
-        ],
-        "samples seen",
-        "measured none in 4 of 10 blocks of steps, "
-        "wanted training batches from a torch DataLoader on every rank, all the time "
-        "(else: workload.samples_per_step)",
-    ),
 ]
 
 
@@ -229,6 +207,31 @@ def test_failures_say_what_why_and_next(
         f"read {run.log}, mend the cause, and start snakemake again: only failed runs are repeated",
     )
     assert read_record(run.record) == record
+
+
+@pytest.mark.parametrize(
+    ("until", "feeders", "measured", "imported"),
+    [
+        (0, [], "none on rank 0, 1", ""),
+        (0, ["nvidia.dali"], "none on rank 0, 1", "; imported, and no torch DataLoader: nvidia.dali"),
+        (40, [], "none in 4 of 10 blocks of steps", ""),  # data kept after the first epoch
+    ],
+)
+def test_without_a_loader_of_torch_there_is_advice(
+    run: RunDirectory, until: int, feeders: list[str], measured: str, imported: str
+) -> None:
+    for k in (0, 1):
+        rows = [row if int(row[0]) <= until else [row[0], "0", *row[2:]] for row in read_steps(run, k)]
+        write_steps(run, k, rows)
+        edit(run.ranks / f"rank{k}.json", lambda end: end.update(feeders=feeders))
+    failure = reassemble(run).failure
+    assert failure is not None
+    assert failure.verdict == "samples seen"
+    assert failure.why == (
+        f"measured {measured}, wanted training batches from a torch DataLoader on every rank, all the time{imported}"
+    )
+    assert failure.next.startswith("set workload.samples_per_step in config.yaml")
+    assert "DDP_LADDER_METRICS" in failure.next
 
 
 @pytest.mark.parametrize("code", [0, 1])

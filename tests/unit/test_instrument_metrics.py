@@ -53,11 +53,12 @@ def test_what_torch_shows_is_better(tmp_path: Path) -> None:
     import torch
     parameter = torch.zeros(1, requires_grad=True)
     optimizer = torch.optim.SGD([parameter], lr=0.1)
-    parameter.sum().backward()
-    optimizer.step()
+    for x in torch.utils.data.DataLoader(torch.ones(3)):
+        (parameter * x).sum().backward()
+        optimizer.step()
 """
     done = run(tmp_path, script(tmp_path, text + WRITES))
-    assert (done.rank()["source"], done.rank()["steps"]["count"]) == ("counted", 1)
+    assert (done.rank()["source"], done.rank()["steps"]["count"]) == ("counted", 3)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts_support import Measured, check
+from scripts_support import Measured, check, run
 from warm import Warm
 
 
 @pytest.fixture(scope="module")
 def warm() -> Iterator[Warm]:
-    process = Warm("torch", "torch._dynamo", "torchdata.stateful_dataloader", "timm.data", "accelerate")
+    process = Warm("torch", "torch._dynamo", "torchdata.stateful_dataloader", "torchdata.nodes", "timm.data")
     yield process
     process.close()
 
@@ -66,3 +66,21 @@ def test_stateful_loader_of_torchdata(warm: Warm, tmp_path: Path, line: str, ran
     else:
         assert facts(measured, "sampler", "shards") == ["StatefulDistributedSampler", True]
         assert facts(measured, "set_epoch_called") == ["--no-set-epoch" not in line]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_loader_that_is_none_of_torch_is_named(warm: Warm, tmp_path: Path, ranks: int) -> None:
+    measured = run(warm, tmp_path, "nodes.py", ranks=ranks)
+    for rank in range(ranks):
+        record = measured.ran.rank(rank)
+        assert (record["loader"], record["source"], record["steps"]["count"]) == (None, "counted", 40)
+        assert record["feeders"] == ["torchdata.nodes"]
+        assert set(measured.samples(rank)) == {0}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("advice", ["samples_per_step", "metrics"])
+def test_what_the_gate_advises_then_works(warm: Warm, tmp_path: Path, advice: str, ranks: int) -> None:
+    words, told = (["write"], {}) if advice == "metrics" else ([], {"samples_per_step": 8})
+    measured = check(warm, tmp_path, "nodes.py", *words, ranks=ranks, **told)
+    assert measured.ran.rank()["source"] == advice

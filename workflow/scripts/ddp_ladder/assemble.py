@@ -21,7 +21,7 @@ from ddp_ladder.placement import placement
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.raw_files import RankFiles, RawRun, read_raw_run
 from ddp_ladder.record import Check, Failure, Job, Rank, Record, Throughput, Timing, World
-from ddp_ladder.sanity import run_checks
+from ddp_ladder.sanity import SAMPLES_SEEN, run_checks
 from ddp_ladder.schemas import first_error
 from ddp_ladder.slurm_states import advice, of_memory, slurms_words
 from ddp_ladder.warmup import Warmup, find_warmup
@@ -223,7 +223,22 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
     for finding in (placement(spec, raw), *of_ranks):
         if finding.check == first:
             return finding.failure
-    return Failure(first.name, f"measured {first.measured}, wanted {first.wanted}", look)
+    why = f"measured {first.measured}, wanted {first.wanted}"
+    if first.name == SAMPLES_SEEN:
+        return _no_samples(raw, why)
+    return Failure(first.name, why, look)
+
+
+def _no_samples(raw: RawRun, why: str) -> Failure:
+    """The failure of a training whose batches came from something else than a torch DataLoader."""
+    imported = sorted({name for rank in raw.ranks.values() for name in rank.end.get("feeders", ())})
+    return Failure(
+        SAMPLES_SEEN,
+        why + (f"; imported, and no torch DataLoader: {', '.join(imported)}" if imported else ""),
+        "set workload.samples_per_step in config.yaml to the samples that one process takes in one optimizer step, such "
+        'as "{batch_per_gpu}"; where they differ from step to step, let the script write its steps to the file that '
+        "DDP_LADDER_METRICS names (config/README.md)",
+    )
 
 
 def _told_to_stop(ranks: Sequence[Mapping[str, Any]]) -> Failure | None:

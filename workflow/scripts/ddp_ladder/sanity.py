@@ -15,6 +15,8 @@ from ddp_ladder.plan import RunSpec
 from ddp_ladder.raw_files import RawRun
 from ddp_ladder.record import Check, Throughput
 
+SAMPLES_SEEN = "samples seen"
+
 
 def run_checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> tuple[Check, ...]:
     """All sanity checks of a run. A check that lacks its evidence fails."""
@@ -147,8 +149,8 @@ def _samples(raw: RawRun, throughput: Throughput | None) -> Check:
     elif idle:
         measured = f"none in {idle} of {len(rates)} blocks of steps"
     return Check(
-        "samples seen",
+        SAMPLES_SEEN,
         bool(raw.ranks) and not empty and not idle,
         measured,
-        "training batches from a torch DataLoader on every rank, all the time (else: workload.samples_per_step)",
+        "training batches from a torch DataLoader on every rank, all the time",
     )

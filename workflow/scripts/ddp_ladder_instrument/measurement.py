@@ -262,7 +262,7 @@ class Measurement:
         if error is not None and not isinstance(error, SystemExit):
             self.ended_by = "exception"
             self.exception = _one_line(error)
-        if not self.steps.count:
+        if not any(self.steps.samples):
             self._adopt_metrics()
         if self.world is None and "torch" in sys.modules:
             loader = type(getattr(sys.modules["torch"], "__loader__", None)).__name__
@@ -273,10 +273,13 @@ class Measurement:
         return error
 
     def _adopt_metrics(self) -> None:
-        """No optimizer stepped: what the program wrote down itself, if anything, is all there is."""
+        """No samples were seen: what the program wrote down itself, if anything, is all there is."""
         rows = self.attempt("steps", lambda: metrics.read(self.metrics))
-        self.steps.adopt(rows or [])
-        self.source = "metrics" if rows else "none"
+        if rows:
+            self.steps.adopt(rows)
+            self.source = "metrics"
+        elif not self.steps.count:
+            self.source = "none"
 
     def _leave_process_group(self) -> BaseException | None:
         """Do what the script would have done had we let it run to its end."""

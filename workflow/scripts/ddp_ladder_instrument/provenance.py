@@ -17,6 +17,9 @@ LIBRARIES = (
 )  # fmt: skip
 """Those whose release changes the work or the speed of a step."""
 
+FEEDERS = ("ffcv", "nvidia.dali", "petastorm", "tensorflow", "torchdata.nodes", "webdataset")
+"""Libraries whose loaders may feed a training past torch's DataLoader."""
+
 
 def source_files() -> dict[str, str]:
     """SHA-256 of ``__main__`` and of every module imported from its directory or below, by relative path."""
@@ -76,3 +79,8 @@ def libraries() -> dict[str, str]:
     """Versions of the libraries that the program has imported."""
     versions = {name: getattr(sys.modules.get(name), "__version__", None) for name in LIBRARIES}
     return {name: str(version) for name, version in versions.items() if version is not None}
+
+
+def feeders() -> list[str]:
+    """The feeders that the program has imported."""
+    return [name for name in FEEDERS if name in sys.modules]

@@ -60,6 +60,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "parameters": _parameters(measurement),
         "ddp": measurement.ddp.summary() if measurement.ddp is not None else None,
         "loader": measurement.loader,
+        "feeders": provenance.feeders(),
         "first_samples": measurement.first_samples,
         "loss": _loss(measurement),
         "fingerprint": _fingerprint(measurement, device),

@@ -298,13 +298,16 @@ class Steps:
         return seconds, segments
 
     def adopt(self, rows: Sequence[Row]) -> None:
-        """Take over steps that the program wrote down itself."""
+        """Take over steps that the program wrote down itself, in the place of those that were seen."""
+        self.timeline = None
+        for column in (self.samples, self.padding_samples, self.step_time_s, self.data_wait_s):
+            del column[:]
         for row in rows:
             self.samples.append(row.samples)
             self.padding_samples.append(0)
             self.step_time_s.append(row.step_time_s)
             self.data_wait_s.append(row.data_wait_s)
-        self.count += len(rows)
+        self.count = len(rows)
 
     def csv(self) -> Iterator[str]:
         """The rows as CSV, step counted from 1."""
