@@ -116,6 +116,47 @@ def test_constant_samples_tell_nothing(run: RunDirectory) -> None:
     assert remark.what.startswith("not checked: no samples were seen that would tell the ranks' data apart")
 
 
+def loader(run: RunDirectory, **facts: Any) -> None:
+    for number in (0, 1):
+        edit(run.ranks / f"rank{number}.json", lambda end: end["loader"].update(facts))
+
+
+SAME_SAMPLES = {
+    "undivided": ({"sampler": "RandomSampler", "shards": False}, "give the training DataLoader sampler=Distributed"),
+    "divided": (
+        {"sampler": "RandomSampler in BatchSamplerShard", "shards": True},
+        "RandomSampler in BatchSamplerShard divides the data: see that it has this process's own rank",
+    ),
+    "unknown": ({"sampler": "Buckets", "shards": None}, "let Buckets give each rank its own part"),
+    "a stream": ({"sampler": "Stream", "shards": None, "iterable": True}, "let the IterableDataset give each rank"),
+}
+
+
+@pytest.mark.parametrize("case", SAME_SAMPLES)
+def test_what_to_do_about_the_same_samples_fits_the_sampler(run: RunDirectory, case: str) -> None:
+    facts, next_step = SAME_SAMPLES[case]
+    loader(run, **facts)
+    for number in (0, 1):
+        rank(run, number, first_samples=[f"{k:016x}" for k in range(8)])
+    assert failure(run).next.startswith(next_step)
+
+
+@pytest.mark.parametrize("shards", [True, None])
+def test_only_a_sampler_that_is_known_not_to_divide_the_data_is_remarked_on(
+    run: RunDirectory, shards: bool | None
+) -> None:
+    loader(run, sampler="RandomSampler in BatchSamplerShard", shards=shards)
+    assert remarks(run) == ()
+    loader(run, sampler="RandomSampler", shards=False)
+    assert [remark.what.partition(" (")[0] for remark in remarks(run)] == ["the sampler"]
+
+
+@pytest.mark.parametrize("shuffle", [True, False, None])
+def test_a_set_epoch_that_is_not_known_of_closes_no_gate(run: RunDirectory, shuffle: bool | None) -> None:
+    loader(run, shuffle=shuffle, set_epoch_called=None, passes=3)
+    assert remarks(run) == ()
+
+
 def test_a_few_shared_samples_are_remarked_on(run: RunDirectory) -> None:
     rank(run, 1, first_samples=[f"{0:08x}{0:08x}", *(f"{1:08x}{k:08x}" for k in range(7))])
     (remark,) = remarks(run)

@@ -235,9 +235,9 @@ def _no_samples(raw: RawRun, why: str) -> Failure:
     return Failure(
         SAMPLES_SEEN,
         why + (f"; imported, and no torch DataLoader: {', '.join(imported)}" if imported else ""),
-        "set workload.samples_per_step in config.yaml to the samples that one process takes in one optimizer step, such "
-        'as "{batch_per_gpu}"; where they differ from step to step, let the script write its steps to the file that '
-        "DDP_LADDER_METRICS names (config/README.md)",
+        "set workload.samples_per_step in config.yaml to the samples that one process takes in one optimizer step, "
+        'such as "{batch_per_gpu}"; where they differ from step to step, let the script write its steps to the file '
+        "that DDP_LADDER_METRICS names (config/README.md)",
     )
 
 
