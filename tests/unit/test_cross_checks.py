@@ -219,6 +219,17 @@ def test_working_directories_that_can_be() -> None:
             ),
         ),
         (
+            "stage2: {scales: [1x2]}",
+            "stage2: {scales: [1x2], gate: {certain: true}}",
+            (
+                "config.yaml, line 13: stages.stage2.gate.certain",
+                "there is no threshold that could be certain",
+                "certain: true",
+                "certain together with min_efficiency, min_samples_per_s or max_data_wait_fraction",
+                "set a threshold, or remove certain",
+            ),
+        ),
+        (
             "{warmup_steps: 10}",
             "{max_steps: 39}",
             (

@@ -799,6 +799,18 @@ def test_slow_steps_that_recur_count_before_the_gate(ladder: Ladder) -> None:
     assert {point.statistic for point in verdict.points} == {"samples / time"}
 
 
+def test_a_disturbed_baseline_closes_the_gate_of_the_scale_above(ladder: Ladder) -> None:
+    for spec in ladder.plan.stage_jobs("stage1")[0].runs:
+        write_run(ladder.results, spec, 700.0)
+    gate = _with_gate(ladder)
+    verdict = gate.judge("stage2")
+    assert not verdict.open
+    assert verdict.reason
+    assert (verdict.reason.where, verdict.reason.check) == ("default/weak/1x2", "baseline")
+    assert str(ladder.results / "runs/default/weak/1x1") in verdict.reason.next
+    assert gate.judge("stage1").open
+
+
 def test_a_gate_without_thresholds_asks_for_sanity_alone(exact: Ladder) -> None:
     verdict = _with_gate(exact).judge("stage2")
     assert verdict.open

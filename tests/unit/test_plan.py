@@ -278,7 +278,8 @@ CHANGES: dict[str, Settings] = {
 NO_CHANGES: dict[str, Settings] = {
     "thresholds and runtime": settings(
         stages=tuple(
-            replace(stage, runtime_min=99, gate=GateThresholds(0.1, 0.1, 0.1)) for stage in SAME.experiment.stages
+            replace(stage, runtime_min=99, gate=GateThresholds(0.1, 0.1, 0.1, certain=True))
+            for stage in SAME.experiment.stages
         )
     ),
     "more repeats": settings(repeats=5),

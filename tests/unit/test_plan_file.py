@@ -10,7 +10,7 @@ from ddp_ladder.files import write_json
 from ddp_ladder.messages import UserError
 from ddp_ladder.plan import Plan
 from ddp_ladder.plan_file import read_plan
-from ddp_ladder.settings import Slurm
+from ddp_ladder.settings import GateThresholds, Slurm
 from make_records import make_plan_of, make_specs
 
 PLAN = make_plan_of(make_specs(["1x1", "1x2", "2x2"], modes=["weak", "strong"], lr=0.1))
@@ -32,7 +32,7 @@ def test_what_a_job_asks_slurm_for(tmp_path: Path) -> None:
         make_specs(["1x1"], modules=("A/1",), setup="ulimit -l", container=CONTAINER, interface={"node01": "eth0"})
     )
     job = replace(plan.jobs[0], cpus=8, memory_mb=64_000, gres="gpu:a100:1", slurm=SLURM)
-    plan = replace(plan, jobs=(job,), may_differ=("num_workers",))
+    plan = replace(plan, jobs=(job,), may_differ=("num_workers",), gates={"stage1": GateThresholds(certain=True)})
     write_json(path, plan.to_json())
     assert read_plan(path) == plan
 

@@ -525,3 +525,15 @@ def test_samples_over_time_are_called_so_wherever_they_are_shown(tmp_path: Path)
     assert "| 114 \\[" in files["scaling.md"]
     assert "\\] (samples / time) |" in files["scaling.md"]
     assert set(pd.read_csv(tmp_path / "report/scaling.csv")["statistic"]) == {"samples / time"}
+
+
+def test_an_uncertain_verdict_is_called_so_wherever_it_is_shown(tmp_path: Path) -> None:
+    doubt = "efficiency 0.82 (95 % interval 0.78 to 0.90), uncertain: about 20 repeats would decide it"
+    judged = {**make_judged("1x2", measured=doubt), "uncertain": True}
+    results = found(SPECS, gates=[make_gate("stage2", judged=[judged])])
+    files = written(tmp_path, results)
+    page = Page(files["index.html"]).text
+    assert "open (uncertain)" in page
+    assert page.count("uncertain: about 20 repeats would decide it") == 2  # in the headline and in the table of gates
+    assert words(results).endswith(f"Decided on the estimate alone: 1x2 {doubt}.")
+    assert "uncertain: about 20 repeats" in files["scaling.md"]

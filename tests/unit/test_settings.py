@@ -98,7 +98,7 @@ repeats: 5
 fingerprint: {may_differ: [num_workers, driver]}
 stages:
   stage3: {scales: [2x1, 2x2], gate: {min_samples_per_s: 9, max_data_wait_fraction: 0}}
-  stage2: {scales: [1x2], runtime: 6, gate: {min_efficiency: 1}}
+  stage2: {scales: [1x2], runtime: 6, gate: {min_efficiency: 1, certain: true}}
   stage1: {}
 variants:
   default:
@@ -125,7 +125,7 @@ variants:
     assert experiment.may_differ == ("num_workers", "driver")
     assert experiment.stages == (
         Stage("stage1", (Scale(1, 1),), 20, GateThresholds()),
-        Stage("stage2", (Scale(1, 2),), 6, GateThresholds(min_efficiency=1.0)),
+        Stage("stage2", (Scale(1, 2),), 6, GateThresholds(min_efficiency=1.0, certain=True)),
         Stage("stage3", (Scale(2, 1), Scale(2, 2)), 20, GateThresholds(None, 9.0, 0.0)),
     )
     assert experiment.variants == (

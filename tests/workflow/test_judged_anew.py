@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from typing import Any
 
 from project_copy import LOOP, Checkout
@@ -39,3 +40,40 @@ def test_workers_divided_among_the_ranks_of_a_node_as_the_advice_says(checkout: 
     assert checkout.run_times() == before
     assert "allowed to differ: num_workers: 2 at 1x1, 1 at 1x2" in climbed.stdout
     assert "allowed to differ" in (checkout.results / "report/index.html").read_text()
+
+
+def test_a_disturbed_baseline_is_measured_again_as_the_advice_says(checkout: Checkout) -> None:
+    checkout.configure(stages={"stage1": TWO_STAGES["stage1"], "stage2": {"scales": ["1x2"], "runtime": 5}})
+    slow = "import time; time.sleep(0.2 if os.path.exists('load') and os.environ['WORLD_SIZE'] == '1' else 0.01)"
+    (checkout.path / "loop.py").write_text(
+        LOOP.replace("        optimizer.step()", f"        {slow}; optimizer.step()")
+    )
+    (checkout.path / "load").touch()
+    assert checkout.snakemake(*ALL).returncode != 0
+    box = box_of(checkout)
+    assert "baseline: efficiency" in box["why"]
+    named = re.search(r"delete (\S+) and start snakemake again", box["next"])
+    assert named is not None
+    assert named[1] == "results/runs/default/weak/1x1"
+
+    before = checkout.run_times()
+    (checkout.path / "load").unlink()
+    shutil.rmtree(checkout.path / named[1])
+    again = checkout.snakemake(*ALL)
+    assert again.returncode == 0, again.stdout
+    after = checkout.run_times()
+    assert {run for run in after if after[run] != before[run]} == {"default/weak/1x1/r1"}
+    assert "gate stage1: open" in again.stdout
+    assert "gate stage2: open" in again.stdout
+
+    # Only what `certain` asks changes from here on: each time the open or closed gate is judged again on the same runs.
+    point = json.loads((checkout.results / "gates/stage2.json").read_text())["points"][-1]
+    threshold = (point["efficiency_low"] + point["efficiency"]) / 2
+    for certain, said in ((True, "not certain: "), (False, "uncertain: ")):
+        gate = {"min_efficiency": round(threshold, 4), "certain": certain}
+        checkout.configure(stages={**TWO_STAGES, "stage2": {**TWO_STAGES["stage2"], "gate": gate}})
+        climbed = checkout.snakemake(*ALL)
+        assert (climbed.returncode == 0) is not certain, climbed.stdout
+        assert said in climbed.stdout
+        assert (checkout.results / "gates/stage2.json").exists() is not certain
+        assert checkout.run_times() == after

@@ -16,7 +16,7 @@ from ddp_ladder.fingerprint import MAY_DIFFER, must_match
 from ddp_ladder.messages import Problem, did_you_mean
 from ddp_ladder.placeholders import expand, product
 from ddp_ladder.plan import PLAIN_VARIANT
-from ddp_ladder.settings import Experiment, Scale, Settings, Site, Slurm, Stage, Variant, Workload
+from ddp_ladder.settings import Experiment, GateThresholds, Scale, Settings, Site, Slurm, Stage, Variant, Workload
 from ddp_ladder.strict_yaml import Document, KeyPath, key_name, shown
 
 # What the launchers and ddp-ladder tell each process; another value would break the group.
@@ -366,6 +366,14 @@ class _Checks:
                     found=str(stage.gate.min_efficiency),
                     allowed="min_samples_per_s and max_data_wait_fraction",
                     next="remove it here; set it in stage2 and stage3",
+                )
+            if stage.gate == GateThresholds(certain=True):
+                yield Problem(
+                    where=self.config.where("stages", stage.name, "gate", "certain"),
+                    what="there is no threshold that could be certain",
+                    found="certain: true",
+                    allowed="certain together with min_efficiency, min_samples_per_s or max_data_wait_fraction",
+                    next="set a threshold, or remove certain",
                 )
 
     def may_differ(self) -> Iterator[Problem]:

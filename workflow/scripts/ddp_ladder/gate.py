@@ -12,41 +12,17 @@ from typing import Any, Literal
 
 from ddp_ladder.evidence import IN_WORDS, STRONGEST
 from ddp_ladder.files import read_json, sha256, write_json
-from ddp_ladder.fingerprint import MAY_DIFFER
-from ddp_ladder.gate_file import GateView, gate_files, gate_from_json, in_words
+from ddp_ladder.gate_file import Finding, GateView, gate_files, gate_from_json
 from ddp_ladder.job_end import read_job_end
 from ddp_ladder.messages import Problem, UserError
+from ddp_ladder.performance import performance
 from ddp_ladder.plan import REFERENCE_VARIANT, Plan, RunSpec
-from ddp_ladder.record import SAMPLES_PER_TIME, Record
+from ddp_ladder.record import Record
 from ddp_ladder.run_records import RunRecords, placeless
 from ddp_ladder.scaling import ScalePoint, scale_points
 
 SCHEMA_VERSION = 1
 JUDGED_ANEW = "start snakemake again: the gate is judged anew"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing judged, of one variant and mode, at one scale (and repeat, for sanity)."""
-
-    variant: str
-    mode: str
-    scale: str
-    repeat: int | None
-    check: str
-    ok: bool
-    measured: str
-    wanted: str
-    next: str
-
-    @property
-    def in_words(self) -> str:
-        return in_words(self.check, self.measured)
-
-    @property
-    def where(self) -> str:
-        place = f"{self.variant}/{self.mode}/{self.scale}"
-        return f"{place}/r{self.repeat}" if self.repeat is not None else place
 
 
 @dataclass(frozen=True)
@@ -114,7 +90,7 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
     findings += _weaker_evidence(stage, specs, records)
     points = scale_points(specs, records, plan.may_differ)
     here = [point for point in points if point.stage == stage and not point.is_plain]
-    findings += [finding for point in here for finding in (*_allowed(point), *_performance(plan, point))]
+    findings += [finding for point in here for finding in performance(plan, point, points, results)]
     return Verdict(
         stage=stage,
         findings=tuple(findings),
@@ -192,89 +168,6 @@ def _weaker_evidence(stage: str, specs: list[RunSpec], records: Mapping[str, Rec
             said.add(place)
             measured = f"weaker: {IN_WORDS[source]}"
             yield Finding(*place, None, "evidence", True, measured, IN_WORDS[STRONGEST], "")
-
-
-def _allowed(point: ScalePoint) -> Iterator[Finding]:
-    """What differs from the baseline with the user's leave; it keeps no gate closed, but it is said."""
-    if point.allowed:
-        place = (point.variant, point.mode, str(point.scale), None)
-        measured = f"allowed to differ: {point.allowed}"
-        yield Finding(*place, "like for like", True, measured, "equal, or named in fingerprint.may_differ", "")
-
-
-def _performance(plan: Plan, point: ScalePoint) -> Iterator[Finding]:
-    """Thresholds of the stage, for one scale. What cannot be computed does not pass."""
-    wanted = plan.gates[point.stage]
-    key = f"stages.{point.stage}.gate"
-    if wanted.min_efficiency is not None:
-        yield _threshold(
-            point,
-            "efficiency",
-            point.efficiency,
-            lambda value: value >= wanted.min_efficiency,
-            _efficiency_text(point),
-            f"at least {wanted.min_efficiency:.2f} ({key}.min_efficiency)",
-            f"see data wait, exposed communication and start-up in the report; a larger workload.batch_per_gpu "
-            f"hides communication; lower {key}.min_efficiency if this is good enough for you"
-            if point.efficiency is not None
-            else _to_be_comparable(plan, point),
-        )
-    if wanted.min_samples_per_s is not None:
-        yield _threshold(
-            point,
-            "throughput",
-            point.samples_per_s,
-            lambda value: value >= wanted.min_samples_per_s,
-            f"{point.samples_per_s or 0:,.0f} samples/s{_of_statistic(point)}",
-            f"at least {wanted.min_samples_per_s:,.0f} samples/s ({key}.min_samples_per_s)",
-            f"make the single GPU faster first, or lower {key}.min_samples_per_s",
-        )
-    if wanted.max_data_wait_fraction is not None:
-        yield _threshold(
-            point,
-            "data wait",
-            point.data_wait_fraction,
-            lambda value: value <= wanted.max_data_wait_fraction,
-            f"{100 * (point.data_wait_fraction or 0):.1f} % of the step time",
-            f"at most {100 * wanted.max_data_wait_fraction:.1f} % ({key}.max_data_wait_fraction)",
-            f"give the script more loader workers, or raise {key}.max_data_wait_fraction",
-        )
-
-
-def _efficiency_text(point: ScalePoint) -> str:
-    if point.efficiency is None:
-        return f"no efficiency: {point.status}{': ' if point.note else ''}{point.note}"
-    text = f"efficiency {point.efficiency:.2f}"
-    if point.efficiency_low is not None and point.efficiency_high is not None:
-        text += f" (95 % interval {point.efficiency_low:.2f} to {point.efficiency_high:.2f})"
-    return text + _of_statistic(point)
-
-
-def _of_statistic(point: ScalePoint) -> str:
-    return f", {SAMPLES_PER_TIME}" if point.statistic == SAMPLES_PER_TIME else ""
-
-
-def _to_be_comparable(plan: Plan, point: ScalePoint) -> str:
-    """What to do where there is no efficiency."""
-    if not point.differing:
-        return "make the runs comparable: see the note of this scale in the report"
-    text = f"make the runs comparable: give all scales and repeats the same {', '.join(point.differing)}"
-    if set(point.differing) <= set(MAY_DIFFER):
-        names = ", ".join((*plan.may_differ, *point.differing))
-        text += (
-            f"; where the difference is meant, write `fingerprint: {{may_differ: [{names}]}}` in config.yaml: "
-            "the gates are then judged again, and nothing is measured again"
-        )
-    return text
-
-
-def _threshold(
-    point: ScalePoint, check: str, value: float | None, passes: Any, measured: str, wanted: str, next_step: str
-) -> Finding:
-    ok = value is not None and bool(passes(value))
-    return Finding(
-        point.variant, point.mode, str(point.scale), None, check, ok, measured, wanted, "" if ok else next_step
-    )
 
 
 def write_verdict(verdict: Verdict, gates: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Reading gate files, and how a verdict is told on a terminal."""
+"""What is in a gate file, and how a verdict is told on a terminal."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_ladder.files import read_json
+from ddp_ladder.plan import REFERENCE_VARIANT
 from ddp_ladder.scaling import ScalePoint
 
 WIDTH = 96
@@ -24,8 +25,33 @@ def in_words(check: str, measured: str) -> str:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """One thing judged, of one variant and mode, at one scale (and repeat, for sanity), as it is written."""
+
+    variant: str
+    mode: str
+    scale: str
+    repeat: int | None
+    check: str
+    ok: bool
+    measured: str
+    wanted: str
+    next: str
+    uncertain: bool = False  # the threshold lies inside the interval
+
+    @property
+    def in_words(self) -> str:
+        return in_words(self.check, self.measured)
+
+    @property
+    def where(self) -> str:
+        place = f"{self.variant}/{self.mode}/{self.scale}"
+        return f"{place}/r{self.repeat}" if self.repeat is not None else place
+
+
+@dataclass(frozen=True)
 class Judged:
-    """One check of a gate at one scale."""
+    """One finding, as it is read."""
 
     variant: str
     mode: str
@@ -36,6 +62,7 @@ class Judged:
     wanted: str
     next: str | None
     repeat: int | None = None  # of a check on one run
+    uncertain: bool = False
 
     @property
     def in_words(self) -> str:
@@ -77,6 +104,17 @@ class GateView:
     def verdict_of(self, point: ScalePoint) -> str:
         """The verdict on the point's variant; the gate's own where variants are not told apart."""
         return self.variants.get(point.variant, self.verdict)
+
+    def uncertain(self, variant: str) -> tuple[Judged, ...]:
+        """What makes the verdict on a variant uncertain: nothing where it is closed for another reason as well."""
+        own = [item for item in self.judged if item.variant == variant]
+        failing = [item for item in own if not item.ok]
+        deciding = failing or [item for item in own if item.uncertain]
+        return tuple(deciding) if all(item.uncertain for item in deciding) else ()
+
+    def words_of(self, point: ScalePoint) -> str:
+        """``open``, ``closed (uncertain)``."""
+        return f"{self.verdict_of(point)}{' (uncertain)' if self.uncertain(point.variant) else ''}"
 
 
 def gate_files(gates: Path, stage: str) -> tuple[Path, Path]:
@@ -120,6 +158,7 @@ def _judged(data: Mapping[str, Any]) -> Judged:
         wanted=str(data["wanted"]),
         next=data["next"] or None,
         repeat=data.get("repeat"),
+        uncertain=bool(data.get("uncertain", False)),
     )
 
 
@@ -133,14 +172,20 @@ def outcome_line(gate: GateView) -> str:
     """``gate stage2: open`` or ``gate stage2: CLOSED, <why>``."""
     if gate.is_open:
         closed = ", ".join(closed_variants(gate))
-        return f"gate {gate.stage}: open" + (f" (without {closed}: see the report)" if closed else "")
+        doubts = "; ".join(f"{item.scale} {item.in_words}" for item in gate.uncertain(REFERENCE_VARIANT))
+        return (
+            f"gate {gate.stage}: open"
+            + (f" (without {closed}: see the report)" if closed else "")
+            + (f", {doubts}" if doubts else "")
+        )
     return f"gate {gate.stage}: CLOSED, {gate.why}"
 
 
 def closed_box(gate: GateView) -> str:
     """The box that says why a ladder stopped and what to do."""
+    doubt = " on the estimate, uncertain" if gate.uncertain(REFERENCE_VARIANT) else ""
     rows = (
-        ("verdict", f"the gate of {gate.stage} is closed; nothing above it was started"),
+        ("verdict", f"the gate of {gate.stage} is closed{doubt}; nothing above it was started"),
         ("measured", gate.why),
         ("wanted", gate.wanted),
         ("next", gate.next),

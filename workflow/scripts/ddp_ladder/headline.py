@@ -115,7 +115,10 @@ def _reached(results: LadderResults, points: Sequence[ScalePoint], shown: Sequen
     failed = [point for point in points if point.status == "failed"]
     if failed:
         text += f" Runs failed at {_places(failed)}."
-    doubtful = any(point.status in ("check", "not comparable") for point in found)
+    doubts = [item for gate in _in_order(results) for item in gate.uncertain(REFERENCE_VARIANT)]
+    if doubts:
+        text += f" Decided on the estimate alone: {doubts[0].scale} {full_stop(doubts[0].in_words)}"
+    doubtful = bool(doubts) or any(point.status in ("check", "not comparable") for point in found)
     return Headline("doubtful" if doubtful else "reached", text)
 
 
@@ -147,4 +150,4 @@ def _figures(point: ScalePoint, unit: str) -> str:
 def gate_words(gates: Mapping[str, GateView], point: ScalePoint) -> str:
     """``stage 2 open``; a dash while it is not judged."""
     gate = gates.get(point.stage)
-    return f"{stage_name(point.stage)} {gate.verdict_of(point)}" if gate else UNKNOWN
+    return f"{stage_name(point.stage)} {gate.words_of(point)}" if gate else UNKNOWN

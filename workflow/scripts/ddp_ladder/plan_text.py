@@ -58,6 +58,8 @@ def _gate(gate: GateThresholds) -> str:
         wanted.append(f"at least {gate.min_samples_per_s:,.0f} samples/s")
     if gate.max_data_wait_fraction is not None:
         wanted.append(f"data wait at most {100 * gate.max_data_wait_fraction:.0f} %")
+    if gate.certain:
+        wanted.append("all of it with certainty (the lower end of the interval)")
     return "passes its gate with sane runs" + (f" and {', '.join(wanted)}" if wanted else "")
 
 

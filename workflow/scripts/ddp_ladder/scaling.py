@@ -78,6 +78,7 @@ class ScalePoint:
     step_time_s_p5: float | None = None
     step_time_s_p95: float | None = None
     drift_fraction: float | None = None
+    data_wait_fraction_max: float | None = None  # of the repeats
     efficiency_plain: float | None = None  # against the script with no launcher and no process group
     efficiency_plain_low: float | None = None
     efficiency_plain_high: float | None = None
@@ -300,6 +301,9 @@ def _with_figures(point: ScalePoint, group: _Group) -> ScalePoint:
         step_time_s_low=step_low,
         step_time_s_high=step_high,
         data_wait_fraction=_known([timing.data_wait_fraction for timing in timings]),
+        data_wait_fraction_max=max(
+            (t.data_wait_fraction for t in timings if t.data_wait_fraction is not None), default=None
+        ),
         exposed_comm_fraction=_median_of_known([t.exposed_comm_fraction for t in timings]),
         straggler_fraction=_known([timing.straggler_fraction for timing in timings]),
         statistic=group.statistic,
@@ -429,14 +433,18 @@ def _judged(point: ScalePoint, group: _Group, baseline: _Group) -> tuple[Status,
     return ("incomplete" if len(group.good) < len(group.specs) else "ok"), ""
 
 
+def waits_longer(baseline: float | None, here: float | None) -> bool:
+    """Whether the baseline waits for data so much more that it explains an efficiency above the ideal."""
+    return (baseline or 0) - (here or 0) > TELLING_WAIT
+
+
 def _excess_note(point: ScalePoint, baseline: _Group) -> str:
     excess = f"{100 * (point.efficiency or 0):.0f} %: more than the ideal; "
-    base_wait = _known([run.timing.data_wait_fraction for run in baseline.good]) or 0.0
-    here = point.data_wait_fraction or 0.0
-    if base_wait - here > TELLING_WAIT:
+    base_wait, here = _known([run.timing.data_wait_fraction for run in baseline.good]), point.data_wait_fraction
+    if waits_longer(base_wait, here):
         return (
             f"{excess}the baseline is slower than it should be: it waits for data "
-            f"{100 * base_wait:.0f} % of the time, here {100 * here:.0f} %"
+            f"{100 * (base_wait or 0):.0f} % of the time, here {100 * (here or 0):.0f} %"
         )
     if point.mode == "strong":
         return f"{excess}the smaller batch per GPU may fit a cache, or the baseline is slower than it should be"

@@ -127,12 +127,12 @@ def _workload(document: Document, data: Mapping[str, Any]) -> Workload:
 
 
 def _stage(name: str, data: Mapping[str, Any]) -> Stage:
-    gate = {key: _optional(float, value) for key, value in data["gate"].items()}
+    thresholds = {key: _optional(float, value) for key, value in data["gate"].items() if key != "certain"}
     return Stage(
         name=name,
         scales=tuple(Scale.parse(scale) for scale in data["scales"]),
         runtime_min=int(data["runtime"]),
-        gate=GateThresholds(**gate),
+        gate=GateThresholds(**thresholds, certain=data["gate"]["certain"]),
         slurm=_slurm(data["slurm"]),
     )
 
