@@ -53,5 +53,5 @@ def exports(text: str) -> dict[str, str]:
 
 def command(first: str, text: str) -> tuple[str, ...]:
     """Words after ``first`` where a line begins with it; empty where none does."""
-    found = re.search(rf"^{first} ((?:'[^']*'|\"[^\"]*\"|[^'\"\n])*)$", text, re.MULTILINE)
+    found = re.search(rf"^ *{first} ((?:'[^']*'|\"[^\"]*\"|[^'\"\n])*)$", text, re.MULTILINE)
     return tuple(shlex.split(found[1])) if found else ()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from cluster import Cluster
-from project_copy import Checkout, copy_project
+from project_copy import ROOT, Checkout, copy_project
 from scales import GPU_SITE, MEETING_LOOP, WITNESS, prepare, salloc, scale_job, witnesses
 
 pytestmark = pytest.mark.slurm
@@ -124,6 +124,62 @@ def test_what_does_not_fit_is_told_before_anything_runs(cluster_without_accounti
     assert "salloc --nodes=2 --ntasks-per-node=1 --cpus-per-task=4 --gres=gpu:2 --mem=8000" in said
     assert "Traceback" not in said
     assert not checkout.results.exists()
+
+
+PLAIN = [sys.executable, "-m", "snakemake", "--cores", "all"]
+SMALL_STAGES = {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage3": {"scales": ["2x1"], "runtime": 5}}
+
+
+def shipped_site(path: Path) -> Checkout:
+    """The small experiment and the shipped cluster.yaml, as it is but for what a cluster asks for."""
+    checkout = project(path, SMALL_STAGES)
+    site = (ROOT / "config/cluster.yaml").read_text()
+    site = site.replace("partition: null", "partition: gpu").replace("gres: null", "gres: gpu")
+    (checkout.path / "config/cluster.yaml").write_text(site)
+    return checkout
+
+
+def test_nodes_are_the_allocations_whatever_the_site_is_called(
+    cluster_without_accounting: Cluster, tmp_path: Path
+) -> None:
+    """Also with plain `snakemake --cores all`; scales that run in one allocation never run side by side."""
+    checkout = shipped_site(tmp_path)
+    assert "site: local" in (checkout.path / "config/cluster.yaml").read_text()
+    told = salloc(cluster_without_accounting, checkout, TWO_NODES, PLAIN)
+    assert re.findall(r"^gate (\w+): open", told, re.MULTILINE) == ["stage1", "stage3"]
+    assert "simulated" not in told
+    seen = witnesses(checkout, "default/weak/2x1/r1")
+    assert [rank["SLURMD_NODENAME"] for rank in seen] == ["node1", "node2"]
+    assert checkout.record("default/weak/2x1/r1")["world"]["hosts"] == ["node1", "node2"]
+
+
+def test_an_allocation_with_too_few_nodes_is_told_before_anything_runs(
+    cluster_without_accounting: Cluster, tmp_path: Path
+) -> None:
+    checkout = shipped_site(tmp_path)
+    argv = ["salloc", "--nodes=1", *TWO_NODES[1:], *PLAIN]
+    done = cluster_without_accounting.run(argv, cwd=checkout.path, timeout_s=120, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 1
+    assert "stages.stage3.scales: stage3 2x1 does not fit into the allocation" in said
+    assert "Traceback" not in said
+    assert not checkout.results.exists()
+    # Both advices work when they are followed.
+    advised = re.search(
+        r"start inside a larger allocation: (salloc .*?); or simulate .*: (env -u .*?)$", said, re.MULTILINE
+    )
+    assert advised, said
+    larger, simulated = (words.split() for words in advised.groups())
+    assert " ".join(larger) == "salloc --nodes=2 --ntasks-per-node=1 --cpus-per-task=1 --gres=gpu:1"
+    assert simulated[:4] == ["env", "-u", "SLURM_JOB_ID", "snakemake"]
+    told = salloc(
+        cluster_without_accounting,
+        checkout,
+        ["--nodes=1", *TWO_NODES[1:]],
+        [*simulated[:3], *PLAIN[:3], *simulated[4:]],
+    )
+    assert re.findall(r"^gate (\w+): open", told, re.MULTILINE) == ["stage1", "stage3"]
+    assert "Stage 3 (simulated nodes: 2 agents on 1 host) reached" in told
 
 
 def test_the_runs_end_before_the_allocation_does(cluster_without_accounting: Cluster, tmp_path: Path) -> None:

@@ -3,7 +3,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from ddp_ladder.allocation import Offer, asks, check_allocation, misfits, own_allocation, parse_offer, parse_time_left
+from ddp_ladder.allocation import (
+    SIMULATE,
+    Offer,
+    asks,
+    check_allocation,
+    misfits,
+    own_allocation,
+    parse_offer,
+    parse_time_left,
+)
 from ddp_ladder.messages import UserError
 from ddp_ladder.plan import ScaleJob
 from ddp_ladder.settings import Scale
@@ -88,7 +97,7 @@ def test_what_does_not_fit_is_told_with_its_key(change: dict[str, object], key: 
     assert problem.allowed.startswith(allowed)
     assert "job 1 offers 2 nodes, and on each 2 GPUs, 4 CPUs and 8000 MB" in problem.allowed
     assert problem.next is not None
-    assert problem.next.endswith(asks(job))
+    assert problem.next.endswith(f"{asks(job)}; {SIMULATE}" if found == "3 nodes" else asks(job))
 
 
 def test_it_says_what_to_ask_for() -> None:

@@ -159,18 +159,18 @@ def test_a_profile_that_is_none(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "local", "outcome"),
+    ("kind", "on_a_cluster", "outcome"),
     [
-        ("lustre", False, "pass"),
-        ("nfs4", False, "pass"),
-        ("tmpfs", False, "warn"),
-        ("ext4", False, "warn"),
-        ("fuse.something", False, "warn"),
-        ("ext4", True, "pass"),
+        ("lustre", True, "pass"),
+        ("nfs4", True, "pass"),
+        ("tmpfs", True, "warn"),
+        ("ext4", True, "warn"),
+        ("fuse.something", True, "warn"),
+        ("ext4", False, "pass"),
     ],
 )
-def test_directories_that_nodes_share(kind: str, local: bool, outcome: str) -> None:
-    assert shared_directory(Path("/project"), kind, local).outcome == outcome
+def test_directories_that_nodes_share(kind: str, on_a_cluster: bool, outcome: str) -> None:
+    assert shared_directory(Path("/project"), kind, on_a_cluster).outcome == outcome
 
 
 def test_filesystem_of_a_path() -> None:
@@ -180,16 +180,16 @@ def test_filesystem_of_a_path() -> None:
 def test_results_in_a_place_that_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     settings = replace(SHIPPED, experiment=replace(SHIPPED.experiment, results=str(tmp_path / "file/results")))
-    (finding,) = doctor.results(Ladder.of(settings))
+    (finding,) = doctor.results(Ladder.of(settings), False)
     assert (finding.outcome, "not a directory" in finding.text) == ("FAIL", True)
 
 
 def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = replace(SHIPPED, experiment=replace(SHIPPED.experiment, results=str(tmp_path)))
     monkeypatch.setattr(doctor, "SPACE_FOR_RESULTS_MB", 10**12)
-    assert only(list(doctor.results(Ladder.of(settings))), "disk space").outcome == "warn"
+    assert only(list(doctor.results(Ladder.of(settings), False)), "disk space").outcome == "warn"
     monkeypatch.setattr(doctor, "TOO_LITTLE_SPACE_MB", 10**12)
-    assert only(list(doctor.results(Ladder.of(settings))), "disk space").outcome == "FAIL"
+    assert only(list(doctor.results(Ladder.of(settings), False)), "disk space").outcome == "FAIL"
 
 
 # Training software
@@ -263,22 +263,21 @@ def test_a_module_that_is_not_there_as_workload() -> None:
 
 
 @pytest.mark.parametrize(
-    ("interface", "site", "outcome"),
+    ("interface", "slurm", "outcome"),
     [
-        ("auto", "test", "pass"),
-        ("eth0", "test", "pass"),
-        ("ib0", "test", "not checked"),
-        ("ib0", "local", "FAIL"),
-        ("lo", "test", "FAIL"),
-        ("lo", "local", "pass"),
-        ({"node1": "eth0", "node2": "ib0"}, "test", "not checked"),
-        ({"node1": "eth0", "node2": "auto"}, "test", "pass"),
+        ("auto", True, "pass"),
+        ("eth0", True, "pass"),
+        ("ib0", True, "not checked"),
+        ("ib0", False, "warn"),
+        ("lo", True, "FAIL"),
+        ("lo", False, "pass"),
+        ({"node1": "eth0", "node2": "ib0"}, True, "not checked"),
+        ({"node1": "eth0", "node2": "auto"}, True, "pass"),
     ],
 )
-def test_interfaces(interface: Any, site: str, outcome: str) -> None:
+def test_interfaces(interface: Any, slurm: bool, outcome: str) -> None:
     settings = on_a_cluster(network=replace(SHIPPED.site.network, interface=interface))
-    settings = replace(settings, site=replace(settings.site, name=site))
-    (finding,) = doctor.interface(settings, ("lo", "eth0"))
+    (finding,) = doctor.interface(settings, ("lo", "eth0"), slurm)
     assert finding.outcome == outcome
     assert finding.next or outcome == "pass"
 

@@ -44,8 +44,8 @@ def make_job(spec: RunSpec, **changes: Any) -> ScaleJob:
     return replace(job, **changes)
 
 
-def text_of(spec: RunSpec, site: str = "cluster", binds: tuple[str, ...] = (), **job: Any) -> str:
-    return job_script(site, make_job(spec, **job), spec, Place(PROJECT, Path("results/runs") / spec.name, binds))
+def text_of(spec: RunSpec, binds: tuple[str, ...] = (), **job: Any) -> str:
+    return job_script(make_job(spec, **job), spec, Place(PROJECT, Path("results/runs") / spec.name, binds))
 
 
 def spec_of(scale: str, **changes: Any) -> RunSpec:
@@ -71,7 +71,6 @@ def golden_texts() -> dict[str, str]:
         ),
         "interface_map_2x1": text_of(spec_of("2x1", interface=names)),
         "hostile_1x2": job_script(
-            "cluster",
             make_job(spec := spec_of("1x2", python="/my env/bin/python", args=("--name", HOSTILE), env={"A": HOSTILE})),
             spec,
             Place(Path("/home/me/it's #1 50%"), Path("results/50%/run")),
@@ -85,9 +84,6 @@ def golden_texts() -> dict[str, str]:
                 env={"PYTHONPATH": "src"},
             )
         ),
-        "local_1x2": text_of(make_spec("1x2", python="/opt/torch/bin/python"), site="local"),
-        "local_srun_1x2": text_of(make_spec("1x2", python="/opt/torch/bin/python", launcher="srun"), site="local"),
-        "local_2x1": text_of(make_spec("2x1"), site="local"),
     }
 
 
@@ -163,12 +159,12 @@ def test_the_port_is_the_jobs_own_and_no_connection_takes_it_first(job_id: int) 
 
 
 def run_here(spec: RunSpec, directory: Path, monkeypatch: pytest.MonkeyPatch) -> subprocess.CompletedProcess[str]:
-    """Write the local site's job.sh into ``directory`` and start it from elsewhere."""
+    """Write job.sh into ``directory`` and start it from elsewhere, without Slurm."""
     monkeypatch.chdir(directory)
-    written = write_job_script("local", make_job(spec), spec, RunDirectory(Path("runs") / spec.name))
+    written = write_job_script(make_job(spec), spec, RunDirectory(Path("runs") / spec.name))
     assert written.stat().st_mode & 0o111 == 0o111
     return subprocess.run(
-        [directory / written],
+        [directory / written, "here"],
         cwd="/",
         capture_output=True,
         text=True,
@@ -230,15 +226,14 @@ def test_several_nodes_need_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     done = run_here(make_spec("2x1"), tmp_path, monkeypatch)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
-    assert "default/weak/2x1/r1 has 2 nodes" in done.stderr
-    assert "snakemake eject" in done.stderr
+    assert "this run has 2 nodes, which Slurm gives it: sbatch job.sh" in done.stderr
 
 
 def test_outside_a_job_it_says_how_it_is_started() -> None:
     env = {"PATH": "/usr/bin:/bin"}
     done = subprocess.run(["bash", "-c", TEXTS["torchrun_1x2"]], env=env, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert "this script is for Slurm: sbatch job.sh" in done.stderr
+    assert "this script is for Slurm: sbatch job.sh (or on this machine: bash job.sh here)" in done.stderr
 
 
 @pytest.mark.parametrize("loads", [True, False])
@@ -277,9 +272,8 @@ if __name__ == "__main__":
         (GOLDEN / f"job_{golden}.sh").write_text(content)
 
 
-@pytest.mark.parametrize("site", ["cluster", "local"])
-def test_the_plain_baseline_is_the_script_alone(site: str) -> None:
-    text = text_of(spec_of("1x1", variant="plain", launcher="python"), site=site)
+def test_the_plain_baseline_is_the_script_alone() -> None:
+    text = text_of(spec_of("1x1", variant="plain", launcher="python"))
     _, _, last = text.partition("# The script alone")
     assert "exec /opt/torch/bin/python" in last
     assert "mnist.py" in last

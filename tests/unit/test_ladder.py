@@ -61,22 +61,13 @@ def test_records_of_a_stage(ladder: Ladder) -> None:
     assert records[-1] == "results/runs/ring/strong/2x4/r2/record.json"
 
 
-def test_no_two_scales_run_side_by_side_on_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each scale waits for all of the scale before it, the first of a stage for the gate before."""
-    monkeypatch.chdir(tmp_path)
-    for script in ("train.py", "prepare.py"):
-        Path(script).touch()
-    ladder = make(site=SITE.replace("here", "local"))
-    assert ladder.before("1x1") == []
-    assert ladder.before("2x1") == ["results/gates/stage1.json"]
-    before = ladder.before("2x4")
-    assert before == [record for record in ladder.stage_records("stage3") if "/2x1/" in record]
-    assert len(before) == 8
-
-
-def test_on_a_cluster_the_scales_of_a_stage_queue_together(ladder: Ladder) -> None:
-    for scale in ("2x1", "2x4"):
-        assert ladder.before(scale) == ["results/gates/stage1.json"]
+def test_the_plans_first_scale_comes_first(ladder: Ladder) -> None:
+    """Where scales run one after the other; each waits for the gate of the stage before alone."""
+    assert [ladder.priority(scale) for scale in ("1x1", "2x1", "2x4")] == [3, 2, 1]
+    assert [ladder.gate_before(ladder.stage_of(scale)) for scale in ("1x1", "2x4")] == [
+        [],
+        ["results/gates/stage1.json"],
+    ]
 
 
 def test_an_absent_stage_has_no_scales(ladder: Ladder) -> None:

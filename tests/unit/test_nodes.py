@@ -20,12 +20,15 @@ JOB = ScaleJob(stage="stage3", scale=Scale(2, 2), runtime_min=5, runs=(), cpus=4
 
 
 def test_a_slurm_job_has_its_allocation_and_everything_else_this_machine() -> None:
-    assert nodes_of("vega", {"SLURM_JOB_ID": "42"}, JOB) == Allocation("42", JOB)
-    assert isinstance(nodes_of("local", {"SLURM_JOB_ID": "42"}, JOB), ThisMachine)
-    assert nodes_of("vega", {}, JOB).job_id.startswith(f"local-{socket.gethostname()}-")
+    assert nodes_of({"SLURM_JOB_ID": "42"}, JOB) == Allocation("42", JOB)
+    assert nodes_of({}, JOB).job_id.startswith(f"local-{socket.gethostname()}-")
 
 
-def test_the_local_site_meets_over_loopback_or_the_interface_it_names() -> None:
+def test_simulated_nodes_are_this_machine_by_name() -> None:
+    assert ThisMachine("local-test").names(make_spec("3x1")) == [node_name()] * 3
+
+
+def test_simulated_nodes_meet_over_loopback_or_the_interface_that_is_named() -> None:
     here = ThisMachine("local-test")
     assert here.meeting_point(make_spec("2x1", interface="auto"), "key")[0] == LOOPBACK
     assert here.meeting_point(make_spec("2x1", interface=LO), "key")[0] == address(LO)
@@ -78,7 +81,14 @@ def test_the_first_node_of_the_scale_is_asked_once_where_the_run_meets(slurm: Ca
     assert words[words.index("--towards") + 1] == "node2"
     allocation.meeting_point(make_spec("2x2", interface={"node1": "eth1"}), "run 1")
     assert called.read_text().splitlines().count("--nodelist=node1") == 2
-    assert allocation.hostnames() == ["node1", "node2"]  # of three: as many as the scale has
+    assert allocation.names(make_spec("2x2")) == ["node1", "node2"]  # of three: as many as the scale has
+
+
+def test_a_job_with_too_few_nodes_is_told_with_one_that_has_enough(slurm: Callable[[str], Path]) -> None:
+    slurm(answer("10.0.0.1", [20_001]))
+    with pytest.raises(NoMeetingPoint, match=r"^job 42 has 3 nodes, 4x2 needs 4$") as caught:
+        Allocation("42", replace(JOB, scale=Scale(4, 2))).meeting_point(make_spec("4x2"), "run")
+    assert "salloc --nodes=4 " in caught.value.next_step
 
 
 def test_one_node_has_no_other_to_lead_to(slurm: Callable[[str], Path]) -> None:

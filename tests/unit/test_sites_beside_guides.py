@@ -204,7 +204,7 @@ def job_of(site: str, scale: str, slurm: Mapping[str, Any] | None = None) -> Sca
 
 def script_of(job: ScaleJob, site: str) -> BatchScript:
     run = job.runs[0]
-    return read_job_script(job_script(site, job, run, Place(PROJECT, Path("results/runs") / run.name)))
+    return read_job_script(job_script(job, run, Place(PROJECT, Path("results/runs") / run.name)))
 
 
 # What Snakemake's executor makes of a job

@@ -122,7 +122,7 @@ def test_time_limit_closes_the_gate(checkout: Checkout) -> None:
         "from ddp_ladder.progress import Console\n"
         "scale = read_plan(Path('results/plan.json')).jobs[0]\n"
         "here, ends_s = nodes.ThisMachine('test'), time.monotonic() + 6\n"
-        "job.run_scale(job.Context('local', scale, Path('results'), here, ends_s, Console(1)), {})\n"
+        "job.run_scale(job.Context(scale, Path('results'), here, ends_s, Console(1)), {})\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", code],

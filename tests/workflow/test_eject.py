@@ -13,7 +13,8 @@ def test_ejects_as_typed_and_a_script_trains_by_itself(checkout: Checkout) -> No
     scripts = sorted(checkout.results.glob("runs/default/weak/*/r1/job.sh"))
     assert [script.parts[-3] for script in scripts] == ["1x1", "1x2", "2x1"]
     assert "3 scripts, none of them started" in told.stdout
-    command = "bash results/runs/default/weak/1x2/r1/job.sh"  # 2x1 needs Slurm
+    assert "    sbatch results/runs/default/weak/2x1/r1/job.sh\n" in told.stdout
+    command = "bash results/runs/default/weak/1x2/r1/job.sh here"  # 2x1 needs Slurm
     assert f"    {command}\n" in told.stdout
     assert "Nothing has been measured" not in told.stdout
     trained = subprocess.run(command.split(), cwd=checkout.path, env=environment(), timeout=300, check=False)

@@ -40,11 +40,13 @@ def stop(error):
 def climb(stage=None):
     """What a target asks for: the gates up to a stage, all for None, and the records (a deleted run is then repeated).
 
-    A dry run also shows the plan; profiles/allocation has it compared with the allocation.
+    A dry run also shows the plan; any other is compared with the allocation where the scales are to be its steps.
     """
+    in_allocation = "SLURM_JOB_ID" in os.environ and workflow.executor_plugin.name == "local"
+    wants_allocation = in_allocation or "allocation" in workflow.global_resources
     try:
         stages = stages_up_to(ladder.plan, stage, sources.config)
-        if "allocation" in workflow.global_resources and workflow.is_main_process and not workflow.dryrun:
+        if wants_allocation and workflow.is_main_process and not workflow.dryrun:
             check_allocation(ladder.plan, stages, os.environ, str(sources.cluster))
     except UserError as error:
         stop(error)

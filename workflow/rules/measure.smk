@@ -11,7 +11,7 @@ rule measure_stage1:
         # ancient: what comes before decides whether this job may start, not whether it must be repeated.
         plan=ancient(f"{ladder.results}/plan.json"),
         data=[ancient(marker) for marker in ladder.prepared_data],
-        before=lambda wildcards: [ancient(file) for file in ladder.before(wildcards.scale)],
+        before=lambda wildcards: [ancient(file) for file in ladder.gate_before(ladder.stage_of(wildcards.scale))],
     output:
         ladder.record_patterns("stage1"),
     log:
@@ -20,6 +20,10 @@ rule measure_stage1:
         scale=ladder.scale_pattern("stage1"),
     conda:
         "../envs/workflow.yaml"
+    # Where Snakemake starts the jobs itself, on this machine or in an allocation, two scales side by side would disturb
+    # each other's figures: each takes all of --cores, in the plan's order. Slurm's jobs have nodes of their own.
+    threads: lambda wildcards: workflow.resource_settings.cores or 1
+    priority: lambda wildcards: ladder.priority(wildcards.scale)
     resources:
         # For the Slurm executor; ddp_ladder/slurm_resources.py has the reasons.
         mpi=lambda wildcards: ladder.resource(wildcards.scale, "mpi"),

@@ -11,7 +11,6 @@ from pathlib import Path
 from ddp_ladder.command import command
 from ddp_ladder.eject import write_job_script
 from ddp_ladder.files import RunDirectory
-from ddp_ladder.nodes import LOCAL_SITE
 from ddp_ladder.plan_file import read_plan
 
 
@@ -25,14 +24,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--plan", type=Path, required=True, help="plan.json; the runs are beside it")
     arguments = parser.parse_args(argv)
     plan, runs = read_plan(arguments.plan), arguments.plan.parent / "runs"
-    start, most_nodes = ("bash", 1) if plan.site == LOCAL_SITE else ("sbatch", plan.jobs[-1].scale.nodes)
     for job in plan.jobs:
         for spec in job.runs:
-            written = write_job_script(plan.site, job, spec, RunDirectory(runs / spec.name))
+            written = write_job_script(job, spec, RunDirectory(runs / spec.name))
             print(f"written: {written}")
-            if spec.nodes <= most_nodes:
-                example = written
-    print(f"\n{len(plan.runs)} scripts, none of them started. To start one:\n    {start} {shlex.quote(str(example))}")
+            if spec.nodes == 1:
+                one_node = written
+    print(f"\n{len(plan.runs)} scripts, none of them started. To start one:\n    sbatch {shlex.quote(str(written))}")
+    print(f"or without Slurm, of those of one node:\n    bash {shlex.quote(str(one_node))} here")
     return 0
 
 

@@ -51,11 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = arguments.plan.parent
     before = plan.stage_before(job.stage)
     left_out = closed_variants(require_open_gate(plan, before, results)) if before else {}
-    nodes = nodes_of(plan.site, os.environ, job)
+    nodes = nodes_of(os.environ, job)
     # Asked now, for in an allocation some of its time is over.
     slurm_s = time_left_s(nodes.job_id) if isinstance(nodes, Allocation) else None
     context = Context(
-        site=plan.site,
         job=job,
         results=results,
         nodes=nodes,

@@ -1,6 +1,8 @@
 #!/bin/bash
 # The run default/weak/1x2/r1 as a job of its own, with nothing of Snakemake or ddp-ladder:
 #     sbatch job.sh
+# or without Slurm, on this machine:
+#     bash job.sh here
 # ddp-ladder writes this file again when it repeats the run: to change something, edit a copy.
 #
 # chdir: the paths below are relative to it. no-requeue: a second start would write over what the first one
@@ -18,7 +20,13 @@
 #SBATCH --output=results/50%%/run/job-%j.log
 #SBATCH --no-requeue
 
-job_id=${SLURM_JOB_ID:?this script is for Slurm: sbatch job.sh}
+# A login node is no place to train: without Slurm only where it is asked for.
+if [ -z "$SLURM_JOB_ID" ] && [ "$1" != here ]; then
+    echo "this script is for Slurm: sbatch job.sh (or on this machine: bash job.sh here)" >&2
+    exit 1
+fi
+cd '/home/me/it'"'"'s #1 50%' || exit
+job_id=${SLURM_JOB_ID:-$$}
 
 # The training has a Python of its own: what the submitting shell set for another one would mislead it.
 unset PYTHONPATH PYTHONHOME VIRTUAL_ENV VIRTUAL_ENV_PROMPT
@@ -36,8 +44,9 @@ export A='it'"'"'s "$HOME" `x` $(y) \ #1
 two'
 
 # The processes meet on this node.
-# The loopback: there is no other node.
+# The loopback, which has another name on macOS: there is no other node.
 own_interface=lo own_address=127.0.0.1
+if [ "$(uname)" = Darwin ]; then own_interface=lo0; fi
 export GLOO_SOCKET_IFNAME="$own_interface" NCCL_SOCKET_IFNAME="$own_interface"
 
 # Where the processes meet. Another job on the same node has another port, all of them below the range that

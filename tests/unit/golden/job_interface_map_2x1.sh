@@ -18,7 +18,7 @@
 #SBATCH --output=results/runs/default/weak/2x1/r1/job-%j.log
 #SBATCH --no-requeue
 
-job_id=${SLURM_JOB_ID:?this script is for Slurm: sbatch job.sh}
+job_id=${SLURM_JOB_ID:?this run has 2 nodes, which Slurm gives it: sbatch job.sh}
 
 export job_id
 set -e

@@ -1,6 +1,8 @@
 #!/bin/bash
 # The run default/weak/1x2/r1 as a job of its own, with nothing of Snakemake or ddp-ladder:
 #     sbatch job.sh
+# or without Slurm, on this machine:
+#     bash job.sh here
 # ddp-ladder writes this file again when it repeats the run: to change something, edit a copy.
 #
 # chdir: the paths below are relative to it. no-requeue: a second start would write over what the first one
@@ -18,14 +20,21 @@
 #SBATCH --output=results/runs/default/weak/1x2/r1/job-%j.log
 #SBATCH --no-requeue
 
-job_id=${SLURM_JOB_ID:?this script is for Slurm: sbatch job.sh}
+# A login node is no place to train: without Slurm only where it is asked for.
+if [ -z "$SLURM_JOB_ID" ] && [ "$1" != here ]; then
+    echo "this script is for Slurm: sbatch job.sh (or on this machine: bash job.sh here)" >&2
+    exit 1
+fi
+cd /home/me/ladder || exit
+job_id=${SLURM_JOB_ID:-$$}
 
 export job_id
 set -e
 
 # The processes meet on this node.
-# The loopback: there is no other node.
+# The loopback, which has another name on macOS: there is no other node.
 own_interface=lo own_address=127.0.0.1
+if [ "$(uname)" = Darwin ]; then own_interface=lo0; fi
 export GLOO_SOCKET_IFNAME="$own_interface" NCCL_SOCKET_IFNAME="$own_interface"
 
 # Where the processes meet. Another job on the same node has another port, all of them below the range that
@@ -58,15 +67,26 @@ exec /opt/torch/bin/python \
 }
 export -f on_each
 
-# One process per GPU. Each sees all GPUs of its node, as NCCL wants, and takes that of its LOCAL_RANK.
-# Counts in full: srun has no --cpus-per-task from sbatch since Slurm 22.05. kill-on-bad-exit: without the
-# process that failed the others would wait. mpi=none: torch brings its own communication.
-srun \
-    --nodes=1 \
-    --ntasks=2 \
-    --ntasks-per-node=2 \
-    --cpus-per-task=8 \
-    --distribution=block \
-    --kill-on-bad-exit=1 \
-    --mpi=none \
-    bash -c on_each
+if [ -n "$SLURM_JOB_ID" ]; then
+    # One process per GPU. Each sees all GPUs of its node, as NCCL wants, and takes that of its LOCAL_RANK.
+    # Counts in full: srun has no --cpus-per-task from sbatch since Slurm 22.05. kill-on-bad-exit: without the
+    # process that failed the others would wait. mpi=none: torch brings its own communication.
+    srun \
+        --nodes=1 \
+        --ntasks=2 \
+        --ntasks-per-node=2 \
+        --cpus-per-task=8 \
+        --distribution=block \
+        --kill-on-bad-exit=1 \
+        --mpi=none \
+        bash -c on_each
+else
+    # Without Slurm. One process that fails ends the script, and the script ends the others.
+    processes=()
+    trap 'kill "${processes[@]}" 2>/dev/null || true' EXIT
+    for k in 0 1; do
+        SLURM_PROCID=$k SLURM_LOCALID=$k SLURM_NODEID=0 on_each &
+        processes+=("$!")
+    done
+    for process in "${processes[@]}"; do wait "$process"; done
+fi

@@ -20,7 +20,7 @@
 
 # The measured run was ended after 200 steps or 90 seconds. This one trains to its end: it may take more time.
 
-job_id=${SLURM_JOB_ID:?this script is for Slurm: sbatch job.sh}
+job_id=${SLURM_JOB_ID:?this run has 2 nodes, which Slurm gives it: sbatch job.sh}
 
 export job_id
 set -e

@@ -25,7 +25,7 @@
 #SBATCH --signal=TERM@60
 #SBATCH --no-requeue
 
-job_id=${SLURM_JOB_ID:?this script is for Slurm: sbatch job.sh}
+job_id=${SLURM_JOB_ID:?this run has 2 nodes, which Slurm gives it: sbatch job.sh}
 
 export job_id
 set -e

@@ -12,6 +12,7 @@ from ddp_ladder.plan import Plan, ScaleJob
 from ddp_ladder.slurm_query import answer, no_job
 
 PROFILE = "profiles/allocation"
+SIMULATE = "or simulate the nodes on this machine: env -u SLURM_JOB_ID snakemake --profile profiles/local"
 _TIME_LEFT = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
 _SHARE = re.compile(r"Nodes=(?P<nodes>\S+) CPU_IDs=(?P<cpus>\S*) Mem=(?P<memory_mb>\d+) GRES=(?P<gres>\S*)")
 
@@ -118,7 +119,8 @@ def misfits(job: ScaleJob, offer: Offer, cluster_file: str) -> Iterator[Problem]
                 what=f"{job.stage} {job.scale} does not fit into the allocation",
                 found=f"{wanted} {unit}",
                 allowed=f"{offered} {unit}: {offer}",
-                next=f"remove {job.scale}, or start inside a larger allocation: {asks(job)}",
+                next=f"remove {job.scale}, or start inside a larger allocation: {asks(job)}"
+                + (f"; {SIMULATE}" if unit == "nodes" else ""),
             )
 
 

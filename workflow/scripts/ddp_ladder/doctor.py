@@ -16,11 +16,11 @@ from ddp_ladder import doctor_software, network
 from ddp_ladder.findings import Finding, Section
 from ddp_ladder.ladder import Ladder
 from ddp_ladder.messages import UserError
-from ddp_ladder.nodes import LOCAL_SITE
 from ddp_ladder.settings import Settings
 from ddp_ladder.slurm_check import check_jobs
 from ddp_ladder.slurm_facts import Offer
 from ddp_ladder.slurm_offer import read_offer
+from ddp_ladder.slurm_query import SlurmError, run_command
 from ddp_ladder.snakemake_settings import Sources
 
 PROFILE = Path("profiles/slurm/config.yaml")
@@ -44,15 +44,26 @@ def examine(sources: Sources, profile: Path = PROFILE, base_env: Mapping[str, st
         mistakes = [Finding.of(problem, "settings") for problem in error.problems]
         rest = Finding("not checked", "all else", "it needs valid settings", "mend them and run the doctor again")
         return [*sections, ("Settings", [*mistakes, rest])]
-    site = ladder.settings.site
+    site, on_a_cluster = ladder.settings.site, has_slurm()
     sections += [
         ("Settings", [*settings(ladder, sources), *profile_findings(profile)]),
-        ("Files", [*results(ladder), *workload(ladder)]),
+        ("Files", [*results(ladder, on_a_cluster), *workload(ladder)]),
         ("Training software", list(doctor_software.site_python(ladder.plan.runs[0], site, base_env))),
-        ("Network", list(interface(ladder.settings, network.addresses()))),
-        ("Slurm", list(slurm(ladder))),
+        ("Network", list(interface(ladder.settings, network.addresses(), on_a_cluster))),
+        ("Slurm", list(slurm(ladder, on_a_cluster))),
     ]
     return sections
+
+
+def has_slurm() -> bool:
+    """Whether this machine belongs to a cluster: Slurm's commands are here, and find a configuration."""
+    if shutil.which("scontrol") is None:
+        return False
+    try:
+        run_command(["scontrol", "ping"])
+    except SlurmError as error:
+        return "configuration source" not in str(error)
+    return True
 
 
 def failed(sections: Collection[Section]) -> bool:
@@ -122,7 +133,7 @@ def _resource_names(value: Any) -> set[str]:
 # Files
 
 
-def results(ladder: Ladder) -> Iterator[Finding]:
+def results(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
     """Whether results can be written, by the compute nodes as well, and whether there is room."""
     wanted = Path(ladder.results).absolute()
     there = next(path for path in (wanted, *wanted.parents) if path.exists())
@@ -132,7 +143,7 @@ def results(ladder: Ladder) -> Iterator[Finding]:
         yield Finding("FAIL", "results", f"{key}: {there}: {reason}", advice)
         return
     yield Finding("pass", "results", f"{ladder.results} can be written")
-    yield shared_directory(there, filesystem(there), ladder.settings.site.name == LOCAL_SITE)
+    yield shared_directory(there, filesystem(there), on_a_cluster)
     free_mb = shutil.disk_usage(there).free // 1_000_000
     advice = "free some space, or choose another directory for results"
     if free_mb < TOO_LITTLE_SPACE_MB:
@@ -160,11 +171,11 @@ def filesystem(path: Path) -> str:
     return max(mounts, key=lambda each: len(each.mountpoint)).fstype if mounts else ""
 
 
-def shared_directory(path: Path, kind: str, on_this_machine_alone: bool) -> Finding:
+def shared_directory(path: Path, kind: str, on_a_cluster: bool) -> Finding:
     """Whether compute nodes see a directory, judged by the kind of its file system."""
     topic = "shared directory"
-    if on_this_machine_alone:
-        return Finding("pass", topic, "not needed: the site local is this machine")
+    if not on_a_cluster:
+        return Finding("pass", topic, "not needed: no Slurm here, everything runs on this machine")
     if any(kind.startswith(name) for name in SHARED):
         return Finding("pass", topic, f"{path} is on {kind}")
     alone = "a file system of one machine" if kind in ALONE else "which may not be shared"
@@ -192,26 +203,25 @@ def workload(ladder: Ladder) -> Iterator[Finding]:
 # Network
 
 
-def interface(settings: Settings, here: Collection[str]) -> Iterator[Finding]:
+def interface(settings: Settings, here: Collection[str], on_a_cluster: bool) -> Iterator[Finding]:
     """here: names of this machine's interfaces."""
     topic, wanted = "interface", settings.site.network.interface
     where = f"{settings.site.file}: network.interface"
-    local = settings.site.name == LOCAL_SITE
     several_nodes = any(scale.nodes > 1 for stage in settings.experiment.stages for scale in stage.scales)
     names = {wanted} if isinstance(wanted, str) else set(wanted.values())
-    if "lo" in names and several_nodes and not local:
+    if "lo" in names and several_nodes and on_a_cluster:
         advice = "set it to auto, or to what `srun ip -brief address` shows"
         yield Finding("FAIL", topic, f"{where}: lo does not lead to other nodes", advice)
     elif names == {"auto"}:
         yield Finding(
-            "pass", topic, "auto: the loopback" if local else "auto: each node takes the way to the first one"
+            "pass", topic, "auto: each node takes the way to the first one" if on_a_cluster else "auto: the loopback"
         )
     elif missing := sorted(names - {"auto"} - set(here)):
         text = f"{where}: this machine has no {', '.join(missing)}; it has {', '.join(sorted(here))}"
-        if local:
-            yield Finding("FAIL", topic, text, "use one of these, or auto")
-        else:
+        if on_a_cluster:
             yield Finding("not checked", topic, text, "look at a compute node: srun ip -brief address")
+        else:
+            yield Finding("warn", topic, text, f"use one of these, or auto; to check another cluster's, {LOGIN_NODE}")
     else:
         yield Finding("pass", topic, ", ".join(sorted(names)))
 
@@ -219,13 +229,9 @@ def interface(settings: Settings, here: Collection[str]) -> Iterator[Finding]:
 # Slurm
 
 
-def slurm(ladder: Ladder) -> Iterator[Finding]:
+def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
     """Whether Slurm takes every job of the plan."""
-    if ladder.settings.site.name == LOCAL_SITE:
-        advice = "to run on a cluster, copy its file from config/sites over config/cluster.yaml"
-        reason = "no Slurm here" if shutil.which("scontrol") is None else "the site local does not use it"
-        yield Finding("not checked", "jobs", reason, advice)
-    elif shutil.which("scontrol") is None:
+    if not on_a_cluster:
         yield Finding("not checked", "jobs", "no Slurm here", LOGIN_NODE)
     else:
         try:

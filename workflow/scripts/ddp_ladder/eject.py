@@ -12,8 +12,8 @@ from ddp_ladder.plan import RunSpec, ScaleJob
 from ddp_ladder.software import container_binds
 
 
-def write_job_script(site: str, job: ScaleJob, spec: RunSpec, directory: RunDirectory) -> Path:
+def write_job_script(job: ScaleJob, spec: RunSpec, directory: RunDirectory) -> Path:
     """Write job.sh into the run's directory; the working directory is the project. Returns its path."""
     place = Place(Path.cwd(), directory.path, container_binds(spec, Places.here(directory.path)))
-    write_atomically(directory.job_script, job_script(site, job, spec, place), mode=0o777)
+    write_atomically(directory.job_script, job_script(job, spec, place), mode=0o777)
     return directory.job_script

@@ -69,7 +69,7 @@ def _stopped(gate: GateView, points: Sequence[ScalePoint], unit: str) -> Headlin
     several = len({point.mode for point in points}) > 1
     reason = _reason(gate)
     why = _why(reason, several) if reason else gate.why or "its file does not say why"
-    text = f"Stopped at the gate of {stage_name(gate.stage)}: {full_stop(why)}"
+    text = f"Stopped at the gate of {_stage(gate.stage, points)}: {full_stop(why)}"
     before = [point for point in _furthest(points) if point.stage != gate.stage]
     if before:
         text += f" Before it, {_figures(before[0], unit)}."
@@ -103,7 +103,7 @@ def _reached(results: LadderResults, points: Sequence[ScalePoint], shown: Sequen
     found = [point for point in shown if point.stage == stage]
     unit = device_word(results)
     judged = "reached" if stage in results.gates else "measured, its gate is not judged yet"
-    text = f"{capitalised(stage_name(stage))} {judged}"
+    text = f"{capitalised(_stage(stage, points))} {judged}"
     if several:
         text += "".join(f". {capitalised(p.mode)} scaling: {_figures(p, unit)}" for p in found) + "."
     else:
@@ -120,6 +120,12 @@ def _reached(results: LadderResults, points: Sequence[ScalePoint], shown: Sequen
         text += f" Decided on the estimate alone: {doubts[0].scale} {full_stop(doubts[0].in_words)}"
     doubtful = bool(doubts) or any(point.status in ("check", "not comparable") for point in found)
     return Headline("doubtful" if doubtful else "reached", text)
+
+
+def _stage(stage: str, points: Sequence[ScalePoint]) -> str:
+    """``stage 3``, and whether its nodes were simulated."""
+    simulated = [point.simulated for point in points if point.stage == stage and point.simulated]
+    return stage_name(stage) + (f" ({simulated[-1]})" if simulated else "")
 
 
 def _ran(stage: str, points: Sequence[ScalePoint]) -> bool:

@@ -57,7 +57,6 @@ def raise_on_signals() -> None:
 class Context:
     """What all runs of one job share. deadline_s is on the monotonic clock."""
 
-    site: str
     job: ScaleJob
     results: Path
     nodes: Nodes
@@ -138,7 +137,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec) -> Record:
     attempt = _set_aside(directory)
     job = Job(context.nodes.job_id, attempt, uuid4().hex)
     total_steps = expected_steps(context, spec)
-    write_job_script(context.site, context.job, spec, directory)
+    write_job_script(context.job, spec, directory)
     for path in (directory.ranks, directory.nodes):
         path.mkdir(parents=True, exist_ok=True)
     try:

@@ -9,26 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from shlex import quote
 
-from ddp_ladder.job_script_header import Place, early_end, guard, local_header, slurm_header, tasks_per_node
+from ddp_ladder.job_script_header import Place, early_end, guard, header, tasks_per_node
 from ddp_ladder.job_script_meeting import interface_exports, meeting
-from ddp_ladder.job_script_training import launch, launch_all
+from ddp_ladder.job_script_training import by_itself, launch
 from ddp_ladder.launch import THREAD_VARIABLES, is_module, python_path, training_environment
-from ddp_ladder.nodes import LOCAL_SITE
 from ddp_ladder.plan import RunSpec, ScaleJob
-from ddp_ladder.shell_text import Lines, command_line, joined
+from ddp_ladder.shell_text import Lines, command_line, indented, joined
 from ddp_ladder.software import MODULE_COMMAND, OF_THE_WORKFLOW
 
 
-def job_script(site: str, job: ScaleJob, spec: RunSpec, place: Place) -> str:
-    """The text of job.sh; for the local site a script for plain bash."""
-    if site == LOCAL_SITE:
-        return joined(local_header(spec, place), early_end(spec), *_here(spec, place))
-    header = (slurm_header(job, spec, place), early_end(spec), guard())
+def job_script(job: ScaleJob, spec: RunSpec, place: Place) -> str:
+    """The text of job.sh: for sbatch, and for one node also for bash where there is no Slurm."""
+    first = (header(job, spec, place), early_end(spec), guard(spec, place))
     if spec.launcher == "python":
-        return joined(*header, *_software(spec), _environment(spec, place), launch(spec, place))
+        return joined(*first, *_software(spec), _environment(spec, place), launch(spec, place))
     if spec.nodes == 1 and spec.launcher == "torchrun":
-        return joined(*header, *_software(spec), _environment(spec, place), *meeting(spec), launch(spec, place))
-    return joined(*header, *_in_steps(job, spec, place))
+        return joined(*first, *_software(spec), _environment(spec, place), *meeting(spec), launch(spec, place))
+    return joined(*first, *_in_steps(job, spec, place))
 
 
 def _in_steps(job: ScaleJob, spec: RunSpec, place: Place) -> Iterable[Lines]:
@@ -43,31 +40,11 @@ def _in_steps(job: ScaleJob, spec: RunSpec, place: Place) -> Iterable[Lines]:
         yield ["# The interface that this node talks to the others on.", "find_interface", *interface_exports(spec)]
     yield launch(spec, place)
     yield ["}", "export -f on_each" + (" find_interface fail" if spec.nodes > 1 else "")]
-    yield _srun(job, spec)
-
-
-def _here(spec: RunSpec, place: Place) -> Iterable[Lines]:
-    """On the local site, without Slurm."""
     if spec.nodes > 1:
-        message = (
-            f"{spec.name} has {spec.nodes} nodes, and a site without Slurm has one: "
-            "put a file of config/sites in place of config/cluster.yaml and run: snakemake eject"
-        )
-        yield [f"echo {quote(message)} >&2", "exit 1"]
-        return
-    yield from _software(spec)
-    yield _environment(spec, place)
-    own_id = ["# Tells this start from others on the machine.", "job_id=$$"]
-    if spec.launcher == "python":
-        yield own_id if place.places.is_own(spec) else []
-        yield launch(spec, place)
-        return
-    yield own_id
-    yield from meeting(spec)
-    if spec.interface == "auto":
-        is_mac = 'if [ "$(uname)" = Darwin ]; then own_interface=lo0; fi'
-        yield ["# On macOS the loopback has another name.", is_mac, *interface_exports(spec)]
-    yield launch(spec, place) if spec.launcher == "torchrun" else launch_all(spec, place)
+        yield _srun(job, spec)
+    else:
+        steps = "\n".join(_srun(job, spec)).splitlines()
+        yield ['if [ -n "$SLURM_JOB_ID" ]; then', *indented(steps), "else", *indented(by_itself(spec)), "fi"]
 
 
 def _srun(job: ScaleJob, spec: RunSpec) -> Lines:

@@ -60,30 +60,18 @@ def tasks_per_node(spec: RunSpec) -> int:
     return 1 if spec.launcher == "torchrun" else spec.gpus_per_node
 
 
-def slurm_header(job: ScaleJob, spec: RunSpec, place: Place) -> Lines:
-    """First lines of a script for sbatch."""
+def header(job: ScaleJob, spec: RunSpec, place: Place) -> Lines:
+    """First lines: what it is, how it is started, and what it asks Slurm for."""
     return [
         "#!/bin/bash",
         f"# The run {spec.name} as a job of its own, with nothing of Snakemake or ddp-ladder:",
         "#     sbatch job.sh",
+        *(["# or without Slurm, on this machine:", "#     bash job.sh here"] if spec.nodes == 1 else []),
         "# ddp-ladder writes this file again when it repeats the run: to change something, edit a copy.",
         "#",
         "# chdir: the paths below are relative to it. no-requeue: a second start would write over what the first one",
         "# wrote.",
         *(f"#SBATCH {option}" for option in sbatch_options(job, spec, place)),
-    ]
-
-
-def local_header(spec: RunSpec, place: Place) -> Lines:
-    """First lines of a script for this machine."""
-    return [
-        "#!/bin/bash",
-        f"# The run {spec.name} on this machine, with nothing of Snakemake or ddp-ladder:",
-        "#     bash job.sh",
-        "# ddp-ladder writes this file again when it repeats the run: to change something, edit a copy.",
-        "",
-        "# The paths below are relative to it.",
-        f"cd {quote(str(place.project))} || exit",
     ]
 
 
@@ -98,6 +86,16 @@ def early_end(spec: RunSpec) -> Lines:
     ]
 
 
-def guard() -> Lines:
-    """Sets job_id, and ends a script that was started without sbatch."""
-    return ["job_id=${SLURM_JOB_ID:?this script is for Slurm: sbatch job.sh}"]
+def guard(spec: RunSpec, place: Place) -> Lines:
+    """Sets job_id, and ends a script that was started in a way that it is not for."""
+    if spec.nodes > 1:
+        return [f"job_id=${{SLURM_JOB_ID:?this run has {spec.nodes} nodes, which Slurm gives it: sbatch job.sh}}"]
+    return [
+        "# A login node is no place to train: without Slurm only where it is asked for.",
+        'if [ -z "$SLURM_JOB_ID" ] && [ "$1" != here ]; then',
+        '    echo "this script is for Slurm: sbatch job.sh (or on this machine: bash job.sh here)" >&2',
+        "    exit 1",
+        "fi",
+        f"cd {quote(str(place.project))} || exit",
+        "job_id=${SLURM_JOB_ID:-$$}",
+    ]

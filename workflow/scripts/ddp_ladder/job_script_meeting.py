@@ -82,7 +82,11 @@ def _address() -> Lines:
 
 def _automatic(spec: RunSpec) -> Lines:
     if spec.nodes == 1:
-        return ["# The loopback: there is no other node.", "own_interface=lo own_address=127.0.0.1"]
+        return [
+            "# The loopback, which has another name on macOS: there is no other node.",
+            "own_interface=lo own_address=127.0.0.1",
+            'if [ "$(uname)" = Darwin ]; then own_interface=lo0; fi',
+        ]
     return [
         "# auto: the interface of the route to the first node, and on the first that to the second.",
         "peer=$MASTER_ADDR",

@@ -62,17 +62,15 @@ def _working(spec: RunSpec, place: Place) -> str:
     return str(places.own.with_name(f"{places.own.name}-{_JOB}") / working.relative_to(places.own))
 
 
-def launch_all(spec: RunSpec, place: Place) -> Lines:
-    """Every process of this machine, where neither torchrun nor srun starts them."""
+def by_itself(spec: RunSpec) -> Lines:
+    """Every process of this machine, numbered as srun would, where there is no Slurm."""
     return [
-        *_enter_directory(spec, place),
-        "# One process per GPU. One that fails ends the script, and the script ends the others.",
-        *_told(spec, group_rank="0"),
+        "# Without Slurm. One process that fails ends the script, and the script ends the others.",
         "processes=()",
         "trap 'kill \"${processes[@]}\" 2>/dev/null || true' EXIT",
-        f"for local_rank in {' '.join(map(str, range(spec.gpus_per_node)))}; do",
-        'RANK="$local_rank" LOCAL_RANK="$local_rank" ' + command_line(_training(spec, place)) + " &",
-        'processes+=("$!")',
+        f"for k in {' '.join(map(str, range(spec.gpus_per_node)))}; do",
+        "    SLURM_PROCID=$k SLURM_LOCALID=$k SLURM_NODEID=0 on_each &",
+        '    processes+=("$!")',
         "done",
         'for process in "${processes[@]}"; do wait "$process"; done',
     ]

@@ -9,7 +9,6 @@ from pathlib import Path
 from ddp_ladder.files import RunDirectory
 from ddp_ladder.job import failed_attempts
 from ddp_ladder.job_end import job_end_file
-from ddp_ladder.nodes import LOCAL_SITE
 from ddp_ladder.placeholders import expand
 from ddp_ladder.plan import Plan, ScaleJob, make_plan, plain_variants
 from ddp_ladder.settings import Scale, Settings
@@ -85,18 +84,10 @@ class Ladder:
         upto = self.plan.stages[: self.plan.stages.index(stage) + 1]
         return [record for each in upto for record in self.stage_records(each)]
 
-    def before(self, scale: str) -> list[str]:
-        """Files that must exist before a scale's job starts.
-
-        The gate of the stage before, and on the local site the records of the scale before in the same stage: on one
-        machine two scales side by side would disturb each other's figures.
-        """
-        job = self.plan.job(Scale.parse(scale))
-        siblings = self.plan.stage_jobs(job.stage)
-        index = siblings.index(job)
-        if index and self.settings.site.name == LOCAL_SITE:
-            return self.records(siblings[index - 1])
-        return self.gate_before(job.stage)
+    def priority(self, scale: str) -> int:
+        """Above 0; of the scales that could run now, the first of the plan has the highest."""
+        scales = [str(job.scale) for job in self.plan.jobs]
+        return len(scales) - scales.index(scale)
 
     def gate_before(self, stage: str) -> list[str]:
         """The gate of the stage before; empty for the first stage."""

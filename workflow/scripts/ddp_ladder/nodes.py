@@ -27,7 +27,6 @@ from ddp_ladder.slurm_step import step_argv, step_environment
 
 AGENT = Path(__file__).parents[1] / "agent.py"
 MEETING_POINT = Path(__file__).parents[1] / "meeting_point.py"
-LOCAL_SITE = "local"
 ANSWER_S = 120  # for a step of Slurm's and the start of a Python on a busy file system
 
 
@@ -62,10 +61,10 @@ class Nodes(Protocol):
         """Start the agents; the processes end when theirs have, and SIGTERM ends these in order."""
 
 
-def nodes_of(site: str, environment: Mapping[str, str], job: ScaleJob) -> Nodes:
-    """The allocation that this process belongs to; this machine for the local site and without Slurm."""
+def nodes_of(environment: Mapping[str, str], job: ScaleJob) -> Nodes:
+    """Those of the allocation that this process belongs to; simulated on this machine where it belongs to none."""
     job_id = environment.get("SLURM_JOB_ID")
-    return Allocation(job_id, job) if job_id and site != LOCAL_SITE else ThisMachine(local_job_id())
+    return Allocation(job_id, job) if job_id else ThisMachine(local_job_id())
 
 
 def local_job_id() -> str:
@@ -75,7 +74,7 @@ def local_job_id() -> str:
 
 @dataclass(frozen=True)
 class ThisMachine:
-    """The local site: a node is an agent of its own on this machine."""
+    """No Slurm job: a node is simulated, an agent of its own on this machine."""
 
     job_id: str
 

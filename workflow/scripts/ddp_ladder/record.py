@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ddp_ladder.files import read_json, write_json
+from ddp_ladder.formats import count
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.schemas import first_error
 
@@ -40,6 +41,13 @@ class World:
     backend: str | None
     nodes: tuple[str, ...]  # in the order of their ranks; equal names: simulated on one machine
     hosts: tuple[str, ...]  # in the order of the ranks
+
+    @property
+    def simulated(self) -> str | None:
+        """``simulated nodes: 2 agents on 1 host``; None where each node is a host of its own."""
+        if len(set(self.nodes)) == len(self.nodes):
+            return None
+        return f"simulated nodes: {len(self.nodes)} agents on {count(len(set(self.nodes)), 'host')}"
 
 
 @dataclass(frozen=True)

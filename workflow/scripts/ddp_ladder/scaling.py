@@ -82,6 +82,7 @@ class ScalePoint:
     efficiency_plain: float | None = None  # against the script with no launcher and no process group
     efficiency_plain_low: float | None = None
     efficiency_plain_high: float | None = None
+    simulated: str | None = None  # in words, where nodes were agents on one machine
     note: str = ""
     differing: tuple[str, ...] = ()  # fields of the fingerprint that forbid the ratio
     allowed: str = ""  # what differs and may, in words
@@ -290,6 +291,7 @@ def _with_figures(point: ScalePoint, group: _Group) -> ScalePoint:
     step = group.step_time_s
     step_low, step_high = _interval(group.step_time_draws(), step)
     batch = batch_per_gpu_seen(group.good[0].record)
+    simulated = (run.record.world.simulated for run in group.good)
     return replace(
         point,
         batch_per_gpu=batch,
@@ -313,6 +315,7 @@ def _with_figures(point: ScalePoint, group: _Group) -> ScalePoint:
         step_time_s_p95=_median([timing.step_time_s_p95 for timing in timings]),
         drift_fraction=_median_of_known([timing.drift_fraction for timing in timings]),
         gpu_hours_per_million_samples=point.world_size * 1e6 / rate / 3600,
+        simulated=next((words for words in simulated if words), None),
     )
 
 
@@ -462,7 +465,7 @@ def _known(values: Sequence[float | None]) -> float | None:
 
 def _notes(point: ScalePoint, group: _Group) -> str:
     """What a reader should know beside the status."""
-    spec, notes = group.first, []
+    spec, notes = group.first, [] if point.simulated is None else [point.simulated]
     notes += [f"allowed to differ: {point.allowed}"] if point.allowed else []
     sources = {run.throughput.source for run in group.good} - {STRONGEST}
     notes += [f"weaker evidence: {IN_WORDS[source]}" for source in sorted(sources)]
