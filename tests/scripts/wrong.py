@@ -79,7 +79,7 @@ def main(how, epochs):
     optimizer = torch.optim.SGD(model.parameters(), lr=1e38 if how == "nan" else 0.01)
     for epoch in range(epochs):
         if sampler is not None and not how.startswith("no set_epoch"):
-            sampler.set_epoch(epoch)
+            sampler.set_epoch(0 if how == "one epoch for all" else epoch)
         for index, (x, y) in enumerate(loader):
             if how == "breaks early" and rank == 1 and index == 13:
                 break

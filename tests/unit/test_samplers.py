@@ -271,6 +271,7 @@ def test_facts_of_a_plain_loader(data: Data) -> None:
         "shards": False,
         "shuffle": True,
         "set_epoch_called": None,
+        "epochs_set": None,
         "padding_known": True,
         "iterable": False,
         "dataset_size": 12,

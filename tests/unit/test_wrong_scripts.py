@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import platform
 import shutil
+import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -41,14 +43,26 @@ def warm() -> Iterator[Warm]:
 def judged(warm: Warm, results: Path, how: str, epochs: int = 1) -> Judged:
     """Put what the script's two ranks really left in the place of a good run, and judge its stage."""
     plan = write_ladder(
-        results, scales=("1x1", "1x2"), repeats=1, min_efficiency=None, warmup_steps=2, min_steps=10, batch_per_gpu=8
+        results,
+        scales=("1x1", "1x2"),
+        repeats=1,
+        min_efficiency=None,
+        warmup_steps=2,
+        min_steps=10,
+        batch_per_gpu=8,
+        script=str(SCRIPTS / "wrong.py"),
+        args=(how,),
     )
     spec = next(spec for spec in plan.runs if spec.world_size == 2)
     run = RunDirectory(results / "runs" / spec.name)
     shutil.rmtree(run.ranks)
-    ranks = warm.run(results, [str(SCRIPTS / "wrong.py"), how], 2, DDP_LADDER_RUN=str(run.run), EPOCHS=str(epochs))
+    began_s = time.time()
+    told = {"DDP_LADDER_RUN": str(run.run), "EPOCHS": str(epochs), "GROUP_RANK": "0"}
+    ranks = warm.run(results, [str(SCRIPTS / "wrong.py"), how], 2, **told)
     code = max(rank.code for rank in ranks)
-    edit(run.agent_end(Agent(0, None)), lambda end: end.update(exit_code=code))
+    here, times = {"host": socket.gethostname()}, {"ended_at_s": time.time()}
+    edit(run.agent_end(Agent(0, None)), lambda end: end.update(exit_code=code, launched_at_s=began_s, **times, **here))
+    edit(run.ended, lambda ended: ended.update(started_at_s=began_s, **times, **here))
     return Judged(reassemble(run), judge(plan, "stage2", results), ranks)
 
 
@@ -129,6 +143,12 @@ def test_without_set_epoch_every_epoch_has_the_same_order(warm: Warm, tmp_path: 
     assert "call sampler.set_epoch(epoch) at the beginning of each epoch" in words(found)
 
 
+def test_with_one_epoch_for_all_every_epoch_has_the_same_order(warm: Warm, tmp_path: Path) -> None:
+    found = judged(warm, tmp_path, "one epoch for all", epochs=2)
+    assert not found.verdict.open
+    assert "but set_epoch was called with one and the same epoch in 2 passes over the training data" in words(found)
+
+
 def test_of_a_sampler_that_may_order_by_itself_nothing_is_claimed(warm: Warm, tmp_path: Path) -> None:
     found = judged(warm, tmp_path, "no set_epoch, in buckets", epochs=2)
     assert found.verdict.open
@@ -146,6 +166,12 @@ def test_shards_are_no_replicas_that_differ(warm: Warm, tmp_path: Path, how: str
     assert found.verdict.open
     (check,) = [check for check in found.record.checks if check.name == "equal parameters"]
     assert check.measured == "sharded over 2 ranks"
+
+
+def test_an_epoch_for_each_pass_is_right(warm: Warm, tmp_path: Path) -> None:
+    found = judged(warm, tmp_path, "right", epochs=2)
+    assert found.verdict.open
+    assert found.record.remarks == ()
 
 
 MEANT = {

@@ -175,14 +175,16 @@ def _order(ends: Sequence[End]) -> Finding | None:
     if not repeated:
         return None
     passes = repeated[0]["passes"]
-    ok = all(loader["set_epoch_called"] for loader in repeated)
+    called = all(loader["set_epoch_called"] for loader in repeated)
+    ok = called and all(loader.get("epochs_set") != 1 for loader in repeated)
+    what = "was called" if ok else "was called with one and the same epoch" if called else "was not called"
     return _finding(
         "order of samples",
         ok,
-        f"set_epoch {'was' if ok else 'was not'} called in {passes} passes over the training data",
+        f"set_epoch {what} in {passes} passes over the training data",
         "set_epoch before each pass of a sampler that shuffles",
         "every epoch has the same order",
-        f"{repeated[0]['sampler']} shuffles, but set_epoch was not called in {passes} passes over the training data",
+        f"{repeated[0]['sampler']} shuffles, but set_epoch {what} in {passes} passes over the training data",
         "call sampler.set_epoch(epoch) at the beginning of each epoch",
     )
 

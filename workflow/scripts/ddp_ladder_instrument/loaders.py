@@ -16,8 +16,8 @@ from ddp_ladder_instrument.hooks import patch
 from ddp_ladder_instrument.loops import Loop
 from ddp_ladder_instrument.steps import NEVER
 
-EPOCH_SET: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Samplers and datasets whose set_epoch was called."""
+EPOCHS: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+"""Samplers and datasets whose set_epoch was called, and with what."""
 
 WATCHED: set[type] = set()
 """Classes whose set_epoch is patched."""
@@ -112,6 +112,7 @@ def facts(loader: DataLoader[Any], world_size: int, passes: int) -> dict[str, An
         "shards": world_size == 1 or told.shards,
         "shuffle": told.shuffle,
         "set_epoch_called": _set_epoch_called(loader, told.own_order, passes),
+        "epochs_set": None if told.own_order else _epochs_set(loader),
         "padding_known": told.real_samples is not None,
         "iterable": isinstance(loader.dataset, IterableDataset),
         "dataset_size": _length(loader.dataset),
@@ -122,12 +123,17 @@ def _set_epoch_called(loader: Any, own_order: bool, passes: int) -> bool | None:
     """None where there is none to call, or it was not yet watched when it may have been called."""
     things = _with_epochs(loader)
     # Some count epochs themselves.
-    if any(thing in EPOCH_SET or _counts_epochs(thing) for thing in things):
+    if any(thing in EPOCHS or _counts_epochs(thing) for thing in things):
         return True
     if own_order or not things:
         return None
     from_the_start = any(_owner_of_set_epoch(thing) is DistributedSampler for thing in things)
     return False if from_the_start or passes > 1 else None
+
+
+def _epochs_set(loader: Any) -> int | None:
+    """With how many epochs set_epoch was called; None where that is not known, or not needed."""
+    return max((len(EPOCHS[thing]) for thing in _with_epochs(loader) if thing in EPOCHS), default=None)
 
 
 def _counts_epochs(thing: Any) -> bool:
@@ -164,7 +170,7 @@ def watch_class(kind: type) -> str | None:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def set_epoch(self: Any, *args: Any, **kwargs: Any) -> Any:
             with contextlib.suppress(TypeError):  # not every class can be remembered weakly
-                EPOCH_SET.add(self)
+                EPOCHS.setdefault(self, set()).add(repr((args, kwargs)))
             return original(self, *args, **kwargs)
 
         return set_epoch

@@ -212,6 +212,8 @@ class Measurement:
         self.loader = loaders.facts(loader, self.world.size, passes)
         if before is not None and before["set_epoch_called"]:
             self.loader["set_epoch_called"] = True
+            known = None not in (before["epochs_set"], self.loader["epochs_set"])
+            self.loader["epochs_set"] = max(before["epochs_set"], self.loader["epochs_set"]) if known else None
         self.loader["passes"] = max(passes, before["passes"] if before is not None else 0)
         self._epoch_steps = loaders.epoch_batches(loader)
 
