@@ -42,6 +42,26 @@ def steps(checkout: Checkout, run: str) -> int:
     return count
 
 
+def test_a_snapshot_in_a_shared_directory_closes_the_gate_until_each_run_has_its_own(checkout: Checkout) -> None:
+    bring_snapshots(checkout)
+    assert checkout.snakemake(*ALL).returncode != 0
+    assert (steps(checkout, "default/weak/1x1/r1"), steps(checkout, "default/weak/1x2/r1")) == (320, 16)
+    (remark,) = checkout.record("default/weak/1x1/r1")["remarks"]
+    assert remark["what"].startswith("snapshot.pt, tally.0.json appeared or changed in the shared working directory")
+    box = json.loads((checkout.results / "gates/stage2.closed.json").read_text())
+    assert "not comparable: not like for like: steps: 320 (1,280 samples) at 1x1, 16 (128 samples) at 1x2" in box["why"]
+    assert "default/weak/1x2/r1 found snapshot.pt, tally.0.json, which default/weak/1x1/r1 left" in box["why"]
+    assert 'set workload.directory: "{run_dir}"' in box["next"]
+    assert "snapshot.pt" in (checkout.results / "report/scaling.md").read_text()
+
+    bring_snapshots(checkout, directory="{run_dir}")  # and snapshot.pt still lies where Snakemake is started
+    assert checkout.snakemake("results/plan.json", *ALL).returncode == 0
+    climbed = checkout.snakemake(*ALL)
+    assert climbed.returncode == 0, climbed.stdout
+    assert (steps(checkout, "default/weak/1x1/r1"), steps(checkout, "default/weak/1x2/r1")) == (320, 160)
+    assert "Nothing to be done" in checkout.snakemake(*ALL).stdout
+
+
 def test_an_attempt_never_finds_what_the_one_before_it_left(checkout: Checkout) -> None:
     bring_snapshots(checkout, script="-m mine.start", directory="{run_dir}", args=["{start_dir}/broken"])
     train = checkout.path / "mine/train.py"

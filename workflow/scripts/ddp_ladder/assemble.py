@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ddp_ladder import agreement, correctness, plausible
+from ddp_ladder import agreement, correctness, plausible, shared_directory
 from ddp_ladder.blocks import measure
 from ddp_ladder.evidence import weakest
 from ddp_ladder.files import Agent, RunDirectory, read_json
@@ -52,7 +52,7 @@ def assemble(directory: RunDirectory) -> Record:
         fingerprint=whole_fingerprint(spec, raw),
         checks=checks,
         failure=None if ok else explain(spec, raw, checks, directory),
-        remarks=correctness.remarks(spec, raw),
+        remarks=(*correctness.remarks(spec, raw), *shared_directory.remarks(raw.ended)),
     )
 
 
@@ -219,6 +219,8 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
     if unseen is not None:
         return unseen
     first = next(check for check in checks if not check.ok)
+    if first.name == "enough steps":
+        return _beside_files(Failure(first.name, f"measured {first.measured}, wanted {first.wanted}", look), raw)
     of_ranks = (*agreement.findings(spec, raw), *plausible.findings(spec, raw), *correctness.findings(spec, raw))
     for finding in (placement(spec, raw), *of_ranks):
         if finding.check == first:
@@ -284,11 +286,25 @@ def _nothing_seen(spec: RunSpec, raw: RawRun) -> Failure | None:
             "use torch 2.4 or newer, and import it before anything that puts import hooks on sys.meta_path; or let the "
             "script write its steps to the file that DDP_LADDER_METRICS names",
         )
-    return Failure(
+    failure = Failure(
         "no training step was seen",
         "the script ended well, but on no rank did a torch optimizer step",
         "let a torch.optim optimizer make the steps in the process that the launcher started; a program without one "
         "can write its steps to the file that DDP_LADDER_METRICS names, or set workload.throughput_regex",
+    )
+    return _beside_files(failure, raw)
+
+
+def _beside_files(failure: Failure, raw: RawRun) -> Failure:
+    """The same for a run with few steps that may have gone on from what another one left."""
+    found = shared_directory.files_found(raw.ended)
+    if not found:
+        return failure
+    what = shared_directory.found_in_words(found)
+    return Failure(
+        failure.verdict,
+        f"{failure.why}; it found {what} in the working directory, and may have gone on from it",
+        f"{shared_directory.OWN_DIRECTORY_ADVICE}; else {failure.next}",
     )
 
 

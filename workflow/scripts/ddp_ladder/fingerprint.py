@@ -12,6 +12,8 @@ from ddp_ladder.placement import rank_order
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.raw_files import RawRun
 from ddp_ladder.record import Record
+from ddp_ladder.shared_directory import OWN_DIRECTORY_ADVICE, files_found, found_in_words
+from ddp_ladder.training_done import same_training, training_of
 
 LONGEST_VALUE = 60  # characters of a value in a message
 DIGEST_LENGTH = 12
@@ -20,7 +22,11 @@ NAMED = 3  # entries of a mapping in a message
 
 @dataclass(frozen=True)
 class MustMatch:
-    """One field: where its value is found and why a ratio across two values of it means nothing."""
+    """One field: where its value is found and why a ratio across two values of it means nothing.
+
+    same: where equality is not what makes two runs comparable. cause: what explains a difference; empty where nothing
+    does. next: what to do about one, before it is allowed.
+    """
 
     name: str
     reason: str
@@ -28,10 +34,15 @@ class MustMatch:
     where_known: bool = False  # compared only where both sides have it: not every run can tell
     always: bool = False  # fingerprint.may_differ cannot name it: there is no meaning in such a ratio
     measured: bool = False  # found by each rank itself, under this name
+    same: Callable[[Record, Record], bool] | None = None
+    cause: Callable[[Record], str] = lambda record: ""
+    next: str = ""
 
     def differ(self, a: Record, b: Record) -> tuple[Any, Any] | None:
         """Both values where they differ; of mappings (files, libraries) what both have and differs."""
         here, there = self.value(a), self.value(b)
+        if self.same is not None:
+            return None if self.same(a, b) else (here, there)
         if self.where_known and not (here and there):
             return None
         if isinstance(here, Mapping) and isinstance(there, Mapping):
@@ -79,6 +90,19 @@ def _compiled(record: Record) -> str | None:
     return None if graphs is None else "yes" if graphs else "no"
 
 
+def _training(record: Record) -> str | None:
+    done = training_of(record)
+    return done.in_words if done else None
+
+
+def _found_files(record: Record) -> str:
+    """What the run may have gone on from."""
+    found = record.fingerprint.get("files_found")
+    if not found:
+        return ""
+    return f"{record.spec.name} found {found_in_words(found)} in the working directory, and may have gone on from it"
+
+
 def _device_kinds(record: Record) -> str:
     return " + ".join(sorted({rank.device["kind"] for rank in record.ranks})) or record.spec.device
 
@@ -117,6 +141,14 @@ MUST_MATCH = (
     _measured("cpu_model", "other models load data, and on CPU compute, at another speed"),
     _measured("threads", "a baseline with more threads per rank has more hardware per rank"),
     _planned("threads_per_rank", "a baseline with more threads per rank has more hardware per rank"),
+    MustMatch(
+        "steps",
+        "the same settings make as many steps, or consume as many samples: a run that did neither did other work",
+        _training,
+        same=same_training,
+        cause=_found_files,
+        next=OWN_DIRECTORY_ADVICE,
+    ),
 )
 
 BATCH = {
@@ -155,7 +187,9 @@ def all_differences(a: Record, b: Record) -> tuple[Difference, ...]:
     for item in must_match(a.spec.mode):
         values = item.differ(a, b)
         if values is not None:
-            found.append(Difference(item.name, _in_words(item.name, a, values[0], b, values[1])))
+            words = _in_words(item.name, a, values[0], b, values[1])
+            causes = [cause for cause in (item.cause(a), item.cause(b)) if cause]
+            found.append(Difference(item.name, " (".join([words, "; ".join(causes) + ")"]) if causes else words))
     return tuple(found)
 
 
@@ -220,6 +254,9 @@ def whole_fingerprint(spec: RunSpec, raw: RawRun) -> dict[str, Any]:
         "config_sha256": _configuration(spec),
         "git_commit": repository.get("commit"),
         "git_dirty": repository.get("dirty"),
+        "passes": (ends[0]["loader"] or {}).get("passes"),
+        "goes_on": raw.run.get("goes_on", False),
+        "files_found": files_found(raw.ended),
         "global_batch": sum(batches) if len(ends) == spec.world_size and all(batches) else None,
         "gradient_bytes": sum(ddp.get("bucket_bytes") or []) or None,
         "bucket_bytes": ddp.get("bucket_bytes"),

@@ -5,6 +5,7 @@ The job measures, the gate judges: the job ends well whenever every run left a r
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -27,6 +28,7 @@ from ddp_ladder.plan import OWN_DIRECTORY, RunSpec, ScaleJob
 from ddp_ladder.progress import Console, read_progress
 from ddp_ladder.record import Job, Record, write_record
 from ddp_ladder.repository import git_state
+from ddp_ladder.shared_directory import Watch
 
 RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", OWN_DIRECTORY)
 TICK_S = 0.5
@@ -146,6 +148,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec) -> Record:
         _mark_failed(directory)
         return not_run(spec, str(error), error.next_step)
     context.console.started(spec, total_steps)
+    watch = _watch(context, directory, spec)
     started_at_s = time.time()
     outcome = _supervise(context, directory, spec, total_steps)
     _join_logs(directory, spec.nodes, context.nodes.agents_per_node(spec))
@@ -160,6 +163,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec) -> Record:
             "ended_at_s": time.time(),
             "outcome": outcome,
             "repository": _repository_of_module(directory, spec, started_at_s),
+            "shared_directory": watch.end() if watch else None,
         },
     )
     record = assemble(directory)
@@ -177,6 +181,25 @@ def _repository_of_module(directory: RunDirectory, spec: RunSpec, started_at_s: 
         return git_state(Path(read_json(directory.ranks / "rank0.json")["script_file"]), started_at_s)
     except (OSError, ValueError, KeyError, TypeError):
         return None  # the rank left no record, or ran no file
+
+
+def _goes_on(directory: RunDirectory, spec: RunSpec) -> bool:
+    """Whether an earlier attempt said that it saved its state: the script may go on from there, with fewer steps."""
+    for file in directory.attempts.glob("*/ranks/rank*.json"):
+        try:
+            end = read_json(file)
+            if (end["exit_code"], end["spec_hash"]) == (os.EX_TEMPFAIL, spec.hash):
+                return True
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return False
+
+
+def _watch(context: Context, directory: RunDirectory, spec: RunSpec) -> Watch | None:
+    """The working directory before the run; None where it is the run's own."""
+    places = Places.here(directory.path)
+    data_dir = None if spec.data_dir is None else places.start / spec.data_dir
+    return None if places.is_own(spec) else Watch.start(places.working(spec), context.results, data_dir)
 
 
 def _mark_failed(directory: RunDirectory) -> None:
@@ -225,6 +248,7 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
             "nodes": context.nodes.names(spec),
             "agents_per_node": context.nodes.agents_per_node(spec),
             "repository": None if is_module(spec) else git_state(Path(spec.script)),
+            "goes_on": _goes_on(directory, spec),
         },
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_ladder.fingerprint import MAY_DIFFER
+from ddp_ladder.fingerprint import MAY_DIFFER, MUST_MATCH
 from ddp_ladder.gate_file import Finding
 from ddp_ladder.plan import Plan
 from ddp_ladder.record import SAMPLES_PER_TIME
@@ -152,6 +152,7 @@ def _to_be_comparable(plan: Plan, point: ScalePoint) -> str:
     if not point.differing:
         return "make the runs comparable: see the note of this scale in the report"
     text = f"make the runs comparable: give all scales and repeats the same {', '.join(point.differing)}"
+    text += "".join(f"; {item.next}" for item in MUST_MATCH if item.next and item.name in point.differing)
     if set(point.differing) <= set(MAY_DIFFER):
         names = ", ".join((*plan.may_differ, *point.differing))
         text += (
