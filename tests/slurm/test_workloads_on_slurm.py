@@ -69,6 +69,7 @@ def test_a_warning_of_slurm_is_a_checkpoint_and_the_next_start_goes_on(
     assert cluster.await_state(second, timeout_s=180) == "COMPLETED"
     record = checkout.record("default/weak/1x2/r1")
     assert record["status"] == "ok", record["failure"]
+    assert record["fingerprint"]["goes_on"]  # with fewer steps than a repeat that was not interrupted
     log = (run / "train.log").read_text()
     assert f"checkpoint.pt: {saved['epoch']} epochs are done" in log
     assert re.findall(r"^epoch +(\d+) ", log, re.MULTILINE)[0] == str(saved["epoch"] + 1)

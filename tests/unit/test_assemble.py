@@ -317,6 +317,30 @@ def test_agents_that_left_each_others_ends_are_found_out(tmp_path: Path) -> None
     assert record.failure.why.startswith("measured another's number in the file of node 0, task 1")
 
 
+SHARED: dict[str, Any] = {
+    "path": "/x", "found": {"snapshot.pt": "default/weak/1x1/r1"}, "appeared": [], "changed": ["snapshot.pt"],
+    "complete": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("steps", "verdict"), [(12, "enough steps"), (0, "no training step was seen"), (STEPS, None)])
+def test_few_steps_beside_a_file_that_another_run_left(tmp_path: Path, steps: int, verdict: str | None) -> None:
+    run = write_run(tmp_path, make_spec("1x2"), steps=steps)
+    before = assemble(run).failure
+    edit(run.ended, lambda end: end.update(shared_directory=SHARED))
+    edit(run.run, lambda told: told.update(goes_on=True))
+    record = assemble(run)
+    assert [remark.name for remark in record.remarks] == ["working directory"]
+    assert record.fingerprint["files_found"] == SHARED["found"]
+    assert record.fingerprint["goes_on"] is True
+    assert (record.failure.verdict if record.failure else None) == verdict
+    if before and record.failure:
+        found = "it found snapshot.pt, which default/weak/1x1/r1 left in the working directory, and may have gone on"
+        assert record.failure.why == f"{before.why}; {found} from it"
+        assert record.failure.next.startswith('set workload.directory: "{run_dir}"')
+        assert record.failure.next.endswith(before.next)
+
+
 def test_a_step_that_never_began(tmp_path: Path) -> None:
     run = write_run(tmp_path, make_spec("1x2"))
     for path in (run.ranks, run.nodes):

@@ -341,6 +341,7 @@ def test_the_report_shows_what_each_field_is_at_each_scale(field: str) -> None:
     records = [make_record(s, fingerprint=FIELDS) for s in SPECS[:6]]
     records[5] = replace(records[5], fingerprint={key: value for key, value in FIELDS.items() if key != field})
     rows = {row.name: row.values for row in make_view(found(SPECS[:6], records), TODAY).measured}
+    assert [value for value, _ in rows.pop("steps")] == ["130 (8,320 samples)", "130 (16,640 samples)"]
     different = [values for values in rows.values() if len(values) > 1]
     assert different
     assert all(places == "1x2 r3" for _, places in (values[-1] for values in different))

@@ -183,12 +183,11 @@ def _repository_of_module(directory: RunDirectory, spec: RunSpec, started_at_s: 
         return None  # the rank left no record, or ran no file
 
 
-def _goes_on(directory: RunDirectory, spec: RunSpec) -> bool:
+def _goes_on(directory: RunDirectory) -> bool:
     """Whether an earlier attempt said that it saved its state: the script may go on from there, with fewer steps."""
     for file in directory.attempts.glob("*/ranks/rank*.json"):
         try:
-            end = read_json(file)
-            if (end["exit_code"], end["spec_hash"]) == (os.EX_TEMPFAIL, spec.hash):
+            if read_json(file)["exit_code"] == os.EX_TEMPFAIL:
                 return True
         except (OSError, ValueError, KeyError, TypeError):
             continue
@@ -248,7 +247,7 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
             "nodes": context.nodes.names(spec),
             "agents_per_node": context.nodes.agents_per_node(spec),
             "repository": None if is_module(spec) else git_state(Path(spec.script)),
-            "goes_on": _goes_on(directory, spec),
+            "goes_on": _goes_on(directory),
         },
     )
 

@@ -12,6 +12,7 @@ from ddp_ladder.fingerprint import (
     BATCH,
     DIGEST_LENGTH,
     MUST_MATCH,
+    MustMatch,
     batch_per_gpu_seen,
     global_batch_seen,
     in_full,
@@ -218,7 +219,7 @@ def _failures(runs: Sequence[Record]) -> tuple[FailureGroup, ...]:
 def _measured(runs: Sequence[Record], may_differ: Collection[str]) -> tuple[Measured, ...]:
     """Fingerprint fields, those that must match first, without what nobody has."""
     seen = [run for run in runs if run.fingerprint]
-    rows = [(item.name, "may differ" if item.name in may_differ else "=", item.value) for item in MUST_MATCH]
+    rows = [(item.name, _mark(item, may_differ), item.value) for item in MUST_MATCH]
     rows += [
         ("batch", "=", _batch),
         ("backend", "", lambda run: run.world.backend),
@@ -241,6 +242,11 @@ def _measured(runs: Sequence[Record], may_differ: Collection[str]) -> tuple[Meas
         table.append(Measured("hosts", "", ((", ".join(hosts), ""),)))
     absent = ((in_full(None), ""),)
     return tuple(row for row in table if row.values != absent or row.name in SAID_WHEN_ABSENT)
+
+
+def _mark(item: MustMatch, may_differ: Collection[str]) -> str:
+    """Whether a field must be equal; where it is compared in another way, its values say enough."""
+    return "may differ" if item.name in may_differ else "" if item.same else "="
 
 
 def _repository(run: Record) -> str | None:
