@@ -55,7 +55,7 @@ def test_a_snapshot_in_a_shared_directory_closes_the_gate_until_each_run_has_its
     assert "snapshot.pt" in (checkout.results / "report/scaling.md").read_text()
 
     bring_snapshots(checkout, directory="{run_dir}")  # and snapshot.pt still lies where Snakemake is started
-    assert checkout.snakemake("results/plan.json", *ALL).returncode == 0
+    shutil.rmtree(checkout.results)
     climbed = checkout.snakemake(*ALL)
     assert climbed.returncode == 0, climbed.stdout
     assert (steps(checkout, "default/weak/1x1/r1"), steps(checkout, "default/weak/1x2/r1")) == (320, 160)
