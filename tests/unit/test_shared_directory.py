@@ -60,8 +60,8 @@ def test_a_directory_that_is_missing_or_too_large(project: Path, monkeypatch: py
 
 def leave(project: Path, run: str, ended_at_s: float, **left: Any) -> None:
     shared = {"path": str(project), "found": {}, "appeared": [], "changed": [], "complete": True, **left}
-    end = {"schema_version": 1, "spec_hash": "", "job": {"id": "1", "attempt": 1}, "started_at_s": 0.0}
-    data = {**end, "ended_at_s": ended_at_s, "outcome": "finished", "shared_directory": shared}
+    end = {"schema_version": 1, "spec_hash": "", "job": {"id": "1", "attempt": 1, "run_id": "x"}, "host": "a"}
+    data = {**end, "started_at_s": 0.0, "ended_at_s": ended_at_s, "outcome": "finished", "shared_directory": shared}
     assert first_error("ended", data) is None
     write_json(RunDirectory(project / "results/runs" / run).ended, data)
 
