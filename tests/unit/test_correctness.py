@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_ladder.correctness import is_consequence
 from ddp_ladder.files import Agent, RunDirectory
 from ddp_ladder.record import Failure, Remark
 from make_records import make_spec
@@ -71,8 +72,14 @@ def test_without_a_process_group_that_is_said(run: RunDirectory) -> None:
     rank(run, 0, backend=None, ddp=None)
     rank(run, 1, backend=None, ddp=None, parameters={"count": 1, "bytes": 4, "checksum": "sha256:b"})
     found = failure(run)
-    assert found.verdict == "the model is not wrapped in DistributedDataParallel"
-    assert "and no process group was formed" in found.why
+    assert found.verdict == "no process group was formed"
+    assert found.why == "no process group on any rank, so each of them trained a model of its own"
+    rank(run, 0, backend="gloo")
+    assert failure(run).why.startswith("no process group on rank 1, so ")
+    rank(run, 1, backend="gloo", world_size=1)
+    assert failure(run).why == "the ranks say that their world has 1 and 2 ranks, and 2 were started"
+    rank(run, 1, backend="gloo", world_size=2)
+    assert failure(run).verdict == "the model is not wrapped in DistributedDataParallel"
 
 
 def test_parameters_that_were_not_seen(run: RunDirectory) -> None:
@@ -195,7 +202,7 @@ def test_a_rank_that_was_killed_is_not_left_out_of_account(tmp_path: Path) -> No
     run = write_run(tmp_path, make_spec("1x4"))
     rank(run, 0, exit_code=1, ended_by="exception", exception=LOST)
     (run.ranks / "rank3.json").unlink()
-    assert failure(run).verdict == "the script raised an exception"
+    assert failure(run).verdict == "the ranks lost each other"
 
 
 def test_an_exception_of_its_own_is_the_cause(run: RunDirectory) -> None:
@@ -225,3 +232,43 @@ def test_at_the_time_limit_only_who_had_left_long_before_is_the_cause(
     assert found.verdict == verdict
     if verdict != "time limit":
         assert found.why == "rank 1 ended after 60 steps; rank 0 had not ended and waited for it"
+
+
+@pytest.mark.parametrize(
+    "exception",
+    [
+        LOST,
+        # Gloo of torch 2.4 and of the newest
+        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:60033",
+        "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.2]:1: Bad file",
+        "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 15000ms for recv operation",
+        "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.h:311] Connect timeout [none]",
+        "RuntimeError: Rank 1 failed to pass monitoredBarrier in 30000 ms",
+        # the store of rank 0, without torchrun
+        "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
+        "DistStoreError: wait timeout after 12000ms, keys: /default_pg/0//0",
+        # NCCL
+        "DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2027, remote process exited or there was an error, "
+        "NCCL version 2.20.5 ncclRemoteError: A call failed possibly due to a network error",
+        "DistBackendError: NCCL communicator was aborted on rank 0.",
+        "RuntimeError: NCCL communicator was aborted on rank 1. Original reason for failure was: Watchdog caught "
+        "collective operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE)",
+    ],
+)
+def test_a_lost_rank_is_told_by_these(exception: str) -> None:
+    assert is_consequence({"exception": exception})
+
+
+@pytest.mark.parametrize(
+    "exception",
+    [
+        "ValueError: bad batch",
+        "OutOfMemoryError: CUDA out of memory.",
+        "DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970, invalid usage, NCCL version 2.20.5 "
+        "ncclInvalidUsage: This usually reflects invalid usage. Duplicate GPU detected : rank 1 and rank 0",
+        "DistNetworkError: The server socket has failed to listen on any local network address. port: 29777, "
+        "useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+    ],
+)
+def test_an_own_fault_is_none_of_another_rank(exception: str) -> None:
+    assert not is_consequence({"exception": exception})

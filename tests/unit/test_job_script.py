@@ -16,7 +16,7 @@ from ddp_ladder.eject import write_job_script
 from ddp_ladder.files import RunDirectory
 from ddp_ladder.job_script import job_script
 from ddp_ladder.job_script_header import Place
-from ddp_ladder.launch import INSTRUMENT, Rendezvous, node_environment, processes, script_argv
+from ddp_ladder.launch import INSTRUMENT, TORCHRUN, Rendezvous, node_environment, processes, script_argv
 from ddp_ladder.network import PORTS
 from ddp_ladder.plan import RunSpec, ScaleJob
 from ddp_ladder.settings import Slurm
@@ -129,7 +129,8 @@ def test_starts_what_the_measured_run_starts_without_the_instrument(changes: dic
     ]
     meet = Rendezvous("42.default.weak.2x4.r1", "10.0.0.1", 20042)
     (measured,) = processes(spec, PLACE.places, node_rank, meet, binds)
-    assert words == [word for word in measured.argv if word != str(INSTRUMENT)]
+    ours = (str(INSTRUMENT), str(TORCHRUN), str(RunDirectory(PLACE.places.run).failed_ranks(node_rank)))
+    assert words == [word for word in measured.argv if word not in ours]
 
 
 def test_tells_each_process_what_the_measured_run_tells_it() -> None:

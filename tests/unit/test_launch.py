@@ -8,6 +8,7 @@ import pytest
 from ddp_ladder.launch import (
     INSTRUMENT,
     THREAD_VARIABLES,
+    TORCHRUN,
     Places,
     Rendezvous,
     node_environment,
@@ -22,14 +23,17 @@ PLACES = Places(Path("/project"), Path("/project/results/runs/default/weak/1x2/r
 SCRIPT = (str(INSTRUMENT), "workflow/workloads/mnist.py", "--batch-size", "64")
 
 
-def test_the_instrument_exists() -> None:
+def test_what_is_started_exists() -> None:
     assert INSTRUMENT.is_file()
+    assert TORCHRUN.is_file()
 
 
 def test_torchrun_on_one_node() -> None:
     (process,) = processes(make_spec("1x2"), PLACES, 0, MEET)
     assert process.argv == (
         sys.executable,
+        str(TORCHRUN),
+        str(PLACES.run / "nodes/failed0.json"),
         "-m",
         "torch.distributed.run",
         "--nnodes=1",
@@ -51,6 +55,8 @@ def test_torchrun_on_two_nodes_tells_each_its_place() -> None:
     ((first,), (second,)) = (processes(spec, PLACES, node, MEET) for node in (0, 1))
     assert first.argv == (
         "/opt/python",
+        str(TORCHRUN),
+        str(PLACES.run / "nodes/failed0.json"),
         "-m",
         "torch.distributed.run",
         "--nnodes=2",
@@ -65,7 +71,8 @@ def test_torchrun_on_two_nodes_tells_each_its_place() -> None:
         *SCRIPT,
     )
     changed = [(a, b) for a, b in zip(first.argv, second.argv, strict=True) if a != b]
-    assert changed == [("--node-rank=0", "--node-rank=1")]
+    failures = [str(PLACES.run / f"nodes/failed{node}.json") for node in (0, 1)]
+    assert changed == [(failures[0], failures[1]), ("--node-rank=0", "--node-rank=1")]
 
 
 def test_srun_starts_one_process_per_gpu() -> None:
@@ -104,6 +111,8 @@ def test_torchrun_runs_inside_the_container() -> None:
         "A=$(x)",
         "/images/a b.sif",
         "/opt/python",
+        str(TORCHRUN),
+        str(PLACES.run / "nodes/failed0.json"),
         "-m",
         "torch.distributed.run",
         "--nnodes=1",

@@ -70,8 +70,10 @@ def run_node(task: NodeTask) -> int:
     for signum in FORWARDED:
         signal.signal(signum, lambda number, _frame: events.put(("signal", number)))
     launched_at_s = time.time()
-    task.log.parent.mkdir(parents=True, exist_ok=True)
+    for directory in (task.log.parent, task.directory.nodes):
+        directory.mkdir(parents=True, exist_ok=True)
     starts: tuple[Process, ...] = ()
+    failed: list[dict[str, Any]] = []
     error = None
     try:
         with task.log.open("ab", buffering=0) as log:
@@ -83,7 +85,8 @@ def run_node(task: NodeTask) -> int:
                 task.spec, task.places, site, task.directory.run, interface, launched_at_s=time.time()
             )
             children = [_start_process(task.spec, start, env, log.fileno(), working) for start in starts]
-        code = _supervise(children, events)
+        code, own_ends = _supervise(children, events)
+        failed = _failed_ranks(task, starts, own_ends)
     except SetUpError as failure:
         code = failure.exit_code
         if code >= 0:  # else the agent was told to end
@@ -92,7 +95,7 @@ def run_node(task: NodeTask) -> int:
                 log.write(f"{failure.what}\n".encode())  # what was printed is there
     finally:
         _end_descendants()
-    _write_end(task, starts, launched_at_s, code, error)
+    _write_end(task, starts, launched_at_s, code, failed, error)
     return code if code >= 0 else 128 - code
 
 
@@ -121,7 +124,7 @@ def _interface(task: NodeTask) -> str:
 
 def _shell(events: SimpleQueue[tuple[str, int]]) -> Runner:
     """Run the shell of the site's software as a launcher is run: signals end it."""
-    return lambda argv, env, output, result: _supervise([_start(argv, env, output, (result,))], events)
+    return lambda argv, env, output, result: _supervise([_start(argv, env, output, (result,))], events)[0]
 
 
 def _start_process(
@@ -154,40 +157,95 @@ def _start(
     )
 
 
-def _supervise(children: Sequence[subprocess.Popen[bytes]], events: SimpleQueue[tuple[str, int]]) -> int:
-    """Wait for all children; end the rest when one fails. Returns the first failure, or 0."""
-    for child in children:
-        threading.Thread(target=lambda child=child: events.put(("exit", child.wait())), daemon=True).start()
+@dataclass(frozen=True)
+class OwnEnd:
+    """A child that ended badly without having been told to: its place among the children, pid, code and unix time."""
+
+    child: int
+    pid: int
+    code: int
+    at_s: float
+
+
+def _supervise(
+    children: Sequence[subprocess.Popen[bytes]], events: SimpleQueue[tuple[str, int]]
+) -> tuple[int, list[OwnEnd]]:
+    """Wait for all children; end the rest when one fails. Returns the first failure, or 0, and who failed unasked."""
+    for index, child in enumerate(children):
+        threading.Thread(target=_tell_of_end, args=(child, index, events), daemon=True).start()
     running, first_failure, deadline = len(children), 0, None
+    told: set[int] = set()
+    own_ends: list[OwnEnd] = []
     while running:
         try:
             kind, number = events.get(timeout=_until(deadline))
         except Empty:
-            _signal_all(children, signal.SIGKILL)
+            told |= _signal_all(children, signal.SIGKILL)
             deadline = None
             continue
         if kind == "signal":
-            _signal_all(children, signal.Signals(number))
+            told |= _signal_all(children, signal.Signals(number))
             if number in ENDING and deadline is None:
                 deadline = time.monotonic() + GRACE_S
                 first_failure = first_failure or -number
         else:
             running -= 1
-            if number != 0 and running and deadline is None:
-                _signal_all(children, signal.SIGTERM)
+            code = children[number].wait()
+            if code != 0 and number not in told:
+                own_ends.append(OwnEnd(number, children[number].pid, code, time.time()))
+            if code != 0 and running and deadline is None:
+                told |= _signal_all(children, signal.SIGTERM)
                 deadline = time.monotonic() + GRACE_S
-            first_failure = first_failure or number
-    return first_failure
+            first_failure = first_failure or code
+    return first_failure, own_ends
+
+
+def _tell_of_end(child: subprocess.Popen[bytes], index: int, events: SimpleQueue[tuple[str, int]]) -> None:
+    child.wait()
+    events.put(("exit", index))
 
 
 def _until(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-def _signal_all(children: Sequence[subprocess.Popen[bytes]], signum: signal.Signals) -> None:
-    for child in children:
-        if child.poll() is None:
-            child.send_signal(signum)
+def _signal_all(children: Sequence[subprocess.Popen[bytes]], signum: signal.Signals) -> set[int]:
+    """Signal the children that run; returns which they are."""
+    running = {index for index, child in enumerate(children) if child.poll() is None}
+    for index in running:
+        children[index].send_signal(signum)
+    return running
+
+
+def _failed_ranks(task: NodeTask, starts: Sequence[Process], own_ends: Sequence[OwnEnd]) -> list[dict[str, Any]]:
+    """How each rank ended that failed by itself: as torchrun saw it, or as this agent did where it started them."""
+    if task.spec.launcher == "torchrun":
+        written = task.directory.failed_ranks(task.agent.node_rank)
+        try:
+            seen = read_json(written)
+            written.unlink()
+        except (OSError, ValueError):
+            return []  # no rank failed, or torchrun itself did
+    else:
+        seen = [
+            {
+                "rank": int(starts[end.child].env.get("RANK", 0)),
+                "local_rank": int(starts[end.child].env.get("LOCAL_RANK", 0)),
+                "pid": end.pid,
+                "exit_code": end.code,
+                "ended_at_s": end.at_s,
+            }
+            for end in own_ends
+        ]
+    return [{**rank, "signal": _signal_of(rank["exit_code"])} for rank in seen]
+
+
+def _signal_of(code: int) -> str | None:
+    """Name of the signal that ended a process, also where a shell or a container's engine made 128 + n of it."""
+    try:
+        return signal.Signals(-code if code < 0 else code - 128).name
+    except ValueError:
+        return None
 
 
 def _end_descendants() -> None:
@@ -201,7 +259,14 @@ def _end_descendants() -> None:
     psutil.wait_procs(left, timeout=GRACE_S)
 
 
-def _write_end(task: NodeTask, starts: Sequence[Process], launched_at_s: float, code: int, error: str | None) -> None:
+def _write_end(
+    task: NodeTask,
+    starts: Sequence[Process],
+    launched_at_s: float,
+    code: int,
+    failed: Sequence[Mapping[str, Any]],
+    error: str | None,
+) -> None:
     write_json(
         task.directory.agent_end(task.agent),
         {
@@ -216,6 +281,7 @@ def _write_end(task: NodeTask, starts: Sequence[Process], launched_at_s: float, 
             "ended_at_s": time.time(),
             "exit_code": code,
             "signal": signal.Signals(-code).name if code < 0 else None,
+            "failed_ranks": list(failed),
             "argv": list(starts[0].argv) if starts else [],
             "cpus": _cpus(),
             "gpus": gpus(),

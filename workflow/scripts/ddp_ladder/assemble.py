@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ddp_ladder import agreement, correctness, plausible, shared_directory
+from ddp_ladder import agreement, correctness, failed_ranks, plausible, shared_directory
 from ddp_ladder.blocks import measure
 from ddp_ladder.evidence import weakest
 from ddp_ladder.files import Agent, RunDirectory, read_json
@@ -186,6 +186,11 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
         # Before what it caused: whoever is killed for it leaves no words of its own.
         told = advice("OUT_OF_MEMORY", memory, spec.stage)
         return Failure("out of memory", f"{told.why} ({memory})", told.next)
+    ranks = [rank.end for _, rank in sorted(raw.ranks.items())]
+    own = sorted((end for end in ranks if _failed_by_itself(end)), key=_time_of_end)
+    killed = failed_ranks.killed(raw)
+    if killed and (not own or killed[0]["ended_at_s"] <= own[0]["ended_at_s"]):
+        return failed_ranks.by_signal(killed, directory.log)
     left = correctness.left_early(spec, raw)
     if left is not None:
         return left
@@ -198,17 +203,14 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
             f"raise {key} or ask for a longer allocation, or shorten the run with measure.max_steps or "
             "measure.max_seconds",
         )
-    ranks = [rank.end for _, rank in sorted(raw.ranks.items())]
-    raised = sorted((end for end in ranks if end["exception"]), key=correctness.is_consequence)
     if told_to_stop := _told_to_stop(ranks):
         return told_to_stop
-    if raised:
-        why = f"rank {raised[0]['rank']}: {raised[0]['exception']}"
-        return Failure("the script raised an exception", why, look)
-    failed = [end for end in ranks if end["exit_code"] != 0]
-    if failed:
-        why = f"rank {failed[0]['rank']}: exit code {failed[0]['exit_code']}"
-        return Failure("the script failed", why, look)
+    if own and own[0]["exception"]:
+        return Failure("the script raised an exception", f"rank {own[0]['rank']}: {own[0]['exception']}", look)
+    if own:
+        return Failure("the script failed", f"rank {own[0]['rank']}: exit code {own[0]['exit_code']}", look)
+    if gone := failed_ranks.gone(spec, raw, [end for end in ranks if end["exception"]], directory.log):
+        return gone
     if raw.ended and not raw.agents and not ranks:
         return Failure("the launcher failed", "; ".join(words[-2:]) or "no agent left an end record", look)
     agents = [end for end in raw.agents.values() if end["exit_code"] != 0 or end["signal"]]
@@ -222,7 +224,7 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
     if first.name == "enough steps":
         return _beside_files(Failure(first.name, f"measured {first.measured}, wanted {first.wanted}", look), raw)
     of_ranks = (*agreement.findings(spec, raw), *plausible.findings(spec, raw), *correctness.findings(spec, raw))
-    for finding in (placement(spec, raw), *of_ranks):
+    for finding in (correctness.world(spec, raw), placement(spec, raw), *of_ranks):
         if finding.check == first:
             return finding.failure
     why = f"measured {first.measured}, wanted {first.wanted}"
@@ -241,6 +243,15 @@ def _no_samples(raw: RawRun, why: str) -> Failure:
         'such as "{batch_per_gpu}"; where they differ from step to step, let the script write its steps to the file '
         "that DDP_LADDER_METRICS names (config/README.md)",
     )
+
+
+def _failed_by_itself(end: Mapping[str, Any]) -> bool:
+    """Whether this rank failed, and not because it had lost another."""
+    return not correctness.is_consequence(end) if end["exception"] else bool(end["exit_code"] != 0)
+
+
+def _time_of_end(end: Mapping[str, Any]) -> float:
+    return float(end["ended_at_s"])
 
 
 def _told_to_stop(ranks: Sequence[Mapping[str, Any]]) -> Failure | None:
@@ -331,7 +342,7 @@ def _agent(end: Mapping[str, Any]) -> Agent:
 
 def _first_to_end(nodes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Who ended first; the others are ended because of it."""
-    return min(nodes, key=lambda end: float(end["ended_at_s"]))
+    return min(nodes, key=_time_of_end)
 
 
 def _exit(end: Mapping[str, Any]) -> str:

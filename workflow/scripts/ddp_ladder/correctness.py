@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from ddp_ladder import failed_ranks
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.raw_files import RawRun
 from ddp_ladder.record import Check, Failure, Remark
@@ -27,14 +28,29 @@ LOST_PEER = (
     "Connection closed by peer",
     "Connection reset by peer",
     "Broken pipe",
+    "transport/tcp/pair.",
+    "transport/tcp/unbound_buffer.",
+    "Gloo connectFullMesh failed",
+    "failed to pass monitoredBarrier",
     "Timed out waiting",
     "Application timeout",
     "collective operation timeout",
+    "Connection closed by remote peer",
+    "communicator was aborted",
     "DistBackendError",
     "DistNetworkError",
     "DistStoreError",
 )
 """What a rank's exception holds when all it tells is that another rank is gone, or elsewhere."""
+
+OWN_FAULT = (
+    "Duplicate GPU detected",
+    "ncclInvalidUsage",
+    "ncclInvalidArgument",
+    "ncclUnhandledCudaError",
+    "EADDRINUSE",
+)
+"""What it holds when the fault is this rank's own, although the same kind of exception tells it."""
 
 LONG_BEFORE_S = 60.0  # the end of a job: longer than any script is given to end in order
 
@@ -76,6 +92,34 @@ def _findings(spec: RunSpec, ends: Sequence[End]) -> Iterator[Finding]:
 
 def _finding(name: str, ok: bool, measured: str, wanted: str, verdict: str, why: str, next_step: str) -> Finding:
     return Finding(Check(name, ok, measured, wanted), Failure(verdict, why, next_step))
+
+
+# World
+
+
+def world(spec: RunSpec, raw: RawRun) -> Finding:
+    """Whether all ranks are in one process group. Without one they train alone, and look all the faster for it."""
+    ends = [rank.end for _, rank in sorted(raw.ranks.items())]
+    sizes = sorted({end["world_size"] for end in ends})
+    judged = spec.world_size > 1 and spec.throughput_regex is None  # which may be of a program without torch
+    alone = [end["rank"] for end in ends if judged and end["backend"] is None]
+    measured = " and ".join(str(size) for size in sizes) or "nothing"
+    why = f"the ranks say that their world has {measured} ranks, and {spec.world_size} were started"
+    if alone:
+        measured = f"no process group on {'any rank' if len(alone) == len(ends) else f'rank {_numbers(alone)}'}"
+        why = f"{measured}, so each of them trained a model of its own"
+    return _finding(
+        "world size",
+        sizes == [spec.world_size] and not alone,
+        measured,
+        str(spec.world_size),
+        "no process group was formed" if alone else "the ranks are not in one process group",
+        why,
+        "call torch.distributed.init_process_group() before the model is made, without rank and world size: the "
+        "launcher puts them into the environment (RANK, WORLD_SIZE, LOCAL_RANK); then wrap the model in "
+        "DistributedDataParallel and give the loader a DistributedSampler; if the script does so only when an argument "
+        "says so, add it to workload.args",
+    )
 
 
 # Devices
@@ -264,10 +308,9 @@ def _why_apart(ends: Sequence[End], measured: str, wanted: str) -> tuple[str, st
     tables = {end["rank"]: end["parameters"].get("tensors") or [] for end in ends}
     which = f"{measured}, wanted {wanted}{_which_differ(tables)}"
     if not any(end["ddp"] for end in ends):
-        group = "" if any(end["backend"] for end in ends) else ", and no process group was formed"
         return (
             "the model is not wrapped in DistributedDataParallel",
-            f"each rank trained a model of its own{group}: {which}",
+            f"each rank trained a model of its own: {which}",
             "after torch.distributed.init_process_group(), wrap the model, before the optimizer is made, and train "
             "through the wrapper: model = DistributedDataParallel(model)",
         )
@@ -325,10 +368,14 @@ def left_early(spec: RunSpec, raw: RawRun) -> Failure | None:
     latest_s = raw.ended["ended_at_s"] - LONG_BEFORE_S if raw.ended and timed_out else math.inf
     well = [end for end in ends if not end["exception"] and end["exit_code"] == 0]
     done = [end for end in well if end["ended_at_s"] < latest_s]
-    missing = [rank for rank in range(spec.world_size) if rank not in raw.ranks]
+    # NCCL's watchdog aborts a rank that has waited for its timeout; one that aborts soon has a reason of its own.
+    waited_s = min((end["ended_at_s"] for end in done), default=math.inf) + LONG_BEFORE_S
+    aborted = {rank["rank"] for rank in failed_ranks.aborted(raw) if rank["ended_at_s"] > waited_s} - raw.ranks.keys()
+    missing = [rank for rank in range(spec.world_size) if rank not in raw.ranks and rank not in aborted]
     if missing and not timed_out:
         return None  # whoever left no record was killed, and is the one that the others lost
     waiting = [f"rank {end['rank']} was in its step {end['steps']['count'] + 1}" for end in raised]
+    waiting += [f"rank {rank} was aborted" for rank in sorted(aborted)]
     waiting += [f"rank {rank} had not ended" for rank in missing]
     if done and waiting:
         left = ", ".join(f"rank {end['rank']} ended after {end['steps']['count']} steps" for end in done[:NAMED])
@@ -352,7 +399,8 @@ def left_early(spec: RunSpec, raw: RawRun) -> Failure | None:
 
 def is_consequence(end: End) -> bool:
     """Whether a rank's exception only tells that another rank is gone."""
-    return any(sign in end["exception"] for sign in LOST_PEER)
+    said = end["exception"]
+    return any(sign in said for sign in LOST_PEER) and not any(sign in said for sign in OWN_FAULT)
 
 
 # Remarks

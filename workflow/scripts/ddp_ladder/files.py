@@ -175,5 +175,9 @@ class RunDirectory:
         """Where the output of an agent's part goes while it runs. Of several, train.log is put together at the end."""
         return self.log if agents == 1 else self.nodes / f"{agent.stem}.log"
 
+    def failed_ranks(self, node_rank: int) -> Path:
+        """How ranks failed that a node's torchrun started; the agent puts it into its end record and takes it away."""
+        return self.nodes / f"failed{node_rank}.json"
+
     def agent_end(self, agent: Agent) -> Path:
         return self.nodes / f"{agent.stem}.json"

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddp_ladder.files import RunDirectory
 from ddp_ladder.placeholders import expand
 from ddp_ladder.plan import OWN_DIRECTORY, RunSpec, argument_values
 
 INSTRUMENT = Path(__file__).parents[1] / "instrument.py"
+TORCHRUN = Path(__file__).parents[1] / "torchrun.py"  # torchrun, and how its ranks failed
 
 # Snakemake sets these to the rule's threads. The plan decides for the training; OMP_NUM_THREADS covers them all.
 THREAD_VARIABLES = (
@@ -104,7 +106,9 @@ def processes(
     python = python_command(spec, places, binds)
     command = (str(INSTRUMENT), *script_argv(spec, places))
     if spec.launcher == "torchrun":
-        return (Process((*python, *torchrun(spec, meet.id, str(node_rank), meet.host, str(meet.port)), *command), {}),)
+        recorded = (str(TORCHRUN), str(RunDirectory(places.run).failed_ranks(node_rank)))
+        launcher = torchrun(spec, meet.id, str(node_rank), meet.host, str(meet.port))
+        return (Process((*python, *recorded, *launcher, *command), {}),)
     if spec.launcher == "python":
         return (Process((*python, *command), {}),)
     return tuple(

@@ -7,7 +7,7 @@ from typing import Any
 
 from ddp_ladder import agreement, plausible
 from ddp_ladder.agreement import on_hosts
-from ddp_ladder.correctness import findings
+from ddp_ladder.correctness import findings, world
 from ddp_ladder.evidence import IN_WORDS, own_account
 from ddp_ladder.files import Agent
 from ddp_ladder.placement import placement
@@ -33,10 +33,13 @@ def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterat
     )
     yield _same_origin(spec, raw)
     yield _exit_codes(raw, ends)
-    yield _world_size(spec, ends)
+    is_own_account = (
+        throughput is not None and own_account(throughput.source) and not any(end["parameters"] for end in ends)
+    )
+    yield _world_size(spec, ends) if is_own_account else world(spec, raw).check
     yield placement(spec, raw).check
     yield from (finding.check for finding in (*agreement.findings(spec, raw), *plausible.findings(spec, raw)))
-    if throughput is not None and own_account(throughput.source) and not any(end["parameters"] for end in ends):
+    if throughput is not None and is_own_account:
         yield Check(
             "evidence", True, IN_WORDS[throughput.source], "the program's own account, for want of a better one"
         )

@@ -1,0 +1,149 @@
+"""Ranks that die in the middle of a run, really: the verdict names who died, and never a rank that lost it."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.correctness import is_consequence
+from ddp_ladder.files import Agent, RunDirectory, read_json
+from ddp_ladder.job import Context, run_scale
+from ddp_ladder.nodes import ThisMachine
+from ddp_ladder.plan import RunSpec, make_plan
+from ddp_ladder.progress import Console
+from ddp_ladder.record import Record, read_record
+from ddp_ladder.settings_loader import load_settings
+from instrument_support import oldest_python
+from project_copy import ROOT
+
+SCRIPT = """
+import ctypes, os, signal, sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+how, dying = sys.argv[1], int(sys.argv[2])
+rank = int(os.environ["RANK"])
+model, data = torch.nn.Linear(4, 1), torch.randn(400, 4)
+if how != "NO_GROUP":
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(model)
+loader = DataLoader(data, 4, sampler=DistributedSampler(data) if how != "NO_GROUP" else None)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for index, x in enumerate(loader):
+    if index == 6 and rank == dying:
+        if how == "SEGFAULT":
+            ctypes.string_at(0)
+        if how == "EXCEPTION":
+            raise ValueError("out of coffee")
+        os.kill(os.getpid(), getattr(signal, how, 0))
+    optimizer.zero_grad()
+    model(x).mean().backward()
+    optimizer.step()
+"""
+
+
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: str, how: str, dying: int, **changes: Any) -> Record:
+    """One run of the job of this scale, with all its agents on this machine; its record."""
+    monkeypatch.chdir(ROOT)
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
+    shipped = next(job for job in plan.jobs if str(job.scale) == scale)
+    spec = replace(shipped.runs[0], script=str(script), args=(how, str(dying)), **changes)
+    assert isinstance(spec, RunSpec)
+    job = replace(shipped, runs=(spec,))
+    nodes = ThisMachine("local-test")
+    run_scale(Context(job, tmp_path, nodes, time.monotonic() + 300, Console(1, sys.stderr)), {})
+    return read_record(directory(tmp_path, spec.name).record)
+
+
+def directory(results: Path, name: str) -> RunDirectory:
+    return RunDirectory(results / "runs" / name)
+
+
+KILLED = ("a rank was killed", "SIGKILL", "node.memory_mb in cluster.yaml")
+CRASHED = ("a rank crashed", "SIGSEGV", "PYTHONFAULTHANDLER")
+ABORTED = ("a rank aborted", "SIGABRT", "read its last lines")
+TOLD = ("a rank was told to end", "SIGTERM", "the ladder did not send this signal")
+
+CASES = [
+    ("torchrun", "1x2", "SIGKILL", 1, KILLED),
+    ("torchrun", "1x2", "SEGFAULT", 0, CRASHED),
+    ("torchrun", "2x1", "SIGKILL", 0, KILLED),
+    ("torchrun", "2x1", "SEGFAULT", 1, CRASHED),
+    ("torchrun", "2x1", "SIGABRT", 1, ABORTED),
+    ("torchrun", "2x1", "SIGTERM", 0, TOLD),
+    ("srun", "1x2", "SIGKILL", 0, KILLED),
+    ("srun", "1x2", "SEGFAULT", 1, CRASHED),
+    ("srun", "2x1", "SIGKILL", 1, KILLED),
+    ("srun", "2x1", "SIGKILL", 0, KILLED),
+]
+
+
+@pytest.mark.parametrize(("launcher", "scale", "how", "dying", "said"), CASES)
+def test_the_rank_that_died_is_the_cause(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    launcher: str,
+    scale: str,
+    how: str,
+    dying: int,
+    said: tuple[str, str, str],
+) -> None:
+    is_named(run(tmp_path, monkeypatch, scale, how, dying, launcher=launcher), scale, dying, said)
+    left = sorted(path.name for path in tmp_path.glob("runs/*/*/*/*/nodes/*.json"))
+    assert left == [Agent(node).stem + ".json" for node in range(int(scale[0]))]
+
+
+@pytest.mark.parametrize("dying", [0, 1])
+def test_the_rank_that_died_is_the_cause_with_the_oldest_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dying: int
+) -> None:
+    record = run(tmp_path, monkeypatch, "2x1", "SIGKILL", dying, python=str(oldest_python()))
+    is_named(record, "2x1", dying, KILLED)
+
+
+def is_named(record: Record, scale: str, dying: int, said: tuple[str, str, str]) -> None:
+    verdict, name, advice = said
+    node = dying if scale == "2x1" else 0
+    assert record.failure is not None
+    assert record.failure.verdict == verdict
+    assert record.failure.why == f"rank {dying} (node {node}, {socket.gethostname()}): ended by {name}"
+    assert advice in record.failure.next
+    survivors = [rank for rank in record.ranks if rank.ended_by == "exception"]
+    assert [rank.rank for rank in record.ranks if rank.rank == dying] == []
+    for rank in survivors:
+        end = read_json(record_path(record) / "ranks" / f"rank{rank.rank}.json")
+        assert is_consequence(end), end["exception"]
+
+
+def record_path(record: Record) -> Path:
+    return Path(record.spec.script).parent / "runs" / record.spec.name
+
+
+def test_an_exception_is_the_cause_and_not_the_rank_that_lost_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = run(tmp_path, monkeypatch, "2x1", "EXCEPTION", 1)
+    assert record.failure is not None
+    assert (record.failure.verdict, record.failure.why) == (
+        "the script raised an exception",
+        "rank 1: ValueError: out of coffee",
+    )
+    (failed,) = read_json(record_path(record) / "nodes/node1.json")["failed_ranks"]
+    assert (failed["rank"], failed["local_rank"], failed["exit_code"], failed["signal"]) == (1, 0, 1, None)
+    assert failed["ended_at_s"] <= time.time()
+    assert "Root Cause (first observed failure)" in (record_path(record) / "train.log").read_text()
+
+
+def test_ranks_without_a_process_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = run(tmp_path, monkeypatch, "1x2", "NO_GROUP", -1)
+    assert record.failure is not None
+    assert record.failure.verdict == "no process group was formed"
+    assert record.failure.why == "no process group on any rank, so each of them trained a model of its own"
+    assert "torch.distributed.init_process_group()" in record.failure.next

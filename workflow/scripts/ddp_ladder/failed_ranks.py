@@ -1,0 +1,148 @@
+"""Ranks that a signal ended, or that are gone: their agents saw how, and a rank that lost them is never the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ddp_ladder.files import Agent, agents_of
+from ddp_ladder.plan import RunSpec
+from ddp_ladder.raw_files import RawRun
+from ddp_ladder.record import Failure
+
+Ended = Mapping[str, Any]
+"""A rank of an agent's ``failed_ranks``, with ``node_rank`` and ``host`` of the agent."""
+
+TOLD = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"}
+ABORTED = "SIGABRT"  # also how NCCL's watchdog and C++ end a rank that has lost another
+NAMED = 3
+
+
+def ended(raw: RawRun) -> list[Ended]:
+    """All ranks that an agent saw fail by themselves, in the order of time."""
+    seen = [
+        {**rank, "node_rank": agent.node_rank, "host": end["host"]}
+        for agent, end in raw.agents.items()
+        for rank in end.get("failed_ranks") or []
+    ]
+    return sorted(seen, key=lambda rank: (rank["ended_at_s"], rank["rank"]))
+
+
+def killed(raw: RawRun) -> list[Ended]:
+    """Those that the kernel or somebody else ended, with no part of another rank in it."""
+    return [rank for rank in ended(raw) if rank["signal"] and rank["signal"] not in {ABORTED, *TOLD}]
+
+
+def aborted(raw: RawRun) -> list[Ended]:
+    """Those that aborted, by themselves or because they had lost another."""
+    return [rank for rank in ended(raw) if rank["signal"] == ABORTED]
+
+
+def told(raw: RawRun) -> list[Ended]:
+    """Those that were told to end, but not by their agent."""
+    return [rank for rank in ended(raw) if rank["signal"] in TOLD]
+
+
+def by_signal(ranks: Sequence[Ended], log: object) -> Failure:
+    """The failure of a run whose first rank to end, or ranks, were ended by a signal."""
+    name = ranks[0]["signal"]
+    alike = [rank for rank in ranks if rank["signal"] == name]
+    places = [f"rank {rank['rank']} (node {rank['node_rank']}, {rank['host']})" for rank in alike[:NAMED]]
+    more = f" and {len(alike) - NAMED} more" if len(alike) > NAMED else ""
+    verdict, next_step = _advice(name, alike[0], log)
+    return Failure(verdict, f"{', '.join(places)}{more}: ended by {name}", next_step)
+
+
+def _advice(name: str, rank: Ended, log: object) -> tuple[str, str]:
+    """Verdict and next."""
+    if name == "SIGKILL":
+        return (
+            "a rank was killed",
+            f"often the out-of-memory killer: see `dmesg` or `journalctl -k` on {rank['host']}; raise "
+            "node.memory_mb in cluster.yaml, use fewer loader workers or a smaller batch, and start snakemake again",
+        )
+    if name == "SIGBUS":
+        return (
+            "a rank crashed",
+            f"often /dev/shm is full: see `df /dev/shm` on {rank['host']}; give the node or the container more, "
+            "or use fewer loader workers; then start snakemake again",
+        )
+    if name in TOLD:
+        return (
+            "a rank was told to end",
+            f"the ladder did not send this signal: find out what ends processes on {rank['host']} (the site's limits, "
+            "another shell, the script itself), and start snakemake again",
+        )
+    if name == ABORTED:
+        return (
+            "a rank aborted",
+            f"read its last lines in {log}: a failed assertion of C++ or CUDA, or NCCL's watchdog after a timeout",
+        )
+    return (
+        "a rank crashed",
+        "it crashed in native code (an extension, a driver, a library of another build): set PYTHONFAULTHANDLER: "
+        f'"1" in workload.env of config.yaml to have the line of Python in {log}, and start snakemake again',
+    )
+
+
+def gone(spec: RunSpec, raw: RawRun, victims: Sequence[Mapping[str, Any]], log: object) -> Failure | None:
+    """The failure of a run none of whose ranks recorded a failure of its own; None where none is gone.
+
+    victims: end records of the ranks that only lost another.
+    """
+    silent = [rank for rank in ended(raw) if not rank["signal"] and rank["rank"] not in raw.ranks]
+    if silent:
+        first = silent[0]
+        return Failure(
+            "the script failed",
+            f"rank {first['rank']} (node {first['node_rank']}, {first['host']}): exit code {first['exit_code']}, "
+            "without an end record",
+            f"read {log}, fix the cause, and start snakemake again: only failed runs are repeated",
+        )
+    for ranks in (aborted(raw), told(raw)):
+        if ranks:
+            return by_signal(ranks, log)
+    launcher = launcher_killed(raw)
+    if launcher is not None and victims:
+        return Failure(
+            "a launcher was killed",
+            f"the launcher of node {launcher['node_rank']} ({launcher['host']}): ended by {launcher['signal']}",
+            _advice(launcher["signal"], launcher, log)[1],
+        )
+    return lost(spec, raw, victims, log) if victims else None
+
+
+def launcher_killed(raw: RawRun) -> Mapping[str, Any] | None:
+    """End record of the agent whose launcher a signal ended first, where the ladder had not sent it."""
+    agents = [
+        end
+        for end in raw.agents.values()
+        if end["signal"] and end["signal"] not in TOLD and not end.get("failed_ranks")
+    ]
+    return min(agents, key=lambda end: float(end["ended_at_s"]), default=None)
+
+
+def lost(spec: RunSpec, raw: RawRun, victims: Sequence[Mapping[str, Any]], log: object) -> Failure:
+    """The failure of ranks that lost another, where no agent saw how that one ended."""
+    first = min(victims, key=lambda end: float(end["ended_at_s"]))
+    seen = f"rank {first['rank']} on {first['host']} lost the others: {first['exception']}"
+    silent = [agent for agent in agents_of(spec.nodes, raw.run["agents_per_node"]) if agent not in raw.agents]
+    if silent:
+        return Failure(
+            "a node was lost",
+            f"{_names(raw, silent)} left no end record: its agent was killed, or the node is gone; {seen}",
+            "see what the scheduler and the node's own log say of it; if it is broken, name it in slurm.exclude in "
+            "cluster.yaml; then start snakemake again",
+        )
+    without = [str(rank) for rank in range(spec.world_size) if rank not in raw.ranks]
+    gone = f"rank {', '.join(without[:NAMED])} left no end record; " if without else ""
+    return Failure(
+        "the ranks lost each other",
+        f"no rank is known to have failed by itself; {gone}{seen}",
+        f"read the last lines of the other ranks in {log}; if they ended well, look at the network between the nodes "
+        "(network.interface in cluster.yaml), and start snakemake again",
+    )
+
+
+def _names(raw: RawRun, agents: Sequence[Agent]) -> str:
+    return ", ".join(f"{agent} ({raw.run['nodes'][agent.node_rank]})" for agent in agents[:NAMED])
