@@ -10,8 +10,9 @@ class Tally:
 
     def __init__(self):
         self.samples, self.seconds = [], []
-        self._pending, self._spent_s = 0, 0.0
+        self.pending, self._spent_s = 0, 0.0
         self._since_s = None
+        self.waits, self.waited_s = [], 0.0
 
     def start(self):
         """Training begins or goes on."""
@@ -26,20 +27,38 @@ class Tally:
         """Training is over for now; what was not stepped is no training."""
         self._since_s, self._spent_s = None, 0.0
 
+    def drop(self):
+        """The epoch is over, and what has not been stepped never will be; its time counts."""
+        self.stop()
+        self.pending = 0
+
     def seen(self, samples):
-        self._pending += samples
+        self.pending += samples
+
+    def waiting_for(self, batches):
+        """Draw from these, and time each wait."""
+        iterator = iter(batches)
+        while True:
+            begin_s = time.perf_counter()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            self.waited_s += time.perf_counter() - begin_s
+            yield batch
 
     def step(self):
         """A step is complete; it is not timed when training has not been started here."""
         now_s = time.perf_counter()
-        self.samples.append(self._pending)
+        self.samples.append(self.pending)
         self.seconds.append(None if self._since_s is None else self._spent_s + now_s - self._since_s)
-        self._pending, self._spent_s, self._since_s = 0, 0.0, now_s
+        self.waits.append(self.waited_s)
+        self.pending, self.waited_s, self._spent_s, self._since_s = 0, 0.0, 0.0, now_s
 
     def write(self):
         rank = os.environ.get("RANK", "0")
         with open(f"tally.{rank}.json", "w") as file:
-            json.dump({"samples": self.samples, "seconds": self.seconds}, file)
+            json.dump({"samples": self.samples, "seconds": self.seconds, "waits": self.waits}, file)
 
 
 def think(seconds=0.008):

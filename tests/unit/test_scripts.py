@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from instrument_support import TORCHRUN, need_compiler, oldest_python, python_named
 from instrument_support import run as run_with
-from scripts_support import MISSING, SCRIPTS, TOLERANCE, Measured, check, off_by, run
+from scripts_support import FIRST, MISSING, SCRIPTS, TOLERANCE, Measured, check, off_by, run
 from warm import Warm
 
 
@@ -51,10 +52,37 @@ LINES = (
     "ddp_options.py unused",
     "ddp_options.py views",
     "regroup.py",
+    "leftover.py zero_grad",
+    "leftover.py filled_with_zeros",
+    "leftover.py by_hand",
+    "leftover.py at_begin",
+    "leftover.py cached",
+    "leftover.py cached_for_good",
+    "leftover.py carried",
+    "leftover.py stepped",
+    "leftover.py stepped_after",
+    "ahead.py one 1 all",
+    "ahead.py one 2 all",
+    "ahead.py one 4 dropped",
+    "ahead.py one 1 critic",
+    "ahead.py one 2 cut_short",
+    "ahead.py preloading 1 all",
+    "ahead.py three 1 all",
+    "ahead.py three 4 all",
+    "ahead.py one 4 carried",
     "tutorial_snapshot.py 3 2 --batch_size 4",
     "tutorial_mnist.py --batch-size 50",
     "tutorial_imagenet.py -b 16",
     "-m package.train --batch-size 7",
+)
+BACKGROUND = (
+    "subclass 1 0.02",
+    "subclass 2 0.002 cut_short",
+    "around 1 0.002",
+    "around_two 4 0.02",
+    "around_one_ahead 1 0.02",
+    "executor 1 0.002",
+    "threads 2 0.02",
 )
 VALIDATIONS = (
     "--where between --grad no_grad --eval-mode",
@@ -80,6 +108,25 @@ def words_of(line: str) -> list[str]:
 @pytest.mark.parametrize("line", LINES)
 def test_script(warm: Warm, tmp_path: Path, line: str, ranks: int) -> None:
     check(warm, tmp_path, *words_of(line), ranks=ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("line", BACKGROUND)
+def test_batches_that_another_thread_draws(warm: Warm, tmp_path: Path, line: str, ranks: int) -> None:
+    """Drawing a batch takes 8 ms: hidden by steps of 20 ms, and mostly waited for in steps of 2 ms."""
+    measured = check(warm, tmp_path, "background.py", *line.split(), ranks=ranks)
+    for rank in range(ranks):
+        rows, tally = measured.ran.rows(rank)[FIRST:], measured.tally(rank)
+        off_s = sum(row["data_wait_s"] for row in rows) - sum(tally["waits"][FIRST:])
+        assert abs(off_s) < 0.004 * sum(row["samples"] for row in rows) / 4  # half of what drawing takes
+
+
+def test_a_wait_that_cannot_be_seen_is_not_known(warm: Warm, tmp_path: Path) -> None:
+    measured = run(warm, tmp_path, "background.py", "pool", 1, 0.02, ranks=1)
+    assert measured.samples(0) == measured.tally(0)["samples"]
+    assert all(math.isnan(row["data_wait_s"]) for row in measured.ran.rows())
+    (reason,) = measured.ran.rank()["not_measured"]
+    assert reason.startswith("data_wait_s: another thread draws the batches")
 
 
 def test_a_sampler_that_drops_needs_two_ranks_to_do_so(warm: Warm, tmp_path: Path) -> None:

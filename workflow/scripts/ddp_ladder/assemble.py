@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ddp_ladder import agreement, correctness, failed_ranks, plausible, shared_directory
-from ddp_ladder.blocks import measure
+from ddp_ladder.blocks import data_wait_fraction, measure
 from ddp_ladder.evidence import weakest
 from ddp_ladder.files import Agent, RunDirectory, read_json
 from ddp_ladder.fingerprint import whole_fingerprint
@@ -116,7 +116,7 @@ def _rank(warmup: Warmup, files: RankFiles) -> Rank:
         samples=int(steps.samples.sum()),
         padding_samples=int(steps.padding_samples.sum()),
         step_time_s=float(np.median(times)) if len(times) else None,
-        data_wait_fraction=float(steps.data_wait_s[measured].sum() / times.sum()) if len(times) else None,
+        data_wait_fraction=data_wait_fraction(steps.data_wait_s[measured], times),
         startup_s=end["startup_s"],
         peak_memory_bytes=end["peak_memory_bytes"],
         parameters=_parameters(end),

@@ -88,7 +88,7 @@ def measure(
             rank_step_time_s_min=float(rank_medians.min()),
             rank_step_time_s_max=slowest,
             straggler_fraction=(slowest - float(np.median(rank_medians))) / slowest,
-            data_wait_fraction=float(waits.sum() / times.sum()),
+            data_wait_fraction=data_wait_fraction(waits, times),
             exposed_comm_fraction=float(np.median(exposed_comm_s)) / median_step if exposed_comm_s else None,
             startup_s=startup_s,
             wall_s=wall_s,
@@ -99,6 +99,12 @@ def measure(
 def variation(step_times_s: NDArray[np.float64]) -> float:
     """Standard deviation / mean of the blocks' step times."""
     return float(step_times_s.std() / step_times_s.mean())
+
+
+def data_wait_fraction(wait_s: NDArray[np.float64], step_time_s: NDArray[np.float64]) -> float | None:
+    """Which part of the step time was waiting for data; None where a wait is not known, or there are no steps."""
+    fraction = float(wait_s.sum() / step_time_s.sum()) if step_time_s.size else math.nan
+    return None if math.isnan(fraction) else fraction
 
 
 def drift(step_times_s: NDArray[np.float64]) -> float | None:

@@ -22,7 +22,7 @@ COLUMNS = ("step", "samples", "padding_samples", "step_time_s", "data_wait_s")
 
 @dataclass(frozen=True)
 class Steps:
-    """Columns of ranks/rank<k>.csv, one entry per optimizer step."""
+    """Columns of ranks/rank<k>.csv, one entry per optimizer step. data_wait_s is nan where it is not known."""
 
     samples: NDArray[np.int64]
     padding_samples: NDArray[np.int64]
@@ -128,7 +128,8 @@ def _parse_steps(text: str) -> Steps:
         raise ValueError("its steps do not count 1, 2, 3, ...")
     counts, step_time_s = table[:, :3], table[:, 3]
     if (
-        not np.isfinite(table).all()
+        not np.isfinite(table[:, :4]).all()
+        or np.isinf(table[:, 4]).any()  # a wait that is not known is nan
         or (table < 0).any()
         or (table > LARGEST_FIGURE).any()
         or (counts != np.floor(counts)).any()

@@ -23,13 +23,20 @@ class Backwards:
     """Looks at a backward pass when ``wanted``; nothing is read from the device before the end.
 
     step: gives the number of steps made so far.
+    on_backward: called before each; what it returns, if anything, is called after it.
     """
 
-    def __init__(self, step: Callable[[], int], unmeasured: list[str]) -> None:
+    def __init__(
+        self,
+        step: Callable[[], int],
+        unmeasured: list[str],
+        on_backward: Callable[[], Callable[[], None] | None] = lambda: None,
+    ) -> None:
         self.wanted = True
         self.product_dtypes: set[str] = set()
         self._step = step
         self._unmeasured = unmeasured
+        self._on_backward = on_backward
         self._graphs_left = GRAPHS
         self._losses: list[tuple[int, torch.Tensor]] = []
 
@@ -37,13 +44,17 @@ class Backwards:
         """Look at every torch.autograd.backward, which Tensor.backward calls too."""
 
         def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-            look = unseen(self._look)
+            look, on_backward = unseen(self._look), unseen(self._on_backward)
 
             def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
                 if self.wanted:
                     self.wanted = False
                     look(tensors)
-                return original(tensors, *args, **kwargs)
+                after = on_backward()
+                result = original(tensors, *args, **kwargs)
+                if after is not None:
+                    after()
+                return result
 
             return backward
 

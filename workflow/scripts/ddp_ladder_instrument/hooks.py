@@ -44,6 +44,23 @@ def patch_optimizers(steps: Steps) -> str | None:
     return None
 
 
+def patch_grad_scaler(steps: Steps) -> str | None:
+    """Tell the step clock of the steps that GradScaler leaves out."""
+    unstepped = unseen(steps.skipped)
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _maybe_opt_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            before = steps.calls
+            result = original(self, *args, **kwargs)
+            if steps.calls == before:
+                unstepped()
+            return result
+
+        return _maybe_opt_step
+
+    return patch(torch.amp.GradScaler, "_maybe_opt_step", wrap)
+
+
 def patch_ddp(on_wrapped: Callable[[Any], None]) -> str | None:
     """Tell of every module that is wrapped in DistributedDataParallel, once its reducer exists."""
 

@@ -18,7 +18,7 @@ from typing import Any, Optional
 from torch.utils.data import dataloader
 from torch.utils.data.distributed import DistributedSampler
 
-from ddp_ladder_instrument import loaders
+from ddp_ladder_instrument import handovers, loaders
 from ddp_ladder_instrument.compiler import passed_over, unseen
 from ddp_ladder_instrument.hooks import patch
 from ddp_ladder_instrument.loops import Loop
@@ -100,7 +100,8 @@ def _iter(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Ca
     @unseen
     def _enter(loader: Any, entered_s: float) -> Loop:
         loop = loaders.new_loop(loader)
-        steps.enter(loop, entered_s)
+        if threading.get_ident() in steps.trainers:
+            steps.enter(loop, entered_s)
         return loop
 
     def iterate(self: Any) -> Any:
@@ -126,7 +127,7 @@ def _iter(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Ca
 
     def _gone(loop: Loop) -> None:
         if loop.living and os.getpid() == process:
-            steps.left(loop)
+            steps.exhausted(loop) if loop.given else steps.left(loop)
 
     return iterate
 
@@ -137,24 +138,26 @@ def _next(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Ca
     enter, left, yielded = unseen(steps.enter), unseen(steps.left), unseen(steps.yielded)
     batch_size, on_batch = unseen(loaders.batch_size), unseen(_on_batch)
     announced = passed_over(_announced)
+    trainers = steps.trainers
 
     def _next_data(self: Any) -> Any:
         thread = get_thread()
         state = self.__dict__
         loop: Loop | None = state.get(LOOP_ATTRIBUTE)
-        # A loader that a dataset of this process reads from is part of the outer one.
-        if loop is None or thread in in_loader:
+        # A loader that a dataset of this process reads from is part of the outer one; one that is over has no more.
+        if loop is None or not loop.living or thread in in_loader:
             batch = original(self)
             announced(state)
             return batch
         entered_s = clock()
-        if steps.loop is not loop:
+        trains = thread in trainers
+        if trains and steps.loop is not loop:
             enter(loop, entered_s)
         in_loader.add(thread)
         try:
             batch = original(self)
         except StopIteration:
-            left(loop)
+            left(loop) if trains else steps.exhausted(loop)
             raise
         except BaseException:
             announced(state)
@@ -162,7 +165,9 @@ def _next(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Ca
         finally:
             in_loader.discard(thread)
         size = announced(state)
-        yielded(loop, entered_s, batch_size(batch) if size is None else size)
+        if size is None:
+            size = batch_size(batch)
+        yielded(loop, entered_s, size) if trains else handovers.drawn(steps, loop, size)
         if steps.count < EARLY_STEPS:
             on_batch(steps, loop, batch)
         return batch
@@ -211,11 +216,13 @@ def _outer_iter(original: Callable[..., Any], steps: Steps) -> Callable[..., Any
         entered_s = time.perf_counter()
         loop = new_loop(self)
         loop.position = begun_at(self, taken_up_at(self))
-        enter(loop, entered_s)
+        trains = thread in steps.trainers
+        if trains:
+            enter(loop, entered_s)
         inner = original(self)
         try:
             while True:
-                if steps.loop is not loop:
+                if trains and steps.loop is not loop:
                     enter(loop, entered_s)
                 OUTER.add(thread)
                 try:
@@ -224,13 +231,14 @@ def _outer_iter(original: Callable[..., Any], steps: Steps) -> Callable[..., Any
                     return
                 finally:
                     OUTER.discard(thread)
-                yielded(loop, entered_s, batch_size(batch))
+                size = batch_size(batch)
+                yielded(loop, entered_s, size) if trains else handovers.drawn(steps, loop, size)
                 if steps.count < EARLY_STEPS:
                     on_batch(steps, loop, batch)
                 yield batch
                 entered_s = time.perf_counter()
         finally:
-            left(loop)
+            left(loop) if trains else steps.exhausted(loop)
             inner.close()
 
     return iterate

@@ -5,11 +5,16 @@ A step's training passes are those that yielded batches for it, without
 - batches drawn with gradients off (torch.no_grad, torch.inference_mode): never training;
 - batches drawn while the model was in eval mode, where others were drawn in training mode;
 - passes that are over, or were left for good, where one that goes on also yielded; the remainder of
-  the pass before over the same loader stays (an accumulation across the end of an epoch).
+  the pass before over the same loader stays (an accumulation across the end of an epoch), unless the
+  script dropped its gradients.
+
+A script may draw batches ahead of the one that it trains on. How many shows in the second step of a
+pass: it draws fewer than the first, for as many backward passes. These wait for their own step.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,22 +27,41 @@ class Loop:
 
     ``loader`` returns the DataLoader while it lives. ``real_samples``: how many samples of this
     pass are not padding by the sampler; those come first.
+
+    sizes: of the batches that have been in no step yet. ahead: how many of the last ones are drawn ahead.
+    each_step: batches of a step, where some are drawn ahead.
+    first: row of the pass's first step, its backward passes, and its batches as (samples, padding).
+    backwards_at_begin, backwards_at_end: how many backward passes there had been in all when the pass yielded
+    its first batch, and when it ended.
+    spent: whether there was one for what it yielded since the last step.
+    dropped: no step trains on what it yielded since the last one.
+    given, received: batches that another thread drew, and those of them that the training has got.
+    exhausted: the other thread has drawn them all.
     """
 
     __slots__ = (
+        "ahead",
+        "backwards_at_begin",
+        "backwards_at_end",
         "batches",
         "before",
         "carried_s",
         "carried_segments",
+        "dropped",
+        "each_step",
+        "exhausted",
+        "first",
         "first_samples",
+        "given",
         "in_eval_mode",
         "iterator",
         "living",
         "loader",
-        "padding",
         "position",
         "real_samples",
-        "samples",
+        "received",
+        "sizes",
+        "spent",
         "step",
         "stepped",
         "wait_s",
@@ -54,31 +78,47 @@ class Loop:
         self.carried_segments: list[Segment] = []
         self.first_samples: list[str] = []
         self.iterator: Any = None  # a weak reference that tells when the pass is left
+        self.sizes: deque[int] = deque()
+        self.ahead = 0
+        self.each_step = 0
+        self.first: tuple[int, int, list[tuple[int, int]]] | None = None
+        self.backwards_at_begin = self.backwards_at_end = 0
+        self.given = self.received = 0
+        self.exhausted = False
         self.begin_step(-1)
 
     def begin_step(self, step: int) -> None:
         """Forget what was yielded before; ``step`` counts from 0."""
         self.step = step
         self.batches = 0
-        self.samples = 0
-        self.padding = 0
         self.wait_s = 0.0
         self.carried_s = 0.0
         if self.carried_segments:
             self.carried_segments = []
         self.without_grad = False
         self.in_eval_mode = False
+        self.spent = False
+        self.dropped = False
 
     def add(self, size: int) -> None:
         """Take note of a batch of ``size`` samples, padding included."""
         self.batches += 1
-        self.position += size
-        excess = self.position - self.real_samples
-        if excess > 0:
-            excess = min(excess, size)
-            self.padding += excess
-            size -= excess
-        self.samples += size
+        self.sizes.append(size)
+
+    def take(self, left: int = 0) -> list[tuple[int, int]]:
+        """Samples and padding of each batch that came, the last ``left`` ones excepted."""
+        taken = []
+        for _ in range(len(self.sizes) - left):
+            size = self.sizes.popleft()
+            self.position += size
+            padding = min(max(self.position - self.real_samples, 0), size)
+            taken.append((size - padding, padding))
+        return taken
+
+    def give_back(self, size: int) -> None:
+        """The batch of this size that was taken last is to come again."""
+        self.position -= size
+        self.sizes.appendleft(size)
 
 
 def training(pending: Sequence[Loop], loader_expected: bool) -> list[Loop]:
@@ -95,13 +135,14 @@ def training(pending: Sequence[Loop], loader_expected: bool) -> list[Loop]:
     if len(loops) < 2:
         return loops
     loops = [loop for loop in loops if not loop.in_eval_mode] or loops
+    loops = [loop for loop in loops if not loop.dropped]
     living = [loop for loop in loops if loop.living]
     if not living:
         return [loop for loop in loops if loop.stepped] or loops[-1:]
-    return [loop for loop in loops if loop.living or _is_remainder(loop, living)]
+    return [loop for loop in loops if loop.living or is_remainder(loop, living)]
 
 
-def _is_remainder(loop: Loop, living: Sequence[Loop]) -> bool:
+def is_remainder(loop: Loop, living: Sequence[Loop]) -> bool:
     """Whether this finished pass trained, and one over the same loader goes on with its step."""
     loader = loop.loader()
     return loop.stepped and loader is not None and any(other.loader() is loader for other in living)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 AUTOCAST_STEPS = 3
 """Autocast regions are watched during the first steps only."""
+WAIT_UNKNOWN = (
+    "data_wait_s: another thread draws the batches and does not hand them over by queue.Queue, Future or Thread.join; "
+    "how long the training waited for them is not known"
+)
 
 
 class Measurement:
@@ -101,7 +106,7 @@ class Measurement:
         """Hook torch, which has just been imported."""
         import torch
 
-        from ddp_ladder_instrument import compiler, hooks, loader_hooks, model_hooks, own_ranks
+        from ddp_ladder_instrument import compiler, handovers, hooks, loader_hooks, model_hooks, own_ranks
         from ddp_ladder_instrument.backwards import Backwards
         from ddp_ladder_instrument.ddp import DdpTimings
         from ddp_ladder_instrument.parameters import Kept
@@ -115,15 +120,18 @@ class Measurement:
         steps = self.steps
         steps.grad_enabled = torch.is_grad_enabled
         steps.on_optimizer = self._on_optimizer
-        self.backwards = Backwards(lambda: steps.count, self.not_measured)
+        self.backwards = Backwards(lambda: steps.count, self.not_measured, steps.before_backward)
         steps.on_batch = self._on_batch
         steps.on_loop = self._on_loop
         steps.on_tick = self._on_tick
+        steps.on_wait_unknown = lambda: self.not_measured.append(WAIT_UNKNOWN)
         steps.check_limits = self.limits.check
         steps.check_at = self.limits.first_check
         patches: dict[str, Callable[[], str | None]] = {
             "steps": lambda: hooks.patch_optimizers(steps),
             "samples, data_wait_s": lambda: loader_hooks.patch_loaders(steps),
+            "batches that other threads draw": lambda: handovers.patch_handovers(steps),
+            "steps that GradScaler leaves out": lambda: hooks.patch_grad_scaler(steps),
             "samples by their indices": loader_hooks.patch_indices,
             "loader.set_epoch_called": loader_hooks.patch_set_epoch,
             "evaluation without a DataLoader": lambda: model_hooks.patch_modes(steps, trained),
@@ -143,6 +151,7 @@ class Measurement:
         self.started_at_s = time.time()
         self.import_torch_s = 0.0
         self.own_processes = 0
+        self.steps.trainers.add(threading.get_ident())
         self.steps.started()
 
     def _install(self, quantity: str, patch: Callable[[], str | None]) -> None:

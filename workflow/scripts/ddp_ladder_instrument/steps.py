@@ -5,19 +5,27 @@ A step ends with an optimizer's step. What another optimizer steps before the ne
 
 Time is kept in segments, each owned by the pass over a DataLoader that was entered last. A step's
 time is that of its training passes (module ``loops``): validation is another pass, and what happens
-between two passes, or between the model's ``eval()`` and ``train()``, is nobody's. Loops that draw
-from no DataLoader own what no pass owns.
+between two passes, or between the model's ``eval()`` and ``train()``, is nobody's. A step after the
+end of a pass and before another one (the last batch was drawn ahead, or ends an accumulation) has
+the time since that end. Loops that draw from no DataLoader own what no pass owns.
+
+The samples of a step are those of the batches that its training passes gave the script since the
+last one, without those that the script has drawn ahead, and without those whose gradients are known
+to be lost: a step that GradScaler left out, the rest of an epoch whose gradients were dropped.
 """
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 import weakref
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ddp_ladder_instrument.loops import Loop, training
+from ddp_ladder_instrument.gradients import Gradient
+from ddp_ladder_instrument.loops import Loop, is_remainder, training
 
 if TYPE_CHECKING:
     from ddp_ladder_instrument.cuda import CudaTimeline, Mark, Segment
@@ -38,24 +46,38 @@ class Steps:
     on_batch: called with the pass and each batch that it yields during the first EARLY_STEPS.
     on_loop: called at the first step of each training pass.
     on_tick: called with the present time at a step's end, every TICK_INTERVAL_S.
+    backwards, calls: how many backward passes there were, and how many steps of optimizers.
+    trainers: the threads that train: the main one, and those that called backward().
+    background: passes that other threads draw from.
+    held: by thread, the batches (pass and size) that it drew or got and has not handed on.
+    wait_unknown: another thread draws, and how the training gets its batches was not seen; on_wait_unknown is
+        called when that turns out.
     loop: the pass that was entered last and is not over; the running segment is its own.
     check_limits: called with step and present time at step ``check_at``, gives the next such step.
     """
 
     __slots__ = (
+        "_after",
+        "_backwards_at_row",
         "_begin_mark",
         "_begin_s",
+        "_between",
         "_ended",
         "_evaluated",
+        "_gradient",
         "_known",
         "_optimizer",
         "_outside",
         "_pending",
         "_row_loops",
         "_row_optimizer",
+        "_skipped",
         "_steps_in_row",
         "_steps_in_row_before",
         "_tick_at_s",
+        "background",
+        "backwards",
+        "calls",
         "check_at",
         "check_limits",
         "count",
@@ -63,16 +85,20 @@ class Steps:
         "evaluating",
         "first_step_ended_at_s",
         "grad_enabled",
+        "held",
         "loop",
         "on_batch",
         "on_loop",
         "on_optimizer",
         "on_tick",
+        "on_wait_unknown",
         "padding_samples",
         "samples",
         "samples_per_step",
         "step_time_s",
         "timeline",
+        "trainers",
+        "wait_unknown",
     )
 
     def __init__(self, samples_per_step: int | None = None) -> None:
@@ -90,8 +116,16 @@ class Steps:
         self.on_optimizer: Callable[[Any], None] = lambda optimizer: None
         self.on_batch: Callable[[Loop, object], None] = lambda loop, batch: None
         self.on_loop: Callable[[Loop], None] = lambda loop: None
+        self.on_wait_unknown: Callable[[], None] = lambda: None
         self.on_tick: Callable[[float], None] = lambda now_s: None
         self.check_limits: Callable[[int, float], int] = lambda step, now_s: NEVER
+        self.backwards = 0
+        self.calls = 0
+        self.trainers = {threading.main_thread().ident or 0}
+        self.background: list[Loop] = []
+        self.held: dict[int, list[tuple[Loop, int]]] = {}
+        self.wait_unknown = False
+        self._after = Loop(lambda: None, NEVER)  # owns what comes after a pass
         self._outside = Loop(lambda: None, NEVER)
         self._outside.begin_step(0)
         self.loop: Loop | None = self._outside
@@ -103,6 +137,10 @@ class Steps:
         self._row_optimizer: Callable[[], Any] = lambda: None
         self._optimizer: Callable[[], Any] = lambda: None
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._backwards_at_row = 0
+        self._between = False  # a pass ended since the last step, and no backward pass followed in another
+        self._gradient: Gradient | None = None  # as it was then
+        self._skipped = False
         self._steps_in_row = 0
         self._steps_in_row_before = 0
         self._ended = False
@@ -112,16 +150,22 @@ class Steps:
 
     def enter(self, loop: Loop, now_s: float) -> None:
         """Another pass becomes the active one."""
+        if self.loop is self._after:  # between two passes after all
+            self.loop = None
         if loop.before is None:
             loop.before = self.loop
         self._own(loop, now_s)
 
     def yielded(self, loop: Loop, entered_s: float, size: int) -> None:
         """The active pass yielded a batch of ``size`` samples, padding included."""
+        if self._skipped:
+            self._discard()
         if loop.step != self.count:
             loop.begin_step(self.count)
         if not loop.batches:
             self._pending.append(loop)
+            if not loop.stepped:
+                loop.backwards_at_begin = loop.backwards_at_begin or self.backwards
         loop.add(size)
         loop.without_grad = not self.grad_enabled()
         loop.in_eval_mode = self.evaluating
@@ -129,11 +173,21 @@ class Steps:
 
     def left(self, loop: Loop) -> None:
         """A pass is over, or was left for good."""
-        loop.living = False
+        self._is_over(loop)
         loop.iterator = None
         if self.loop is loop:
-            self._own(self._return_to(loop.before), time.perf_counter())
+            self._own(self._return_to(loop.before) or self._after, time.perf_counter())
         loop.before = None
+
+    def _is_over(self, loop: Loop) -> None:
+        if not loop.living:
+            return
+        loop.living = False
+        loop.backwards_at_end = self.backwards
+        if self._is_drawn(loop):
+            loop.spent = self.backwards > self._backwards_at_row
+            self._between = True
+            self._look_at_gradient()
 
     def eval_mode(self) -> None:
         """The model that is trained was put in eval mode."""
@@ -154,7 +208,7 @@ class Steps:
 
     def _return_to(self, loop: Loop | None) -> Loop | None:
         """Whose time it is when what interrupted ``loop`` is over: its own in the middle of a step."""
-        if loop is self._outside:
+        if loop is self._outside and not self._row_loops:
             return loop
         return loop if loop is not None and loop.living and self._is_drawn(loop) else None
 
@@ -162,16 +216,122 @@ class Steps:
         """Whether it yielded for the running step."""
         return loop.step == self.count and loop.batches > 0
 
+    # What another thread draws.
+
+    def received(self, batches: Sequence[tuple[Loop, int]], entered_s: float) -> None:
+        """A thread that trains got these from the one that drew them, having waited since ``entered_s``."""
+        for loop, size in batches:
+            loop.received += 1
+            if self.loop is not loop:
+                self.enter(loop, entered_s)
+            self.yielded(loop, entered_s, size)
+            entered_s = time.perf_counter()
+            if loop.exhausted and loop.received == loop.given:
+                self._is_over(loop)
+
+    def waited(self, loop: Loop, entered_s: float) -> None:
+        """It waited where this pass's batches come from, and got none."""
+        if not loop.living:
+            self.left(loop)
+            return
+        if loop.step != self.count:
+            loop.begin_step(self.count)
+        loop.wait_s += time.perf_counter() - entered_s
+
+    def exhausted(self, loop: Loop) -> None:
+        """The other thread has come to the end of the pass, or left it; the training may be behind."""
+        loop.exhausted = True
+        if loop.received == loop.given:
+            self._is_over(loop)
+
+    def _look_for_batches(self, optimizer: Any) -> None:
+        """No batch came for this step where other threads draw: their way here may not have been seen."""
+        thread = threading.get_ident()
+        if thread in self.held:
+            self.trainers.add(thread)
+            self.received(self.held.pop(thread), time.perf_counter())
+            return
+        if self.count and (self._is_another(optimizer) or self._drawn_ahead()):
+            return
+        for loop in self.background:
+            if loop.given and not loop.received and not self.wait_unknown:
+                self.wait_unknown = True
+                self.on_wait_unknown()
+        if self.wait_unknown:
+            for held in list(self.held.values()):
+                self.received([held.pop(0) for _ in range(len(held))], time.perf_counter())
+
+    # What backward passes and GradScaler tell.
+
+    def before_backward(self) -> Callable[[], None] | None:
+        """A backward pass begins; returns what is to be called after it, if anything."""
+        self.backwards += 1
+        if self.background:
+            self._trains_here()
+        return self._backward_between() if self._between else None
+
+    def _trains_here(self) -> None:
+        thread = threading.get_ident()
+        if thread not in self.trainers:
+            self.trainers.add(thread)
+            self.received(self.held.pop(thread, []), time.perf_counter())
+
+    def _backward_between(self) -> Callable[[], None] | None:
+        living = [loop for loop in self._pending if loop.living and not loop.without_grad]
+        over = [loop for loop in self._pending if not loop.living]
+        if not living:  # of the pass that is over
+            for loop in over:
+                loop.spent = True
+            return self._after_backward_between
+        lost = self._gradient is not None and not self._gradient.is_kept()
+        for loop in over:
+            loop.dropped = lost and is_remainder(loop, living)
+        self._between = False
+        return None
+
+    def _after_backward_between(self) -> None:
+        """A pass that is over ends here at the earliest."""
+        self._look_at_gradient()
+        over = [loop for loop in self._pending if not loop.living]
+        if self.loop is self._after and over:
+            self._own(self._after, time.perf_counter(), over[-1])
+
+    def _look_at_gradient(self) -> None:
+        self._gradient = Gradient.of(self._known) if self.backwards > self._backwards_at_row else None
+
+    def _drop_untrained(self) -> None:
+        """Drop the rest of a pass that no backward pass was made for, neither before its end nor after."""
+        living = [loop for loop in self._pending if loop.living]
+        made = self.backwards - self._backwards_at_row
+        if living and 0 < made <= max(loop.batches for loop in living):
+            for loop in self._pending:
+                if not loop.living and not loop.spent:
+                    loop.dropped = is_remainder(loop, living)
+
+    def skipped(self) -> None:
+        """GradScaler left a step out. Another optimizer may still step on the same batches."""
+        self._skipped = True
+
+    def _discard(self) -> None:
+        """What came since the last step is trained on by none."""
+        self._skipped = False
+        loops = training(self._pending, self.samples_per_step is None)
+        for loop in self._pending:
+            self._take(loop, None) if loop in loops else loop.take()
+            loop.batches = 0
+        self._pending = []
+        self._backwards_at_row = self.backwards
+
     def started(self) -> None:
         """What led here was start-up: before the first step it is no part of a loop without a DataLoader either."""
         if self.count == 0 and self.loop is self._outside:
             self._own(self._outside, time.perf_counter())
             self._outside.begin_step(0)
 
-    def _own(self, owner: Loop | None, now_s: float) -> None:
-        """End the running segment and begin one of ``owner``."""
+    def _own(self, owner: Loop | None, now_s: float, ending: Loop | None = None) -> None:
+        """End the running segment, of ``ending`` if not of its owner, and begin one of ``owner``."""
         mark = self.timeline.mark() if self.timeline is not None else None
-        self._carry(self.loop, now_s, mark)
+        self._carry(ending or self.loop, now_s, mark)
         self.loop = owner
         self._begin_s = now_s
         self._begin_mark = mark
@@ -190,6 +350,7 @@ class Steps:
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """The hook that torch calls after each optimizer step."""
         now_s = time.perf_counter()
+        self.calls += 1
         if self._ended:  # the script caught our SystemExit and goes on
             self.check_limits(self.count, now_s)
         if self._optimizer() is not optimizer:
@@ -201,6 +362,10 @@ class Steps:
                 return
         if self.evaluating:
             self._trained_in_eval_mode()
+        if self.background and not self._pending:
+            self._look_for_batches(optimizer)
+        if len(self._pending) > 1:
+            self._drop_untrained()
         loops = training(self._pending, self.samples_per_step is None)
         if not loops and self.count and self._is_another(optimizer):
             self._extend_row(now_s, mark)
@@ -236,16 +401,59 @@ class Steps:
         first = self._row_optimizer()
         return first is not None and first is not optimizer
 
+    def _drawn_ahead(self) -> list[Loop]:
+        """Passes that are over, of whose batches some are still to come."""
+        return [loop for loop in self._row_loops if loop.sizes and not loop.living]
+
+    def _take(self, loop: Loop, row: int | None) -> list[tuple[int, int]]:
+        """The batches of ``loop`` that this step trains on; row: None where it is left out."""
+        made = self.backwards - self._backwards_at_row
+        fresh = loop.batches if loop.step == self.count else 0
+        left = loop.ahead
+        if not loop.living and left and (self.backwards > loop.backwards_at_end or not self.backwards):
+            left = max(0, len(loop.sizes) - loop.each_step)
+        elif loop.first is not None and fresh:
+            left = self._find_ahead(loop, made, fresh)
+        batches = loop.take(left)
+        if not loop.stepped and fresh > 1:
+            made = min(made, self.backwards - loop.backwards_at_begin)
+            loop.first = (NEVER if row is None else row, made, batches)
+        return batches
+
+    def _find_ahead(self, loop: Loop, made: int, fresh: int) -> int:
+        """How many batches are drawn ahead, from the pass's first two steps; those are taken back from the first."""
+        assert loop.first is not None
+        row, made_first, first = loop.first
+        loop.first = None
+        used = fresh * made_first / made if made else float(fresh)
+        ahead = len(first) - int(used)
+        if ahead <= 0 or used != int(used) or (made_first and not made):
+            return 0
+        loop.ahead, loop.each_step = ahead, fresh
+        for samples, padding in reversed(first[int(used) :]):
+            loop.give_back(samples + padding)
+            if row < self.count and self.samples_per_step is None:
+                self.samples[row] -= samples
+                self.padding_samples[row] -= padding
+        return ahead
+
     def _add_row(self, loops: list[Loop], now_s: float, mark: Mark | None) -> None:
         samples = padding = 0
         wait_s = 0.0
+        loops = loops or self._drawn_ahead()
         for loop in loops:
-            samples += loop.samples
-            padding += loop.padding
-            wait_s += loop.wait_s
+            for real, filled in self._take(loop, self.count):
+                samples += real
+                padding += filled
+            if loop.step == self.count:
+                wait_s += loop.wait_s
             if not loop.stepped:
                 loop.stepped = True
                 self.on_loop(loop)
+        for loop in self._pending:
+            if loop not in loops:
+                loop.take()
+                wait_s += loop.wait_s if loop.dropped else 0.0
         told = self.samples_per_step
         self.samples.append(samples if told is None else told)
         self.padding_samples.append(padding if told is None else 0)
@@ -262,23 +470,35 @@ class Steps:
         self._row_optimizer = self._optimizer
         self._steps_in_row_before = self._steps_in_row
         self._steps_in_row = 1
-        self._pending = []
+        self._end_row()
         self.count += 1
 
     def _owners(self, loops: list[Loop]) -> list[Loop]:
-        """Whose time a step is. Where loaders take turns, the last one has the time until this one was entered."""
-        if loops and loops == self._row_loops:
+        """Whose time a step is. Where loaders take turns, the last one has the time until this one was entered.
+
+        What was dropped took its time all the same.
+        """
+        if loops and loops == self._row_loops and self.loop is not self._after:
             return loops
         before = [loop for loop in self._row_loops if loop not in loops and (loop.living or not loops)]
-        return [*before, *(loops or [self._outside])]
+        dropped = [loop for loop in self._pending if loop.dropped and loop not in before]
+        return [*before, *dropped, *(loops or [self._outside]), self._after]
 
     def _extend_row(self, now_s: float, mark: Mark | None) -> None:
-        seconds, segments = self._collect(self._row_loops or [self._outside], now_s, mark)
+        seconds, segments = self._collect([*(self._row_loops or [self._outside]), self._after], now_s, mark)
         self.step_time_s[-1] += seconds
         if self.timeline is not None and segments:
             self.timeline.extend(self.count - 1, segments)
         self._steps_in_row += 1
+        for loop in self._pending:
+            loop.take()
+        self._end_row()
+
+    def _end_row(self) -> None:
         self._pending = []
+        self._backwards_at_row = self.backwards
+        self._between = self._skipped = False
+        self._gradient = None
 
     def _collect(self, owners: Sequence[Loop], now_s: float, mark: Mark | None) -> tuple[float, list[Segment]]:
         """Seconds and segments of these owners up to now; they are taken away from them."""
@@ -310,10 +530,10 @@ class Steps:
         self.count = len(rows)
 
     def csv(self) -> Iterator[str]:
-        """The rows as CSV, step counted from 1."""
+        """The rows as CSV, step counted from 1; a wait that is not known is nan."""
         yield CSV_HEADER
         for row in range(self.count):
+            wait_s = math.nan if self.wait_unknown else self.data_wait_s[row]
             yield (
-                f"{row + 1},{self.samples[row]},{self.padding_samples[row]},"
-                f"{self.step_time_s[row]:.9f},{self.data_wait_s[row]:.9f}\n"
+                f"{row + 1},{self.samples[row]},{self.padding_samples[row]},{self.step_time_s[row]:.9f},{wait_s:.9f}\n"
             )
