@@ -811,6 +811,21 @@ def test_a_disturbed_baseline_closes_the_gate_of_the_scale_above(ladder: Ladder)
     assert gate.judge("stage1").open
 
 
+def test_a_wait_for_data_that_is_not_known_passes_no_threshold(ladder: Ladder) -> None:
+    for spec in ladder.plan.stage_jobs("stage2")[0].runs:
+        run = ladder.run(spec.name)
+        for rank in (0, 1):
+            write_steps(run, rank, [[*row[:4], "nan"] for row in read_steps(run, rank)])
+        timing = reassemble(run).timing
+        assert timing
+        assert timing.data_wait_fraction is None
+    assert ladder.judge("stage2").open
+    verdict = _with_gate(ladder, max_data_wait_fraction=1.0).judge("stage2")
+    assert verdict.reason
+    assert (verdict.reason.check, verdict.reason.measured) == ("data wait", "it was not measured")
+    assert "stages.stage2.gate.max_data_wait_fraction" in verdict.reason.next
+
+
 def test_a_gate_without_thresholds_asks_for_sanity_alone(exact: Ladder) -> None:
     verdict = _with_gate(exact).judge("stage2")
     assert verdict.open

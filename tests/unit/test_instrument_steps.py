@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from ddp_ladder_instrument import loaders, parameters, steps
+from ddp_ladder_instrument.gradients import Gradient
 from ddp_ladder_instrument.loops import Loop
 from ddp_ladder_instrument.steps import NEVER, Steps
 from torch.nn.utils.rnn import pack_sequence
@@ -276,6 +277,102 @@ def test_batch_drawn_ahead_leaves_a_step_without(code: Script) -> None:
     code.leave(train)
     code.step(4)
     assert code.rows() == [(16, 0, 6, 2), (0, 0, 4, 0)]
+
+
+def test_time_after_a_pass_belongs_to_the_step_that_follows_it(code: Script) -> None:
+    for _ in range(2):
+        train = code.loop()
+        for _ in range(2):
+            code.batch(train)
+            code.step(4)
+        code.leave(train)
+        code.step(3)  # another batch, drawn ahead
+        code.compute(100)  # a checkpoint
+        val = code.loop()
+        code.batch(val)
+        code.leave(val)
+        code.compute(100)
+    assert [row[2] for row in code.rows()] == [5, 5, 3, 5, 5, 3]
+
+
+def test_evaluation_after_a_pass_is_not_counted(code: Script) -> None:
+    train = code.loop()
+    code.batch(train)
+    code.step(4)
+    code.batch(train)
+    code.leave(train)
+    code.step(4)
+    code.steps.eval_mode()
+    code.compute(100)
+    code.steps.train_mode()
+    code.step(2)
+    assert [row[2] for row in code.rows()] == [5, 5, 2]
+
+
+def backward(code: Script, seconds: float = 2.0) -> None:
+    after = code.steps.before_backward()
+    code.compute(seconds)
+    if after is not None:
+        after()
+
+
+def test_batches_drawn_ahead_wait_for_their_step(code: Script) -> None:
+    train = code.loop(real_samples=27)
+    for size in (5, 6, 7, 8, 4):
+        if size != 5:
+            code.batch(train, size)
+            backward(code)
+            code.step()
+        else:
+            code.batch(train, size)
+    code.leave(train)
+    backward(code)
+    code.step()
+    assert [row[:2] for row in code.rows()] == [(5, 0), (6, 0), (7, 0), (8, 0), (1, 3)]
+
+
+def test_several_losses_of_a_batch_are_no_batches_drawn_ahead(code: Script) -> None:
+    train = code.loop()
+    for draws, losses in ((3, 3), (2, 2), (2, 4)):
+        for _ in range(draws):
+            code.batch(train)
+        for _ in range(losses):
+            backward(code)
+        code.step()
+    assert [row[0] for row in code.rows()] == [24, 16, 16]
+
+
+def test_a_step_left_out_of_one_optimizer_only(code: Script) -> None:
+    """A GradScaler with two optimizers: the batch is lost where neither steps."""
+    train, other = code.loop(), Loader()
+    for skipped in ((), ("first",), ("first", "other"), ()):
+        code.batch(train)
+        for name, optimizer in (("first", code), ("other", other)):
+            backward(code)
+            code.steps.skipped() if name in skipped else code.step(0, optimizer)
+    assert [row[0] for row in code.rows()] == [8, 8, 8]
+    assert sum(row[2] for row in code.rows()) == 4 * 5
+
+
+def test_gradients_are_kept_until_they_are_gone_or_written_to() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    assert Gradient.of([optimizer]) is None
+
+    def seen() -> Gradient:
+        weight.sum().backward()
+        gradient = Gradient.of([optimizer])
+        assert gradient is not None
+        assert gradient.is_kept()
+        return gradient
+
+    for set_to_none in (True, False):
+        gradient = seen()
+        optimizer.zero_grad(set_to_none=set_to_none)
+        assert not gradient.is_kept()
+    gradient = seen()
+    weight.grad = torch.ones(2)  # elsewhere, as DDP lays its buckets out anew: nothing is known
+    assert gradient.is_kept()
 
 
 def test_limits_are_checked_when_the_last_optimizer_has_stepped(code: Script) -> None:

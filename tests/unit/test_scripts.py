@@ -76,6 +76,7 @@ LINES = (
     "-m package.train --batch-size 7",
 )
 BACKGROUND = (
+    "itself 2 0.002",
     "subclass 1 0.02",
     "subclass 2 0.002 cut_short",
     "around 1 0.002",

@@ -135,7 +135,7 @@ def _copies(spec: RunSpec, raw: RawRun) -> Iterator[str]:
 
 def _rows(steps: Steps) -> Rows:
     """Time and wait of each step, as one value that can be compared."""
-    return steps.step_time_s + 1j * steps.data_wait_s
+    return steps.step_time_s + 1j * np.nan_to_num(steps.data_wait_s)  # nan where it is not known
 
 
 def _shared(ends: Sequence[End], rows: Sequence[Rows]) -> Iterator[str]:

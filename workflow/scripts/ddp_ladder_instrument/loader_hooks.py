@@ -222,6 +222,8 @@ def _outer_iter(original: Callable[..., Any], steps: Steps) -> Callable[..., Any
         inner = original(self)
         try:
             while True:
+                thread = threading.get_ident()
+                trains = thread in steps.trainers
                 if trains and steps.loop is not loop:
                     enter(loop, entered_s)
                 OUTER.add(thread)

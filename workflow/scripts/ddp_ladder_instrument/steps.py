@@ -208,7 +208,7 @@ class Steps:
 
     def _return_to(self, loop: Loop | None) -> Loop | None:
         """Whose time it is when what interrupted ``loop`` is over: its own in the middle of a step."""
-        if loop is self._outside and not self._row_loops:
+        if loop is self._after or (loop is self._outside and not self._row_loops):
             return loop
         return loop if loop is not None and loop.living and self._is_drawn(loop) else None
 
@@ -221,6 +221,8 @@ class Steps:
     def received(self, batches: Sequence[tuple[Loop, int]], entered_s: float) -> None:
         """A thread that trains got these from the one that drew them, having waited since ``entered_s``."""
         for loop, size in batches:
+            if not loop.received:
+                self._leave_others(loop)
             loop.received += 1
             if self.loop is not loop:
                 self.enter(loop, entered_s)
@@ -228,6 +230,13 @@ class Steps:
             entered_s = time.perf_counter()
             if loop.exhausted and loop.received == loop.given:
                 self._is_over(loop)
+
+    def _leave_others(self, loop: Loop) -> None:
+        """A thread that nobody listens to any more may keep its pass for ever: the next one over the loader ends it."""
+        loader = loop.loader()
+        for other in self._row_loops:
+            if other is not loop and other.given and other.loader() is loader is not None:
+                self._is_over(other)
 
     def waited(self, loop: Loop, entered_s: float) -> None:
         """It waited where this pass's batches come from, and got none."""
