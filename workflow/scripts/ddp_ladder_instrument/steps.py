@@ -274,9 +274,9 @@ class Steps:
 
     def before_backward(self) -> Callable[[], None] | None:
         """A backward pass begins; returns what is to be called after it, if anything."""
-        self.backwards += 1
         if self.background:
             self._trains_here()
+        self.backwards += 1
         return self._backward_between() if self._between else None
 
     def _trains_here(self) -> None:
