@@ -127,9 +127,9 @@ def _parse_steps(text: str) -> Steps:
     if not np.array_equal(table[:, 0], np.arange(1, len(table) + 1)):
         raise ValueError("its steps do not count 1, 2, 3, ...")
     counts, step_time_s = table[:, :3], table[:, 3]
+    wait_unknown = np.isnan(table[:, 4]).all()  # of all steps or of none
     if (
-        not np.isfinite(table[:, :4]).all()
-        or np.isinf(table[:, 4]).any()  # a wait that is not known is nan
+        not np.isfinite(table[:, :4] if wait_unknown else table).all()
         or (table < 0).any()
         or (table > LARGEST_FIGURE).any()
         or (counts != np.floor(counts)).any()
