@@ -191,5 +191,5 @@ def test_what_would_stage_2_do(climbed: Climbed) -> None:
 def test_a_second_start_submits_nothing(small: Climbed) -> None:
     told = small.checkout.snakemake("--profile", "profiles/slurm")
     assert told.returncode == 0
-    assert "Nothing to be done" in told.stdout
+    assert "nothing to measure" in told.stdout
     assert "submitted" not in told.stdout

@@ -51,8 +51,8 @@ def test_look_ups(ladder: Ladder) -> None:
     assert ladder.resource("2x4", "nodes") == 2
 
 
-def test_records_of_a_stage(ladder: Ladder) -> None:
-    records = ladder.stage_records("stage3")
+def test_a_gate_waits_for_the_records_of_the_scales_at_which_something_is_to_do(ladder: Ladder) -> None:
+    records = ladder.awaited_records("stage3")
     assert len(records) == len(set(records)) == 2 * 2 * 2 * 2
     assert records[:2] == [
         "results/runs/default/weak/2x1/r1/record.json",
@@ -79,7 +79,7 @@ def test_an_absent_stage_has_no_scales(ladder: Ladder) -> None:
 
 
 def test_preparation(ladder: Ladder) -> None:
-    assert ladder.prepare_command == [sys.executable, "prepare.py", "data/digits", "--seed=7"]
+    assert ladder.prepare_command == ["python", "prepare.py", "data/digits", "--seed=7"]
     assert ladder.prepared_data == ["data/digits/.prepared"]
     python = str(Path(sys.executable).resolve())
     other = make(site=SITE + f"software: {{python: {python}}}\n")
@@ -90,23 +90,3 @@ def test_nothing_to_prepare(ladder: Ladder) -> None:
     lines = [line for line in CONFIG.splitlines() if "prepare" not in line]
     other = make("\n".join(lines))
     assert (other.prepare_command, other.prepared_data) == ([], [])
-
-
-def test_a_scale_is_measured_again_when_its_own_runs_change(ladder: Ladder) -> None:
-    changed = make(CONFIG.replace("seed: 7", "seed: 8"))
-    grown = make(CONFIG.replace("2x4]", "2x4, 4x4]").replace("runtime: 33", "runtime: 44"))
-    for scale in ("1x1", "2x1", "2x4"):
-        assert ladder.specs_hash(scale) != changed.specs_hash(scale)
-        assert ladder.specs_hash(scale) == grown.specs_hash(scale)
-
-
-def test_failed_attempts_are_counted(ladder: Ladder) -> None:
-    assert ladder.failed_attempts("2x1") == 0
-    run = Path("results/runs/default/weak/2x1/r1")
-    for directory in (run, run / "attempts" / "1", run / "attempts" / "2"):
-        directory.mkdir(parents=True)
-    (run / "attempts" / "1" / "failed").touch()
-    assert ladder.failed_attempts("2x1") == 1
-    (run / "failed").touch()
-    assert ladder.failed_attempts("2x1") == 2
-    assert ladder.failed_attempts("2x4") == 0

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ddp_ladder.plan import Plan, make_plan
 from ddp_ladder.plan_text import plan_text
+from ddp_ladder.run_records import RestoredRecords
 from ddp_ladder.settings import GateThresholds
 from ddp_ladder.settings_loader import load_settings
+from ddp_ladder.to_do import runs_to_do
 from make_runs import write_ladder
 
 REPOSITORY = Path(__file__).parents[2]
@@ -20,6 +23,10 @@ def climbed(tmp_path: Path) -> Plan:
     return replace(write_ladder(tmp_path), results=str(tmp_path))
 
 
+def shown(plan: Plan, stages: Sequence[str]) -> str:
+    return plan_text(plan, stages, runs_to_do(plan, RestoredRecords(Path(plan.results))))
+
+
 def to_do(text: str) -> list[tuple[str, str, str]]:
     """Scale, runs to do and GPU hours of each row."""
     rows = [line for line in text.splitlines() if line.startswith("stage") and " min " in line]
@@ -30,18 +37,18 @@ def test_the_shipped_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(REPOSITORY)
     plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
     monkeypatch.chdir(tmp_path)  # no results here
-    assert plan_text(plan, plan.stages) + "\n" == GOLDEN.read_text()
+    assert plan_text(plan, plan.stages, runs_to_do(plan, RestoredRecords(tmp_path))) + "\n" == GOLDEN.read_text()
 
 
 def test_only_the_stages_asked_for(climbed: Plan) -> None:
-    text = plan_text(climbed, ("stage1", "stage2"))
+    text = shown(climbed, ("stage1", "stage2"))
     assert "stage2" in text
     assert "stage3" not in text
     assert "2x1" not in text
 
 
 def test_finished_runs_are_not_to_do(climbed: Plan) -> None:
-    text = plan_text(climbed, climbed.stages)
+    text = shown(climbed, climbed.stages)
     assert to_do(text) == [("1x1", "0", "0.00"), ("1x2", "0", "0.00"), ("2x1", "0", "0.00")]
     assert "At most 0.00 GPU hours from here" in text
 
@@ -51,14 +58,14 @@ def test_failed_and_missing_runs_are_to_do(climbed: Plan) -> None:
     (runs / "1x2" / "r1" / "ended.json").unlink()
     (runs / "2x1" / "r1" / "run.json").unlink()
     (runs / "2x1" / "r2" / "ranks" / "rank0.csv").write_text("")
-    text = plan_text(climbed, climbed.stages)
+    text = shown(climbed, climbed.stages)
     assert to_do(text) == [("1x1", "0", "0.00"), ("1x2", "1", "0.67"), ("2x1", "2", "0.67")]
     assert "At most 1.33 GPU hours from here" in text
 
 
 def test_gates_and_learning_rates_in_words(climbed: Plan) -> None:
     gates = {"stage1": GateThresholds(0.85, 1200.0, 0.1), "stage2": GateThresholds()}
-    text = plan_text(replace(climbed, gates=gates), ("stage1", "stage2"))
+    text = shown(replace(climbed, gates=gates), ("stage1", "stage2"))
     assert (
         "stage1 passes its gate with sane runs and efficiency at least 0.85, "
         "at least 1,200 samples/s, data wait at most 10 %\n"

@@ -100,4 +100,4 @@ def test_a_script_that_needs_a_launcher_has_no_plain_baseline(checkout: Checkout
     assert climbed.stdout.count("no plain baseline: rank 0: ValueError") == 1  # not tried for the second repeat
     assert "expected, but not set" in checkout.record("plain/weak/1x1/r1")["failure"]["why"]
     assert "does not run without a launcher" in (checkout.results / "report/scaling.md").read_text()
-    assert "Nothing to be done" in checkout.snakemake(*ALL).stdout  # nor by the next start
+    assert "nothing to measure" in checkout.snakemake(*ALL).stdout  # nor by the next start

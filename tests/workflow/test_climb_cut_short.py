@@ -37,7 +37,7 @@ def test_sigint_in_stage_2_then_rerun_continues(checkout: Checkout, everyone: bo
     after = checkout.run_times()
     repeated = {run for run in before if after[run] != before[run]}
     assert repeated == {"default/weak/1x2/r2"}
-    assert "Nothing to be done" in checkout.snakemake(*ALL).stdout
+    assert "nothing to measure" in checkout.snakemake(*ALL).stdout
 
 
 def test_a_failing_variant_does_not_stop_the_others_and_is_tried_again(checkout: Checkout) -> None:

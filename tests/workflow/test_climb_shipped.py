@@ -151,9 +151,9 @@ class TestShippedExperiment:
         before = checkout.run_times()
         again = checkout.snakemake(*ALL)
         assert again.returncode == 0
-        assert "Nothing to be done" in again.stdout
+        assert "nothing to measure" in again.stdout
         assert checkout.run_times() == before
-        assert "Nothing to be done" in checkout.snakemake("--profile", "profiles/local").stdout
+        assert "nothing to measure" in checkout.snakemake("--profile", "profiles/local").stdout
 
     def test_only_a_deleted_run_is_repeated(self, shipped: Climbed) -> None:
         checkout, _ = shipped
@@ -167,7 +167,7 @@ class TestShippedExperiment:
         judged = re.findall(r"^gate stage(\d): open", again.stdout, re.MULTILINE)
         assert judged == ["1", "2", "3"]
         assert "finished earlier, kept" in again.stdout
-        assert "Nothing to be done" in checkout.snakemake(*ALL).stdout
+        assert "nothing to measure" in checkout.snakemake(*ALL).stdout
 
     def test_leaves_no_process(self, shipped: Climbed) -> None:
         assert shipped[0].processes() == []

@@ -38,7 +38,7 @@ def stop(error):
 
 
 def climb(stage=None):
-    """What a target asks for: the gates up to a stage, all for None, and the records (a deleted run is then repeated).
+    """What a target asks for: the gates up to a stage, all for None; each is judged anew, and waits for what is to do.
 
     A dry run also shows the plan; any other is compared with the allocation where the scales are to be its steps.
     """
@@ -50,9 +50,21 @@ def climb(stage=None):
             check_allocation(ladder.plan, stages, os.environ, str(sources.cluster))
     except UserError as error:
         stop(error)
-    if workflow.dryrun and workflow.is_main_process:
-        print(plan_text(ladder.plan, stages), flush=True)
-    return [file for each in stages for file in (*ladder.stage_records(each), ladder.gate(each))]
+    if workflow.is_main_process:
+        print(*ladder.announcements(stages), sep="\n", file=sys.stderr)
+        if workflow.dryrun:
+            print(plan_text(ladder.plan, stages, ladder.to_do), flush=True)
+    return [ladder.gate(each) for each in stages]
+
+
+def anew(files, after):
+    """Inputs of a job that is run wherever it is asked for, to make these files: Snakemake's time stamps, parameters and
+    memory decide nothing. Not in the jobs' own processes, which are told what to run.
+    """
+    if workflow.is_main_process:
+        workflow.dag.forcefiles.update(files)
+        workflow.dag_settings.force_incomplete = True
+    return after
 
 
 def is_for(*targets):
@@ -62,9 +74,9 @@ def is_for(*targets):
 
 def say_what_was_found():
     """After the last job: the table of scales, the gates, the paths."""
-    plan, summary_script = Path(ladder.results, "plan.json"), script("summary.py")
+    plan, summary_script, changes = Path(ladder.results, "plan.json"), script("summary.py"), ladder.changes_since_plan
     if plan.exists():
-        shell("python {summary_script:q} --plan {plan:q}")
+        shell("python {summary_script:q} --plan {plan:q} --warning={changes:q}")
 
 
 def judge_what_there_is():

@@ -1,6 +1,6 @@
 """Data: prepared once, by one process, before stage 1, on the machine that runs Snakemake.
 
-needs: workload.prepare
+needs: workload.prepare; nothing of the plan, so that a change of its own is seen whatever else has changed
 makes: workload.data_dir, with a marker file in it
 """
 
@@ -11,8 +11,6 @@ if ladder.prepared_data:
 
     rule prepare_data:
         """Run workload.prepare. The marker is made only when it ended well; the data are never declared, so never deleted."""
-        input:
-            ancient(f"{ladder.results}/plan.json"),
         output:
             ladder.data_marker,
         log:

@@ -1,6 +1,7 @@
 """Gate: the judgement of a stage on its records.
 
-needs: the plan (thresholds), the open gate of the stage before, every record of the stage and of those before it (the baseline)
+needs: the plan (thresholds), the open gate of the stage before, the records of the stage and of those before it (the baseline);
+       at each start, for a gate is evidence only while it is true. It waits for the records that are still to be made
 makes: results/gates/<stage>.json when open; otherwise results/gates/<stage>.closed.json, and the rule fails
 """
 
@@ -17,7 +18,7 @@ rule gate:
     input:
         plan=f"{ladder.results}/plan.json",
         before=lambda wildcards: ladder.gate_before(wildcards.stage),
-        records=lambda wildcards: ladder.judged_records(wildcards.stage),
+        records=lambda wildcards: anew([ladder.gate(wildcards.stage)], after=ladder.awaited_records(wildcards.stage)),
     output:
         f"{ladder.results}/gates/{{stage}}.json",
     log:

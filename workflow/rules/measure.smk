@@ -1,4 +1,4 @@
-"""Measure: one job per scale, which runs all variants and repeats of that scale.
+"""Measure: one job per scale, which runs all variants and repeats of that scale; only where something is to do.
 
 needs: the plan, the data, the open gate of the stage before
 makes: results/runs/<variant>/<mode>/<nodes>x<gpus>/r<k>/record.json
@@ -8,10 +8,11 @@ makes: results/runs/<variant>/<mode>/<nodes>x<gpus>/r<k>/record.json
 rule measure_stage1:
     """Stage 1: a single GPU."""
     input:
-        # ancient: what comes before decides whether this job may start, not whether it must be repeated.
-        plan=ancient(f"{ladder.results}/plan.json"),
-        data=[ancient(marker) for marker in ladder.prepared_data],
-        before=lambda wildcards: [ancient(file) for file in ladder.gate_before(ladder.stage_of(wildcards.scale))],
+        plan=f"{ladder.results}/plan.json",
+        data=ladder.prepared_data,
+        before=lambda wildcards: anew(
+            ladder.scale_records(wildcards.scale), after=ladder.gate_before(ladder.stage_of(wildcards.scale))
+        ),
     output:
         ladder.record_patterns("stage1"),
     log:
@@ -41,9 +42,6 @@ rule measure_stage1:
         slurm_extra=lambda wildcards: ladder.resource(wildcards.scale, "slurm_extra"),
     params:
         script=script("run_scale.py"),
-        # Both are there to be compared with the last time's: a change of either means measuring again.
-        specs=lambda wildcards: ladder.specs_hash(wildcards.scale),
-        failed=lambda wildcards: ladder.failed_attempts(wildcards.scale),
     shell:
         # exec: a signal to the job reaches the script itself. Progress goes to the terminal, events to the log.
         r"""

@@ -10,10 +10,9 @@ localrules:
 
 
 rule plan:
-    """Write the plan; scales are measured again only where their own part of it has changed."""
+    """Write the plan, where what is in plan.json is not what the settings say now: time stamps tell nothing of that."""
     input:
-        config=str(sources.config),
-        cluster=str(sources.cluster),
+        lambda wildcards: anew(ladder.plan_to_write, after=[]),
     output:
         f"{ladder.results}/plan.json",
     log:
@@ -22,12 +21,14 @@ rule plan:
         "../envs/workflow.yaml"
     params:
         script=script("plan.py"),
+        config=str(sources.config),
+        cluster=str(sources.cluster),
         overrides=lambda wildcards: sources.overrides_json,
     shell:
         r"""
         python {params.script:q} \
-            --config {input.config:q} \
-            --cluster {input.cluster:q} \
+            --config {params.config:q} \
+            --cluster {params.cluster:q} \
             --overrides {params.overrides:q} \
             --out {output:q} \
             >{log:q}

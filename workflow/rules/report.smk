@@ -39,9 +39,14 @@ rule report:
     params:
         script=script("report.py"),
         plan=f"{ladder.results}/plan.json",
+        # The results may be of other settings than those of now.
+        changes=lambda wildcards: ladder.changes_since_plan,
     shell:
         r"""
-        python {params.script:q} --plan {params.plan:q} 2>&1 | tee {log:q}
+        python {params.script:q} \
+            --plan {params.plan:q} \
+            --warning={params.changes:q} \
+            2>&1 | tee {log:q}
         """
 
 

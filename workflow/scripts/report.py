@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
     results: Path = arguments.results or (arguments.plan.parent if arguments.plan else RESULTS)
     plan = read_plan(arguments.plan or results / "plan.json")
-    found = read_results(results, plan)
+    found = read_results(results, plan, arguments.warning)
     files = write_report(results, found)
     print(terminal_table(scale_points(plan.runs, found.records, plan.may_differ), found.gates, files[0].parent))
     for warning in found.warnings:
@@ -49,6 +49,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="the ladder's directory (default: where the plan is, or results)",
     )
     parser.add_argument("--plan", type=Path, help="default: plan.json in the results")
+    parser.add_argument("--warning", default="", help="what the report has to tell first")
     return parser.parse_args(argv)
 
 

@@ -24,9 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="example: python workflow/scripts/summary.py --plan results/plan.json",
     )
     parser.add_argument("--plan", type=Path, required=True, help="plan.json; the results are beside it")
+    parser.add_argument("--warning", default="", help="what has to be told beside it")
     arguments = parser.parse_args(argv)
     plan, results = read_plan(arguments.plan), arguments.plan.parent
-    found = read_results(results, plan)
+    found = read_results(results, plan, arguments.warning)
     points = [point for point in scale_points(plan.runs, found.records, plan.may_differ) if not point.is_plain]
     report = results / "report"
     print()

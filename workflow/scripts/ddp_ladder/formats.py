@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 DASH = "\u2013"  # en dash: between the ends of a range, and for what is not known
 UNKNOWN = DASH
 NARROW_SPACE = "\u00a0"  # no break between a figure and its unit
@@ -80,3 +82,9 @@ def full_stop(text: str) -> str:
     """The text with a full stop, unless it ends in a mark of its own."""
     text = text.strip()
     return text if not text or text[-1] in ".!?:" else f"{text}."
+
+
+def in_short(names: Sequence[str], most: int = 5) -> str:
+    """``a, b, c``; of more than ``most`` the first ones and how many more there are."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

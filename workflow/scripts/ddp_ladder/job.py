@@ -28,6 +28,7 @@ from ddp_ladder.plan import OWN_DIRECTORY, RunSpec, ScaleJob
 from ddp_ladder.progress import Console, read_progress
 from ddp_ladder.record import Job, Record, write_record
 from ddp_ladder.repository import git_state
+from ddp_ladder.run_records import RunRecords
 from ddp_ladder.shared_directory import Watch
 
 RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", OWN_DIRECTORY)
@@ -83,10 +84,11 @@ def run_scale(context: Context, left_out: Mapping[str, str]) -> None:
     an interruption would make it ask for --rerun-incomplete. The raw files are what a later job goes on from.
     """
     stopped = dict(left_out)
+    earlier = RunRecords(context.results)
     records: dict[RunDirectory, Record] = {}
     for spec in context.job.runs:
         directory = context.directory(spec)
-        record = finished_record(directory, spec)
+        record = earlier.kept(spec)
         if record is not None:
             context.console.reused(spec)
         elif spec.variant in stopped:
@@ -103,24 +105,10 @@ def run_scale(context: Context, left_out: Mapping[str, str]) -> None:
         write_record(directory.record, record)
 
 
-def finished_record(directory: RunDirectory, spec: RunSpec) -> Record | None:
-    """The good record that the raw files of an earlier job add up to for the same spec; None when there is none."""
-    try:
-        record = assemble(directory)
-    except (OSError, ValueError):
-        return None
-    return record if record.status == "ok" and record.spec_hash == spec.hash else None
-
-
-def failed_attempts(directory: RunDirectory) -> int:
-    """How many attempts at this run have ended badly so far (interrupted ones do not count)."""
-    return len([*directory.path.glob("failed"), *directory.attempts.glob("*/failed")])
-
-
 def _set_aside(directory: RunDirectory) -> int:
     """Move an earlier attempt's files to attempts/<n>/, so that nothing is lost; returns the next attempt's number."""
     done = len(list(directory.attempts.glob("*"))) if directory.attempts.exists() else 0
-    old = [directory.path / name for name in (*RAW, "failed") if (directory.path / name).exists()]
+    old = [directory.path / name for name in RAW if (directory.path / name).exists()]
     if old:
         done += 1
         target = directory.attempts / str(done)
@@ -145,7 +133,6 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec) -> Record:
     try:
         _write_run_file(context, directory, spec, job)
     except NoMeetingPoint as error:
-        _mark_failed(directory)
         return not_run(spec, str(error), error.next_step)
     context.console.started(spec, total_steps)
     watch = _watch(context, directory, spec)
@@ -167,8 +154,6 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec) -> Record:
         },
     )
     record = assemble(directory)
-    if record.status == "failed" and not spec.is_plain:
-        _mark_failed(directory)
     context.console.ended(record)
     return record
 
@@ -199,11 +184,6 @@ def _watch(context: Context, directory: RunDirectory, spec: RunSpec) -> Watch | 
     places = Places.here(directory.path)
     data_dir = None if spec.data_dir is None else places.start / spec.data_dir
     return None if places.is_own(spec) else Watch.start(places.working(spec), context.results, data_dir)
-
-
-def _mark_failed(directory: RunDirectory) -> None:
-    """Counted by failed_attempts, so that the next start of the workflow tries again."""
-    write_atomically(directory.path / "failed", "")
 
 
 def expected_steps(context: Context, spec: RunSpec) -> int | None:

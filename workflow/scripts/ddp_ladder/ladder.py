@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import sys
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from ddp_ladder.files import RunDirectory
-from ddp_ladder.job import failed_attempts
+from ddp_ladder.files import read_json
+from ddp_ladder.formats import in_short
+from ddp_ladder.gate_file import gate_files
 from ddp_ladder.job_end import job_end_file
+from ddp_ladder.messages import UserError
 from ddp_ladder.placeholders import expand
-from ddp_ladder.plan import Plan, ScaleJob, make_plan, plain_variants
+from ddp_ladder.plan import Plan, RunSpec, ScaleJob, make_plan, plain_variants
+from ddp_ladder.plan_changes import changes_in_words
+from ddp_ladder.plan_file import read_plan
+from ddp_ladder.run_records import RestoredRecords
 from ddp_ladder.settings import Scale, Settings
 from ddp_ladder.slurm_resources import slurm_resources
+from ddp_ladder.to_do import of_another_script, runs_to_do
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,7 @@ class Ladder:
         values = {"data_dir": workload.data_dir, "seed": workload.seed}
         if not workload.prepare:
             return []
-        python = self.settings.site.software.python or sys.executable
+        python = self.settings.site.software.python or "python"
         return [python, *(expand(argument, values) for argument in workload.prepare)]
 
     @property
@@ -76,13 +84,23 @@ class Ladder:
     def records(self, job: ScaleJob) -> list[str]:
         return [f"{self.results}/runs/{run.name}/record.json" for run in job.runs]
 
-    def stage_records(self, stage: str) -> list[str]:
-        return [record for job in self.plan.stage_jobs(stage) for record in self.records(job)]
+    def scale_records(self, scale: str) -> list[str]:
+        return self.records(self.plan.job(Scale.parse(scale)))
 
-    def judged_records(self, stage: str) -> list[str]:
-        """Records that a gate is judged on: the stage's own, and those below it as its baseline."""
-        upto = self.plan.stages[: self.plan.stages.index(stage) + 1]
-        return [record for each in upto for record in self.stage_records(each)]
+    @cached_property
+    def _runs(self) -> RestoredRecords:
+        return RestoredRecords(Path(self.results))
+
+    @cached_property
+    def to_do(self) -> Mapping[str, tuple[RunSpec, ...]]:
+        """The runs that this start has to measure, by scale."""
+        return runs_to_do(self.plan, self._runs)
+
+    def awaited_records(self, stage: str) -> list[str]:
+        """Records that a stage is judged on once they are there: those of the scales at which something is to do."""
+        return [
+            file for job in self.plan.stage_jobs(stage) if str(job.scale) in self.to_do for file in self.records(job)
+        ]
 
     def priority(self, scale: str) -> int:
         """Above 0; of the scales that could run now, the first of the plan has the highest."""
@@ -99,14 +117,41 @@ class Ladder:
         ended = [job for job in self.plan.jobs if job_end_file(Path(self.results), str(job.scale)).exists()]
         return list(dict.fromkeys(job.stage for job in ended))
 
-    def specs_hash(self, scale: str) -> str:
-        """Changes when anything that is measured at this scale changes."""
-        return self.plan.job(Scale.parse(scale)).hash
+    @property
+    def plan_to_write(self) -> list[str]:
+        """plan.json where it does not say what the settings say; time stamps tell nothing of that."""
+        file = f"{self.results}/plan.json"
+        try:
+            return [] if read_json(Path(file)) == json.loads(json.dumps(self.plan.to_json())) else [file]
+        except (OSError, ValueError):
+            return [file]
 
-    def failed_attempts(self, scale: str) -> int:
-        """Grows with each attempt that failed, so that the next start of the workflow tries again."""
-        runs = self.plan.job(Scale.parse(scale)).runs
-        return sum(failed_attempts(RunDirectory(Path(self.results) / "runs" / run.name)) for run in runs)
+    @property
+    def changes_since_plan(self) -> str:
+        """What the settings say otherwise than plan.json, in words; empty where that is nothing."""
+        try:
+            return changes_in_words(read_plan(Path(self.results) / "plan.json"), self.plan)
+        except UserError:
+            return ""  # told by whoever needs the plan
+
+    def announcements(self, stages: Sequence[str]) -> list[str]:
+        """What a start says before it begins."""
+        said = []
+        if not any(run.stage in stages for missing in self.to_do.values() for run in missing):
+            said.append("nothing to measure: every run has a good record of these settings; the gates are judged again")
+        for stage in stages:
+            opened, closed = gate_files(Path(self.results) / "gates", stage)
+            if opened.exists() and closed.exists():
+                said.append(f"warning: {opened}: {closed.name} is beside it; neither counts, the gate is judged anew")
+        edited = [run for run in of_another_script(self.plan, self._runs) if run.stage in stages]
+        for script in dict.fromkeys(run.script for run in edited):
+            names = [run.name for run in edited if run.script == script]
+            said.append(
+                f"warning: {script} has changed since it ran as {in_short(names)}; these runs are kept, and not "
+                "compared with runs of another version. To repeat them, delete their directories below "
+                f"{self.results}/runs"
+            )
+        return said
 
     def resource(self, scale: str, name: str) -> str | int | None:
         """One of the things that a scale's job asks Slurm for."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddp_ladder.formats import in_short
 from ddp_ladder.gate import gate_file_problem, in_view, judge
 from ddp_ladder.gate_file import GateView, gate_files
 from ddp_ladder.plan import Plan, RunSpec
@@ -26,12 +27,16 @@ class LadderResults:
     warnings: tuple[str, ...]
 
 
-def read_results(results: Path, plan: Plan) -> LadderResults:
-    """Read every record and gate below ``results`` that belongs to ``plan``, and judge the gates again."""
+def read_results(results: Path, plan: Plan, warning: str = "") -> LadderResults:
+    """Read every record and gate below ``results`` that belongs to ``plan``, and judge the gates again.
+
+    warning: one more, which comes first.
+    """
     runs = RunRecords(results)
     records, record_warnings = _believed(runs, plan.runs)
     gates, gate_warnings = _judged(runs, plan)
-    warnings = (*record_warnings, *gate_warnings, *_strangers(results / "runs", plan.runs))
+    told = (warning,) if warning else ()
+    warnings = (*told, *record_warnings, *gate_warnings, *_strangers(results / "runs", plan.runs))
     return LadderResults(plan, records, gates, warnings)
 
 
@@ -59,8 +64,7 @@ def _strangers(runs: Path, planned: Iterable[RunSpec]) -> tuple[str, ...]:
     strange = [name for name in found if name not in names]
     if not strange:
         return ()
-    shown = ", ".join(strange[:5]) + (", …" if len(strange) > 5 else "")
-    return (f"{len(strange)} record(s) of runs that the plan does not have are left out: {shown}",)
+    return (f"{len(strange)} record(s) of runs that the plan does not have are left out: {in_short(strange)}",)
 
 
 def _judged(runs: RunRecords, plan: Plan) -> tuple[dict[str, GateView], tuple[str, ...]]:

@@ -104,7 +104,7 @@ class RunSpec:
 class ScaleJob:
     """One job: all runs of one scale, variants and repeats interleaved, on the same nodes.
 
-    What it asks Slurm for is no part of its hash: another queue changes nothing of what is measured.
+    What it asks Slurm for is no part of its runs: another queue changes nothing of what is measured.
     """
 
     stage: str
@@ -119,10 +119,6 @@ class ScaleJob:
     @property
     def gpu_hours_at_most(self) -> float:
         return self.scale.world_size * self.runtime_min / 60
-
-    @property
-    def hash(self) -> str:
-        return canonical_sha256([run.hash for run in self.runs])
 
 
 @dataclass(frozen=True)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
-from ddp_ladder.files import RunDirectory
-from ddp_ladder.job import finished_record
 from ddp_ladder.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.settings import GateThresholds
 
 
-def plan_text(plan: Plan, stages: Sequence[str]) -> str:
-    """Table of the jobs of ``stages``, with what is there already. Reads the results directory, writes nothing."""
+def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[RunSpec]]) -> str:
+    """Table of the jobs of ``stages``. to_do: by scale, the runs that have to be measured."""
     jobs = [job for job in plan.jobs if job.stage in stages]
     rows = [("stage", "scale", "GPUs", "runs", "to do", "at most", "GPU hours")]
     to_do_hours = 0.0
     for job in jobs:
-        to_do = sum(not _finished(plan, run) for run in job.runs)
-        hours = job.gpu_hours_at_most if to_do else 0.0
+        missing = len(to_do.get(str(job.scale), ()))
+        hours = job.gpu_hours_at_most if missing else 0.0
         to_do_hours += hours
         rows.append(
             (
@@ -26,7 +23,7 @@ def plan_text(plan: Plan, stages: Sequence[str]) -> str:
                 str(job.scale),
                 str(job.scale.world_size),
                 _runs(job),
-                str(to_do),
+                str(missing),
                 f"{job.runtime_min} min",
                 f"{hours:.2f}",
             )
@@ -36,10 +33,6 @@ def plan_text(plan: Plan, stages: Sequence[str]) -> str:
     lines += ["", f"At most {to_do_hours:.2f} GPU hours from here; a job ends as soon as its runs have.", ""]
     lines += _commands(jobs)
     return "\n".join(lines)
-
-
-def _finished(plan: Plan, run: RunSpec) -> bool:
-    return finished_record(RunDirectory(Path(plan.results) / "runs" / run.name), run) is not None
 
 
 def _runs(job: ScaleJob) -> str:

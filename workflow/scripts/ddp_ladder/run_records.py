@@ -15,6 +15,7 @@ from ddp_ladder.record import Record, read_record
 
 ANOTHER_SPEC = "a record of another spec (the configuration has changed since, or it was copied here)"
 NOT_ITS_FILES = "a record that its raw files do not add up to"
+CUT_SHORT = ("time limit", "stopped by a signal, saved its state")  # ends that say nothing of what a script can do
 
 
 class RunRecords:
@@ -38,6 +39,22 @@ class RunRecords:
         Raises OSError, or ValueError saying what is wrong.
         """
         return self._once(("believed", spec.name, spec.hash), lambda: self._believe(spec))
+
+    def is_believed(self, spec: RunSpec) -> bool:
+        """Whether there is a record to believe."""
+        try:
+            self.believed(spec)
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def kept(self, spec: RunSpec) -> Record | None:
+        """The record, of the raw files alone, that makes another run of exactly this spec needless; else None."""
+        try:
+            record = self.assembled(spec)
+        except (OSError, ValueError):
+            return None
+        return record if _is_kept(record, spec, self.directory(spec)) else None
 
     def _once(self, key: tuple[str, ...], read: Callable[[], Record]) -> Record:
         if key not in self._known:
@@ -63,6 +80,22 @@ class RunRecords:
 
     def _text(self, record: Record) -> str:
         return placeless(record.to_json(), self.results)
+
+
+class RestoredRecords(RunRecords):
+    """As the records are once those that are missing or edited have been put together anew."""
+
+    def believed(self, spec: RunSpec) -> Record:
+        return self.kept(spec) or super().believed(spec)
+
+
+def _is_kept(record: Record, spec: RunSpec, directory: RunDirectory) -> bool:
+    """A plain baseline that ended badly by itself is kept too: many scripts need a launcher."""
+    if record.spec_hash != spec.hash:
+        return False
+    if record.failure is None:
+        return True
+    return spec.is_plain and directory.ended.exists() and record.failure.verdict not in CUT_SHORT
 
 
 def placeless(data: Any, results: Path) -> str:

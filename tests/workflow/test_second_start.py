@@ -1,0 +1,178 @@
+"""A start on results that are there: what it measures is told by settings and records, not by time stamps or memory.
+
+The results are prepared, so that what is measured is seen in dry runs; tests/unit/test_to_do.py has the whole table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ddp_ladder.files import RunDirectory, write_json
+from ddp_ladder.plan import make_plan
+from ddp_ladder.settings_loader import load_settings
+from make_records import make_gate
+from make_runs import RATES, edit, reassemble, write_run
+from project_copy import Checkout
+
+ALL = ("--cores", "all")
+EVERY = {"1x1", "1x2", "2x1"}
+RUN = "default/weak/1x2/r1"
+
+
+@pytest.fixture(scope="module")
+def climbed(module_checkout: Callable[[], Checkout]) -> Checkout:
+    """The small experiment, climbed to its top: every run is prepared, the gates are Snakemake's own."""
+    checkout = module_checkout()
+    checkout.configure()
+    here = Path.cwd()
+    os.chdir(checkout.path)
+    try:
+        plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
+    finally:
+        os.chdir(here)
+    for spec in plan.runs:
+        write_run(checkout.results, spec, RATES[str(spec.scale)])
+    told = checkout.snakemake("stage3", *ALL)
+    assert told.returncode == 0, told.stdout
+    assert "nothing to measure" in told.stdout
+    assert "gate stage3: open" in told.stdout
+    return checkout
+
+
+@pytest.fixture
+def checkout(climbed: Checkout, tmp_path: Path) -> Checkout:
+    """The same at another path, to be changed: so every test is one of a checkout that was moved, too."""
+    shutil.copytree(climbed.path, tmp_path / "moved", symlinks=True)
+    return Checkout(tmp_path / "moved")
+
+
+def change(checkout: Checkout, **changes: Any) -> None:
+    """Change keys of config.yaml, and give it a time stamp from before everything else."""
+    file = checkout.path / "config/config.yaml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **changes}, sort_keys=False))
+    os.utime(file, (0, 0))
+
+
+def _argument(checkout: Checkout) -> None:
+    change(checkout, workload={"script": "loop.py", "args": ["{batch_per_gpu}", "--x"], "batch_per_gpu": 16})
+
+
+def _failed_then_runtime(checkout: Checkout) -> None:
+    run = RunDirectory(checkout.results / "runs" / RUN)
+    edit(run.ranks / "rank1.json", lambda end: end.update(exit_code=3))
+    reassemble(run)
+    _runtime(checkout)
+
+
+def _runtime(checkout: Checkout) -> None:
+    config = yaml.safe_load((checkout.path / "config/config.yaml").read_text())
+    change(checkout, stages={name: {**stage, "runtime": 7} for name, stage in config["stages"].items()})
+
+
+def _threshold(checkout: Checkout) -> None:
+    config = yaml.safe_load((checkout.path / "config/config.yaml").read_text())
+    config["stages"]["stage2"]["gate"] = {"min_efficiency": 0.99}
+    change(checkout, stages=config["stages"])
+
+
+def _touched(checkout: Checkout) -> None:
+    for path in checkout.path.rglob("*"):
+        if ".snakemake" not in path.parts and path.is_file():
+            os.utime(path)
+
+
+STARTS: dict[str, tuple[Callable[[Checkout], object], tuple[str, ...], set[str]]] = {
+    "nothing": (lambda checkout: None, (), set()),
+    "another argument": (_argument, (), EVERY),
+    "another argument, with --config": (lambda checkout: None, ("--config", "repeats=2"), EVERY),
+    "another run time": (_runtime, (), set()),
+    "another run time, after a failure": (_failed_then_runtime, (), {"1x2"}),
+    "another threshold": (_threshold, (), set()),
+    "a deleted record": (lambda checkout: (checkout.results / "runs" / RUN / "record.json").unlink(), (), set()),
+    "a deleted run": (lambda checkout: shutil.rmtree(checkout.results / "runs" / RUN), (), {"1x2"}),
+    "an edited script": (lambda checkout: (checkout.path / "loop.py").open("a").write("#"), (), set()),
+    "every time stamp new": (_touched, (), set()),
+    "Snakemake's memory lost": (lambda checkout: shutil.rmtree(checkout.path / ".snakemake"), (), set()),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_what_a_start_measures(checkout: Checkout, name: str) -> None:
+    alter, arguments, scales = STARTS[name]
+    alter(checkout)
+    told = checkout.snakemake("stage3", "--dry-run", *arguments)
+    assert told.returncode == 0, told.stdout
+    assert measured(told.stdout) == scales
+    assert len(re.findall(r"^(?:local)?rule gate:", told.stdout, re.MULTILINE)) == 3, "gates are judged at every start"
+    assert ("nothing to measure" in told.stdout) == (not scales)
+
+
+def measured(output: str) -> set[str]:
+    """Scales of the jobs that a dry run lists."""
+    jobs = re.findall(r"^(?:local)?rule measure_\w+:\n(.*?)\n\[|\Z", output, re.MULTILINE | re.DOTALL)
+    return {found[1] for job in jobs if (found := re.search(r"wildcards: scale=(\S+)", job))}
+
+
+def test_an_open_gate_written_by_hand_opens_nothing(checkout: Checkout) -> None:
+    _threshold(checkout)
+    shutil.rmtree(checkout.results / "runs/default/weak/2x1")
+    assert checkout.snakemake("stage2", *ALL).returncode != 0
+    write_json(checkout.results / "gates/stage2.json", make_gate("stage2"))
+    told = checkout.snakemake("stage3", *ALL)
+    assert told.returncode != 0
+    assert "stage2.closed.json is beside it" in told.stdout
+    assert "| verdict   the gate of stage2 is closed" in told.stdout
+    assert not (checkout.results / "runs/default/weak/2x1").exists()
+    assert [file.name for file in (checkout.results / "gates").glob("stage2*")] == ["stage2.closed.json"]
+
+
+def test_a_deleted_and_an_edited_record_are_put_together_anew(checkout: Checkout) -> None:
+    files = [checkout.results / f"runs/default/weak/{scale}/r1/record.json" for scale in ("1x1", "2x1")]
+    before, started = [file.read_bytes() for file in files], checkout.run_times()
+    files[0].unlink()
+    edit(files[1], lambda record: record["throughput"].update(samples_per_s=1e6))
+    told = checkout.snakemake("stage3", *ALL)
+    assert told.returncode == 0, told.stdout
+    assert told.stdout.count("put together anew from its raw files") == 2
+    assert [file.read_bytes() for file in files] == before
+    assert checkout.run_times() == started
+
+
+def test_the_report_of_other_settings_says_so(checkout: Checkout) -> None:
+    _argument(checkout)
+    plan = (checkout.results / "plan.json").read_bytes()
+    told = checkout.snakemake("report")
+    assert told.returncode == 0, told.stdout
+    for text in (told.stdout, (checkout.results / "report/index.html").read_text()):
+        assert "the settings have changed since these runs were planned" in text
+        assert "3 runs of other settings: default/weak/1x1/r1, default/weak/1x2/r1, default/weak/2x1/r1" in text
+    assert (checkout.results / "plan.json").read_bytes() == plan
+
+
+def test_job_scripts_are_of_the_settings_of_now(checkout: Checkout) -> None:
+    _argument(checkout)
+    told = checkout.snakemake("eject")
+    assert told.returncode == 0, told.stdout
+    assert "--x" in (checkout.results / "runs" / RUN / "job.sh").read_text()
+    assert json.loads((checkout.results / "plan.json").read_text())["jobs"][0]["runs"][0]["args"] == ["16", "--x"]
+
+
+def test_data_are_prepared_again_when_their_command_changes(checkout: Checkout) -> None:
+    """Though the seed, which is in it, changes the plan as well."""
+    (checkout.path / "prepare.py").write_text("import pathlib, sys; pathlib.Path(sys.argv[1]).mkdir(exist_ok=True)")
+    workload = {"script": "loop.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": 16, "data_dir": "mine"}
+    prepare = {"prepare": ["prepare.py", "{data_dir}", "{seed}"]}
+    change(checkout, workload={**workload, **prepare})
+    assert checkout.snakemake("mine/.prepared", *ALL).returncode == 0
+    change(checkout, workload={**workload, **prepare, "seed": 9})
+    planned = checkout.snakemake("stage1", "--dry-run").stdout
+    assert "rule prepare_data" in planned
+    assert measured(planned) == {"1x1"}

@@ -1,0 +1,73 @@
+"""What a start has to measure: told from the plan and the runs' raw files, and from nothing else.
+
+No time stamp, no parameter and no memory of an earlier start decides. A run is kept when its raw files add up to a good
+record of exactly the spec that the settings give it now; every other run is measured, at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from ddp_ladder.files import sha256
+from ddp_ladder.gate import judge
+from ddp_ladder.plan import REFERENCE_VARIANT, Plan, RunSpec, ScaleJob
+from ddp_ladder.record import write_record
+from ddp_ladder.run_records import RestoredRecords, RunRecords
+
+
+def runs_to_do(plan: Plan, runs: RestoredRecords) -> Mapping[str, tuple[RunSpec, ...]]:
+    """The runs that have to be measured, by scale; scales of which every run is kept are not in it."""
+    to_do: dict[str, tuple[RunSpec, ...]] = {}
+    for stage in plan.stages:
+        # What a gate will say of a variant that has yet to be measured below it is not known.
+        open_questions = {spec.variant for missing in to_do.values() for spec in missing}
+        left_out = _left_out(plan, stage, runs) - open_questions
+        missing_at = {str(job.scale): _missing(job, runs, left_out) for job in plan.stage_jobs(stage)}
+        to_do.update({scale: missing for scale, missing in missing_at.items() if missing})
+    return to_do
+
+
+def _missing(job: ScaleJob, runs: RunRecords, left_out: Collection[str]) -> tuple[RunSpec, ...]:
+    stopped, missing = set(left_out), []
+    for spec in job.runs:
+        record = runs.kept(spec)
+        if record is None and spec.variant not in stopped:
+            missing.append(spec)
+        elif record is not None and record.failure is not None:
+            stopped.add(spec.variant)  # as the job does: a plain baseline that fails is not tried for every repeat
+    return tuple(missing)
+
+
+def _left_out(plan: Plan, stage: str, runs: RunRecords) -> set[str]:
+    """Variants that the gate before keeps out of a stage, as it is judged now."""
+    before = plan.stage_before(stage)
+    if before is None or all(spec.variant == REFERENCE_VARIANT for spec in plan.runs if spec.stage == stage):
+        return set()
+    verdict = judge(plan, before, runs.results, runs)
+    return {name for name, word in verdict.variants.items() if word == "closed" and name != REFERENCE_VARIANT}
+
+
+def put_together_anew(plan: Plan, results: Path) -> Iterator[Path]:
+    """Write the records that are missing, or not what their runs' files add up to, of scales that nothing is to do at.
+
+    Yields what it has written.
+    """
+    to_do, runs = runs_to_do(plan, RestoredRecords(results)), RunRecords(results)
+    for job in plan.jobs:
+        for spec in () if str(job.scale) in to_do else job.runs:
+            record = runs.kept(spec)
+            if record is not None and not runs.is_believed(spec):
+                write_record(runs.directory(spec).record, record)
+                yield runs.directory(spec).record
+
+
+def of_another_script(plan: Plan, runs: RunRecords) -> list[RunSpec]:
+    """The kept runs that were made with another version of their script than the one that is there now."""
+    now = {}
+    for script in {spec.script for spec in plan.runs}:
+        with contextlib.suppress(OSError):
+            now[script] = sha256(Path(script).read_bytes())
+    kept = [(spec, record) for spec in plan.runs if spec.script in now and (record := runs.kept(spec))]
+    return [spec for spec, record in kept if record.fingerprint.get("script_sha256") not in (None, now[spec.script])]
