@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ddp_ladder.plan import Plan, make_plan
 from ddp_ladder.plan_text import plan_text
-from ddp_ladder.run_records import RestoredRecords
+from ddp_ladder.run_records import RunRecords
 from ddp_ladder.settings import GateThresholds
 from ddp_ladder.settings_loader import load_settings
 from ddp_ladder.to_do import runs_to_do
@@ -24,7 +24,7 @@ def climbed(tmp_path: Path) -> Plan:
 
 
 def shown(plan: Plan, stages: Sequence[str]) -> str:
-    return plan_text(plan, stages, runs_to_do(plan, RestoredRecords(Path(plan.results))))
+    return plan_text(plan, stages, runs_to_do(plan, RunRecords(Path(plan.results))))
 
 
 def to_do(text: str) -> list[tuple[str, str, str]]:
@@ -37,7 +37,7 @@ def test_the_shipped_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(REPOSITORY)
     plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
     monkeypatch.chdir(tmp_path)  # no results here
-    assert plan_text(plan, plan.stages, runs_to_do(plan, RestoredRecords(tmp_path))) + "\n" == GOLDEN.read_text()
+    assert plan_text(plan, plan.stages, runs_to_do(plan, RunRecords(tmp_path))) + "\n" == GOLDEN.read_text()
 
 
 def test_only_the_stages_asked_for(climbed: Plan) -> None:

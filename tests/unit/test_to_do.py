@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from ddp_ladder.assemble import not_run
 from ddp_ladder.files import RunDirectory, write_json
+from ddp_ladder.gate import judge
 from ddp_ladder.job_end import SUBMITTED, JobEnd, write_job_end
 from ddp_ladder.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.record import read_record, write_record
-from ddp_ladder.run_records import RestoredRecords, RunRecords
+from ddp_ladder.run_records import RunRecords
 from ddp_ladder.settings import GateThresholds, Slurm
 from ddp_ladder.to_do import of_another_script, put_together_anew, runs_to_do
 from make_records import FINGERPRINT, make_plan_of, make_spec, make_specs
@@ -161,7 +162,7 @@ def ladder(climbed: tuple[Path, Plan], tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def to_do(plan: Plan, results: Path) -> set[str]:
-    found = runs_to_do(plan, RestoredRecords(results))
+    found = runs_to_do(plan, RunRecords(results))
     assert all(found.values())
     assert all(str(spec.scale) == scale for scale, missing in found.items() for spec in missing)
     return {spec.name for missing in found.values() for spec in missing}
@@ -187,9 +188,21 @@ def test_a_missing_or_edited_record_is_put_together_anew(ladder: tuple[Path, Pla
     before = {spec.name: run_of(results, spec.name).record.read_bytes() for spec in plan.runs}
     run_of(results).record.unlink()
     edit(run_of(results, SIBLING).record, lambda record: record["throughput"].update(samples_per_s=1e6))
-    assert list(put_together_anew(plan, results)) == [run_of(results, name).record for name in (SIBLING, RUN)]
+    assert list(put_together_anew(plan, RunRecords(results))) == [
+        run_of(results, name).record for name in (SIBLING, RUN)
+    ]
     assert {spec.name: run_of(results, spec.name).record.read_bytes() for spec in plan.runs} == before
-    assert list(put_together_anew(plan, results)) == []
+    assert list(put_together_anew(plan, RunRecords(results))) == []
+
+
+def test_a_directory_in_the_place_of_a_record_is_left_to_its_owner(ladder: tuple[Path, Plan]) -> None:
+    results, plan = ladder
+    run_of(results).record.unlink()
+    run_of(results).record.mkdir()
+    assert list(put_together_anew(plan, RunRecords(results))) == []
+    reason = judge(plan, "stage2", results).reason
+    assert reason is not None
+    assert reason.next.startswith(f"remove the directory {run_of(results).record}, and start snakemake again")
 
 
 def test_a_scale_with_something_to_do_leaves_its_records_to_its_job(ladder: tuple[Path, Plan]) -> None:
@@ -197,7 +210,7 @@ def test_a_scale_with_something_to_do_leaves_its_records_to_its_job(ladder: tupl
     results, plan = ladder
     _killed(results)
     run_of(results, SIBLING).record.unlink()
-    assert list(put_together_anew(plan, results)) == []
+    assert list(put_together_anew(plan, RunRecords(results))) == []
     assert not run_of(results, SIBLING).record.exists()
 
 

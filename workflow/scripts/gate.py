@@ -14,6 +14,7 @@ from ddp_ladder.command import command
 from ddp_ladder.gate import in_view, judge, write_verdict
 from ddp_ladder.gate_file import closed_box, outcome_line
 from ddp_ladder.plan_file import read_plan
+from ddp_ladder.run_records import RunRecords
 from ddp_ladder.to_do import put_together_anew
 
 
@@ -29,9 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--stage", required=True, help="stage1, stage2 or stage3")
     arguments = parser.parse_args(argv)
     plan, results = read_plan(arguments.plan), arguments.plan.parent
-    for record in put_together_anew(plan, results):
+    runs = RunRecords(results)
+    restored = list(put_together_anew(plan, runs))
+    for record in restored:
         print(f"{record}: put together anew from its raw files", file=sys.stderr)
-    verdict = judge(plan, arguments.stage, results)
+    verdict = judge(plan, arguments.stage, results, None if restored else runs)
     path = write_verdict(verdict, results / "gates")
     gate = in_view(verdict)
     print(outcome_line(gate), file=sys.stderr)

@@ -12,7 +12,7 @@ from ddp_ladder.command import command
 from ddp_ladder.files import write_json
 from ddp_ladder.plan import make_plan
 from ddp_ladder.plan_text import plan_text
-from ddp_ladder.run_records import RestoredRecords
+from ddp_ladder.run_records import RunRecords
 from ddp_ladder.settings_loader import load_settings
 from ddp_ladder.snakemake_settings import CLUSTER, CONFIG
 from ddp_ladder.to_do import runs_to_do
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     plan = make_plan(load_settings(arguments.config, arguments.cluster, arguments.overrides))
     write_json(arguments.out, plan.to_json())
-    print(plan_text(plan, plan.stages, runs_to_do(plan, RestoredRecords(arguments.out.parent))))
+    print(plan_text(plan, plan.stages, runs_to_do(plan, RunRecords(arguments.out.parent))))
     print(f"\nwritten: {arguments.out}")
     return 0
 

@@ -117,7 +117,9 @@ def _sanity(spec: RunSpec, runs: RunRecords) -> tuple[Record | None, Finding]:
         place = (spec.variant, spec.mode, str(spec.scale), spec.repeat)
         return Finding(*place, check, ok, measured, wanted, next_step)
 
-    again = f"delete {file} and start snakemake again: it is put together anew, or the run is repeated"
+    again = "start snakemake again: the record is put together anew, or the run is repeated"
+    if file.is_dir():
+        again = f"remove the directory {file}, and {again}"
     try:
         if not file.exists() and (end := read_job_end(runs.results, str(spec.scale))):
             wanted = "a job that leaves a record of every run"

@@ -17,7 +17,7 @@ from ddp_ladder.placeholders import expand
 from ddp_ladder.plan import Plan, RunSpec, ScaleJob, make_plan, plain_variants
 from ddp_ladder.plan_changes import changes_in_words
 from ddp_ladder.plan_file import read_plan
-from ddp_ladder.run_records import RestoredRecords
+from ddp_ladder.run_records import RunRecords
 from ddp_ladder.settings import Scale, Settings
 from ddp_ladder.slurm_resources import slurm_resources
 from ddp_ladder.to_do import of_another_script, runs_to_do
@@ -88,8 +88,8 @@ class Ladder:
         return self.records(self.plan.job(Scale.parse(scale)))
 
     @cached_property
-    def _runs(self) -> RestoredRecords:
-        return RestoredRecords(Path(self.results))
+    def _runs(self) -> RunRecords:
+        return RunRecords(Path(self.results))
 
     @cached_property
     def to_do(self) -> Mapping[str, tuple[RunSpec, ...]]:

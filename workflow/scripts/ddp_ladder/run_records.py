@@ -85,6 +85,10 @@ class RunRecords:
 class RestoredRecords(RunRecords):
     """As the records are once those that are missing or edited have been put together anew."""
 
+    def __init__(self, runs: RunRecords) -> None:
+        super().__init__(runs.results)
+        self._known = runs._known
+
     def believed(self, spec: RunSpec) -> Record:
         return self.kept(spec) or super().believed(spec)
 

@@ -17,7 +17,7 @@ from ddp_ladder.record import write_record
 from ddp_ladder.run_records import RestoredRecords, RunRecords
 
 
-def runs_to_do(plan: Plan, runs: RestoredRecords) -> Mapping[str, tuple[RunSpec, ...]]:
+def runs_to_do(plan: Plan, runs: RunRecords) -> Mapping[str, tuple[RunSpec, ...]]:
     """The runs that have to be measured, by scale; scales of which every run is kept are not in it."""
     to_do: dict[str, tuple[RunSpec, ...]] = {}
     for stage in plan.stages:
@@ -45,22 +45,22 @@ def _left_out(plan: Plan, stage: str, runs: RunRecords) -> set[str]:
     before = plan.stage_before(stage)
     if before is None or all(spec.variant == REFERENCE_VARIANT for spec in plan.runs if spec.stage == stage):
         return set()
-    verdict = judge(plan, before, runs.results, runs)
+    verdict = judge(plan, before, runs.results, RestoredRecords(runs))
     return {name for name, word in verdict.variants.items() if word == "closed" and name != REFERENCE_VARIANT}
 
 
-def put_together_anew(plan: Plan, results: Path) -> Iterator[Path]:
+def put_together_anew(plan: Plan, runs: RunRecords) -> Iterator[Path]:
     """Write the records that are missing, or not what their runs' files add up to, of scales that nothing is to do at.
 
     Yields what it has written.
     """
-    to_do, runs = runs_to_do(plan, RestoredRecords(results)), RunRecords(results)
+    to_do = runs_to_do(plan, runs)
     for job in plan.jobs:
         for spec in () if str(job.scale) in to_do else job.runs:
-            record = runs.kept(spec)
-            if record is not None and not runs.is_believed(spec):
-                write_record(runs.directory(spec).record, record)
-                yield runs.directory(spec).record
+            record, file = runs.kept(spec), runs.directory(spec).record
+            if record is not None and not file.is_dir() and not runs.is_believed(spec):
+                write_record(file, record)
+                yield file
 
 
 def of_another_script(plan: Plan, runs: RunRecords) -> list[RunSpec]:
