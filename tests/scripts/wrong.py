@@ -34,10 +34,13 @@ class Buckets(BatchSampler):
         yield from super().__iter__()
 
 
-def make_loader(how):
+def make_data(how):
     torch.manual_seed(7)  # the data are the same on every rank, as files are
     x = torch.randn(2 * STEPS * 8, 4)
-    data = TensorDataset(x, x[:, :1] if how.startswith("tensor parallel") else torch.ones(2 * STEPS * 8, 1))
+    return TensorDataset(x, x[:, :1] if how.startswith("tensor parallel") else torch.ones(2 * STEPS * 8, 1))
+
+
+def make_loader(how, data):
     if how in ("own stream", "same stream"):
         return DataLoader(Stream(how == "same stream"), batch_size=8), None
     if how in ("no sampler", "tensor parallel, same samples"):
@@ -74,10 +77,13 @@ def make_model(how, rank):
 def main(how, epochs):
     dist.init_process_group("gloo", timeout=timedelta(seconds=10 if how == "waits elsewhere" else 120))
     rank = dist.get_rank()
-    loader, sampler = make_loader(how)
+    data = make_data(how)
+    loader, sampler = make_loader(how, data)
     model = make_model(how, rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e38 if how == "nan" else 0.01)
     for epoch in range(epochs):
+        if how.endswith("a loader for each epoch"):
+            loader, sampler = make_loader(how, data)
         if sampler is not None and not how.startswith("no set_epoch"):
             sampler.set_epoch(0 if how == "one epoch for all" else epoch)
         for index, (x, y) in enumerate(loader):

@@ -167,6 +167,8 @@ def test_end_records(both: Both) -> None:
             "shards": True,
             "shuffle": True,
             "set_epoch_called": True,
+            "epochs_set": 5,
+            "padding_known": True,
             "iterable": False,
             "dataset_size": 497,
             "passes": 5,

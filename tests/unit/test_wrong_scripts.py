@@ -135,7 +135,7 @@ def test_the_gate_is_closed_and_names_the_cause(warm: Warm, tmp_path: Path, how:
     assert next_step in words(found)
 
 
-@pytest.mark.parametrize("how", ["no set_epoch", "no set_epoch, in batches"])
+@pytest.mark.parametrize("how", ["no set_epoch", "no set_epoch, in batches", "no set_epoch, a loader for each epoch"])
 def test_without_set_epoch_every_epoch_has_the_same_order(warm: Warm, tmp_path: Path, how: str) -> None:
     found = judged(warm, tmp_path, how, epochs=2)
     assert not found.verdict.open
@@ -168,8 +168,9 @@ def test_shards_are_no_replicas_that_differ(warm: Warm, tmp_path: Path, how: str
     assert check.measured == "sharded over 2 ranks"
 
 
-def test_an_epoch_for_each_pass_is_right(warm: Warm, tmp_path: Path) -> None:
-    found = judged(warm, tmp_path, "right", epochs=2)
+@pytest.mark.parametrize("how", ["right", "right, a loader for each epoch"])
+def test_an_epoch_for_each_pass_is_right(warm: Warm, tmp_path: Path, how: str) -> None:
+    found = judged(warm, tmp_path, how, epochs=2)
     assert found.verdict.open
     assert found.record.remarks == ()
 
@@ -204,7 +205,7 @@ SEEN = {
 }
 OTHERS_SEEN = {
     "args", "batch_per_gpu", "product_dtypes", "global_batch", "gradient_bytes", "bucket_bytes", "compiled_graphs",
-    "optimizer", "sources", "config_sha256", "torch", "libraries",
+    "optimizer", "sources", "config_sha256", "torch", "libraries", "passes", "files_found", "goes_on",
 }  # fmt: skip
 
 

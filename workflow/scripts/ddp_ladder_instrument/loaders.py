@@ -112,7 +112,6 @@ def facts(loader: DataLoader[Any], world_size: int, passes: int) -> dict[str, An
         "shards": world_size == 1 or told.shards,
         "shuffle": told.shuffle,
         "set_epoch_called": _set_epoch_called(loader, told.own_order, passes),
-        "epochs_set": None if told.own_order else _epochs_set(loader),
         "padding_known": told.real_samples is not None,
         "iterable": isinstance(loader.dataset, IterableDataset),
         "dataset_size": _length(loader.dataset),
@@ -131,9 +130,38 @@ def _set_epoch_called(loader: Any, own_order: bool, passes: int) -> bool | None:
     return False if from_the_start or passes > 1 else None
 
 
-def _epochs_set(loader: Any) -> int | None:
-    """With how many epochs set_epoch was called; None where that is not known, or not needed."""
-    return max((len(EPOCHS[thing]) for thing in _with_epochs(loader) if thing in EPOCHS), default=None)
+def epochs_set(loader: Any) -> frozenset[str] | None:
+    """The epochs that set_epoch was called with; None where they are not known, or not needed."""
+    if samplers.sampling(loader).own_order:
+        return None
+    told = [EPOCHS[thing] for thing in _with_epochs(loader) if thing in EPOCHS]
+    return frozenset().union(*told) if told else None
+
+
+class Passes:
+    """Counts passes over the training data: over one loader, or by one loader after the other over one dataset."""
+
+    def __init__(self) -> None:
+        self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._last: Callable[[], Any] = lambda: None
+        self._last_dataset: Callable[[], Any] = lambda: None
+        self._last_count = 0
+
+    def begin(self, loader: Any) -> int:
+        """The number of the pass over ``loader`` that begins now, from 1."""
+        count = self._counts.get(loader, self._of_the_loader_before(loader)) + 1
+        self._counts[loader] = self._last_count = count
+        self._last, self._last_dataset = weakref.ref(loader), _weakly(loader.dataset)
+        return count
+
+    def _of_the_loader_before(self, loader: Any) -> int:
+        """Passes over a loader that is gone and had the same dataset: some scripts make a loader for each epoch."""
+        is_next = self._last() is None and self._last_dataset() is loader.dataset
+        return self._last_count if is_next else 0
+
+
+def _weakly(thing: Any) -> Callable[[], Any]:
+    return weakref.ref(thing) if type(thing).__weakrefoffset__ else lambda: None
 
 
 def _counts_epochs(thing: Any) -> bool:

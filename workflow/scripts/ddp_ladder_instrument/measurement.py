@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from ddp_ladder_instrument.backwards import Backwards
     from ddp_ladder_instrument.ddp import DdpTimings
+    from ddp_ladder_instrument.loaders import Passes
     from ddp_ladder_instrument.model_hooks import Trained
     from ddp_ladder_instrument.parameters import Kept, Named
     from ddp_ladder_instrument.world import World
@@ -72,7 +72,8 @@ class Measurement:
         self._progress: Progress | None = Progress(job.directory / "progress.json")
         self._progress_row = 0
         self._epoch_steps: int | None = None
-        self._passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._passes: Passes | None = None
+        self._epochs: frozenset[str] | None = None
         self._stop_watching: Callable[[], None] | None = None
 
     def watch(self) -> None:
@@ -216,13 +217,16 @@ class Measurement:
         before = self.loader
         if before is None:
             self.first_samples = loop.first_samples
-        passes = self._passes.get(loader, 0) + 1
-        self._passes[loader] = passes
+        if self._passes is None:
+            self._passes = loaders.Passes()
+        passes = self._passes.begin(loader)
         self.loader = loaders.facts(loader, self.world.size, passes)
+        epochs = loaders.epochs_set(loader)
         if before is not None and before["set_epoch_called"]:
             self.loader["set_epoch_called"] = True
-            known = None not in (before["epochs_set"], self.loader["epochs_set"])
-            self.loader["epochs_set"] = max(before["epochs_set"], self.loader["epochs_set"]) if known else None
+            epochs = None if self._epochs is None or epochs is None else self._epochs | epochs
+        self._epochs = epochs
+        self.loader["epochs_set"] = len(epochs) if epochs else None
         self.loader["passes"] = max(passes, before["passes"] if before is not None else 0)
         self._epoch_steps = loaders.epoch_batches(loader)
 
