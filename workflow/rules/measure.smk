@@ -19,12 +19,12 @@ rule measure_stage1:
         f"{ladder.results}/logs/measure_{{scale}}.log",
     wildcard_constraints:
         scale=ladder.scale_pattern("stage1"),
-    conda:
-        "../envs/workflow.yaml"
     # Where Snakemake starts the jobs itself, on this machine or in an allocation, two scales side by side would disturb
     # each other's figures: each takes all of --cores, in the plan's order. Slurm's jobs have nodes of their own.
-    threads: lambda wildcards: workflow.resource_settings.cores or 1
     priority: lambda wildcards: ladder.priority(wildcards.scale)
+    conda:
+        "../envs/workflow.yaml"
+    threads: lambda wildcards: workflow.resource_settings.cores or 1
     resources:
         # For the Slurm executor; ddp_ladder/slurm_resources.py has the reasons.
         mpi=lambda wildcards: ladder.resource(wildcards.scale, "mpi"),
