@@ -549,28 +549,6 @@ def test_names_of_variables(name: str) -> None:
     assert "not a name that an environment variable can have" in text.splitlines()[0]
 
 
-@pytest.mark.parametrize("char", ["\\n", "\\r", "\\0"])
-@pytest.mark.parametrize(
-    ("old", "new", "where"),
-    [
-        ('"{lr}"', '"a{}"', "line 3: workload.args[1]"),
-        ('"{data_dir}"', '"a{}"', "line 7: workload.prepare[1]"),
-        ("env: {}", 'env: {A: "a{}"}', "line 8: workload.env.A"),
-        ("default: {}", 'default: {args: ["a{}"]}', "line 16: variants.default.args[0]"),
-        ("script: train.py", 'script: "a{}"', "line 2: workload.script"),
-    ],
-)
-def test_line_ends_in_values(char: str, old: str, new: str, where: str) -> None:
-    shown = {"\\0": "\\u0000"}.get(char, char)
-    assert problems(config_with((old, new.replace("a{}", f"a{char}")))) == message(
-        f"config.yaml, {where}",
-        "a line end or NUL character in a value",
-        f'"a{shown}"',
-        "text on one line",
-        "write the value on one line; long data belongs in a file that the script reads",
-    )
-
-
 def test_fewer_cores_than_gpus() -> None:
     assert problems(cluster=CLUSTER.replace("cpus: 2", "cpus: 1")) == message(
         "cluster.yaml, line 2: node.cpus",
@@ -627,28 +605,6 @@ def test_a_container_without_a_python() -> None:
         "the name or path of a Python inside the image",
         "set software.python: python3, or the path that it has inside",
     )
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "key"),
-    [("/images/a.sif", '"a\\n"', "image"), ("a.sif", 'a.sif, binds: ["a\\n"]', "binds[0]"),
-     ("a.sif", 'a.sif, args: [-B, "a\\n"]', "args[1]")],
-)  # fmt: skip
-def test_line_ends_in_a_container(old: str, new: str, key: str) -> None:
-    cluster = CLUSTER.replace("python: null", CONTAINER.replace(old, new))
-    assert problems(cluster=cluster) == message(
-        f"cluster.yaml, line 3: software.container.{key}",
-        "a line end or NUL character in a value",
-        '"a\\n"',
-        "text on one line",
-        "write the value on one line; long data belongs in a file that the script reads",
-    )
-
-
-def test_setup_may_have_lines_but_no_nul() -> None:
-    assert problems(cluster=CLUSTER.replace("python: null", 'setup: "a\\nb"')) == ""
-    text = problems(cluster=CLUSTER.replace("python: null", 'setup: "a\\0b"'))
-    assert text.startswith("config/cluster.yaml, line 3: software.setup: a line end or NUL character in a value\n")
 
 
 GRES = "gpu, or gpu:type such as gpu:a100, or null"

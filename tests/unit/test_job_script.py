@@ -196,6 +196,13 @@ def test_hostile_values_arrive_as_they_are(tmp_path: Path, monkeypatch: pytest.M
         assert seen == "\n".join([str(project), HOSTILE, *script_argv(spec, PLACE.places)]) + "\n"
 
 
+def test_no_value_ends_its_quotes() -> None:
+    """A plan.json that something else wrote; settings with a NUL are refused."""
+    container = {"image": "a.sif", "engine": "apptainer", "binds": [], "args": []}
+    with pytest.raises(ValueError, match="a NUL character"):
+        text_of(spec_of("1x2", python="\0x}$(touch here)${x\0", container=container))
+
+
 @pytest.mark.parametrize("launcher", ["python", "srun"])
 def test_each_start_has_a_working_directory_of_its_own(
     launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -367,17 +367,6 @@ def test_good_files() -> None:
             ),
         ),
         (
-            "[1x2]",
-            '["1x2\\n"]',
-            (
-                "config.yaml, line 11: stages.stage2.scales[0]",
-                "not written as it must be",
-                '"1x2\\n"',
-                "nodes x GPUs per node, such as 2x4",
-                "for example 2x4",
-            ),
-        ),
-        (
             "  default: {}",
             "  default: {}\n  ../a b: {}",
             (

@@ -54,6 +54,49 @@ def message(config: str = SMALLEST, site: str = SITE, **overrides: Any) -> str:
     return str(caught.value)
 
 
+ONE_LINE = "a line end or another control character in a value"
+
+
+@pytest.mark.parametrize("char", [r"\0", r"\n", r"\r", r"\e", r"\a", r"\x9b", r"\u2028", r"\ud800", r"\x7f"])
+@pytest.mark.parametrize(
+    ("old", "new", "where"),
+    [
+        ("script: train.py", 'script: "a?"', "config.yaml, line 1: workload.script"),
+        ("batch_per_gpu: 32", 'batch_per_gpu: 32, args: [1, "a?"]', "config.yaml, line 1: workload.args[1]"),
+        ("batch_per_gpu: 32", 'batch_per_gpu: 32, env: {A: "a?"}', "config.yaml, line 1: workload.env.A"),
+        ("script:", 'throughput_regex: "a?", script:', "config.yaml, line 1: workload.throughput_regex"),
+        ("stage1: {}}", 'stage1: {slurm: {account: "a?"}}}', "config.yaml, line 2: stages.stage1.slurm.account"),
+        ("stages:", 'variants: {default: {args: ["a?"]}}\nstages:', "config.yaml, line 2: variants.default.args[0]"),
+        ("site: here", 'site: "a?"', "cluster.yaml, line 1: site"),
+        ("node:", 'software: {python: "a?"}\nnode:', "cluster.yaml, line 2: software.python"),
+        ("node:", 'software: {modules: ["a?"]}\nnode:', "cluster.yaml, line 2: software.modules[0]"),
+        ("node:", 'software: {container: {image: "a?"}}\nnode:', "cluster.yaml, line 2: software.container.image"),
+        ("node:", 'slurm: {extra: ["a?"]}\nnode:', "cluster.yaml, line 2: slurm.extra[0]"),
+        ("node:", 'network: {interface: {n1: "a?"}}\nnode:', "cluster.yaml, line 2: network.interface.n1"),
+    ],
+)  # fmt: skip
+def test_no_value_holds_a_control_character(directory: Path, char: str, old: str, new: str, where: str) -> None:
+    text = message(*(part.replace(old, new.replace("?", char)) for part in (SMALLEST, SITE)))
+    assert text.startswith(f'{where}: {ONE_LINE}\n  found    "a\\'), text
+    assert text.endswith(
+        "  allowed  printable text on one line\n"
+        "  next     remove the character; long data belongs in a file that the script reads"
+    )
+    assert text.isascii()
+
+
+def test_an_override_holds_no_control_character(directory: Path) -> None:
+    assert message(workload={"args": ["a\x1b[2J"]}).startswith(f"--config: workload.args[0]: {ONE_LINE}\n")
+
+
+def test_tabs_are_text_and_line_ends_are_where_they_are_meant(directory: Path) -> None:
+    config = SMALLEST.replace("batch_per_gpu: 32", r'batch_per_gpu: 32, args: ["a\tb"]')
+    settings = load(config + r'variants: {default: {reason: "a\nb"}}', SITE + r'software: {setup: "a\n\tb\n"}')
+    assert settings.experiment.workload.args == ("a\tb",)
+    assert settings.site.software.setup == "a\n\tb\n"
+    assert "line 3: software.setup: a control character in a value" in message(site=SITE + r'software: {setup: "a\0b"}')
+
+
 def test_defaults(directory: Path) -> None:
     settings = load()
     experiment, site = settings.experiment, settings.site

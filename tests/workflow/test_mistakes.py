@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from project_copy import Checkout
+from project_copy import Checkout, copy_project
 
 # What is wrong: (file, text that replaces the first one, or the whole file when it is None, what the message says).
 MISTAKES = {
@@ -47,6 +49,30 @@ def test_the_file_without_a_mistake_is_accepted(checkout: Checkout) -> None:
     """So that the tests above can only fail for their own reason."""
     checkout.configure(modes=["strong"])
     assert checkout.snakemake("stage2", "--dry-run").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("a{x}b", "a brace in the path"), ("a\nb", "a line end or another control")]
+)
+def test_a_path_that_cannot_be_taken_is_told(tmp_path: Path, name: str, told: str) -> None:
+    checkout = copy_project(tmp_path / name)
+    checkout.configure()
+    for command in (("--cores", "all"), ("stage2", "--dry-run"), ("doctor",)):
+        told_by = checkout.snakemake(*command)
+        assert told_by.returncode != 0
+        assert "Traceback" not in told_by.stdout
+        assert told in told_by.stdout
+        assert "  next     rename the directory" in told_by.stdout
+        assert not checkout.results.exists()
+
+
+def test_files_of_settings_may_have_braces_in_their_paths(checkout: Checkout) -> None:
+    elsewhere = checkout.path / "{x}"
+    (checkout.path / "config").rename(elsewhere)
+    told_by = checkout.snakemake(
+        *("eject", "--configfile", elsewhere / "config.yaml", "--config", f"cluster={elsewhere / 'cluster.yaml'}")
+    )
+    assert told_by.returncode == 0, told_by.stdout
 
 
 def test_override_on_the_command_line_is_checked_as_well(checkout: Checkout) -> None:

@@ -29,8 +29,8 @@ rule doctor:
         "../envs/workflow.yaml"
     params:
         script=script("doctor.py"),
-        config=str(sources.config),
-        cluster=str(sources.cluster),
+        config=lambda wildcards: str(sources.config),
+        cluster=lambda wildcards: str(sources.cluster),
         overrides=lambda wildcards: sources.overrides_json,
     shell:
         r"""

@@ -18,7 +18,7 @@ from ddp_ladder.messages import UserError
 from ddp_ladder.plan_text import plan_text
 from ddp_ladder.quiet import quieten
 from ddp_ladder.slurm_executor import replace_executor_methods
-from ddp_ladder.snakemake_settings import read_sources, stages_up_to
+from ddp_ladder.snakemake_settings import check_checkout, read_sources, stages_up_to
 
 put_this_python_first()
 pass_on_interrupts()
@@ -91,6 +91,7 @@ def judge_what_there_is():
 
 # No `configfile:`: Snakemake's own reading turns 1:30:00 into 5400 and lets the last of two equal keys win.
 try:
+    check_checkout(Path(workflow.basedir), Path.cwd())
     sources = read_sources(workflow.config_settings.configfiles, workflow.config_settings.config)
     ladder = Ladder.of(sources.load())
 except UserError as error:

@@ -21,8 +21,8 @@ rule plan:
         "../envs/workflow.yaml"
     params:
         script=script("plan.py"),
-        config=str(sources.config),
-        cluster=str(sources.cluster),
+        config=lambda wildcards: str(sources.config),
+        cluster=lambda wildcards: str(sources.cluster),
         overrides=lambda wildcards: sources.overrides_json,
     shell:
         r"""

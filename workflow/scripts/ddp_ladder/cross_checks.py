@@ -65,7 +65,6 @@ def cross_field_problems(settings: Settings, config: Document, cluster: Document
         *checks.slurm(),
         *checks.node(),
         *checks.python(),
-        *checks.setup(),
         *checks.container(),
         *checks.interfaces(),
         *checks.backends(),
@@ -166,8 +165,6 @@ class _Checks:
     def templates(self) -> Iterator[Problem]:
         for template in self._all_templates():
             where = self.config.where(*template.path)
-            if _has_line_end(template.text):
-                yield _line_end_problem(where, template.text)
             try:
                 names = sorted(placeholders.names_in(template.text))
             except ValueError:
@@ -507,10 +504,6 @@ class _Checks:
                 next="write the full path, as `which python` shows it where the training runs",
             )
 
-    def setup(self) -> Iterator[Problem]:
-        if "\0" in self.site.software.setup:
-            yield _line_end_problem(self.cluster.where("software", "setup"), self.site.software.setup)
-
     def container(self) -> Iterator[Problem]:
         container, path = self.site.software.container, ("software", "container")
         if container is None:
@@ -532,14 +525,6 @@ class _Checks:
                     allowed=f"options of `{container.engine} exec` that leave the environment as it is",
                     next="remove it; where the home directory is in the way, use --no-home",
                 )
-        texts: dict[KeyPath, str] = {
-            (*path, "image"): container.image,
-            **{(*path, "binds", index): text for index, text in enumerate(container.binds)},
-            **{(*path, "args", index): text for index, text in enumerate(container.args)},
-        }
-        for place, text in texts.items():
-            if _has_line_end(text):
-                yield _line_end_problem(self.cluster.where(*place), text)
 
     def interfaces(self) -> Iterator[Problem]:
         interface = self.site.network.interface
@@ -590,8 +575,6 @@ def _file_problems(file: str, where: str, arguments: str) -> Iterator[Problem]:
             allowed="a file name without braces",
             next="rename the file; placeholders are for the arguments",
         )
-    elif _has_line_end(file):
-        yield _line_end_problem(where, file)
     elif not Path(file).is_file():
         head = file.split()[0] if file.split() else file
         has_arguments = head != file and Path(head).is_file()
@@ -607,7 +590,7 @@ def _file_problems(file: str, where: str, arguments: str) -> Iterator[Problem]:
 
 
 def _env_problems(env: Mapping[str, str], document: Document, path: KeyPath) -> Iterator[Problem]:
-    for name, value in env.items():
+    for name in env:
         where = document.where(*path, name)
         if not _VARIABLE.fullmatch(name):
             yield Problem(
@@ -625,22 +608,6 @@ def _env_problems(env: Mapping[str, str], document: Document, path: KeyPath) -> 
                 allowed=f"any variable but {', '.join(OWN_VARIABLES)} and {OWN_PREFIX}...",
                 next="remove it",
             )
-        if _has_line_end(value):
-            yield _line_end_problem(where, value)
-
-
-def _has_line_end(text: str) -> bool:
-    return any(char in text for char in "\0\n\r")
-
-
-def _line_end_problem(where: str, text: str) -> Problem:
-    return Problem(
-        where=where,
-        what="a line end or NUL character in a value",
-        found=shown(text),
-        allowed="text on one line",
-        next="write the value on one line; long data belongs in a file that the script reads",
-    )
 
 
 def _valueless(where: str, text: str, name: str, example: str) -> Problem:

@@ -7,14 +7,13 @@ started with comes from ``launch``, so that the script and the measured run cann
 from __future__ import annotations
 
 from collections.abc import Iterable
-from shlex import quote
 
 from ddp_ladder.job_script_header import Place, early_end, guard, header, tasks_per_node
 from ddp_ladder.job_script_meeting import interface_exports, meeting
 from ddp_ladder.job_script_training import by_itself, launch
 from ddp_ladder.launch import THREAD_VARIABLES, is_module, python_path, training_environment
 from ddp_ladder.plan import RunSpec, ScaleJob
-from ddp_ladder.shell_text import Lines, command_line, indented, joined
+from ddp_ladder.shell_text import Lines, command_line, indented, joined, quote
 from ddp_ladder.software import MODULE_COMMAND, OF_THE_WORKFLOW
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 
 from ddp_ladder.launch import Places
 from ddp_ladder.plan import RunSpec, ScaleJob
-from ddp_ladder.shell_text import Lines
+from ddp_ladder.shell_text import Lines, quote
 
 
 @dataclass(frozen=True)

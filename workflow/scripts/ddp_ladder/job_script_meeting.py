@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from shlex import quote
 
 from ddp_ladder.launch import INTERFACE_VARIABLES
 from ddp_ladder.network import PORTS
 from ddp_ladder.plan import RunSpec
-from ddp_ladder.shell_text import Lines, indented
+from ddp_ladder.shell_text import Lines, indented, quote
 
 
 def meeting(spec: RunSpec) -> Iterable[Lines]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from ddp_ladder.job_script_header import Place
 from ddp_ladder.launch import python_command, script_argv, torchrun
 from ddp_ladder.plan import RunSpec
-from ddp_ladder.shell_text import Lines, command_line
+from ddp_ladder.shell_text import Lines, command_line, variable
 
-# No configured value can hold a NUL, so between two of them stands the name of a shell variable and nothing else.
 # MASTER_ADDR and MASTER_PORT are names that the configuration may not set.
 _VARIABLES = "job_id MASTER_ADDR MASTER_PORT SLURM_NODEID".split()
-_JOB, _HEAD, _PORT, _NODE_RANK = (f"\0{name}\0" for name in _VARIABLES)
+_JOB, _HEAD, _PORT, _NODE_RANK = map(variable, _VARIABLES)
 
 
 def launch(spec: RunSpec, place: Place) -> Lines:

@@ -16,7 +16,7 @@ from jsonschema.exceptions import ValidationError
 from jsonschema.validators import extend
 
 from ddp_ladder.messages import Problem, did_you_mean
-from ddp_ladder.strict_yaml import Document, KeyPath, key_name, resolve, shown
+from ddp_ladder.strict_yaml import Document, KeyPath, has_control_characters, key_name, resolve, shown
 
 Schema = Mapping[str, Any]
 
@@ -56,15 +56,42 @@ def schema_problems(checked: Sequence[tuple[Document, Schema]]) -> list[Problem]
     """Return what is wrong in the documents by their schemas, in the order of their lines."""
     problems: dict[Problem, None] = {}
     for document, schema in checked:
+        unprintable = dict(_unprintables(document, document.data, schema))
         errors = _Validator(schema).iter_errors(document.data)
-        explained = [
+        explained = [(document.line(*path), problem) for path, problem in unprintable.items()] + [
             (document.line(*path), problem)
             for error in errors
             for path, problem in _explain(_Failure.of(error), document, checked)
+            if path not in unprintable
         ]
         explained.sort(key=lambda item: item[0])
         problems.update(dict.fromkeys(problem for _, problem in explained))
     return list(problems)
+
+
+def _unprintables(document: Document, value: Any, schema: Schema, path: KeyPath = ()) -> Explained:
+    """Every text that holds what no value may hold. Line ends are allowed where the schema says ``multiline``."""
+    multiline = schema.get("multiline", False)
+    if isinstance(value, Mapping):
+        properties, other = schema.get("properties", {}), schema.get("additionalProperties")
+        for key, item in value.items():
+            yield from _unprintables(document, item, properties.get(key) or other or {}, (*path, key))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _unprintables(document, item, schema.get("items", {}), (*path, index))
+    elif isinstance(value, str) and has_control_characters(value, but="\t\n" if multiline else "\t"):
+        yield (
+            path,
+            Problem(
+                where=document.where(*path),
+                what="a control character in a value"
+                if multiline
+                else "a line end or another control character in a value",
+                found=shown(value),
+                allowed="printable text, line ends and tabs" if multiline else "printable text on one line",
+                next="remove the character; long data belongs in a file that the script reads",
+            ),
+        )
 
 
 def with_defaults(value: Any, schema: Schema) -> Any:

@@ -12,6 +12,7 @@ from ddp_ladder.messages import Problem, UserError
 from ddp_ladder.plan import Plan
 from ddp_ladder.settings import Settings
 from ddp_ladder.settings_loader import load_settings
+from ddp_ladder.strict_yaml import has_control_characters, shown
 
 CONFIG = Path("config/config.yaml")
 CLUSTER = Path("config/cluster.yaml")
@@ -54,6 +55,23 @@ def read_sources(configfiles: Sequence[str | Path], overrides: Mapping[str, Any]
     rest = dict(overrides)
     cluster = Path(str(rest.pop("cluster", CLUSTER)))
     return Sources(Path(configfiles[0]) if configfiles else CONFIG, cluster, rest)
+
+
+def check_checkout(*directories: Path) -> None:
+    """Raise UserError where Snakemake or a shell script could not take the path of one of these directories."""
+    for directory in map(str, directories):
+        braces = "{" in directory or "}" in directory
+        if braces or has_control_characters(directory):
+            raise UserError(
+                Problem(
+                    shown(directory),
+                    "a brace in the path of the checkout: Snakemake takes it for a wildcard"
+                    if braces
+                    else "a line end or another control character in the path of the checkout",
+                    allowed="a path of printable characters without { and }",
+                    next="rename the directory, or move the checkout to another one; the results move with it",
+                )
+            )
 
 
 def stages_up_to(plan: Plan, stage: str | None, file: Path) -> tuple[str, ...]:

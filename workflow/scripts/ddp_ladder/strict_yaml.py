@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,6 +87,14 @@ def shown(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     text = "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
     return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
+
+
+def has_control_characters(text: str, but: str = "") -> bool:
+    """Whether text holds what ends a line, steers a terminal, or is no character: NUL, escape, half of a pair.
+
+    but: those that may be there.
+    """
+    return any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") and char not in but for char in text)
 
 
 def read(file: Path) -> Document:
