@@ -40,6 +40,11 @@ def test_it_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.Mo
         answer("42", failing(tmp_path, SILENT, 1000))
 
 
+def test_where_there_is_no_such_command_nothing_is_waited_for() -> None:
+    with pytest.raises(UserError, match="no-such-squeue: No such file or directory"):
+        answer("42", ["no-such-squeue"])
+
+
 def test_a_job_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"Slurm job 42: .*\n.*Invalid job id"):
         answer("42", failing(tmp_path, NO_JOB, 1000))

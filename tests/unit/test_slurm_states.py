@@ -111,6 +111,30 @@ def test_those_that_the_controller_has_forgotten_are_looked_up_in_the_accounting
     assert "--jobs=4,9" in (tools / "asked").read_text()
 
 
+def test_a_job_that_the_controller_has_forgotten_hides_no_other(tools: Path) -> None:
+    """As the Slurm answers that fails for all where it does not know one."""
+    forgets = "case \"$*\" in *4*) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;; esac"
+    stand_in(tools, "squeue", f"{forgets}; echo '5|RUNNING|N/A|node1|None'")
+    stand_in(tools, "sacct", "exit 1")
+    assert {job: state.state for job, state in ask(["4", "5"]).items()} == {"4": GONE, "5": "RUNNING"}
+    assert ask(["4"]) == {"4": JobState(GONE)}
+
+
+@pytest.mark.parametrize(
+    "hostile", [{"LOGNAME": "nobody", "USER": "nobody"}, {"SQUEUE_STATES": "CD", "SLURM_JOBS": "1"}]
+)
+def test_the_shell_does_not_reach_into_the_question(
+    tools: Path, monkeypatch: pytest.MonkeyPatch, hostile: dict[str, str]
+) -> None:
+    stand_in(tools, "squeue", f'echo "$@" >{tools}/asked; env >>{tools}/asked; echo "5|RUNNING|N/A|node1|None"')
+    for name, value in hostile.items():
+        monkeypatch.setenv(name, value)
+    assert ask(["5"])["5"].state == "RUNNING"
+    asked = (tools / "asked").read_text()
+    assert "nobody" not in asked.splitlines()[0]
+    assert not [name for name in hostile if name.startswith("S") and name in asked]
+
+
 def test_without_accounting_a_forgotten_job_is_gone(tools: Path) -> None:
     stand_in(tools, "squeue", "true")
     stand_in(tools, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")

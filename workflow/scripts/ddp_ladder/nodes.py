@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -22,7 +23,7 @@ from ddp_ladder.lifetime import die_with_parent
 from ddp_ladder.network import LOOPBACK, address_towards, free_port, is_loopback, node_name
 from ddp_ladder.plan import RunSpec, ScaleJob
 from ddp_ladder.settings import Interface
-from ddp_ladder.slurm_query import answer, silent
+from ddp_ladder.slurm_query import SlurmError, answer, run_command, silent
 from ddp_ladder.slurm_step import step_argv, step_environment
 
 AGENT = Path(__file__).parents[1] / "agent.py"
@@ -224,11 +225,15 @@ class Step(subprocess.Popen[bytes]):
     def terminate(self) -> None:
         """SIGTERM to the step's tasks; to srun when there is no such step, so nothing that could be lost."""
         query = ["squeue", "--noheader", "--steps", "--jobs", self._job_id, "--format", "%i %j"]
-        steps = subprocess.run(query, capture_output=True, text=True, check=False).stdout.splitlines()
+        try:
+            steps = run_command(query).splitlines()
+        except SlurmError:
+            steps = []
         ids = [step.split()[0] for step in steps if step.split()[1:] == [self._name]]
         if ids:
             # Its exit code says nothing: it may be 1 although the signal has arrived.
-            subprocess.run(["scancel", "--signal=TERM", *ids], capture_output=True, check=False)
+            with contextlib.suppress(SlurmError):
+                run_command(["scancel", "--signal=TERM", *ids])
         else:
             super().terminate()
 

@@ -4,19 +4,24 @@ The plugin submits; these of its methods are replaced, because
 
 - its check of active jobs asks ever more rarely (every three minutes in the end), waits for ever for jobs that were
   preempted, revoked or cancelled by someone, and takes a job of unknown state for a good one;
+- in the shell of a job it takes SLURM_CONF away with what describes the job, and it leaves what sets defaults of
+  sbatch (SBATCH_TIMELIMIT);
 - a job that is being looked at when Ctrl-C comes is not among those that it cancels;
 - without an account or a partition it guesses one, where ``null`` in cluster.yaml leaves that to Slurm.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ddp_ladder.job_end import SUBMITTED, JobEnd, job_end_file, write_job_end
 from ddp_ladder.progress import Board
+from ddp_ladder.slurm_environment import set_aside
 from ddp_ladder.slurm_states import ask, cancel
 from ddp_ladder.slurm_watch import LOOK_EVERY_S, Watch
 
@@ -27,6 +32,12 @@ def replace_executor_methods(executor: type, results: Path, stage_of: Callable[[
     stage_of: stage of a scale. Raises AttributeError for a plugin that has no such methods.
     """
     watch = Watch(ask, cancel, Board())
+    begin = vars(executor)["__init__"]
+
+    def begin_without_defaults(self: Any, *args: Any, **kwargs: Any) -> None:
+        if said := set_aside(os.environ):
+            print(said, file=sys.stderr, flush=True)
+        begin(self, *args, **kwargs)
 
     async def check_active_jobs(self: Any, active_jobs: Sequence[Any]) -> AsyncIterator[Any]:
         self.next_seconds_between_status_checks = LOOK_EVERY_S
@@ -63,6 +74,7 @@ def replace_executor_methods(executor: type, results: Path, stage_of: Callable[[
     def get_partition_arg(_self: Any, job: Any) -> str:
         return _option("--partition", job.resources.get("slurm_partition"))
 
+    executor.__init__ = begin_without_defaults  # type: ignore[misc]
     for method in (check_active_jobs, cancel_jobs, get_account_arg, get_partition_arg):
         getattr(executor, method.__name__)  # a plugin without it would never call ours
         setattr(executor, method.__name__, method)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import grp
 import os
+import pwd
 import re
 from collections.abc import Callable, Mapping, Sequence
 
@@ -58,7 +58,7 @@ def read_offer(run: Run = run_command) -> Offer:
                 next="try `sinfo` on this machine: it has to work here; on most sites, that is a login node",
             )
         ) from error
-    user = getpass.getuser()
+    user = pwd.getpwuid(os.getuid()).pw_name  # LOGNAME and USER may be anybody's
     return Offer(
         partitions=parse_partitions(partitions),
         nodes=parse_nodes(nodes),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 
 from ddp_ladder.messages import Problem, UserError
+from ddp_ladder.slurm_environment import question_environment
 
 ANSWER_WITHIN_S = 60
 PATIENCE_S = 300.0  # what a restart of the controller may take
 AGAIN_S = 2.0
-_FINAL = ("Invalid job id",)
+NO_COMMAND = os.strerror(errno.ENOENT)
 
 
 class SlurmError(Exception):
@@ -23,7 +26,13 @@ def run_command(argv: Sequence[str]) -> str:
     """Output of a command. Raises SlurmError with its own message."""
     try:
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_WITHIN_S, check=False
+            argv,
+            env=question_environment(os.environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_WITHIN_S,
+            check=False,
         )
     except OSError as error:
         raise SlurmError(f"{argv[0]}: {error.strerror}") from error
@@ -39,16 +48,21 @@ def answer(job_id: str, argv: Sequence[str]) -> str:
     deadline_s = time.monotonic() + PATIENCE_S
     told = False
     while True:
-        asked = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-        if asked.returncode == 0:
-            return asked.stdout
-        said = asked.stderr.strip() or f"{argv[0]} ended with {asked.returncode}"
-        if any(words in said for words in _FINAL) or time.monotonic() > deadline_s:
+        try:
+            return run_command(argv)
+        except SlurmError as error:
+            said = str(error)
+        if unknown(said) or NO_COMMAND in said or time.monotonic() > deadline_s:
             raise UserError(no_job(job_id, said))
         if not told:
             print(f"Slurm does not answer ({said}); asking again for {PATIENCE_S:.0f} s", file=sys.stderr, flush=True)
             told = True
         time.sleep(AGAIN_S)
+
+
+def unknown(errors: str) -> bool:
+    """Whether a command failed because the controller knows no such job."""
+    return "Invalid job id" in errors
 
 
 def silent(errors: str) -> bool:

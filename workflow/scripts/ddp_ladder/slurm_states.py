@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ddp_ladder.slurm_query import SlurmError, run_command
+from ddp_ladder.slurm_query import SlurmError, run_command, unknown
 
 Phase = Literal["waiting", "running", "ended"]
 
@@ -125,9 +124,7 @@ def reason_in_words(reason: str, job_id: str) -> str:
 def ask(job_ids: Iterable[str]) -> dict[str, JobState]:
     """State of each job; GONE for a job that nothing knows. Raises SlurmError when the controller does not answer."""
     wanted = list(job_ids)
-    # By user and not by job id: one that the controller has forgotten would make squeue fail for all.
-    command = ["squeue", "--noheader", "--states=all", f"--user={getpass.getuser()}", f"--format={_FORMAT}"]
-    known = parse_squeue(run_command(command))
+    known = _queued(wanted)
     forgotten = [job for job in wanted if job not in known]
     if forgotten and shutil.which("sacct"):
         known |= parse_sacct(_accounted(forgotten))
@@ -156,6 +153,20 @@ def parse_sacct(text: str) -> dict[str, JobState]:
         nodes = "" if nodes == "None assigned" else nodes
         found[job] = JobState(state.partition(" ")[0], "" if reason == "None" else reason, nodes)
     return found
+
+
+def _queued(job_ids: list[str]) -> dict[str, JobState]:
+    """What the controller knows. By job id, because the names of users in the environment may be anybody's."""
+    if not job_ids:
+        return {}
+    command = ["squeue", "--noheader", "--states=all", f"--jobs={','.join(job_ids)}", f"--format={_FORMAT}"]
+    try:
+        return parse_squeue(run_command(command))
+    except SlurmError as error:
+        if not unknown(str(error)):
+            raise
+    # One that it has forgotten may hide the others.
+    return {job: state for each in job_ids if len(job_ids) > 1 for job, state in _queued([each]).items()}
 
 
 def _accounted(job_ids: list[str]) -> str:

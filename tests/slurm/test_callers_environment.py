@@ -1,0 +1,61 @@
+"""What the caller's shell holds for Slurm's commands reaches neither the jobs nor the questions about them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+from cluster import Cluster
+from project_copy import copy_project
+from scales import GPU_SITE, MEETING_LOOP, witnesses
+
+pytestmark = pytest.mark.slurm
+
+HOSTILE = {
+    "LOGNAME": "nobody",
+    "USER": "nobody",
+    "SALLOC_TIMELIMIT": "0:01",
+    "SBATCH_GPUS": "7",
+    "SBATCH_SIGNAL": "B:KILL@290",
+    "SBATCH_TIMELIMIT": "0:01",
+    "SLURM_CLUSTERS": "another",
+    "SLURM_CPU_BIND": "verbose,map_cpu:0",
+    "SLURM_TIME_FORMAT": "relative",
+    "SQUEUE_FORMAT": "%t",
+    "SQUEUE_STATES": "COMPLETED",
+    "SRUN_CPUS_PER_TASK": "3",
+}
+CLIMB = [sys.executable, "-m", "snakemake", "--profile", "profiles/slurm", "stage1"]
+IN_ANOTHER_JOB = ["salloc", "--nodes=1", "--ntasks=1", "--mem=100", "--time=9"]
+
+
+@pytest.mark.parametrize("shell", [[], IN_ANOTHER_JOB], ids=["login node", "in another job"])
+def test_climbs_all_the_same(cluster_without_accounting: Cluster, tmp_path: Path, shell: Sequence[str]) -> None:
+    checkout = copy_project(tmp_path)
+    measure = {"warmup_steps": 1, "min_steps": 2, "max_steps": 6, "plain_baseline": False}
+    checkout.configure(stages={"stage1": {"scales": ["1x1"], "runtime": 5}}, measure=measure)
+    (checkout.path / "loop.py").write_text(MEETING_LOOP)
+    site = {**GPU_SITE, "slurm": {"partition": "gpu"}, "launcher": "srun"}
+    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(site))
+    argv = [*shell, "env", *(f"{name}={value}" for name, value in HOSTILE.items()), *CLIMB]
+    done = cluster_without_accounting.run(argv, cwd=checkout.path, timeout_s=300, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    (aside,) = re.findall("^set aside: (.*) \\(", said, re.MULTILINE)
+    own = [name for name in HOSTILE if name.startswith("S")]
+    outer = re.search(r"Granted job allocation (\d+)", said)
+    if outer:
+        own = [name for name in own if not name.startswith("SLURM_")]
+        own.append(f"SLURM_* of job {outer[1]}, in whose shell this was started")
+    assert aside == ", ".join(own)
+    job = checkout.record("default/weak/1x1/r1")["job"]["id"]
+    assert re.search(rf"job {job} runs on node\d", said)
+    assert "GONE" not in said
+    assert outer is None or job != outer[1]
+    (rank,) = witnesses(checkout, "default/weak/1x1/r1")
+    assert rank["SLURM_CPUS_PER_TASK"] == "2"
+    assert not [name for name in own if name in rank and name != "SLURM_CPU_BIND"]
