@@ -412,7 +412,7 @@ def test_stage_1_has_the_plain_baseline_beside_the_others() -> None:
     plan = make_plan(settings(repeats=2, variants=variants))
     plain = [run for run in plan.runs if run.is_plain]
     assert [run.name for run in plain] == ["plain/weak/1x1/r1", "plain/weak/1x1/r2"]
-    assert [run.variant for run in plan.jobs[0].runs] == ["default", "b", "plain"] * 2  # interleaved
+    assert [run.variant for run in plan.jobs[0].runs] == ["default", "b"] * 2 + ["plain"] * 2
     default = plan.runs[0]
     assert replace(plain[0], variant="default", launcher=default.launcher, args=default.args) == default
     assert (plain[0].launcher, plain[0].env) == ("python", {"A": "1"})

@@ -26,6 +26,8 @@ from ddp_ladder.schemas import first_error
 from ddp_ladder.slurm_states import advice, of_memory, slurms_words
 from ddp_ladder.warmup import Warmup, find_warmup
 
+STILL_RUNNING = "the plain script was still running"
+
 PARAMETERS = ("count", "bytes", "sharded", "checksum")  # of each rank, in the record
 
 
@@ -186,6 +188,9 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
         # Before what it caused: whoever is killed for it leaves no words of its own.
         told = advice("OUT_OF_MEMORY", memory, spec.stage)
         return Failure("out of memory", f"{told.why} ({memory})", told.next)
+    outcome = raw.ended["outcome"] if raw.ended else "unknown"
+    if raw.ended and outcome == "plain limit" and raw.ended.get("plain_limit"):
+        return _still_running(raw.ended)
     ranks = [rank.end for _, rank in sorted(raw.ranks.items())]
     own = sorted((end for end in ranks if _failed_by_itself(end)), key=_time_of_end)
     killed = failed_ranks.killed(raw)
@@ -194,7 +199,6 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
     left = correctness.left_early(spec, raw)
     if left is not None:
         return left
-    outcome = raw.ended["outcome"] if raw.ended else "unknown"
     if outcome == "time limit":
         key = f"stages.{spec.stage}.runtime"
         return Failure(
@@ -231,6 +235,16 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
     if first.name == SAMPLES_SEEN:
         return _no_samples(raw, why)
     return Failure(first.name, why, look)
+
+
+def _still_running(ended: Mapping[str, Any]) -> Failure:
+    """The failure of a plain baseline that reached its own time limit."""
+    after_s, launched_s = ended["plain_limit"]["after_s"], ended["plain_limit"]["launched_s"]
+    return Failure(
+        STILL_RUNNING,
+        f"{STILL_RUNNING} after {after_s:.0f} s, {after_s / launched_s:.1f} times what it takes under the launcher",
+        "nothing has to be done: no gate needs it; measure.plain_baseline: false in config.yaml leaves it out",
+    )
 
 
 def _no_samples(raw: RawRun, why: str) -> Failure:

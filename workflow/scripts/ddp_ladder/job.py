@@ -5,13 +5,14 @@ The job measures, the gate judges: the job ends well whenever every run left a r
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -24,7 +25,7 @@ from ddp_ladder.eject import write_job_script
 from ddp_ladder.files import RunDirectory, agents_of, read_json, write_atomically, write_json
 from ddp_ladder.launch import Places, Rendezvous, is_module
 from ddp_ladder.nodes import Nodes, NoMeetingPoint
-from ddp_ladder.plan import OWN_DIRECTORY, RunSpec, ScaleJob
+from ddp_ladder.plan import OWN_DIRECTORY, REFERENCE_VARIANT, RunSpec, ScaleJob
 from ddp_ladder.progress import Console, read_progress
 from ddp_ladder.record import Job, Record, write_record
 from ddp_ladder.repository import git_state
@@ -33,6 +34,8 @@ from ddp_ladder.shared_directory import Watch
 
 RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", OWN_DIRECTORY)
 TICK_S = 0.5
+PLAIN_TIMES = 3.0  # a plain baseline may take so many times what the default variant's run took
+PLAIN_AT_LEAST_S = 60.0  # and no less: starting on a busy file system takes its time
 
 
 class Interrupted(Exception):
@@ -97,7 +100,7 @@ def run_scale(context: Context, left_out: Mapping[str, str]) -> None:
             why, key = "the job's time was up before it could start", f"stages.{spec.stage}.runtime"
             record = _leave_out(directory, spec, why, f"raise {key} and start snakemake again")
         else:
-            record = _run(context, directory, spec)
+            record = _run(context, directory, spec, plain_limit(spec, records.values(), context.left_s))
         records[directory] = record
         if record.status == "failed" and record.job is not None:
             stopped.setdefault(spec.variant, f"{spec.name} failed in the same job")
@@ -123,7 +126,28 @@ def _leave_out(directory: RunDirectory, spec: RunSpec, why: str, next_step: str)
     return not_run(spec, why, next_step)
 
 
-def _run(context: Context, directory: RunDirectory, spec: RunSpec) -> Record:
+@dataclass(frozen=True)
+class PlainLimit:
+    """How long a plain baseline may run, and how long the run under the launcher took that this goes by."""
+
+    after_s: float
+    launched_s: float
+
+
+def plain_limit(spec: RunSpec, records: Iterable[Record], left_s: float) -> PlainLimit | None:
+    """The limit for a run; None where it has none but the job's: no plain baseline, or nothing to go by.
+
+    records: of the same job. left_s: until the job's time is up; where that is sooner, it is the limit if it leaves
+    time enough to tell that the script hangs.
+    """
+    like = [one for one in records if (one.spec.variant, one.spec.mode) == (REFERENCE_VARIANT, spec.mode)]
+    took_s = [one.timing.wall_s for one in like if one.status == "ok" and one.timing]
+    if not spec.is_plain or not took_s or left_s < 1.5 * max(took_s):
+        return None
+    return PlainLimit(min(left_s, max(PLAIN_AT_LEAST_S, PLAIN_TIMES * max(took_s))), max(took_s))
+
+
+def _run(context: Context, directory: RunDirectory, spec: RunSpec, limit: PlainLimit | None) -> Record:
     attempt = _set_aside(directory)
     job = Job(context.nodes.job_id, attempt, uuid4().hex)
     total_steps = expected_steps(context, spec)
@@ -137,7 +161,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec) -> Record:
     context.console.started(spec, total_steps)
     watch = _watch(context, directory, spec)
     started_at_s = time.time()
-    outcome = _supervise(context, directory, spec, total_steps)
+    outcome = _supervise(context, directory, spec, total_steps, limit)
     _join_logs(directory, spec.nodes, context.nodes.agents_per_node(spec))
     write_json(
         directory.ended,
@@ -149,6 +173,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec) -> Record:
             "started_at_s": started_at_s,
             "ended_at_s": time.time(),
             "outcome": outcome,
+            "plain_limit": asdict(limit) if limit else None,
             "repository": _repository_of_module(directory, spec, started_at_s),
             "shared_directory": watch.end() if watch else None,
         },
@@ -232,8 +257,11 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
     )
 
 
-def _supervise(context: Context, directory: RunDirectory, spec: RunSpec, total_steps: int | None) -> str:
-    """Run the agents to their end. Returns "finished" or "time limit"; raises Interrupted, with the agents ended."""
+def _supervise(
+    context: Context, directory: RunDirectory, spec: RunSpec, total_steps: int | None, limit: PlainLimit | None
+) -> str:
+    """Run the agents to their end. Returns ended.json's outcome; raises Interrupted, with the agents ended."""
+    plain_until_s = time.monotonic() + limit.after_s if limit else math.inf
     agents: list[subprocess.Popen[bytes]] = []
     exits: SimpleQueue[int] = SimpleQueue()
     try:
@@ -242,7 +270,9 @@ def _supervise(context: Context, directory: RunDirectory, spec: RunSpec, total_s
             threading.Thread(target=lambda agent=agent: exits.put(agent.wait()), daemon=True).start()
         running = len(agents)
         while running:
-            left_s = context.left_s
+            left_s = min(context.left_s, plain_until_s - time.monotonic())
+            if left_s <= 0 and limit:
+                return "plain limit"
             if left_s <= 0:
                 return "time limit"
             try:

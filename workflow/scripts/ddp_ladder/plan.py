@@ -207,13 +207,17 @@ def _share(amount: int, gpus: int, node: Node) -> int:
 
 
 def _runs(settings: Settings, stage: Stage, scale: Scale) -> tuple[RunSpec, ...]:
-    """Repeats outermost, so that variants alternate (A B A B): drift hits all of them alike."""
+    """Repeats outermost, so that variants alternate (A B A B): drift hits all of them alike.
+
+    The plain baseline comes after them all, for a script that needs a launcher may hang without one.
+    """
     experiment = settings.experiment
     return tuple(
         _resolve(settings, stage, scale, variant, mode, repeat)
+        for variants in (experiment.variants, plain_variants(experiment, stage.name))
         for repeat in range(1, experiment.repeats + 1)
         for mode in experiment.modes
-        for variant in (*experiment.variants, *plain_variants(experiment, stage.name))
+        for variant in variants
     )
 
 

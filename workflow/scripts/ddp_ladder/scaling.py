@@ -15,10 +15,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from ddp_ladder.assemble import STILL_RUNNING
 from ddp_ladder.evidence import IN_WORDS, STRONGEST
 from ddp_ladder.fingerprint import Difference, all_differences, batch_per_gpu_seen, differences
 from ddp_ladder.plan import PLAIN_VARIANT, REFERENCE_VARIANT, RunSpec
-from ddp_ladder.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Record, Statistic, Throughput, Timing
+from ddp_ladder.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Failure, Record, Statistic, Throughput, Timing
+from ddp_ladder.run_records import CUT_SHORT
 from ddp_ladder.settings import Scale
 from ddp_ladder.startup import startup_of
 from ddp_ladder.statistic import RESAMPLES, SEED, TAILS, PerBlock, rates, statistic_of, step_times
@@ -376,8 +378,7 @@ def _no_plain_ratio(group: _Group, plain: _Group | None) -> str:
 def _no_plain_baseline(plain: _Group) -> str:
     """Why these runs are no plain baseline; empty when they are."""
     if plain.failed:
-        failure = plain.failed[0].failure
-        return f"it does not run without a launcher ({failure.why if failure else 'no reason recorded'})"
+        return _no_plain_run(plain.failed[0].failure)
     if not plain.good:
         return "it has not been run"
     if plain.differences:
@@ -385,6 +386,16 @@ def _no_plain_baseline(plain: _Group) -> str:
     if any(run.record.world.backend is not None for run in plain.good):
         return "it makes a process group also without a launcher"
     return ""
+
+
+def _no_plain_run(failure: Failure | None) -> str:
+    if failure is None:
+        return "it does not run without a launcher (no reason recorded)"
+    if failure.verdict == STILL_RUNNING:
+        return failure.why
+    if failure.verdict in CUT_SHORT:
+        return f"it was cut short ({failure.why})"
+    return f"it does not run without a launcher ({failure.why})"
 
 
 def _obstacle(group: _Group, baseline: _Group | None) -> str:

@@ -1,0 +1,75 @@
+"""The plain baseline runs last, within a time limit of its own, and costs no other run and no gate anything."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from project_copy import LOOP, Checkout
+
+# As scripts that wait for a peer do: nobody comes without a launcher.
+WAITS = f'import os, threading\nif "RANK" not in os.environ: threading.Event().wait()\n{LOOP}'
+RUNS = [f"default/weak/1x1/r{k}" for k in (1, 2)] + [f"plain/weak/1x1/r{k}" for k in (1, 2)]
+
+
+def measured(checkout: Checkout, script: str) -> str:
+    """The job of 1x1, with a short least limit, and the report; what they say."""
+    measure = {"warmup_steps": 5, "min_steps": 10, "plain_baseline": True}
+    checkout.configure(stages={"stage1": {"scales": ["1x1"], "runtime": 3}}, measure=measure, repeats=2)
+    (checkout.path / "loop.py").write_text(script)
+    assert checkout.snakemake("plan", "--cores", "1").returncode == 0
+    code = (
+        "import sys; sys.path.insert(0, 'workflow/scripts'); import run_scale\n"
+        "from ddp_ladder import job; job.PLAIN_AT_LEAST_S = 1.0; job.PLAIN_TIMES = 2.0\n"
+        "sys.exit(run_scale.main(['--plan', 'results/plan.json', '--scale', '1x1']))\n"
+    )
+    said = ""
+    for argv in (
+        [sys.executable, "-c", code],
+        [sys.executable, "workflow/scripts/gate.py", "--plan", "results/plan.json", "--stage", "stage1"],
+        [sys.executable, "workflow/scripts/report.py", "--plan", "results/plan.json"],
+    ):
+        done = subprocess.run(argv, cwd=checkout.path, capture_output=True, text=True, timeout=250, check=False)
+        said += done.stdout + done.stderr
+        assert done.returncode == 0, said
+    return said
+
+
+@pytest.mark.parametrize(
+    ("script", "verdict", "why", "in_report"),
+    [
+        (
+            WAITS,
+            "the plain script was still running",
+            r"the plain script was still running after \d+ s, 2.0 times what it takes under the launcher",
+            "no efficiency against the plain script: the plain script was still running after",
+        ),
+        (
+            LOOP,
+            "the script raised an exception",
+            r"environment variable RANK expected",
+            "no efficiency against the plain script: it does not run without a launcher",
+        ),
+    ],
+    ids=["waits for a peer", "fails"],
+)
+def test_a_script_that_needs_a_launcher(
+    checkout: Checkout, script: str, verdict: str, why: str, in_report: str
+) -> None:
+    said = measured(checkout, script)
+    started = [run for run in RUNS if (checkout.results / "runs" / run / "run.json").exists()]
+    assert started == RUNS[:3]  # it is not tried for every repeat
+    times = checkout.run_times()
+    assert sorted(times, key=lambda run: times[run]) == started
+    assert [checkout.record(run)["status"] for run in RUNS[:2]] == ["ok", "ok"]
+    failure = checkout.record(RUNS[2])["failure"]
+    assert failure["verdict"] == verdict
+    assert re.search(why, failure["why"])
+    assert "no plain baseline: " in said
+    assert in_report in (checkout.results / "report/scaling.md").read_text()
+    again = checkout.snakemake("stage1", "--cores", "all")
+    assert again.returncode == 0, again.stdout
+    assert checkout.run_times() == times
+    assert checkout.processes() == []
