@@ -1072,12 +1072,23 @@ def test_the_plain_baseline_is_in_the_evidence_and_not_judged(with_plain: Ladder
     assert two.efficiency_plain == pytest.approx(1900 / 2048, rel=0.02)
 
 
-@pytest.mark.parametrize("damage", ["failed", "forged", "missing"])
-def test_a_bad_plain_baseline_closes_no_gate_and_gives_no_figure(with_plain: Ladder, damage: str) -> None:
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        ("failed", "it does not run without a launcher (rank 0: ValueError: RANK expected)"),
+        ("time limit", "it was cut short (the job of scale 1x1 reached its stages.stage1.runtime"),
+        ("forged", "it has not been run"),
+        ("missing", "it has not been run"),
+    ],
+)
+def test_a_bad_plain_baseline_closes_no_gate_and_gives_no_figure(with_plain: Ladder, damage: str, reason: str) -> None:
     runs = [with_plain.run(f"plain/weak/1x1/r{k}") for k in (1, 2)]
     for run in runs:
         if damage == "failed":
             edit(run.ranks / "rank0.json", lambda end: end.update(exit_code=1, exception="ValueError: RANK expected"))
+            reassemble(run)
+        elif damage == "time limit":
+            edit(run.ended, lambda ended: ended.update(outcome="time limit"))
             reassemble(run)
         elif damage == "forged":
             edit(run.record, lambda record: record["throughput"].update(samples_per_s=500.0))
@@ -1087,5 +1098,4 @@ def test_a_bad_plain_baseline_closes_no_gate_and_gives_no_figure(with_plain: Lad
     assert verdict.open
     points = {point.variant: point for point in verdict.points if point.world_size == 1}
     assert points["plain"].efficiency_plain is points["default"].efficiency_plain is None
-    reason = "does not run without a launcher" if damage == "failed" else "it has not been run"
     assert reason in points["default"].note

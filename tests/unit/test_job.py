@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from ddp_ladder.job import PLAIN_AT_LEAST_S, PLAIN_TIMES, PlainLimit, plain_limit
+from ddp_ladder.record import Record
+from make_records import make_failed_record, make_record, make_spec
+
+PLAIN = make_spec("1x1", variant="plain", launcher="python")
+HOURS = 7200.0
+
+
+def took(wall_s: float, mode: str = "weak", variant: str = "default") -> Record:
+    record = make_record(make_spec("1x1", mode=mode, variant=variant))
+    assert record.timing
+    return replace(record, timing=replace(record.timing, wall_s=wall_s))
+
+
+def test_a_plain_baseline_may_take_a_multiple_of_the_longest_run_under_the_launcher() -> None:
+    records = [took(100.0), took(120.0), took(900.0, mode="strong"), took(900.0, variant="ring")]
+    assert plain_limit(PLAIN, records, HOURS) == PlainLimit(PLAIN_TIMES * 120.0, 120.0)
+    assert plain_limit(PLAIN, [took(1.0)], HOURS) == PlainLimit(PLAIN_AT_LEAST_S, 1.0)
+
+
+@pytest.mark.parametrize("records", [[], [make_failed_record(make_spec("1x1"), "x", "y")], [took(5.0, mode="strong")]])
+def test_where_nothing_is_known_it_has_the_rest_of_the_job(records: list[Record]) -> None:
+    assert plain_limit(PLAIN, records, HOURS) is None
+
+
+def test_what_is_left_of_the_job_is_the_limit_where_it_tells_that_the_script_hangs() -> None:
+    assert plain_limit(PLAIN, [took(100.0)], 200.0) == PlainLimit(200.0, 100.0)
+    assert plain_limit(PLAIN, [took(100.0)], 110.0) is None
+
+
+def test_no_other_run_has_a_limit_of_its_own() -> None:
+    assert plain_limit(make_spec("1x1", repeat=2), [took(100.0)], HOURS) is None
