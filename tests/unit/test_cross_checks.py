@@ -538,7 +538,8 @@ def test_variables_that_ddp_ladder_sets(key: str, place: str, name: str) -> None
         f"{place}.{name}",
         "a variable that ddp-ladder sets for each process",
         f'"{name}"',
-        "any variable but RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and DDP_LADDER_...",
+        "any variable but RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT and "
+        "DDP_LADDER_...",
         "remove it",
     )
 

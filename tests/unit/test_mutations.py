@@ -196,7 +196,7 @@ AGREEMENT: dict[str, Case] = {
         ("communication hook: none", "fp16_compress_hook on rank 3 (node1)"),
     ),
     "backend": (in_rank(3, "backend", to="ucc"), ("backend: gloo", "ucc on rank 3 (node1)")),
-    "no backend": (in_rank(3, "backend", to=None), ("backend: gloo", "none on rank 3 (node1)")),
+    "no backend": (in_rank(3, "backend", to=None), ("no process group on rank 3", "init_process_group()")),
 }
 
 # ---- Against the plan. ----

@@ -104,7 +104,10 @@ def world(spec: RunSpec, raw: RawRun) -> Finding:
     judged = spec.world_size > 1 and spec.throughput_regex is None  # which may be of a program without torch
     alone = [end["rank"] for end in ends if judged and end["backend"] is None]
     measured = " and ".join(str(size) for size in sizes) or "nothing"
-    why = f"the ranks say that their world has {measured} ranks, and {spec.world_size} were started"
+    others = [end["rank"] for end in ends if end["world_size"] != spec.world_size]
+    who = "all ranks" if len(others) == len(ends) else f"rank {_numbers(others)}"
+    told = " and ".join(str(size) for size in sizes if size != spec.world_size)
+    why = f"{spec.world_size} ranks were started; for {who} the world has {told or measured}"
     if alone:
         measured = f"no process group on {'any rank' if len(alone) == len(ends) else f'rank {_numbers(alone)}'}"
         why = f"{measured}, so each of them trained a model of its own"

@@ -144,8 +144,12 @@ def _iterates_as(sampler: Any) -> str:
     """``library.Class`` of the class whose ``__iter__`` it uses."""
     for kind in type(sampler).__mro__:
         if "__iter__" in kind.__dict__:
-            return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+            return _name_of(kind)
     return type(sampler).__name__
+
+
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
 
 
 def _is_plain(sampler: Any) -> bool:
@@ -153,7 +157,9 @@ def _is_plain(sampler: Any) -> bool:
 
 
 def _divides(sampler: Any) -> bool:
-    return _iterates_as(sampler) in DIVIDING or type(sampler).__name__ in DIVIDING_BY_NAME
+    """Whether it does so, or inherits it: with an order or a start of its own a rank has the same share."""
+    kinds = {_name_of(kind) for kind in type(sampler).__mro__}
+    return not kinds.isdisjoint(DIVIDING) or type(sampler).__name__ in DIVIDING_BY_NAME
 
 
 def _name(links: list[Any]) -> str:
