@@ -51,7 +51,8 @@ def climb(stage=None):
     except UserError as error:
         stop(error)
     if workflow.is_main_process:
-        print(*ladder.announcements(stages), sep="\n", file=sys.stderr)
+        for announcement in ladder.announcements(stages):
+            print(announcement, file=sys.stderr)
         if workflow.dryrun:
             print(plan_text(ladder.plan, stages, ladder.to_do), flush=True)
     return [ladder.gate(each) for each in stages]
