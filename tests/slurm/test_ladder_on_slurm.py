@@ -14,7 +14,7 @@ import pytest
 import yaml
 from cluster import Cluster
 from cluster_config import ACCOUNT
-from project_copy import Checkout, copy_project
+from project_copy import ANY_EFFICIENCY, Checkout, copy_project
 
 pytestmark = pytest.mark.slurm
 
@@ -47,6 +47,7 @@ def climb(cluster: Cluster, path: Path, stages: Mapping[str, Any], site: Mapping
     file = checkout.path / "config/config.yaml"
     config = yaml.safe_load(file.read_text())
     measure = {"warmup_steps": 1, "min_steps": 4, "max_steps": 10, "plain_baseline": False}
+    stages = {name: {**stage, "gate": {"max_efficiency": ANY_EFFICIENCY}} for name, stage in stages.items()}
     file.write_text(yaml.safe_dump({**config, "stages": stages, "repeats": 1, "measure": measure}))
     (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(site))
     return Climbed(cluster, checkout, checkout.snakemake("--profile", "profiles/slurm", timeout_s=500))

@@ -43,7 +43,12 @@ def test_workers_divided_among_the_ranks_of_a_node_as_the_advice_says(checkout: 
 
 
 def test_a_disturbed_baseline_is_measured_again_as_the_advice_says(checkout: Checkout) -> None:
-    checkout.configure(stages={"stage1": TWO_STAGES["stage1"], "stage2": {"scales": ["1x2"], "runtime": 5}})
+    checkout.configure(
+        stages={
+            "stage1": TWO_STAGES["stage1"],
+            "stage2": {"scales": ["1x2"], "runtime": 5, "gate": {"max_efficiency": 1.05}},
+        }
+    )
     slow = "import time; time.sleep(0.2 if os.path.exists('load') and os.environ['WORLD_SIZE'] == '1' else 0.01)"
     (checkout.path / "loop.py").write_text(
         LOOP.replace("        optimizer.step()", f"        {slow}; optimizer.step()")

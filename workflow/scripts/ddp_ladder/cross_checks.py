@@ -364,7 +364,7 @@ class _Checks:
                     allowed="min_samples_per_s and max_data_wait_fraction",
                     next="remove it here; set it in stage2 and stage3",
                 )
-            if stage.gate == GateThresholds(certain=True):
+            if stage.gate == GateThresholds(max_efficiency=stage.gate.max_efficiency, certain=True):
                 yield Problem(
                     where=self.config.where("stages", stage.name, "gate", "certain"),
                     what="there is no threshold that could be certain",

@@ -10,7 +10,7 @@ from ddp_ladder.fingerprint import MAY_DIFFER, MUST_MATCH
 from ddp_ladder.gate_file import Finding
 from ddp_ladder.plan import Plan
 from ddp_ladder.record import SAMPLES_PER_TIME
-from ddp_ladder.scaling import BASELINE, MOST_EFFICIENCY, ScalePoint, waits_longer
+from ddp_ladder.scaling import BASELINE, ScalePoint, waits_longer
 
 MOST_REPEATS = 100  # as in the schema
 LEAST_REPEATS = 5  # from this many on, intervals narrow with the root of the number; those of fewer are no wider
@@ -70,8 +70,8 @@ def performance(plan: Plan, point: ScalePoint, points: Sequence[ScalePoint], res
     if point.allowed:
         measured = f"allowed to differ: {point.allowed}"
         yield _finding(point, "like for like", True, measured, "equal, or named in fingerprint.may_differ")
-    yield from _more_than_ideal(point, points, results)
     gate = plan.gates[point.stage]
+    yield from _more_than_ideal(point, points, gate.max_efficiency, results)
     for threshold in _thresholds(plan, point):
         yield threshold.judged(point, gate.certain)
     if gate.max_data_wait_fraction is not None:
@@ -120,9 +120,9 @@ def _data_wait(point: ScalePoint, most: float, certain: bool) -> Finding:
     return _finding(point, "data wait", ok, measured, f"at most {100 * most:.1f} % ({key})", "" if ok else advice)
 
 
-def _more_than_ideal(point: ScalePoint, points: Sequence[ScalePoint], results: Path) -> Iterator[Finding]:
+def _more_than_ideal(point: ScalePoint, points: Sequence[ScalePoint], most: float, results: Path) -> Iterator[Finding]:
     """An efficiency that is too good to be true closes the gate: its baseline is what is wrong."""
-    if point.efficiency_low is None or point.efficiency_low <= MOST_EFFICIENCY:
+    if point.efficiency_low is None or point.efficiency_low <= most:
         return
     baseline = next(p for p in points if (p.variant, p.mode, p.scale) == (point.variant, point.mode, BASELINE))
     runs = results / "runs" / point.variant / point.mode / str(BASELINE)
@@ -134,8 +134,10 @@ def _more_than_ideal(point: ScalePoint, points: Sequence[ScalePoint], results: P
         advice = f"give the script more loader workers, so that {BASELINE} does not wait for data; or {advice}"
     elif point.mode == "strong":
         advice += "; if it stays so, the batch of one GPU is slow by itself: lower workload.batch_per_gpu"
+    key = f"stages.{point.stage}.gate.max_efficiency"
+    advice += f"; or raise {key} if you know why the larger scale does better"
     measured = f"{_efficiency_text(point)}: more than the ideal"
-    yield _finding(point, "baseline", False, measured, f"an interval that reaches down to {MOST_EFFICIENCY}", advice)
+    yield _finding(point, "baseline", False, measured, f"an interval that reaches down to {most:g} ({key})", advice)
 
 
 def _efficiency_text(point: ScalePoint) -> str:

@@ -21,7 +21,7 @@ from ddp_ladder.fingerprint import Difference, all_differences, batch_per_gpu_se
 from ddp_ladder.plan import PLAIN_VARIANT, REFERENCE_VARIANT, RunSpec
 from ddp_ladder.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Failure, Record, Statistic, Throughput, Timing
 from ddp_ladder.run_records import CUT_SHORT
-from ddp_ladder.settings import Scale
+from ddp_ladder.settings import GateThresholds, Scale
 from ddp_ladder.startup import startup_of
 from ddp_ladder.statistic import RESAMPLES, SEED, TAILS, PerBlock, rates, statistic_of, step_times
 
@@ -29,7 +29,7 @@ Status = Literal["ok", "check", "incomplete", "not comparable", "failed", "not r
 Draws = npt.NDArray[np.float64]
 
 BASELINE = Scale(1, 1)
-MOST_EFFICIENCY = 1.05  # above this the baseline, not the scale, is remarkable
+MOST_EFFICIENCY = GateThresholds().max_efficiency  # above this the baseline, not the scale, is remarkable
 TELLING_WAIT = 0.05  # fraction of a step: a difference in data wait worth naming
 TELLING_GAP = 0.05  # between samples / time and the median of blocks, or between the first third of a run and the last
 

@@ -82,6 +82,7 @@ class GateThresholds:
     min_efficiency: float | None = None  # fraction of ideal, 0..1
     min_samples_per_s: float | None = None
     max_data_wait_fraction: float | None = None  # 0..1
+    max_efficiency: float = 1.05  # an interval wholly above it closes the gate: its baseline is what is wrong
     certain: bool = False  # the interval's lower end is asked, not the estimate; of the data wait, every repeat
 
 

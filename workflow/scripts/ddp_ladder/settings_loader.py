@@ -127,12 +127,15 @@ def _workload(document: Document, data: Mapping[str, Any]) -> Workload:
 
 
 def _stage(name: str, data: Mapping[str, Any]) -> Stage:
-    thresholds = {key: _optional(float, value) for key, value in data["gate"].items() if key != "certain"}
+    gate = data["gate"]
+    optional = ("min_efficiency", "min_samples_per_s", "max_data_wait_fraction")
     return Stage(
         name=name,
         scales=tuple(Scale.parse(scale) for scale in data["scales"]),
         runtime_min=int(data["runtime"]),
-        gate=GateThresholds(**thresholds, certain=data["gate"]["certain"]),
+        gate=GateThresholds(
+            *(_optional(float, gate[key]) for key in optional), float(gate["max_efficiency"]), gate["certain"]
+        ),
         slurm=_slurm(data["slurm"]),
     )
 
