@@ -128,13 +128,16 @@ def _workload(document: Document, data: Mapping[str, Any]) -> Workload:
 
 def _stage(name: str, data: Mapping[str, Any]) -> Stage:
     gate = data["gate"]
-    optional = ("min_efficiency", "min_samples_per_s", "max_data_wait_fraction")
     return Stage(
         name=name,
         scales=tuple(Scale.parse(scale) for scale in data["scales"]),
         runtime_min=int(data["runtime"]),
         gate=GateThresholds(
-            *(_optional(float, gate[key]) for key in optional), float(gate["max_efficiency"]), gate["certain"]
+            min_efficiency=_optional(float, gate["min_efficiency"]),
+            min_samples_per_s=_optional(float, gate["min_samples_per_s"]),
+            max_data_wait_fraction=_optional(float, gate["max_data_wait_fraction"]),
+            max_efficiency=float(gate["max_efficiency"]),
+            certain=gate["certain"],
         ),
         slurm=_slurm(data["slurm"]),
     )
