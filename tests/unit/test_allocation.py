@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from ddp_ladder.agent import GRACE_S
 from ddp_ladder.allocation import (
     SIMULATE,
     Offer,
@@ -13,6 +14,7 @@ from ddp_ladder.allocation import (
     parse_offer,
     parse_time_left,
 )
+from ddp_ladder.job import END_S
 from ddp_ladder.messages import UserError
 from ddp_ladder.plan import ScaleJob
 from ddp_ladder.settings import Scale
@@ -70,6 +72,11 @@ def test_a_scale_lasts_as_long_as_its_runtime_and_its_allocation_let_it() -> Non
     assert lasts_s(600, None) == 600  # without Slurm nothing ends it but itself
     assert lasts_s(600, 7200) == 600
     assert lasts_s(600, 590) == 590 - MARGIN_S
+
+
+def test_a_run_that_takes_all_its_time_to_end_is_over_before_slurm_ends_the_job() -> None:
+    agents = GRACE_S + GRACE_S  # until the launcher is killed, until what it left is gone
+    assert MARGIN_S > END_S >= agents
 
 
 def test_what_fits_is_no_problem() -> None:

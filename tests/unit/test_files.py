@@ -17,6 +17,7 @@ from ddp_ladder.files import (
     sha256,
     write_atomically,
     write_json,
+    written_atomically,
 )
 
 

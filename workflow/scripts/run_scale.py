@@ -18,7 +18,7 @@ from ddp_ladder.allocation import time_left_s
 from ddp_ladder.command import command
 from ddp_ladder.gate import require_open_gate
 from ddp_ladder.gate_file import closed_variants
-from ddp_ladder.job import Context, Interrupted, raise_on_signals, run_scale
+from ddp_ladder.job import END_S, Context, Interrupted, raise_on_signals, run_scale
 from ddp_ladder.lifetime import die_with_parent
 from ddp_ladder.nodes import Allocation, nodes_of
 from ddp_ladder.plan_file import read_plan
@@ -26,8 +26,10 @@ from ddp_ladder.progress import Console
 from ddp_ladder.settings import Scale
 from ddp_ladder.slurm_watch import LAST_WORDS
 
-# The job ends its runs and writes their records before Slurm would end the job.
-MARGIN_S = 30
+# Before Slurm would end the job it has ended its agents, which may take all of END_S, and written every record: of a long
+# run on a slow file system that takes its time too.
+WRITING_S = 20
+MARGIN_S = END_S + WRITING_S
 
 
 def lasts_s(runtime_s: float, slurm_s: float | None) -> float:

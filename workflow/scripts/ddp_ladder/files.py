@@ -7,9 +7,11 @@ import json
 import math
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 LONGEST_KEY = 60  # characters of a key in a message
 
@@ -20,12 +22,18 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
     mode: permissions, of which the umask takes its part. Creates missing parent directories.
     Raises OSError, and leaves no temporary file, when the disk is full.
     """
+    with written_atomically(path, mode) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def written_atomically(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """As write_atomically, for what is written piece by piece."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = content.encode() if isinstance(content, str) else content
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, mode & ~_umask())

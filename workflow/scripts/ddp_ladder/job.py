@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,7 +23,7 @@ from uuid import uuid4
 from ddp_ladder.agent import GRACE_S
 from ddp_ladder.assemble import assemble, not_run
 from ddp_ladder.eject import write_job_script
-from ddp_ladder.files import RunDirectory, agents_of, read_json, write_atomically, write_json
+from ddp_ladder.files import RunDirectory, agents_of, read_json, write_json, written_atomically
 from ddp_ladder.launch import Places, Rendezvous, is_module
 from ddp_ladder.nodes import Nodes, NoMeetingPoint
 from ddp_ladder.plan import OWN_DIRECTORY, REFERENCE_VARIANT, RunSpec, ScaleJob
@@ -36,6 +37,7 @@ RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json",
 TICK_S = 0.5
 PLAIN_TIMES = 3.0  # a plain baseline may take so many times what the default variant's run took
 PLAIN_AT_LEAST_S = 60.0  # and no less: starting on a busy file system takes its time
+END_S = 2 * GRACE_S  # what agents that are told to end are given; each needs one grace period for its own processes
 
 
 class Interrupted(Exception):
@@ -293,7 +295,7 @@ def _end(agents: Sequence[subprocess.Popen[bytes]]) -> None:
     for agent in agents:
         if agent.poll() is None:
             agent.terminate()
-    deadline_s = time.monotonic() + 2 * GRACE_S
+    deadline_s = time.monotonic() + END_S
     for agent in agents:
         try:
             agent.wait(max(0.1, deadline_s - time.monotonic()))
@@ -305,7 +307,10 @@ def _join_logs(directory: RunDirectory, nodes: int, agents_per_node: int) -> Non
     """Put what srun said, if it did, and the logs of several agents together as train.log."""
     agents = agents_of(nodes, agents_per_node)
     logs = {"srun": directory.launcher_log} | {str(agent): directory.agent_log(agent, len(agents)) for agent in agents}
-    said = {name: log.read_bytes() for name, log in logs.items() if log.exists()}
-    if len(agents) > 1 or said.get("srun"):
-        parts = [f"==== {name} ====\n".encode() + text for name, text in said.items() if text]
-        write_atomically(directory.log, b"".join(parts))
+    said = {name: log for name, log in logs.items() if log.exists() and log.stat().st_size}
+    if len(agents) > 1 or "srun" in said:
+        with written_atomically(directory.log) as joined:
+            for name, log in said.items():
+                joined.write(f"==== {name} ====\n".encode())
+                with log.open("rb") as part:
+                    shutil.copyfileobj(part, joined)
