@@ -17,7 +17,6 @@ from ddp_ladder.files import (
     sha256,
     write_atomically,
     write_json,
-    written_atomically,
 )
 
 

@@ -28,6 +28,12 @@ def test_what_is_started_exists() -> None:
     assert TORCHRUN.is_file()
 
 
+@pytest.mark.parametrize("name", ["PET_LOG_DIR", "PET_REDIRECTS", "PET_TEE"])
+def test_logs_that_were_asked_of_torchrun_stay_where_it_puts_them(name: str) -> None:
+    (process,) = processes(make_spec("1x2", env={name: "3"}), PLACES, 0, MEET)
+    assert process.env == {}
+
+
 def test_torchrun_on_one_node() -> None:
     (process,) = processes(make_spec("1x2"), PLACES, 0, MEET)
     assert process.argv == (
@@ -47,7 +53,7 @@ def test_torchrun_on_one_node() -> None:
         "--master-port=20123",
         *SCRIPT,
     )
-    assert process.env == {}
+    assert process.env == {"PET_LOG_DIR": str(PLACES.run / "nodes/torchrun0")}
 
 
 def test_torchrun_on_two_nodes_tells_each_its_place() -> None:

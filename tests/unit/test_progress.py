@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import errno
 import io
 from pathlib import Path
 
 import pytest
 from ddp_ladder import progress
 from ddp_ladder.files import write_json
-from ddp_ladder.progress import Console, duration, outcome, read_progress, state
+from ddp_ladder.progress import Board, Console, duration, outcome, read_progress, state
 from make_records import make_failed_record, make_record, make_spec
 
 
@@ -144,3 +145,65 @@ def test_messages_do_not_tear_the_bar() -> None:
 def test_outcomes() -> None:
     record = make_failed_record(make_spec("1x2"), "time limit", "it took too long")
     assert outcome(record) == "FAILED: time limit: it took too long"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", '{"step": 1, "elap', "[]", "null", "{}", '{"step": "1", "elapsed_s": 1}', '{"step": 1, "elapsed_s": null}',
+        '{"step": 1, "elapsed_s": 1, "samples_per_s": "fast"}', '{"step": true, "elapsed_s": 1}', "\x00" * 60,
+    ],
+)  # fmt: skip
+def test_a_foreign_file_is_told_once_and_the_run_goes_on(tmp_path: Path, clock: Clock, content: str) -> None:
+    path, stream = tmp_path / "progress.json", io.StringIO()
+    path.write_text(content)
+    console = Console(2, stream)
+    for repeat in (1, 2):
+        console.started(make_spec("1x1", repeat=repeat), None)
+        for _ in range(3):
+            clock.now_s += 60
+            console.follow(path, 400, 60.0)
+        write_json(path, at(1))
+        clock.now_s += 60
+        console.follow(path, 400, 60.0)
+        path.write_text(content)
+    said = stream.getvalue().splitlines()
+    assert [line.split(": ", 1)[1].split(",")[0] for line in said] == [
+        "started", "the progress cannot be shown", "step 1 of 400",
+    ] * 2  # fmt: skip
+    assert str(path) in said[1]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ESTALE, "Stale file handle"), OSError(errno.EIO, "Input/output error")]
+)
+def test_a_file_system_that_is_gone_costs_the_run_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    """The errors of a network file system, which cannot be had here."""
+
+    def gone(_: Path) -> None:
+        raise error
+
+    monkeypatch.setattr(progress, "read_json", gone)
+    stream = io.StringIO()
+    console = Console(1, stream)
+    console.started(make_spec("1x1"), None)
+    for _ in range(3):
+        console.follow(tmp_path, 400, 60.0)
+    assert stream.getvalue().count(str(error.strerror)) == 1
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_what_a_terminal_cannot_print_is_replaced(encoding: str) -> None:
+    for board in (Console, Board):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding, errors="strict")
+        (board(1, stream) if board is Console else board(stream)).say("größer \u2265 1 \ud800")
+        stream.seek(0)
+        assert stream.read().startswith("gr")
+
+
+def test_escapes_do_not_reach_the_terminal() -> None:
+    stream = io.StringIO()
+    Console(1, stream).say("\x1b[31mred\x1b[0m\x07 \x1b]0;title\x07a\rb\x9b2J\x1bc\nnext")
+    assert stream.getvalue() == "red ab2J\nnext\n"

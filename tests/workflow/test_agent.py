@@ -230,3 +230,18 @@ def test_output_goes_to_the_log_and_threads_come_from_the_plan(spec: RunSpec, tm
     finally:
         del os.environ["MKL_NUM_THREADS"]
     assert RunDirectory(tmp_path).log.read_text().count(f"threads {spec.threads_per_rank} None") == 2
+
+
+@pytest.mark.parametrize("ending", [None, signal.SIGTERM])
+def test_nothing_of_torchrun_is_left_in_the_temporary_directory(
+    ending: signal.Signals | None, spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    agent = start(spec, tmp_path, "ready()\n" + ("" if ending is None else "threading.Event().wait()\n"))
+    if ending is not None:
+        agent.send_signal(ending)
+    agent.wait(TIMEOUT_S)
+    assert not list(temporary.glob("torchelastic_*"))
+    assert not [path for path in RunDirectory(tmp_path).nodes.iterdir() if path.is_dir()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from project_copy import Checkout
+from project_copy import EXPERIMENT, Checkout
 
 
 def test_dry_run_shows_the_plan_up_to_the_stage(checkout: Checkout) -> None:
@@ -17,6 +17,14 @@ def test_dry_run_shows_the_plan_up_to_the_stage(checkout: Checkout) -> None:
     assert "At most 0.25 GPU hours from here" in plan
     assert "loop.py 16" in plan
     assert not checkout.results.exists()
+
+
+def test_a_terminal_that_cannot_print_a_character(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii:strict")
+    checkout.configure(workload={**EXPERIMENT["workload"], "args": ["{batch_per_gpu}", "größe"]})
+    planned = checkout.snakemake("stage2", "--dry-run")
+    assert planned.returncode == 0, planned.stdout
+    assert "gr\\xf6\\xdfe" in planned.stdout
 
 
 def test_dry_run_counts_what_is_there_already(checkout: Checkout) -> None:

@@ -11,7 +11,7 @@ SCRIPTS = Path(workflow.basedir) / "workflow" / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 from ddp_ladder.allocation import check_allocation
-from ddp_ladder.command import put_this_python_first
+from ddp_ladder.command import print_what_can_be_printed, put_this_python_first
 from ddp_ladder.interrupts import pass_on_interrupts
 from ddp_ladder.ladder import Ladder
 from ddp_ladder.messages import UserError
@@ -20,6 +20,7 @@ from ddp_ladder.quiet import quieten
 from ddp_ladder.slurm_executor import replace_executor_methods
 from ddp_ladder.snakemake_settings import check_checkout, read_sources, stages_up_to
 
+print_what_can_be_printed()
 put_this_python_first()
 pass_on_interrupts()
 if Quietness.PROGRESS in (workflow.output_settings.quiet or ()):

@@ -26,8 +26,8 @@ from ddp_ladder.progress import Console
 from ddp_ladder.settings import Scale
 from ddp_ladder.slurm_watch import LAST_WORDS
 
-# Before Slurm would end the job it has ended its agents, which may take all of END_S, and written every record: of a long
-# run on a slow file system that takes its time too.
+# Before Slurm would end the job it has ended its agents, which may take all of END_S, joined the logs and written the
+# records, which takes its time on a slow file system.
 WRITING_S = 20
 MARGIN_S = END_S + WRITING_S
 

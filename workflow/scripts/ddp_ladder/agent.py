@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -95,6 +96,7 @@ def run_node(task: NodeTask) -> int:
                 log.write(f"{failure.what}\n".encode())  # what was printed is there
     finally:
         _end_descendants()
+        shutil.rmtree(task.directory.torchrun_logs(task.agent.node_rank), ignore_errors=True)
     _write_end(task, starts, launched_at_s, code, failed, error)
     return code if code >= 0 else 128 - code
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ def command(main: Callable[P, int]) -> Callable[P, int]:
 
     @functools.wraps(main)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> int:
+        print_what_can_be_printed()
         try:
             return main(*args, **kwargs)
         except UserError as error:
@@ -26,6 +28,13 @@ def command(main: Callable[P, int]) -> Callable[P, int]:
             return 1
 
     return wrapped
+
+
+def print_what_can_be_printed() -> None:
+    """From now on a character that the terminal's encoding does not have costs that character, not the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def put_this_python_first() -> None:

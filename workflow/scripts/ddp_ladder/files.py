@@ -187,5 +187,9 @@ class RunDirectory:
         """How ranks failed that a node's torchrun started; the agent puts it into its end record and takes it away."""
         return self.nodes / f"failed{node_rank}.json"
 
+    def torchrun_logs(self, node_rank: int) -> Path:
+        """What a node's torchrun would leave in the temporary directory; the agent takes it away."""
+        return self.nodes / f"torchrun{node_rank}"
+
     def agent_end(self, agent: Agent) -> Path:
         return self.nodes / f"{agent.stem}.json"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_ladder.files import read_json
+from ddp_ladder.messages import printable
 from ddp_ladder.plan import REFERENCE_VARIANT
 from ddp_ladder.scaling import ScalePoint
 
@@ -192,7 +193,7 @@ def closed_box(gate: GateView) -> str:
     )
     lines = []
     for label, text in rows:
-        wrapped = textwrap.wrap(str(text), TEXT_WIDTH, break_on_hyphens=False)
+        wrapped = textwrap.wrap(printable(str(text)), TEXT_WIDTH, break_on_hyphens=False)
         for index, part in enumerate(wrapped or [""]):
             lines.append(f"| {label if index == 0 else '':<9} {part:<{TEXT_WIDTH}} |")
     edge = "+" + "-" * (WIDTH - 2) + "+"

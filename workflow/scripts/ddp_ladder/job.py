@@ -27,7 +27,7 @@ from ddp_ladder.files import RunDirectory, agents_of, read_json, write_json, wri
 from ddp_ladder.launch import Places, Rendezvous, is_module
 from ddp_ladder.nodes import Nodes, NoMeetingPoint
 from ddp_ladder.plan import OWN_DIRECTORY, REFERENCE_VARIANT, RunSpec, ScaleJob
-from ddp_ladder.progress import Console, read_progress
+from ddp_ladder.progress import Console
 from ddp_ladder.record import Job, Record, write_record
 from ddp_ladder.repository import git_state
 from ddp_ladder.run_records import RunRecords
@@ -280,7 +280,7 @@ def _supervise(
             try:
                 code = exits.get(timeout=TICK_S)
             except Empty:
-                context.console.show(read_progress(directory.progress), total_steps, left_s)
+                context.console.follow(directory.progress, total_steps, left_s)
                 continue
             running -= 1
             if code != 0:

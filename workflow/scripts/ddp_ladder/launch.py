@@ -27,6 +27,9 @@ THREAD_VARIABLES = (
 # How long torchrun waits for the other nodes: longer than their start-ups differ, shorter than its default of 600.
 JOIN_TIMEOUT_S = 300
 
+# torchrun's own log files, where the configuration asks for them: they stay where it has them.
+LOG_VARIABLES = frozenset({"PET_LOG_DIR", "PET_LOGS_SPECS", "PET_REDIRECTS", "PET_TEE"})
+
 # The interface of a node, which need not have the same name on the next one.
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
@@ -108,7 +111,8 @@ def processes(
     if spec.launcher == "torchrun":
         recorded = (str(TORCHRUN), str(RunDirectory(places.run).failed_ranks(node_rank)))
         launcher = torchrun(spec, meet.id, str(node_rank), meet.host, str(meet.port))
-        return (Process((*python, *recorded, *launcher, *command), {}),)
+        logs = {"PET_LOG_DIR": str(RunDirectory(places.run).torchrun_logs(node_rank))}
+        return (Process((*python, *recorded, *launcher, *command), {} if spec.env.keys() & LOG_VARIABLES else logs),)
     if spec.launcher == "python":
         return (Process((*python, *command), {}),)
     return tuple(

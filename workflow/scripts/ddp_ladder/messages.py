@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -35,6 +37,16 @@ class UserError(Exception):
     def __init__(self, problems: Problem | Iterable[Problem]) -> None:
         self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n\n".join(str(problem) for problem in self.problems))
+
+
+_TERMINAL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?")
+
+
+def printable(text: str) -> str:
+    """Text for a terminal without what would steer it: colours, bells, titles, carriage returns. Line ends stay."""
+    return "".join(
+        char for char in _TERMINAL.sub("", text) if char == "\n" or unicodedata.category(char) not in ("Cc", "Cs")
+    )
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 from ddp_ladder.files import read_json
+from ddp_ladder.messages import printable
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.record import Record
 
@@ -20,12 +21,27 @@ LINE_EVERY_FRACTION = 0.1
 
 
 def read_progress(path: Path) -> Mapping[str, Any] | None:
-    """Rank 0's latest progress; None before its first step. The file is replaced whole, so it is never torn."""
+    """Rank 0's latest progress; None before its first step. Raises OSError, or ValueError where it is none."""
     try:
-        data: Mapping[str, Any] = read_json(path)
+        data = read_json(path)
     except FileNotFoundError:
         return None
-    return data
+    if not (isinstance(data, dict) and all(_is_amount(data.get(name)) for name in ("step", "elapsed_s"))):
+        raise ValueError(f"{path} is not what a run writes about its progress")
+    if data.get("samples_per_s") is not None and not _is_amount(data["samples_per_s"]):
+        raise ValueError(f"{path}: samples_per_s is not a figure")
+    return {"samples_per_s": None, **data}
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _print(text: str, stream: TextIO) -> None:
+    """A line on a terminal that may have a bar below it, as far as its encoding goes."""
+    encoding = stream.encoding or "utf-8"
+    with tqdm.external_write_mode(file=stream):
+        print(printable(text).encode(encoding, "replace").decode(encoding), file=stream, flush=True)
 
 
 def duration(seconds: float) -> str:
@@ -63,10 +79,10 @@ class Console:
         self._bar: tqdm[Any] | None = None
         self._started_s = 0.0
         self._next_line_s = 0.0
+        self._unreadable = False
 
     def say(self, text: str) -> None:
-        with tqdm.external_write_mode(file=self._stream):
-            print(text, file=self._stream, flush=True)
+        _print(text, self._stream)
 
     def _begin(self, spec: RunSpec) -> str:
         self._index += 1
@@ -76,6 +92,7 @@ class Console:
     def started(self, spec: RunSpec, total_steps: int | None) -> None:
         self._label = self._begin(spec)
         self._started_s = time.monotonic()
+        self._unreadable = False
         self._next_line_s = self._started_s + LINE_EVERY_S
         if self._stream.isatty():
             # The text stands in for tqdm's unit, because its own postfix always begins with a comma.
@@ -90,6 +107,17 @@ class Console:
             )
         else:
             self.say(f"{self._label}: started")
+
+    def follow(self, path: Path, total_steps: int | None, left_at_most_s: float) -> None:
+        """Show the progress that is in a file; one that cannot be read is told once and costs the run nothing."""
+        try:
+            progress = read_progress(path)
+        except (OSError, ValueError) as error:
+            if not self._unreadable:
+                self.say(f"{self._label}: the progress cannot be shown, the run goes on: {error}")
+            self._unreadable = True
+            return
+        self.show(progress, total_steps, left_at_most_s)
 
     def show(self, progress: Mapping[str, Any] | None, total_steps: int | None, left_at_most_s: float) -> None:
         text = state(progress, total_steps, left_at_most_s)
@@ -120,8 +148,7 @@ class Board:
         self._bar: tqdm[Any] | None = None
 
     def say(self, text: str) -> None:
-        with tqdm.external_write_mode(file=self._stream):
-            print(text, file=self._stream, flush=True)
+        _print(text, self._stream)
 
     def status(self, jobs: Sequence[str]) -> None:
         """Show the jobs' states, on a terminal; nothing in a pipe, where lines have to do."""

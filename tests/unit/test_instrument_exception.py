@@ -1,0 +1,53 @@
+"""What a rank's end record tells of an exception: one printable line, of a traceback only its end."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ddp_ladder_instrument.measurement import _one_line
+from torch.utils.data import DataLoader, Dataset
+
+
+class Broken(Dataset[int]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        try:
+            raise KeyError("first")
+        except KeyError as error:
+            raise ValueError(f"sample {index} is broken\n  in two lines") from error
+
+
+def test_of_a_loaders_worker_the_last_lines_are_told() -> None:
+    text, line = "", ""
+    try:
+        next(iter(DataLoader(Broken(), batch_size=1, num_workers=1, multiprocessing_context="fork")))
+    except ValueError as error:  # not pytest.raises, which would keep the worker until some other test
+        text, line = str(error), _one_line(error)
+    assert text.count("\n") > 10
+    assert line == (
+        "ValueError: Caught ValueError in DataLoader worker process 0. ValueError: sample 0 is broken in two lines"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "RuntimeError"),
+        ("a\n  b\tc", "RuntimeError: a b c"),
+        ("\x1b[31mred\x1b[0m\x07 \x1b]0;title\x07\ra\x00b\x9b2J", "RuntimeError: red a b 2J"),
+        ("Traceback (most recent call last):", "RuntimeError"),
+        ("Traceback (most recent call last):\n  File x\n", "RuntimeError: File x"),
+        ("x" * 5000, "RuntimeError: " + "x" * 1000 + "..."),
+    ],
+)
+def test_one_line(text: str, line: str) -> None:
+    assert _one_line(RuntimeError(text)) == line
+
+
+def test_what_a_collective_says_is_kept() -> None:
+    """The words that tell a victim from a cause (correctness.py) stand anywhere in the text."""
+    said = "NCCL error in: a.cpp:1, remote process exited\nncclRemoteError: x\nLast error:\nConnection closed by peer"
+    error = torch.distributed.DistBackendError(said)
+    assert _one_line(error).endswith("remote process exited ncclRemoteError: x Last error: Connection closed by peer")
