@@ -114,8 +114,11 @@ def test_script(warm: Warm, tmp_path: Path, line: str, ranks: int) -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("line", BACKGROUND)
 def test_batches_that_another_thread_draws(warm: Warm, tmp_path: Path, line: str, ranks: int) -> None:
-    """Drawing a batch takes 8 ms: hidden by steps of 20 ms, and mostly waited for in steps of 2 ms."""
-    measured = check(warm, tmp_path, "background.py", *line.split(), ranks=ranks)
+    """Drawing a batch takes 8 ms: hidden by steps of 20 ms, and mostly waited for in steps of 2 ms.
+
+    Python may switch threads for 5 ms between the script's stopwatch and ours.
+    """
+    measured = check(warm, tmp_path, "background.py", *line.split(), ranks=ranks, within=0.1)
     for rank in range(ranks):
         rows, tally = measured.ran.rows(rank)[FIRST:], measured.tally(rank)
         off_s = sum(row["data_wait_s"] for row in rows) - sum(tally["waits"][FIRST:])
