@@ -121,7 +121,12 @@ class TestABadEnd:
 
     def test_of_too_much_memory_is_told_in_slurms_words(self, ended: dict[str, Climb]) -> None:
         """Without control groups it is the step that Slurm ends; what it wrote into the log tells why."""
-        closed = json.loads((ended["out of memory"].checkout.results / "gates/stage1.closed.json").read_text())
+        results = ended["out of memory"].checkout.results
+        closed = json.loads((results / "gates/stage1.closed.json").read_text())
+        if "exceeded memory limit" not in (results / "runs/default/weak/1x1/r1/nodes/srun.log").read_text():
+            # On a busy machine srun may end before slurmstepd has told it why.
+            assert "Killed" in closed["why"]
+            return
         assert "used more memory than it had asked for" in closed["why"]
         assert "exceeded memory limit" in closed["why"]
         assert "node.memory_mb" in closed["next"]

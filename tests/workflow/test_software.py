@@ -183,7 +183,7 @@ def test_job_sh_loads_modules_as_the_run_does(
     spec = make_spec(python=str(python), modules=(name,))
     job = ScaleJob(spec.stage, spec.scale, runtime_min=5, runs=(spec,), cpus=1)
     script = write_job_script(job, spec, RunDirectory(Path("run")))
-    done = subprocess.run(["bash", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(["bash", script, "here"], capture_output=True, text=True, check=False)
     if name == "Site/1.0":
         assert done.stdout == f"trained with {tmp_path}/site\n"
     else:
