@@ -88,7 +88,7 @@ def test_how_it_ended_is_recorded(tmp_path: Path) -> None:
     failed = run(tmp_path, script(tmp_path, "raise ValueError('one\\ntwo \\udcff ü')")).rank()
     assert failed["exit_code"] == 1
     assert failed["ended_by"] == "exception"
-    assert failed["exception"] == "ValueError: one two ? ü"  # half of a surrogate pair (a file's name) is no text
+    assert failed["exception"] == "ValueError: one two ü"  # half of a surrogate pair (a file's name) is no text
     exited = run(tmp_path, script(tmp_path, "import sys; sys.exit(3)")).rank()
     assert (exited["exit_code"], exited["ended_by"], exited["exception"]) == (3, "script", None)
     interrupted = run(tmp_path, script(tmp_path, ENDS["interrupt"]))
