@@ -86,7 +86,7 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
             findings.append(finding)
         if spec.stage == stage and record is not None:
             findings += _remarks(spec, record)
-    findings += _copies(specs, records)
+    findings += _copies(specs, records, runs)
     findings += _weaker_evidence(stage, specs, records)
     points = scale_points(specs, records, plan.may_differ)
     here = [point for point in points if point.stage == stage and not point.is_plain]
@@ -142,7 +142,7 @@ def _remarks(spec: RunSpec, record: Record) -> Iterator[Finding]:
         yield Finding(*place, remark.name, True, remark.what, "nothing (a remark)", remark.next)
 
 
-def _copies(specs: list[RunSpec], records: Mapping[str, Record]) -> Iterator[Finding]:
+def _copies(specs: list[RunSpec], records: Mapping[str, Record], runs: RunRecords) -> Iterator[Finding]:
     """Runs that hold another one's steps. Times that a program wrote down itself, rounded, may be alike."""
     seen: dict[str, str] = {}
     for spec in specs:
@@ -154,7 +154,8 @@ def _copies(specs: list[RunSpec], records: Mapping[str, Record]) -> Iterator[Fin
             if other != spec.name and not spec.is_plain:
                 place = (spec.variant, spec.mode, str(spec.scale), spec.repeat)
                 measured = f"rank {rank.rank} ({rank.host}) has the very steps of a rank of {other}: one is a copy"
-                next_step = f"delete {spec.name} and {other} under results/runs and start snakemake again"
+                directories = f"{runs.directory(spec).path} and {runs.results / 'runs' / other}"
+                next_step = f"delete {directories} and start snakemake again, which repeats both"
                 yield Finding(*place, "record", False, measured, "steps of its own in every run", next_step)
                 break
 
