@@ -5,6 +5,7 @@ After an intended change PYTHONPATH=workflow/scripts:tests python tests/unit/tes
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from dataclasses import replace
@@ -16,10 +17,11 @@ from ddp_ladder.eject import write_job_script
 from ddp_ladder.files import RunDirectory
 from ddp_ladder.job_script import job_script
 from ddp_ladder.job_script_header import Place
-from ddp_ladder.launch import INSTRUMENT, TORCHRUN, Rendezvous, node_environment, processes, script_argv
-from ddp_ladder.network import PORTS
+from ddp_ladder.launch import INSTRUMENT, TORCHRUN, Places, Rendezvous, node_environment, processes, script_argv
+from ddp_ladder.network import PORTS, free_port
 from ddp_ladder.plan import RunSpec, ScaleJob
 from ddp_ladder.settings import Slurm
+from instrument_support import python_named, run_json
 from make_records import make_spec
 from read_job_script import read_job_script
 
@@ -130,7 +132,8 @@ def test_starts_what_the_measured_run_starts_without_the_instrument(changes: dic
     meet = Rendezvous("42.default.weak.2x4.r1", "10.0.0.1", 20042)
     (measured,) = processes(spec, PLACE.places, node_rank, meet, binds)
     ours = (str(INSTRUMENT), str(TORCHRUN), str(RunDirectory(PLACE.places.run).failed_ranks(node_rank)))
-    assert words == [word for word in measured.argv if word not in ours]
+    wanted = " ".join(word for word in measured.argv if word not in ours)
+    assert " ".join(words) == wanted.replace("-- -m", "-m --")  # -m is torchrun's here, in place of the instrument's
 
 
 def test_tells_each_process_what_the_measured_run_tells_it() -> None:
@@ -194,6 +197,24 @@ def test_hostile_values_arrive_as_they_are(tmp_path: Path, monkeypatch: pytest.M
     for rank in (0, 1):
         seen = (project / f"seen.{rank}").read_text()
         assert seen == "\n".join([str(project), HOSTILE, *script_argv(spec, PLACE.places)]) + "\n"
+
+
+SHORT_FOR_TORCHRUNS = ("--logs", "x", "--local", "--n", "3", "-m", "--", "--help")
+
+
+@pytest.mark.parametrize(("torch", "script"), [("newest", "seen.py"), ("oldest", "-m seen")])
+def test_arguments_that_torchrun_could_take_for_its_own_arrive(
+    torch: str, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "seen.py").write_text("import sys\nprint('seen', *sys.argv[1:])\n")
+    spec = make_spec(python=str(python_named(torch)), script=script, args=SHORT_FOR_TORCHRUNS)
+    of_script = run_here(spec, tmp_path, monkeypatch)
+    (process,) = processes(spec, Places.here(tmp_path / "run"), 0, Rendezvous("id", "127.0.0.1", free_port("seen")))
+    (tmp_path / "run/nodes").mkdir(parents=True)
+    env = {**os.environ, "DDP_LADDER_RUN": str(run_json(tmp_path / "run"))}
+    measured = subprocess.run(process.argv, env=env, capture_output=True, text=True, check=False, timeout=300)
+    for done in (of_script, measured):
+        assert f"seen {' '.join(SHORT_FOR_TORCHRUNS)}\n" in done.stdout, done.stderr
 
 
 def test_no_value_ends_its_quotes() -> None:

@@ -51,6 +51,7 @@ def test_torchrun_on_one_node() -> None:
         "--rdzv-conf=timeout=300",
         "--master-addr=10.0.0.1",
         "--master-port=20123",
+        "--",
         *SCRIPT,
     )
     assert process.env == {"PET_LOG_DIR": str(PLACES.run / "nodes/torchrun0")}
@@ -74,6 +75,7 @@ def test_torchrun_on_two_nodes_tells_each_its_place() -> None:
         "--rdzv-conf=timeout=300",
         "--master-addr=10.0.0.1",
         "--master-port=20123",
+        "--",
         *SCRIPT,
     )
     changed = [(a, b) for a, b in zip(first.argv, second.argv, strict=True) if a != b]
@@ -130,6 +132,7 @@ def test_torchrun_runs_inside_the_container() -> None:
         "--rdzv-conf=timeout=300",
         "--master-addr=10.0.0.1",
         "--master-port=20123",
+        "--",
         *SCRIPT,
     )
 

@@ -341,7 +341,7 @@ def exports_of(script: BatchScript) -> dict[str, str]:
 
 
 def options_of(words: tuple[str, ...]) -> dict[str, str]:
-    pairs = (word.removeprefix("--").partition("=") for word in words if word.startswith("--"))
+    pairs = (word.removeprefix("--").partition("=") for word in words if word.startswith("--") and word != "--")
     return {name: value for name, _, value in pairs}
 
 

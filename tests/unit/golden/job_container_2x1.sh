@@ -78,7 +78,7 @@ exec apptainer exec --nv --bind /home/me/ladder --bind /data:/d:ro --cleanenv /i
     --rdzv-conf=timeout=300 \
     "--master-addr=${MASTER_ADDR}" \
     "--master-port=${MASTER_PORT}" \
-    workflow/workloads/mnist.py --batch-size 64
+    -- workflow/workloads/mnist.py --batch-size 64
 
 }
 export -f on_each find_interface fail

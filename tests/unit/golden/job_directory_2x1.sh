@@ -88,7 +88,7 @@ exec /home/me/ladder/venv/bin/python -m torch.distributed.run \
     --rdzv-conf=timeout=300 \
     "--master-addr=${MASTER_ADDR}" \
     "--master-port=${MASTER_PORT}" \
-    -m package.train --batch-size 64
+    -m -- package.train --batch-size 64
 
 }
 export -f on_each find_interface fail

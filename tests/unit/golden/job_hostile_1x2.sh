@@ -65,5 +65,5 @@ exec '/my env/bin/python' -m torch.distributed.run \
     --rdzv-conf=timeout=300 \
     "--master-addr=${MASTER_ADDR}" \
     "--master-port=${MASTER_PORT}" \
-    workflow/workloads/mnist.py --name 'it'"'"'s "$HOME" `x` $(y) \ #1
+    -- workflow/workloads/mnist.py --name 'it'"'"'s "$HOME" `x` $(y) \ #1
 two'

@@ -62,4 +62,4 @@ exec /opt/torch/bin/python -m torch.distributed.run \
     --rdzv-conf=timeout=300 \
     "--master-addr=${MASTER_ADDR}" \
     "--master-port=${MASTER_PORT}" \
-    workflow/workloads/mnist.py --batch-size 64
+    -- workflow/workloads/mnist.py --batch-size 64

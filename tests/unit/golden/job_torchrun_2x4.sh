@@ -105,7 +105,7 @@ exec /opt/torch/bin/python -m torch.distributed.run \
     --rdzv-conf=timeout=300 \
     "--master-addr=${MASTER_ADDR}" \
     "--master-port=${MASTER_PORT}" \
-    workflow/workloads/mnist.py --batch-size 64
+    -- workflow/workloads/mnist.py --batch-size 64
 
 }
 export -f on_each find_interface fail

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddp_ladder.job_script_header import Place
-from ddp_ladder.launch import python_command, script_argv, torchrun
+from ddp_ladder.launch import END_OF_OPTIONS, is_module, python_command, script_argv, torchrun
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.shell_text import Lines, command_line, variable
 
@@ -84,9 +84,11 @@ def _training(spec: RunSpec, place: Place) -> list[list[str]]:
     """The command that trains, in groups of words that belong on a line."""
     *container, python = python_command(spec, place.places, place.binds, _working(spec, place))
     groups = [list(container), [python]] if container else [[python]]
+    script = list(script_argv(spec, place.places))
     if spec.launcher == "torchrun":
         node_rank = "0" if spec.nodes == 1 else _NODE_RANK
         module, name, *options = torchrun(spec, f"{_JOB}.{spec.name.replace('/', '.')}", node_rank, _HEAD, _PORT)
         groups[-1] += [module, name]
         groups += [[option] for option in options]
-    return [*groups, list(script_argv(spec, place.places))]
+        script = ["-m", END_OF_OPTIONS, *script[1:]] if is_module(spec) else [END_OF_OPTIONS, *script]
+    return [*groups, script]

@@ -30,6 +30,9 @@ JOIN_TIMEOUT_S = 300
 # torchrun's own log files, where the configuration asks for them: they stay where it has them.
 LOG_VARIABLES = frozenset({"PET_LOG_DIR", "PET_LOGS_SPECS", "PET_REDIRECTS", "PET_TEE"})
 
+# Without it torchrun refuses arguments of the script that could be short for several of its own options (--n, --logs).
+END_OF_OPTIONS = "--"
+
 # The interface of a node, which need not have the same name on the next one.
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
@@ -112,7 +115,8 @@ def processes(
         recorded = (str(TORCHRUN), str(RunDirectory(places.run).failed_ranks(node_rank)))
         launcher = torchrun(spec, meet.id, str(node_rank), meet.host, str(meet.port))
         logs = {"PET_LOG_DIR": str(RunDirectory(places.run).torchrun_logs(node_rank))}
-        return (Process((*python, *recorded, *launcher, *command), {} if spec.env.keys() & LOG_VARIABLES else logs),)
+        argv = (*python, *recorded, *launcher, END_OF_OPTIONS, *command)
+        return (Process(argv, {} if spec.env.keys() & LOG_VARIABLES else logs),)
     if spec.launcher == "python":
         return (Process((*python, *command), {}),)
     return tuple(
