@@ -76,6 +76,7 @@ def make_spec(
         directory=None,
         data_dir=None,
         env={},
+        env_template={},
         python=None,
         modules=(),
         setup="",
@@ -94,7 +95,7 @@ def make_spec(
         samples_per_step=None,
         throughput_regex=None,
     )
-    return replace(spec, **changes)
+    return replace(spec, **{"env_template": changes.get("env", {}), **changes})
 
 
 def stage_of(scale: Scale) -> str:

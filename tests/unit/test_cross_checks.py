@@ -73,13 +73,15 @@ def test_good_files() -> None:
     assert problems() == ""
 
 
+NO_PLACEHOLDER = "braces that are no placeholder"
+LITERAL = ", and {{ and }} for literal braces"
 OUTSIDE = ("a directory outside of the run's own", '"{run_dir}", or a directory below it: "{run_dir}/scratch"')
 
 
 @pytest.mark.parametrize(
     ("directory", "expected"),
     [
-        ("{rundir}", ("unknown placeholder", '"{rundir}"', ALL_NAMES, 'did you mean "{run_dir}"?')),
+        ("{rundir}", (NO_PLACEHOLDER, '"{rundir}"', ALL_NAMES + LITERAL, 'did you mean "{run_dir}"?')),
         ("{run_dir}/..", (OUTSIDE[0], "{run_dir}/..", OUTSIDE[1], 'set directory: "{run_dir}"')),
         ("x/{run_dir}", (OUTSIDE[0], "x/{run_dir}", OUTSIDE[1], 'set directory: "{run_dir}"')),
         (
@@ -278,21 +280,21 @@ def test_working_directories_that_can_be() -> None:
             '"{batch_pergpu}"',
             (
                 "config.yaml, line 3: workload.args[1]",
-                "unknown placeholder",
+                NO_PLACEHOLDER,
                 '"{batch_pergpu}"',
-                ALL_NAMES,
+                ALL_NAMES + LITERAL,
                 'did you mean "{batch_per_gpu}"?',
             ),
         ),
         (
             '"{lr}"',
-            "'{\"a\": 1}'",
+            '\'{"lr": {lr}, "b": {}}\'',
             (
                 "config.yaml, line 3: workload.args[1]",
-                "unknown placeholder",
-                '"{\\"a\\": 1}"',
-                ALL_NAMES,
-                "use one of these, or {{ and }} for literal braces",
+                NO_PLACEHOLDER,
+                '"{\\"lr\\": {lr}, \\"b\\": {}}"',
+                ALL_NAMES + LITERAL,
+                'double the braces that are to stay: \'{{"lr": {lr}, "b": {{}}}}\'',
             ),
         ),
         (
@@ -300,10 +302,10 @@ def test_working_directories_that_can_be() -> None:
             '"{lr"',
             (
                 "config.yaml, line 3: workload.args[1]",
-                "a brace without its partner",
+                NO_PLACEHOLDER,
                 '"{lr"',
-                "placeholders such as {lr}; {{ and }} for literal braces",
-                "close the placeholder, or double the brace if you mean the brace itself",
+                ALL_NAMES + LITERAL,
+                "close the placeholder, or double the braces that are to stay: '{{lr'",
             ),
         ),
         (
@@ -311,10 +313,10 @@ def test_working_directories_that_can_be() -> None:
             'default: {args: ["{0}"]}',
             (
                 "config.yaml, line 16: variants.default.args[0]",
-                "unknown placeholder",
+                NO_PLACEHOLDER,
                 '"{0}"',
-                ALL_NAMES,
-                "use one of these, or {{ and }} for literal braces",
+                ALL_NAMES + LITERAL,
+                "double the braces that are to stay: '{{0}}'",
             ),
         ),
         (
@@ -333,9 +335,9 @@ def test_working_directories_that_can_be() -> None:
             '"{datadir}"',
             (
                 "config.yaml, line 7: workload.prepare[1]",
-                "unknown placeholder",
+                NO_PLACEHOLDER,
                 '"{datadir}"',
-                "{data_dir} {seed}",
+                "{data_dir} {seed}" + LITERAL,
                 'did you mean "{data_dir}"?',
             ),
         ),
@@ -504,37 +506,43 @@ def test_strong_mode_that_does_not_divide() -> None:
 def test_strong_mode_without_a_batch_placeholder() -> None:
     config = config_with(
         ("[weak]", "[strong]"), ("{batch_per_gpu}", "32"),
-        ("default: {}", 'default: {}\n  told: {args: [--global, "{global_batch}"]}\n  b: {}'),
+        ("default: {}", 'default: {}\n  told: {args: [--global, "{global_batch}"]}\n'
+         '  env: {env: {BATCH: "{batch_per_gpu}"}}\n  b: {}'),
     )  # fmt: skip
     assert problems(config) == message(
         "config.yaml, line 3: workload.args",
         "strong mode changes the batch per GPU, but the script is not told",
-        "no batch placeholder in the arguments of default, b",
-        "{batch_per_gpu} or {global_batch} in workload.args or the variant's args",
+        "no batch placeholder in the arguments and the environment of default, b",
+        "{batch_per_gpu} or {global_batch} in args or env of the workload or the variant",
         'add for example --batch-size, "{batch_per_gpu}", or remove strong from modes',
     )
 
 
-@pytest.mark.parametrize(
-    ("key", "place"),
-    [("workload", "config.yaml, line 8: workload.env"),
-     ("variant", "config.yaml, line 16: variants.default.env"),
-     ("network", "cluster.yaml, line 4: network.env")],
-)  # fmt: skip
+ENVIRONMENTS = [
+    ("workload", "config.yaml, line 8: workload.env"),
+    ("variant", "config.yaml, line 16: variants.default.env"),
+    ("network", "cluster.yaml, line 4: network.env"),
+]
+
+
+def with_variable(key: str, name: str, value: str) -> tuple[str, str]:
+    """config.yaml and cluster.yaml with a variable in one of the places that take them."""
+    env = f"env: {{{name}: {value}}}"
+    if key == "workload":
+        return config_with(("env: {}", env)), CLUSTER
+    if key == "variant":
+        return config_with(("default: {}", f"default: {{{env}}}")), CLUSTER
+    return CONFIG, CLUSTER.replace("env: {}", env)
+
+
+@pytest.mark.parametrize(("key", "place"), ENVIRONMENTS)
 @pytest.mark.parametrize(
     "name",
     ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
      "DDP_LADDER_LAUNCHED_AT"],
 )  # fmt: skip
 def test_variables_that_ddp_ladder_sets(key: str, place: str, name: str) -> None:
-    config, cluster, env = CONFIG, CLUSTER, f"env: {{{name}: 1}}"
-    if key == "workload":
-        config = config_with(("env: {}", env))
-    elif key == "variant":
-        config = config_with(("default: {}", f"default: {{{env}}}"))
-    else:
-        cluster = CLUSTER.replace("env: {}", env)
-    assert problems(config, cluster) == message(
+    assert problems(*with_variable(key, name, "1")) == message(
         f"{place}.{name}",
         "a variable that ddp-ladder sets for each process",
         f'"{name}"',
@@ -697,16 +705,62 @@ def test_problems_of_all_kinds_come_together() -> None:
     assert len(problems(config, CLUSTER.replace("cpus: 2", "cpus: 1")).split("\n\n")) == 4
 
 
-@pytest.mark.parametrize("value", ["64", '"{batch_per_gpu} * 4"', '"{global_batch}*{world_size} * 2"'])
+@pytest.mark.parametrize("value", ["64", '"64 * 2"', '"{batch_per_gpu} * 4 // 3"', '"{global_batch}*{world_size} / 2"'])
 def test_samples_per_step_may_be(value: str) -> None:
     assert problems(config_with(("batch_per_gpu: 32", f"batch_per_gpu: 64\n  samples_per_step: {value}"))) == ""
 
 
-@pytest.mark.parametrize("value", ["{lr}", "4 + 4", "0", "* 4", "{batch_per_gpu", "-2", "64.0", "{no}"])
+@pytest.mark.parametrize(
+    "value", ["{lr}", "4 + 4", "0", "* 4", "{batch_per_gpu", "-2", "64.0", "{no}", "{seed}", "{nodes} // 2"]
+)
 def test_samples_per_step_may_not_be(value: str) -> None:
     text = problems(config_with(("batch_per_gpu: 32", f'batch_per_gpu: 64\n  samples_per_step: "{value}"')))
     assert "workload.samples_per_step: not a number of samples" in text
     assert f'found    "{value}"' in text
+
+
+@pytest.mark.parametrize(
+    "value", ["{global_batch} / 32", "--n={nodes} * {world_size}//2", "a * 3", "{seed}/{seed}", "{start_dir}//3"]
+)
+def test_arithmetic_that_can_be(value: str) -> None:
+    assert problems(config_with(('"{lr}"', f'"{value}"'))) == ""
+
+
+WHOLE = "whole numbers and placeholders that are, with * / // between; / has to divide evenly"
+HALF = 'half of {nodes} is "{nodes} // 2"; a factor of {lr} belongs into workload.lr'
+EVENLY = "write // in place of / to round down, or choose numbers that divide evenly in every run"
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [("{world_size} / 2", "1 / 2 is not a whole number (weak/1x1/r1)"),
+     ("--b={global_batch} / 3", "32 / 3 is not a whole number (weak/1x1/r1)"),
+     ("{global_batch} * 8 / {seed}", "256 / 3 is not a whole number (weak/1x1/r3)"),
+     ("{lr} * 2", "0.1 is not a whole number (weak/1x1/r1)"),
+     ("{nodes} * 0.5", "0.5 is not a whole number (weak/1x1/r1)"),
+     ("{nodes} // 0", "1 // 0 is not a whole number (weak/1x1/r1)")],
+)  # fmt: skip
+def test_arithmetic_that_cannot_be(value: str, why: str) -> None:
+    config = config_with(('"{lr}"', f'"{value}"'))
+    place = "config.yaml, line 3: workload.args[1]"
+    assert problems(config) == message(
+        place, "not a whole number", f'"{value}": {why}', WHOLE, EVENLY if " / " in why else HALF
+    )
+
+
+def test_arithmetic_inside_the_braces() -> None:
+    text = problems(config_with(('"{lr}"', '"--n={gpus_per_node * 4}"')))
+    assert f"workload.args[1]: {NO_PLACEHOLDER}" in text
+    assert 'put the braces around the names alone: "{gpus_per_node} * 4"' in text
+
+
+@pytest.mark.parametrize(("key", "place"), ENVIRONMENTS)
+def test_environments_take_placeholders(key: str, place: str) -> None:
+    assert problems(*with_variable(key, "A", '"{nodes} * 2"')) == ""
+    text = problems(*with_variable(key, "A", "'{\"a\": 1}'"))
+    assert text.startswith(f"config/{place}.A: {NO_PLACEHOLDER}")
+    assert "double the braces that are to stay: '{{\"a\": 1}}'" in text
+    assert problems(*with_variable(key, "A", "'{{\"a\": 1}}'")) == ""
 
 
 @pytest.mark.parametrize(

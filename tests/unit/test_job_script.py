@@ -83,7 +83,7 @@ def golden_texts() -> dict[str, str]:
                 python="venv/bin/python",
                 script="-m package.train",
                 directory="results/runs/default/weak/2x1/r1/work/a b",
-                env={"PYTHONPATH": "src"},
+                env={"PYTHONPATH": "src", "TRACE": "{run_dir}/trace.%h"},
             )
         ),
     }

@@ -209,6 +209,13 @@ def test_python_finds_in_another_directory_what_it_found_before(
     assert here.get("PYTHONPATH") == given.get("PYTHONPATH")
 
 
+def test_in_another_directory_paths_in_variables_are_absolute() -> None:
+    variables = {"TRACE": "{run_dir}/trace", "DATA": "{data_dir}", "NOTES": "notes.txt", "N": "{nodes} * 2"}
+    elsewhere = environment(make_spec("1x2", env_template=variables, **ELSEWHERE))
+    seen = {name: elsewhere[name] for name in variables}
+    assert seen == {"TRACE": f"{PLACES.run}/trace", "DATA": "/project/data", "NOTES": "notes.txt", "N": "2"}
+
+
 def environment(spec: RunSpec, **inherited: str) -> dict[str, str]:
     return node_environment(spec, PLACES, inherited, Path("/results/run.json"), "ib0", 1_800_000_000.25)
 

@@ -28,6 +28,37 @@ def test_expand(template: str, expected: str) -> None:
     assert expand(template, {"lr": 0.1}) == expected
 
 
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{nodes} * 4", "12"),
+        ("{nodes}*{world_size}", "36"),
+        ("{world_size} // 5 * 2", "4"),
+        ("2 * {nodes}//4", "1"),
+        ("{world_size} / 4", "3"),
+        ("--batch-size={world_size} // 2", "--batch-size=6"),
+        ("+trainer.devices={nodes} * 2", "+trainer.devices=6"),
+        ("a * b", "a * b"),
+        ("2 * 4", "2 * 4"),
+        ("{nodes}/{world_size}", "3/12"),
+        ("{run_dir}//3", "r//3"),
+        ("{run_dir} / 3", "r / 3"),
+        ("{nodes} * 4 samples", "3 * 4 samples"),
+        ("of {nodes} * 4", "of 3 * 4"),
+        ("{nodes} + 1", "3 + 1"),
+        ("{{nodes}} * 4", "{nodes} * 4"),
+    ],
+)
+def test_products_and_quotients_are_worked_out(template: str, expected: str) -> None:
+    assert expand(template, {"nodes": 3, "world_size": 12, "run_dir": "r"}) == expected
+
+
+@pytest.mark.parametrize("template", ["{nodes} / 2", "{nodes} // 0", "{nodes} * 1.5", "{lr} * 2", "x={nodes} / 0"])
+def test_what_is_no_whole_number(template: str) -> None:
+    with pytest.raises(ValueError, match="is not a whole number"):
+        expand(template, {"nodes": 3, "lr": "0.1"})
+
+
 def test_a_value_is_not_expanded_again() -> None:
     assert expand("{data_dir}", {"data_dir": "{lr}", "lr": 1}) == "{lr}"
 

@@ -156,7 +156,8 @@ def test_every_placeholder() -> None:
         "batch_per_gpu global_batch lr nodes gpus_per_node world_size run_dir data_dir start_dir seed backend".split()
     )
     arguments = tuple(f"--{name}={{{name}}}" for name in names)
-    plan = make_plan(settings(workload={"args": arguments, "data_dir": "d"}, repeats=2))
+    variables = {"MEMORY": "{data_dir}:{lr}", "N": "{global_batch} // {nodes}"}
+    plan = make_plan(settings(workload={"args": arguments, "data_dir": "d", "env": variables}, repeats=2))
     run = run_of(plan, "default/weak/2x4/r2")
     assert run.args == (
         "--batch_per_gpu=64", "--global_batch=512", "--lr=0.8", "--nodes=2", "--gpus_per_node=4",
@@ -164,6 +165,8 @@ def test_every_placeholder() -> None:
         "--seed=8", "--backend=nccl",
     )  # fmt: skip
     assert run.args_template == arguments
+    assert run.env == {"MEMORY": "d:0.8", "N": "256"}
+    assert run.env_template == variables
 
 
 def test_a_directory_of_each_runs_own_is_apart_from_our_files_in_it() -> None:

@@ -69,6 +69,7 @@ export OMP_NUM_THREADS=8
 export PYTHONUNBUFFERED=1
 export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2
 export PYTHONPATH=/home/me/ladder:/home/me/ladder/src
+export TRACE=/home/me/ladder/results/runs/default/weak/2x1/r1/trace.%h
 
 # The interface that this node talks to the others on.
 find_interface

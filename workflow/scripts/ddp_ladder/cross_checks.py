@@ -7,15 +7,15 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ddp_ladder import placeholders, sbatch_options
 from ddp_ladder.fingerprint import MAY_DIFFER, must_match
 from ddp_ladder.messages import Problem, did_you_mean
-from ddp_ladder.placeholders import expand, product
-from ddp_ladder.plan import PLAIN_VARIANT
+from ddp_ladder.placeholders import NUMBERS, expand, is_arithmetic, literal, whole_number
+from ddp_ladder.plan import PLAIN_VARIANT, batches
 from ddp_ladder.settings import Experiment, GateThresholds, Scale, Settings, Site, Slurm, Stage, Variant, Workload
 from ddp_ladder.strict_yaml import Document, KeyPath, key_name, shown
 
@@ -75,9 +75,14 @@ def cross_field_problems(settings: Settings, config: Document, cluster: Document
 class _Template:
     """A text with placeholders, where it stands, and the names that it may use."""
 
+    document: Document
     path: KeyPath
     text: str
     allowed: tuple[str, ...] = placeholders.NAMES
+
+    @property
+    def where(self) -> str:
+        return self.document.where(*self.path)
 
 
 @dataclass(frozen=True)
@@ -164,36 +169,79 @@ class _Checks:
 
     def templates(self) -> Iterator[Problem]:
         for template in self._all_templates():
-            where = self.config.where(*template.path)
             try:
                 names = sorted(placeholders.names_in(template.text))
             except ValueError:
-                yield Problem(
-                    where=where,
-                    what="a brace without its partner",
-                    found=shown(template.text),
-                    allowed="placeholders such as {lr}; {{ and }} for literal braces",
-                    next="close the placeholder, or double the brace if you mean the brace itself",
-                )
+                yield _brace_problem(template)
                 continue
-            for name in names:
-                yield from self._placeholder_problems(template, name, where)
+            problems = list(self._placeholder_problems(template, names))
+            yield from problems
+            if not problems and is_arithmetic(template.text):
+                yield from self._arithmetic_problem(template)
+
+    def _arithmetic_problem(self, template: _Template) -> Iterator[Problem]:
+        """The first scale at which a product or quotient is no whole number."""
+        for run, numbers in self._numbers():
+            try:
+                expand(template.text, numbers)
+            except ValueError as error:
+                yield Problem(
+                    where=template.where,
+                    what="not a whole number",
+                    found=f"{shown(template.text)}: {error} ({run})",
+                    allowed="whole numbers and placeholders that are, with * / // between; / has to divide evenly",
+                    next="write // in place of / to round down, or choose numbers that divide evenly in every run"
+                    if " / " in str(error)
+                    else 'half of {nodes} is "{nodes} // 2"; a factor of {lr} belongs into workload.lr',
+                )
+                return
+
+    def _numbers(self) -> Iterator[tuple[str, dict[str, object]]]:
+        """Each run's mode, scale and repeat, and what the placeholders for numbers stand for in it."""
+        workload = self.workload
+        scales = [scale for stage in self.experiment.stages for scale in stage.scales]
+        for mode, scale, repeat in itertools.product(
+            self.experiment.modes, scales, range(1, self.experiment.repeats + 1)
+        ):
+            if mode == "strong" and workload.batch_per_gpu % scale.world_size:
+                continue  # has a problem of its own
+            batch, global_batch = batches(workload.batch_per_gpu, mode, scale.world_size)
+            yield (
+                f"{mode}/{scale}/r{repeat}",
+                {
+                    "batch_per_gpu": batch,
+                    "global_batch": global_batch,
+                    "lr": workload.lr,
+                    "nodes": scale.nodes,
+                    "gpus_per_node": scale.gpus_per_node,
+                    "world_size": scale.world_size,
+                    "seed": workload.seed + repeat - 1,
+                },
+            )
 
     def samples_per_step(self) -> Iterator[Problem]:
-        """A product of whole numbers above 0 and placeholders that stand for such."""
+        """A whole number above 0 in every run."""
         text = self.workload.samples_per_step
         if text is None:
             return
-        try:
-            product(expand(text, dict.fromkeys(_COUNTS, 1)))
-        except ValueError:
-            yield Problem(
-                where=self.config.where("workload", "samples_per_step"),
-                what="not a number of samples",
-                found=shown(text),
-                allowed="whole numbers above 0 and " + " ".join(f"{{{name}}}" for name in _COUNTS) + ", with * between",
-                next='write how many samples one process consumes in one optimizer step, such as "{batch_per_gpu} * 4"',
-            )
+        for run, numbers in self._numbers():
+            try:
+                samples = whole_number(text, {name: numbers[name] for name in _COUNTS})
+                objection = "" if samples > 0 else f": {samples} ({run})"
+            except ValueError as error:
+                objection = f": {error} ({run})"
+            if objection:
+                yield Problem(
+                    where=self.config.where("workload", "samples_per_step"),
+                    what="not a number of samples",
+                    found=shown(text) + objection,
+                    allowed="whole numbers above 0 and "
+                    + " ".join(f"{{{name}}}" for name in _COUNTS)
+                    + ", with * / // between",
+                    next="write how many samples one process consumes in one optimizer step, such as "
+                    '"{batch_per_gpu} * 4"',
+                )
+                return
 
     def throughput_regex(self) -> Iterator[Problem]:
         """One that compiles, with exactly one group."""
@@ -222,35 +270,42 @@ class _Checks:
             )
 
     def _all_templates(self) -> Iterator[_Template]:
-        for index, text in enumerate(self.workload.args):
-            yield _Template(("workload", "args", index), text)
-        for index, text in enumerate((self.workload.prepare or ())[1:], start=1):
-            yield _Template(("workload", "prepare", index), text, _PREPARE_NAMES)
-        if self.workload.directory is not None:
-            yield _Template(("workload", "directory"), self.workload.directory)
+        workload = self.workload
+        for index, text in enumerate(workload.args):
+            yield _Template(self.config, ("workload", "args", index), text)
+        for index, text in enumerate((workload.prepare or ())[1:], start=1):
+            yield _Template(self.config, ("workload", "prepare", index), text, _PREPARE_NAMES)
+        if workload.directory is not None:
+            yield _Template(self.config, ("workload", "directory"), workload.directory)
+        for name, text in workload.env.items():
+            yield _Template(self.config, ("workload", "env", name), text)
         for variant in self.experiment.variants:
             for index, text in enumerate(variant.args):
-                yield _Template(("variants", variant.name, "args", index), text)
+                yield _Template(self.config, ("variants", variant.name, "args", index), text)
+            for name, text in variant.env.items():
+                yield _Template(self.config, ("variants", variant.name, "env", name), text)
+        for name, text in self.site.network.env.items():
+            yield _Template(self.cluster, ("network", "env", name), text)
 
-    def _placeholder_problems(self, template: _Template, name: str, where: str) -> Iterator[Problem]:
-        if name not in template.allowed:
-            known = name in placeholders.NAMES
-            advice = "write the value itself: data is prepared once, for every scale"
-            if not known:
-                guess = did_you_mean(f"{{{name}}}", (f"{{{word}}}" for word in template.allowed))
-                advice = guess or "use one of these, or {{ and }} for literal braces"
-            yield Problem(
-                where=where,
-                what="a placeholder that has no value here" if known else "unknown placeholder",
-                found=shown(template.text),
-                allowed=" ".join(f"{{{word}}}" for word in template.allowed),
-                next=advice,
-            )
-        # prepare without data_dir has a problem of its own
-        elif name == "data_dir" and self.workload.data_dir is None and template.path[1] != "prepare":
-            yield _valueless(where, template.text, "data_dir", "data/digits")
-        elif name == "lr" and self.workload.lr is None:
-            yield _valueless(where, template.text, "lr", "0.05")
+    def _placeholder_problems(self, template: _Template, names: Sequence[str]) -> Iterator[Problem]:
+        unknown = [name for name in names if name not in placeholders.NAMES]
+        if unknown:
+            yield _brace_problem(template, unknown[0])
+            return
+        for name in names:
+            if name not in template.allowed:
+                yield Problem(
+                    where=template.where,
+                    what="a placeholder that has no value here",
+                    found=shown(template.text),
+                    allowed=" ".join(f"{{{word}}}" for word in template.allowed),
+                    next="write the value itself: data is prepared once, for every scale",
+                )
+            # prepare without data_dir has a problem of its own
+            elif name == "data_dir" and self.workload.data_dir is None and template.path[1] != "prepare":
+                yield _valueless(template, "data_dir", "data/digits")
+            elif name == "lr" and self.workload.lr is None:
+                yield _valueless(template, "lr", "0.05")
 
     def measure(self) -> Iterator[Problem]:
         measure = self.experiment.measure
@@ -419,14 +474,15 @@ class _Checks:
             yield Problem(
                 where=self.config.where("workload", "args"),
                 what="strong mode changes the batch per GPU, but the script is not told",
-                found=f"no batch placeholder in the arguments of {', '.join(without)}",
-                allowed="{batch_per_gpu} or {global_batch} in workload.args or the variant's args",
+                found=f"no batch placeholder in the arguments and the environment of {', '.join(without)}",
+                allowed="{batch_per_gpu} or {global_batch} in args or env of the workload or the variant",
                 next='add for example --batch-size, "{batch_per_gpu}", or remove strong from modes',
             )
 
     def _uses_batch(self, variant: Variant) -> bool:
         # a simple search, because malformed templates are reported elsewhere
-        text = "\n".join((*self.workload.args, *variant.args))
+        texts = (*self.workload.args, *variant.args, *self.workload.env.values(), *variant.env.values())
+        text = "\n".join(texts)
         return any(f"{{{name}}}" in text for name in _BATCH_NAMES)
 
     def environments(self) -> Iterator[Problem]:
@@ -610,11 +666,36 @@ def _env_problems(env: Mapping[str, str], document: Document, path: KeyPath) -> 
             )
 
 
-def _valueless(where: str, text: str, name: str, example: str) -> Problem:
+def _brace_problem(template: _Template, name: str = "") -> Problem:
+    """Braces that are no placeholder; name: what stands between them, where that is known."""
+    words = [f"{{{word}}}" for word in template.allowed]
+    with_braces = re.sub(rf"\b(?:{'|'.join(NUMBERS)})\b", r"{\g<0>}", name)
+    if is_arithmetic(with_braces):
+        advice = f"put the braces around the names alone: {shown(with_braces)}"
+    else:
+        guess = did_you_mean(f"{{{name}}}", words) if re.fullmatch(r"\w+", name) else None
+        closed = template.text.count("{") == template.text.count("}")
+        keep = f"{'' if closed else 'close the placeholder, or '}double the braces that are to stay"
+        advice = guess or f"{keep}: {_in_quotes(literal(template.text))}"
     return Problem(
-        where=where,
+        where=template.where,
+        what="braces that are no placeholder",
+        found=shown(template.text),
+        allowed=f"{' '.join(words)}, and {{{{ and }}}} for literal braces",
+        next=advice,
+    )
+
+
+def _in_quotes(text: str) -> str:
+    """Text as it is typed into YAML."""
+    return shown(text) if "'" in text or not text.isprintable() else f"'{text}'"
+
+
+def _valueless(template: _Template, name: str, example: str) -> Problem:
+    return Problem(
+        where=template.where,
         what=f"{{{name}}} is used, but workload.{name} is null",
-        found=shown(text),
+        found=shown(template.text),
         allowed=f"{{{name}}} together with a value of workload.{name}",
         next=f"set workload.{name}, for example {name}: {example}, or remove the argument",
     )

@@ -235,7 +235,7 @@ def in_full(value: Any) -> str:
 
 
 SCALE_FIELDS = (
-    "stage", "nodes", "gpus_per_node", "repeat", "batch_per_gpu", "global_batch", "lr", "seed", "args",
+    "stage", "nodes", "gpus_per_node", "repeat", "batch_per_gpu", "global_batch", "lr", "seed", "args", "env",
     "directory",
 )  # fmt: skip
 """Fields of a spec that differ between the runs of one variant and mode."""

@@ -114,7 +114,7 @@ def _environment(spec: RunSpec, place: Place) -> Lines:
 
 
 def _training_environment(spec: RunSpec, place: Place) -> dict[str, str]:
-    env = training_environment(spec)
+    env = training_environment(spec, place.places)
     if "PYTHONPATH" in env:
         env["PYTHONPATH"] = python_path(spec, place.places, env["PYTHONPATH"])
     return env

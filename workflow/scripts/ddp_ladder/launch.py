@@ -87,12 +87,17 @@ def script_argv(spec: RunSpec, places: Places) -> tuple[str, ...]:
     """
     script, args = spec.script, spec.args
     if spec.directory is not None:
-        data_dir = None if spec.data_dir is None else str(places.start / spec.data_dir)
-        values = argument_values(spec, str(places.run), data_dir, str(places.start))
+        values = _absolute_values(spec, places)
         args = tuple(expand(argument, values) for argument in spec.args_template)
     if is_module(spec):
         return ("-m", script[3:].strip(), *args)
     return (script if spec.directory is None else str(places.start / script), *args)
+
+
+def _absolute_values(spec: RunSpec, places: Places) -> dict[str, object]:
+    """What placeholders stand for in a working directory other than where Snakemake was started."""
+    data_dir = None if spec.data_dir is None else str(places.start / spec.data_dir)
+    return argument_values(spec, str(places.run), data_dir, str(places.start))
 
 
 def is_module(spec: RunSpec) -> bool:
@@ -191,7 +196,7 @@ def node_environment(
     """
     env = {key: value for key, value in inherited.items() if key not in THREAD_VARIABLES}
     env.update(dict.fromkeys(INTERFACE_VARIABLES, interface))
-    env.update(training_environment(spec))
+    env.update(training_environment(spec, places))
     if search_path := python_path(spec, places, env.get("PYTHONPATH", "")):
         env["PYTHONPATH"] = search_path
     env["DDP_LADDER_RUN"] = str(run_file)
@@ -211,8 +216,11 @@ def python_path(spec: RunSpec, places: Places, given: str) -> str:
     return os.pathsep.join([str(places.start), *entries] if is_module(spec) else entries)
 
 
-def training_environment(spec: RunSpec) -> dict[str, str]:
-    """What a run's processes are told on every node alike; the user's settings win over ours."""
+def training_environment(spec: RunSpec, places: Places) -> dict[str, str]:
+    """What a run's processes are told on every node alike; the user's settings win over ours.
+
+    As in the arguments, in a directory of its own all paths of placeholders become absolute.
+    """
     env = {
         "OMP_NUM_THREADS": str(spec.threads_per_rank),
         "PYTHONUNBUFFERED": "1",  # so that the log can be followed while the run goes on
@@ -222,4 +230,7 @@ def training_environment(spec: RunSpec) -> dict[str, str]:
     }
     if spec.device == "cpu":
         env["CUDA_VISIBLE_DEVICES"] = ""  # a CPU site stays one on a machine that has a GPU
-    return {**env, **spec.env}
+    if spec.directory is None:
+        return {**env, **spec.env}
+    values = _absolute_values(spec, places)
+    return {**env, **{name: expand(value, values) for name, value in spec.env_template.items()}}

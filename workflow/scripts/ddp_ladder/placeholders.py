@@ -1,8 +1,7 @@
-"""Placeholders in arguments: ``{lr}`` becomes a value, ``{{`` and ``}}`` are literal braces."""
+"""Placeholders: ``{lr}`` becomes a value, ``{nodes} * 4`` a number, ``{{`` and ``}}`` are literal braces."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 
@@ -19,8 +18,14 @@ NAMES: tuple[str, ...] = (
     "seed",
     "backend",
 )
+NUMBERS = ("batch_per_gpu", "global_batch", "lr", "nodes", "gpus_per_node", "world_size", "seed")
 
 _TOKEN = re.compile(r"(?P<escaped>\{\{|\}\})|\{(?P<name>[^{}]*)\}|(?P<stray>[{}])")
+
+# A quotient needs its spaces: {seed}/{nodes} may be a directory, or a shard such as 1/4.
+_OPERAND = rf"(?:\{{(?:{'|'.join(NUMBERS)})\}}|[0-9]+(?:\.[0-9]+)?)"
+_OPERATOR = r"(?: *(?:\*|//) *| +/ +)"
+_ARITHMETIC = re.compile(rf"(?P<head>[^\s{{}}=]+=)?(?P<terms>{_OPERAND}(?:{_OPERATOR}{_OPERAND})+)")
 
 
 def names_in(template: str) -> set[str]:
@@ -31,22 +36,53 @@ def names_in(template: str) -> set[str]:
     return {name for name, _ in _split(template) if name is not None}
 
 
+def is_arithmetic(template: str) -> bool:
+    """Whether it is a product or quotient with placeholders, alone or behind ``name=``."""
+    return "{" in template and _ARITHMETIC.fullmatch(template) is not None
+
+
 def expand(template: str, values: Mapping[str, object]) -> str:
-    """Put ``values`` in place of the names.
+    """Put ``values`` in place of the names, and work out a product or quotient of whole numbers.
 
     Nothing but a plain name is understood (``{a.b}``, ``{a[0]}`` and ``{0}`` are unknown names),
     and a value is never expanded again. Raises ValueError for a name that is unknown or has no
-    value, and for a brace without its partner.
+    value, for a brace without its partner, and for a product or quotient that is no whole number.
     """
+    if is_arithmetic(template):
+        head, _, terms = template.rpartition("=")
+        return (f"{head}=" if head else "") + str(whole_number(terms, values))
     return "".join(literal if name is None else _value(name, values) for name, literal in _split(template))
 
 
-def product(text: str) -> int:
-    """Multiply out ``64 * 4``. Raises ValueError for anything but whole numbers above 0 with ``*`` between them."""
-    factors = [factor.strip() for factor in text.split("*")]
-    if not all(factor.isascii() and factor.isdigit() and int(factor) > 0 for factor in factors):
-        raise ValueError(f"{text!r} is not a product of whole numbers")
-    return math.prod(map(int, factors))
+def whole_number(terms: str, values: Mapping[str, object]) -> int:
+    """Work out ``64 * {nodes} // 2`` from left to right.
+
+    ``//`` rounds down, ``/`` has to divide evenly. Raises ValueError for what is no whole number.
+    """
+    first, *rest = re.split(rf"({_OPERATOR})", terms.strip())
+    result = _operand(first, values)
+    for operator, text in zip(rest[::2], rest[1::2], strict=True):
+        operand = _operand(text, values)
+        if operator.strip() == "*":
+            result *= operand
+        elif operand == 0 or (operator.strip() == "/" and result % operand):
+            raise ValueError(f"{result} {operator.strip()} {operand} is not a whole number")
+        else:
+            result //= operand
+    return result
+
+
+def _operand(text: str, values: Mapping[str, object]) -> int:
+    number = expand(text, values)
+    if not (number.isascii() and number.isdigit()):
+        raise ValueError(f"{number} is not a whole number")
+    return int(number)
+
+
+def literal(template: str) -> str:
+    """The text whose braces, but for those of placeholders, are doubled so that they stay."""
+    parts = re.split(rf"(\{{(?:{'|'.join(NAMES)})\}})", template)
+    return "".join(part if k % 2 else part.replace("{", "{{").replace("}", "}}") for k, part in enumerate(parts))
 
 
 def _value(name: str, values: Mapping[str, object]) -> str:

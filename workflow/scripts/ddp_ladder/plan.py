@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ddp_ladder.files import canonical_sha256
-from ddp_ladder.placeholders import expand, product
+from ddp_ladder.placeholders import expand, whole_number
 from ddp_ladder.settings import (
     STAGES,
     Container,
@@ -54,6 +54,7 @@ class RunSpec:
     directory: str | None  # working directory, seen from where Snakemake was started; None: there
     data_dir: str | None
     env: Mapping[str, str]
+    env_template: Mapping[str, str]  # as args_template
     python: str | None
     modules: tuple[str, ...]
     setup: str
@@ -282,8 +283,9 @@ def _filled(spec: RunSpec, results: str, workload: Workload) -> RunSpec:
     samples, directory = workload.samples_per_step, workload.directory
     return replace(
         spec,
-        samples_per_step=None if samples is None else product(expand(samples, values)),
+        samples_per_step=None if samples is None else whole_number(samples, values),
         args=tuple(expand(argument, values) for argument in spec.args_template),
+        env={name: expand(value, values) for name, value in spec.env_template.items()},
         directory=None if directory is None else expand(directory, in_work),
     )
 
@@ -313,7 +315,8 @@ def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, m
         args_template=workload.args + variant.args,
         directory=None,
         data_dir=workload.data_dir,
-        env={**site.network.env, **workload.env, **variant.env},
+        env={},
+        env_template={**site.network.env, **workload.env, **variant.env},
         python=site.software.python,
         modules=site.software.modules,
         setup=site.software.setup,

@@ -232,7 +232,7 @@ def _measured(runs: Sequence[Record], may_differ: Collection[str]) -> tuple[Meas
         ("repository", "", _repository),
         ("cpus", "", lambda run: run.fingerprint.get("cpus")),
         ("cpu sets", "", lambda run: run.fingerprint.get("cpu_sets")),
-        ("env", "", lambda run: [f"{key}={value}" for key, value in run.spec.env.items()]),
+        ("env", "", lambda run: [f"{key}={value}" for key, value in run.spec.env_template.items()]),
     ]
     table = [
         Measured(name, mark, _values(name, [(run, value(run)) for run in seen])) for name, mark, value in rows if seen

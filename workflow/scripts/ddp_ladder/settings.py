@@ -55,7 +55,7 @@ class Workload:
     prepare: tuple[str, ...] | None  # script and arguments that write data_dir once, in one process
     env: Mapping[str, str]
     directory: str | None = None  # working directory, with placeholders; None: where Snakemake was started
-    # Of one process, for loops that draw from no DataLoader: a product, with placeholders.
+    # Of one process, for loops that draw from no DataLoader: a product or quotient, with placeholders.
     samples_per_step: str | None = None
     throughput_regex: str | None = None  # for programs that cannot be instrumented; its group is samples per second
 
