@@ -14,7 +14,7 @@ import pytest
 import yaml
 from cluster import Cluster
 from project_copy import ROOT, Checkout, copy_project
-from scales import GPU_SITE, MEETING_LOOP, WITNESS, prepare, salloc, scale_job, witnesses
+from scales import GPU_SITE, MEETING_LOOP, prepare, salloc, scale_job, witnesses
 
 pytestmark = pytest.mark.slurm
 
@@ -182,15 +182,16 @@ def test_an_allocation_with_too_few_nodes_is_told_before_anything_runs(
     assert "Stage 3 (simulated nodes: 2 agents on 1 host) reached" in told
 
 
-def test_the_runs_end_before_the_allocation_does(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
+def test_the_verdict_is_written_before_slurm_ends_the_shortest_job(
+    cluster_without_accounting: Cluster, tmp_path: Path
+) -> None:
+    """A minute is the least that Slurm counts in."""
     checkout = copy_project(tmp_path)
-    prepare(checkout, WITNESS + "import threading\nthreading.Event().wait()\n", "1x1", GPU_SITE)
-    # The allocation lasts a minute, the scale's runtime is five; the margin is made long for the test's sake.
-    program = "import sys; sys.path.insert(0, 'workflow/scripts'); import run_scale; run_scale.MARGIN_S = 54; "
-    argv = [sys.executable, "-c", f"{program}sys.exit(run_scale.main({scale_job('1x1')[2:]!r}))"]
-    salloc(cluster_without_accounting, checkout, ["--time=1", *TWO_NODES], argv)
-    failure = checkout.record("default/weak/1x1/r1")["failure"]
+    prepare(checkout, "import signal; signal.pause()", "2x1", GPU_SITE)
+    salloc(cluster_without_accounting, checkout, ["--time=1", *TWO_NODES], scale_job("2x1"))
+    failure = checkout.record("default/weak/2x1/r1")["failure"]
     assert failure["verdict"] == "time limit"
     assert "a longer allocation" in failure["next"]
-    (rank,) = (checkout.results / "runs/default/weak/1x1/r1/nodes").glob("node0.json")
-    assert json.loads(rank.read_text())["signal"] == "SIGTERM"
+    for node in ("node0", "node1"):
+        end = json.loads((checkout.results / f"runs/default/weak/2x1/r1/nodes/{node}.json").read_text())
+        assert end["signal"] == "SIGTERM"

@@ -19,7 +19,7 @@ from ddp_ladder.messages import UserError
 from ddp_ladder.plan import ScaleJob
 from ddp_ladder.settings import Scale
 from make_records import make_plan_of, make_specs
-from run_scale import MARGIN_S, lasts_s
+from run_scale import MARGIN_S, limits_s
 
 # Slurm 22.05.8, `scontrol show job --details`, shortened.
 SHOWN = """JobId=1 JobName=interactive
@@ -69,9 +69,15 @@ def test_time_left(text: str, seconds: float | None) -> None:
 
 
 def test_a_scale_lasts_as_long_as_its_runtime_and_its_allocation_let_it() -> None:
-    assert lasts_s(600, None) == 600  # without Slurm nothing ends it but itself
-    assert lasts_s(600, 7200) == 600
-    assert lasts_s(600, 590) == 590 - MARGIN_S
+    assert limits_s(600, None) == (600, END_S)  # without Slurm nothing ends it but itself
+    assert limits_s(600, 7200) == (600, END_S)
+    assert limits_s(600, 590) == (590 - MARGIN_S, END_S)
+
+
+def test_the_shortest_job_of_slurm_is_half_for_the_runs_and_half_for_their_end() -> None:
+    runs_s, end_s = limits_s(60, 54)
+    assert runs_s == 27
+    assert 0 < end_s < 27
 
 
 def test_a_run_that_takes_all_its_time_to_end_is_over_before_slurm_ends_the_job() -> None:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from ddp_ladder import slurm_query
 from ddp_ladder.messages import UserError
-from ddp_ladder.slurm_query import answer
+from ddp_ladder.slurm_query import NoAnswer, answer, run_command
 
 # Slurm 22.05.8, with its controller switched off, and for a job that never was.
 SILENT = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
@@ -49,3 +50,14 @@ def test_a_job_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"Slurm job 42: .*\n.*Invalid job id"):
         answer("42", failing(tmp_path, NO_JOB, 1000))
     assert (tmp_path / "calls").read_text() == "x"
+
+
+def test_a_command_that_hangs_is_ended_and_named(tmp_path: Path) -> None:
+    with pytest.raises(NoAnswer, match=r"hang\(\): no answer within 1 s"):
+        run_command([sys.executable, "-c", "import signal; hang = signal.pause; hang()"], within_s=1)
+
+
+def test_nobody_waits_longer_than_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_query, "SHORTEST_ANSWER_S", 0.1)
+    with pytest.raises(UserError, match="no answer within"):
+        answer("42", [sys.executable, "-c", "import signal; signal.pause()"], until_s=time.monotonic())

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ddp_ladder.allocation import time_left_s
@@ -32,9 +33,15 @@ WRITING_S = 20
 MARGIN_S = END_S + WRITING_S
 
 
-def lasts_s(runtime_s: float, slurm_s: float | None) -> float:
-    """How long the scale's runs may take. slurm_s: until Slurm ends the job, None where it does not."""
-    return runtime_s if slurm_s is None else min(runtime_s, slurm_s - MARGIN_S)
+def limits_s(runtime_s: float, slurm_s: float | None) -> tuple[float, float]:
+    """How long the scale's runs may take, and what agents that are told to end are given.
+
+    slurm_s: until Slurm ends the job, None where it does not. Where that is little, half of it is for the runs.
+    """
+    if slurm_s is None:
+        return runtime_s, END_S
+    margin_s = min(MARGIN_S, slurm_s / 2)
+    return min(runtime_s, slurm_s - margin_s), END_S * margin_s / MARGIN_S
 
 
 @command
@@ -54,15 +61,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = plan.stage_before(job.stage)
     left_out = closed_variants(require_open_gate(plan, before, results)) if before else {}
     nodes = nodes_of(os.environ, job)
-    # Asked now, for in an allocation some of its time is over.
-    slurm_s = time_left_s(nodes.job_id) if isinstance(nodes, Allocation) else None
-    context = Context(
-        job=job,
-        results=results,
-        nodes=nodes,
-        deadline_s=time.monotonic() + lasts_s(60 * job.runtime_min, slurm_s),
-        console=Console(len(job.runs)),
-    )
+    runtime_s, slurm_s = 60.0 * job.runtime_min, None
+    if isinstance(nodes, Allocation):
+        # Asked now, for in an allocation some of its time is over.
+        slurm_s = time_left_s(nodes.job_id, time.monotonic() + runtime_s / 2)
+    runs_s, end_s = limits_s(runtime_s, slurm_s)
+    deadline_s = time.monotonic() + runs_s
+    if isinstance(nodes, Allocation):
+        nodes = replace(nodes, until_s=deadline_s)
+    context = Context(job, results, nodes, deadline_s, Console(len(job.runs)), end_s)
     die_with_parent(signal.SIGTERM)  # a killed Snakemake must not leave a training behind
     raise_on_signals()
     try:

@@ -75,9 +75,13 @@ def _ids(ranges: str) -> int:
     return sum(int(last or first) - int(first) + 1 for first, _, last in pairs)
 
 
-def time_left_s(job_id: str) -> float | None:
-    """Seconds until Slurm ends the job; None where it has no limit. Raises UserError when there is no such job."""
-    return parse_time_left(answer(job_id, ["squeue", "--noheader", "--jobs", job_id, "--format", "%L"]).strip())
+def time_left_s(job_id: str, until_s: float) -> float | None:
+    """Seconds until Slurm ends the job; None where it has no limit.
+
+    until_s: as of slurm_query.answer. Raises UserError when there is no such job, or no answer.
+    """
+    question = ["squeue", "--noheader", "--jobs", job_id, "--format", "%L"]
+    return parse_time_left(answer(job_id, question, until_s).strip())
 
 
 def parse_time_left(text: str) -> float | None:

@@ -63,13 +63,17 @@ def raise_on_signals() -> None:
 
 @dataclass(frozen=True)
 class Context:
-    """What all runs of one job share. deadline_s is on the monotonic clock."""
+    """What all runs of one job share.
+
+    deadline_s: on the monotonic clock, when the runs' time is up. end_s: what agents that are told to end are given.
+    """
 
     job: ScaleJob
     results: Path
     nodes: Nodes
     deadline_s: float
     console: Console
+    end_s: float = END_S
 
     def directory(self, spec: RunSpec) -> RunDirectory:
         return RunDirectory(self.results / "runs" / spec.name)
@@ -163,7 +167,12 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, limit: PlainL
     context.console.started(spec, total_steps)
     watch = _watch(context, directory, spec)
     started_at_s = time.time()
-    outcome = _supervise(context, directory, spec, total_steps, limit)
+    try:
+        outcome = _supervise(context, directory, spec, total_steps, limit)
+    except NoMeetingPoint as error:
+        record = not_run(spec, str(error), error.next_step)
+        context.console.ended(record)
+        return record
     _join_logs(directory, spec.nodes, context.nodes.agents_per_node(spec))
     write_json(
         directory.ended,
@@ -262,7 +271,10 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
 def _supervise(
     context: Context, directory: RunDirectory, spec: RunSpec, total_steps: int | None, limit: PlainLimit | None
 ) -> str:
-    """Run the agents to their end. Returns ended.json's outcome; raises Interrupted, with the agents ended."""
+    """Run the agents to their end. Returns ended.json's outcome.
+
+    Raises Interrupted, with the agents ended, and NoMeetingPoint where the nodes have gone, or Slurm does not tell.
+    """
     plain_until_s = time.monotonic() + limit.after_s if limit else math.inf
     agents: list[subprocess.Popen[bytes]] = []
     exits: SimpleQueue[int] = SimpleQueue()
@@ -287,15 +299,15 @@ def _supervise(
                 break  # the others would wait for the lost node until they time out
         return "finished"
     finally:
-        _end(agents)
+        _end(agents, context.end_s)
 
 
-def _end(agents: Sequence[subprocess.Popen[bytes]]) -> None:
-    """SIGTERM to all agents; SIGKILL to those that outlast their own grace period twice over."""
+def _end(agents: Sequence[subprocess.Popen[bytes]], within_s: float) -> None:
+    """SIGTERM to all agents; SIGKILL to those that are still there when the time is over."""
+    deadline_s = time.monotonic() + within_s  # what Slurm takes to pass the signal on is part of it
     for agent in agents:
         if agent.poll() is None:
             agent.terminate()
-    deadline_s = time.monotonic() + END_S
     for agent in agents:
         try:
             agent.wait(max(0.1, deadline_s - time.monotonic()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
@@ -20,15 +21,17 @@ from ddp_ladder.allocation import asks
 from ddp_ladder.files import RunDirectory
 from ddp_ladder.formats import count
 from ddp_ladder.lifetime import die_with_parent
+from ddp_ladder.messages import UserError
 from ddp_ladder.network import LOOPBACK, address_towards, free_port, is_loopback, node_name
 from ddp_ladder.plan import RunSpec, ScaleJob
 from ddp_ladder.settings import Interface
-from ddp_ladder.slurm_query import SlurmError, answer, run_command, silent
+from ddp_ladder.slurm_query import SHORTEST_ANSWER_S, SlurmError, answer, run_command, silent
 from ddp_ladder.slurm_step import step_argv, step_environment
 
 AGENT = Path(__file__).parents[1] / "agent.py"
 MEETING_POINT = Path(__file__).parents[1] / "meeting_point.py"
-ANSWER_S = 120  # for a step of Slurm's and the start of a Python on a busy file system
+ANSWER_S = 120.0  # for a step of Slurm's and the start of a Python on a busy file system
+ENDING_ANSWER_S = 5.0  # while a job ends its runs: what Slurm does not say by then has to do without it
 
 
 class NoMeetingPoint(Exception):
@@ -115,22 +118,33 @@ def _start_agent(directory: RunDirectory, spec: RunSpec, node_rank: int) -> subp
 
 @dataclass(frozen=True)
 class Allocation:
-    """The first nodes of a Slurm job, as many as the scale has. This process may be on one of them or on none."""
+    """The first nodes of a Slurm job, as many as the scale has. This process may be on one of them or on none.
+
+    until_s: on the monotonic clock, when the time of the scale's runs is up; no question to Slurm takes longer.
+    """
 
     job_id: str
     job: ScaleJob
+    until_s: float = math.inf
     _heads: dict[str, tuple[str, list[int]]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def hostnames(self) -> list[str]:
         """In the order that the tasks of a step have, which is Slurm's own; --nodelist cannot change it.
+
+        Raises NoMeetingPoint where there are too few, or Slurm does not tell.
 
         Asked of Slurm, because Snakemake's job step takes SLURM_JOB_NODELIST out of the environment.
 
         Also asked anew before each step: srun gives up where the controller does not answer, this waits for it.
         """
         query = ["squeue", "--noheader", "--jobs", self.job_id, "--format", "%N"]
-        nodelist = answer(self.job_id, query).strip()
-        names = answer(self.job_id, ["scontrol", "show", "hostnames", nodelist]).split()
+        try:
+            nodelist = answer(self.job_id, query, self.until_s).strip()
+            names = answer(self.job_id, ["scontrol", "show", "hostnames", nodelist], self.until_s).split()
+        except UserError as error:
+            told = error.problems[0]
+            again = "see whether `squeue --me` answers; then start snakemake again: finished runs are kept"
+            raise NoMeetingPoint(f"{told.where}: {told.what}: {told.found}", again) from error
         if len(names) < self.job.scale.nodes:
             few = f"job {self.job_id} has {count(len(names), 'node')}, {self.job.scale} needs {self.job.scale.nodes}"
             raise NoMeetingPoint(few, f"start inside a larger allocation: {asks(self.job)}")
@@ -173,6 +187,7 @@ class Allocation:
 
     def _question(self, hostnames: list[str], wanted: str) -> subprocess.CompletedProcess[str]:
         towards = hostnames[1] if len(hostnames) > 1 else LOOPBACK
+        within_s = min(ANSWER_S, max(SHORTEST_ANSWER_S, self.until_s - time.monotonic()))
         question = [sys.executable, str(MEETING_POINT), "--interface", wanted, "--towards", towards]
         try:
             return subprocess.run(
@@ -181,12 +196,12 @@ class Allocation:
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                timeout=ANSWER_S,
+                timeout=within_s,
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
             said = os.fsdecode(error.stderr or b"").strip()
-            waited = f"waited {ANSWER_S} s for a job step on {hostnames[0]}"
+            waited = f"waited {within_s:.3g} s for a job step on {hostnames[0]}"
             raise NoMeetingPoint(f"{waited}: {said}", self._compare) from error
 
     @property
@@ -226,14 +241,14 @@ class Step(subprocess.Popen[bytes]):
         """SIGTERM to the step's tasks; to srun when there is no such step, so nothing that could be lost."""
         query = ["squeue", "--noheader", "--steps", "--jobs", self._job_id, "--format", "%i %j"]
         try:
-            steps = run_command(query).splitlines()
+            steps = run_command(query, ENDING_ANSWER_S).splitlines()
         except SlurmError:
             steps = []
         ids = [step.split()[0] for step in steps if step.split()[1:] == [self._name]]
         if ids:
             # Its exit code says nothing: it may be 1 although the signal has arrived.
             with contextlib.suppress(SlurmError):
-                run_command(["scancel", "--signal=TERM", *ids])
+                run_command(["scancel", "--signal=TERM", *ids], ENDING_ANSWER_S)
         else:
             super().terminate()
 

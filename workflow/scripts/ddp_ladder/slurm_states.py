@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ddp_ladder.slurm_query import SlurmError, run_command, unknown
+from ddp_ladder.slurm_query import NoAnswer, SlurmError, run_command, unknown
 
 Phase = Literal["waiting", "running", "ended"]
 
@@ -170,10 +170,12 @@ def _queued(job_ids: list[str]) -> dict[str, JobState]:
 
 
 def _accounted(job_ids: list[str]) -> str:
-    """What the accounting knows; nothing where there is none."""
+    """What the accounting knows; nothing where there is none. Raises NoAnswer: one that hangs may well know the job."""
     fields = "JobIDRaw,State,NodeList,Reason"
     command = ["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={','.join(job_ids)}"]
     try:
         return run_command([*command, f"--format={fields}"])
+    except NoAnswer:
+        raise
     except SlurmError:
         return ""  # a Slurm without slurmdbd has sacct too, which then fails
