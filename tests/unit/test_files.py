@@ -178,3 +178,12 @@ def test_agents() -> None:
     assert agents_of(2, 1) == (Agent(0), Agent(1))
     assert agents_of(2, 2) == (Agent(0, 0), Agent(0, 1), Agent(1, 0), Agent(1, 1))
     assert [str(agent) for agent in (Agent(1), Agent(1, 0))] == ["node 1", "node 1, task 0"]
+
+
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_texts_of_others_are_read_without_what_steers_a_terminal(tmp_path: Path, ascii_only: bool) -> None:
+    file = tmp_path / "rank0.json"
+    said = "\x1b[31mred\x1b[0m\x07 \x1b]0;title\x07\ra\x00b\x9b2J\u2028\u202ec\td\ne \u2713"
+    file.write_text(json.dumps({"exception": said, said: [{"host": said}]}, ensure_ascii=ascii_only))
+    clean = "red ab2Jc\td\ne \u2713"
+    assert read_json(file) == {"exception": clean, clean: [{"host": clean}]}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ddp_ladder import slurm_query
 from ddp_ladder.messages import UserError
-from ddp_ladder.slurm_query import NoAnswer, answer, run_command
+from ddp_ladder.slurm_query import NoAnswer, SlurmError, answer, run_command
 
 # Slurm 22.05.8, with its controller switched off, and for a job that never was.
 SILENT = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
@@ -61,3 +61,9 @@ def test_nobody_waits_longer_than_there_is_time(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(slurm_query, "SHORTEST_ANSWER_S", 0.1)
     with pytest.raises(UserError, match="no answer within"):
         answer("42", [sys.executable, "-c", "import signal; signal.pause()"], until_s=time.monotonic())
+
+
+def test_what_slurm_says_is_printable() -> None:
+    assert run_command([sys.executable, "-c", r"print('\x1b[2Ja b\x07')"]) == "a b\n"
+    with pytest.raises(SlurmError, match=r"^a b$"):
+        run_command([sys.executable, "-c", r"import sys; sys.exit('\x1b[2Ja b\x07')"])

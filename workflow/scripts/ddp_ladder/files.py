@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ddp_ladder.messages import printable
+
 LONGEST_KEY = 60  # characters of a key in a message
+_ESCAPED = re.compile(r"\\(?:[bfr]|u00|u20)", re.IGNORECASE)  # in JSON: may be a control character
 
 
 def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> None:
@@ -58,7 +62,8 @@ def read_json(path: Path) -> Any:
     """Read a JSON file. Raises OSError, or ValueError naming the file when it is not JSON.
 
     Read strictly, so that two readers cannot read two things: UTF-8 without a BOM, no key twice. Figures that nothing
-    can be computed with are refused: NaN, infinity, integers beyond 64 bits.
+    can be computed with are refused: NaN, infinity, integers beyond 64 bits. Texts are made printable: some quote what
+    a script, a library or a node has said.
     """
     try:
         text = path.read_bytes().decode()
@@ -67,11 +72,19 @@ def read_json(path: Path) -> Any:
         )
         if "\\ud" in text.lower():
             json.dumps(data, ensure_ascii=False).encode()  # half of a pair is no text: it cannot be printed
-        return data
+        return data if printable(text) == text and not _ESCAPED.search(text) else _printable(data)
     except RecursionError:
         raise ValueError(f"{path} is not JSON: it is nested too deeply") from None
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
+
+
+def _printable(data: Any) -> Any:
+    if isinstance(data, str):
+        return printable(data)
+    if isinstance(data, list):
+        return [_printable(item) for item in data]
+    return {printable(key): _printable(value) for key, value in data.items()} if isinstance(data, dict) else data
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ddp_ladder.messages import Problem
+from ddp_ladder.messages import Problem, printable
 
 Outcome = Literal["pass", "warn", "FAIL", "not checked"]
 
@@ -54,11 +54,11 @@ def listing(sections: Sequence[Section]) -> str:
 
 def _lines(finding: Finding, topic_width: int) -> Iterator[str]:
     head = f"  {finding.outcome:<11}  {finding.topic:<{topic_width}}  "
-    margin = " " * len(head)
-    yield from textwrap.wrap(finding.text, WIDTH, initial_indent=head, subsequent_indent=margin, break_on_hyphens=False)
+    margin, text = " " * len(head), printable(finding.text)
+    yield from textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=margin, break_on_hyphens=False)
     if finding.next:
         yield from textwrap.wrap(
-            finding.next,
+            printable(finding.next),
             WIDTH,
             initial_indent=f"{margin}next: ",
             subsequent_indent=f"{margin}      ",

@@ -12,6 +12,7 @@ from pathlib import Path
 from ddp_ladder.formats import in_short
 from ddp_ladder.gate import gate_file_problem, in_view, judge
 from ddp_ladder.gate_file import GateView, gate_files
+from ddp_ladder.messages import printable
 from ddp_ladder.plan import Plan, RunSpec
 from ddp_ladder.record import Record
 from ddp_ladder.run_records import NOT_ITS_FILES, RunRecords
@@ -60,7 +61,7 @@ def _believed(runs: RunRecords, planned: Iterable[RunSpec]) -> tuple[dict[str, R
 
 def _strangers(runs: Path, planned: Iterable[RunSpec]) -> tuple[str, ...]:
     names = {spec.name for spec in planned}
-    found = sorted(path.parent.relative_to(runs).as_posix() for path in runs.glob("*/*/*/r*/record.json"))
+    found = sorted(printable(path.parent.relative_to(runs).as_posix()) for path in runs.glob("*/*/*/r*/record.json"))
     strange = [name for name in found if name not in names]
     if not strange:
         return ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -28,7 +27,7 @@ class Problem:
             text = getattr(self, label)
             if text is not None:
                 lines.append(f"  {label:<8} {text}")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
 
 class UserError(Exception):
@@ -39,14 +38,21 @@ class UserError(Exception):
         super().__init__("\n\n".join(str(problem) for problem in self.problems))
 
 
-_TERMINAL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?")
+_STEERING = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # a colour, a move of the cursor
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # a title, a link
+    r"|\x1b.?"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"  # but tabs and line ends
+    r"|[\u2028-\u202e\u2066-\u2069]"  # line ends of Unicode's, and what turns the direction of writing
+)
 
 
 def printable(text: str) -> str:
-    """Text for a terminal without what would steer it: colours, bells, titles, carriage returns. Line ends stay."""
-    return "".join(
-        char for char in _TERMINAL.sub("", text) if char == "\n" or unicodedata.category(char) not in ("Cc", "Cs")
-    )
+    """Foreign text without what would steer a terminal or a page: colours, bells, titles. Tabs and line ends stay.
+
+    For all that others have written: where it is read (files.read_json, slurm_query.run_command), and in messages.
+    """
+    return _STEERING.sub("", text)
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str | None:

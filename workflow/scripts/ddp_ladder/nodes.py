@@ -21,7 +21,7 @@ from ddp_ladder.allocation import asks
 from ddp_ladder.files import RunDirectory
 from ddp_ladder.formats import count
 from ddp_ladder.lifetime import die_with_parent
-from ddp_ladder.messages import UserError
+from ddp_ladder.messages import UserError, printable
 from ddp_ladder.network import LOOPBACK, address_towards, free_port, is_loopback, node_name
 from ddp_ladder.plan import RunSpec, ScaleJob
 from ddp_ladder.settings import Interface
@@ -200,7 +200,7 @@ class Allocation:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            said = os.fsdecode(error.stderr or b"").strip()
+            said = printable(os.fsdecode(error.stderr or b"")).strip()
             waited = f"waited {within_s:.3g} s for a job step on {hostnames[0]}"
             raise NoMeetingPoint(f"{waited}: {said}", self._compare) from error
 
@@ -217,7 +217,7 @@ class Allocation:
 
 def _split(errors: str) -> tuple[str, str]:
     """Apart: what a program in a step said, and what srun said."""
-    lines = [line for line in errors.splitlines() if line.strip()]
+    lines = [line for line in printable(errors).splitlines() if line.strip()]
     of_srun = [line for line in lines if line.startswith(("srun: ", "slurmstepd"))]
     return "; ".join(line for line in lines if line not in of_srun), "; ".join(of_srun)
 

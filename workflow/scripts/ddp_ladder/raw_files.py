@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp_ladder.files import Agent, RunDirectory, agents_of, read_json, sha256
+from ddp_ladder.messages import printable
 from ddp_ladder.schemas import first_error
 
 LARGEST_FIGURE = 1e12  # samples or seconds: beyond it sums are no longer exact
@@ -110,7 +111,7 @@ def read_raw_run(directory: RunDirectory, nodes: int, world_size: int) -> RawRun
 def _strangers(directory: Path, kind: str, planned: Set[str]) -> list[str]:
     """Name the files of ranks or nodes that the plan does not have."""
     found = [path for path in sorted(directory.glob(f"{kind}*.*")) if path.stem not in planned]
-    return [f"{directory.name}/{path.name} is of a {kind} that the plan does not have" for path in found]
+    return [f"{directory.name}/{printable(path.name)} is of a {kind} that the plan does not have" for path in found]
 
 
 def _parse_steps(text: str) -> Steps:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from ddp_ladder.messages import Problem, UserError
+from ddp_ladder.messages import Problem, UserError, printable
 from ddp_ladder.slurm_environment import question_environment
 
 ANSWER_WITHIN_S = 60.0
@@ -40,6 +40,7 @@ def run_command(argv: Sequence[str], within_s: float = ANSWER_WITHIN_S) -> str:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=within_s,
             check=False,
         )
@@ -48,8 +49,8 @@ def run_command(argv: Sequence[str], within_s: float = ANSWER_WITHIN_S) -> str:
     except subprocess.TimeoutExpired as error:
         raise NoAnswer(f"{' '.join(argv)}: no answer within {within_s:.3g} s") from error
     if done.returncode:
-        raise SlurmError((done.stderr or done.stdout).strip() or f"{argv[0]} ended with {done.returncode}")
-    return done.stdout
+        raise SlurmError(printable(done.stderr or done.stdout).strip() or f"{argv[0]} ended with {done.returncode}")
+    return printable(done.stdout)
 
 
 def answer(job_id: str, argv: Sequence[str], until_s: float = math.inf) -> str:

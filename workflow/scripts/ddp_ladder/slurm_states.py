@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from ddp_ladder.messages import printable
 from ddp_ladder.slurm_query import NoAnswer, SlurmError, run_command, unknown
 
 Phase = Literal["waiting", "running", "ended"]
@@ -73,7 +74,7 @@ _UNKNOWN_END = Advice("a state that ddp-ladder does not know", f"ask your site w
 
 def slurms_words(log: str) -> list[str]:
     """What Slurm itself wrote into a log, such as ``Exceeded job memory limit``."""
-    return _SLURMS_WORDS.findall(log)
+    return [printable(words) for words in _SLURMS_WORDS.findall(log)]
 
 
 def of_memory(words: Iterable[str]) -> str | None:

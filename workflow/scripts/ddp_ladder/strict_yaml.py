@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import yaml
 from yaml.events import AliasEvent
 
-from ddp_ladder.messages import Problem, UserError
+from ddp_ladder.messages import Problem, UserError, printable
 
 KeyPath = tuple[str | int, ...]
 Scalar = str | int | float | bool | None
@@ -92,9 +91,9 @@ def shown(value: object) -> str:
 def has_control_characters(text: str, but: str = "") -> bool:
     """Whether text holds what ends a line, steers a terminal, or is no character: NUL, escape, half of a pair.
 
-    but: those that may be there.
+    but: which of tab and line end may be there.
     """
-    return any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") and char not in but for char in text)
+    return printable(text) != text or any(char in text and char not in but for char in "\t\n")
 
 
 def read(file: Path) -> Document:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 import time
@@ -363,18 +362,16 @@ def _exit_code(error: BaseException | None) -> int:
 
 _LONGEST_TEXT = 1000
 _TRACEBACK = "Traceback (most recent call last):"
-_TERMINAL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?")
 
 
 def _one_line(error: BaseException) -> str:
-    """What an exception says, for a message: of a traceback in it (a loader's worker) its last lines, no escapes."""
+    """What an exception says, on one line: of a traceback in it (a loader's worker) its last lines."""
     text = str(error)
     before, traceback, after = text.rpartition(_TRACEBACK)
     if traceback:
         lines = after.strip("\r\n").splitlines()
         start = next((k for k, line in enumerate(lines) if line[:1].strip()), 0)
         text = "\n".join([*before.lstrip().splitlines()[:1], *lines[start:]])
-    text = "".join(char if char.isprintable() else " " for char in _TERMINAL.sub("", text))
     text = " ".join(text.split())
     if len(text) > _LONGEST_TEXT:
         text = f"{text[:_LONGEST_TEXT]}..."

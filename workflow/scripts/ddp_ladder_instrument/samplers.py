@@ -300,5 +300,5 @@ def _dealt(length: int, share: int, last_share: int, count: int, index: int) -> 
 def _length(sized: Any) -> int | None:
     try:
         return len(sized)
-    except Exception:
+    except Exception:  # the script's own __len__, or torch's, may raise anything (TypeError, NotImplementedError)
         return None
