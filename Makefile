@@ -1,4 +1,5 @@
-# make run      set up .venv on first use, climb the shipped ladder on this machine, say where the report is
+# make run      set up .venv with torch on first use, climb the shipped ladder on this machine, say where the report is
+# make setup    set up .venv with the workflow alone, as a login node needs it: 0.4 GB, no torch (TRAINING=1 adds torch)
 # make test     set up, run every test
 # make oldest   set up .venv-oldest with the oldest torch that the instrument supports; make test then tests with it too
 # make lint     formatting, linting, types
@@ -10,6 +11,7 @@
 
 PYTHON ?= python3
 TORCH_INDEX ?=
+TRAINING ?=
 CLUSTER ?= --accounting
 VENV := .venv
 # The newest torch is in $(VENV); the tests look for the oldest beside it.
@@ -18,11 +20,15 @@ BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: run test oldest lint cluster help
+.PHONY: run setup test oldest lint cluster help
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.run-ready
 	@$(BIN)/snakemake --profile profiles/local
+
+setup: $(VENV)/$(if $(TRAINING),.run-ready,.workflow-ready)
+	@echo "$(VENV) is ready$(if $(TRAINING),, for the workflow; the training runs with software.python of config/cluster.yaml)."
+	@echo "Next: source $(VENV)/bin/activate"
 
 # Three at a time, as those on Slurm mostly wait; file by file, as the tests of a file share what they bring up.
 test: $(VENV)/.test-ready
@@ -51,14 +57,19 @@ $(BIN)/python:
 	  echo "$$($(PYTHON) --version) is too old: the workflow needs Python 3.11 or newer; name one: make run PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "$(PYTHON) lacks venv: install it (Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
-	@echo "Setting up $(VENV), once. torch is the bulk of it: 5 GB from PyPI, a few minutes;"
-	@echo "for the CPU-only wheels (0.8 GB): make $(MAKECMDGOALS) TORCH_INDEX=https://download.pytorch.org/whl/cpu"
 	@$(PYTHON) -m venv $(VENV)
 
-# torch comes first and from its own index, so that nothing else pulls in the CUDA wheels.
-$(VENV)/.run-ready: requirements.txt | $(BIN)/python
-	@test -z "$(TORCH_INDEX)" || $(PIP) install --quiet --index-url "$(TORCH_INDEX)" torch torchvision
+$(VENV)/.workflow-ready: requirements.txt | $(BIN)/python
+	@echo "Setting up the workflow in $(VENV), once: 0.4 GB, about a minute"
 	@$(PIP) install --quiet -r requirements.txt
+	@touch $@
+
+# torch comes first and from its own index, so that nothing else pulls in the CUDA wheels.
+$(VENV)/.run-ready: requirements-training.txt $(VENV)/.workflow-ready
+	@echo "Adding torch to $(VENV), once: 5 GB from PyPI, a few minutes;"
+	@echo "for the CPU-only wheels (0.8 GB): make $(MAKECMDGOALS) TORCH_INDEX=https://download.pytorch.org/whl/cpu"
+	@test -z "$(TORCH_INDEX)" || $(PIP) install --quiet --index-url "$(TORCH_INDEX)" torch torchvision
+	@$(PIP) install --quiet -r requirements-training.txt
 	@touch $@
 
 $(VENV)/.test-ready: requirements-dev.txt $(VENV)/.run-ready
