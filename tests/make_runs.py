@@ -95,7 +95,7 @@ def write_run(
 
 
 def _told(spec: RunSpec) -> dict[str, Any]:
-    keys = ("warmup_steps", "min_steps", "max_steps", "max_seconds", "samples_per_step")
+    keys = ("warmup_steps", "min_steps", "max_steps", "max_seconds", "samples_per_step", "device")
     return {
         "spec": asdict(spec),
         "nodes": [f"node{k}" for k in range(spec.nodes)],

@@ -42,7 +42,7 @@ def test_missing_plan_is_told_without_a_traceback(script: str, tmp_path: Path) -
 
 def make(directory: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     shutil.copy(ROOT / "Makefile", directory)
-    for name in ("requirements.txt", "requirements-dev.txt"):
+    for name in ("requirements.txt", "requirements-training.txt", "requirements-dev.txt"):
         shutil.copy(ROOT / name, directory)
     return subprocess.run(
         ["make", *arguments], cwd=directory, env={**environment(), **env}, capture_output=True, text=True, check=False

@@ -1,7 +1,8 @@
 """usage: torchrun.py FAILURES -m torch.distributed.run [OPTIONS] SCRIPT [ARGS...]
 
-Run torchrun as ``python -m`` would, and write to FAILURES (JSON) how the ranks failed that it started. torchrun knows
-which of its ranks ended first and by which signal, but only prints it. Output, exit code and signals stay its own.
+Run torchrun as ``python -m`` would, and write to FAILURES (JSON) how the ranks failed that it started, or why torch
+could not be imported. torchrun knows which of its ranks ended first and by which signal, but only prints it. Output,
+exit code and signals stay its own.
 Needs only torch and the standard library (Python 3.9 or newer, torch 2.4 or newer).
 
 example (the agent does this for you):
@@ -18,9 +19,12 @@ from typing import Any
 
 
 def main(failures: str, module: str) -> None:
-    """Run the module; raises what it raises. ``failures`` is written only where a rank failed."""
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-
+    """Run the module; raises what it raises. ``failures`` is written only where a rank failed, or torch is missing."""
+    try:
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    except (ImportError, OSError) as error:  # OSError: a library of CUDA's is missing
+        write(failures, {"cannot_import_torch": f"{type(error).__name__}: {error}"})
+        raise
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except ChildFailedError as error:

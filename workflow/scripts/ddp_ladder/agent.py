@@ -20,7 +20,7 @@ import psutil
 
 from ddp_ladder.files import Agent, RunDirectory, read_json, write_json
 from ddp_ladder.gpus import gpus
-from ddp_ladder.launch import Places, Process, Rendezvous, node_environment, processes
+from ddp_ladder.launch import Places, Process, Rendezvous, node_environment, processes, training_python
 from ddp_ladder.lifetime import adopt_orphans, die_with_parent
 from ddp_ladder.network import address, interface_towards, node_name
 from ddp_ladder.plan import RunSpec
@@ -220,7 +220,10 @@ def _signal_all(children: Sequence[subprocess.Popen[bytes]], signum: signal.Sign
 
 
 def _failed_ranks(task: NodeTask, starts: Sequence[Process], own_ends: Sequence[OwnEnd]) -> list[dict[str, Any]]:
-    """How each rank ended that failed by itself: as torchrun saw it, or as this agent did where it started them."""
+    """How each rank ended that failed by itself: as torchrun saw it, or as this agent did where it started them.
+
+    Raises SetUpError where the training's Python could not import torchrun.
+    """
     if task.spec.launcher == "torchrun":
         written = task.directory.failed_ranks(task.agent.node_rank)
         try:
@@ -228,6 +231,9 @@ def _failed_ranks(task: NodeTask, starts: Sequence[Process], own_ends: Sequence[
             written.unlink()
         except (OSError, ValueError):
             return []  # no rank failed, or torchrun itself did
+        if "cannot_import_torch" in seen:
+            python = training_python(starts[0].argv)
+            raise SetUpError("software.python", f"{python} cannot import torch: {seen['cannot_import_torch']}")
     else:
         seen = [
             {

@@ -16,6 +16,8 @@ from ddp_ladder.blocks import data_wait_fraction, measure
 from ddp_ladder.evidence import weakest
 from ddp_ladder.files import Agent, RunDirectory, read_json
 from ddp_ladder.fingerprint import whole_fingerprint
+from ddp_ladder.gpu_access import no_gpu
+from ddp_ladder.launch import training_python
 from ddp_ladder.log_throughput import figures, printed_rates
 from ddp_ladder.placement import placement
 from ddp_ladder.plan import RunSpec
@@ -182,6 +184,8 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
     if not_set_up:
         # First of all: the other nodes wait for this one, to their own errors or to the time limit.
         return _not_set_up(_first_to_end(not_set_up))
+    if blind := no_gpu(spec, raw):
+        return blind
     of_srun = directory.launcher_log.read_text(errors="replace") if directory.launcher_log.exists() else ""
     words = slurms_words(of_srun)
     if memory := of_memory(words):
@@ -209,6 +213,8 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
         )
     if told_to_stop := _told_to_stop(ranks):
         return told_to_stop
+    if own and (own[0]["exception"] or "").startswith("ModuleNotFoundError"):
+        return _package_missing(raw, own[0])
     if own and own[0]["exception"]:
         return Failure("the script raised an exception", f"rank {own[0]['rank']}: {own[0]['exception']}", look)
     if own:
@@ -256,6 +262,18 @@ def _no_samples(raw: RawRun, why: str) -> Failure:
         "set workload.samples_per_step in config.yaml to the samples that one process takes in one optimizer step, "
         'such as "{batch_per_gpu}"; where they differ from step to step, let the script write its steps to the file '
         "that DDP_LADDER_METRICS names (config/README.md)",
+    )
+
+
+def _package_missing(raw: RawRun, end: Mapping[str, Any]) -> Failure:
+    """The failure of a script that imports what its Python does not have."""
+    pythons = dict.fromkeys(training_python(agent["argv"]) for agent in raw.agents.values() if agent["argv"])
+    which = f" ({', '.join(pythons)})" if pythons else ""
+    return Failure(
+        "a Python package is missing",
+        f"rank {end['rank']}: {end['exception']}{which}",
+        "install it for that Python, or name in software.python of cluster.yaml the one that has it; then start "
+        "snakemake again. `snakemake doctor` shows which Python trains",
     )
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ddp_ladder.findings import Finding
+from ddp_ladder.gpu_access import is_too_old, least_driver
+from ddp_ladder.gpus import gpus
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.settings import Site
 from ddp_ladder.software import SetUpError, environment
@@ -30,7 +32,7 @@ PACKAGES = (
 )
 # What ddp_ladder/slurm_executor.py puts its own in place of.
 EXECUTOR_METHODS = ("check_active_jobs", "cancel_jobs", "get_account_arg", "get_partition_arg")
-INSTALL = "run `make run` once, or pip install -r requirements.txt"
+INSTALL = "run `make setup` once, or pip install -r requirements.txt"
 IMPORT_WITHIN_S = 180  # torch on a cold network file system takes its time
 PROBE = """
 import importlib.util, json, sys
@@ -64,7 +66,7 @@ def workflow_versions() -> Iterator[Finding]:
         yield Finding("pass", "Python", f"{_dotted(own)} ({sys.executable})")
     else:
         wanted = f"the workflow needs {_dotted(OLDEST_WORKFLOW_PYTHON)} or newer"
-        yield Finding("FAIL", "Python", f"{_dotted(own)}; {wanted}", "make run PYTHON=/path/to/python3.12")
+        yield Finding("FAIL", "Python", f"{_dotted(own)}; {wanted}", "make setup PYTHON=/path/to/python3.12")
     for distribution, topic, oldest, below in PACKAGES:
         yield package_version(distribution, topic, oldest, below)
     yield from executor_interface()
@@ -161,6 +163,9 @@ def _training_python(spec: RunSpec, site: Site, env: Mapping[str, str]) -> Itera
         yield Finding("FAIL", topic, f"{where}: {program} does not start: {error}", f"try it: {program} --version")
         return
     yield from judge_python(told, program, where, site.node.device)
+    if site.node.device == "cuda" and told.get("cuda"):
+        here = [gpu["driver"] for gpu in gpus()]
+        yield judge_driver(site.node.driver or next(iter(here), None), told, f"{site.file}: node.driver")
     if module:
         found = told.get("module")
         if found:
@@ -196,7 +201,8 @@ def judge_python(told: Mapping[str, Any], program: str, where: str, device: str)
     else:
         yield Finding("pass", topic, f"{_dotted(version)} ({told['executable']})")
     if "torch" not in told:
-        advice = f"install torch for it, or name another Python in {where.rpartition(' ')[2]}"
+        own = "`make setup TRAINING=1` adds torch to it" if program == sys.executable else "install torch for it"
+        advice = f"{own}, or name in {where.rpartition(' ')[2]} the Python that you train with"
         yield Finding("FAIL", "torch", f"{where}: {program} cannot import torch: {told['error']}", advice)
     elif version_tuple(told["torch"]) < OLDEST_TORCH:
         wanted = f"wanted {_dotted(OLDEST_TORCH)} or newer"
@@ -206,6 +212,18 @@ def judge_python(told: Mapping[str, Any], program: str, where: str, device: str)
         yield Finding("FAIL", "torch", f"{told['torch']} is built without CUDA, and node.device is cuda", advice)
     else:
         yield Finding("pass", "torch", f"{told['torch']}, built {_cuda(told['cuda'])}")
+
+
+def judge_driver(driver: str | None, told: Mapping[str, Any], where: str) -> Finding:
+    """The nodes' NVIDIA driver against the CUDA that torch is built for. driver: None where it is not known."""
+    least, built = least_driver(told["cuda"]), f"torch {told['torch']} is built for CUDA {told['cuda']}"
+    wants = f"{built}, which wants {least} or newer" if least else built
+    if driver is None:
+        return Finding("not checked", "driver", wants, f"write what `srun nvidia-smi` shows into {where}")
+    if is_too_old(driver, told["cuda"]):
+        advice = "install a torch that is built for an older CUDA (pytorch.org, previous versions)"
+        return Finding("FAIL", "driver", f"{driver} is too old: {wants}", advice)
+    return Finding("pass", "driver", f"{driver}; {wants}")
 
 
 def _cuda(version: str | None) -> str:

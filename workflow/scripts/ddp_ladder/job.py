@@ -256,6 +256,7 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
                 "max_steps": spec.max_steps,
                 "max_seconds": spec.max_seconds,
                 "samples_per_step": spec.samples_per_step,
+                "device": spec.device,
             },
             "rendezvous": asdict(meet),
             "start_directory": str(places.start),

@@ -149,6 +149,13 @@ def python_command(spec: RunSpec, places: Places, binds: Sequence[str], working:
     return (container["engine"], "exec", *gpus, *shown, *inside, *container["args"], container["image"], python)
 
 
+def training_python(argv: Sequence[str]) -> str:
+    """The Python that trains, in the argument list that an agent started; empty where it is none of ours."""
+    ours = (TORCHRUN.name, INSTRUMENT.name)
+    place = next((place for place, word in enumerate(argv) if Path(word).name in ours), 0)
+    return argv[place - 1] if place else ""
+
+
 def torchrun(spec: RunSpec, rdzv_id: str, node_rank: str, host: str, port: str) -> tuple[str, ...]:
     """What stands between the Python and the script: torchrun with its options.
 

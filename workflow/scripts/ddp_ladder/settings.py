@@ -153,6 +153,7 @@ class Node:
     cpus: int
     gres: str | None = None  # "gpu" or "gpu:a100": what a GPU is called in Slurm; None asks for none
     memory_mb: int | None = None
+    driver: str | None = None  # of NVIDIA, as nvidia-smi shows it; for the doctor alone
 
 
 @dataclass(frozen=True)

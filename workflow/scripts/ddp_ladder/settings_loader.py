@@ -184,6 +184,7 @@ def _node(data: Mapping[str, Any]) -> Node:
         cpus=int(data["cpus"]),
         gres=data["gres"],
         memory_mb=_optional(int, data["memory_mb"]),
+        driver=data["driver"],
     )
 
 

@@ -28,6 +28,7 @@ class Job:
     max_steps: int | None
     max_seconds: float | None
     samples_per_step: int | None
+    device: str | None
     launched_at_s: float | None
 
 
@@ -53,6 +54,7 @@ def read_job(environment: Mapping[str, str] = os.environ) -> Job:
             max_steps=_limit(measure, "max_steps", int),
             max_seconds=_limit(measure, "max_seconds", float),
             samples_per_step=_limit(measure, "samples_per_step", int),
+            device=measure.get("device"),
             launched_at_s=_unix_seconds(environment.get(LAUNCHED_VARIABLE)),
         )
     except OSError as error:

@@ -47,6 +47,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "device": device,
+        "gpus_seen": _gpus_seen(measurement, device["kind"]),
         "script_file": measurement.program.file(),
         "source": measurement.source,
         "own_processes": measurement.own_processes,
@@ -85,6 +86,16 @@ def _device(measurement: Measurement) -> dict[str, Any]:
     from ddp_ladder_instrument.world import describe
 
     return describe(measurement.device)
+
+
+def _gpus_seen(measurement: Measurement, device_kind: str) -> dict[str, Any] | None:
+    """Asked where a run on CUDA was none: the reason is what its user needs."""
+    if measurement.world is None or measurement.job.device != "cuda" or device_kind == "cuda":
+        return None
+    from ddp_ladder_instrument import torch_facts
+
+    seen: dict[str, Any] | None = measurement.attempt("gpus_seen", torch_facts.gpus_seen)
+    return seen
 
 
 def _place(measurement: Measurement, device_kind: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from typing import Any
@@ -35,3 +36,21 @@ def optimizer_name(optimizer: torch.optim.Optimizer) -> str:
 def cudnn(on_cuda: bool) -> Any:
     """Version number of cuDNN; None where nothing ran on CUDA: to ask would load it."""
     return torch.backends.cudnn.version() if on_cuda else None
+
+
+def gpus_seen() -> dict[str, Any]:
+    """How many GPUs torch sees, and where that is none, why. For a process that used none: nothing is loaded on one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        count, why = torch.cuda.device_count(), None
+    if not count:
+        try:
+            torch.cuda.init()
+        except (RuntimeError, AssertionError) as error:  # AssertionError: built without CUDA
+            why = " ".join(str(error).split())
+    return {
+        "count": count,
+        "built_for": torch.version.cuda,
+        "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "why": why or "",
+    }

@@ -1,0 +1,82 @@
+"""Why torch sees no GPU: which driver a CUDA needs, and what is wrong on a node where a rank found none. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ddp_ladder.launch import training_python
+from ddp_ladder.plan import RunSpec
+from ddp_ladder.raw_files import RawRun
+from ddp_ladder.record import Failure
+
+LEAST_DRIVER = {13: "580.65.06", 12: "525.60.13", 11: "450.80.02"}
+"""NVIDIA driver on Linux that every release of a major CUDA version runs with ("CUDA minor version compatibility",
+NVIDIA's CUDA Toolkit release notes)."""
+
+VERDICT = "torch sees no GPU"
+TOO_OLD = re.compile(r"driver on your system is too old|driver version is insufficient", re.IGNORECASE)
+
+
+def least_driver(cuda: str) -> str | None:
+    """The oldest driver that a torch built for this CUDA (``12.8``) runs with; None for a CUDA that is not known."""
+    major = cuda.partition(".")[0]
+    return LEAST_DRIVER.get(int(major)) if major.isdigit() else None
+
+
+def is_too_old(driver: str, cuda: str) -> bool:
+    """Whether a driver (``470.57.02``) is older than what a torch built for this CUDA needs."""
+    least = least_driver(cuda)
+    return least is not None and _numbers(driver) < _numbers(least)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def no_gpu(spec: RunSpec, raw: RawRun) -> Failure | None:
+    """The failure of a run on CUDA in which a rank saw no GPU; None where every rank saw one, or did not tell."""
+    ends = [rank.end for _, rank in sorted(raw.ranks.items())]
+    blind = [end for end in ends if (end.get("gpus_seen") or {}).get("count") == 0]
+    if spec.device != "cuda" or not blind:
+        return None
+    end = blind[0]
+    agents = [agent for agent in raw.agents.values() if agent["host"] == end["host"]]
+    python = next((training_python(agent["argv"]) for agent in agents if agent["argv"]), "the training Python")
+    gpus = [gpu for agent in agents for gpu in agent.get("gpus") or []]
+    why, next_step = _cause(end, python, gpus)
+    return Failure(
+        f"{VERDICT} on {end['host']}", f"rank {end['rank']}: {why}", f"{next_step}; then start snakemake again"
+    )
+
+
+def _cause(end: Mapping[str, Any], python: str, gpus: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """What is wrong, and what to do. gpus: what nvidia-smi told the agents of the rank's host."""
+    torch, seen = end["fingerprint"].get("torch"), end["gpus_seen"]
+    built, said, visible = seen["built_for"], seen["why"], seen["visible"]
+    if built is None:
+        return (
+            f"torch {torch} of {python} is built without CUDA",
+            "install a torch with CUDA for that Python, or name another one in software.python of cluster.yaml",
+        )
+    driver = next((gpu["driver"] for gpu in gpus), None)
+    if TOO_OLD.search(said) or (driver and is_too_old(driver, built)):
+        least = least_driver(built)
+        return (
+            f"the NVIDIA driver {driver or ''} is too old for torch {torch}, which is built for CUDA {built}"
+            f"{f' (wants {least} or newer)' if least else ''}".replace("driver  is", "driver is"),
+            f"install for {python} a torch that is built for an older CUDA (pytorch.org, previous versions)",
+        )
+    if visible in ("", "-1", "NoDevFiles") or not gpus:
+        shown = f"CUDA_VISIBLE_DEVICES is {visible!r}" if visible is not None else "nvidia-smi shows no GPU there"
+        return (
+            f"no GPU in the job step: {shown}; torch says: {said}",
+            "check node.gres and slurm.partition in cluster.yaml (`scontrol show node` names a node's gres), and that "
+            "workload.env and software.setup leave CUDA_VISIBLE_DEVICES alone",
+        )
+    return (
+        f"nvidia-smi shows {len(gpus)} x {gpus[0]['name']}, but torch {torch} says: {said}",
+        f"try it on that node: srun --pty {python} -c 'import torch; torch.cuda.init()'; ask the site's support where "
+        "another torch fails in the same way",
+    )
