@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -16,7 +17,7 @@ from ddp_ladder.files import RunDirectory
 from ddp_ladder.plan import ScaleJob
 from instrument_support import oldest_python
 from make_records import make_spec
-from project_copy import LOOP, Checkout
+from project_copy import EXPERIMENT, LOOP, Checkout
 
 INITS = ("/usr/share/lmod/lmod/init/bash", "/usr/share/modules/init/bash")
 ONE_STAGE = {"stage1": {"scales": ["1x1"], "runtime": 5}}
@@ -155,6 +156,9 @@ def other_python(tmp_path: Path) -> Path:
 def test_the_ranks_run_with_the_sites_python(
     witnessed: Checkout, other_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The workflow has none of its packages, and needs no torch: here it would not get one."""
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours/torch.py").write_text("raise ImportError('the workflow imports torch')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "ours"))
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
     done = climb(witnessed, python=str(other_python))
@@ -165,6 +169,36 @@ def test_the_ranks_run_with_the_sites_python(
     assert str(tmp_path / "ours") not in seen["path"]
     assert {(line["PYTHONPATH"], line["VIRTUAL_ENV"]) for line in launched} == {(None, None)}
     assert {line["VIRTUAL_ENV"] for line in above} == {sys.prefix}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "verdict"),
+    [("torchrun", "the site's software could not be set up"), ("srun", "a Python package is missing")],
+)
+def test_a_python_without_torch_is_named(witnessed: Checkout, tmp_path: Path, launcher: str, verdict: str) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    python = str(tmp_path / "bare/bin/python")
+    witnessed.site(launcher=launcher)
+    assert climb(witnessed, python=python).returncode != 0
+    failure = witnessed.record(RUN)["failure"]
+    assert failure["verdict"] == verdict
+    assert python in failure["why"]
+    assert "No module named 'torch'" in failure["why"]
+    assert "software.python" in failure["next"]
+
+
+def test_torch_that_sees_no_gpu_is_told_with_its_own_words(checkout: Checkout) -> None:
+    """The GPUs that may be here are hidden; the words are those of the real torch."""
+    checkout.configure(stages=ONE_STAGE, workload={**EXPERIMENT["workload"], "env": {"CUDA_VISIBLE_DEVICES": ""}})
+    (checkout.path / "loop.py").write_text("import torch\ntorch.cuda.set_device(0)\n")
+    node = {"gpus": 1, "device": "cuda", "cpus": 2}
+    checkout.site(node=node, network={"backend": "gloo"})
+    done = checkout.snakemake("--cores", "2", "stage1")
+    assert done.returncode != 0
+    failure = checkout.record(RUN)["failure"]
+    assert failure["verdict"] == f"torch sees no GPU on {socket.gethostname()}"
+    assert "no GPU in the job step: CUDA_VISIBLE_DEVICES is ''; torch says: " in failure["why"]
+    assert "NVIDIA" in failure["why"] or "No CUDA GPUs" in failure["why"]
 
 
 @pytest.mark.parametrize("name", ["Site/1.0", "Sight/2.0"])
