@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from ddp_ladder import strict_yaml
 from ddp_ladder.schema_check import (
     Schema,
+    at_home,
     load_schema,
     schema_problems,
     typed_override,
@@ -32,7 +34,7 @@ variants:
 """
 CLUSTER = "site: here\nnode: {gpus: 2, device: cpu, cpus: 2}\nnetwork: {backend: auto}\n"
 SITE = CLUSTER.replace("network: {backend: auto}\n", "")
-PATH_WORDS = "a path of letters, digits and . _ - / (it becomes part of Snakemake's file patterns; write ~ out)"
+PATH_WORDS = "a path of letters, digits and . _ - / (it becomes part of Snakemake's file patterns)"
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +62,54 @@ def text(where: str, what: str, found: str | None, allowed: str, advice: str) ->
     if found is not None:
         lines.insert(1, f"  found    {found}")
     return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("old", "place", "new", "advice"),
+    [
+        ("[--epochs, 8]", "{}", """'--epochs 1 --lr {lr} --name "a b" --flag no'""",
+         "write a list: args: <[--epochs, 1, --lr, '{lr}', --name, a b, --flag, 'no']>"),
+        ("[--epochs, 8]", "{}", "it's", 'write a list: args: <["it\'s"]>'),
+        ("[1x2]", "[{}]", "2", "write <1x2>: 1 node with 2 GPUs"),
+        ("[1x2]", "[{}]", "1X2", "write <1x2>: 1 node with 2 GPUs"),
+        ("[1x2]", "{}", "4", "write a list: scales: <[1x4]>"),
+        ("[1x2]", "{}", '"1x2, 1x4"', "write a list: scales: <[1x2, 1x4]>"),
+        ("stage2: {scales: [1x2]", "stage3: {{scales: [{}]", "2", "write <2x1>: 2 nodes with 1 GPU each"),
+        ("[weak]", "{}", "weak, strong", "write a list: modes: <[weak, strong]>"),
+        ("runtime: 10", "{}", 'runtime: "01:00:00"', "write minutes: <runtime: 60>"),
+        ("runtime: 10", "{}", 'runtime: "1:30"',
+         "write minutes: <runtime: 2> (sbatch reads 1:30 as minutes and seconds)"),
+        ("runtime: 10", "{}", "runtime: 1-12", "write minutes: <runtime: 2160>"),
+        ("runtime: 10", "{}", "runtime: 2h", "write minutes: <runtime: 120>"),
+        ("cpus: 2}", "cpus: 2, {}}}", "memory_mb: 440G", "write MB: <memory_mb: 450560>"),
+        ("cpus: 2}", "cpus: 2, {}}}", "memory_mb: 1.5 TB", "write MB: <memory_mb: 1572864>"),
+        ("repeats: 3", "results: {}", "$HERE/r", "write </scratch/me/r>"),
+        ("repeats: 3", "results: {}", "$NOWHERE/r", "write the path that it stands for"),
+    ],
+)  # fmt: skip
+def test_what_was_meant_can_be_pasted(
+    old: str, place: str, new: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERE", "/scratch/me")
+    assert old in CONFIG + CLUSTER
+
+    def with_value(value: str) -> str:
+        return check(*(text.replace(old, place.format(value)) for text in (CONFIG, CLUSTER)))
+
+    assert with_value(new).endswith(f"  next     {advice.replace('<', '').replace('>', '')}")
+    for pasted in re.findall("<(.*)>", advice):
+        assert with_value(pasted) == ""
+
+
+def test_home_is_written_with_a_tilde() -> None:
+    schema = load_schema("config")
+    assert "next     write ~/r" in changed("repeats: 3", "results: ${HOME}/r")
+    data = {"results": "~/r", "workload": {"script": "~/t.py", "args": ["~/d", "a~/b", "~", 3], "env": {"A": "~/c"}}}
+    home = str(Path.home())
+    assert at_home(data, schema) == {
+        "results": f"{home}/r",
+        "workload": {"script": f"{home}/t.py", "args": [f"{home}/d", "a~/b", "~", 3], "env": {"A": f"{home}/c"}},
+    }
 
 
 def test_good_files() -> None:
@@ -286,7 +336,7 @@ def test_good_files() -> None:
                 "a value of the wrong type",
                 '"--epochs 8" (text)',
                 "a list, each item text or a number, or null",
-                'write a list: args: ["--epochs 8"]',
+                "write a list: args: [--epochs, 8]",
             ),
         ),
         (
@@ -363,7 +413,7 @@ def test_good_files() -> None:
                 "not written as it must be",
                 '"1X2"',
                 "nodes x GPUs per node, such as 2x4",
-                "for example 2x4",
+                "write 1x2: 1 node with 2 GPUs",
             ),
         ),
         (

@@ -97,12 +97,12 @@ TRAPS = {
     "1:30:00": (
         "a time without quotes: some YAML readers take it for the number 5400",
         "a plain number, or text in quotes",
-        'write the plain number (runtimes are minutes: 90 for 1:30:00), or "1:30:00" in quotes for the text',
+        'write the plain number, or "1:30:00" in quotes for the text',
     ),
     "1:30": (
         "a time without quotes: some YAML readers take it for the number 90",
         "a plain number, or text in quotes",
-        'write the plain number (runtimes are minutes: 90 for 1:30:00), or "1:30" in quotes for the text',
+        'write the plain number, or "1:30" in quotes for the text',
     ),
     "012": (
         "a number with a leading zero: some YAML readers take it for octal",
@@ -266,10 +266,18 @@ def test_control_character() -> None:
     )
 
 
+def test_a_time_limit_as_slurm_writes_it() -> None:
+    with pytest.raises(UserError) as caught:
+        read("stages:\n  stage1: {runtime: 01:00:00}\n")
+    (problem,) = caught.value.problems
+    assert problem.where == "c.yaml, line 2: stages.stage1.runtime"
+    assert (problem.allowed, problem.next) == ("a whole number of minutes", "write minutes: runtime: 60")
+
+
 @pytest.mark.parametrize(
     ("text", "place", "advice"),
     [
-        ("a: 1\n\tb: 2\n", "line 2, column 1", "indent with spaces: YAML allows no tabs there"),
+        ("a: 1\n\tb: 2\n", "line 2, column 1", "put spaces in place of the tab"),
         ("a: b: c\n", "line 1, column 5", "put text that holds a colon in quotes"),
         ('a: "b\n', "line 2, column 1", "close the quotation mark"),
         ("a: [1, 2\nb: 3\n", "line 2, column 2", "close the bracket or quotation mark"),

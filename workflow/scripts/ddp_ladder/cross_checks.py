@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from ddp_ladder import placeholders, sbatch_options
+from ddp_ladder import meant, placeholders, sbatch_options
 from ddp_ladder.fingerprint import MAY_DIFFER, must_match
 from ddp_ladder.messages import Problem, did_you_mean
 from ddp_ladder.placeholders import NUMBERS, expand, is_arithmetic, literal, whole_number
@@ -641,12 +641,14 @@ def _file_problems(file: str, where: str, arguments: str) -> Iterator[Problem]:
             allowed=f"a file, relative to {os.getcwd()}",
             next=f"keep {head} here; its arguments go into {arguments}"
             if has_arguments
+            else f"variables of the shell are not filled in here: {meant.path(file)}"
+            if meant.has_variables(file)
             else "check the spelling and the directory; an absolute path works too",
         )
 
 
 def _env_problems(env: Mapping[str, str], document: Document, path: KeyPath) -> Iterator[Problem]:
-    for name in env:
+    for name, value in env.items():
         where = document.where(*path, name)
         if not _VARIABLE.fullmatch(name):
             yield Problem(
@@ -664,6 +666,14 @@ def _env_problems(env: Mapping[str, str], document: Document, path: KeyPath) -> 
                 allowed=f"any variable but {', '.join(OWN_VARIABLES)} and {OWN_PREFIX}...",
                 next="remove it",
             )
+        elif re.search(rf"\$(?:{name}\b|\{{{name}\}})", value):
+            yield Problem(
+                where=where,
+                what="a variable of the shell, which is not filled in here",
+                found=shown(value),
+                allowed="the whole value",
+                next=f"move it to software.setup in cluster.yaml, which is shell: export {name}={shown(value)}",
+            )
 
 
 def _brace_problem(template: _Template, name: str = "") -> Problem:
@@ -677,6 +687,8 @@ def _brace_problem(template: _Template, name: str = "") -> Problem:
         closed = template.text.count("{") == template.text.count("}")
         keep = f"{'' if closed else 'close the placeholder, or '}double the braces that are to stay"
         advice = guess or f"{keep}: {_in_quotes(literal(template.text))}"
+        if "${" in template.text:
+            advice = f"write out what a variable of the shell stands for, it is not filled in here; or {advice}"
     return Problem(
         where=template.where,
         what="braces that are no placeholder",

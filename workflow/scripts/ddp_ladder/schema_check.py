@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 from jsonschema.validators import extend
 
+from ddp_ladder import meant
+from ddp_ladder.formats import count
 from ddp_ladder.messages import Problem, did_you_mean
 from ddp_ladder.strict_yaml import Document, KeyPath, has_control_characters, key_name, resolve, shown
 
@@ -56,29 +59,32 @@ def schema_problems(checked: Sequence[tuple[Document, Schema]]) -> list[Problem]
     """Return what is wrong in the documents by their schemas, in the order of their lines."""
     problems: dict[Problem, None] = {}
     for document, schema in checked:
-        unprintable = dict(_unprintables(document, document.data, schema))
+        unfit = dict(_unfit_texts(document, document.data, schema))
         errors = _Validator(schema).iter_errors(document.data)
-        explained = [(document.line(*path), problem) for path, problem in unprintable.items()] + [
+        explained = [(document.line(*path), problem) for path, problem in unfit.items()] + [
             (document.line(*path), problem)
             for error in errors
             for path, problem in _explain(_Failure.of(error), document, checked)
-            if path not in unprintable
+            if path not in unfit
         ]
         explained.sort(key=lambda item: item[0])
         problems.update(dict.fromkeys(problem for _, problem in explained))
     return list(problems)
 
 
-def _unprintables(document: Document, value: Any, schema: Schema, path: KeyPath = ()) -> Explained:
-    """Every text that holds what no value may hold. Line ends are allowed where the schema says ``multiline``."""
+def _unfit_texts(document: Document, value: Any, schema: Schema, path: KeyPath = ()) -> Explained:
+    """Every text that holds what no value may hold, and every path with a variable of the shell.
+
+    Line ends are allowed where the schema says ``multiline``.
+    """
     multiline = schema.get("multiline", False)
     if isinstance(value, Mapping):
         properties, other = schema.get("properties", {}), schema.get("additionalProperties")
         for key, item in value.items():
-            yield from _unprintables(document, item, properties.get(key) or other or {}, (*path, key))
+            yield from _unfit_texts(document, item, properties.get(key) or other or {}, (*path, key))
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            yield from _unprintables(document, item, schema.get("items", {}), (*path, index))
+            yield from _unfit_texts(document, item, schema.get("items", {}), (*path, index))
     elif isinstance(value, str) and has_control_characters(value, but="\t\n" if multiline else "\t"):
         yield (
             path,
@@ -92,6 +98,28 @@ def _unprintables(document: Document, value: Any, schema: Schema, path: KeyPath 
                 next="remove the character; long data belongs in a file that the script reads",
             ),
         )
+    elif isinstance(value, str) and schema.get("path", False) and meant.has_variables(value):
+        yield (
+            path,
+            Problem(
+                where=document.where(*path),
+                what="a variable of the shell, which is not filled in here",
+                found=shown(value),
+                allowed="a path that is written out; ~/ at its beginning is the home directory",
+                next=meant.path(value),
+            ),
+        )
+
+
+def at_home(value: Any, schema: Schema) -> Any:
+    """Put the home directory in place of a first ``~/`` where the schema says ``path`` or ``home``."""
+    if isinstance(value, list):
+        return [at_home(item, schema.get("items", {})) for item in value]
+    if isinstance(value, dict):
+        properties, other = schema.get("properties", {}), schema.get("additionalProperties") or {}
+        return {key: at_home(item, properties.get(key, other)) for key, item in value.items()}
+    is_path = schema.get("path", False) or schema.get("home", False)
+    return os.path.expanduser(value) if is_path and isinstance(value, str) and value.startswith("~/") else value
 
 
 def with_defaults(value: Any, schema: Schema) -> Any:
@@ -280,12 +308,13 @@ _WHAT = {
 
 def _advice(error: _Failure, path: KeyPath) -> str:
     value, schema = error.value, error.schema
-    types = _types(schema)
     key = next((part for part in reversed(path) if isinstance(part, str)), "")
     in_list = bool(path) and isinstance(path[-1], int)
+    if text := _advice_on_quantity(value, path):
+        return text
     if error.keyword == "type":
         for advice in (_advice_on_text, _advice_on_number, _advice_on_list):
-            if text := advice(value, types, key):
+            if text := advice(value, schema, key):
                 return text
         if value is None and "default" in schema and not in_list:
             return f"remove the line for the default ({shown(schema['default'])}), or give a value"
@@ -299,9 +328,26 @@ def _advice(error: _Failure, path: KeyPath) -> str:
     return f"for example {example}" if example else _SEE
 
 
-def _advice_on_text(value: Any, types: Sequence[str], key: str) -> str | None:
+def _advice_on_quantity(value: Any, path: KeyPath) -> str | None:
+    """Times, amounts of memory and scales as they are written elsewhere."""
+    if path[-1:] == ("runtime",) and isinstance(value, str):
+        return meant.runtime(value)
+    if path[-1:] == ("memory_mb",) and isinstance(value, str) and (memory := meant.megabytes(value)):
+        return f"write MB: memory_mb: {memory}"
+    if path[-1:] == ("scales",) and isinstance(value, str | int):
+        scales = [meant.scale(part, str(path[1])) for part in re.split(r"[,\s]+", str(value).strip())]
+        if None not in scales:
+            return f"write a list: scales: [{', '.join(map(str, scales))}]"
+    if path[-2:-1] == ("scales",) and (scale := meant.scale(value, str(path[1]))):
+        nodes, gpus = scale.split("x")
+        each = " each" if nodes != "1" else ""
+        return f"write {scale}: {count(int(nodes), 'node')} with {count(int(gpus), 'GPU')}{each}"
+    return None
+
+
+def _advice_on_text(value: Any, schema: Schema, key: str) -> str | None:
     """Where text is wanted: what to do about values that YAML did not read as text."""
-    if "string" not in types:
+    if "string" not in _types(schema):
         return None
     if isinstance(value, dict) and len(value) == 1 and next(iter(value.values())) is None:
         return f'put placeholders in quotes: "{{{next(iter(value))}}}"'
@@ -310,8 +356,8 @@ def _advice_on_text(value: Any, types: Sequence[str], key: str) -> str | None:
     return None
 
 
-def _advice_on_number(value: Any, types: Sequence[str], key: str) -> str | None:
-    if not isinstance(value, str) or not {"integer", "number"} & set(types):
+def _advice_on_number(value: Any, schema: Schema, key: str) -> str | None:
+    if not isinstance(value, str) or not {"integer", "number"} & set(_types(schema)):
         return None
     try:
         number = resolve(value)
@@ -321,11 +367,23 @@ def _advice_on_number(value: Any, types: Sequence[str], key: str) -> str | None:
     return f"write it without quotes: {key}: {value}" if is_number else None
 
 
-def _advice_on_list(value: Any, types: Sequence[str], key: str) -> str | None:
-    if "array" not in types or isinstance(value, dict | list) or value is None:
+def _advice_on_list(value: Any, schema: Schema, key: str) -> str | None:
+    if "array" not in _types(schema) or isinstance(value, dict | list) or value is None:
         return None
-    text = value if isinstance(value, str) and re.fullmatch(r"[\w.-]+", value) else shown(value)
-    return f"write a list: {key}: [{text}]"
+    text = str(value)
+    items = re.split(r"[,\s]+", text.strip()) if _names_only(schema["items"]) else meant.words(text)
+    if isinstance(value, bool) or not items or len(text) > _MOST_SPLIT:
+        return f"write a list: {key}: [{shown(value)}]"
+    return f"write a list: {key}: {_flow([int(item) if _COUNT.fullmatch(item) else item for item in items])}"
+
+
+_MOST_SPLIT = 1000  # characters that are shown as a list
+_COUNT = re.compile(r"0|[1-9][0-9]{0,8}")
+
+
+def _names_only(schema: Schema) -> bool:
+    """Whether items hold no spaces and commas, so that people put these between them."""
+    return "pattern" in schema or "enum" in schema
 
 
 def _types(schema: Schema) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ddp_ladder import strict_yaml
 from ddp_ladder.cross_checks import cross_field_problems
 from ddp_ladder.messages import Problem, UserError
-from ddp_ladder.schema_check import load_schema, schema_problems, typed_override, with_defaults
+from ddp_ladder.schema_check import at_home, load_schema, schema_problems, typed_override, with_defaults
 from ddp_ladder.settings import (
     STAGES,
     Container,
@@ -43,6 +43,8 @@ def load_settings(config_file: Path, cluster_file: Path, overrides: Mapping[str,
     config, cluster = _read_all(config_file, cluster_file)
     config_schema, cluster_schema = load_schema("config"), load_schema("cluster")
     config = _overridden(config, typed_override(overrides or {}, config_schema))
+    config = replace(config, data=at_home(config.data, config_schema))
+    cluster = replace(cluster, data=at_home(cluster.data, cluster_schema))
     _raise_if_any(schema_problems([(config, config_schema), (cluster, cluster_schema)]))
     settings = Settings(
         experiment=_experiment(config, with_defaults(config.data, config_schema)),

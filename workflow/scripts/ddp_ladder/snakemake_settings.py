@@ -53,7 +53,7 @@ def read_sources(configfiles: Sequence[str | Path], overrides: Mapping[str, Any]
             )
         )
     rest = dict(overrides)
-    cluster = Path(str(rest.pop("cluster", CLUSTER)))
+    cluster = Path(str(rest.pop("cluster", CLUSTER))).expanduser()
     return Sources(Path(configfiles[0]) if configfiles else CONFIG, cluster, rest)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 from yaml.events import AliasEvent
 
+from ddp_ladder import meant
 from ddp_ladder.messages import Problem, UserError, printable
 
 KeyPath = tuple[str | int, ...]
@@ -191,7 +192,9 @@ def _compose(file: Path, text: str) -> yaml.Node | None:
         mark = error.problem_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         reason = ", ".join(part for part in (error.context, error.problem) if part)
-        problem = Problem(where=f"{file}{place}", what=f"not YAML: {reason}", next=_yaml_advice(reason))
+        tab = r"'\t'" in reason
+        what = "not YAML: a tab where only spaces may stand" if tab else f"not YAML: {reason}"
+        problem = Problem(where=f"{file}{place}", what=what, next=_yaml_advice(reason))
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
         problem = Problem(
@@ -212,7 +215,7 @@ def _compose(file: Path, text: str) -> yaml.Node | None:
 
 def _yaml_advice(reason: str) -> str:
     if r"'\t'" in reason:
-        return "indent with spaces: YAML allows no tabs there"
+        return "put spaces in place of the tab"
     if "cannot start any token" in reason or "alphabetic or numeric" in reason:
         return "put the value in quotes"
     if "mapping values are not allowed" in reason:
@@ -335,7 +338,10 @@ class _Reader:
         try:
             value = resolve(node.value)
         except _TrapError as trap:
-            self.problem(node, path, trap.what, found=node.value, allowed=trap.allowed, advice=trap.advice)
+            of_runtime = meant.runtime(node.value) if path[-1] == "runtime" else None
+            allowed = "a whole number of minutes" if of_runtime else trap.allowed
+            advice = of_runtime or trap.advice
+            self.problem(node, path, trap.what, found=node.value, allowed=allowed, advice=advice)
             return None
         if not isinstance(value, str):
             self.texts[path] = node.value
@@ -413,9 +419,7 @@ _TRAPS = (
     _Trap(
         re.compile(r"[-+]?[0-9]{1,9}(:[0-5]?[0-9]){1,9}(\.[0-9]*)?"),
         lambda text: f"a time without quotes: some YAML readers take it for the number {_base_60(text)}",
-        lambda text: (
-            f'write the plain number (runtimes are minutes: 90 for 1:30:00), or "{text}" in quotes for the text'
-        ),
+        lambda text: f'write the plain number, or "{text}" in quotes for the text',
     ),
     _Trap(
         re.compile(r"[-+]?0[0-9]+"),
