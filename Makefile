@@ -3,6 +3,7 @@
 # make test     set up, run every test
 # make oldest   set up .venv-oldest with the oldest torch that the instrument supports; make test then tests with it too
 # make lint     formatting, linting, types
+# make docs     build the documentation into site/, links checked
 # make cluster  a shell on a real Slurm with fake GPUs, on this machine, as root (CLUSTER="--nodes 6 --gpus 4")
 # make help     this text
 #
@@ -20,7 +21,7 @@ BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: run setup test oldest lint cluster help
+.PHONY: run setup test oldest lint docs cluster help
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.run-ready
@@ -42,6 +43,10 @@ lint: $(VENV)/.test-ready
 	$(BIN)/snakefmt --check Snakefile workflow/rules
 	$(BIN)/mypy
 	$(BIN)/snakemake --lint
+
+docs: $(VENV)/.test-ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "written: site/index.html"
 
 cluster: $(VENV)/.run-ready
 	@$(BIN)/python tests/slurm/cluster.py shell $(CLUSTER)
