@@ -138,6 +138,7 @@ def _raised(rank: int, exception: str) -> Callable[[RunDirectory], None]:
     return _rank(rank, exit_code=1, ended_by="exception", exception=exception)
 
 
+LAST_LINE = "; the last line that was printed: epoch 1: accuracy 0.97"
 LOST = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:1234"
 SHORT = "at least 40 on every rank (measure.warmup_steps + measure.min_steps), equally many"
 
@@ -158,19 +159,19 @@ FAILURES: list[tuple[str, Callable[[RunDirectory], Any], str, str]] = [
         "exit code of the script",
         _all(_rank(1, exit_code=3), _node(0, exit_code=1)),
         "the script failed",
-        "rank 1: exit code 3",
+        f"rank 1: exit code 3{LAST_LINE}",
     ),
     (
         "exit code of the launcher",
         _node(0, exit_code=1),
         "the launcher failed",
-        "node 0: exit code 1",
+        f"node 0: exit code 1{LAST_LINE}",
     ),
     (
         "killed",
         _all(_node(0, exit_code=-9, signal="SIGKILL"), lambda run: shutil.rmtree(run.ranks)),
         "the launcher failed",
-        "node 0: ended by SIGKILL",
+        f"node 0: ended by SIGKILL{LAST_LINE}",
     ),
     (
         "rank missing though all ended well",
@@ -178,13 +179,27 @@ FAILURES: list[tuple[str, Callable[[RunDirectory], Any], str, str]] = [
         "complete",
         "measured ranks/rank1.json is missing, wanted the files of 2 ranks and 1 nodes",
     ),
-    (
-        "not enough steps",
-        lambda run: [write_steps(run, k, read_steps(run, k)[:25]) for k in (0, 1)],
-        "enough steps",
-        f"measured 25 optimizer steps, wanted {SHORT}",
-    ),
 ]
+
+
+@pytest.mark.parametrize(
+    ("made", "ended_by", "advice"),
+    [
+        (25, "script", "train longer (more epochs or data in workload.args), or lower measure.min_steps to 15 or less"),
+        (25, "max_seconds", "raise measure.max_seconds, or lower measure.min_steps to 15 or less"),
+        (8, "script", "train longer (more epochs or data in workload.args), or lower measure.warmup_steps and "
+         "measure.min_steps to 8 or less together"),
+    ],
+)  # fmt: skip
+def test_too_few_steps_name_the_key(tmp_path: Path, made: int, ended_by: str, advice: str) -> None:
+    run = write_run(tmp_path, make_spec("1x2", max_seconds=9.0))
+    for k in (0, 1):
+        write_steps(run, k, read_steps(run, k)[:made])
+        _rank(k, ended_by=ended_by)(run)
+    wanted = f"measured {made} optimizer steps, wanted {SHORT}"
+    assert reassemble(run).failure == Failure(
+        "enough steps", wanted, f"{advice} in config.yaml, and start snakemake again"
+    )
 
 
 @pytest.mark.parametrize(("name", "spoil", "verdict", "why"), FAILURES, ids=[case[0] for case in FAILURES])

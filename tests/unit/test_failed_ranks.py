@@ -138,6 +138,19 @@ def test_nobody_known_to_have_failed(run: RunDirectory) -> None:
     assert "rank 3 left no end record; rank 0 on node0 lost the others" in found.why
 
 
+@pytest.mark.parametrize(("recorded", "when"), [(True, "after the script's end"), (False, "without an end record")])
+def test_an_exit_code_that_the_ranks_own_record_does_not_tell(run: RunDirectory, recorded: bool, when: str) -> None:
+    kept = (run.ranks / "rank3.json").read_text()
+    died(run, 3, None, code=3)
+    if recorded:
+        (run.ranks / "rank3.json").write_text(kept)
+    run.agent_log(Agent(1), 2).write_text("done\ndataset is missing\n")
+    found = failure(run)
+    assert found.verdict == "the script failed"
+    said = "the last line that was printed: dataset is missing"
+    assert found.why == f"rank 3 (node 1, node1): exit code 3, {when}; {said}"
+
+
 def test_end_records_of_earlier_releases_have_no_failed_ranks(run: RunDirectory) -> None:
     shutil.rmtree(run.ranks)
     edit(run.agent_end(Agent(1)), lambda end: end.update(exit_code=7))

@@ -538,6 +538,26 @@ def test_a_failed_run_closes_the_gate_though_its_record_fits_its_files(ladder: L
 
 
 @pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("checksum differs", "equal parameters: 1 distinct on 2 ranks"),
+        ("exit code of a rank", "a training that ends by itself, with exit code 0 on every rank and node"),
+        ("time limit", "a training that ends by itself, with exit code 0 on every rank and node"),
+        (
+            "fewer steps than wanted",
+            "at least 40 on every rank (measure.warmup_steps + measure.min_steps), equally many",
+        ),
+    ],
+)
+def test_what_was_wanted_is_what_the_run_did_not_hold_to(ladder: Ladder, name: str, wanted: str) -> None:
+    TRUE_MUTATIONS[name](ladder.run())
+    reassemble(ladder.run())
+    reason = assert_closed(ladder, RUN).reason
+    assert reason
+    assert reason.wanted == wanted
+
+
+@pytest.mark.parametrize(
     "name",
     ["removed", "not JSON", "faster step", "rank 0 missing", "time limit", "run.json removed"],
 )

@@ -289,6 +289,11 @@ def test_the_batch_that_was_used_is_shown_when_it_is_not_the_planned_one() -> No
     assert (points["1x2"].batch_per_gpu, points["1x2"].global_batch) == (32, 64)
     assert points["1x2"].efficiency == pytest.approx(0.9)
     assert "is {batch_per_gpu} in workload.args?" in points["1x2"].note
+    seen = {"batch_per_gpu": 256, "loader_batch": 64}
+    note = by_scale(scale_points(specs, ladder(specs, fingerprint=seen)))["1x2"].note
+    assert "accumulates gradients over 4 batches of 64, so a step has 256 samples per GPU" in note
+    assert 'pass the loader\'s batch as "{batch_per_gpu} // 4" in workload.args' in note
+    assert "is {batch_per_gpu} in" not in note
 
 
 def test_unknown_exposed_communication_and_start_up_stay_unknown() -> None:

@@ -40,6 +40,8 @@ for index, x in enumerate(loader):
             ctypes.string_at(0)
         if how == "EXCEPTION":
             raise ValueError("out of coffee")
+        if how == "EXIT":
+            sys.exit("dataset is missing")
         os.kill(os.getpid(), getattr(signal, how, 0))
     optimizer.zero_grad()
     model(x).mean().backward()
@@ -139,6 +141,16 @@ def test_an_exception_is_the_cause_and_not_the_rank_that_lost_it(
     assert (failed["rank"], failed["local_rank"], failed["exit_code"], failed["signal"]) == (1, 0, 1, None)
     assert failed["ended_at_s"] <= time.time()
     assert "Root Cause (first observed failure)" in (record_path(record) / "train.log").read_text()
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+def test_a_script_that_ends_itself_is_told_in_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: str
+) -> None:
+    failure = run(tmp_path, monkeypatch, "1x2", "EXIT", 1, launcher=launcher).failure
+    assert failure is not None
+    said = "the last line that was printed: dataset is missing"
+    assert (failure.verdict, failure.why) == ("the script failed", f"rank 1: exit code 1; {said}")
 
 
 def test_ranks_without_a_process_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

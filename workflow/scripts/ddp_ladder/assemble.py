@@ -17,6 +17,7 @@ from ddp_ladder.evidence import weakest
 from ddp_ladder.files import Agent, RunDirectory, read_json
 from ddp_ladder.fingerprint import whole_fingerprint
 from ddp_ladder.gpu_access import no_gpu
+from ddp_ladder.last_words import last_words
 from ddp_ladder.launch import training_python
 from ddp_ladder.log_throughput import figures, printed_rates
 from ddp_ladder.placement import placement
@@ -218,21 +219,23 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
     if own and own[0]["exception"]:
         return Failure("the script raised an exception", f"rank {own[0]['rank']}: {own[0]['exception']}", look)
     if own:
-        return Failure("the script failed", f"rank {own[0]['rank']}: exit code {own[0]['exit_code']}", look)
-    if gone := failed_ranks.gone(spec, raw, [end for end in ranks if end["exception"]], directory.log):
+        why = f"rank {own[0]['rank']}: exit code {own[0]['exit_code']}"
+        return Failure("the script failed", why + last_words(directory, raw.run, own[0]), look)
+    if gone := failed_ranks.gone(spec, raw, [end for end in ranks if end["exception"]], directory):
         return gone
     if raw.ended and not raw.agents and not ranks:
         return Failure("the launcher failed", "; ".join(words[-2:]) or "no agent left an end record", look)
     agents = [end for end in raw.agents.values() if end["exit_code"] != 0 or end["signal"]]
     if agents:
         end = _first_to_end(agents)
-        return Failure("the launcher failed", f"{_agent(end)}: {_exit(end)}", look)
+        why = f"{_agent(end)}: {_exit(end)}"
+        return Failure("the launcher failed", why + last_words(directory, raw.run, end), look)
     unseen = _nothing_seen(spec, raw)
     if unseen is not None:
         return unseen
     first = next(check for check in checks if not check.ok)
     if first.name == "enough steps":
-        return _beside_files(Failure(first.name, f"measured {first.measured}, wanted {first.wanted}", look), raw)
+        return _beside_files(_too_few_steps(spec, raw, first), raw)
     of_ranks = (*agreement.findings(spec, raw), *plausible.findings(spec, raw), *correctness.findings(spec, raw))
     for finding in (correctness.world(spec, raw), placement(spec, raw), *of_ranks):
         if finding.check == first:
@@ -241,6 +244,21 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
     if first.name == SAMPLES_SEEN:
         return _no_samples(raw, why)
     return Failure(first.name, why, look)
+
+
+def _too_few_steps(spec: RunSpec, raw: RawRun, check: Check) -> Failure:
+    """The failure of a run that ended before enough steps were measured."""
+    made = min(len(rank.steps) for rank in raw.ranks.values())
+    limits = {rank.end["ended_by"] for rank in raw.ranks.values()} & {"max_steps", "max_seconds"}
+    longer = f"raise measure.{limits.pop()}" if limits else "train longer (more epochs or data in workload.args)"
+    lower = f"lower measure.min_steps to {made - spec.warmup_steps} or less"
+    if made <= spec.warmup_steps:
+        lower = f"lower measure.warmup_steps and measure.min_steps to {made} or less together"
+    return Failure(
+        check.name,
+        f"measured {check.measured}, wanted {check.wanted}",
+        f"{longer}, or {lower} in config.yaml, and start snakemake again",
+    )
 
 
 def _still_running(ended: Mapping[str, Any]) -> Failure:

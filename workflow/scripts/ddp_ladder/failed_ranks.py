@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddp_ladder.files import Agent, agents_of
+from ddp_ladder.files import Agent, RunDirectory, agents_of
+from ddp_ladder.last_words import last_words
 from ddp_ladder.plan import RunSpec
 from ddp_ladder.raw_files import RawRun
 from ddp_ladder.record import Failure
@@ -85,18 +86,20 @@ def _advice(name: str, rank: Ended, log: object) -> tuple[str, str]:
     )
 
 
-def gone(spec: RunSpec, raw: RawRun, victims: Sequence[Mapping[str, Any]], log: object) -> Failure | None:
+def gone(spec: RunSpec, raw: RawRun, victims: Sequence[Mapping[str, Any]], directory: RunDirectory) -> Failure | None:
     """The failure of a run none of whose ranks recorded a failure of its own; None where none is gone.
 
     victims: end records of the ranks that only lost another.
     """
-    silent = [rank for rank in ended(raw) if not rank["signal"] and rank["rank"] not in raw.ranks]
-    if silent:
-        first = silent[0]
+    log = directory.log
+    quiet = [rank for rank in ended(raw) if not rank["signal"] and _tells_nothing(raw, rank["rank"])]
+    if quiet:
+        first = quiet[0]
+        when = "after the script's end" if first["rank"] in raw.ranks else "without an end record"
         return Failure(
             "the script failed",
             f"rank {first['rank']} (node {first['node_rank']}, {first['host']}): exit code {first['exit_code']}, "
-            "without an end record",
+            f"{when}{last_words(directory, raw.run, first)}",
             f"read {log}, fix the cause, and start snakemake again: only failed runs are repeated",
         )
     for ranks in (aborted(raw), told(raw)):
@@ -110,6 +113,12 @@ def gone(spec: RunSpec, raw: RawRun, victims: Sequence[Mapping[str, Any]], log: 
             _advice(launcher["signal"], launcher, log)[1],
         )
     return lost(spec, raw, victims, log) if victims else None
+
+
+def _tells_nothing(raw: RawRun, rank: int) -> bool:
+    """Whether a rank's own record says nothing of a failure: there is none, or the failure came after it."""
+    end = raw.ranks[rank].end if rank in raw.ranks else {"exit_code": 0, "exception": None}
+    return end["exit_code"] == 0 and not end["exception"]
 
 
 def launcher_killed(raw: RawRun) -> Mapping[str, Any] | None:

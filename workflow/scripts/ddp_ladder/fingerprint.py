@@ -255,6 +255,7 @@ def whole_fingerprint(spec: RunSpec, raw: RawRun) -> dict[str, Any]:
         "git_commit": repository.get("commit"),
         "git_dirty": repository.get("dirty"),
         "passes": (ends[0]["loader"] or {}).get("passes"),
+        "loader_batch": (ends[0]["loader"] or {}).get("batch_size"),
         "goes_on": raw.run.get("goes_on", False),
         "files_found": files_found(raw.ended),
         "global_batch": sum(batches) if len(ends) == spec.world_size and all(batches) else None,

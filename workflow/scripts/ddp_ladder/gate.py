@@ -130,9 +130,20 @@ def _sanity(spec: RunSpec, runs: RunRecords) -> tuple[Record | None, Finding]:
         return None, finding(False, "record", str(error), wanted, again)
     if record.failure is not None:
         failure = record.failure
-        wanted = "a run that ends well"
-        return record, finding(False, failure.verdict, failure.why, wanted, failure.next)
+        return record, finding(False, failure.verdict, failure.why, _wanted(record, failure.verdict), failure.next)
     return record, finding(True, "sanity", f"{len(record.checks)} checks passed", "all checks", "")
+
+
+def _wanted(record: Record, verdict: str) -> str:
+    """What the check asked that a failed run did not hold to."""
+    asked = {check.name: check.wanted for check in record.checks if not check.ok}
+    if verdict in asked:
+        return asked[verdict]
+    if not asked or "exit codes" in asked:
+        return "a training that ends by itself, with exit code 0 on every rank and node"
+    no_steps = "enough steps" in asked and not any(rank.steps for rank in record.ranks)
+    name = "enough steps" if no_steps else next(iter(asked))
+    return f"{name}: {asked[name]}"
 
 
 def _remarks(spec: RunSpec, record: Record) -> Iterator[Finding]:

@@ -60,6 +60,8 @@ def state(progress: Mapping[str, Any] | None, total_steps: int | None, left_at_m
         return f"starting, at most {duration(left_at_most_s)} left"
     rate = progress["samples_per_s"]  # None until there are two steps to take it from
     rate_text = f"{rate:,.0f} samples/s" if rate is not None else "warming up"
+    if total_steps and progress["step"] > total_steps:
+        total_steps = None  # it was taken from another run, and is not this one's
     steps = f"step {progress['step']:,}" + (f" of {total_steps:,}" if total_steps else "")
     left = f"at most {duration(left_at_most_s)} left"
     if total_steps and progress["step"] and progress["elapsed_s"]:

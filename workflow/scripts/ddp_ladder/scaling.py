@@ -474,6 +474,22 @@ def _known(values: Sequence[float | None]) -> float | None:
     return _median(measured) if measured else None
 
 
+def _other_batch(seen: int, spec: RunSpec, record: Record) -> str:
+    """What to say of a batch that is not the planned one."""
+    loader = record.fingerprint.get("loader_batch") or seen
+    if seen > loader and seen % loader == 0:
+        count = seen // loader
+        return (
+            f"the script accumulates gradients over {count} batches of {loader}, so a step has {seen} samples per GPU; "
+            f"the plan says {spec.batch_per_gpu}: set workload.batch_per_gpu to that of a step, and pass the loader's "
+            f'batch as "{{batch_per_gpu}} // {count}" in workload.args'
+        )
+    return (
+        f"the script used a batch of {seen} per GPU, the plan says {spec.batch_per_gpu}: is {{batch_per_gpu}} in "
+        "workload.args?"
+    )
+
+
 def _notes(point: ScalePoint, group: _Group) -> str:
     """What a reader should know beside the status."""
     spec, notes = group.first, [] if point.simulated is None else [point.simulated]
@@ -482,10 +498,7 @@ def _notes(point: ScalePoint, group: _Group) -> str:
     notes += [f"weaker evidence: {IN_WORDS[source]}" for source in sorted(sources)]
     notes += dict.fromkeys(remark.what for run in group.good for remark in run.record.remarks)
     if point.batch_per_gpu != spec.batch_per_gpu:
-        notes.append(
-            f"the script used a batch of {point.batch_per_gpu} per GPU, "
-            f"the plan says {spec.batch_per_gpu}: is {{batch_per_gpu}} in workload.args?"
-        )
+        notes.append(_other_batch(point.batch_per_gpu, spec, group.good[0].record))
     notes += _unsteady(point, group)
     if len(group.good) < len(group.specs):
         notes.append(f"{len(group.good)} of {len(group.specs)} repeats have been run")
