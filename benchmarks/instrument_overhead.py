@@ -12,12 +12,16 @@ pairs     Whole processes with and without instrument.py, in alternating order: 
 
 Processor time is what the process used, so that others who take the processor away do not count. Given are ratios, with
 / without, of the median step: the median over quads or pairs with its 95 % interval from their order.
+
+With --device cuda steps are timed by the segment, as the GPU is waited for at its ends only. The GPU sets the pace of a
+5 ms step, in which the hooks' time can hide; of a 0.5 ms step the processor does. Waiting costs processor time, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import subprocess
@@ -44,48 +48,53 @@ import json, statistics, sys, time
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-steps, step_s, repeats = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+steps, step_s, repeats, device = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 torch.manual_seed(0)
 torch.set_num_threads(1)
 batch, warmup = 64, 60
 data = TensorDataset(torch.randn((steps + warmup) * batch, 64))
-model = torch.nn.Linear(64, 64)
+model = torch.nn.Linear(64, 64).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-work = torch.randn(192, 192)
+work = torch.randn(*(1024, 1024) if device == "cuda" else (192, 192), device=device)
 
 def compute(x):
     for _ in range(repeats):
         work @ work
     optimizer.zero_grad()
-    model(x).square().mean().backward()
+    model(x.to(device, non_blocking=True)).square().mean().backward()
     optimizer.step()
 
-if not repeats:  # what fills a step up to its length, by processor time
+def times():  # of the clock and of the processor, once the device has done what it was told
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter(), time.process_time()
+
+def each_step(calls, at_once):  # medians, clock and processor; a GPU is waited for every at_once calls
+    at_once = at_once if device == "cuda" else 1
+    marks = [times()]
+    for number, _ in enumerate(calls, 1):
+        if number % at_once == 0:
+            marks.append(times())
+    return [statistics.median((b[k] - a[k]) / at_once for a, b in zip(marks, marks[1:])) for k in (0, 1)]
+
+if not repeats:  # what fills a step up to its length: by processor time, on a GPU by the clock
     def cost(call):
-        each = []
-        for _ in range(steps):
-            begin = time.process_time()
-            call()
-            each.append(time.process_time() - begin)
-        return statistics.median(each)
+        return each_step((call() for _ in range(steps)), 20)[device != "cuda"]
     unit = cost(lambda: work @ work)
     for _ in range(4):  # as part of a step it takes longer than alone
         drawn = iter(DataLoader(data, batch_size=batch))
         repeats = max(1, repeats + round((step_s - cost(lambda: compute(next(drawn)[0]))) / unit))
     print(json.dumps({"repeats": repeats, "torch": torch.__version__}))
     sys.exit()
-clock, cpu = [], []
 """
 WHOLE = (
     TRAINING
     + """
-for (x,) in DataLoader(data, batch_size=batch):
-    compute(x)
-    clock.append(time.perf_counter())
-    cpu.append(time.process_time())
-def median(times):
-    return statistics.median(b - a for a, b in zip(times[warmup:], times[warmup + 1:]))
-print(json.dumps({"clock_s": median(clock), "cpu_s": median(cpu)}))
+drawn = iter(DataLoader(data, batch_size=batch))
+for _ in range(warmup):
+    compute(next(drawn)[0])
+clock_s, cpu_s = each_step((compute(x) for (x,) in drawn), steps)
+print(json.dumps({"clock_s": clock_s, "cpu_s": cpu_s}))
 """
 )
 SEGMENTS = (
@@ -106,7 +115,7 @@ def put(on):
     hooks.update(installed[2]) if on else hooks.clear()
     return iterators[on]
 
-length, order, segments = int(sys.argv[4]), (True, False, False, True), []
+length, order, segments = int(sys.argv[5]), (True, False, False, True), []
 iterators = [iter(DataLoader(data, batch_size=batch)) for on in (False, True)]
 iterators[False].__class__ = Unhooked
 for on in (False, True):
@@ -115,14 +124,7 @@ for on in (False, True):
 for index in range(steps // length):
     iterator = put(order[index % 4])
     compute(next(iterator)[0])  # the first after a change is not counted
-    clock, cpu = [time.perf_counter()], [time.process_time()]
-    for _ in range(length - 1):
-        compute(next(iterator)[0])
-        clock.append(time.perf_counter())
-        cpu.append(time.process_time())
-    def median(times):
-        return statistics.median(b - a for a, b in zip(times, times[1:]))
-    segments.append((median(clock), median(cpu)))
+    segments.append(each_step((compute(next(iterator)[0]) for _ in range(length - 1)), length - 1))
 print(json.dumps({"segments": segments}))
 """
 )
@@ -134,11 +136,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quads", type=int, default=100, help="of segments (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=10, help="of processes (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=1000, help="of each process of a pair (default: %(default)s)")
+    parser.add_argument(
+        "--device", choices=["cpu", "cuda"], default="cpu", help="where it trains (default: %(default)s)"
+    )
     parser.add_argument("--out", type=Path, help="also write the figures here, as JSON")
     options = parser.parse_args(argv)
     found: dict[str, Any] = {"machine": machine(), "steps": []}
     with tempfile.TemporaryDirectory() as name:
-        bench = Bench(Path(name))
+        bench = Bench(Path(name), options.device)
         for step_ms in STEPS_MS:
             figures = bench.measure(step_ms, options.quads, options.pairs, options.steps)
             found["steps"].append(figures)
@@ -162,10 +167,10 @@ def machine() -> dict[str, Any]:
 
 def report(figures: dict[str, Any]) -> None:
     """Print one step length's figures."""
-    print(f"step of {figures['step_ms']:g} ms ({figures['step_ms_seen']:.2f} ms of the processor's time without)")
+    print(f"step of {figures['step_ms']:g} ms ({figures['step_ms_seen']:.2f} ms without, on a CPU the processor's)")
     for way in ("segments", "pairs"):
         for kind in ("cpu", "clock"):
-            ratio, low, high = figures[way][kind]
+            ratio, low, high = figures[way].get(kind, (math.nan,) * 3)  # nan: of no pairs
             print(f"  {way:<8}  {kind:<5}  with / without {ratio:.4f}  [{low:.4f} to {high:.4f}]", flush=True)
     print(f"  segments  cpu    {figures['added_us']:.1f} microseconds added to each step", flush=True)
 
@@ -173,17 +178,18 @@ def report(figures: dict[str, Any]) -> None:
 class Bench:
     """Runs the scripts in ``directory``."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, device: str) -> None:
         self._directory = directory
+        self._device = device
         self._run_json = directory / "run.json"
         self._run_json.write_text(json.dumps({"spec_hash": "0", "job": {"id": "overhead", "attempt": 1}}))
         self.torch = ""
 
     def measure(self, step_ms: float, quads: int, pairs: int, steps: int) -> dict[str, Any]:
         """All figures of one step length."""
-        calibration = self._run(WHOLE, 300, step_ms / 1000, 0, instrumented=False)
+        calibration = self._run(WHOLE, 300, step_ms / 1000, 0, self._device, instrumented=False)
         self.torch = calibration["torch"]
-        words = (step_ms / 1000, calibration["repeats"])
+        words = (step_ms / 1000, calibration["repeats"], self._device)
         segments, added_us, seen_ms = self._segments(quads, *words)
         return {
             "step_ms": step_ms,
@@ -195,22 +201,23 @@ class Bench:
             "pairs": self._pairs(pairs, steps, *words),
         }
 
-    def _segments(self, quads: int, step_s: float, repeats: int) -> tuple[dict[str, list[float]], float, float]:
+    def _segments(self, quads: int, *words: object) -> tuple[dict[str, list[float]], float, float]:
         steps = 4 * quads * SEGMENT_STEPS
-        told = self._run(SEGMENTS, steps, step_s, repeats, SEGMENT_STEPS, instrumented=True)
+        told = self._run(SEGMENTS, steps, *words, SEGMENT_STEPS, instrumented=True)
         times = np.array(told["segments"]).reshape(quads, 4, 2)  # quad, part of it, clock and processor
         on, off = times[:, [0, 3]].sum(axis=1), times[:, [1, 2]].sum(axis=1)
+        paced_by = 0 if self._device == "cuda" else 1
         ratios = {kind: list(median_interval(on[:, k] / off[:, k])) for k, kind in enumerate(("clock", "cpu"))}
-        return ratios, float(np.median(on[:, 1] - off[:, 1]) / 2 * 1e6), float(np.median(off[:, 1]) / 2 * 1e3)
+        return ratios, float(np.median(on[:, 1] - off[:, 1]) / 2 * 1e6), float(np.median(off[:, paced_by]) / 2 * 1e3)
 
-    def _pairs(self, pairs: int, steps: int, step_s: float, repeats: int) -> dict[str, list[float]]:
+    def _pairs(self, pairs: int, steps: int, *words: object) -> dict[str, list[float]]:
         ratios: dict[str, list[float]] = {"clock": [], "cpu": []}
         for pair in range(pairs):
             order = (True, False) if pair % 2 else (False, True)
-            done = {on: self._run(WHOLE, steps, step_s, repeats, instrumented=on) for on in order}
+            done = {on: self._run(WHOLE, steps, *words, instrumented=on) for on in order}
             for kind, values in ratios.items():
                 values.append(done[True][f"{kind}_s"] / done[False][f"{kind}_s"])
-        return {kind: list(median_interval(np.array(values))) for kind, values in ratios.items()}
+        return {kind: list(median_interval(np.array(values))) for kind, values in ratios.items() if values}
 
     def _run(self, text: str, *words: object, instrumented: bool) -> dict[str, Any]:
         script = self._directory / "train.py"

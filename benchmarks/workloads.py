@@ -1,6 +1,6 @@
-"""How much faster the workloads are than the same training as the guides write it: ratios, each pair in one run.
+"""How much faster the workloads are on CPUs than the same training as the guides write it: ratios, in one run.
 
-    python benchmarks/workloads.py                       # all that this machine can measure
+    python benchmarks/workloads.py                       # on two CPU ranks; gpu_day.py measures on a GPU
     python benchmarks/workloads.py --out benchmarks/results/workloads
 
 The guides' loops are written anew below: per-sample torchvision transforms, as many loader processes as there, fp32 as
@@ -32,13 +32,11 @@ import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "workflow" / "workloads"))
 
 import cifar
-import imagenet
 import mnist
 
 from common import loaders, loop, parallel, schedule
@@ -47,9 +45,7 @@ from common.distributed import World, process_group
 from common.precision import Precision
 from common.training import Training
 
-NO_GPU = "not measured: no CUDA device"
-MNIST_BATCH, CIFAR_BATCH, IMAGENET_BATCH = 64, 256, 256
-MATRIX = 8192
+MNIST_BATCH, CIFAR_BATCH = 64, 256
 
 Steps = Iterator[int]
 """Each ``next`` trains one step and gives its number of samples on this rank."""
@@ -148,7 +144,7 @@ class PixelImages(torch.utils.data.Dataset[Any]):
         return self.transform(Image.fromarray(self.data[index])), self.targets[index]
 
 
-def guide_cifar(images: Tensor, labels: Tensor, world: World) -> Steps:
+def guide_cifar(images: Tensor, labels: Tensor, world: World, batch: int = CIFAR_BATCH) -> Steps:
     """The single GPU of the guide: no loader processes, plain SGD, fp32 (for which cuDNN takes TF32)."""
     torch.backends.cudnn.allow_tf32 = True
     transform = torchvision.transforms.Compose(
@@ -161,24 +157,23 @@ def guide_cifar(images: Tensor, labels: Tensor, world: World) -> Steps:
     )
     dataset = PixelImages(images, labels, transform)
     model = cifar.WideResNet(16, 4, 100).to(world.device)
-    return guide_steps(
-        dataset, CIFAR_BATCH, 0, model, torch.optim.SGD(model.parameters(), lr=0.01), F.cross_entropy, world
-    )
+    return guide_steps(dataset, batch, 0, model, torch.optim.SGD(model.parameters(), lr=0.01), F.cross_entropy, world)
 
 
 # Ours, from the workloads' own parts.
 
 
 def our_steps(
-    dataset: loaders.WholeBatches,
+    dataset: Dataset[Any],
     batch: int,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     recipe: loop.Recipe,
     world: World,
+    workers: int = 0,
 ) -> Steps:
     """The workloads' loop."""
-    loader = loaders.train_loader(dataset, batch, world, seed=1, workers=0)
+    loader = loaders.train_loader(dataset, batch, world, seed=1, workers=workers)
     training = Training(model, optimizer, schedule.scheduler(optimizer, schedule.constant, 0, 1.0))
 
     def step(data: Any) -> int:
@@ -200,7 +195,9 @@ def our_mnist(directory: Path, world: World, precision: str) -> Steps:
     return our_steps(dataset, MNIST_BATCH, model, torch.optim.Adadelta(model.parameters(), lr=1.0), recipe, world)
 
 
-def our_cifar(images: Tensor, labels: Tensor, world: World, precision: str, compiled: bool) -> Steps:
+def our_cifar(
+    images: Tensor, labels: Tensor, world: World, precision: str, compiled: bool, batch: int = CIFAR_BATCH
+) -> Steps:
     """cifar.py --precision ... --compile"""
     net = cifar.WideResNet(16, 4, 100).to(world.device).to(memory_format=torch.channels_last)
     if compiled:
@@ -214,19 +211,7 @@ def our_cifar(images: Tensor, labels: Tensor, world: World, precision: str, comp
     )
     recipe = loop.Recipe(prepare, F.cross_entropy, Precision(precision, world.device))
     dataset = loaders.Resident(images, labels, world.device)
-    return our_steps(dataset, CIFAR_BATCH, model, optimizer, recipe, world)
-
-
-def our_resnet50(world: World) -> Steps:
-    """imagenet.py --synthetic ... --precision bf16 --compile"""
-    net = imagenet.make_model("resnet50", 1000).to(world.device).to(memory_format=torch.channels_last)
-    net.compile()
-    model = parallel.distribute(net, world, None, True)
-    prepare = preparation(world.device, imagenet.MEAN, imagenet.STD, torch.channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
-    recipe = loop.Recipe(prepare, imagenet.smoothed_cross_entropy, Precision("bf16", world.device))
-    dataset = imagenet.Synthetic(256 * 1000, 224, world.device)
-    return our_steps(dataset, IMAGENET_BATCH, model, optimizer, recipe, world)
+    return our_steps(dataset, batch, model, optimizer, recipe, world)
 
 
 # Measuring.
@@ -327,45 +312,6 @@ def measure_cpu(options: argparse.Namespace) -> list[Pair]:
         return [Pair(**pair) for pair in json.loads((directory / "pairs.json").read_text())]
 
 
-def matrix_rate(device: torch.device) -> float:
-    """Floating-point operations per second of a large bf16 matrix product."""
-    a, b = (torch.randn(MATRIX, MATRIX, device=device, dtype=torch.bfloat16) for _ in range(2))
-    for _ in range(10):
-        a @ b
-    begin_s = loop.now(device)
-    for _ in range(50):
-        a @ b
-    return 50 * 2 * MATRIX**3 / (loop.now(device) - begin_s)
-
-
-def operations_per_sample(model: nn.Module, shape: Sequence[int]) -> float:
-    """Floating-point operations of forward and backward pass, per sample."""
-    with FlopCounterMode(display=False) as counter:
-        model(torch.randn(2, *shape)).sum().backward()
-    return counter.get_total_flops() / 2
-
-
-def measure_gpu(rounds: int) -> tuple[list[Pair], dict[str, float]]:
-    """One GPU: cifar.py against the guide's loop, its share of the matrix rate, ResNet-50."""
-    images, labels = made_up_cifar(195 * CIFAR_BATCH)  # a smaller last batch would be compiled while it is timed
-    with process_group() as world:
-        peak = matrix_rate(world.device)
-        ours = our_cifar(images, labels, world, "bf16", compiled=True)
-        guide = guide_cifar(images, labels, world)
-        pair = compare("cifar.py --precision bf16 --compile, 1 GPU", guide, ours, rounds, 40, 40, world)
-        cifar_share = statistics.median(pair.ours) * operations_per_sample(cifar.WideResNet(16, 4, 100), (3, 32, 32))
-        resnet = our_resnet50(world)
-        rate(resnet, 40, world)
-        images_per_s = statistics.median(rate(resnet, 40, world) for _ in range(rounds))
-        operations = operations_per_sample(imagenet.make_model("resnet50", 1000), (3, 224, 224))
-    return [pair], {
-        "matrix_rate_tflop_per_s": peak / 1e12,
-        "cifar_share_of_matrix_rate": cifar_share / peak,
-        "resnet50_bf16_images_per_s": images_per_s,
-        "resnet50_share_of_matrix_rate": images_per_s * operations / peak,
-    }
-
-
 def table(pairs: Sequence[Pair]) -> list[str]:
     """A line per pair."""
     lines = [f"{'':54} {'guide':>10} {'ours':>10}  ratio (range)"]
@@ -403,16 +349,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     found: dict[str, Any] = {"machine": machine()}
     pairs = measure_cpu(options)
-    if torch.cuda.is_available():
-        gpu_pairs, found["gpu"] = measure_gpu(options.rounds)
-        pairs += gpu_pairs
-        gpu_lines = [f"{name}: {value:,.3g}" for name, value in found["gpu"].items()]
-    else:
-        found["gpu"] = NO_GPU
-        gpu_lines = [f"cifar.py and ResNet-50 on a GPU: {NO_GPU}"]
     found["pairs"] = [{**vars(pair), "ratio": statistics.median(pair.ratios)} for pair in pairs]
     facts = ", ".join(f"{name} {value}" for name, value in found["machine"].items() if value is not None)
-    text = "\n".join([*table(pairs), "", *gpu_lines, "", facts, ""])
+    text = "\n".join([*table(pairs), "", facts, ""])
     print(text)
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,175 @@
+"""Everything that needs a CUDA GPU, by one command, on one machine with one GPU, in under nine minutes:
+
+    python3 benchmarks/gpu_day.py --wheels FOLDER
+
+It runs the tests marked gpu, climbs stage 1 of a ladder with NCCL and mixed precision, compares the CUDA-event times
+with a synchronised stopwatch, compares cifar.py and imagenet.py with the guides' loops and with the card's matrix rate,
+and measures what the instrument adds to a step. Each part is a process with a time limit of its own. A part that fails
+does not end the day. A part for which no time is left is skipped, and reported as skipped. --out then holds
+
+    gpu_day.json          every figure, with the parts that failed or were skipped
+    gpu_day.txt           the same to read
+    gpu_day_log.txt       what the parts printed
+    gpu_day_ladder.html   the ladder's report
+
+and exits with 0 if every part ended well and met its targets, with 1 otherwise, and with 2 if it could not begin.
+
+The machine needs no network. It has to have Python 3.11 or newer with torch, torchvision, numpy, pandas, matplotlib,
+psutil, PyYAML, Jinja2 and pytest; the rest comes as wheels from a folder. They are installed into a temporary virtual
+environment; without them the ladder is skipped.
+
+Where there is no GPU, --device cpu runs the same code with everything small, to see that it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "workflow" / "scripts"))
+
+from ddp_ladder.files import write_atomically, write_json  # noqa: E402
+from ddp_ladder.lifetime import adopt_orphans  # noqa: E402
+from gpu_day_parts.day import Day, Outcome, Part  # noqa: E402
+from gpu_day_parts.packages import FILL  # noqa: E402
+from gpu_day_parts.page import page  # noqa: E402
+from gpu_day_parts.parts import packages, parts  # noqa: E402
+
+SCHEMA_VERSION = 1
+BUDGET_S = 510.0
+SEES_A_GPU = """
+import sys, torch
+complaint = f"torch {torch.__version__} (CUDA {torch.version.cuda}) sees no GPU here"
+sys.exit(None if torch.cuda.is_available() else complaint)
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Spend the day; returns the exit code."""
+    options = arguments(argv)
+    if options.device == "cuda" and (complaint := no_gpu()):
+        print(f"{complaint}. Run this on a machine with a CUDA GPU, or try it out with --device cpu.", file=sys.stderr)
+        return 2
+    if options.wheels is not None and not any(options.wheels.glob("*.whl")):
+        print(f"--wheels: there is no wheel in {options.wheels}.\n\n{FILL}", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, interrupt)
+    adopt_orphans()
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name in ("gpu_day.json", "gpu_day.txt", "gpu_day_log.txt", "gpu_day_ladder.html"):
+        (options.out / name).unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="gpu-day-", ignore_cleanup_errors=True) as work:
+        return spend(options, Path(work))
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=FILL, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="wheels of what this machine lacks; see below")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="FOLDER", help="default: %(default)s"
+    )
+    parser.add_argument("--budget-s", type=float, default=BUDGET_S, help="seconds for all parts (default: %(default)g)")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: small (default: %(default)s)")
+    return parser.parse_args(argv)
+
+
+def no_gpu() -> str:
+    """What is wrong with this machine; empty where torch sees a GPU."""
+    done = subprocess.run([sys.executable, "-c", SEES_A_GPU], capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
+
+
+def interrupt(signum: int, frame: FrameType | None) -> None:
+    """End as with Ctrl-C: whoever ends the day still gets what was measured."""
+    raise KeyboardInterrupt
+
+
+def spend(options: argparse.Namespace, work: Path) -> int:
+    """Run the parts, and write the results after each."""
+    day = Day(options.budget_s, options.out / "gpu_day_log.txt", lambda line: print(line, flush=True))
+    first = packages(options.device, work, options.out, options.wheels)
+    waiting = [first, *parts(options.device, work, options.out)]
+    print(f"{len(waiting)} parts, about {sum(part.estimate_s for part in waiting):.0f} s: {', '.join(_names(waiting))}")
+    outcomes: list[Outcome] = []
+    python, missing = sys.executable, list(first_needs(waiting))
+    try:
+        while waiting:
+            part = waiting[0]
+            outcome = day.run(part, python, work / f"{part.name}.json", missing)
+            if part is first and outcome.status == "done":
+                python, missing = outcome.figures["python"], outcome.figures["missing"]
+            outcomes.append(outcome)
+            waiting.pop(0)
+            write(options, day, outcomes)
+    except KeyboardInterrupt:
+        outcomes += day.interrupted(waiting)
+    result = write(options, day, outcomes)
+    print(f"\n{result['verdict']}, after {day.wall_s:.0f} s. In {options.out}:")
+    for file in sorted(options.out.glob("gpu_day*.*")):
+        print(f"  {file.name}")
+    return 0 if all(outcome.is_good for outcome in outcomes) else 1
+
+
+def first_needs(waiting: Sequence[Part]) -> list[str]:
+    """What counts as missing until the part packages has ended well."""
+    return sorted({name for part in waiting for name in part.needs})
+
+
+def write(options: argparse.Namespace, day: Day, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """gpu_day.json and gpu_day.txt, as far as the day has come."""
+    card = next((outcome.figures for outcome in outcomes if outcome.name == "card"), {})
+    result = {
+        "schema_version": SCHEMA_VERSION,
+        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        "commit": commit(),
+        "command": shlex.join(["python3", "benchmarks/gpu_day.py", *sys.argv[1:]]),
+        "device": options.device,
+        "machine": card.get("machine", {}),
+        "budget_s": options.budget_s,
+        "wall_s": round(day.wall_s, 1),
+        "verdict": verdict(outcomes),
+        "parts": [outcome.as_json() for outcome in outcomes],
+    }
+    write_json(options.out / "gpu_day.json", result)
+    write_atomically(options.out / "gpu_day.txt", page(result))
+    return result
+
+
+def verdict(outcomes: Sequence[Outcome]) -> str:
+    """How many parts ended how, and which were not done."""
+    done = sum(outcome.status == "done" for outcome in outcomes)
+    rest = [f"{outcome.name} {outcome.status}" for outcome in outcomes if outcome.status != "done"]
+    missed = sum(outcome.missed for outcome in outcomes)
+    words = [f"{done} of {len(outcomes)} parts done", *rest, *([f"{missed} targets missed"] if missed else [])]
+    return ", ".join(words)
+
+
+def commit() -> str | None:
+    """Of the checkout; None where it is a copy without Git."""
+    try:
+        git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+        done = subprocess.run(git, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return done.stdout.strip() or None
+
+
+def _names(some: Sequence[Part]) -> list[str]:
+    return [part.name for part in some]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

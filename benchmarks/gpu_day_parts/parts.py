@@ -1,0 +1,45 @@
+"""The parts of the day, in the order in which they are run: what nothing else shows comes first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpu_day_parts.day import Part
+from gpu_day_parts.packages import REQUIREMENTS, names
+
+COMMAND = Path(__file__).parents[1] / "gpu_day_part.py"
+
+
+def packages(device: str, work: Path, out: Path, wheels: Path | None) -> Part:
+    """The part that the others need."""
+    more = () if wheels is None else ("--wheels", str(wheels))
+    return _part("packages", "packages that the machine lacks", device, work, out, 20, 90, more=more)
+
+
+def parts(device: str, work: Path, out: Path) -> tuple[Part, ...]:
+    """The measurements. Times are estimates for one large GPU with 16 cores; nothing of them switches anything."""
+    workflow = tuple(names(REQUIREMENTS))
+    return (
+        _part("card", "the machine and its matrix rates", device, work, out, 20, 60),
+        _part("gpu_tests", "tests marked gpu", device, work, out, 60, 150),
+        _part("ladder", "1x1 ladder against a synchronised stopwatch", device, work, out, 120, 200, needs=workflow),
+        _part("cifar", "cifar.py against the guide's loop", device, work, out, 70, 150),
+        _part("imagenet", "imagenet.py against a guide's loop", device, work, out, 100, 200),
+        _part("overhead", "what the instrument adds to a step", device, work, out, 70, 150),
+    )
+
+
+def _part(
+    name: str,
+    title: str,
+    device: str,
+    work: Path,
+    out: Path,
+    estimate_s: float,
+    limit_s: float,
+    needs: tuple[str, ...] = (),
+    more: tuple[str, ...] = (),
+) -> Part:
+    directories = ("--work", str(work / name), "--out", str(out))
+    argv = (str(COMMAND), name, "--device", device, *directories, *more)
+    return Part(name, title, argv, estimate_s if device == "cuda" else 10.0, limit_s, needs)
