@@ -89,7 +89,8 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def no_gpu() -> str:
     """What is wrong with this machine; empty where torch sees a GPU."""
     done = subprocess.run([sys.executable, "-c", SEES_A_GPU], capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
+    last = (done.stderr.strip() or f"torch did not start: exit code {done.returncode}").splitlines()[-1]
+    return "" if done.returncode == 0 else last
 
 
 def interrupt(signum: int, frame: FrameType | None) -> None:

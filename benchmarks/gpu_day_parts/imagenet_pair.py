@@ -47,11 +47,12 @@ class Size:
     files: int  # distinct ones
     workers: int
     jpeg_rounds: int
+    jpeg_steps: int
 
 
 SIZES = {
-    "cuda": Size("resnet50", 224, 256, 64, 4, 30, 256, min(32, os.cpu_count() or 1), 2),
-    "cpu": Size("squeezenet1_1", 32, 4, 2, 1, 1, 4, 1, 1),
+    "cuda": Size("resnet50", 224, 256, 64, 4, 30, 256, min(32, os.cpu_count() or 1), 2, 90),
+    "cpu": Size("squeezenet1_1", 32, 4, 2, 1, 1, 4, 1, 1, 1),
 }
 
 
@@ -106,7 +107,7 @@ def made_up(size: Size, batch: int, world: World, fast: bool, compiled: bool) ->
 def with_loading(setting: Setting, size: Size, world: World, figures: Figures) -> None:
     """Both sides on the same JPEG files, with as many loader processes."""
     directory = setting.work / "images"
-    batches = 2 * (size.workers * 2 + size.steps)  # more than a turn takes
+    batches = 2 * (size.workers * 2 + size.jpeg_steps)  # more than a turn takes
     write_jpegs(directory, size.files, batches * size.guide_batch)
     pair = workloads.Pair("imagenet.py on JPEG files", [], [])
     for _ in range(size.jpeg_rounds):
@@ -124,7 +125,7 @@ def with_loading(setting: Setting, size: Size, world: World, figures: Figures) -
 def _turn(steps: workloads.Steps, size: Size, world: World) -> float:
     """Images per second once what the loader had prefetched is used up."""
     workloads.rate(steps, size.workers * 2 + 1, world)
-    return workloads.rate(steps, size.steps, world)
+    return workloads.rate(steps, size.jpeg_steps, world)
 
 
 def guide_on_jpegs(directory: Path, size: Size, world: World) -> workloads.Steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -72,9 +73,9 @@ def where_time_goes(steps: workloads.Steps, device: torch.device) -> dict[str, A
         for event in profile.key_averages()
         if event.device_type == wanted and not getattr(event, "is_user_annotation", False) and "#" not in event.key
     }
-    total_us = sum(each_us.values())
+    total_us = sum(each_us.values()) or math.inf  # where the profiler sees nothing
     longest = sorted(each_us, key=lambda key: each_us[key], reverse=True)[:MOST_KERNELS]
     return {
-        "busy_fraction": total_us / 1e6 / seconds,
+        "busy_fraction": sum(each_us.values()) / 1e6 / seconds,
         "shares": {key[:LONGEST_NAME]: round(each_us[key] / total_us, 4) for key in longest},
     }

@@ -79,8 +79,11 @@ def test_a_machine_without_a_gpu_is_told_so_before_anything_runs(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def command_with(parts: str, out: Path, *options: str) -> list[str]:
-    """gpu_day.py with these parts in place of its own, each ``part(name, code, estimate_s, limit_s, needs)``."""
+def command_with(parts: str, out: Path, *options: str, first: str | None = None) -> list[str]:
+    """gpu_day.py with these parts in place of its own, each ``part(name, code, estimate_s, limit_s, needs)``.
+
+    first: in place of the part packages.
+    """
     text = f"""
         import sys
         sys.path[:0] = [{str(GPU_DAY.parent)!r}]
@@ -100,6 +103,8 @@ def command_with(parts: str, out: Path, *options: str) -> list[str]:
             return Part(name, name, ("-c", chr(10).join(line.strip() for line in lines)), estimate_s, limit_s, needs)
 
         gpu_day.parts = lambda device, work, out: ({parts})
+        first = {first}
+        gpu_day.packages = (lambda *_: first) if first else gpu_day.packages
         sys.exit(gpu_day.main(["--device", "cpu", "--out", {str(out)!r}, *{options!r}]))
     """
     return [sys.executable, "-c", textwrap.dedent(text)]
@@ -136,13 +141,9 @@ def test_a_part_over_its_time_is_ended_with_what_it_started_and_keeps_its_figure
 
 def test_parts_without_time_or_packages_are_skipped_and_said_to_be(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    # The part packages has said that nothing else is missing.
     parts = "part('long', '', 1000), part('poor', '', needs=('nowhere',)), part('short', '')"
-    command = command_with(parts, out, "--budget-s", "100")
-    command[-1] = command[-1].replace("sys.exit(gpu_day", "gpu_day.packages = lambda *_: LACKS\nsys.exit(gpu_day")
-    lacks = "LACKS = part('packages', 'figures.put(python=sys.executable, missing=[\"nowhere\"])')\ngpu_day.parts ="
-    command[-1] = command[-1].replace("gpu_day.parts =", lacks)
-    done = spend(command, tmp_path)
+    lacks = "part('packages', 'figures.put(python=sys.executable, missing=[\"nowhere\"])')"
+    done = spend(command_with(parts, out, "--budget-s", "100", first=lacks), tmp_path)
     day = day_of(out)
     why = {part["name"]: part["why"] for part in day["parts"] if part["status"] == "skipped"}
     assert list(why) == ["long", "poor"]
