@@ -17,7 +17,7 @@ PROVIDED = ("torch", "torchvision", "numpy", "pandas", "matplotlib", "psutil", "
 """What the machine has to have."""
 
 LEFT_OUT = ("scikit-learn",)
-"""Of requirements.txt: 60 MB with scipy, and only the shipped digits need it."""
+"""Of requirements-training.txt: 45 MB with scipy, and only the shipped digits need it."""
 
 FILL = """\
 Fill FOLDER with the wheels that such a machine lacks, on one with network, in the checkout, with any Python 3:

@@ -18,7 +18,10 @@ def packages(device: str, work: Path, out: Path, wheels: Path | None) -> Part:
 
 
 def parts(device: str, work: Path, out: Path) -> tuple[Part, ...]:
-    """The measurements. Times are estimates for one large GPU with 16 cores; with less of the budget left than its estimate, a part is skipped."""
+    """The measurements. Times are for one large GPU with 16 cores.
+
+    With less of the budget left than its estimate, a part is skipped.
+    """
     workflow = tuple(names(REQUIREMENTS))
     return (
         _part("card", "the machine and its matrix rates", device, work, out, 20, 60),
