@@ -3,8 +3,8 @@
     snakemake --cores all          climb all stages on this machine, write the report
     snakemake stage2 --dry-run     what would stage 2 do?
 
-Settings are read from config/config.yaml (the experiment; another one: --configfile FILE) and config/cluster.yaml
-(the site; another one: --config cluster=FILE).
+Settings are read from config/config.yaml (the experiment; another one: --config experiment=FILE) and
+config/cluster.yaml (the site; another one: --config cluster=FILE).
 """
 
 from snakemake.utils import min_version

@@ -55,7 +55,7 @@ def test_the_file_says_how_to_run_it_on_its_site(name: str) -> None:
     text = (EXPERIMENTS / f"{name}.yaml").read_text()
     if name != "digits":
         assert f"cp config/sites/{SITES[name]}.yaml config/cluster.yaml" in text
-        assert f"--configfile config/experiments/{name}.yaml" in text
+        assert f"--config experiment=config/experiments/{name}.yaml" in text
         assert f"results: results/{name}\n" in text
 
 

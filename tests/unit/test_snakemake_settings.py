@@ -16,13 +16,21 @@ def test_without_options_the_shipped_files_count() -> None:
 
 def test_a_config_file_takes_the_place_of_the_shipped_one() -> None:
     assert read_sources(["mine.yaml"], {}).config == Path("mine.yaml")
+    assert read_sources([], {"experiment": "mine.yaml", "repeats": 1}) == Sources(
+        Path("mine.yaml"), CLUSTER, {"repeats": 1}
+    )
+    home = read_sources([], {"experiment": "~/mine.yaml", "cluster": "~/site.yaml"})
+    assert (home.config, home.cluster) == (Path.home() / "mine.yaml", Path.home() / "site.yaml")
 
 
-def test_two_config_files_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("files", "overrides"), [(["a.yaml", Path("b.yaml")], {}), (["a.yaml"], {"experiment": "b.yaml"})]
+)
+def test_two_config_files_are_refused(files: list[str | Path], overrides: dict[str, str]) -> None:
     with pytest.raises(UserError) as caught:
-        read_sources(["a.yaml", Path("b.yaml")], {})
+        read_sources(files, overrides)
     assert str(caught.value) == (
-        "--configfile: more than one experiment\n"
+        "--configfile and --config experiment: more than one experiment\n"
         "  found    a.yaml b.yaml\n"
         "  allowed  one file, which takes the place of config/config.yaml\n"
         "  next     start snakemake once per experiment, each with `results` of its own"

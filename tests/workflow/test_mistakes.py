@@ -89,6 +89,17 @@ def test_two_experiments_at_once_are_refused(checkout: Checkout) -> None:
     assert "more than one experiment" in wrong.stdout
 
 
+def test_an_experiment_that_cannot_be_read_is_named(checkout: Checkout) -> None:
+    (checkout.path / "tab.yaml").write_text("workload:\n\tscript: a.py\n")
+    missing = "there.yaml: there is no such file"
+    for file, told in (("there.yaml", missing), ("tab.yaml", "tab.yaml, line 2, column 1: not YAML: a tab")):
+        said = checkout.snakemake("--dry-run", "--config", f"experiment={file}")
+        assert said.returncode != 0
+        assert told in said.stdout
+        assert "  next     " in said.stdout
+        assert "Traceback" not in said.stdout
+
+
 def test_another_experiment_and_another_site(checkout: Checkout) -> None:
     """An experiment is one file: nothing of config/config.yaml is left in it."""
     other = checkout.path / "mine.yaml"
@@ -97,7 +108,7 @@ def test_another_experiment_and_another_site(checkout: Checkout) -> None:
     )
     site = checkout.path / "site.yaml"
     site.write_text("site: mine\nnode: {gpus: 1, device: cpu, cpus: 1}\n")
-    planned = checkout.snakemake("--dry-run", "--configfile", "mine.yaml", "--config", "cluster=site.yaml")
+    planned = checkout.snakemake("--dry-run", "--config", "experiment=mine.yaml", "cluster=site.yaml")
     assert planned.returncode == 0, planned.stdout
     assert "The plan for site mine:" in planned.stdout
     assert "elsewhere/gates/stage1.json" in planned.stdout

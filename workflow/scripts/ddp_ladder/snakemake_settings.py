@@ -37,24 +37,26 @@ class Sources:
 
 
 def read_sources(configfiles: Sequence[str | Path], overrides: Mapping[str, Any]) -> Sources:
-    """Files and overrides of ``--configfile FILE`` and ``--config key=value ...``.
+    """Files and overrides of ``--config experiment=FILE cluster=FILE key=value ...``.
 
-    An experiment is one file: --configfile stands in for config/config.yaml, it is not merged with it.
+    --configfile FILE is the same as experiment=FILE, but Snakemake itself reads that file first, and says neither file
+    nor line where it cannot. An experiment is one file: it stands in for config/config.yaml and is not merged with it.
     Raises UserError for more than one.
     """
+    rest = dict(overrides)
+    configfiles = [*configfiles, *([str(rest.pop("experiment"))] if "experiment" in rest else [])]
     if len(configfiles) > 1:
         raise UserError(
             Problem(
-                "--configfile",
+                "--configfile and --config experiment",
                 "more than one experiment",
                 found=" ".join(str(file) for file in configfiles),
                 allowed="one file, which takes the place of config/config.yaml",
                 next="start snakemake once per experiment, each with `results` of its own",
             )
         )
-    rest = dict(overrides)
-    cluster = Path(str(rest.pop("cluster", CLUSTER))).expanduser()
-    return Sources(Path(configfiles[0]) if configfiles else CONFIG, cluster, rest)
+    cluster = Path(str(rest.pop("cluster", CLUSTER)))
+    return Sources(Path(configfiles[0] if configfiles else CONFIG).expanduser(), cluster.expanduser(), rest)
 
 
 def check_checkout(*directories: Path) -> None:
