@@ -1,6 +1,7 @@
 # make run      set up .venv with torch on first use, climb the shipped ladder on this machine, say where the report is
 # make setup    set up .venv with the workflow alone, as a login node needs it: 0.4 GB, no torch (TRAINING=1 adds torch)
 # make test     set up, run every test
+# make quick    only the tests that start no Slurm, Snakemake, training or browser: for every day
 # make oldest   set up .venv-oldest with the oldest torch that the instrument supports; make test then tests with it too
 # make lint     formatting, linting, types
 # make docs     build the documentation into site/, links checked
@@ -21,7 +22,7 @@ BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: run setup test oldest lint docs cluster help
+.PHONY: run setup test quick oldest lint docs cluster help
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.run-ready
@@ -34,6 +35,9 @@ setup: $(VENV)/$(if $(TRAINING),.run-ready,.workflow-ready)
 # Three at a time, as those on Slurm mostly wait; file by file, as the tests of a file share what they bring up.
 test: $(VENV)/.test-ready
 	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+
+quick: $(VENV)/.test-ready
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not programs"
 
 oldest: $(OLDEST)/.ready
 

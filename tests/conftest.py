@@ -2,8 +2,33 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import signal
+from pathlib import Path
+
+import pytest
 
 # What a shell starts in the background ignores SIGINT, and so would everything that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Whoever imports one of these starts Slurm, Snakemake, trainings or a browser.
+STARTERS = {"cluster", "instrument_support", "playwright", "project_copy", "rank_support", "scripts_support", "warm"}
+# The longest first: what begins last keeps one worker busy while the others have nothing left.
+ORDER = ("slurm", "workflow", "report", "workloads", "gpu", "unit")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if starts_programs(item.path):
+            item.add_marker("programs")
+    items.sort(key=lambda item: [*ORDER, item.path.parent.name].index(item.path.parent.name))
+
+
+@functools.cache
+def starts_programs(file: Path) -> bool:
+    """Whether a test module imports one of STARTERS."""
+    nodes = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = [[alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module] for node in nodes]
+    return not STARTERS.isdisjoint((name or "").partition(".")[0] for each in names for name in each)

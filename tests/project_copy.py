@@ -40,6 +40,14 @@ for epoch in range(1):
 dist.destroy_process_group()
 """
 
+# A program that keeps its own account, for tests of what the ladder does with runs: torch takes seconds to start.
+NO_TORCH = """
+import json, os, sys
+with open(os.environ["DDP_LADDER_METRICS"], "a") as file:
+    for step in range(60):
+        file.write(json.dumps({"samples": int(sys.argv[1]), "seconds": 0.001 + step % 7 / 100_000}) + "\\n")
+"""
+
 ANY_EFFICIENCY = 1000
 EXPERIMENT: Mapping[str, Any] = {
     "workload": {"script": "loop.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": 16, "lr": None},
@@ -80,6 +88,11 @@ class Checkout:
         }
         text = yaml.safe_dump({**experiment, "stages": stages}, sort_keys=False)
         (self.path / "config/config.yaml").write_text(text)
+
+    def without_torch(self, script: str = NO_TORCH, launcher: str = "srun") -> None:
+        """Put this program in the training's place, and start it without torchrun, which imports torch itself."""
+        (self.path / "loop.py").write_text(script)
+        self.site(launcher=launcher)
 
     def site(self, **changes: Any) -> None:
         """Change top-level keys of config/cluster.yaml."""

@@ -56,16 +56,8 @@ def off_by(measured: Measured, rank: int) -> float:
     return abs(sum(row["step_time_s"] for row, seconds in pairs if seconds is not None) / own_s - 1)
 
 
-def check(
-    warm: Warm,
-    directory: Path,
-    script: str,
-    *args: object,
-    ranks: int,
-    within: float = TOLERANCE,
-    **measure: Any,
-) -> Measured:
-    """Run, and compare samples and steps exactly, times and throughput ``within`` this fraction."""
+def check(warm: Warm, directory: Path, script: str, *args: object, ranks: int, **measure: Any) -> Measured:
+    """Run, and compare samples and steps exactly, times and throughput within TOLERANCE."""
     for attempt in range(TRIES):
         measured = run(warm, directory / str(attempt), script, *args, ranks=ranks, **measure)
         for rank in range(ranks):
@@ -74,8 +66,8 @@ def check(
             assert measured.samples(rank)
             missing = measured.ran.rank(rank)["not_measured"]
             assert [reason for reason in missing if not reason.startswith(MISSING)] == []
-        if max(off_by(measured, rank) for rank in range(ranks)) < within:
+        if max(off_by(measured, rank) for rank in range(ranks)) < TOLERANCE:
             break
     for rank in range(ranks):
-        assert off_by(measured, rank) < within
+        assert off_by(measured, rank) < TOLERANCE
     return measured

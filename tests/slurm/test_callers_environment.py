@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 from cluster import Cluster
-from project_copy import copy_project
-from scales import GPU_SITE, MEETING_LOOP, witnesses
+from project_copy import NO_TORCH, copy_project
+from scales import GPU_SITE, WITNESS, witnesses
 
 pytestmark = pytest.mark.slurm
 
@@ -38,7 +38,7 @@ def test_climbs_all_the_same(cluster_without_accounting: Cluster, tmp_path: Path
     checkout = copy_project(tmp_path)
     measure = {"warmup_steps": 1, "min_steps": 2, "max_steps": 6, "plain_baseline": False}
     checkout.configure(stages={"stage1": {"scales": ["1x1"], "runtime": 5}}, measure=measure)
-    (checkout.path / "loop.py").write_text(MEETING_LOOP)
+    (checkout.path / "loop.py").write_text(WITNESS + NO_TORCH)
     site = {**GPU_SITE, "slurm": {"partition": "gpu"}, "launcher": "srun"}
     (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(site))
     argv = [*shell, "env", *(f"{name}={value}" for name, value in HOSTILE.items()), *CLIMB]

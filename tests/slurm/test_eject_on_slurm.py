@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from cluster import Cluster
-from project_copy import LOOP, Checkout, copy_project
+from project_copy import Checkout, copy_project
 
 pytestmark = pytest.mark.slurm
 
@@ -27,6 +27,13 @@ if "broken" in sys.argv:
     if os.environ["RANK"] == "3":
         sys.exit(3)
     signal.pause()
+"""
+
+MEET = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+dist.destroy_process_group()
 """
 
 CONFIG = {
@@ -79,7 +86,7 @@ def ejected(cluster_without_accounting: Cluster, tmp_path_factory: pytest.TempPa
     path.mkdir()
     checkout = copy_project(path)
     checkout.configure(**CONFIG)
-    (checkout.path / "loop.py").write_text(WITNESS + LOOP)
+    (checkout.path / "loop.py").write_text(WITNESS + MEET)
     (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(SITE))
     told = checkout.snakemake("eject")
     assert told.returncode == 0, told.stdout

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 from cluster import Cluster
-from project_copy import ROOT, Checkout, copy_project
-from scales import GPU_SITE, MEETING_LOOP, prepare, salloc, scale_job, witnesses
+from project_copy import NO_TORCH, ROOT, Checkout, copy_project
+from scales import GPU_SITE, WITNESS, prepare, salloc, scale_job, witnesses
 
 pytestmark = pytest.mark.slurm
 
@@ -45,7 +45,7 @@ def project(path: Path, stages: Mapping[str, Any] = STAGES, **site: Any) -> Chec
     checkout.configure(
         stages=stages, measure={"warmup_steps": 1, "min_steps": 2, "max_steps": 6, "plain_baseline": False}
     )
-    (checkout.path / "loop.py").write_text(MEETING_LOOP)
+    (checkout.path / "loop.py").write_text(WITNESS + NO_TORCH)
     (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump({**GPU_SITE, "launcher": "srun", **site}))
     return checkout
 
@@ -88,7 +88,7 @@ def test_the_runs_meet_on_the_first_node_and_not_where_snakemake_is(
 
 def test_a_batch_job_is_an_allocation_too(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
     cluster, checkout = cluster_without_accounting, copy_project(tmp_path)
-    prepare(checkout, MEETING_LOOP, "1x1", GPU_SITE)
+    prepare(checkout, WITNESS + NO_TORCH, "1x1", GPU_SITE)
     argv = shlex.join(scale_job("1x1"))
     job = cluster.sbatch(f"exec {argv}", *TWO_NODES, f"--output={tmp_path}/said", cwd=checkout.path)
     assert cluster.await_state(job, timeout_s=200) == "COMPLETED", (tmp_path / "said").read_text()

@@ -12,7 +12,7 @@ from cluster import Cluster
 from cluster_config import Spec
 from conftest import running
 from project_copy import Checkout, copy_project
-from scales import MEETING_LOOP, prepare, salloc, scale_job, witnesses
+from scales import MEETING, prepare, salloc, scale_job, witnesses
 
 pytestmark = pytest.mark.slurm
 
@@ -47,7 +47,7 @@ def met(ethernet: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Checkout
     """A 6x1 with an interface for each node, and the same with the ones that are found."""
     checkout = copy_project(tmp_path_factory.mktemp("project"))
     variants = {"default": {}, "auto": {"network": {"interface": "auto"}}}
-    prepare(checkout, MEETING_LOOP, "6x1", site(MAP), variants=variants)
+    prepare(checkout, MEETING, "6x1", site(MAP), variants=variants)
     climb(ethernet, checkout, 6)
     return checkout
 
@@ -74,7 +74,7 @@ def test_the_network_environment_of_the_site_arrives_on_every_node(met: Checkout
 
 def failed_in(cluster: Cluster, path: Path, interface: Any) -> dict[str, Any]:
     checkout = copy_project(path)
-    prepare(checkout, MEETING_LOOP, "6x1", site(interface))
+    prepare(checkout, MEETING, "6x1", site(interface))
     climb(cluster, checkout, 6)
     record = checkout.record("default/weak/6x1/r1")
     assert record["status"] == "failed"
@@ -105,7 +105,7 @@ def test_a_wrong_name_on_the_first_node_is_told_too(ethernet: Cluster, tmp_path:
 
 def test_one_name_for_all_nodes(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
     checkout = copy_project(tmp_path)
-    prepare(checkout, MEETING_LOOP, "2x1", site("ib0"))
+    prepare(checkout, MEETING, "2x1", site("ib0"))
     climb(cluster_without_accounting, checkout, 2)
     run = "default/weak/2x1/r1"
     assert checkout.record(run)["status"] == "ok"

@@ -16,7 +16,7 @@ from climbs import Climb, climb
 from cluster import Cluster
 from cluster_config import Spec
 from conftest import running
-from project_copy import LOOP, Checkout, copy_project
+from project_copy import NO_TORCH, Checkout, copy_project
 
 pytestmark = pytest.mark.slurm
 
@@ -35,9 +35,11 @@ HANG = "import signal; signal.pause()"
 EAT_MB, HAS_MB = 1200, 900
 EAT = f"data = bytearray(b'x') * {EAT_MB}_000_000; import signal; signal.pause()"
 # The second run hangs for as long as the file is there.
-HANG_IN_THE_SECOND = (
-    f"import os, signal\nif os.path.exists('hang') and '/r2/' in os.environ['DDP_LADDER_RUN']: signal.pause()\n{LOOP}"
-)
+HANG_IN_THE_SECOND = f"""
+import os, signal
+if os.path.exists("hang") and "/r2/" in os.environ["DDP_LADDER_RUN"]:
+    signal.pause()
+{NO_TORCH}"""
 
 
 def new_checkout(cluster: Cluster, path: Path, script: str, *, repeats: int = 1, memory_mb: int = 2000) -> Checkout:
@@ -133,7 +135,7 @@ class TestABadEnd:
 
     def test_a_later_start_tries_again(self, ended: dict[str, Climb], small_nodes: Cluster) -> None:
         checkout = ended["CANCELLED"].checkout
-        (checkout.path / "script.py").write_text(LOOP)
+        (checkout.path / "script.py").write_text(NO_TORCH)
         again = climb(checkout)
         assert again.end() == 0, again.text
         assert (checkout.results / "gates/stage1.json").exists()
@@ -176,14 +178,14 @@ def test_a_killed_snakemake_leaves_a_job_that_no_second_one_joins(small_nodes: C
 
     small_nodes.run(["scancel", str(job)])
     small_nodes.await_accounted(job)
-    (checkout.path / "script.py").write_text(LOOP)
+    (checkout.path / "script.py").write_text(NO_TORCH)
     again = climb(checkout)
     assert again.end() == 0, again.text
 
 
 def test_a_dead_controller_is_waited_for(small_nodes: Cluster, tmp_path: Path) -> None:
     """With 5 attempts the plugin itself would forget its jobs for ever."""
-    checkout = new_checkout(small_nodes, tmp_path, f"open('go').close()\n{LOOP}")
+    checkout = new_checkout(small_nodes, tmp_path, f"open('go').close()\n{NO_TORCH}")
     go = checkout.path / "go"
     os.mkfifo(go)  # to open it waits for the other side
     each = climb(checkout)

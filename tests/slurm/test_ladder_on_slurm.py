@@ -14,12 +14,12 @@ import pytest
 import yaml
 from cluster import Cluster
 from cluster_config import ACCOUNT
-from project_copy import ANY_EFFICIENCY, Checkout, copy_project
+from project_copy import ANY_EFFICIENCY, NO_TORCH, Checkout, copy_project
 
 pytestmark = pytest.mark.slurm
 
-SMALL = ("1x1", "1x2", "2x1", "2x2")
-LARGE = ("1x1", "1x2", "1x4", "2x2", "4x1", "6x1")
+SMALL = ("1x1", "1x2", "2x2")
+LARGE = (*SMALL, "1x4", "6x1")
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,16 @@ class Climbed:
         return int(self.checkout.record(f"default/weak/{scale}/r1")["job"]["id"])
 
 
-def climb(cluster: Cluster, path: Path, stages: Mapping[str, Any], site: Mapping[str, Any]) -> Climbed:
-    """Climb with the shipped workload, each measurement once and few steps of it."""
+def climb(cluster: Cluster, path: Path, stages: Mapping[str, Any], site: Mapping[str, Any], **changes: Any) -> Climbed:
+    """Climb with the shipped experiment and ``changes`` of it, each measurement once and few steps of it."""
     checkout = copy_project(path, cluster)
     file = checkout.path / "config/config.yaml"
     config = yaml.safe_load(file.read_text())
     measure = {"warmup_steps": 1, "min_steps": 4, "max_steps": 10, "plain_baseline": False}
     stages = {name: {**stage, "gate": {"max_efficiency": ANY_EFFICIENCY}} for name, stage in stages.items()}
-    file.write_text(yaml.safe_dump({**config, "stages": stages, "repeats": 1, "measure": measure}))
+    file.write_text(yaml.safe_dump({**config, "stages": stages, "repeats": 1, "measure": measure, **changes}))
     (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(site))
+    (checkout.path / "program.py").write_text(NO_TORCH)
     return Climbed(cluster, checkout, checkout.snakemake("--profile", "profiles/slurm", timeout_s=500))
 
 
@@ -59,7 +60,7 @@ def small(cluster_without_accounting: Cluster, tmp_path_factory: pytest.TempPath
     stages = {
         "stage1": {"scales": ["1x1"], "runtime": 5},
         "stage2": {"scales": ["1x2"], "runtime": 5},
-        "stage3": {"scales": ["2x1", "2x2"], "runtime": 5},
+        "stage3": {"scales": ["2x2"], "runtime": 5},
     }
     site = {
         "site": "test",
@@ -71,7 +72,7 @@ def small(cluster_without_accounting: Cluster, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def large(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Climbed:
-    """With slurmdbd; a stage with a partition and options of its own."""
+    """With slurmdbd; a stage with a partition and options of its own; no training, which the other one has."""
     stages = {
         "stage1": {"scales": ["1x1"], "runtime": 5},
         "stage2": {
@@ -79,14 +80,15 @@ def large(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Climbed
             "runtime": 6,
             "slurm": {"partition": "debug", "nodelist": "node2", "extra": ["--nice=7"]},
         },
-        "stage3": {"scales": ["2x1", "2x2", "4x1", "6x1"], "runtime": 7},
+        "stage3": {"scales": ["2x2", "6x1"], "runtime": 7},
     }
     site = {
         "site": "test",
         "slurm": {"account": ACCOUNT, "partition": "gpu", "qos": "normal", "extra": ["--mail-type=NONE"]},
         "node": {"gpus": 4, "device": "cpu", "gres": "gpu", "cpus": 8, "memory_mb": 12000},
     }
-    return climb(cluster, tmp_path_factory.mktemp("large"), stages, site)
+    workload = {"script": "program.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": 16}
+    return climb(cluster, tmp_path_factory.mktemp("large"), stages, site, workload=workload)
 
 
 @pytest.fixture(scope="module", params=["without slurmdbd", "with slurmdbd"])

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from cluster import Cluster
 from project_copy import LOOP, Checkout, copy_project
-from scales import GPU_SITE, MEETING_LOOP, WITNESS, prepare, salloc, scale_job, witnesses
+from scales import GPU_SITE, MEETING, WITNESS, prepare, salloc, scale_job, witnesses
 
 pytestmark = pytest.mark.slurm
 
@@ -23,7 +23,7 @@ JOB = ["--ntasks-per-node=1", "--cpus-per-task=4", "--mem=8000", "--gres=gpu:2"]
 def launched(cluster_without_accounting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """A 2x2 with srun."""
     checkout = copy_project(tmp_path_factory.mktemp("project"))
-    prepare(checkout, MEETING_LOOP, "2x2", {**GPU_SITE, "launcher": "srun"})
+    prepare(checkout, MEETING, "2x2", {**GPU_SITE, "launcher": "srun"})
     salloc(cluster_without_accounting, checkout, ["--nodes=2", *JOB], scale_job("2x2"))
     return checkout
 

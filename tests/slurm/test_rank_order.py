@@ -11,7 +11,7 @@ from cluster import Cluster
 from cluster_config import Spec
 from conftest import running
 from project_copy import Checkout, copy_project
-from scales import GPU_SITE, MEETING_LOOP, prepare, salloc, scale_job, witnesses
+from scales import GPU_SITE, MEETING, prepare, salloc, scale_job, witnesses
 
 pytestmark = pytest.mark.slurm
 
@@ -30,7 +30,7 @@ def met(nine_to_eleven: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Ch
     """A 3x2 with each launcher, in one allocation."""
     checkout = copy_project(tmp_path_factory.mktemp("project"))
     variants = {"default": {"launcher": "torchrun"}, "srun": {"launcher": "srun"}}
-    prepare(checkout, MEETING_LOOP, "3x2", GPU_SITE, variants=variants)
+    prepare(checkout, MEETING, "3x2", GPU_SITE, variants=variants)
     salloc(nine_to_eleven, checkout, JOB, scale_job("3x2"))
     return checkout
 

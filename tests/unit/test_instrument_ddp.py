@@ -273,20 +273,18 @@ def assert_ended_together(done: Ran, ended_by: str) -> int:
     return count
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_max_steps_ends_all_ranks_at_that_step(tmp_path: Path, workers: int) -> None:
-    words = (script(tmp_path, ENDLESS), workers, "ddp", 1)
+def test_max_steps_ends_all_ranks_at_that_step_and_their_workers(tmp_path: Path) -> None:
+    words = (script(tmp_path, ENDLESS), 1, "ddp", 1)
     done = run(tmp_path, *words, launcher=TORCHRUN, max_steps=27)
     assert assert_ended_together(done, "max_steps") == 27
-    assert done.rank(1)["loader"]["num_workers"] == workers
+    assert done.rank(1)["loader"]["num_workers"] == 1
     assert done.rank(0)["parameters"] == done.rank(1)["parameters"]
 
 
-@pytest.mark.parametrize("torch", ["newest", "oldest"])
-def test_max_seconds_ends_ranks_of_different_speed_at_one_step(tmp_path: Path, torch: str) -> None:
+def test_max_seconds_ends_ranks_of_different_speed_at_one_step(tmp_path: Path) -> None:
     """Without DDP the fast rank would end long before the slow one; under the oldest torch it holds their store."""
     words = (script(tmp_path, ENDLESS), 0, "alone", 10)
-    done = run(tmp_path, *words, launcher=TORCHRUN, python=python_named(torch), max_seconds=2.5)
+    done = run(tmp_path, *words, launcher=TORCHRUN, python=python_named("oldest"), max_seconds=2.5)
     count = assert_ended_together(done, "max_seconds")
     first_s, second_s = (sum(row["step_time_s"] for row in done.rows(rank)) for rank in (0, 1))
     assert count > 20
@@ -296,28 +294,3 @@ def test_max_seconds_ends_ranks_of_different_speed_at_one_step(tmp_path: Path, t
     checksums = {done.rank(rank)["parameters"]["checksum"] for rank in (0, 1)}
     assert len(checksums) == 2
     assert done.rank(0)["ddp"] is None
-
-
-def test_exception_on_one_rank_leaves_its_record(tmp_path: Path) -> None:
-    train = script(
-        tmp_path,
-        """
-        import torch, torch.distributed as dist
-        dist.init_process_group("gloo")
-        model = torch.nn.Linear(2, 2)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        model(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-        if dist.get_rank() == 1:
-            raise ValueError("bad shard")
-        dist.barrier()
-        """,
-    )
-    done = run(tmp_path, train, launcher=TORCHRUN)
-    assert done.code == 1
-    record = done.rank(1)
-    assert (record["exit_code"], record["ended_by"]) == (1, "exception")
-    assert record["exception"] == "ValueError: bad shard"
-    assert record["steps"]["count"] == 1
-    assert "ValueError: bad shard" in done.err
-    assert "ddp_ladder_instrument" not in done.err

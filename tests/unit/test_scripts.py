@@ -114,11 +114,8 @@ def test_script(warm: Warm, tmp_path: Path, line: str, ranks: int) -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("line", BACKGROUND)
 def test_batches_that_another_thread_draws(warm: Warm, tmp_path: Path, line: str, ranks: int) -> None:
-    """Drawing a batch takes 8 ms: hidden by steps of 20 ms, and mostly waited for in steps of 2 ms.
-
-    Python may switch threads for 5 ms between the script's stopwatch and ours.
-    """
-    measured = check(warm, tmp_path, "background.py", *line.split(), ranks=ranks, within=0.1)
+    """Drawing a batch takes 8 ms: hidden by steps of 20 ms, and mostly waited for in steps of 2 ms."""
+    measured = check(warm, tmp_path, "background.py", *line.split(), ranks=ranks)
     for rank in range(ranks):
         rows, tally = measured.ran.rows(rank)[FIRST:], measured.tally(rank)
         off_s = sum(row["data_wait_s"] for row in rows) - sum(tally["waits"][FIRST:])
@@ -212,12 +209,11 @@ def test_loops_without_a_loader(warm: Warm, tmp_path: Path, script: str, samples
     assert measured.ran.rank()["source"] == "samples_per_step"
 
 
-@pytest.mark.parametrize("line", ["tutorial_snapshot.py 3 2 --batch_size 4", "tutorial_imagenet.py -b 16"])
-def test_under_torchrun(tmp_path: Path, line: str) -> None:
+def test_under_torchrun(tmp_path: Path) -> None:
     """The same, but started as users start it."""
+    args = ["3", "2", "--batch_size", "4"]
     env = {"PYTHONPATH": str(SCRIPTS)}
-    name, *args = line.split()
-    done = run_with(tmp_path, SCRIPTS / name, *args, launcher=TORCHRUN, env=env)
+    done = run_with(tmp_path, SCRIPTS / "tutorial_snapshot.py", *args, launcher=TORCHRUN, env=env)
     assert done.code == 0, done.err
     measured = Measured([], done)
     for rank in (0, 1):

@@ -80,8 +80,14 @@ def _time_limit(results: Path) -> None:
     reassemble(run_of(results))
 
 
+def _damaged(results: Path) -> None:
+    file = run_of(results).ranks / "rank1.csv"
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+NOTHING: set[str] = set()
 ENDS: dict[str, tuple[Callable[[Path], None], set[str]]] = {
-    "ok": (lambda results: None, set()),
+    "ok": (lambda results: None, NOTHING),
     "failed": (_failed, {RUN}),
     "time limit": (_time_limit, {RUN}),
     "left out: time up": (_left_out, {RUN}),
@@ -91,6 +97,8 @@ ENDS: dict[str, tuple[Callable[[Path], None], set[str]]] = {
     "job ended by Slurm": (_ended_by_slurm("TIMEOUT"), {RUN}),
     "job lost": (_ended_by_slurm(SUBMITTED), {RUN}),
     "not run yet": (_without_raw_files, {RUN}),
+    "damaged record": (lambda results: run_of(results).record.write_text("{") and None, NOTHING),
+    "damaged raw file": (_damaged, {RUN}),
 }
 
 
@@ -111,7 +119,6 @@ def _newer_settings(results: Path) -> None:
     write_json(results / "plan.json", {})
 
 
-NOTHING: set[str] = set()
 Alter = Callable[[Path, Plan], Plan | None]
 CHANGES: dict[str, tuple[Alter, set[str]]] = {
     "none": (lambda results, plan: None, NOTHING),

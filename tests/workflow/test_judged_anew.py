@@ -7,7 +7,7 @@ import re
 import shutil
 from typing import Any
 
-from project_copy import LOOP, Checkout
+from project_copy import LOOP, NO_TORCH, Checkout
 
 ALL = ("--cores", "all")
 TWO_STAGES: dict[str, Any] = {
@@ -24,6 +24,7 @@ def box_of(checkout: Checkout) -> dict[str, str]:
 
 def test_workers_divided_among_the_ranks_of_a_node_as_the_advice_says(checkout: Checkout) -> None:
     checkout.configure(stages=TWO_STAGES)
+    checkout.site(launcher="srun")
     workers = "num_workers=2 // int(os.environ['LOCAL_WORLD_SIZE'])"
     (checkout.path / "loop.py").write_text(LOOP.replace("sampler=sampler)", f"sampler=sampler, {workers})"))
     assert checkout.snakemake(*ALL).returncode != 0
@@ -49,10 +50,8 @@ def test_a_disturbed_baseline_is_measured_again_as_the_advice_says(checkout: Che
             "stage2": {"scales": ["1x2"], "runtime": 5, "gate": {"max_efficiency": 1.05}},
         }
     )
-    slow = "import time; time.sleep(0.2 if os.path.exists('load') and os.environ['WORLD_SIZE'] == '1' else 0.01)"
-    (checkout.path / "loop.py").write_text(
-        LOOP.replace("        optimizer.step()", f"        {slow}; optimizer.step()")
-    )
+    slow = "(os.path.exists('load') and os.environ['WORLD_SIZE'] == '1') * 0.002 + 0.001"
+    checkout.without_torch(NO_TORCH.replace("0.001", slow))
     (checkout.path / "load").touch()
     assert checkout.snakemake(*ALL).returncode != 0
     box = box_of(checkout)

@@ -16,6 +16,7 @@ def test_scales_never_run_side_by_side_and_simulated_nodes_are_called_so(checkou
         }
     )
     checkout.site(site="vega")
+    checkout.without_torch()
     told = checkout.snakemake("--cores", "all").stdout
     runs = [checkout.results / f"runs/default/weak/{scale}/r1" for scale in ("1x1", "3x1", "2x1")]
     times = [json.loads((run / "ended.json").read_text()) for run in runs]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from project_copy import ANY_EFFICIENCY, LOOP, ROOT, Checkout
+from project_copy import ANY_EFFICIENCY, LOOP, NO_TORCH, ROOT, Checkout
 
 README = (ROOT / "README.md").read_text()
 
@@ -45,6 +45,7 @@ def test_three_lines_bring_a_script_from_elsewhere(
         name: {"gate": {"min_efficiency": 0.01, "max_efficiency": ANY_EFFICIENCY}} for name in ("stage2", "stage3")
     }
     climbed = checkout.snakemake(
+        "stage2",
         "--cores",
         "all",
         "--config",
@@ -53,8 +54,8 @@ def test_three_lines_bring_a_script_from_elsewhere(
         "measure={warmup_steps: 5, min_steps: 10, plain_baseline: false}",
     )
     assert climbed.returncode == 0, climbed.stdout
-    assert "gate stage3: open" in climbed.stdout
-    ranks = checkout.record("default/weak/2x1/r1")["ranks"]
+    assert "gate stage2: open" in climbed.stdout
+    ranks = checkout.record("default/weak/1x2/r1")["ranks"]
     assert sum(rank["samples"] for rank in ranks) == 960
 
 
@@ -62,7 +63,7 @@ def test_the_commit_of_a_module_is_that_of_its_own_repository(checkout: Checkout
     """The checkout of the ladder is a repository itself, and is the directory that the training starts in."""
     package = tmp_path / "theirs/package"
     package.mkdir(parents=True)
-    (package / "train.py").write_text(LOOP)
+    (package / "train.py").write_text(NO_TORCH)
     commits = [commit(checkout.path, "Snakefile"), commit(package.parent, ".")]
     checkout.configure(
         workload={
@@ -72,6 +73,7 @@ def test_the_commit_of_a_module_is_that_of_its_own_repository(checkout: Checkout
             "env": {"PYTHONPATH": str(package.parent)},
         }
     )
+    checkout.site(launcher="srun")
     climbed = checkout.snakemake("stage1", "--cores", "all")
     assert climbed.returncode == 0, climbed.stdout
     fingerprint = checkout.record("default/weak/1x1/r1")["fingerprint"]

@@ -6,10 +6,10 @@ import re
 import subprocess
 import sys
 
-from project_copy import LOOP, Checkout
+from project_copy import NO_TORCH, Checkout
 
 # As scripts that wait for a peer do: nobody comes without a launcher.
-WAITS = f'import os, threading\nif "RANK" not in os.environ: threading.Event().wait()\n{LOOP}'
+WAITS = f'import os, threading\nif "RANK" not in os.environ: threading.Event().wait()\n{NO_TORCH}'
 RUNS = [f"default/weak/1x1/r{k}" for k in (1, 2)] + [f"plain/weak/1x1/r{k}" for k in (1, 2)]
 
 
@@ -17,11 +17,11 @@ def measured(checkout: Checkout, script: str) -> str:
     """The job of 1x1, with a short least limit, and the report; what they say."""
     measure = {"warmup_steps": 5, "min_steps": 10, "plain_baseline": True}
     checkout.configure(stages={"stage1": {"scales": ["1x1"], "runtime": 3}}, measure=measure, repeats=2)
-    (checkout.path / "loop.py").write_text(script)
+    checkout.without_torch(script)
     assert checkout.snakemake("plan", "--cores", "1").returncode == 0
     code = (
         "import sys; sys.path.insert(0, 'workflow/scripts'); import run_scale\n"
-        "from ddp_ladder import job; job.PLAIN_AT_LEAST_S = 1.0; job.PLAIN_TIMES = 2.0\n"
+        "from ddp_ladder import job; job.PLAIN_AT_LEAST_S = 0.1; job.PLAIN_TIMES = 2.0\n"
         "sys.exit(run_scale.main(['--plan', 'results/plan.json', '--scale', '1x1']))\n"
     )
     said = ""

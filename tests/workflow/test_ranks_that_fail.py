@@ -75,14 +75,11 @@ TOLD = ("a rank was told to end", "SIGTERM", "the ladder did not send this signa
 
 CASES = [
     ("torchrun", "1x2", "SIGKILL", 1, KILLED),
-    ("torchrun", "1x2", "SEGFAULT", 0, CRASHED),
     ("torchrun", "2x1", "SIGKILL", 0, KILLED),
     ("torchrun", "2x1", "SEGFAULT", 1, CRASHED),
     ("torchrun", "2x1", "SIGABRT", 1, ABORTED),
     ("torchrun", "2x1", "SIGTERM", 0, TOLD),
-    ("srun", "1x2", "SIGKILL", 0, KILLED),
     ("srun", "1x2", "SEGFAULT", 1, CRASHED),
-    ("srun", "2x1", "SIGKILL", 1, KILLED),
     ("srun", "2x1", "SIGKILL", 0, KILLED),
 ]
 
@@ -102,12 +99,9 @@ def test_the_rank_that_died_is_the_cause(
     assert left == [Agent(node).stem + ".json" for node in range(int(scale[0]))]
 
 
-@pytest.mark.parametrize("dying", [0, 1])
-def test_the_rank_that_died_is_the_cause_with_the_oldest_torch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dying: int
-) -> None:
-    record = run(tmp_path, monkeypatch, "2x1", "SIGKILL", dying, python=str(oldest_python()))
-    is_named(record, "2x1", dying, KILLED)
+def test_the_rank_that_died_is_the_cause_with_the_oldest_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = run(tmp_path, monkeypatch, "2x1", "SIGKILL", 0, python=str(oldest_python()))
+    is_named(record, "2x1", 0, KILLED)
 
 
 def is_named(record: Record, scale: str, dying: int, said: tuple[str, str, str]) -> None:

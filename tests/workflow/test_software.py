@@ -17,7 +17,7 @@ from ddp_ladder.files import RunDirectory
 from ddp_ladder.plan import ScaleJob
 from instrument_support import oldest_python
 from make_records import make_spec
-from project_copy import EXPERIMENT, LOOP, Checkout
+from project_copy import EXPERIMENT, NO_TORCH, Checkout
 
 INITS = ("/usr/share/lmod/lmod/init/bash", "/usr/share/modules/init/bash")
 ONE_STAGE = {"stage1": {"scales": ["1x1"], "runtime": 5}}
@@ -72,7 +72,7 @@ def climb(checkout: Checkout, **software: Any) -> subprocess.CompletedProcess[st
 @pytest.fixture
 def witnessed(checkout: Checkout) -> Checkout:
     checkout.configure(stages=ONE_STAGE)
-    (checkout.path / "loop.py").write_text(WITNESS + LOOP)
+    checkout.without_torch(WITNESS + NO_TORCH, launcher="torchrun")
     return checkout
 
 
@@ -178,7 +178,7 @@ def test_the_ranks_run_with_the_sites_python(
 def test_a_python_without_torch_is_named(witnessed: Checkout, tmp_path: Path, launcher: str, verdict: str) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     python = str(tmp_path / "bare/bin/python")
-    witnessed.site(launcher=launcher)
+    witnessed.without_torch("import torch", launcher)
     assert climb(witnessed, python=python).returncode != 0
     failure = witnessed.record(RUN)["failure"]
     assert failure["verdict"] == verdict
