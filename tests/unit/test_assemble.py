@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.assemble import assemble, not_run
-from ddp_ladder.files import Agent, RunDirectory, write_atomically
+from ddp_ladder.files import Agent, RunDirectory, write_atomically, write_json
 from ddp_ladder.record import Failure, read_record
 from make_records import make_spec
 from make_runs import STEPS, edit, read_steps, reassemble, write_run, write_steps
@@ -381,6 +381,24 @@ def test_too_little_memory_is_told_before_what_it_caused(run: RunDirectory, word
     assert failure.verdict == "out of memory"
     assert words.partition("error: ")[2] in failure.why
     assert "node.memory_mb" in failure.next
+
+
+def test_ranks_that_could_not_write_their_records_are_no_failed_training(run: RunDirectory) -> None:
+    (run.ranks / "rank1.json").unlink()
+    write_json(run.ranks / "rank1.unwritten", {"host": "node1", "error": "OSError: No space left on device"})
+    failure = assemble(run).failure
+    assert failure
+    assert failure.verdict == "the records could not be written"
+    assert failure.why == "rank 1 (node1): OSError: No space left on device"
+    assert f"df -h {run.path}" in failure.next
+
+
+def test_agents_that_could_not_write_are_no_failed_training(run: RunDirectory) -> None:
+    (run.nodes / "node0.json").unlink()
+    edit(run.ended, lambda end: end.update(outcome="not written"))
+    failure = assemble(run).failure
+    assert failure
+    assert failure.verdict == "the records could not be written"
 
 
 def test_a_failed_run_keeps_the_figures_that_it_has(run: RunDirectory) -> None:

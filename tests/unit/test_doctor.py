@@ -181,7 +181,7 @@ def test_results_in_a_place_that_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     settings = replace(SHIPPED, experiment=replace(SHIPPED.experiment, results=str(tmp_path / "file/results")))
     (finding,) = doctor.results(Ladder.of(settings), False)
-    assert (finding.outcome, "not a directory" in finding.text) == ("FAIL", True)
+    assert (finding.outcome, "Not a directory" in finding.text) == ("FAIL", True)
 
 
 def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

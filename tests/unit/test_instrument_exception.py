@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ddp_ladder_instrument.measurement import _one_line
+from ddp_ladder_instrument.measurement import one_line
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -24,7 +24,7 @@ def test_of_a_loaders_worker_the_last_lines_are_told() -> None:
     try:
         next(iter(DataLoader(Broken(), batch_size=1, num_workers=1, multiprocessing_context="fork")))
     except ValueError as error:  # not pytest.raises, which would keep the worker until some other test
-        text, line = str(error), _one_line(error)
+        text, line = str(error), one_line(error)
     assert text.count("\n") > 10
     assert line == (
         "ValueError: Caught ValueError in DataLoader worker process 0. ValueError: sample 0 is broken in two lines"
@@ -42,11 +42,11 @@ def test_of_a_loaders_worker_the_last_lines_are_told() -> None:
     ],
 )
 def test_one_line(text: str, line: str) -> None:
-    assert _one_line(RuntimeError(text)) == line
+    assert one_line(RuntimeError(text)) == line
 
 
 def test_what_a_collective_says_is_kept() -> None:
     """The words that tell a victim from a cause (correctness.py) stand anywhere in the text."""
     said = "NCCL error in: a.cpp:1, remote process exited\nncclRemoteError: x\nLast error:\nConnection closed by peer"
     error = torch.distributed.DistBackendError(said)
-    assert _one_line(error).endswith("remote process exited ncclRemoteError: x Last error: Connection closed by peer")
+    assert one_line(error).endswith("remote process exited ncclRemoteError: x Last error: Connection closed by peer")

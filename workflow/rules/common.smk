@@ -12,17 +12,19 @@ sys.path.insert(0, str(SCRIPTS))
 
 from ddp_ladder.allocation import check_allocation
 from ddp_ladder.command import print_what_can_be_printed, put_this_python_first
+from ddp_ladder.files import NotWritten, check_room
 from ddp_ladder.interrupts import pass_on_interrupts
 from ddp_ladder.ladder import Ladder
 from ddp_ladder.messages import UserError
 from ddp_ladder.plan_text import plan_text
-from ddp_ladder.quiet import quieten
+from ddp_ladder.quiet import quieten, tell_of_full_disks
 from ddp_ladder.slurm_executor import replace_executor_methods
 from ddp_ladder.snakemake_settings import check_checkout, read_sources, stages_up_to
 
 print_what_can_be_printed()
 put_this_python_first()
 pass_on_interrupts()
+tell_of_full_disks()
 if Quietness.PROGRESS in (workflow.output_settings.quiet or ()):
     quieten(dry_run=lambda: workflow.dryrun)
 
@@ -96,6 +98,12 @@ try:
     check_checkout(Path(workflow.basedir), Path.cwd())
     sources = read_sources(workflow.config_settings.configfiles, workflow.config_settings.config)
     ladder = Ladder.of(sources.load())
+    if workflow.is_main_process and not workflow.dryrun:
+        check_room(Path(".snakemake"))
+        if "doctor" not in sys.argv:  # which has its own words for it
+            check_room(Path(ladder.results))
+except NotWritten as error:
+    stop(error.problem)
 except UserError as error:
     stop(error)
 

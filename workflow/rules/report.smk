@@ -57,5 +57,6 @@ onsuccess:
 
 onerror:
     if not is_for("doctor", "eject"):
-        judge_what_there_is()
+        if ladder.has_room:
+            judge_what_there_is()
         say_what_was_found()

@@ -10,10 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ddp_ladder.agent import NodeTask, run_node
+from ddp_ladder.files import NotWritten
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the part; the exit code is that of its first process to fail, 0 when none did."""
+    """Run the part; the exit code is that of its first process to fail, 0 when none did.
+
+    EX_CANTCREAT where its log or its end record cannot be written.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__,
         epilog="example: python workflow/scripts/agent.py --run results/runs/default/weak/1x2/r1 --node-rank 0",
@@ -33,7 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="which of the node's agents this is, where it has several (default: as Slurm says)",
     )
     arguments = parser.parse_args(argv)
-    return run_node(NodeTask.read(arguments.run, arguments.node_rank, arguments.local_rank))
+    try:
+        return run_node(NodeTask.read(arguments.run, arguments.node_rank, arguments.local_rank))
+    except NotWritten as error:
+        # The job tells what to do, once for all agents.
+        print(f"agent of node {arguments.node_rank}: {error.filename}: {error.strerror}", file=sys.stderr)
+        return os.EX_CANTCREAT
 
 
 if __name__ == "__main__":

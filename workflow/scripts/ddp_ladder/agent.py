@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -18,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from ddp_ladder.files import Agent, RunDirectory, read_json, write_json
+from ddp_ladder.files import Agent, RunDirectory, make_directory, read_json, write_json, writing
 from ddp_ladder.gpus import gpus
 from ddp_ladder.launch import Places, Process, Rendezvous, node_environment, processes, training_python
 from ddp_ladder.lifetime import adopt_orphans, die_with_parent
@@ -64,7 +65,10 @@ class NodeTask:
 
 
 def run_node(task: NodeTask) -> int:
-    """Run this agent's part to its end, write its end record and return the exit code (128 + n for signal n)."""
+    """Run this agent's part to its end, write its end record and return the exit code (128 + n for signal n).
+
+    Raises NotWritten where its log or its end record cannot be written.
+    """
     die_with_parent(signal.SIGTERM)
     adopt_orphans()  # what the script leaves behind is ended with it
     events: SimpleQueue[tuple[str, int]] = SimpleQueue()
@@ -72,12 +76,14 @@ def run_node(task: NodeTask) -> int:
         signal.signal(signum, lambda number, _frame: events.put(("signal", number)))
     launched_at_s = time.time()
     for directory in (task.log.parent, task.directory.nodes):
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
     starts: tuple[Process, ...] = ()
     failed: list[dict[str, Any]] = []
     error = None
     try:
-        with task.log.open("ab", buffering=0) as log:
+        with writing(task.log):
+            opened = task.log.open("ab", buffering=0)
+        with opened as log:
             working = _working_directory(task)
             interface = _interface(task)
             starts = task.processes()
@@ -92,7 +98,7 @@ def run_node(task: NodeTask) -> int:
         code = failure.exit_code
         if code >= 0:  # else the agent was told to end
             code, error = 1, str(failure)
-            with task.log.open("ab") as log:
+            with contextlib.suppress(OSError), task.log.open("ab") as log:  # the end record tells it too
                 log.write(f"{failure.what}\n".encode())  # what was printed is there
     finally:
         _end_descendants()

@@ -221,6 +221,8 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
     if own:
         why = f"rank {own[0]['rank']}: exit code {own[0]['exit_code']}"
         return Failure("the script failed", why + last_words(directory, raw.run, own[0]), look)
+    if raw.unwritten or outcome == "not written":
+        return _not_written(raw, directory)
     if gone := failed_ranks.gone(spec, raw, [end for end in ranks if end["exception"]], directory):
         return gone
     if raw.ended and not raw.agents and not ranks:
@@ -268,6 +270,17 @@ def _still_running(ended: Mapping[str, Any]) -> Failure:
         STILL_RUNNING,
         f"{STILL_RUNNING} after {after_s:.0f} s, {after_s / launched_s:.1f} times what it takes under the launcher",
         "nothing has to be done: no gate needs it; measure.plain_baseline: false in config.yaml leaves it out",
+    )
+
+
+def _not_written(raw: RawRun, directory: RunDirectory) -> Failure:
+    """The failure of a run whose training may have gone well, and whose records could not be kept."""
+    why = list(raw.unwritten.values()) or [f"an agent could not write below {directory.path}: see its words in the log"]
+    return Failure(
+        "the records could not be written",
+        "; ".join(why[:2]),
+        f"see to space, quota and permissions of {directory.path} (df -h {directory.path}), and start snakemake "
+        "again: the run is repeated",
     )
 
 

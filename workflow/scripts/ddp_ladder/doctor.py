@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import psutil
 import yaml
 
 from ddp_ladder import doctor_software, network
+from ddp_ladder.files import NotWritten, check_room, nearest
 from ddp_ladder.findings import Finding, Section
 from ddp_ladder.ladder import Ladder
 from ddp_ladder.messages import UserError
@@ -136,11 +136,13 @@ def _resource_names(value: Any) -> set[str]:
 def results(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
     """Whether results can be written, by the compute nodes as well, and whether there is room."""
     wanted = Path(ladder.results).absolute()
-    there = next(path for path in (wanted, *wanted.parents) if path.exists())
+    there = nearest(wanted)
     key = f"{ladder.settings.experiment.file}: results"
-    if reason := _why_not_writable(there):
+    try:
+        check_room(wanted)
+    except NotWritten as error:
         advice = "choose another directory for results, or have its permissions changed"
-        yield Finding("FAIL", "results", f"{key}: {there}: {reason}", advice)
+        yield Finding("FAIL", "results", f"{key}: {there}: {error.strerror}", advice)
         return
     yield Finding("pass", "results", f"{ladder.results} can be written")
     yield shared_directory(there, filesystem(there), on_a_cluster)
@@ -152,16 +154,6 @@ def results(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         yield Finding("warn", "disk space", f"{key}: {free_mb} MB free", advice)
     else:
         yield Finding("pass", "disk space", f"{free_mb / 1000:.0f} GB free")
-
-
-def _why_not_writable(directory: Path) -> str | None:
-    if not directory.is_dir():
-        return "not a directory"
-    try:
-        with tempfile.TemporaryFile(dir=directory):
-            return None
-    except OSError as error:
-        return error.strerror or str(error)
 
 
 def filesystem(path: Path) -> str:

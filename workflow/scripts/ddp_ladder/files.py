@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -9,22 +10,77 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any, BinaryIO
 
-from ddp_ladder.messages import printable
+from ddp_ladder.messages import Problem, printable
 
 LONGEST_KEY = 60  # characters of a key in a message
 _ESCAPED = re.compile(r"\\(?:[bfr]|u00|u20)", re.IGNORECASE)  # in JSON: may be a control character
+
+
+_ROOM = 1_000_000  # bytes: a few runs' files
+FULL = {
+    errno.ENOSPC: "free some space or inodes there: df -h {there}; df -i {there}",
+    errno.EDQUOT: "your quota there is used up: delete files or ask your site for more (quota -s, lfs quota {there})",
+    errno.EROFS: "{there} is mounted read-only here: ask your site, or name another directory in `results`",
+    errno.EACCES: "you may not write there: see ls -ld {there}, have the permissions corrected",
+    errno.EPERM: "you may not write there: see ls -ld {there}, have the permissions corrected",
+}
+
+
+class NotWritten(OSError):
+    """A file of ours that could not be written: ``filename`` says which, ``strerror`` why."""
+
+    lost = "nothing that was measured: finished runs are kept"
+
+    @property
+    def problem(self) -> Problem:
+        """What to tell of it."""
+        there = quote(str(nearest(Path(self.filename).parent)))
+        advice = FULL.get(self.errno or 0, "look at the file system: df -h {there}").format(there=there)
+        next_step = f"{advice}; then start snakemake again: it repeats what is missing"
+        return Problem(str(self.filename), f"it cannot be written: {self.strerror}", lost=self.lost, next=next_step)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What is done here writes ``path``: an OSError becomes NotWritten, which names it."""
+    try:
+        yield
+    except NotWritten:
+        raise
+    except OSError as error:
+        raise NotWritten(error.errno, error.strerror or str(error), str(path)) from None
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and its parents where they are missing. Raises NotWritten."""
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def nearest(path: Path) -> Path:
+    """The path, or the first of its parents that is there."""
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
+def check_room(directory: Path) -> None:
+    """Raise NotWritten where a directory, or the parent that it will be made in, takes no file of some size."""
+    with writing(directory), tempfile.TemporaryFile(dir=nearest(directory.absolute())) as file:
+        file.write(bytes(_ROOM))
+        file.flush()
+        os.fsync(file.fileno())  # some file systems notice only then
 
 
 def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     """Write ``content`` so that a reader sees the old file or the new one, never a part.
 
     mode: permissions, of which the umask takes its part. Creates missing parent directories.
-    Raises OSError, and leaves no temporary file, when the disk is full.
+    Raises NotWritten, and leaves no temporary file, when the disk is full.
     """
     with written_atomically(path, mode) as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -33,18 +89,20 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
 @contextmanager
 def written_atomically(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """As write_atomically, for what is written piece by piece."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, mode & ~_umask())
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, mode & ~_umask())
+            os.replace(name, path)
+        except BaseException:
+            with suppress(OSError):  # what went wrong is told, not what that makes of the clean-up
+                os.unlink(name)
+            raise
 
 
 def _umask() -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ddp_ladder.evidence import IN_WORDS, STRONGEST
-from ddp_ladder.files import read_json, sha256, write_json
+from ddp_ladder.files import read_json, sha256, write_json, writing
 from ddp_ladder.gate_file import Finding, GateView, gate_files, gate_from_json
 from ddp_ladder.job_end import read_job_end
 from ddp_ladder.messages import Problem, UserError
@@ -195,7 +195,8 @@ def write_verdict(verdict: Verdict, gates: Path) -> Path:
             problem = "a directory is in the place of a gate file"
             raise UserError(Problem(str(file), problem, next=f"remove it, and {JUDGED_ANEW}"))
     path, other = (opened, closed) if verdict.open else (closed, opened)
-    other.unlink(missing_ok=True)
+    with writing(other):
+        other.unlink(missing_ok=True)
     write_json(path, verdict.to_json())
     return path
 

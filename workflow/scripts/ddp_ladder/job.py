@@ -23,7 +23,16 @@ from uuid import uuid4
 from ddp_ladder.agent import GRACE_S
 from ddp_ladder.assemble import assemble, not_run
 from ddp_ladder.eject import write_job_script
-from ddp_ladder.files import RunDirectory, agents_of, read_json, write_json, written_atomically
+from ddp_ladder.files import (
+    NotWritten,
+    RunDirectory,
+    agents_of,
+    make_directory,
+    read_json,
+    write_json,
+    writing,
+    written_atomically,
+)
 from ddp_ladder.launch import Places, Rendezvous, is_module
 from ddp_ladder.nodes import Nodes, NoMeetingPoint
 from ddp_ladder.plan import OWN_DIRECTORY, REFERENCE_VARIANT, RunSpec, ScaleJob
@@ -106,7 +115,11 @@ def run_scale(context: Context, left_out: Mapping[str, str]) -> None:
             why, key = "the job's time was up before it could start", f"stages.{spec.stage}.runtime"
             record = _leave_out(directory, spec, why, f"raise {key} and start snakemake again")
         else:
-            record = _run(context, directory, spec, plain_limit(spec, records.values(), context.left_s))
+            try:
+                record = _run(context, directory, spec, plain_limit(spec, records.values(), context.left_s))
+            except NotWritten as error:
+                error.lost = f"the run {spec.name}; those that finished are kept"
+                raise
         records[directory] = record
         if record.status == "failed" and record.job is not None:
             stopped.setdefault(spec.variant, f"{spec.name} failed in the same job")
@@ -121,9 +134,10 @@ def _set_aside(directory: RunDirectory) -> int:
     if old:
         done += 1
         target = directory.attempts / str(done)
-        target.mkdir(parents=True)
-        for path in old:
-            path.rename(target / path.name)
+        with writing(target):
+            target.mkdir(parents=True)
+            for path in old:
+                path.rename(target / path.name)
     return done + 1
 
 
@@ -159,7 +173,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, limit: PlainL
     total_steps = expected_steps(context, spec)
     write_job_script(context.job, spec, directory)
     for path in (directory.ranks, directory.nodes):
-        path.mkdir(parents=True, exist_ok=True)
+        make_directory(path)
     try:
         _write_run_file(context, directory, spec, job)
     except NoMeetingPoint as error:
@@ -296,6 +310,8 @@ def _supervise(
                 context.console.follow(directory.progress, total_steps, left_s)
                 continue
             running -= 1
+            if code == os.EX_CANTCREAT:
+                return "not written"
             if code != 0:
                 break  # the others would wait for the lost node until they time out
         return "finished"

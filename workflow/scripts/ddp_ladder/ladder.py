@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ddp_ladder.files import read_json
+from ddp_ladder.files import NotWritten, check_room, read_json
 from ddp_ladder.formats import in_short
 from ddp_ladder.gate_file import gate_files
 from ddp_ladder.job_end import job_end_file
@@ -116,6 +116,15 @@ class Ladder:
         """Stages of which Slurm ended a job before it left its records: no gate was judged, and none can open."""
         ended = [job for job in self.plan.jobs if job_end_file(Path(self.results), str(job.scale)).exists()]
         return list(dict.fromkeys(job.stage for job in ended))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the results can be written; whoever failed to has told of it."""
+        try:
+            check_room(Path(self.results))
+        except NotWritten:
+            return False
+        return True
 
     @property
     def plan_to_write(self) -> list[str]:

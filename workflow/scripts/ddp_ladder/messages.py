@@ -20,10 +20,11 @@ class Problem:
     found: str | None = None
     allowed: str | None = None
     next: str | None = None
+    lost: str | None = None
 
     def __str__(self) -> str:
         lines = [f"{self.where}: {self.what}"]
-        for label in ("found", "allowed", "next"):
+        for label in ("found", "allowed", "lost", "next"):
             text = getattr(self, label)
             if text is not None:
                 lines.append(f"  {label:<8} {text}")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ddp_ladder.allocation import asks
-from ddp_ladder.files import RunDirectory
+from ddp_ladder.files import RunDirectory, writing
 from ddp_ladder.formats import count
 from ddp_ladder.lifetime import die_with_parent
 from ddp_ladder.messages import UserError, printable
@@ -211,7 +211,7 @@ class Allocation:
     def start(self, directory: RunDirectory, spec: RunSpec) -> list[subprocess.Popen[bytes]]:
         name = "-".join(("run", *Path(spec.name).parts, str(os.getpid())))
         argv = step_argv(self.job, self.hostnames(), self.agents_per_node(spec), name)
-        with directory.launcher_log.open("ab") as log:
+        with writing(directory.launcher_log), directory.launcher_log.open("ab") as log:
             return [Step(self.job_id, name, [*argv, *_agent_command(directory)], log.fileno())]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -40,7 +41,8 @@ def _is_amount(value: object) -> bool:
 def _print(text: str, stream: TextIO) -> None:
     """A line on a terminal that may have a bar below it, as far as its encoding goes."""
     encoding = stream.encoding or "utf-8"
-    with tqdm.external_write_mode(file=stream):
+    # A full disk below the job's log, or a terminal that is gone, costs the line and not the run.
+    with contextlib.suppress(OSError), tqdm.external_write_mode(file=stream):
         print(printable(text).encode(encoding, "replace").decode(encoding), file=stream, flush=True)
 
 

@@ -1,9 +1,15 @@
-"""Keep Snakemake's scheduling talk out of the way of the ladder's own progress, where a profile asks for quiet."""
+"""Keep Snakemake's scheduling talk out of the way of the ladder's own progress, where a profile asks for quiet.
+
+Asked or not, a full disk is told as one message and not as tracebacks.
+"""
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
+
+from ddp_ladder.files import FULL, NotWritten
 
 SAID_ALL_THE_SAME = ("Nothing to be done", "Complete log")
 # Warnings of the Slurm executor about its own way of asking for states, which is not used, and node.memory_mb: null.
@@ -39,6 +45,24 @@ class ToldByItself(logging.Filter):
         """Whether a record of Snakemake's logger is shown."""
         self._told = self._told or (record.levelno >= logging.ERROR and self._script in record.getMessage())
         return not self._told
+
+
+class DiskTalk(logging.Filter):
+    """Puts one message in the place of the traceback of a full or read-only disk that ends Snakemake itself."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Always True."""
+        error = sys.exc_info()[1]
+        if record.levelno >= logging.ERROR and isinstance(error, OSError) and error.errno in FULL:
+            where = str(error.filename or ".snakemake")
+            record.msg, record.args = str(NotWritten(error.errno, error.strerror, where).problem), ()
+        return True
+
+
+def tell_of_full_disks() -> None:
+    """Filter Snakemake's logger from now on."""
+    logging.getLogger("snakemake.logging").addFilter(DiskTalk())
+    logging.raiseExceptions = False  # a log file that cannot be written would be a traceback for each line
 
 
 def quieten(dry_run: Callable[[], bool]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -45,13 +45,17 @@ class RankFiles:
 
 @dataclass(frozen=True)
 class RawRun:
-    """Everything that one run left. ``problems`` names each file that is missing or damaged."""
+    """Everything that one run left. ``problems`` names each file that is missing or damaged.
+
+    unwritten: why ranks could not write their record, as far as they could still say it.
+    """
 
     run: Mapping[str, Any]
     ended: Mapping[str, Any] | None
     agents: Mapping[Agent, Mapping[str, Any]]
     ranks: Mapping[int, RankFiles]
     problems: tuple[str, ...]
+    unwritten: Mapping[int, str] = field(default_factory=dict)
 
 
 def read_raw_run(directory: RunDirectory, nodes: int, world_size: int) -> RawRun:
@@ -105,7 +109,17 @@ def read_raw_run(directory: RunDirectory, nodes: int, world_size: int) -> RawRun
     problems += _strangers(directory.ranks, "rank", {f"rank{k}" for k in range(world_size)})
     problems += _strangers(directory.nodes, "node", {agent.stem for agent in agents})
     present = {agent: end for agent, end in agent_ends.items() if end is not None}
-    return RawRun(run, ended, present, ranks, tuple(problems))
+    unwritten = {k: why for k in range(world_size) if k not in ranks and (why := _unwritten(directory, k))}
+    return RawRun(run, ended, present, ranks, tuple(problems), unwritten)
+
+
+def _unwritten(directory: RunDirectory, rank: int) -> str | None:
+    """``rank 1 (node7): OSError: [Errno 28] No space left on device: 'rank1.csv'``."""
+    try:
+        note = read_json(directory.ranks / f"rank{rank}.unwritten")
+        return f"rank {rank} ({note['host']}): {note['error']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _strangers(directory: Path, kind: str, planned: Set[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import tempfile
@@ -16,6 +17,7 @@ from ddp_ladder.plan import RunSpec
 OF_THE_WORKFLOW = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT")
 OF_THE_SHELL = ("_", "SHLVL", "PWD", "OLDPWD")
 MESSAGE_LINES = 20
+WITHIN_S = 180.0  # for the doctor; a run's own limit is its job's
 
 # argv, environment, descriptor for output and errors, descriptor to be passed on; returns the exit code.
 Runner = Callable[[Sequence[str], Mapping[str, str], int, int], int]
@@ -86,10 +88,21 @@ class SetUpError(Exception):
 
 
 def run_shell(argv: Sequence[str], env: Mapping[str, str], output: int, result: int) -> int:
-    """Run to the end, uninterrupted."""
-    return subprocess.run(
-        argv, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=(result,), check=False
-    ).returncode
+    """Run to the end, for at most WITHIN_S. Raises SetUpError after that."""
+    try:
+        return subprocess.run(
+            argv,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(result,),
+            timeout=WITHIN_S,
+            check=False,
+        ).returncode
+    except subprocess.TimeoutExpired:
+        why = f"modules and setup did not end within {WITHIN_S:.0f} s"
+        raise SetUpError("software.setup", why) from None
 
 
 def environment(
@@ -106,7 +119,8 @@ def environment(
         return env
     code, printed, told = _run(spec, env, run)
     if log is not None:
-        log.write(printed)
+        with contextlib.suppress(OSError):  # a full disk; where something fails, the error quotes what was printed
+            log.write(printed)
     said = [os.fsdecode(part) for part in told.split(b"\0")[:-1]]
     if code != 0 or "environment" not in said:
         raise _error(said, printed.decode(errors="replace"), code)
@@ -118,7 +132,7 @@ def environment(
 def _run(spec: RunSpec, env: Mapping[str, str], run: Runner) -> tuple[int, bytes, bytes]:
     """Exit code of the shell, what it printed, and what it told on the descriptor."""
     # Files, not pipes: what the snippet leaves running would hold a pipe open.
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as result:
+    with _temporary_file() as output, _temporary_file() as result:
         descriptor = result.fileno()
         argv = ["bash", "--noprofile", "--norc", "-c", _SHELL, "bash", str(descriptor), spec.setup, *spec.modules]
         try:
@@ -127,6 +141,15 @@ def _run(spec: RunSpec, env: Mapping[str, str], run: Runner) -> tuple[int, bytes
             key = "software.modules" if spec.modules else "software.setup"
             raise SetUpError(key, f"bash cannot be started: {error.strerror}") from error
         return code, _content(output), _content(result)
+
+
+def _temporary_file() -> BinaryIO:
+    try:
+        return tempfile.TemporaryFile()
+    except OSError as error:
+        where = os.environ.get("TMPDIR", "/tmp")
+        why = f"no temporary file can be made in {where} ({error.strerror}); TMPDIR names another directory"
+        raise SetUpError("software.setup", why) from error
 
 
 def _content(file: BinaryIO) -> bytes:

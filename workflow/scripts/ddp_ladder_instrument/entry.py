@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 from ddp_ladder_instrument.hard_exit import on_hard_exit
@@ -57,15 +56,6 @@ def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -
         raise error_at_end
 
 
-def _report_unwritten(error: Exception) -> None:
-    """Say why there is no record: this rank then counts as failed, however well it trained."""
-    print(f"instrument.py: cannot write the record of this rank: {error}", file=sys.stderr)
-    if isinstance(error, OSError):
-        print("  next     see to space and permissions of the results directory", file=sys.stderr)
-    else:
-        traceback.print_exception(type(error), error, error.__traceback__)
-
-
 def _program(arguments: Sequence[str]) -> Program:
     is_module = bool(arguments) and arguments[0] == "-m"
     words = arguments[1:] if is_module else arguments
@@ -98,10 +88,5 @@ def _run(program: Program, measurement: Measurement) -> BaseException | None:
 def _record(measurement: Measurement, ended_with: BaseException | None) -> BaseException | None:
     """Close the measurement and write it; returns the exception that is to end this process, if any."""
     ended_with = measurement.end(ended_with)
-    try:
-        measurement.write()
-    except Exception as error:
-        _report_unwritten(error)
-        if ended_with is None or (isinstance(ended_with, SystemExit) and not ended_with.code):
-            return SystemExit(1)
+    measurement.write()
     return ended_with

@@ -6,20 +6,15 @@ import os
 from collections.abc import Callable
 
 
-def on_hard_exit(record: Callable[[int], BaseException | None]) -> None:
-    """Call ``record`` with the exit code before os._exit ends this process; a forked child's ends only itself.
-
-    Where the record cannot be written and the code is 0, the exit code is 1.
-    """
+def on_hard_exit(record: Callable[[int], object]) -> None:
+    """Call ``record`` with the exit code before os._exit ends this process; a forked child's ends only itself."""
     process = os.getpid()
     hard_exit = os._exit
 
     def _exit(status: int) -> None:
         if os.getpid() == process:
             os._exit = hard_exit  # once, whatever happens in between
-            ended_with = record(status)
-            if not status and isinstance(ended_with, SystemExit) and ended_with.code:
-                status = 1
+            record(status)
         hard_exit(status)
 
     os._exit = _exit  # type: ignore[assignment]

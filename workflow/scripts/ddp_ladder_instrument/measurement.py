@@ -276,7 +276,7 @@ class Measurement:
         self.exit_code = _exit_code(error)
         if error is not None and not isinstance(error, SystemExit):
             self.ended_by = "exception"
-            self.exception = _one_line(error)
+            self.exception = one_line(error)
         if not any(self.steps.samples):
             self._adopt_metrics()
         if self.world is None and "torch" in sys.modules:
@@ -336,15 +336,21 @@ class Measurement:
         try:
             return measure()
         except Exception as error:
-            self.not_measured.append(f"{quantity}: {_one_line(error)}")
+            self.not_measured.append(f"{quantity}: {one_line(error)}")
             return None
 
     def write(self) -> None:
-        """Write the rank's CSV and end record, unless a rank that this process started did. Raises OSError."""
+        """Write the rank's CSV and end record, unless a rank that this process started did.
+
+        Where they cannot be written, that is said, and noted for the verdict; the training ends as it would have.
+        """
         from ddp_ladder_instrument import record
 
-        if not (self.own_processes and not self.steps.count and record.is_written(self)):
-            record.write(self)
+        try:
+            if not (self.own_processes and not self.steps.count and record.is_written(self)):
+                record.write(self)
+        except Exception as error:  # a full disk, or a mistake of ours: neither is the training's
+            record.note_unwritten(self, error)
 
 
 def _exit_code(error: BaseException | None) -> int:
@@ -364,7 +370,7 @@ _LONGEST_TEXT = 1000
 _TRACEBACK = "Traceback (most recent call last):"
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """What an exception says, on one line: of a traceback in it (a loader's worker) its last lines."""
     text = str(error)
     before, traceback, after = text.rpartition(_TRACEBACK)

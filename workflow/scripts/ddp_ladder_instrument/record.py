@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -9,11 +10,12 @@ import socket
 import statistics
 import sys
 import time
+import traceback
 from typing import Any
 
 from ddp_ladder_instrument import compile_time, host, provenance
 from ddp_ladder_instrument.files import write_atomically
-from ddp_ladder_instrument.measurement import Measurement
+from ddp_ladder_instrument.measurement import Measurement, one_line
 
 SCHEMA_VERSION = 1
 
@@ -28,6 +30,18 @@ def write(measurement: Measurement) -> None:
     # A message may quote a file name that is no Unicode.
     text = text.encode("utf-8", "replace").decode("utf-8")
     write_atomically(ranks / f"rank{record['rank']}.json", [text])
+
+
+def note_unwritten(measurement: Measurement, error: Exception) -> None:
+    """Say why this rank has no record, and leave ranks/rank<k>.unwritten where a small file can still be written."""
+    print(f"instrument.py: cannot write the record of this rank: {error}", file=sys.stderr)
+    if not isinstance(error, OSError):
+        traceback.print_exception(type(error), error, error.__traceback__)
+    rank = _place(measurement, "cpu")["rank"]
+    note = {"host": socket.gethostname(), "error": one_line(error)}
+    # Where this fails too, the job will hardly fare better, and says so.
+    with contextlib.suppress(OSError):
+        write_atomically(measurement.job.directory / "ranks" / f"rank{rank}.unwritten", [json.dumps(note) + "\n"])
 
 
 def is_written(measurement: Measurement) -> bool:
