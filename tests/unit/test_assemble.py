@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.assemble import assemble, not_run
-from ddp_ladder.files import Agent, RunDirectory, write_atomically, write_json
+from ddp_ladder.assemble import PORT_TAKEN, assemble, not_run
+from ddp_ladder.files import Agent, RunDirectory, read_json, write_atomically, write_json
 from ddp_ladder.record import Failure, read_record
 from make_records import make_spec
 from make_runs import STEPS, edit, read_steps, reassemble, write_run, write_steps
@@ -240,6 +240,24 @@ def test_without_a_loader_of_torch_there_is_advice(
     )
     assert failure.next.startswith("set workload.samples_per_step in config.yaml")
     assert "DDP_LADDER_METRICS" in failure.next
+
+
+@pytest.mark.parametrize(
+    ("named", "verdict", "why"),
+    [
+        ("port: 12355, ", "the script's port is taken",
+         "rank 0: another process listens on port 12355, which the script has chosen"),
+        ("", PORT_TAKEN, "another process listens on port {port} of {host}"),
+    ],
+)  # fmt: skip
+def test_a_port_in_use_is_named(run: RunDirectory, named: str, verdict: str, why: str) -> None:
+    said = (
+        f"DistNetworkError: The server socket has failed. {named}useIpv6: false, code: -98, name: EADDRINUSE, message"
+    )
+    _all(_raised(0, said), _raised(1, LOST), _node(0, exit_code=1))(run)
+    failure = reassemble(run).failure
+    assert failure
+    assert (failure.verdict, failure.why) == (verdict, why.format(**read_json(run.run)["rendezvous"]))
 
 
 @pytest.mark.parametrize("code", [0, 1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ import pytest
 from ddp_ladder.correctness import is_consequence
 from ddp_ladder.files import Agent, RunDirectory, read_json
 from ddp_ladder.job import Context, run_scale
-from ddp_ladder.nodes import ThisMachine
+from ddp_ladder.network import LOOPBACK
+from ddp_ladder.nodes import Nodes, ThisMachine
 from ddp_ladder.plan import RunSpec, make_plan
 from ddp_ladder.progress import Console
 from ddp_ladder.record import Record, read_record
 from ddp_ladder.settings_loader import load_settings
-from instrument_support import oldest_python
+from instrument_support import oldest_python, python_named
 from project_copy import ROOT
 
 SCRIPT = """
@@ -49,7 +50,15 @@ for index, x in enumerate(loader):
 """
 
 
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: str, how: str, dying: int, **changes: Any) -> Record:
+def run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scale: str,
+    how: str,
+    dying: int,
+    nodes: Nodes | None = None,
+    **changes: Any,
+) -> Record:
     """One run of the job of this scale, with all its agents on this machine; its record."""
     monkeypatch.chdir(ROOT)
     script = tmp_path / "train.py"
@@ -59,8 +68,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: str, how: str, d
     spec = replace(shipped.runs[0], script=str(script), args=(how, str(dying)), **changes)
     assert isinstance(spec, RunSpec)
     job = replace(shipped, runs=(spec,))
-    nodes = ThisMachine("local-test")
-    run_scale(Context(job, tmp_path, nodes, time.monotonic() + 300, Console(1, sys.stderr)), {})
+    run_scale(
+        Context(job, tmp_path, nodes or ThisMachine("local-test"), time.monotonic() + 300, Console(1, sys.stderr)), {}
+    )
     return read_record(directory(tmp_path, spec.name).record)
 
 
@@ -145,6 +155,36 @@ def test_a_script_that_ends_itself_is_told_in_its_words(
     assert failure is not None
     said = "the last line that was printed: dataset is missing"
     assert (failure.verdict, failure.why) == ("the script failed", f"rank 1: exit code 1; {said}")
+
+
+@dataclass(frozen=True)
+class TakenAtFirst(ThisMachine):
+    """Another process takes the port of the first attempt before the run can."""
+
+    taken: socket.socket = field(default_factory=socket.socket)
+
+    def meeting_point(self, spec: RunSpec, key: str) -> tuple[str, int]:
+        host, port = super().meeting_point(spec, key)
+        if self.taken.getsockname()[1] == 0:
+            self.taken.bind(("", port))
+            self.taken.listen()
+        return host, port
+
+
+@pytest.mark.parametrize(("launcher", "torch"), [("torchrun", "oldest"), ("srun", "newest")])
+def test_a_port_that_is_taken_is_left_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], launcher: str, torch: str
+) -> None:
+    nodes = TakenAtFirst("local-test")
+    with nodes.taken:
+        python = str(python_named(torch))
+        record = run(tmp_path, monkeypatch, "1x1", "NONE", -1, nodes, launcher=launcher, python=python)
+        port = nodes.taken.getsockname()[1]
+    assert record.status == "ok", record.failure
+    assert record.job is not None
+    assert record.job.attempt == 2
+    said = f"another process listens on port {port} of {LOOPBACK}; starting again on another port"
+    assert said in capfd.readouterr().err
 
 
 def test_ranks_without_a_process_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ That is also what makes a gate hard to deceive: it assembles each record anew an
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from ddp_ladder.evidence import weakest
 from ddp_ladder.files import Agent, RunDirectory, read_json
 from ddp_ladder.fingerprint import whole_fingerprint
 from ddp_ladder.gpu_access import no_gpu
-from ddp_ladder.last_words import last_words
+from ddp_ladder.last_words import last_words, tail
 from ddp_ladder.launch import training_python
 from ddp_ladder.log_throughput import figures, printed_rates
 from ddp_ladder.placement import placement
@@ -29,6 +30,7 @@ from ddp_ladder.schemas import first_error
 from ddp_ladder.slurm_states import advice, of_memory, slurms_words
 from ddp_ladder.warmup import Warmup, find_warmup
 
+PORT_TAKEN = "the port of the rendezvous is taken"
 STILL_RUNNING = "the plain script was still running"
 
 PARAMETERS = ("count", "bytes", "sharded", "checksum")  # of each rank, in the record
@@ -216,6 +218,8 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
         return told_to_stop
     if own and (own[0]["exception"] or "").startswith("ModuleNotFoundError"):
         return _package_missing(raw, own[0])
+    if taken := _port_taken(raw, ranks, own, directory):
+        return taken
     if own and own[0]["exception"]:
         return Failure("the script raised an exception", f"rank {own[0]['rank']}: {own[0]['exception']}", look)
     if own:
@@ -246,6 +250,32 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
     if first.name == SAMPLES_SEEN:
         return _no_samples(raw, why)
     return Failure(first.name, why, look)
+
+
+def _port_taken(
+    raw: RawRun, ranks: Sequence[Mapping[str, Any]], own: Sequence[Mapping[str, Any]], directory: RunDirectory
+) -> Failure | None:
+    """The failure of a launcher or a rank that could not listen where the others were to find it."""
+    first = Agent(0, None if raw.run["agents_per_node"] == 1 else 0)
+    agents = len(raw.run["nodes"]) * raw.run["agents_per_node"]
+    said = own[0]["exception"] if own else "" if ranks else tail(directory.agent_log(first, agents))
+    if "EADDRINUSE" not in (said or ""):
+        return None
+    host, ours = raw.run["rendezvous"].get("host"), raw.run["rendezvous"].get("port")
+    named = re.search(r"\bport: ([0-9]+)", said)  # torch 2.4 does not name it
+    port = int(named[1]) if named else ours
+    if port == ours:
+        return Failure(
+            PORT_TAKEN,
+            f"another process listens on port {port} of {host}",
+            "start snakemake again, which takes another port; see what listens there with `ss --listening --processes`",
+        )
+    return Failure(
+        "the script's port is taken",
+        f"rank {own[0]['rank'] if own else 0}: another process listens on port {port}, which the script has chosen",
+        f"let the script leave MASTER_ADDR and MASTER_PORT as the launcher sets them (here {ours}, a free port), or "
+        "end the process that listens there (`ss --listening --processes`), and start snakemake again",
+    )
 
 
 def _too_few_steps(spec: RunSpec, raw: RawRun, check: Check) -> Failure:

@@ -21,7 +21,7 @@ from typing import Any
 from uuid import uuid4
 
 from ddp_ladder.agent import GRACE_S
-from ddp_ladder.assemble import assemble, not_run
+from ddp_ladder.assemble import PORT_TAKEN, assemble, not_run
 from ddp_ladder.eject import write_job_script
 from ddp_ladder.files import (
     NotWritten,
@@ -116,7 +116,7 @@ def run_scale(context: Context, left_out: Mapping[str, str]) -> None:
             record = _leave_out(directory, spec, why, f"raise {key} and start snakemake again")
         else:
             try:
-                record = _run(context, directory, spec, plain_limit(spec, records.values(), context.left_s))
+                record = _run_on_free_port(context, directory, spec, records.values())
             except NotWritten as error:
                 error.lost = f"the run {spec.name}; those that finished are kept"
                 raise
@@ -125,6 +125,16 @@ def run_scale(context: Context, left_out: Mapping[str, str]) -> None:
             stopped.setdefault(spec.variant, f"{spec.name} failed in the same job")
     for directory, record in records.items():
         write_record(directory.record, record)
+
+
+def _run_on_free_port(context: Context, directory: RunDirectory, spec: RunSpec, records: Iterable[Record]) -> Record:
+    """Run, and again on another port where another process has taken the one that was free. records: of the job."""
+    for last in (False, False, True):
+        record = _run(context, directory, spec, plain_limit(spec, records, context.left_s))
+        if last or record.failure is None or record.failure.verdict != PORT_TAKEN or context.left_s <= 0:
+            break
+        context.console.say(f"{spec.name}: {record.failure.why}; starting again on another port")
+    return record
 
 
 def _set_aside(directory: RunDirectory) -> int:

@@ -26,15 +26,20 @@ def last_words(directory: RunDirectory, run: Mapping[str, Any], end: Mapping[str
 
 def last_line(log: Path) -> str:
     """The last line of a log before torchrun's report of the failure, cut if long; empty where there is none."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
+    text = tail(log)
     # A progress bar rewrites its line: each state of it is a line of its own here.
     text = re.sub(r"[\r\n]+", "\n", text)
     report = _OF_TORCHRUN.search(text)
     lines = printable(text[: report.start()] if report else text).split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return last if len(last) <= _LONGEST else f"{last[:_LONGEST]}..."
+
+
+def tail(log: Path) -> str:
+    """The end of a log; empty where there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
