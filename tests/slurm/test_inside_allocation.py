@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ STAGES: Mapping[str, Any] = {
     "stage2": {"scales": ["1x2"], "runtime": 5},
     "stage3": {"scales": ["2x1"], "runtime": 5},
 }
+SMALL_STAGES = {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage3": {"scales": ["2x1"], "runtime": 5}}
 # What allocations of other shapes leave in the environment; srun would take each of them for its own.
 FOREIGN = {
     "SLURM_NTASKS": "7",
@@ -86,15 +86,19 @@ def test_the_runs_meet_on_the_first_node_and_not_where_snakemake_is(
     assert json.loads(run.read_text())["rendezvous"]["host"] == cluster_without_accounting.addresses["node1"]
 
 
-def test_a_batch_job_is_an_allocation_too(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
-    cluster, checkout = cluster_without_accounting, copy_project(tmp_path)
-    prepare(checkout, WITNESS + NO_TORCH, "1x1", GPU_SITE)
-    argv = shlex.join(scale_job("1x1"))
-    job = cluster.sbatch(f"exec {argv}", *TWO_NODES, f"--output={tmp_path}/said", cwd=checkout.path)
-    assert cluster.await_state(job, timeout_s=200) == "COMPLETED", (tmp_path / "said").read_text()
-    assert checkout.record("default/weak/1x1/r1")["job"]["id"] == str(job)
-    (rank,) = witnesses(checkout, "default/weak/1x1/r1")
-    assert (rank["SEEN_GPUS"], rank["SLURM_JOB_ID"]) == ("0", str(job))
+def test_climb_sh_is_the_whole_climb_as_one_batch_job(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
+    """Written on the login node with the settings of that call, and submitted as it says."""
+    cluster, checkout = cluster_without_accounting, project(tmp_path, SMALL_STAGES)
+    (checkout.path / "config/cluster.yaml").rename(checkout.path / "here.yaml")
+    settings = ["--config", "cluster=here.yaml", "repeats=2"]
+    told = cluster.run([*CLIMB[:3], "eject", *settings], cwd=checkout.path, timeout_s=120).stdout
+    (submit,) = re.findall(r"^    (sbatch .*climb\.sh)$", told, re.MULTILINE)
+    job = cluster.run([*submit.replace("sbatch", "sbatch --parsable").split()], cwd=checkout.path).stdout
+    log = checkout.results / f"climb-{job.strip()}.log"
+    assert cluster.await_state(int(job), timeout_s=300) == "COMPLETED", log.read_text()
+    assert re.findall(r"^gate (\w+): open", log.read_text(), re.MULTILINE) == ["stage1", "stage3"]
+    record = checkout.record("default/weak/2x1/r2")
+    assert (record["job"]["id"], record["world"]["nodes"]) == (job.strip(), ["node1", "node2"])
 
 
 def test_outside_an_allocation_nothing_is_run(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
@@ -127,7 +131,6 @@ def test_what_does_not_fit_is_told_before_anything_runs(cluster_without_accounti
 
 
 PLAIN = [sys.executable, "-m", "snakemake", "--cores", "all"]
-SMALL_STAGES = {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage3": {"scales": ["2x1"], "runtime": 5}}
 
 
 def shipped_site(path: Path) -> Checkout:

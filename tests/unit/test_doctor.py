@@ -292,3 +292,12 @@ def test_jobs_against_a_captured_slurm() -> None:
     found = list(doctor.judge_jobs(Ladder.of(wrong), replace(read_offer(answer), accounting="there is none")))
     assert [finding.outcome for finding in found] == ["pass", "FAIL", "not checked"]
     assert found[1].next == 'did you mean "gpu"?'
+
+
+def test_compute_nodes_of_another_architecture_than_the_login_node() -> None:
+    """The captured nodes are x86_64; Olivia has it the other way round."""
+    ladder, offer = Ladder.of(on_a_cluster()), read_offer(answer)
+    assert list(doctor.architecture(ladder, offer, "x86_64")) == []
+    (finding,) = doctor.architecture(ladder, offer, "aarch64")
+    assert (finding.outcome, "compute nodes are x86_64" in finding.text) == ("FAIL", True)
+    assert "sbatch results/climb.sh" in (finding.next or "")

@@ -1,7 +1,7 @@
-"""Eject: each run as a batch script that needs nothing of Snakemake.
+"""Eject: each run as a batch script that needs nothing of Snakemake, and the whole climb as one batch job.
 
 needs: the plan
-makes: results/runs/<variant>/<mode>/<nodes>x<gpus>/r<k>/job.sh
+makes: results/runs/<variant>/<mode>/<nodes>x<gpus>/r<k>/job.sh, results/climb.sh
 """
 
 
@@ -10,7 +10,7 @@ localrules:
 
 
 rule eject:
-    """Write job.sh of every run of the plan; runs nothing else. Not declared: they are beside what must never be deleted."""
+    """Write job.sh of every run of the plan, and climb.sh, the whole climb as one batch job; runs nothing else."""
     input:
         f"{ladder.results}/plan.json",
     log:
@@ -18,8 +18,17 @@ rule eject:
     conda:
         "../envs/workflow.yaml"
     params:
+        # The scripts are not declared as output: they are beside what must never be deleted.
         script=script("eject.py"),
+        config=lambda wildcards: str(sources.config),
+        cluster=lambda wildcards: str(sources.cluster),
+        overrides=lambda wildcards: sources.overrides_json,
     shell:
         r"""
-        python {params.script:q} --plan {input:q} 2>&1 | tee {log:q}
+        python {params.script:q} \
+            --plan {input:q} \
+            --config {params.config:q} \
+            --cluster {params.cluster:q} \
+            --overrides {params.overrides:q} \
+            2>&1 | tee {log:q}
         """

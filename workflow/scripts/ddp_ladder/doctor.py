@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -235,9 +236,28 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         yield from judge_jobs(ladder, offer)
 
 
+def architecture(ladder: Ladder, offer: Offer, here: str) -> Iterator[Finding]:
+    """Whether this machine's programs run on the nodes of the jobs; nothing where they do, or it is not known.
+
+    here: this machine's, as ``uname -m`` tells it.
+    """
+    wanted = {name for job in ladder.plan.jobs for name in (job.slurm.partition or "").split(",") if name}
+    nodes = [node for node in offer.nodes if not wanted or wanted & {*node.partitions}]
+    other = sorted({node.architecture for node in nodes} - {here, ""})
+    if other:
+        yield Finding(
+            "FAIL" if len(other) == len({node.architecture for node in nodes}) else "warn",
+            "architecture",
+            f"this machine is {here}, compute nodes are {', '.join(other)}: no Python runs on both",
+            "climb on a compute node, with an environment that was set up there: `snakemake eject`, then "
+            f"`sbatch {ladder.results}/climb.sh`, which tells how",
+        )
+
+
 def judge_jobs(ladder: Ladder, offer: Offer) -> Iterator[Finding]:
     """Every job of the plan against what Slurm offers."""
     yield Finding("pass", "controller", f"Slurm {offer.version} answers; partitions: {', '.join(offer.partitions)}")
+    yield from architecture(ladder, offer, platform.machine())
     verdict = check_jobs(ladder.plan.jobs, ladder.settings, offer)
     yield from (Finding.of(problem, "jobs") for problem in verdict.wrong)
     yield from (Finding.of(problem, "jobs", "warn") for problem in verdict.waits)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ddp_ladder.launch import Places
 from ddp_ladder.plan import RunSpec, ScaleJob
+from ddp_ladder.settings import Slurm
 from ddp_ladder.shell_text import Lines, quote
 
 
@@ -27,7 +28,6 @@ class Place:
 
 def sbatch_options(job: ScaleJob, spec: RunSpec, place: Place) -> list[str]:
     """Options of sbatch, one each; what is null in the configuration is not asked for."""
-    slurm = job.slurm
     per_node = tasks_per_node(spec)
     log = str(place.directory / "job-%j.log").replace("%", "%%").replace("%%j.log", "%j.log")
     asked: Mapping[str, str | int | None] = {
@@ -38,6 +38,13 @@ def sbatch_options(job: ScaleJob, spec: RunSpec, place: Place) -> list[str]:
         "cpus-per-task": job.cpus // per_node,
         "mem": None if job.memory_mb is None else f"{job.memory_mb}M",
         "time": job.runtime_min,
+    }
+    return options(asked, job.slurm, {"chdir": str(place.project), "output": log})
+
+
+def options(asked: Mapping[str, str | int | None], slurm: Slurm, last: Mapping[str, str]) -> list[str]:
+    """``asked``, what the site asks for under slurm, and ``last``, as options of sbatch; None is not asked for."""
+    site = {
         "account": slurm.account,
         "partition": slurm.partition,
         "qos": slurm.qos,
@@ -45,10 +52,9 @@ def sbatch_options(job: ScaleJob, spec: RunSpec, place: Place) -> list[str]:
         "reservation": slurm.reservation,
         "nodelist": slurm.nodelist,
         "exclude": slurm.exclude,
-        "chdir": str(place.project),
-        "output": log,
     }
-    return [f"--{name}={quote(str(value))}" for name, value in asked.items() if value is not None] + [
+    wanted = {**asked, **site, **last}
+    return [f"--{name}={quote(str(value))}" for name, value in wanted.items() if value is not None] + [
         *slurm.extra,
         "--no-requeue",
     ]

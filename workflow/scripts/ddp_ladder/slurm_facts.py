@@ -39,6 +39,7 @@ class ComputeNode:
     gpus: Mapping[str, int] = field(default_factory=dict)
     features: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
+    architecture: str = ""
 
     @property
     def can_start_jobs(self) -> bool:

@@ -172,6 +172,7 @@ def _node(values: Mapping[str, str]) -> ComputeNode:
         gpus=gpus(values.get("Gres", "")),
         features=names_in(values.get("AvailableFeatures")),
         partitions=names_in(values.get("Partitions")),
+        architecture=values.get("Arch", ""),
     )
 
 
