@@ -46,7 +46,7 @@ class Size:
 
 FP16 = {"args": ["--precision", "fp16"], "reason": "scaled gradients on the GPU"}
 SIZES = {
-    "cuda": Size("resnet50", 224, 256, 16, 5, 2, {"default": {}, "fp16": FP16}, True, None, 30),
+    "cuda": Size("resnet50", 224, 256, 16, 5, 1, {"default": {}, "fp16": FP16}, True, None, 30),
     "cpu": Size("squeezenet1_1", 32, 4, 8, 3, 1, {"default": {}}, False, 5, 10),
 }
 
@@ -74,7 +74,8 @@ def measure(setting: Setting, figures: Figures) -> None:
     size = SIZES[setting.device]
     checkout = copy_project(setting.work / "project")
     (checkout.path / "config/config.yaml").write_text(yaml.safe_dump(experiment(size)))
-    checkout.site(site="gpu-day", node={"gpus": 1, "device": setting.device, "cpus": len(os.sched_getaffinity(0))})
+    cpus = len(os.sched_getaffinity(0)) if setting.on_gpu else 1
+    checkout.site(site="gpu-day", node={"gpus": 1, "device": setting.device, "cpus": cpus})
     done = checkout.snakemake("--profile", "profiles/local")
     print(done.stdout, flush=True)
     page = checkout.results / "report" / "index.html"

@@ -19,7 +19,7 @@ class Size:
     steps: int
 
 
-SIZES = {"cuda": Size({5.0: 1.01, 0.5: 1.05}, 25, 2, 1000), "cpu": Size({0.5: 1.05}, 2, 0, 20)}
+SIZES = {"cuda": Size({5.0: 1.01, 0.5: 1.05}, 25, 1, 500), "cpu": Size({0.5: 1.05}, 2, 0, 20)}
 
 
 def measure(setting: Setting, figures: Figures) -> None:

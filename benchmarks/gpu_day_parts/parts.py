@@ -29,7 +29,7 @@ def parts(device: str, work: Path, out: Path) -> tuple[Part, ...]:
         _part("ladder", "1x1 ladder against a synchronised stopwatch", device, work, out, 120, 200, needs=workflow),
         _part("cifar", "cifar.py against the guide's loop", device, work, out, 70, 150),
         _part("imagenet", "imagenet.py against a guide's loop", device, work, out, 100, 200),
-        _part("overhead", "what the instrument adds to a step", device, work, out, 70, 150),
+        _part("overhead", "what the instrument adds to a step", device, work, out, 85, 150),
     )
 
 
