@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
+import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ddp_ladder import nodes
+from ddp_ladder import nodes, slurm_query
 from ddp_ladder.network import LOOPBACK, address, interface_here, node_name
-from ddp_ladder.nodes import Allocation, NoMeetingPoint, ThisMachine, nodes_of
+from ddp_ladder.nodes import Allocation, NoMeetingPoint, Step, ThisMachine, nodes_of
 from ddp_ladder.plan import ScaleJob
 from ddp_ladder.settings import Scale
 from make_records import make_spec
@@ -150,3 +153,25 @@ def test_a_port_is_not_looked_for_on_this_machine(
     slurm(answer("10.0.0.1", [20_001]))
     monkeypatch.setattr(nodes, "free_port", lambda key: pytest.fail("looked for here"))
     assert Allocation("42", JOB).meeting_point(make_spec("2x2"), "run")[1] == 20_001
+
+
+@pytest.fixture
+def hanging(slurm: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """squeue does not answer, and nobody has much time."""
+    slurm(answer("10.0.0.1", [20_001]))
+    (tmp_path / "programs/squeue").write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(slurm_query, "SHORTEST_ANSWER_S", 0.2)
+    monkeypatch.setattr(nodes, "ENDING_ANSWER_S", 0.2)
+
+
+def test_a_squeue_that_hangs_is_told_as_such(hanging: None) -> None:
+    """And not as the time limit of the run, which it would use up."""
+    with pytest.raises(NoMeetingPoint, match=r"squeue .*: no answer within 0\.2 s") as caught:
+        Allocation("42", JOB, until_s=time.monotonic()).names(make_spec("2x2"))
+    assert "squeue --me" in caught.value.next_step
+
+
+def test_a_step_is_ended_although_squeue_hangs(hanging: None) -> None:
+    step = Step("42", "run", ["sleep", "60"], subprocess.DEVNULL)
+    step.terminate()
+    assert step.wait(30) == -signal.SIGTERM

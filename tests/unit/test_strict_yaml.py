@@ -237,6 +237,11 @@ def test_missing_file() -> None:
     )
 
 
+def test_a_path_with_a_control_character_is_no_file() -> None:
+    with pytest.raises(UserError, match=r'^"a\\u0000b.yaml": a control character in the path of the file\n'):
+        strict_yaml.read(Path("a\0b.yaml"))
+
+
 def test_a_directory_is_no_file() -> None:
     Path("d.yaml").mkdir()
     with pytest.raises(UserError) as caught:

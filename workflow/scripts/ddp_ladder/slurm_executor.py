@@ -19,11 +19,14 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ddp_ladder.files import NotWritten
 from ddp_ladder.job_end import SUBMITTED, JobEnd, job_end_file, write_job_end
 from ddp_ladder.progress import Board
 from ddp_ladder.slurm_environment import set_aside
 from ddp_ladder.slurm_states import ask, cancel
 from ddp_ladder.slurm_watch import LOOK_EVERY_S, Watch
+
+NOT_KEPT = "What became of it is not kept"
 
 
 def replace_executor_methods(executor: type, results: Path, stage_of: Callable[[str], str]) -> None:
@@ -45,7 +48,9 @@ def replace_executor_methods(executor: type, results: Path, stage_of: Callable[[
             if not watch.knows(info.external_jobid):
                 scale = info.job.wildcards.scale
                 log = _short(Path(info.aux["slurm_logfile"]))
-                write_job_end(results, JobEnd(info.external_jobid, stage_of(scale), scale, SUBMITTED, str(log)))
+                kept = keep(JobEnd(info.external_jobid, stage_of(scale), scale, SUBMITTED, str(log)))
+                if kept.startswith(NOT_KEPT):
+                    watch.say(f"job {info.external_jobid} is followed. {kept}")
                 watch.add(info.external_jobid, stage_of(scale), scale, log)
         ends = {end.job_id: end for end in watch.look()}
         for info in active_jobs:
@@ -55,15 +60,19 @@ def replace_executor_methods(executor: type, results: Path, stage_of: Callable[[
             else:
                 _report(self, info, end)
 
+    def keep(end: JobEnd) -> str:
+        """Keep it for the gate; returns where, or why it could not be kept: a full disk is no reason not to follow."""
+        try:
+            return f"Kept in {write_job_end(results, end)}"
+        except NotWritten as error:
+            return f"{NOT_KEPT}: {error.filename} cannot be written: {error.strerror}"
+
     def _report(self: Any, info: Any, end: JobEnd) -> None:
         if end.ok:
-            job_end_file(results, end.scale).unlink()
+            job_end_file(results, end.scale).unlink(missing_ok=True)
             self.report_job_success(info)
         else:
-            written = write_job_end(results, end)
-            self.report_job_error(
-                info, msg=f"{end.in_words}. Next: {end.next}. Kept in {written}. ", aux_logs=[end.log]
-            )
+            self.report_job_error(info, msg=f"{end.in_words}. Next: {end.next}. {keep(end)}. ", aux_logs=[end.log])
 
     def cancel_jobs(_self: Any, active_jobs: Sequence[Any]) -> None:
         watch.cancel([info.external_jobid for info in active_jobs if info.external_jobid])

@@ -93,6 +93,10 @@ class Watch:
         self._asked_s = None  # it may start at once
         self._board.say(f"{job.label} submitted; its log: {log}")
 
+    def say(self, text: str) -> None:
+        """A line above the jobs' states."""
+        self._board.say(text)
+
     def knows(self, job_id: str) -> bool:
         return job_id in self._jobs
 

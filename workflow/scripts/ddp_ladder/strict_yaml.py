@@ -127,6 +127,15 @@ def read(file: Path) -> Document:
 
 
 def _text(file: Path) -> str:
+    if has_control_characters(str(file)):
+        raise UserError(
+            Problem(
+                where=shown(str(file)),
+                what="a control character in the path of the file",
+                allowed="printable characters",
+                next="correct the path",
+            )
+        )
     try:
         return file.read_bytes().decode("utf-8-sig")
     except FileNotFoundError as error:
