@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import errno
 import logging
 
 import pytest
-from ddp_ladder.quiet import SchedulingTalk, ToldByItself, quieten
+from ddp_ladder.quiet import DiskTalk, SchedulingTalk, ToldByItself, quieten
 
 
 def record(level: int, message: str, *arguments: object) -> logging.LogRecord:
@@ -55,3 +56,20 @@ def test_a_script_that_told_its_failure_has_the_last_word() -> None:
     assert told.filter(record(logging.INFO, "Execute scripts/doctor.py"))
     assert not told.filter(record(logging.ERROR, "Command 'python scripts/doctor.py' returned non-zero"))
     assert not told.filter(record(logging.ERROR, "Exiting because a job execution failed."))
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "x/lock"), "x/lock: it cannot be written: No space left"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), ".snakemake: it cannot be written: Disk quota exceeded\n"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "x"), "Traceback: 100%"),
+    ],
+)
+def test_a_full_disk_is_told_without_its_traceback(error: OSError, shown: str) -> None:
+    talk = record(logging.ERROR, "Traceback: 100%")
+    try:
+        raise error
+    except OSError:
+        assert DiskTalk().filter(talk) is True
+    assert talk.getMessage().startswith(shown)
