@@ -23,6 +23,7 @@ include: "workflow/rules/eject.smk"
 
 
 rule all:
+    """Climb all stages and write the report."""
     default_target: True
     input:
         lambda wildcards: climb(),

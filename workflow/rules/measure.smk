@@ -6,7 +6,7 @@ makes: results/runs/<variant>/<mode>/<nodes>x<gpus>/r<k>/record.json
 
 
 rule measure_stage1:
-    """Stage 1: a single GPU."""
+    """Measure a scale of this stage: one job, which runs all variants and repeats."""
     input:
         plan=f"{ladder.results}/plan.json",
         data=ladder.prepared_data,
