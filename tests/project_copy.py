@@ -113,13 +113,19 @@ class Checkout:
             check=False,
         )
 
-    def start(self, *arguments: str, output: int | IO[str] = subprocess.PIPE) -> subprocess.Popen[str]:
-        """Start snakemake in a process group of its own, as a terminal does."""
+    def start(
+        self,
+        *arguments: str,
+        output: int | IO[str] = subprocess.PIPE,
+        stdin: int = subprocess.DEVNULL,
+        through: Sequence[str] = (),
+    ) -> subprocess.Popen[str]:
+        """Start snakemake in a process group of its own, as a terminal does; ``through`` a command such as nohup."""
         return subprocess.Popen(
-            self._command(arguments),
+            [*through, *self._command(arguments)],
             cwd=self.path,
             env=environment(),
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=output,
             stderr=subprocess.STDOUT,
             text=True,

@@ -1,9 +1,20 @@
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from ddp_ladder.job import PLAIN_AT_LEAST_S, PLAIN_TIMES, PlainLimit, plain_limit
+from ddp_ladder import job
+from ddp_ladder.files import RunDirectory
+from ddp_ladder.interrupts import SIGNALS
+from ddp_ladder.job import PLAIN_AT_LEAST_S, PLAIN_TIMES, Interrupted, PlainLimit, plain_limit
 from ddp_ladder.record import Record
 from make_records import make_failed_record, make_record, make_spec
 
@@ -35,3 +46,43 @@ def test_what_is_left_of_the_job_is_the_limit_where_it_tells_that_the_script_han
 
 def test_no_other_run_has_a_limit_of_its_own() -> None:
     assert plain_limit(make_spec("1x1", repeat=2), [took(100.0)], HOURS) is None
+
+
+@pytest.fixture
+def signals_as_before() -> Iterator[None]:
+    before = {signum: signal.getsignal(signum) for signum in SIGNALS}
+    yield
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
+@pytest.mark.usefixtures("signals_as_before")
+def test_a_signal_while_agents_are_started_leaves_none(tmp_path: Path) -> None:
+    started = []
+
+    def start(_directory: RunDirectory, _spec: Any) -> list[subprocess.Popen[bytes]]:
+        started.append(subprocess.Popen(["sleep", "100"]))
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGHUP)
+        return started
+
+    job.raise_on_signals()
+    context = cast(job.Context, SimpleNamespace(nodes=SimpleNamespace(start=start)))
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        job._supervise(context, RunDirectory(tmp_path), PLAIN, None, None)
+    assert started[0].returncode == -signal.SIGTERM
+
+
+@pytest.mark.usefixtures("signals_as_before")
+def test_a_hang_up_that_was_ignored_from_the_start_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    job.raise_on_signals()
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    with pytest.raises(Interrupted):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_process_whose_parent_died_before_it_could_ask_is_ended_too() -> None:
+    code = "import signal; from ddp_ladder.lifetime import die_with_parent; die_with_parent(signal.SIGTERM, parent=1)"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == -signal.SIGTERM

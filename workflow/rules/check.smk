@@ -44,6 +44,7 @@ rule doctor:
 
 onstart:
     # Not in the jobs themselves: Snakemake starts those without hooks.
+    end_on_signals()  # again: its scheduler has just taken SIGTERM for itself
     if workflow.executor_plugin.name == "slurm":
         needed = (job for job in workflow.dag.needrun_jobs() if job.rule.name.startswith("measure_"))
         try:

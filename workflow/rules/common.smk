@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+from snakemake.executors.local import Executor as LocalExecutor
 from snakemake.settings.enums import Quietness
 from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
 
@@ -13,18 +14,21 @@ sys.path.insert(0, str(SCRIPTS))
 from ddp_ladder.allocation import check_allocation
 from ddp_ladder.command import print_what_can_be_printed, put_this_python_first
 from ddp_ladder.files import NotWritten, check_room
-from ddp_ladder.interrupts import pass_on_interrupts
+from ddp_ladder.interrupts import end_on_signals, pass_on_at_cancel
 from ddp_ladder.ladder import Ladder
 from ddp_ladder.messages import UserError
 from ddp_ladder.plan_text import plan_text
 from ddp_ladder.quiet import quieten, tell_of_full_disks
 from ddp_ladder.slurm_executor import replace_executor_methods
+from ddp_ladder.snakemake_lock import replace_lock
 from ddp_ladder.snakemake_settings import check_checkout, read_sources, stages_up_to
 
 print_what_can_be_printed()
 put_this_python_first()
-pass_on_interrupts()
 tell_of_full_disks()
+if workflow.is_main_process:
+    end_on_signals()
+    pass_on_at_cancel(LocalExecutor)
 if Quietness.PROGRESS in (workflow.output_settings.quiet or ()):
     quieten(dry_run=lambda: workflow.dryrun)
 
@@ -67,7 +71,6 @@ def anew(files, after):
     """
     if workflow.is_main_process:
         workflow.dag.forcefiles.update(files)
-        workflow.dag_settings.force_incomplete = True
     return after
 
 
@@ -108,3 +111,5 @@ except UserError as error:
     stop(error)
 
 replace_executor_methods(SlurmExecutor, Path(ladder.results), ladder.stage_of)
+if workflow.is_main_process:
+    replace_lock(workflow, ladder)

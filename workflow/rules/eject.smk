@@ -12,7 +12,8 @@ localrules:
 rule eject:
     """Write job.sh of every run of the plan, and climb.sh, the whole climb as one batch job; runs nothing else."""
     input:
-        f"{ladder.results}/plan.json",
+        # Nothing where it is what the settings say: a climb may be at work with it.
+        lambda wildcards: ladder.plan_to_write,
     log:
         f"{ladder.results}/logs/eject.log",
     conda:
@@ -20,13 +21,14 @@ rule eject:
     params:
         # The scripts are not declared as output: they are beside what must never be deleted.
         script=script("eject.py"),
+        plan=f"{ladder.results}/plan.json",
         config=lambda wildcards: str(sources.config),
         cluster=lambda wildcards: str(sources.cluster),
         overrides=lambda wildcards: sources.overrides_json,
     shell:
         r"""
         python {params.script:q} \
-            --plan {input:q} \
+            --plan {params.plan:q} \
             --config {params.config:q} \
             --cluster {params.cluster:q} \
             --overrides {params.overrides:q} \

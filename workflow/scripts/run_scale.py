@@ -55,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--plan", type=Path, required=True, help="plan.json")
     parser.add_argument("--scale", type=Scale.parse, required=True, help="nodes x GPUs per node, such as 2x4")
     arguments = parser.parse_args(argv)
+    die_with_parent(signal.SIGTERM)  # a killed Snakemake must not leave a training behind
     plan = read_plan(arguments.plan)
     job = plan.job(arguments.scale)
     results = arguments.plan.parent
@@ -70,7 +71,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(nodes, Allocation):
         nodes = replace(nodes, until_s=deadline_s)
     context = Context(job, results, nodes, deadline_s, Console(len(job.runs)), end_s)
-    die_with_parent(signal.SIGTERM)  # a killed Snakemake must not leave a training behind
     raise_on_signals()
     try:
         run_scale(context, left_out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import os
+import select
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -67,8 +68,23 @@ def _keep_output_from_failing() -> None:
         sys.stdout = io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
 
 
+def leave_lost_terminal() -> None:
+    """From now on what is printed goes nowhere if the terminal, or a pipe's reader, is gone: it would be an error."""
+    for descriptor in (1, 2):
+        poll = select.poll()
+        poll.register(descriptor, 0)
+        if any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0)):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, descriptor)
+            os.close(nowhere)
+
+
 def print_what_can_be_printed() -> None:
-    """From now on a character that the terminal's encoding does not have costs that character, not the command."""
+    """From now on a character that the terminal's encoding does not have costs that character, not the command.
+
+    Neither does a terminal that is gone.
+    """
+    leave_lost_terminal()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

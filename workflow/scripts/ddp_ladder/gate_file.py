@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ddp_ladder.files import read_json
-from ddp_ladder.messages import printable
+from ddp_ladder.messages import box
 from ddp_ladder.plan import REFERENCE_VARIANT
 from ddp_ladder.scaling import ScalePoint
 
-WIDTH = 96
-TEXT_WIDTH = WIDTH - len("| verdict   ") - len(" |")
 GATE_SCHEMA_VERSION = 1
 VERDICTS = ("open", "closed")
 SANITY = "sanity"  # the check under which a gate notes a run that held all of them
@@ -191,10 +188,4 @@ def closed_box(gate: GateView) -> str:
         ("wanted", gate.wanted),
         ("next", gate.next),
     )
-    lines = []
-    for label, text in rows:
-        wrapped = textwrap.wrap(printable(str(text)), TEXT_WIDTH, break_on_hyphens=False)
-        for index, part in enumerate(wrapped or [""]):
-            lines.append(f"| {label if index == 0 else '':<9} {part:<{TEXT_WIDTH}} |")
-    edge = "+" + "-" * (WIDTH - 2) + "+"
-    return "\n".join((edge, *lines, edge))
+    return box(rows)

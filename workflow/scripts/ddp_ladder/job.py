@@ -13,7 +13,8 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -22,6 +23,7 @@ from uuid import uuid4
 
 from ddp_ladder.agent import GRACE_S
 from ddp_ladder.assemble import PORT_TAKEN, assemble, not_run
+from ddp_ladder.command import leave_lost_terminal
 from ddp_ladder.eject import write_job_script
 from ddp_ladder.files import (
     NotWritten,
@@ -33,6 +35,7 @@ from ddp_ladder.files import (
     writing,
     written_atomically,
 )
+from ddp_ladder.interrupts import SIGNALS, ignored_from_the_start
 from ddp_ladder.launch import Places, Rendezvous, is_module
 from ddp_ladder.nodes import Nodes, NoMeetingPoint
 from ddp_ladder.plan import OWN_DIRECTORY, REFERENCE_VARIANT, RunSpec, ScaleJob
@@ -59,15 +62,35 @@ class Interrupted(Exception):
 
 def raise_on_signals() -> None:
     """From now on the first SIGINT, SIGTERM or SIGHUP raises Interrupted; later ones cannot disturb the clean-up."""
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for signum in SIGNALS:
+        if not ignored_from_the_start(signum):
+            signal.signal(signum, _interrupt)
 
-    def interrupt(signum: int, _frame: object) -> None:
-        for each in signals:
-            signal.signal(each, signal.SIG_IGN)
-        raise Interrupted(signum)
 
-    for each in signals:
-        signal.signal(each, interrupt)
+_kept_back: list[int] | None = None  # signals that have come while none may interrupt
+
+
+def _interrupt(signum: int, _frame: object) -> None:
+    if _kept_back is not None:
+        _kept_back.append(signum)
+        return
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    leave_lost_terminal()
+    raise Interrupted(signum)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Raise Interrupted at the end of the block only: no process is started that nobody would end."""
+    global _kept_back
+    _kept_back = []
+    try:
+        yield
+    finally:
+        came, _kept_back = _kept_back, None
+    if came:
+        _interrupt(came[0], None)
 
 
 @dataclass(frozen=True)
@@ -304,7 +327,8 @@ def _supervise(
     agents: list[subprocess.Popen[bytes]] = []
     exits: SimpleQueue[int] = SimpleQueue()
     try:
-        agents.extend(context.nodes.start(directory, spec))
+        with _uninterrupted():
+            agents.extend(context.nodes.start(directory, spec))
         for agent in agents:
             threading.Thread(target=lambda agent=agent: exits.put(agent.wait()), daemon=True).start()
         running = len(agents)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-def die_with_parent(signum: signal.Signals) -> None:
-    """Ask the kernel to signal this process when its parent dies."""
+def die_with_parent(signum: signal.Signals, parent: int | None = None) -> None:
+    """Ask the kernel to signal this process when its parent dies.
+
+    parent: its process id, where it may have died before; the signal then comes at once.
+    """
     _prctl(_PR_SET_PDEATHSIG, signum)
+    if parent is not None and os.getppid() != parent:
+        os.kill(os.getpid(), signum)
 
 
 def adopt_orphans() -> None:

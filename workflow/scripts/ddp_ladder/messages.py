@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+BOX_WIDTH = 96
+_BOX_TEXT = BOX_WIDTH - len("| verdict   ") - len(" |")
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,14 @@ class UserError(Exception):
         super().__init__("\n\n".join(str(problem) for problem in self.problems))
 
 
+class Refused(UserError):
+    """A start that nothing is wrong with, and that has to wait, or be another one; shown in the ladder's box."""
+
+    def __init__(self, verdict: str, found: str, next_step: str) -> None:
+        super().__init__(Problem("snakemake", verdict, found=found, next=next_step))
+        self.args = (box((("verdict", verdict), ("found", found), ("next", next_step))),)
+
+
 _STEERING = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # a colour, a move of the cursor
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # a title, a link
@@ -54,6 +66,17 @@ def printable(text: str) -> str:
     For all that others have written: where it is read (files.read_json, slurm_query.run_command), and in messages.
     """
     return _STEERING.sub("", text)
+
+
+def box(rows: Iterable[tuple[str, str | None]]) -> str:
+    """The ladder's box, of labels with their texts: why it stops and what to do."""
+    lines = []
+    for label, text in rows:
+        wrapped = textwrap.wrap(printable(str(text)), _BOX_TEXT, break_on_hyphens=False)
+        for index, part in enumerate(wrapped or [""]):
+            lines.append(f"| {label if index == 0 else '':<9} {part:<{_BOX_TEXT}} |")
+    edge = "+" + "-" * (BOX_WIDTH - 2) + "+"
+    return "\n".join((edge, *lines, edge))
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str | None:

@@ -104,7 +104,7 @@ def _agent_command(directory: RunDirectory) -> list[str]:
 
 
 def _start_agent(directory: RunDirectory, spec: RunSpec, node_rank: int) -> subprocess.Popen[bytes]:
-    env = dict(os.environ)
+    env, job = dict(os.environ), os.getpid()
     if spec.device == "cuda" and spec.nodes > 1:
         first = node_rank * spec.gpus_per_node
         env["CUDA_VISIBLE_DEVICES"] = ",".join(str(first + k) for k in range(spec.gpus_per_node))
@@ -113,6 +113,7 @@ def _start_agent(directory: RunDirectory, spec: RunSpec, node_rank: int) -> subp
         env=env,
         stdin=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C reaches the job alone, which ends its agents in order
+        preexec_fn=lambda: die_with_parent(signal.SIGTERM, job),  # also of one that dies while the agent still starts
     )
 
 

@@ -74,8 +74,11 @@ def replace_executor_methods(executor: type, results: Path, stage_of: Callable[[
         else:
             self.report_job_error(info, msg=f"{end.in_words}. Next: {end.next}. {keep(end)}. ", aux_logs=[end.log])
 
-    def cancel_jobs(_self: Any, active_jobs: Sequence[Any]) -> None:
-        watch.cancel([info.external_jobid for info in active_jobs if info.external_jobid])
+    def cancel_jobs(self: Any, _active_jobs: Sequence[Any]) -> None:
+        self._job_submission_executor.shutdown(wait=True)  # a job that is being submitted is to be cancelled, too
+        with self.lock:
+            submitted = [info.external_jobid for info in self.active_jobs if info.external_jobid]
+        watch.cancel(submitted)
 
     def get_account_arg(_self: Any, job: Any) -> Iterator[str]:
         yield _option("--account", job.resources.get("slurm_account"))

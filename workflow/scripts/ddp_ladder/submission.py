@@ -70,3 +70,10 @@ def require_no_job_left(results: Path, scales: Collection[str]) -> None:
     ]
     if problems:
         raise UserError(problems)
+
+
+def require_every_job_over(results: Path) -> None:
+    """As require_no_job_left for every scale, where this machine has a Slurm to ask."""
+    scales = [file.stem for file in (results / "jobs").glob("*.json")]
+    if scales and shutil.which("squeue"):
+        require_no_job_left(results, scales)

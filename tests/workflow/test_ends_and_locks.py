@@ -1,0 +1,193 @@
+"""Starts that end by a signal or are killed, the starts after them, and two on one results directory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import termios
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from project_copy import LOOP, Checkout
+
+CLIMB = ("stage1", "--profile", "profiles/local")
+# A run waits for as long as there is this named pipe, until someone opens its other side.
+WAITS = f"import os\nif os.path.exists('gate'): open('gate').close()\n{LOOP}"
+
+
+def configure(checkout: Checkout, **changes: object) -> None:
+    workload = {"script": "script.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": 16, "lr": None}
+    checkout.configure(workload=workload, repeats=2, **changes)
+    (checkout.path / "script.py").write_text(WAITS)
+    os.mkfifo(checkout.path / "gate")
+
+
+def let_it_run(checkout: Checkout) -> None:
+    """Let the run that waits, and those after it, go on."""
+    with (checkout.path / "gate").open("w"):
+        (checkout.path / "gate").unlink()
+
+
+@contextlib.contextmanager
+def climbing(checkout: Checkout, *through: str) -> Iterator[subprocess.Popen[str]]:
+    """A climb whose first run waits; killed at the end, if it is still there."""
+    process = checkout.start(*CLIMB, through=through)
+    assert process.stdout is not None
+    try:
+        said = ""
+        while "r1: started" not in said:
+            line = process.stdout.readline()
+            assert line, said
+            said += line
+        yield process
+    finally:
+        process.kill()
+        process.stdout.close()
+        process.wait()
+
+
+def assert_ended_in_order(checkout: Checkout) -> None:
+    assert checkout.processes() == []
+    assert not (checkout.results / "start.json").exists()
+    assert list(checkout.run_times()) == ["default/weak/1x1/r1"], "a run was started after the signal"
+    assert (checkout.results / "report/index.html").exists()
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_to_snakemake_alone_ends_the_climb(checkout: Checkout, name: str) -> None:
+    configure(checkout)
+    with climbing(checkout) as process:
+        for _ in range(2):  # the second one must not disturb the end
+            process.send_signal(signal.Signals[name])
+        said, _ = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert f"{name}: ending what runs; finished runs are kept" in said
+    assert "Traceback" not in said
+    assert_ended_in_order(checkout)
+
+
+def test_a_closed_terminal_ends_the_climb(checkout: Checkout) -> None:
+    """Everything that writes to it gets an error from then on."""
+    configure(checkout)
+    terminal, end = pty.openpty()
+    termios.tcsetwinsize(end, (24, 100))
+    with os.fdopen(end, "w") as side:
+        process = checkout.start(*CLIMB, output=side, stdin=end, through=("setsid", "--ctty", "--wait"))
+    said = b""
+    while b"starting" not in said:
+        said += os.read(terminal, 4096)
+    os.close(terminal)
+    assert process.wait(timeout=120) == 1
+    assert_ended_in_order(checkout)
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing(checkout: Checkout) -> None:
+    configure(checkout)
+    with climbing(checkout, "nohup") as process:
+        os.killpg(process.pid, signal.SIGHUP)
+        let_it_run(checkout)
+        said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+
+
+@dataclass(frozen=True)
+class Killed:
+    """A climb that was killed, and what was told to whoever wanted to do something while it ran."""
+
+    checkout: Checkout
+    other: Checkout
+    told: dict[str, subprocess.CompletedProcess[str]]
+    pid: int
+
+
+WHILE_IT_RUNS = {
+    "a climb": CLIMB,
+    "--delete-all-output": ("--delete-all-output", "--cores", "1"),
+    "--unlock": ("--unlock",),
+    "a dry run": ("stage1", "--dry-run"),
+    "report": ("report",),
+    "eject": ("eject",),
+    "--list-rules": ("--list-rules",),
+}
+
+
+@pytest.fixture(scope="module")
+def killed(module_checkout: Callable[[], Checkout]) -> Killed:
+    checkout, other = module_checkout(), module_checkout()
+    configure(checkout)
+    configure(other, results=str(checkout.results))
+    with climbing(checkout) as process:
+        told = {name: checkout.snakemake(*arguments) for name, arguments in WHILE_IT_RUNS.items()}
+        told["another checkout"] = other.snakemake(*CLIMB)
+        assert process.poll() is None
+        held = json.loads((checkout.results / "start.json").read_text())
+        assert held["process"]["pid"] == process.pid, "nobody else has taken it"
+        assert list(checkout.run_times()) == ["default/weak/1x1/r1"]
+        os.killpg(process.pid, signal.SIGKILL)  # its jobs' agents are in groups of their own, and have to end yet
+        process.wait()
+        (checkout.path / "gate").unlink()
+        told["the next start"] = checkout.snakemake(*CLIMB)
+    return Killed(checkout, other, told, process.pid)
+
+
+@pytest.mark.parametrize("name", ["a climb", "--delete-all-output", "--unlock"])
+def test_a_second_start_beside_a_climb_is_refused(killed: Killed, name: str) -> None:
+    told = killed.told[name]
+    assert told.returncode == 1
+    assert "| verdict   not started: another start is at work on these results " in told.stdout
+    assert f"| found     process {killed.pid} on " in told.stdout
+    assert f"end it as Ctrl-C does: `kill {killed.pid}`" in told.stdout
+    assert "LockException" not in told.stdout
+
+
+@pytest.mark.parametrize("name", ["a dry run", "report", "eject", "--list-rules"])
+def test_what_disturbs_no_climb_works_beside_it(killed: Killed, name: str) -> None:
+    assert killed.told[name].returncode == 0, killed.told[name].stdout
+
+
+def test_another_checkout_on_the_results_of_a_climb_is_refused(killed: Killed) -> None:
+    told = killed.told["another checkout"]
+    assert told.returncode == 1
+    assert "another start is at work on these results, from another checkout" in told.stdout
+    assert str(killed.checkout.path) in told.stdout.replace("|\n|           ", "")
+    assert "`results` in config/config.yaml" in told.stdout
+
+
+def test_the_start_after_a_kill_goes_on(killed: Killed) -> None:
+    told = killed.told["the next start"]
+    assert told.returncode == 0, told.stdout
+    assert f"(process {killed.pid} on " in told.stdout
+    assert "was killed; this one goes on from what it has left" in told.stdout
+    assert "--unlock" not in told.stdout
+    assert not (killed.checkout.results / "start.json").exists()
+
+
+def test_another_checkout_on_finished_results_is_refused_and_a_copy_or_a_moved_one_is_not(killed: Killed) -> None:
+    """Results outside the checkouts, as on a scratch file system; the small experiment is measured."""
+    checkout, other, scratch = killed.checkout, killed.other, killed.checkout.path.parent / "scratch"
+    shutil.copytree(checkout.results, scratch)
+    for each in (checkout, other):
+        configure_results(each, str(scratch))
+    assert "nothing to measure" in checkout.snakemake(*CLIMB).stdout
+    refused = other.snakemake(*CLIMB)
+    assert refused.returncode == 1
+    assert "not started: these results are another checkout's" in refused.stdout
+    assert str(checkout.path) in refused.stdout.replace("|\n|           ", "")
+
+    moved = Checkout(checkout.path.rename(checkout.path.with_name("moved")))
+    assert "nothing to measure" in moved.snakemake(*CLIMB).stdout
+    assert other.snakemake(*CLIMB).returncode == 1, "it is the moved one's now"
+    (scratch / "last_start.json").unlink()  # as the message says
+    assert "nothing to measure" in other.snakemake(*CLIMB).stdout
+
+
+def configure_results(checkout: Checkout, results: str) -> None:
+    file = checkout.path / "config/config.yaml"
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("results:")]
+    file.write_text("\n".join((f"results: {results}", *lines)) + "\n")
