@@ -143,16 +143,22 @@ class TestABadEnd:
         assert not (checkout.results / "jobs/1x1.json").exists()
 
 
-def test_ctrl_c_cancels_the_job_and_a_later_start_goes_on(small_nodes: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_cancels_the_job_and_a_later_start_goes_on(small_nodes: Cluster, tmp_path: Path, name: str) -> None:
     checkout = new_checkout(small_nodes, tmp_path, HANG_IN_THE_SECOND, repeats=2)
     (checkout.path / "hang").touch()
     first = climb(checkout)
     job, _ = first.job()
     first.await_line("default/weak/r2: started")
-    first.process.send_signal(signal.SIGINT)
-    assert first.end() != 0
+    first.process.send_signal(signal.Signals[name])
+    first.process.send_signal(signal.Signals[name])  # the second one must not disturb the end
+    assert first.end() == 1
     assert f"cancelled: {job}; finished runs are kept" in first.text
+    assert "Slurm does not answer" not in first.text
+    assert "Traceback" not in first.text
     assert small_nodes.await_accounted(job)["State"] == "CANCELLED by 0"
+    if name != "SIGINT":
+        return
     kept = checkout.run_times()["default/weak/1x1/r1"]
 
     (checkout.path / "hang").unlink()
@@ -169,18 +175,20 @@ def test_a_killed_snakemake_leaves_a_job_that_no_second_one_joins(small_nodes: C
     job, _ = first.job()
     first.process.kill()
     first.end()
-    assert checkout.snakemake("--unlock").returncode == 0
-    told = checkout.snakemake("--profile", "profiles/slurm", "--rerun-incomplete")
-    assert told.returncode == 1
-    assert f"found    job {job} of 1x1: RUNNING" in told.stdout
-    assert f"scancel {job}" in told.stdout
-    assert "submitted;" not in told.stdout
+    for arguments in (("--profile", "profiles/slurm"), ("--cores", "1")):  # nor does a run on the login node
+        told = checkout.snakemake(*arguments)
+        assert told.returncode == 1
+        assert f"found    job {job} of 1x1: RUNNING" in told.stdout
+        assert f"scancel {job}" in told.stdout
+        assert "submitted;" not in told.stdout
 
     small_nodes.run(["scancel", str(job)])
     small_nodes.await_accounted(job)
     (checkout.path / "script.py").write_text(NO_TORCH)
     again = climb(checkout)
     assert again.end() == 0, again.text
+    assert f"(process {first.process.pid} on " in again.text
+    assert "was killed; this one goes on from what it has left" in again.text
 
 
 def test_a_dead_controller_is_waited_for(small_nodes: Cluster, tmp_path: Path) -> None:
