@@ -67,7 +67,7 @@ def test_a_signal_while_agents_are_started_leaves_none(tmp_path: Path) -> None:
         return started
 
     job.raise_on_signals()
-    context = cast(job.Context, SimpleNamespace(nodes=SimpleNamespace(start=start)))
+    context = cast(job.Context, SimpleNamespace(nodes=SimpleNamespace(start=start), end_s=20.0))
     with pytest.raises(Interrupted, match="SIGTERM"):
         job._supervise(context, RunDirectory(tmp_path), PLAIN, None, None)
     assert started[0].returncode == -signal.SIGTERM

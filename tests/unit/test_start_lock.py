@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -77,7 +78,7 @@ def start_on(results: Path, checkout: Path) -> str | None:
         with held(results, checkout, look_at_no_jobs):
             (results / "something").touch()
     except Refused as refused:
-        return str(refused).replace(" |\n|           ", "").replace("|", "")
+        return re.sub(r"\s*\|\n\|\s*", " ", str(refused))
     return None
 
 
