@@ -143,7 +143,7 @@ class TestABadEnd:
         assert not (checkout.results / "jobs/1x1.json").exists()
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_cancels_the_job_and_a_later_start_goes_on(small_nodes: Cluster, tmp_path: Path, name: str) -> None:
     checkout = new_checkout(small_nodes, tmp_path, HANG_IN_THE_SECOND, repeats=2)
     (checkout.path / "hang").touch()

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import termios
@@ -150,7 +151,7 @@ def test_another_checkout_on_the_results_of_a_climb_is_refused(killed: Killed) -
     told = killed.told["another checkout"]
     assert told.returncode == 1
     assert "another start is at work on these results, from another checkout" in told.stdout
-    assert str(killed.checkout.path) in told.stdout.replace("|\n|           ", "")
+    assert str(killed.checkout.path) in re.sub(r"\s*\|\n\|\s*", "", told.stdout)
     assert "`results` in config/config.yaml" in told.stdout
 
 
