@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from ddp_ladder import job
@@ -60,14 +60,16 @@ def signals_as_before() -> Iterator[None]:
 def test_a_signal_while_agents_are_started_leaves_none(tmp_path: Path) -> None:
     started = []
 
-    def start(_directory: RunDirectory, _spec: Any) -> list[subprocess.Popen[bytes]]:
+    def start() -> subprocess.Popen[bytes]:
         started.append(subprocess.Popen(["sleep", "100"]))
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGHUP)
-        return started
+        return started[0]
 
     job.raise_on_signals()
-    context = cast(job.Context, SimpleNamespace(nodes=SimpleNamespace(start=start), end_s=20.0))
+    context = cast(
+        job.Context, SimpleNamespace(nodes=SimpleNamespace(starters=lambda _directory, _spec: [start]), end_s=20.0)
+    )
     with pytest.raises(Interrupted, match="SIGTERM"):
         job._supervise(context, RunDirectory(tmp_path), PLAIN, None, None)
     assert started[0].returncode == -signal.SIGTERM

@@ -327,8 +327,9 @@ def _supervise(
     agents: list[subprocess.Popen[bytes]] = []
     exits: SimpleQueue[int] = SimpleQueue()
     try:
-        with _uninterrupted():
-            agents.extend(context.nodes.start(directory, spec))
+        for start in context.nodes.starters(directory, spec):
+            with _uninterrupted():
+                agents.append(start())
         for agent in agents:
             threading.Thread(target=lambda agent=agent: exits.put(agent.wait()), daemon=True).start()
         running = len(agents)

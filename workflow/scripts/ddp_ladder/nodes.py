@@ -12,8 +12,9 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -61,8 +62,8 @@ class Nodes(Protocol):
         Raises NoMeetingPoint.
         """
 
-    def start(self, directory: RunDirectory, spec: RunSpec) -> list[subprocess.Popen[bytes]]:
-        """Start the agents; the processes end when theirs have, and SIGTERM ends these in order."""
+    def starters(self, directory: RunDirectory, spec: RunSpec) -> list[Callable[[], subprocess.Popen[bytes]]]:
+        """What starts the agents, at once; the processes end when theirs have, and SIGTERM ends these in order."""
 
 
 def nodes_of(environment: Mapping[str, str], job: ScaleJob) -> Nodes:
@@ -94,8 +95,8 @@ class ThisMachine:
         except OSError as error:
             raise NoMeetingPoint(error) from error
 
-    def start(self, directory: RunDirectory, spec: RunSpec) -> list[subprocess.Popen[bytes]]:
-        return [_start_agent(directory, spec, node_rank) for node_rank in range(spec.nodes)]
+    def starters(self, directory: RunDirectory, spec: RunSpec) -> list[Callable[[], subprocess.Popen[bytes]]]:
+        return [partial(_start_agent, directory, spec, node_rank) for node_rank in range(spec.nodes)]
 
 
 def _agent_command(directory: RunDirectory) -> list[str]:
@@ -209,11 +210,15 @@ class Allocation:
     def _compare(self) -> str:
         return f"compare `node` in cluster.yaml with what the job has: scontrol show job --details {self.job_id}"
 
-    def start(self, directory: RunDirectory, spec: RunSpec) -> list[subprocess.Popen[bytes]]:
+    def starters(self, directory: RunDirectory, spec: RunSpec) -> list[Callable[[], subprocess.Popen[bytes]]]:
         name = "-".join(("run", *Path(spec.name).parts, str(os.getpid())))
         argv = step_argv(self.job, self.hostnames(), self.agents_per_node(spec), name)
-        with writing(directory.launcher_log), directory.launcher_log.open("ab") as log:
-            return [Step(self.job_id, name, [*argv, *_agent_command(directory)], log.fileno())]
+
+        def start() -> subprocess.Popen[bytes]:
+            with writing(directory.launcher_log), directory.launcher_log.open("ab") as log:
+                return Step(self.job_id, name, [*argv, *_agent_command(directory)], log.fileno())
+
+        return [start]
 
 
 def _split(errors: str) -> tuple[str, str]:
