@@ -289,11 +289,26 @@ def test_the_batch_that_was_used_is_shown_when_it_is_not_the_planned_one() -> No
     assert (points["1x2"].batch_per_gpu, points["1x2"].global_batch) == (32, 64)
     assert points["1x2"].efficiency == pytest.approx(0.9)
     assert "is {batch_per_gpu} in workload.args?" in points["1x2"].note
-    seen = {"batch_per_gpu": 256, "loader_batch": 64}
-    note = by_scale(scale_points(specs, ladder(specs, fingerprint=seen)))["1x2"].note
-    assert "accumulates gradients over 4 batches of 64, so a step has 256 samples per GPU" in note
-    assert 'pass the loader\'s batch as "{batch_per_gpu} // 4" in workload.args' in note
-    assert "is {batch_per_gpu} in" not in note
+
+
+@pytest.mark.parametrize(
+    ("seen", "loader", "said"),
+    [
+        (256, 64, 'it accumulates gradients over 4 batches of 64; set workload.batch_per_gpu: 256 and pass the '
+         'loader\'s batch as "{batch_per_gpu} // 4"'),
+        (48, 24, 'it accumulates gradients over 2 batches of 24; set workload.batch_per_gpu: 48 and pass the '
+         'loader\'s batch as "{batch_per_gpu} // 2"'),
+        (128, None, 'if it accumulates gradients over 2 batches of 64, set workload.batch_per_gpu: 128 and pass the '
+         'loader\'s batch as "{batch_per_gpu} // 2"; else, is {batch_per_gpu} in workload.args?'),
+        (32, 32, "is {batch_per_gpu} in workload.args?"),
+        (96, None, "is {batch_per_gpu} in workload.args?"),
+    ],
+)  # fmt: skip
+def test_accumulation_may_explain_another_batch(seen: int, loader: int | None, said: str) -> None:
+    specs = make_specs(["1x1", "1x2"])
+    fingerprint = {"batch_per_gpu": seen, "loader_batch": loader}
+    note = by_scale(scale_points(specs, ladder(specs, fingerprint=fingerprint)))["1x2"].note
+    assert f"a step of the script has {seen} samples per GPU, the plan says 64: {said}" in note
 
 
 def test_unknown_exposed_communication_and_start_up_stay_unknown() -> None:

@@ -130,7 +130,11 @@ def _sanity(spec: RunSpec, runs: RunRecords) -> tuple[Record | None, Finding]:
         return None, finding(False, "record", str(error), wanted, again)
     if record.failure is not None:
         failure = record.failure
-        return record, finding(False, failure.verdict, failure.why, _wanted(record, failure.verdict), failure.next)
+        # What was wanted has a line of its own.
+        why = failure.why
+        for check in record.checks:
+            why = why.replace(f", wanted {check.wanted}", "")
+        return record, finding(False, failure.verdict, why, _wanted(record, failure.verdict), failure.next)
     return record, finding(True, "sanity", f"{len(record.checks)} checks passed", "all checks", "")
 
 

@@ -476,16 +476,17 @@ def _known(values: Sequence[float | None]) -> float | None:
 
 def _other_batch(seen: int, spec: RunSpec, record: Record) -> str:
     """What to say of a batch that is not the planned one."""
-    loader = record.fingerprint.get("loader_batch") or seen
-    if seen > loader and seen % loader == 0:
-        count = seen // loader
-        return (
-            f"the script accumulates gradients over {count} batches of {loader}, so a step has {seen} samples per GPU; "
-            f"the plan says {spec.batch_per_gpu}: set workload.batch_per_gpu to that of a step, and pass the loader's "
-            f'batch as "{{batch_per_gpu}} // {count}" in workload.args'
-        )
+    planned, loader = spec.batch_per_gpu, record.fingerprint.get("loader_batch")
+    batch = loader or planned  # the loader's own is not known of every loader
+    count, rest = divmod(seen, batch)
+    used = f"a step of the script has {seen} samples per GPU, the plan says {planned}"
+    if rest or count < 2:
+        return f"{used}: is {{batch_per_gpu}} in workload.args?"
+    advice = f'set workload.batch_per_gpu: {seen} and pass the loader\'s batch as "{{batch_per_gpu}} // {count}"'
+    if loader:
+        return f"{used}: it accumulates gradients over {count} batches of {batch}; {advice}"
     return (
-        f"the script used a batch of {seen} per GPU, the plan says {spec.batch_per_gpu}: is {{batch_per_gpu}} in "
+        f"{used}: if it accumulates gradients over {count} batches of {batch}, {advice}; else, is {{batch_per_gpu}} in "
         "workload.args?"
     )
 
