@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 import psutil
@@ -26,11 +27,7 @@ ENDS_ITS_OWN = "run_scale.py"  # what is below it gets the signal from it, in or
 
 
 class EndedBySignal(KeyboardInterrupt):
-    """This process was told to end; ``signum`` says by which signal."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signal.Signals(signum).name)
-        self.signum = signum
+    """This process was told to end, by the signal that the text names."""
 
 
 def ignored_from_the_start(signum: signal.Signals) -> bool:
@@ -43,10 +40,17 @@ def end_on_signals() -> None:
 
     Later ones, and those to what is started after it, disturb nothing: they are ignored.
     """
+    sys.excepthook = _tell_unless_ended
     if threading.current_thread() is threading.main_thread():
         for signum in SIGNALS:
             if not ignored_from_the_start(signum):
                 signal.signal(signum, _interrupt)
+
+
+def _tell_unless_ended(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What is printed of an exception that nobody has caught: of a signal before any job was started it is all said."""
+    if not isinstance(error, EndedBySignal):
+        sys.__excepthook__(kind, error, trace)
 
 
 def _interrupt(signum: int, _frame: FrameType | None) -> None:
@@ -57,7 +61,7 @@ def _interrupt(signum: int, _frame: FrameType | None) -> None:
     with contextlib.suppress(OSError):  # not print: it may be what was interrupted
         os.write(2, f"{name}: ending what runs; finished runs are kept\n".encode())
     _pass_on(signal.SIGINT if signum == signal.SIGINT else signal.SIGTERM)
-    raise EndedBySignal(signum)
+    raise EndedBySignal(name)
 
 
 def pass_on_at_cancel(executor: type[Any]) -> None:

@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder.interrupts import EndedBySignal
 from ddp_ladder.ladder import Ladder
 from ddp_ladder.messages import UserError
 from ddp_ladder.snakemake_settings import WITHOUT_TRAINING
@@ -63,10 +62,7 @@ def _holding(results: Path, submits: bool) -> Iterator[None]:
     with ExitStack() as stack:
         with _mistakes_told():
             stack.enter_context(held(results, Path.cwd(), check_jobs))
-        try:
-            yield
-        except EndedBySignal as ended:
-            sys.exit(128 + ended.signum)
+        yield
 
 
 @contextmanager
