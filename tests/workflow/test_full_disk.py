@@ -27,6 +27,7 @@ if "/r2/" in os.environ["DDP_LADDER_RUN"] and not os.path.exists("freed"):
             while True:
                 ballast.write(bytes(4096))
         except OSError:
+            print("what the log on this disk cannot take", flush=True)
             open("trained on", "x").close()
 """
 

@@ -8,6 +8,7 @@ imported torch, because a script may set environment variables before it does.
     program       run the user's script as if python had been given it
     job           what the job was told (run.json, environment)
     lifetime      die with the launcher
+    output        a full disk under the log does not end the script
     hard_exit     write the record also when the script calls os._exit
     after_import  call back when torch has been imported
     measurement   everything measured in this rank, wired together

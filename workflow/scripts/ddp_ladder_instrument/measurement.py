@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ddp_ladder_instrument import metrics, provenance
+from ddp_ladder_instrument import metrics, output, provenance
 from ddp_ladder_instrument.after_import import when_imported
 from ddp_ladder_instrument.job import Job
 from ddp_ladder_instrument.loops import Loop
@@ -82,6 +82,8 @@ class Measurement:
         All are named before any is imported: a library that imports torch is not there yet when torch is.
         """
 
+        self.attempt("output", lambda: output.keep_from_failing(self._on_lost_output))
+
         def hook_accelerate(_took_s: float) -> None:
             from ddp_ladder_instrument.loader_hooks import patch_accelerate
 
@@ -154,6 +156,11 @@ class Measurement:
         self.own_processes = 0
         self.steps.trainers.add(threading.get_ident())
         self.steps.started()
+
+    def _on_lost_output(self, error: OSError) -> None:
+        lost = f"output: the log did not take all of it: {error.strerror}"
+        if lost not in self.not_measured:
+            self.not_measured.append(lost)
 
     def _install(self, quantity: str, patch: Callable[[], str | None]) -> None:
         problem = self.attempt(quantity, patch)
