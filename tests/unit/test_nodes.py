@@ -57,8 +57,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pa
         programs.mkdir()
         called = tmp_path / "called"
         answers = {
-            "squeue": "echo 'node[1-3]'",
-            "scontrol": "printf 'node1\\nnode2\\nnode3\\n'",
+            "squeue": "echo 'ddp-ladder|NODELIST'; echo 'ddp-ladder|node[1-3]'",
             "srun": f'printf "%s\\n" "$@" >>{called}; {srun}',
         }
         for name, does in answers.items():
@@ -71,7 +70,8 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pa
 
 
 def answer(host: str, ports: list[int]) -> str:
-    return f"echo a word of the prolog; echo '{json.dumps({'host': host, 'ports': ports})}'"
+    told = json.dumps({"host": host, "ports": ports})
+    return f"echo a word of the prolog; echo '{told}'; echo 7; echo one of the epilog"
 
 
 def test_the_first_node_of_the_scale_is_asked_once_where_the_run_meets(slurm: Callable[[str], Path]) -> None:
@@ -122,6 +122,8 @@ def test_one_node_has_no_other_to_lead_to(slurm: Callable[[str], Path]) -> None:
             "scontrol",
         ),
         ("exit 3", "srun ended with 3", "scontrol"),
+        ("echo 'Have a nice day'", "srun printed what cannot be read: 'Have a nice day'", "scontrol"),
+        ("true", "srun printed nothing", "scontrol"),
         ("echo 'srun: busy' >&2; exec sleep 60", "waited 0.5 s for a job step on node1: srun: busy", "scontrol"),
     ],
 )

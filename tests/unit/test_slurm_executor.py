@@ -11,6 +11,7 @@ import pytest
 from ddp_ladder import slurm_executor
 from ddp_ladder.progress import Board
 from ddp_ladder.slurm_executor import replace_executor_methods
+from ddp_ladder.submit import Submission
 
 
 class Plugin:
@@ -18,9 +19,15 @@ class Plugin:
 
     def __init__(self) -> None:
         self.errors: list[str] = []
+        self.submitted: list[Any] = []
 
     def report_job_error(self, _info: Any, msg: str, aux_logs: Sequence[str]) -> None:
         self.errors.append(msg)
+
+    def _report_job_submission_threadsafe(self, info: Any) -> None:
+        self.submitted.append(info)
+
+    def run_job(self, job: Any) -> None: ...
 
     def check_active_jobs(self, active_jobs: Sequence[Any]) -> Any: ...
 
@@ -32,8 +39,14 @@ class Plugin:
 
 
 def test_a_disk_that_takes_no_file_ends_no_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "squeue").write_text("#!/bin/sh\necho '7|TIMEOUT|2026-11-21T00:00:00|node1|TimeLimit'\n")
-    (tmp_path / "squeue").chmod(0o755)
+    header, row = "ddp-ladder|JOBID|STATE|START_TIME|NODELIST|REASON", "ddp-ladder|7|TIMEOUT|2026|node1|TimeLimit"
+    named = "echo 'ddp-ladder|JOBID|STATE|START_TIME|NODELIST|REASON|NAME'; exit"
+    for name, script in (
+        ("squeue", f"case \"$*\" in *%j*) {named};; esac; printf '%s\\n' '{header}' '{row}'"),
+        ("sbatch", "cat >/dev/null; echo 7"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     (tmp_path / "results").write_text("in the way")
     terminal = io.StringIO()
@@ -41,7 +54,11 @@ def test_a_disk_that_takes_no_file_ends_no_watch(tmp_path: Path, monkeypatch: py
     replace_executor_methods(Plugin, tmp_path / "results", lambda _scale: "stage1")
     plugin = Plugin()
     job = SimpleNamespace(wildcards=SimpleNamespace(scale="1x1"))
-    info = SimpleNamespace(external_jobid="7", aux={"slurm_logfile": str(tmp_path / "log")}, job=job)
+    wanted = Submission("stage1 1x1", "1x1", "name", ["sbatch"], "script")
+    monkeypatch.setattr(slurm_executor, "_submission", lambda *_: (wanted, tmp_path))
+    plugin.run_job(job)
+    (info,) = plugin.submitted
+    assert info.external_jobid == "7"
 
     async def look() -> list[Any]:
         return [each async for each in plugin.check_active_jobs([info])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -130,3 +131,25 @@ def test_a_command_that_fails_tells_its_own_message() -> None:
         run_command(["sh", "-c", "echo no such thing >&2; exit 3"])
     with pytest.raises(SlurmError, match="no-such-program: No such file"):
         run_command(["no-such-program"])
+
+
+BANNERS = ["*** Maintenance | on Monday ***\n", "NodeName=\nPartitionName=\n", "|||||||||||\n", "\n"]
+
+
+@pytest.mark.parametrize("banner", BANNERS[::3])
+def test_what_a_site_prints_beside_the_answers_is_skipped(banner: str) -> None:
+    assert read_offer(lambda argv: banner + answer(argv).replace("\n", f"\n{banner}")) == read_offer(answer)
+
+
+@pytest.mark.parametrize("banner", BANNERS)
+def test_what_it_prints_instead_of_them_is_one_message(banner: str) -> None:
+    with pytest.raises(UserError, match="what it offers cannot be read") as told:
+        read_offer(lambda argv: banner)
+    assert re.search("found +scontrol .* printed", str(told.value))
+
+
+def test_an_accounting_that_cannot_be_read_is_told_as_such() -> None:
+    def garbled(argv: Sequence[str]) -> str:
+        return answer(argv).replace("node=", "node=x") if argv[0] == "sacctmgr" else answer(argv)
+
+    assert str(read_offer(garbled).accounting).startswith("what the accounting says cannot be read")

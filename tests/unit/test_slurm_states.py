@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder import slurm_query
-from ddp_ladder.slurm_query import SlurmError
+from ddp_ladder.slurm_query import SlurmError, Unreadable
 from ddp_ladder.slurm_states import (
     ENDS,
     GONE,
@@ -18,19 +18,22 @@ from ddp_ladder.slurm_states import (
     ask,
     cancel,
     parse_sacct,
-    parse_squeue,
     reason_in_words,
 )
 
-SQUEUE = """\
-2|COMPLETED|2026-11-20T21:51:43|node1|None
-1|FAILED|2026-11-20T21:51:43|node1|NonZeroExitCode
-6|PENDING|N/A||Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions
-7|PENDING|N/A||PartitionNodeLimit
-8|PENDING|2026-11-20T23:40:00||Resources
-5|RUNNING|2026-11-20T21:51:43|node[1-2]|None
+SQUEUE_HEADER = "ddp-ladder|JOBID|STATE|START_TIME|NODELIST|REASON"
+SQUEUE = f"""\
+{SQUEUE_HEADER}
+ddp-ladder|2|COMPLETED|2026-11-20T21:51:43|node1|None
+ddp-ladder|1|FAILED|2026-11-20T21:51:43|node1|NonZeroExitCode
+ddp-ladder|6|PENDING|N/A||Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions
+ddp-ladder|7|PENDING|N/A||PartitionNodeLimit
+ddp-ladder|8|PENDING|2026-11-20T23:40:00||Resources
+ddp-ladder|5|RUNNING|2026-11-20T21:51:43|node[1-2]|None
 """
-SACCT = """\
+SACCT_HEADER = "JobIDRaw|State|NodeList|Reason"
+SACCT = f"""\
+{SACCT_HEADER}
 1|FAILED|node1|None
 3|PREEMPTED|node1|None
 4|CANCELLED by 0|node2|None
@@ -38,8 +41,9 @@ SACCT = """\
 """
 
 
-def test_squeues_lines_captured_from_a_real_slurm() -> None:
-    states = parse_squeue(SQUEUE)
+def test_squeues_lines_captured_from_a_real_slurm(tools: Path) -> None:
+    prints(tools, "squeue", SQUEUE)
+    states = ask("125678")
     assert states["2"] == JobState("COMPLETED", "", "node1", "2026-11-20T21:51:43")
     assert states["1"].reason == "NonZeroExitCode"
     assert states["6"].reason.startswith("Nodes required for job are DOWN, DRAINED")
@@ -53,6 +57,35 @@ def test_saccts_lines_captured_from_a_real_slurm() -> None:
     assert states["4"] == JobState("CANCELLED", "", "node2")
     assert states["3"].state == "PREEMPTED"
     assert states["6"].nodes == ""
+
+
+BANNERS = ["*** Maintenance | on Monday | at 9 | a.m. | ***\n", "\n5|RUNNING\n", "|||||\n"]
+
+
+@pytest.mark.parametrize("banner", BANNERS)
+def test_what_a_site_prints_beside_the_answers_is_no_answer(tools: Path, banner: str) -> None:
+    prints(tools, "squeue", banner + SQUEUE.replace("|None\n", f"|None\n{banner}") + banner)
+    prints(tools, "sacct", banner + SACCT.replace("|None\n", f"|None\n{banner}") + banner)
+    assert {job: state.state for job, state in ask("1234567").items()} == {
+        **dict.fromkeys("1", "FAILED"),
+        **dict.fromkeys("2", "COMPLETED"),
+        **dict.fromkeys("3", "PREEMPTED"),
+        **dict.fromkeys("4", "CANCELLED"),
+        **dict.fromkeys("5", "RUNNING"),
+        **dict.fromkeys("67", "PENDING"),
+    }
+
+
+@pytest.mark.parametrize("printed", [*BANNERS, "", f"{SQUEUE_HEADER}\nddp-ladder|5|RUNN\n"])
+def test_an_answer_that_cannot_be_read_is_no_state(tools: Path, printed: str) -> None:
+    prints(tools, "squeue", printed)
+    prints(tools, "sacct", SACCT)
+    with pytest.raises(Unreadable, match="squeue printed"):
+        ask("5")
+    prints(tools, "squeue", SQUEUE_HEADER)
+    prints(tools, "sacct", printed)
+    with pytest.raises(Unreadable, match="sacct printed"):
+        ask("5")
 
 
 @pytest.mark.parametrize("state", [*ENDS, "COMPLETED", "SOMETHING_NEW", ""])
@@ -103,9 +136,15 @@ def stand_in(directory: Path, name: str, script: str) -> None:
     file.chmod(0o755)
 
 
+def prints(directory: Path, name: str, text: str) -> None:
+    """A stand-in that prints this, whatever it is asked."""
+    (directory / f"{name}.txt").write_text(text)
+    stand_in(directory, name, f"cat {directory}/{name}.txt")
+
+
 def test_those_that_the_controller_has_forgotten_are_looked_up_in_the_accounting(tools: Path) -> None:
-    stand_in(tools, "squeue", "echo '5|RUNNING|N/A|node1|None'")
-    stand_in(tools, "sacct", f"echo \"$@\" >{tools}/asked; echo '4|CANCELLED by 0|node2|None'")
+    prints(tools, "squeue", SQUEUE)
+    stand_in(tools, "sacct", f"echo \"$@\" >{tools}/asked; echo '{SACCT_HEADER}'; echo '4|CANCELLED by 0|node2|None'")
     states = ask(["4", "5", "9"])
     assert [states[job].state for job in ("4", "5", "9")] == ["CANCELLED", "RUNNING", GONE]
     assert "--jobs=4,9" in (tools / "asked").read_text()
@@ -114,7 +153,7 @@ def test_those_that_the_controller_has_forgotten_are_looked_up_in_the_accounting
 def test_a_job_that_the_controller_has_forgotten_hides_no_other(tools: Path) -> None:
     """As the Slurm answers that fails for all where it does not know one."""
     forgets = "case \"$*\" in *4*) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;; esac"
-    stand_in(tools, "squeue", f"{forgets}; echo '5|RUNNING|N/A|node1|None'")
+    stand_in(tools, "squeue", f"{forgets}; echo '{SQUEUE_HEADER}'; echo 'ddp-ladder|5|RUNNING|N/A|node1|None'")
     stand_in(tools, "sacct", "exit 1")
     assert {job: state.state for job, state in ask(["4", "5"]).items()} == {"4": GONE, "5": "RUNNING"}
     assert ask(["4"]) == {"4": JobState(GONE)}
@@ -126,7 +165,8 @@ def test_a_job_that_the_controller_has_forgotten_hides_no_other(tools: Path) -> 
 def test_the_shell_does_not_reach_into_the_question(
     tools: Path, monkeypatch: pytest.MonkeyPatch, hostile: dict[str, str]
 ) -> None:
-    stand_in(tools, "squeue", f'echo "$@" >{tools}/asked; env >>{tools}/asked; echo "5|RUNNING|N/A|node1|None"')
+    answer = f"{SQUEUE_HEADER}\\nddp-ladder|5|RUNNING|N/A|node1|None"
+    stand_in(tools, "squeue", f'echo "$@" >{tools}/asked; env >>{tools}/asked; echo "{answer}"')
     for name, value in hostile.items():
         monkeypatch.setenv(name, value)
     assert ask(["5"])["5"].state == "RUNNING"
@@ -136,7 +176,7 @@ def test_the_shell_does_not_reach_into_the_question(
 
 
 def test_without_accounting_a_forgotten_job_is_gone(tools: Path) -> None:
-    stand_in(tools, "squeue", "true")
+    prints(tools, "squeue", SQUEUE_HEADER)
     stand_in(tools, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
     assert ask(["4"]) == {"4": JobState(GONE)}
 

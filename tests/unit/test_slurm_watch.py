@@ -49,7 +49,8 @@ class Desk:
         self.watch = Watch(self.cluster.ask, self.cluster.cancel, Board(self.stream), lambda: self.cluster.now_s)
         self.log = log
         self.cluster.states["7"] = JobState("PENDING", "Priority")
-        self.watch.add("7", "stage2", "1x4", log)
+        self.files = 0  # what changes while the job lives
+        self.watch.add("7", "stage2", "1x4", log, lambda: self.files)
 
     def later(self, seconds: float, state: JobState | None = None) -> list[JobEnd]:
         self.cluster.now_s += seconds
@@ -140,6 +141,17 @@ def test_a_job_that_nobody_knows_is_waited_for_a_while_only(desk: Desk) -> None:
     assert (end.ok, end.state) == (False, GONE)
 
 
+def test_a_job_that_nobody_knows_is_not_gone_while_its_files_change(desk: Desk) -> None:
+    desk.later(0, RUNNING)
+    desk.later(60, JobState(GONE))
+    for _ in range(20):
+        desk.files += 1
+        assert desk.later(GONE_AFTER_S) == []
+    assert desk.text.count("job 7 is unknown to squeue and sacct, but its files change: it goes on") == 1
+    (end,) = desk.later(GONE_AFTER_S)
+    assert end.state == GONE
+
+
 def test_a_job_that_shows_up_again_is_not_gone(desk: Desk) -> None:
     desk.later(0, RUNNING)
     desk.later(60, JobState(GONE))
@@ -151,6 +163,13 @@ def test_a_forgotten_job_that_had_said_all_has_ended_well(desk: Desk) -> None:
     desk.later(0, RUNNING)
     desk.log.write_text(f"stage2 1x4: {LAST_WORDS}\n")
     (end,) = desk.later(1, JobState(GONE))
+    assert end.ok
+
+
+def test_a_log_that_cannot_be_read_costs_the_job_nothing(desk: Desk) -> None:
+    desk.log.mkdir()
+    desk.later(0, RUNNING)
+    (end,) = desk.later(60, JobState("COMPLETED"))
     assert end.ok
 
 

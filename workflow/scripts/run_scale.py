@@ -24,6 +24,7 @@ from ddp_ladder.lifetime import die_with_parent
 from ddp_ladder.nodes import Allocation, nodes_of
 from ddp_ladder.plan_file import read_plan
 from ddp_ladder.progress import Console
+from ddp_ladder.scale_lock import held
 from ddp_ladder.settings import Scale
 from ddp_ladder.slurm_watch import LAST_WORDS
 
@@ -42,6 +43,12 @@ def limits_s(runtime_s: float, slurm_s: float | None) -> tuple[float, float]:
         return runtime_s, END_S
     margin_s = min(MARGIN_S, slurm_s / 2)
     return min(runtime_s, slurm_s - margin_s), END_S * margin_s / MARGIN_S
+
+
+def lose(context: Context) -> None:
+    """End this job, which showed no sign of life for so long that another one has taken its runs over."""
+    context.console.say(f"{context.job.stage} {context.job.scale}: another job has taken these runs over")
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @command
@@ -73,7 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     context = Context(job, results, nodes, deadline_s, Console(len(job.runs)), end_s)
     raise_on_signals()
     try:
-        run_scale(context, left_out)
+        label, say = f"{job.stage} {job.scale}", context.console.say
+        with held(results, label, str(job.scale), nodes.job_id, say, lost=lambda: lose(context)):
+            run_scale(context, left_out)
     except Interrupted as interrupted:
         context.console.say(f"{job.stage} {job.scale}: interrupted by {interrupted}; finished runs are kept")
         return 128 + interrupted.signum

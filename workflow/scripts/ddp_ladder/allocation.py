@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ddp_ladder.formats import count
 from ddp_ladder.messages import Problem, UserError
 from ddp_ladder.plan import Plan, ScaleJob
-from ddp_ladder.slurm_query import answer, no_job
+from ddp_ladder.slurm_query import answer, no_job, run_command, told_of
 
 PROFILE = "profiles/allocation"
 SIMULATE = "or simulate the nodes on this machine: env -u SLURM_JOB_ID snakemake --profile profiles/local"
@@ -46,7 +46,8 @@ def own_allocation(environment: Mapping[str, str]) -> Offer:
                 next="start it inside salloc or sbatch, or let the scales queue as jobs: --profile profiles/slurm",
             )
         )
-    return parse_offer(job_id, answer(job_id, ["scontrol", "show", "job", "--details", job_id]))
+    question = ["scontrol", "show", "job", "--details", job_id]
+    return parse_offer(job_id, answer(job_id, lambda within_s: run_command(question, within_s)))
 
 
 def parse_offer(job_id: str, shown: str) -> Offer:
@@ -78,10 +79,9 @@ def _ids(ranges: str) -> int:
 def time_left_s(job_id: str, until_s: float) -> float | None:
     """Seconds until Slurm ends the job; None where it has no limit.
 
-    until_s: as of slurm_query.answer. Raises UserError when there is no such job, or no answer.
+    until_s: as of slurm_query.told_of. Raises UserError when there is no such job, or no answer.
     """
-    question = ["squeue", "--noheader", "--jobs", job_id, "--format", "%L"]
-    return parse_time_left(answer(job_id, question, until_s).strip())
+    return parse_time_left(told_of(job_id, "L", until_s))
 
 
 def parse_time_left(text: str) -> float | None:

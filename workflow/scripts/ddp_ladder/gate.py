@@ -123,7 +123,7 @@ def _sanity(spec: RunSpec, runs: RunRecords) -> tuple[Record | None, Finding]:
     try:
         if not file.exists() and (end := read_job_end(runs.results, str(spec.scale))):
             wanted = "a job that leaves a record of every run"
-            return None, finding(False, "job", f"{end.in_words}; its log: {end.log}", wanted, end.next)
+            return None, finding(False, "job", end.evidence, wanted, end.next)
         record = runs.believed(spec)
     except (OSError, ValueError) as error:
         wanted = "the record that the planned run itself left, with its raw files"

@@ -11,7 +11,8 @@ from pathlib import Path
 from ddp_ladder.files import read_json, write_json
 
 SCHEMA_VERSION = 1
-SUBMITTED = "SUBMITTED"  # our own word: nobody has seen its end
+SUBMITTED = "SUBMITTED"  # our own words: nobody has seen its end
+NOT_SUBMITTED = "NOT_SUBMITTED"  # there is no such job
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class JobEnd:
     job_id: str
     stage: str
     scale: str
-    state: str  # Slurm's: COMPLETED, TIMEOUT, ...; GONE where nothing knows it any more; SUBMITTED
+    state: str  # Slurm's: COMPLETED, TIMEOUT, ...; GONE where nothing knows it any more; SUBMITTED; NOT_SUBMITTED
     log: str
     ok: bool = False
     nodes: str = ""
@@ -32,12 +33,19 @@ class JobEnd:
     @property
     def in_words(self) -> str:
         """``job 12 ended TIMEOUT on node[1-2]: its time was up``."""
+        if self.state == NOT_SUBMITTED:
+            return f"the job was not submitted: {self.why}"
         if self.state == SUBMITTED:
             return f"job {self.job_id} was submitted, and nobody has seen its end"
         where = f" on {self.nodes}" if self.nodes else ""
         why = f": {self.why}" if self.why else ""
         given = f" ({self.reason})" if self.reason and not self.ok else ""
         return f"job {self.job_id} ended {self.state}{where}{why}{given}"
+
+    @property
+    def evidence(self) -> str:
+        """In words, with where to read more."""
+        return f"{self.in_words}; its log: {self.log}" if self.log else self.in_words
 
 
 def job_end_file(results: Path, scale: str) -> Path:

@@ -26,7 +26,8 @@ from ddp_ladder.messages import UserError, printable
 from ddp_ladder.network import LOOPBACK, address_towards, free_port, is_loopback, node_name
 from ddp_ladder.plan import RunSpec, ScaleJob
 from ddp_ladder.settings import Interface
-from ddp_ladder.slurm_query import SHORTEST_ANSWER_S, SlurmError, answer, run_command, silent
+from ddp_ladder.slurm_notation import host_names
+from ddp_ladder.slurm_query import SHORTEST_ANSWER_S, SlurmError, Unreadable, run_command, silent, squeue, told_of
 from ddp_ladder.slurm_step import step_argv, step_environment
 
 AGENT = Path(__file__).parents[1] / "agent.py"
@@ -139,10 +140,8 @@ class Allocation:
 
         Also asked anew before each step: srun gives up where the controller does not answer, this waits for it.
         """
-        query = ["squeue", "--noheader", "--jobs", self.job_id, "--format", "%N"]
         try:
-            nodelist = answer(self.job_id, query, self.until_s).strip()
-            names = answer(self.job_id, ["scontrol", "show", "hostnames", nodelist], self.until_s).split()
+            names = list(host_names(told_of(self.job_id, "N", self.until_s)))
         except UserError as error:
             told = error.problems[0]
             again = "see whether `squeue --me` answers; then start snakemake again: finished runs are kept"
@@ -179,13 +178,20 @@ class Allocation:
             raise NoMeetingPoint(own)
         if asked.returncode != 0:
             raise NoMeetingPoint(of_srun or f"srun ended with {asked.returncode}", self._compare)
-        told = json.loads(asked.stdout.splitlines()[-1])  # a prolog of the site's may have said something before
-        host, ports = told["host"], told["ports"]
+        host, ports = self._read_head(asked.stdout)
         if len(hostnames) > 1 and is_loopback(host):
             raise NoMeetingPoint(f"{host} of {hostnames[0]} is an address that no other node reaches")
         if not ports:
             raise NoMeetingPoint(f"no free port on {hostnames[0]}", "look at what listens there: ss --listening")
         return host, ports
+
+    def _read_head(self, printed: str) -> tuple[str, list[int]]:
+        """Of what the step printed; a prolog or an epilog of the site's may have said something beside it."""
+        for line in reversed(printed.splitlines()):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                told = json.loads(line)
+                return told["host"], told["ports"]
+        raise NoMeetingPoint(str(Unreadable("srun", printed)), self._compare)
 
     def _question(self, hostnames: list[str], wanted: str) -> subprocess.CompletedProcess[str]:
         towards = hostnames[1] if len(hostnames) > 1 else LOOPBACK
@@ -245,12 +251,11 @@ class Step(subprocess.Popen[bytes]):
 
     def terminate(self) -> None:
         """SIGTERM to the step's tasks; to srun when there is no such step, so nothing that could be lost."""
-        query = ["squeue", "--noheader", "--steps", "--jobs", self._job_id, "--format", "%i %j"]
         try:
-            steps = run_command(query, ENDING_ANSWER_S).splitlines()
+            steps = squeue("ij", "--steps", f"--jobs={self._job_id}", within_s=ENDING_ANSWER_S)
         except SlurmError:
             steps = []
-        ids = [step.split()[0] for step in steps if step.split()[1:] == [self._name]]
+        ids = [step for step, name in steps if name == self._name]
         if ids:
             # Its exit code says nothing: it may be 1 although the signal has arrived.
             with contextlib.suppress(SlurmError):

@@ -19,10 +19,10 @@ def records(text: str, first: str) -> Iterator[dict[str, str]]:
 
 
 def rows(text: str, fields: str) -> Iterator[dict[str, str]]:
-    """``value|value|...``, a row a line, by the names in ``fields``."""
+    """``value|value|...``, a row a line, by the names in ``fields``; lines of another shape are a site's own words."""
     names = fields.split(",")
     for line in text.splitlines():
-        if line:
+        if line.count("|") == len(names) - 1:
             yield dict(zip(names, line.split("|"), strict=True))
 
 

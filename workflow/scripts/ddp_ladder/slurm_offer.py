@@ -6,7 +6,8 @@ import grp
 import os
 import pwd
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
+from typing import TypeVar
 
 from ddp_ladder.messages import Problem, UserError
 from ddp_ladder.slurm_facts import (
@@ -31,13 +32,14 @@ from ddp_ladder.slurm_notation import (
     rows,
     tres,
 )
-from ddp_ladder.slurm_query import SlurmError, run_command
+from ddp_ladder.slurm_query import SlurmError, Unreadable, run_command
 
 LIMIT_FIELDS = "maxwall,maxtresperjob,grptres,maxtresminsperjob"
 ASSOCIATION_FIELDS = f"account,user,partition,defaultqos,qos,parentname,{LIMIT_FIELDS}"
 QOS_FIELDS = f"name,maxtresperuser,maxtresperaccount,{LIMIT_FIELDS}"
 
 Run = Callable[[Sequence[str]], str]  # a command's output; raises SlurmError
+Read = TypeVar("Read", bound=Sized)
 
 
 # Asking
@@ -45,10 +47,17 @@ Run = Callable[[Sequence[str]], str]  # a command's output; raises SlurmError
 
 def read_offer(run: Run = run_command) -> Offer:
     """Ask this machine's Slurm. Raises UserError when it does not answer."""
+    show = ["scontrol", "--oneliner", "--all", "show"]
     try:
-        config = parse_config(run(["scontrol", "show", "config"]))
-        show = ["scontrol", "--oneliner", "--all", "show"]
-        partitions, nodes, reservations = (run([*show, what]) for what in ("partition", "node", "reservation"))
+        config = _readable(run, ["scontrol", "show", "config"], parse_config)
+        partitions = _readable(run, [*show, "partition"], parse_partitions)
+        nodes = _readable(run, [*show, "node"], parse_nodes)
+        reservations = parse_reservations(run([*show, "reservation"]))  # there may be none
+    except Unreadable as error:
+        what = "what it offers cannot be read, so nothing can be submitted"
+        raise UserError(
+            Problem("Slurm", what, str(error), next="have your site print its news to standard error")
+        ) from error
     except SlurmError as error:
         raise UserError(
             Problem(
@@ -60,15 +69,26 @@ def read_offer(run: Run = run_command) -> Offer:
         ) from error
     user = pwd.getpwuid(os.getuid()).pw_name  # LOGNAME and USER may be anybody's
     return Offer(
-        partitions=parse_partitions(partitions),
-        nodes=parse_nodes(nodes),
-        reservations=parse_reservations(reservations),
+        partitions=partitions,
+        nodes=nodes,
+        reservations=reservations,
         accounting=_read_accounting(config, user, run),
         version=config.get("SLURM_VERSION", ""),
         all_partitions_must_fit=config.get("EnforcePartLimits") == "ALL",
         user=user,
         groups=_groups(),
     )
+
+
+def _readable(run: Run, argv: Sequence[str], parse: Callable[[str], Read]) -> Read:
+    """What an answer says. Raises Unreadable where it says nothing, as beside a site's own words alone."""
+    printed = run(argv)
+    try:
+        if found := parse(printed):
+            return found
+    except (KeyError, ValueError):
+        pass
+    raise Unreadable(" ".join(argv), printed)
 
 
 def _groups() -> frozenset[str]:
@@ -93,12 +113,15 @@ def _read_accounting(config: Mapping[str, str], user: str, run: Run) -> Accounti
         above = [*show, "assoc", f"account={names}", "user=", here, f"format={ASSOCIATION_FIELDS}"]
         accounts = parse_associations(run(above)) if names else ()
         qos = parse_qos(run([*show, "qos", f"format={QOS_FIELDS}"]))
-        default = run([*show, "user", user, "format=defaultaccount"]).strip()
+        told = run([*show, "user", user, "format=defaultaccount"]).splitlines()
+        default = next((association.account for association in own if association.account in told), None)
+    except ValueError as error:
+        return f"what the accounting says cannot be read ({error})"
     except SlurmError as error:
         return f"the accounting does not answer ({str(error).splitlines()[-1] if str(error) else 'no message'})"
     enforced = frozenset(config.get("AccountingStorageEnforce", "").lower().split(","))
     by_name = {association.account: association for association in accounts}
-    return Accounting(enforced, default or None, own, by_name, qos)
+    return Accounting(enforced, default, own, by_name, qos)
 
 
 # Reading what it said

@@ -8,19 +8,34 @@ from __future__ import annotations
 import errno
 import math
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from ddp_ladder.messages import Problem, UserError, printable
 from ddp_ladder.slurm_environment import question_environment
+
+T = TypeVar("T")
 
 ANSWER_WITHIN_S = 60.0
 SHORTEST_ANSWER_S = 2.0  # also where no time is left: a healthy controller takes less
 PATIENCE_S = 300.0  # what a restart of the controller may take
 AGAIN_S = 2.0
 NO_COMMAND = os.strerror(errno.ENOENT)
+WAS_ENDED = "was ended by"
+LONGEST_QUOTE = 100
+MARK = "ddp-ladder"  # begins each line of squeue's own: a site's wrapper may print others
+
+# What Slurm says where its controller is busy, away, or being changed over: no refusal, and perhaps it was heard.
+_UNDECIDED = re.compile(
+    r"Socket timed out|Unable to contact slurm controller|Zero Bytes were transmitted|Message (send|receive) failure"
+    r"|Communication (connection|shutdown) failure|standby mode|[Tt]emporarily|try again|no answer within"
+    f"|{WAS_ENDED}"
+)
 
 
 class SlurmError(Exception):
@@ -31,13 +46,26 @@ class NoAnswer(SlurmError):
     """A command of Slurm did not end in time."""
 
 
-def run_command(argv: Sequence[str], within_s: float = ANSWER_WITHIN_S) -> str:
-    """Output of a command. Raises SlurmError with its own message, or NoAnswer."""
+class Unreadable(SlurmError):
+    """A command of Slurm ended well, but its answer is not in what it printed; the text tells what that was."""
+
+    def __init__(self, command: str, printed: str) -> None:
+        first = next((line.strip() for line in printed.splitlines() if line.strip()), "")
+        what = f"what cannot be read: {first[:LONGEST_QUOTE]!r}" if first else "nothing"
+        super().__init__(f"{command} printed {what}")
+
+
+def run_command(argv: Sequence[str], within_s: float | None = None, script: str = "") -> str:
+    """Output of a command, which reads ``script``. Raises SlurmError with its own message, or NoAnswer.
+
+    within_s: None for ANSWER_WITHIN_S.
+    """
+    within_s = ANSWER_WITHIN_S if within_s is None else within_s
     try:
         done = subprocess.run(
             argv,
             env=question_environment(os.environ),
-            stdin=subprocess.DEVNULL,
+            input=script,
             capture_output=True,
             text=True,
             errors="replace",
@@ -48,14 +76,17 @@ def run_command(argv: Sequence[str], within_s: float = ANSWER_WITHIN_S) -> str:
         raise SlurmError(f"{argv[0]}: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
         raise NoAnswer(f"{' '.join(argv)}: no answer within {within_s:.3g} s") from error
+    if done.returncode < 0:
+        raise SlurmError(f"{argv[0]} {WAS_ENDED} {signal.Signals(-done.returncode).name}")
     if done.returncode:
         raise SlurmError(printable(done.stderr or done.stdout).strip() or f"{argv[0]} ended with {done.returncode}")
     return printable(done.stdout)
 
 
-def answer(job_id: str, argv: Sequence[str], until_s: float = math.inf) -> str:
-    """What a command prints. Raises UserError when there is no such job, or no answer for too long.
+def answer(job_id: str, ask: Callable[[float], T], until_s: float = math.inf) -> T:
+    """What Slurm tells a job about itself. Raises UserError when there is no such job, or no answer for too long.
 
+    ask: the question, of how long to wait for it.
     until_s: on the monotonic clock, when whoever asks has no more time to wait.
     """
     patience_s = max(0.0, min(PATIENCE_S, until_s - time.monotonic()))
@@ -64,7 +95,7 @@ def answer(job_id: str, argv: Sequence[str], until_s: float = math.inf) -> str:
     while True:
         left_s = deadline_s - time.monotonic()
         try:
-            return run_command(argv, min(ANSWER_WITHIN_S, max(SHORTEST_ANSWER_S, left_s)))
+            return ask(min(ANSWER_WITHIN_S, max(SHORTEST_ANSWER_S, left_s)))
         except SlurmError as error:
             said = str(error)
         if unknown(said) or NO_COMMAND in said or time.monotonic() >= deadline_s:
@@ -75,6 +106,12 @@ def answer(job_id: str, argv: Sequence[str], until_s: float = math.inf) -> str:
         time.sleep(min(AGAIN_S, max(0.0, deadline_s - time.monotonic())))
 
 
+def told_of(job_id: str, field: str, until_s: float = math.inf) -> str:
+    """One field of squeue's about the job that asks; empty for a job that has ended. Raises as answer does."""
+    rows = answer(job_id, lambda within_s: squeue(field, f"--jobs={job_id}", within_s=within_s), until_s)
+    return rows[0][0].strip() if rows else ""
+
+
 def unknown(errors: str) -> bool:
     """Whether a command failed because the controller knows no such job."""
     return "Invalid job id" in errors
@@ -83,6 +120,25 @@ def unknown(errors: str) -> bool:
 def silent(errors: str) -> bool:
     """Whether a command failed because the controller did not answer."""
     return "Unable to contact slurm controller" in errors
+
+
+def undecided(errors: str) -> bool:
+    """Whether a command failed without a refusal: it can be tried again, and may have been obeyed."""
+    return _UNDECIDED.search(errors) is not None
+
+
+def squeue(fields: str, *options: str, within_s: float | None = None) -> list[list[str]]:
+    """What squeue tells of jobs, or of steps, a row each.
+
+    fields: letters of its --format, such as ``iT``; the last one may hold a ``|``. Raises SlurmError, Unreadable also
+    where a line of its own is torn: the header shows that the answer is there, also when it is empty.
+    """
+    form = "|".join((MARK, *(f"%{letter}" for letter in fields)))
+    printed = run_command(["squeue", *options, f"--format={form}"], within_s)
+    rows = [line.split("|", len(fields))[1:] for line in printed.splitlines() if line.startswith(f"{MARK}|")]
+    if not rows or any(len(row) != len(fields) for row in rows):
+        raise Unreadable("squeue", printed)
+    return rows[1:]
 
 
 def no_job(job_id: str, found: str) -> Problem:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ddp_ladder.messages import printable
-from ddp_ladder.slurm_query import NoAnswer, SlurmError, run_command, unknown
+from ddp_ladder.slurm_query import NoAnswer, SlurmError, Unreadable, run_command, squeue, unknown
 
 Phase = Literal["waiting", "running", "ended"]
 
@@ -22,7 +22,8 @@ _SLURMS_WORDS = re.compile(r"^(?:slurmstepd|srun|slurmd)[^:]*: error: (?:\*\*\* 
 # Where memory is not limited by control groups, a job that takes too much has FAILED or was CANCELLED.
 _OUT_OF_MEMORY = re.compile(r"memory limit|oom.?kill|out of memory", re.IGNORECASE)
 
-_FORMAT = "%i|%T|%S|%N|%r"
+_SQUEUE = "iTSNr"
+_SACCT = "JobIDRaw|State|NodeList|Reason"
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def ask(job_ids: Iterable[str]) -> dict[str, JobState]:
     known = _queued(wanted)
     forgotten = [job for job in wanted if job not in known]
     if forgotten and shutil.which("sacct"):
-        known |= parse_sacct(_accounted(forgotten))
+        known |= _accounted(forgotten)
     return {job: known.get(job, JobState(GONE)) for job in wanted}
 
 
@@ -137,19 +138,23 @@ def cancel(job_ids: Iterable[str]) -> None:
     run_command(["scancel", "--quiet", *job_ids])
 
 
-def parse_squeue(text: str) -> dict[str, JobState]:
-    """From lines ``id|state|start|nodes|reason``."""
-    found = {}
-    for line in text.splitlines():
-        job, state, start, nodes, reason = line.split("|", 4)
-        found[job.strip()] = JobState(state, "" if reason == "None" else reason, nodes, "" if start == "N/A" else start)
-    return found
+def job_state(state: str, start: str, nodes: str, reason: str) -> JobState:
+    """From squeue's words."""
+    return JobState(state, "" if reason == "None" else reason, nodes, "" if start == "N/A" else start)
 
 
 def parse_sacct(text: str) -> dict[str, JobState]:
-    """From lines ``id|state|nodes|reason``; the state may go on: ``CANCELLED by 1000``."""
+    """From lines ``id|state|nodes|reason`` after their header; the state may go on: ``CANCELLED by 1000``.
+
+    Lines that are no such lines are a site's. Raises Unreadable where there is no header.
+    """
+    lines = text.splitlines()
+    if _SACCT not in lines:
+        raise Unreadable("sacct", text)
     found = {}
-    for line in text.splitlines():
+    for line in lines[lines.index(_SACCT) + 1 :]:
+        if not re.match(r"\d+\|[A-Z_]+.*\|.*\|", line):
+            continue
         job, state, nodes, reason = line.split("|", 3)
         nodes = "" if nodes == "None assigned" else nodes
         found[job] = JobState(state.partition(" ")[0], "" if reason == "None" else reason, nodes)
@@ -160,9 +165,9 @@ def _queued(job_ids: list[str]) -> dict[str, JobState]:
     """What the controller knows. By job id, because the names of users in the environment may be anybody's."""
     if not job_ids:
         return {}
-    command = ["squeue", "--noheader", "--states=all", f"--jobs={','.join(job_ids)}", f"--format={_FORMAT}"]
     try:
-        return parse_squeue(run_command(command))
+        rows = squeue(_SQUEUE, "--states=all", f"--jobs={','.join(job_ids)}")
+        return {job.strip(): job_state(*told) for job, *told in rows}
     except SlurmError as error:
         if not unknown(str(error)):
             raise
@@ -170,13 +175,17 @@ def _queued(job_ids: list[str]) -> dict[str, JobState]:
     return {job: state for each in job_ids if len(job_ids) > 1 for job, state in _queued([each]).items()}
 
 
-def _accounted(job_ids: list[str]) -> str:
-    """What the accounting knows; nothing where there is none. Raises NoAnswer: one that hangs may well know the job."""
-    fields = "JobIDRaw,State,NodeList,Reason"
-    command = ["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={','.join(job_ids)}"]
+def _accounted(job_ids: list[str]) -> dict[str, JobState]:
+    """What the accounting knows; nothing where there is none.
+
+    Raises Unreadable, and NoAnswer: one that hangs may well know the job.
+    """
+    fields = _SACCT.replace("|", ",")
+    command = ["sacct", "--allocations", "--parsable2", f"--jobs={','.join(job_ids)}", f"--format={fields}"]
     try:
-        return run_command([*command, f"--format={fields}"])
+        told = run_command(command)
     except NoAnswer:
         raise
     except SlurmError:
-        return ""  # a Slurm without slurmdbd has sacct too, which then fails
+        return {}  # a Slurm without slurmdbd has sacct too, which then fails
+    return parse_sacct(told)

@@ -18,7 +18,7 @@ from ddp_ladder.slurm_states import ENDED_WELL, GONE, JobState, advice, reason_i
 
 LOOK_EVERY_S = 1.0  # at the logs; asks Slurm nothing
 ASK_EVERY_S = {"waiting": 30.0, "running": 10.0}  # the controller is everybody's
-GONE_AFTER_S = 60.0  # a new job is not yet known everywhere, and accounting lags behind
+GONE_AFTER_S = 60.0  # without a sign of life; a new job is not yet known everywhere, and accounting lags behind
 REMIND_EVERY_S = 600.0
 LAST_WORDS = "every run has left its record"  # what a scale's job says last
 
@@ -34,11 +34,14 @@ class WatchedJob:
     stage: str
     scale: str
     log: Path
+    signs: Callable[[], object]
     clock: Callable[[], float]
     state: JobState = field(default_factory=lambda: JobState("PENDING"))
     submitted_s: float = 0.0
     started_s: float | None = None
     gone_since_s: float | None = None
+    last_signs: object = None
+    is_told_to_live: bool = False
     said_all: bool = False
     read_bytes: int = 0
     _rest: bytes = field(default=b"", repr=False)
@@ -57,7 +60,7 @@ class WatchedJob:
             with self.log.open("rb") as file:
                 file.seek(self.read_bytes)
                 new = file.read()
-        except FileNotFoundError:  # not started yet, or not visible here yet
+        except OSError:  # not started yet, not visible here yet, or a file system that is away for a while
             return []
         self.read_bytes += len(new)
         *lines, self._rest = (self._rest + new).split(b"\n")
@@ -68,7 +71,7 @@ class WatchedJob:
         """What Slurm itself wrote into the log at last, such as ``Exceeded job memory limit``; empty for nothing."""
         try:
             text = self.log.read_text(errors="replace")
-        except FileNotFoundError:
+        except OSError:
             return ""
         return next(iter(slurms_words(text)[-1:]), "")
 
@@ -86,16 +89,12 @@ class Watch:
         self._silent_since_s: float | None = None
         self._reminded_s = 0.0
 
-    def add(self, job_id: str, stage: str, scale: str, log: Path) -> None:
-        """Begin to follow a job that was just submitted."""
-        job = WatchedJob(job_id, stage, scale, log, self._clock, submitted_s=self._clock())
+    def add(self, job_id: str, stage: str, scale: str, log: Path, signs: Callable[[], object]) -> None:
+        """Begin to follow a job that was just submitted. signs: something that changes while it lives."""
+        job = WatchedJob(job_id, stage, scale, log, signs, self._clock, submitted_s=self._clock())
         self._jobs[job_id] = job
         self._asked_s = None  # it may start at once
         self._board.say(f"{job.label} submitted; its log: {log}")
-
-    def say(self, text: str) -> None:
-        """A line above the jobs' states."""
-        self._board.say(text)
 
     def knows(self, job_id: str) -> bool:
         return job_id in self._jobs
@@ -163,9 +162,16 @@ class Watch:
         return self._end(job) if new.phase == "ended" else None
 
     def _is_gone(self, job: WatchedJob) -> bool:
+        """Whether a job that Slurm does not know has shown no life for long enough."""
+        now_s, signs = self._clock(), job.signs()
         if job.gone_since_s is None:
-            job.gone_since_s = self._clock()
-        return job.said_all or self._clock() - job.gone_since_s >= GONE_AFTER_S
+            job.gone_since_s = now_s
+        elif signs != job.last_signs:
+            if not job.is_told_to_live:
+                self._board.say(f"{job.label} is unknown to squeue and sacct, but its files change: it goes on")
+            job.gone_since_s, job.is_told_to_live = now_s, True
+        job.last_signs = signs
+        return job.said_all or now_s - job.gone_since_s >= GONE_AFTER_S
 
     def _end(self, job: WatchedJob) -> JobEnd:
         self._tell_lines(job)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from ddp_ladder.job_end import SUBMITTED, job_end_file, read_job_end
+from ddp_ladder.job_end import SUBMITTED, JobEnd, job_end_file, read_job_end
+from ddp_ladder.job_names import NamedJob, jobs_by_name
 from ddp_ladder.ladder import Ladder
 from ddp_ladder.messages import Problem, UserError
+from ddp_ladder.scale_lock import problem_of_holder, shows_life, signs_of_life
 from ddp_ladder.slurm_check import check_jobs
 from ddp_ladder.slurm_offer import read_offer
 from ddp_ladder.slurm_query import SlurmError
-from ddp_ladder.slurm_states import ask
+from ddp_ladder.slurm_states import GONE, ask
 
 TOOLS = ("sbatch", "scontrol", "squeue", "scancel")
 
@@ -52,22 +54,12 @@ def require_slurm() -> None:
 
 
 def require_no_job_left(results: Path, scales: Collection[str]) -> None:
-    """Raises UserError while a job that an earlier start submitted, and was killed before it ended, is not over."""
-    submitted = [end for scale in sorted(scales) if (end := read_job_end(results, scale)) and end.state == SUBMITTED]
+    """Raises UserError while a job of an earlier start, whether or not that has noted it, is not over."""
     try:
-        states = ask([end.job_id for end in submitted]) if submitted else {}
+        queue = jobs_by_name(results)
+        problems = [problem for scale in sorted(scales) for problem in _left(results, scale, queue)]
     except SlurmError as silent:
         raise UserError(Problem("squeue", str(silent), next="start again when Slurm answers")) from None
-    left = [end for end in submitted if states[end.job_id].phase != "ended"]
-    problems = [
-        Problem(
-            str(job_end_file(results, end.scale)),
-            "a job of an earlier start is not over, and a second one would write to the same files",
-            found=f"job {end.job_id} of {end.scale}: {states[end.job_id].state}",
-            next=f"wait for it, or end it with `scancel {end.job_id}`; then start snakemake again",
-        )
-        for end in left
-    ]
     if problems:
         raise UserError(problems)
 
@@ -77,3 +69,37 @@ def require_every_job_over(results: Path) -> None:
     scales = [file.stem for file in (results / "jobs").glob("*.json")]
     if scales and shutil.which("squeue"):
         require_no_job_left(results, scales)
+
+
+def _left(results: Path, scale: str, queue: Sequence[NamedJob]) -> Iterator[Problem]:
+    noted = _noted(results, scale)
+    states = {each.id: each.state for each in queue if each.scale == scale}
+    if noted and noted.job_id not in states:
+        states |= ask([noted.job_id])
+    found = {job_id: state.state for job_id, state in states.items() if state.phase != "ended"}
+    if noted and states[noted.job_id].state == GONE:
+        log = Path(noted.log)
+        if shows_life(lambda: signs_of_life(results, scale, log)):
+            found[noted.job_id] = f"unknown to squeue and sacct, but its files change: {log}"
+    for job_id, state in found.items():
+        yield Problem(
+            str(job_end_file(results, scale)),
+            "a job of an earlier start is not over, and a second one would write to the same files",
+            found=f"job {job_id} of {scale}: {state}",
+            next=f"wait for it, or end it with `scancel {job_id}`; then start snakemake again",
+        )
+    if not found and (problem := problem_of_holder(results, scale, _say)):
+        yield problem
+
+
+def _noted(results: Path, scale: str) -> JobEnd | None:
+    """The job of which nobody has seen the end; None too where the note is torn, for the queue knows its name."""
+    try:
+        end = read_job_end(results, scale)
+    except (OSError, ValueError):
+        return None
+    return end if end and end.state == SUBMITTED else None
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,152 @@
+"""A real Slurm whose commands answer badly: sbatch loses what it submitted, squeue hides jobs, banners are printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from climbs import climb
+from cluster import Cluster
+from project_copy import LOOP, Checkout, copy_project
+from scales import GPU_SITE, MEASURE, prepare, scale_job
+
+pytestmark = pytest.mark.slurm
+
+# As long as nobody opens the other side, it waits.
+WAITS = f"import os\nif os.path.exists('go'): open('go').close()\n{LOOP}"
+BANNER = "echo '*** Maintenance | on 12 May | at 9 | a.m. | ***'"
+TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+
+
+class Commands:
+    """Stand-ins for Slurm's commands, first on the PATH: shell in which ``$real`` is the real one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / "programs"
+        self.path.mkdir()
+        self.real = {name: str(shutil.which(name)) for name in ("sbatch", "squeue", "sacct", "scontrol", "scancel")}
+
+    def does(self, name: str, script: str) -> None:
+        file = self.path / name
+        file.write_text(f"#!/bin/sh\nreal={self.real[name]}\n{script}\n")
+        file.chmod(0o755)
+
+
+@pytest.fixture
+def commands(cluster_without_accounting: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    found = Commands(tmp_path)
+    monkeypatch.setenv("PATH", str(found.path), prepend=os.pathsep)
+    return found
+
+
+@pytest.fixture
+def checkout(cluster_without_accounting: Cluster, commands: Commands, tmp_path: Path) -> Checkout:
+    """One run of one process."""
+    checkout = copy_project(tmp_path / "checkout", cluster_without_accounting)
+    checkout.configure(
+        workload={"script": "script.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": 16},
+        measure=dict(MEASURE),
+        stages={"stage1": {"scales": ["1x1"], "runtime": 5}},
+    )
+    (checkout.path / "script.py").write_text(WAITS)
+    site = {**GPU_SITE, "slurm": {"partition": "gpu"}, "launcher": "srun"}
+    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(site))
+    return checkout
+
+
+def submitted(cluster: Cluster, commands: Commands, checkout: Checkout) -> list[str]:
+    """Ids of all jobs that were ever submitted for a checkout."""
+    told = cluster.run([commands.real["squeue"], "--noheader", "--states=all", "--format=%i %Z"]).stdout
+    return [line.split()[0] for line in told.splitlines() if line.split()[1] == str(checkout.path)]
+
+
+def test_a_job_that_sbatch_lost_is_followed_whatever_a_site_prints_around_the_answers(
+    cluster_without_accounting: Cluster, commands: Commands, checkout: Checkout
+) -> None:
+    for name in ("squeue", "sacct", "scontrol", "scancel"):
+        commands.does(name, f'{BANNER}; "$real" "$@"; code=$?; {BANNER}; exit $code')
+    commands.does("sbatch", f'{BANNER}; "$real" "$@" >/dev/null; echo \'{TIMED_OUT}\' >&2; exit 1')
+    each = climb(checkout)
+    assert each.end() == 0, each.text
+    (job,) = submitted(cluster_without_accounting, commands, checkout)
+    assert f"stage1 1x1: {TIMED_OUT}; looking whether it was submitted" in each.text
+    assert f"stage1 1x1: job {job} is in the queue all the same" in each.text
+    assert checkout.record("default/weak/1x1/r1")["job"]["id"] == job
+    assert f"job {job} ended COMPLETED" in each.text
+    assert "Traceback" not in each.text
+
+
+def test_a_refusal_ends_in_the_box_in_sbatchs_own_words(commands: Commands, checkout: Checkout) -> None:
+    checkout.site(slurm={"partition": "gpu", "extra": ["--licenses=none:1"]})
+    each = climb(checkout)
+    assert each.end() == 1
+    words = "sbatch: error: Batch job submission failed: Invalid license specification"
+    box = each.text.partition("| verdict")[2]
+    assert f"the job was not submitted: {words}" in re.sub(r"\s*\|\n\|\s*", " ", box), each.text
+    assert "cluster.yaml" in box
+    assert "Traceback" not in each.text
+    assert "#!/bin/sh" not in each.text
+
+
+def test_a_job_that_squeue_hides_goes_on_and_no_second_one_joins_it(
+    cluster_without_accounting: Cluster, commands: Commands, checkout: Checkout
+) -> None:
+    hidden = checkout.path / "hidden"
+    commands.does("squeue", f'[ -e {hidden} ] && {{ "$real" "$@" | head -1; exit 0; }}; exec "$real" "$@"')
+    os.mkfifo(checkout.path / "go")
+    each = climb(checkout)
+    job, _ = each.job()
+    each.await_line("r1: started")
+    hidden.touch()
+    each.await_line(f"job {job} is unknown to squeue and sacct, but its files change: it goes on")
+    each.process.kill()
+    each.end()
+    told = checkout.snakemake("--profile", "profiles/slurm").stdout
+    assert f"found    job {job} of 1x1: unknown to squeue and sacct, but its files change" in told, told
+
+    hidden.unlink()
+    (checkout.path / "go").open("w").close()
+    assert cluster_without_accounting.await_state(job) == "COMPLETED"
+    told = checkout.snakemake("--profile", "profiles/slurm").stdout
+    assert "nothing to measure" in told, told
+    assert submitted(cluster_without_accounting, commands, checkout) == [str(job)]
+
+
+def test_a_second_job_refuses_to_run_beside_the_first_and_a_third_takes_over_from_a_dead_one(
+    cluster_without_accounting: Cluster, tmp_path: Path
+) -> None:
+    cluster = cluster_without_accounting
+    checkout = copy_project(tmp_path)
+    prepare(checkout, WAITS, "1x1", GPU_SITE)
+    go = checkout.path / "go"
+    os.mkfifo(go)
+    options = ("--gres=gpu:1", "--cpus-per-task=2", "--mem=4000", "--time=5", "--output=%j.log")
+
+    def run(node: str) -> int:
+        return cluster.sbatch(" ".join(scale_job("1x1")), *options, f"--nodelist={node}", cwd=checkout.path)
+
+    def log(job: int) -> str:
+        return (checkout.path / f"{job}.log").read_text()
+
+    first = run("node1")
+    started = checkout.results / "runs/default/weak/1x1/r1/run.json"
+    cluster.await_true(started.exists, "slurmctld", "the first job to start its run")
+    attempt = started.read_bytes()
+    for node in ("node1", "node2"):
+        second = run(node)
+        assert cluster.await_state(second) == "FAILED"
+        assert "stage1 1x1: another job holds its run directories" in log(second)
+        assert f"job {first} on node1, process " in log(second)
+        assert f"`scancel {first}`" in log(second)
+    assert started.read_bytes() == attempt
+    cluster.run(["scancel", "--signal=KILL", "--full", str(first)])
+    cluster.await_state(first)
+    go.unlink()
+    third = run("node2")
+    assert cluster.await_state(third) == "COMPLETED", log(third)
+    assert checkout.record("default/weak/1x1/r1")["job"]["id"] == str(third)
+    assert "looking whether that is alive" not in log(third)
