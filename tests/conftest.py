@@ -15,15 +15,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Whoever imports one of these starts Slurm, Snakemake, trainings or a browser.
 STARTERS = {"cluster", "instrument_support", "playwright", "project_copy", "rank_support", "scripts_support", "warm"}
-# The longest first: what begins last keeps one worker busy while the others have nothing left.
-ORDER = ("slurm", "workflow", "report", "workloads", "gpu", "unit")
+# These first: a long module that begins last keeps one worker busy while the others have nothing left.
+LONGEST = ("slurm", "workflow")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if starts_programs(item.path):
             item.add_marker("programs")
-    items.sort(key=lambda item: [*ORDER, item.path.parent.name].index(item.path.parent.name))
+    items.sort(key=lambda item: (position(item.path.parent.name), not starts_programs(item.path)))
+
+
+def position(directory: str) -> int:
+    return LONGEST.index(directory) if directory in LONGEST else len(LONGEST)
 
 
 @functools.cache

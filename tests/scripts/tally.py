@@ -13,10 +13,11 @@ class Tally:
         self.pending, self._spent_s = 0, 0.0
         self._since_s = None
         self.waits, self.waited_s = [], 0.0
+        self.apart, self._apart = [], False
 
-    def start(self):
-        """Training begins or goes on."""
-        self._since_s = time.perf_counter()
+    def start(self, apart=False):
+        """Training begins or goes on. apart: the first step is not among the others, as it is timed less well."""
+        self._since_s, self._apart = time.perf_counter(), apart
 
     def stop(self):
         """Training is interrupted: validation, a checkpoint, the end of an epoch."""
@@ -51,14 +52,19 @@ class Tally:
         """A step is complete; it is not timed when training has not been started here."""
         now_s = time.perf_counter()
         self.samples.append(self.pending)
-        self.seconds.append(None if self._since_s is None else self._spent_s + now_s - self._since_s)
+        seconds = None if self._since_s is None else self._spent_s + now_s - self._since_s
+        self.seconds.append(None if self._apart else seconds)
+        self.apart.append(seconds if self._apart else None)
+        self._apart = False
         self.waits.append(self.waited_s)
         self.pending, self.waited_s, self._spent_s, self._since_s = 0, 0.0, 0.0, now_s
 
     def write(self):
         rank = os.environ.get("RANK", "0")
         with open(f"tally.{rank}.json", "w") as file:
-            json.dump({"samples": self.samples, "seconds": self.seconds, "waits": self.waits}, file)
+            json.dump(
+                {"samples": self.samples, "seconds": self.seconds, "waits": self.waits, "apart": self.apart}, file
+            )
 
 
 def think(seconds=0.008):

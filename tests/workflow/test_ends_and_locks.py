@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from project_copy import LOOP, Checkout
+from project_copy import NO_TORCH, Checkout
 
 CLIMB = ("stage1", "--profile", "profiles/local")
 # A run waits for as long as there is this named pipe, until someone opens its other side.
-WAITS = f"import os\nif os.path.exists('gate'): open('gate').close()\n{LOOP}"
+WAITS = f"import os\nif os.path.exists('gate'): open('gate').close()\n{NO_TORCH}"
 
 
 def configure(checkout: Checkout, *, repeats: int = 2, **changes: object) -> None:
