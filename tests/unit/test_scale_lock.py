@@ -253,6 +253,24 @@ def test_of_many_that_take_over_at_once_one_holds_it(desk: Desk, dead: ProcessId
     assert (len(won), len(lost)) == (1, 7)
 
 
+def test_one_that_has_looked_long_ago_takes_nothing_over(
+    desk: Desk, dead: ProcessId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its look and its lock, others have come, gone, and come again."""
+    old, create = lock(desk.results, Holder("12", dead, "then")), scale_lock._create
+
+    def late(path: Path, holder: Holder) -> None:
+        monkeypatch.setattr(scale_lock, "_create", create)
+        lock(desk.results, Holder.here("14"), number=3)
+        old.unlink()
+        create(path, holder)
+
+    monkeypatch.setattr(scale_lock, "_create", late)
+    with pytest.raises(UserError, match="job 14 on"), desk.take():
+        pytest.fail("two jobs hold it")
+    assert desk.locks == ["1x4.lock3"]
+
+
 def test_where_it_cannot_be_written_it_says_so(desk: Desk) -> None:
     (desk.results / "jobs").write_text("")  # keeps root out, too
     with pytest.raises(UserError, match="the lock of 1x4 cannot be written"), desk.take():
