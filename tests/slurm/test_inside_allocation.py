@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -99,6 +100,21 @@ def test_climb_sh_is_the_whole_climb_as_one_batch_job(cluster_without_accounting
     assert re.findall(r"^gate (\w+): open", log.read_text(), re.MULTILINE) == ["stage1", "stage3"]
     record = checkout.record("default/weak/2x1/r2")
     assert (record["job"]["id"], record["world"]["nodes"]) == (job.strip(), ["node1", "node2"])
+
+
+def test_the_end_of_the_allocation_ends_the_climb_in_order(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
+    """SIGTERM to the batch script, its children and all steps, as Slurm sends it when a job's time is up."""
+    cluster, checkout = cluster_without_accounting, project(tmp_path, SMALL_STAGES)
+    (checkout.path / "loop.py").write_text("import signal; signal.pause()")
+    log = tmp_path / "said"
+    job = cluster.sbatch(f"exec {shlex.join(CLIMB)}", *TWO_NODES, f"--output={log}", cwd=checkout.path)
+    cluster.await_true(lambda: log.exists() and "r1: started" in log.read_text(), "slurmctld", "the first run", 120)
+    cluster.run(["scancel", "--signal=TERM", "--full", str(job)])
+    cluster.await_state(job, timeout_s=120)
+    assert "SIGTERM: ending what runs; finished runs are kept" in log.read_text()
+    assert "interrupted by SIGTERM" in log.read_text()
+    assert not (checkout.results / "start.json").exists()
+    assert (checkout.results / "last_start.json").exists()
 
 
 def test_outside_an_allocation_nothing_is_run(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
