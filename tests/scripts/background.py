@@ -110,7 +110,7 @@ def main(how, accumulate, cut_short, think_s):
             if cut_short and index == 7:
                 break
         tally.leave_epoch()
-        think(0.05)  # a checkpoint
+        think(0.2)  # a checkpoint
         with torch.no_grad():
             for x in HOW[how](val):
                 model(x)

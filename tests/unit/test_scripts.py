@@ -121,7 +121,7 @@ def test_batches_that_another_thread_draws(warm: Warm, tmp_path: Path, line: str
         off_s = sum(row["data_wait_s"] for row in rows) - sum(tally["waits"][FIRST:])
         firsts = [(row, own_s) for row, own_s in zip(rows, tally["apart"][FIRST:], strict=True) if own_s is not None]
         assert len(firsts) == 2
-        assert max(abs(row["step_time_s"] - own_s) for row, own_s in firsts) < 0.05  # a checkpoint takes longer
+        assert max(abs(row["step_time_s"] - own_s) for row, own_s in firsts) < 0.2  # a checkpoint takes longer
         assert abs(off_s) < 0.008 * sum(row["samples"] for row in rows) / 4  # half of what drawing takes
 
 
