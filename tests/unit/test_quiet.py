@@ -27,6 +27,10 @@ def test_what_is_shown(level: int, message: str, shown: bool) -> None:
     assert SchedulingTalk(lambda: True).filter(record(level, message)) is True
 
 
+def test_the_head_comes_before_it_is_known_whether_this_is_a_dry_run() -> None:
+    assert not SchedulingTalk(lambda: True).filter(record(logging.INFO, "Workflow has started!"))
+
+
 def test_messages_with_arguments_are_read_as_they_will_be_shown() -> None:
     assert SchedulingTalk(lambda: False).filter(record(logging.INFO, "%s log(s): x", "Complete"))
 

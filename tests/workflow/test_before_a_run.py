@@ -73,4 +73,4 @@ def test_asking_for_slurm_where_there_is_none_is_one_message(checkout: Checkout,
 def test_dry_run_of_the_slurm_profile_needs_no_slurm(checkout: Checkout, laptop: str) -> None:
     told = snakemake(checkout, laptop, "--profile", "profiles/slurm", "--dry-run")
     assert told.returncode == 0, told.stdout
-    assert "measure_stage3" in told.stdout
+    assert "\nstage3  2x1 " in told.stdout

@@ -22,6 +22,7 @@ from make_records import make_gate
 from make_runs import RATES, edit, reassemble, write_run
 from project_copy import Checkout
 
+DRY_RUN = ("--dry-run", "--printshellcmds")  # with Snakemake's own list of jobs
 ALL = ("--cores", "all")
 EVERY = {"1x1", "1x2", "2x1"}
 RUN = "default/weak/1x2/r1"
@@ -108,7 +109,7 @@ STARTS: dict[str, tuple[Callable[[Checkout], object], tuple[str, ...], set[str]]
 def test_what_a_start_measures(checkout: Checkout, name: str) -> None:
     alter, arguments, scales = STARTS[name]
     alter(checkout)
-    told = checkout.snakemake("stage3", "--dry-run", *arguments)
+    told = checkout.snakemake("stage3", *DRY_RUN, *arguments)
     assert told.returncode == 0, told.stdout
     assert measured(told.stdout) == scales
     assert len(re.findall(r"^(?:local)?rule gate:", told.stdout, re.MULTILINE)) == 3, "gates are judged at every start"
@@ -173,6 +174,6 @@ def test_data_are_prepared_again_when_their_command_changes(checkout: Checkout) 
     change(checkout, workload={**workload, **prepare})
     assert checkout.snakemake("mine/.prepared", *ALL).returncode == 0
     change(checkout, workload={**workload, **prepare, "seed": 9})
-    planned = checkout.snakemake("stage1", "--dry-run").stdout
+    planned = checkout.snakemake("stage1", *DRY_RUN).stdout
     assert "rule prepare_data" in planned
     assert measured(planned) == {"1x1"}

@@ -12,7 +12,7 @@ if runs_no_training(sys.argv[1:]):
     # `snakemake doctor` as typed: Snakemake would ask for --cores, which these targets have no use for.
     if workflow.resource_settings.nodes is None:
         workflow.resource_settings.cores = workflow.resource_settings.cores or 1
-    quieten(dry_run=lambda: workflow.dryrun)
+    quieten(lambda: False)
     leave_the_word_to(script("doctor.py"))
 
 

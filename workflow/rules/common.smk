@@ -29,8 +29,17 @@ tell_of_full_disks()
 if workflow.is_main_process:
     end_on_signals()
     pass_on_at_cancel(LocalExecutor)
-if Quietness.PROGRESS in (workflow.output_settings.quiet or ()):
-    quieten(dry_run=lambda: workflow.dryrun)
+
+
+def snakemakes_talk_is_shown():
+    """In a dry run, which is the plan, only with --printshellcmds or --verbose; else where no profile asks for quiet."""
+    settings = workflow.output_settings
+    if workflow.dryrun:
+        return settings.printshellcmds or settings.verbose
+    return Quietness.PROGRESS not in (settings.quiet or ())
+
+
+quieten(snakemakes_talk_is_shown)
 
 
 def script(name):

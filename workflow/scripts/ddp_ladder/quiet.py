@@ -1,4 +1,4 @@
-"""Keep Snakemake's scheduling talk out of the way of the ladder's own progress, where a profile asks for quiet.
+"""Keep Snakemake's scheduling talk out of the way of the ladder's own words: its progress, and the plan of a dry run.
 
 Asked or not, a full disk is told as one message and not as tracebacks.
 """
@@ -12,22 +12,24 @@ from collections.abc import Callable
 from ddp_ladder.files import FULL, NotWritten
 
 SAID_ALL_THE_SAME = ("Nothing to be done", "Complete log")
+# Before the plan of a dry run stand only the ladder's own words; Snakemake does not know then that it is one.
+HEAD = ("Workflow has started!", "Assuming unrestricted shared filesystem usage")
 # Warnings of the Slurm executor about its own way of asking for states, which is not used, and node.memory_mb: null.
 NO_CONCERN = ("MinJobAge", "The 'sacct' command is not available", "No job memory information")
 
 
 class SchedulingTalk(logging.Filter):
-    """Lets through warnings, errors, and that there is nothing to do; everything in a dry run."""
+    """Lets through warnings, errors, and that there is nothing to do; all but the head where it is to be shown."""
 
-    def __init__(self, dry_run: Callable[[], bool]) -> None:
+    def __init__(self, is_shown: Callable[[], bool]) -> None:
         super().__init__()
-        self._dry_run = dry_run  # asked late: Snakemake does not know it yet when the Snakefile is read
+        self._is_shown = is_shown  # asked late: Snakemake knows of a dry run only after the Snakefile is read
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a record of Snakemake's logger is shown."""
         message = record.getMessage()
-        if self._dry_run():
-            return True
+        if self._is_shown():
+            return not message.startswith(HEAD)
         if record.levelno == logging.WARNING:
             return not message.startswith(NO_CONCERN)
         return record.levelno > logging.WARNING or message.startswith(SAID_ALL_THE_SAME)
@@ -65,9 +67,9 @@ def tell_of_full_disks() -> None:
     logging.raiseExceptions = False  # a log file that cannot be written would be a traceback for each line
 
 
-def quieten(dry_run: Callable[[], bool]) -> None:
+def quieten(is_shown: Callable[[], bool]) -> None:
     """Filter Snakemake's logger from now on."""
-    logging.getLogger("snakemake.logging").addFilter(SchedulingTalk(dry_run))
+    logging.getLogger("snakemake.logging").addFilter(SchedulingTalk(is_shown))
 
 
 def leave_the_word_to(script: str) -> None:
