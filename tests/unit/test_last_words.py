@@ -38,5 +38,14 @@ def test_last_line(tmp_path: Path, log: str, line: str) -> None:
     assert last_line(file) == line
 
 
+def test_another_ranks_exception_is_not_this_ones_last_word(tmp_path: Path) -> None:
+    """As rank 0 writes it that lost rank 1, after rank 1 has said why it ends."""
+    file = tmp_path / "train.log"
+    lost = "[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: Connection closed by peer [::1]:901\n"
+    file.write_text(f"dataset is missing\n{lost}{NEW}")
+    assert last_line(file, 1) == "dataset is missing"
+    assert last_line(file, 0) == "[rank0]: RuntimeError: Connection closed by peer [::1]:901"
+
+
 def test_no_log(tmp_path: Path) -> None:
     assert last_line(tmp_path / "train.log") == ""
