@@ -205,7 +205,7 @@ SEEN = {
 }
 OTHERS_SEEN = {
     "args", "batch_per_gpu", "product_dtypes", "global_batch", "gradient_bytes", "bucket_bytes", "compiled_graphs",
-    "optimizer", "sources", "config_sha256", "torch", "libraries", "passes", "files_found", "goes_on",
+    "optimizer", "sources", "config_sha256", "torch", "libraries", "loader_batch", "passes", "files_found", "goes_on",
 }  # fmt: skip
 
 
