@@ -57,11 +57,11 @@ SIZES = {
 
 
 def measure(setting: Setting, figures: Figures) -> None:
-    """Made-up images first, then JPEG files."""
+    """JPEG files first: loader processes that are forked after a profile was taken may hang for ever."""
     size = SIZES[setting.device]
     with process_group() as world:
-        without_loading(setting, size, world, figures)
         with_loading(setting, size, world, figures)
+        without_loading(setting, size, world, figures)
 
 
 def without_loading(setting: Setting, size: Size, world: World, figures: Figures) -> None:

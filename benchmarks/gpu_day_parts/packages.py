@@ -16,8 +16,8 @@ REQUIREMENTS = Path(__file__).parents[1] / "gpu_day_requirements.txt"
 PROVIDED = ("torch", "torchvision", "numpy", "pandas", "matplotlib", "psutil", "pyyaml", "jinja2", "pytest")
 """What the machine has to have."""
 
-LEFT_OUT = ("scikit-learn",)
-"""Of requirements-training.txt: 45 MB with scipy, and only the shipped digits need it."""
+LEFT_OUT = ("pygments", "scikit-learn")
+"""pygments comes with pytest. scikit-learn is 45 MB with scipy, and only the shipped digits need it."""
 
 FILL = """\
 Fill FOLDER with the wheels that such a machine lacks, on one with network, in the checkout, with any Python 3:
