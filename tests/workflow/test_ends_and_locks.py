@@ -13,6 +13,7 @@ import termios
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import psutil
 import pytest
 from project_copy import NO_TORCH, Checkout
 
@@ -82,7 +83,11 @@ def test_a_closed_terminal_ends_the_climb(checkout: Checkout) -> None:
     while b"starting" not in said:
         said += os.read(terminal, 4096)
     os.close(terminal)
-    assert process.wait(timeout=120) == 1
+    try:
+        assert process.wait(timeout=120) == 1
+    except subprocess.TimeoutExpired:
+        tree = psutil.Process(process.pid).children(recursive=True)
+        pytest.fail("\n".join(f"{each.pid} of {each.ppid()}, {each.status()}: {each.cmdline()}" for each in tree))
     assert_ended_in_order(checkout)
 
 
