@@ -52,16 +52,17 @@ class Size:
 
 SIZES = {
     "cuda": Size("resnet50", 224, 256, 64, 4, 30, 256, min(32, os.cpu_count() or 1), 2, 90),
-    "cpu": Size("squeezenet1_1", 32, 4, 2, 1, 1, 4, 1, 1, 1),
+    # No loader process: in whole runs of the tests one that was forked here has hung.
+    "cpu": Size("squeezenet1_1", 32, 4, 2, 1, 1, 4, 0, 1, 1),
 }
 
 
 def measure(setting: Setting, figures: Figures) -> None:
-    """JPEG files first: loader processes that are forked after a profile was taken may hang for ever."""
+    """Made-up images first: their figures are kept if a loader process hangs."""
     size = SIZES[setting.device]
     with process_group() as world:
-        with_loading(setting, size, world, figures)
         without_loading(setting, size, world, figures)
+        with_loading(setting, size, world, figures)
 
 
 def without_loading(setting: Setting, size: Size, world: World, figures: Figures) -> None:

@@ -78,7 +78,9 @@ def test_a_closed_terminal_ends_the_climb(checkout: Checkout) -> None:
     terminal, end = pty.openpty()
     termios.tcsetwinsize(end, (24, 100))
     with os.fdopen(end, "w") as side:
-        process = checkout.start(*CLIMB, output=side, stdin=end, through=("setsid", "--ctty", "--wait"))
+        process = checkout.start(
+            *CLIMB, output=side, stdin=end, through=("env", "--default-signal=HUP", "setsid", "--ctty", "--wait")
+        )
     said = b""
     while b"starting" not in said:
         said += os.read(terminal, 4096)

@@ -99,7 +99,7 @@ def test_another_experiment_and_another_site(checkout: Checkout) -> None:
     )
     site = checkout.path / "site.yaml"
     site.write_text("site: mine\nnode: {gpus: 1, device: cpu, cpus: 1}\n")
-    planned = checkout.snakemake("--dry-run", "--config", "experiment=mine.yaml", "cluster=site.yaml")
+    planned = checkout.snakemake("--dry-run", "-p", "--config", "experiment=mine.yaml", "cluster=site.yaml")
     assert planned.returncode == 0, planned.stdout
     assert "The plan for site mine:" in planned.stdout
     assert "elsewhere/gates/stage1.json" in planned.stdout
