@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ddp_ladder.job_script_header import options
 from ddp_ladder.plan import Plan
@@ -57,7 +56,6 @@ def climb_script(plan: Plan, sources: Sources, project: Path, python: Path) -> s
 def _settings(sources: Sources) -> list[str]:
     """The options of Snakemake that give the same settings as this start's."""
     words = [] if sources.config == CONFIG else ["--configfile", str(sources.config)]
-    overrides: Mapping[str, Any] = sources.overrides
     config = [] if sources.cluster == CLUSTER else [f"cluster={sources.cluster}"]
-    config += [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+    config += [f"{key}={json.dumps(value)}" for key, value in sources.overrides.items()]
     return [*words, *(["--config", *config] if config else [])]

@@ -63,9 +63,10 @@ def _cause(end: Mapping[str, Any], python: str, gpus: Sequence[Mapping[str, Any]
     driver = next((gpu["driver"] for gpu in gpus), None)
     if TOO_OLD.search(said) or (driver and is_too_old(driver, built)):
         least = least_driver(built)
+        wants = f" (wants {least} or newer)" if least else ""
+        which = f"driver {driver}" if driver else "driver"
         return (
-            f"the NVIDIA driver {driver or ''} is too old for torch {torch}, which is built for CUDA {built}"
-            f"{f' (wants {least} or newer)' if least else ''}".replace("driver  is", "driver is"),
+            f"the NVIDIA {which} is too old for torch {torch}, which is built for CUDA {built}{wants}",
             f"install for {python} a torch that is built for an older CUDA (pytorch.org, previous versions)",
         )
     if visible in ("", "-1", "NoDevFiles") or not gpus:

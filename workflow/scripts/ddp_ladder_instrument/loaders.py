@@ -114,7 +114,7 @@ def facts(loader: DataLoader[Any], world_size: int, passes: int) -> dict[str, An
         "set_epoch_called": _set_epoch_called(loader, told.own_order, passes),
         "padding_known": told.real_samples is not None,
         "iterable": isinstance(loader.dataset, IterableDataset),
-        "dataset_size": _length(loader.dataset),
+        "dataset_size": samplers.length_of(loader.dataset),
     }
 
 
@@ -208,11 +208,4 @@ def watch_class(kind: type) -> str | None:
 
 def epoch_batches(loader: DataLoader[Any]) -> int | None:
     """Batches in one pass; None for an IterableDataset, whose warnings change when it is asked."""
-    return None if isinstance(loader.dataset, IterableDataset) else _length(loader)
-
-
-def _length(sized: Any) -> int | None:
-    try:
-        return len(sized)
-    except Exception:  # many do not know, and say so in their own way
-        return None
+    return None if isinstance(loader.dataset, IterableDataset) else samplers.length_of(loader)

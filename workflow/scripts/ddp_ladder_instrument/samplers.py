@@ -251,8 +251,8 @@ def batch_size(links: list[Any]) -> int | None:
 def _real_of_divided(sampler: Any) -> int | None:
     replicas, rank = _whole_number(sampler, "num_replicas"), _whole_number(sampler, "rank")
     count = _whole_number(sampler, "num_samples")
-    length = _length(getattr(sampler, "dataset", None))
-    length = _length(getattr(sampler, "lengths", None)) if length is None else length
+    length = length_of(getattr(sampler, "dataset", None))
+    length = length_of(getattr(sampler, "lengths", None)) if length is None else length
     if replicas is None or rank is None or count is None or length is None or count * replicas >= length + replicas:
         return None
     if count * replicas <= length:
@@ -268,7 +268,7 @@ def _real_of_shard(shard: Any, inner: list[Any]) -> int | None:
     real = _real(inner)
     real = NEVER if real is None else real
     if not shard.drop_last and shard.even_batches:
-        real = min(real, _length(inner[-1]) or NEVER)
+        real = min(real, length_of(inner[-1]) or NEVER)
     if real == NEVER:
         return NEVER
     share, count, index = batch_size([shard]), shard.num_processes, shard.process_index
@@ -282,7 +282,7 @@ def _real_of_dispatched(loader: Any, links: list[Any]) -> int | None:
         return None
     if loader._drop_last:
         return NEVER
-    length, size = _length(links[-1]), batch_size(links)
+    length, size = length_of(links[-1]), batch_size(links)
     if length is None or size is None or loader.torch_device_mesh is not None:
         return None
     count, index = loader.state.num_processes, loader.state.process_index
@@ -297,7 +297,8 @@ def _dealt(length: int, share: int, last_share: int, count: int, index: int) -> 
     return rounds * share + min(last_share, max(0, rest - last_share * index))
 
 
-def _length(sized: Any) -> int | None:
+def length_of(sized: Any) -> int | None:
+    """``len``, or None where it is not known."""
     try:
         return len(sized)
     except Exception:  # the script's own __len__, or torch's, may raise anything (TypeError, NotImplementedError)
