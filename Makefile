@@ -3,7 +3,7 @@
 # make test     set up, run every test
 # make quick    only the tests that start no Slurm, Snakemake, training or browser: for every day
 # make oldest   set up .venv-oldest with the oldest torch that the instrument supports; make test then tests with it too
-# make lint     formatting, linting, types
+# make lint     formatting, linting, types, and that imports go one way
 # make docs     build the documentation into site/, links checked
 # make cluster  a shell on a real Slurm with fake GPUs, on this machine, as root (CLUSTER="--nodes 6 --gpus 4")
 # make help     this text
@@ -34,7 +34,7 @@ setup: $(VENV)/$(if $(TRAINING),.run-ready,.workflow-ready)
 
 # Three at a time, as those on Slurm mostly wait; file by file, as the tests of a file share what they bring up.
 test: $(VENV)/.test-ready
-	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 40
 
 quick: $(VENV)/.test-ready
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not programs"
@@ -44,9 +44,11 @@ oldest: $(OLDEST)/.ready
 lint: $(VENV)/.test-ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/snakefmt --check Snakefile workflow/rules
+	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/mypy
+	PYTHONPATH=workflow/scripts $(BIN)/lint-imports
 	$(BIN)/snakemake --lint
+	$(BIN)/snakemake --snakefile workflow/Snakefile --lint
 
 docs: $(VENV)/.test-ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

@@ -24,7 +24,6 @@ include: "workflow/rules/eject.smk"
 
 rule all:
     """Climb all stages and write the report."""
-    default_target: True
     input:
         lambda wildcards: climb(),
         f"{ladder.results}/report/index.html",

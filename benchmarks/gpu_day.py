@@ -1,24 +1,24 @@
-"""Everything that needs a CUDA GPU, by one command, on one machine with one GPU, in under nine minutes:
+"""Everything that needs a CUDA GPU, with one command, on one machine with one GPU, in under nine minutes:
 
     python3 benchmarks/gpu_day.py --wheels FOLDER
 
 It runs the tests marked gpu, climbs stage 1 of a ladder with NCCL and mixed precision, compares the CUDA-event times
 with a synchronised stopwatch, compares cifar.py and imagenet.py with the guides' loops and with the card's matrix rate,
-and measures what the instrument adds to a step. Each part is a process with a time limit of its own. A part that fails
-does not end the day. A part for which no time is left is skipped, and reported as skipped. --out then holds
+and measures the instrument's overhead per step. Each part is a process with its own time limit. A part that fails does
+not end the day. A part for which no time is left is skipped, and reported as skipped. --out then contains
 
     gpu_day.json          every figure, with the parts that failed or were skipped
-    gpu_day.txt           the same to read
+    gpu_day.txt           the same as text
     gpu_day_log.txt       what the parts printed
     gpu_day_ladder.html   the ladder's report
 
-and exits with 0 if every part ended well and met its targets, with 1 otherwise, and with 2 if it could not begin.
+The exit code is 0 if every part ended well and met its targets, 1 otherwise, and 2 if the day could not begin.
 
-The machine needs no network. It has to have Python 3.11 or newer with torch, torchvision, numpy, pandas, matplotlib,
-psutil, PyYAML, Jinja2 and pytest; the rest comes as wheels from a folder. They are installed into a temporary virtual
-environment; without them the ladder is skipped.
+The machine needs no network. It must have Python 3.11 or newer with torch, torchvision, numpy, pandas, matplotlib,
+psutil, PyYAML, Jinja2 and pytest. All other packages come as wheels from a folder, and are installed into a temporary
+virtual environment; without them the ladder is skipped.
 
-Where there is no GPU, --device cpu runs the same code with everything small, to see that it runs.
+Without a GPU, --device cpu runs the same code with small sizes, to test that it runs.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "workflow" / "scripts"))
 
-from ddp_ladder.files import write_atomically, write_json  # noqa: E402
-from ddp_ladder.lifetime import adopt_orphans  # noqa: E402
+from ddp_ladder.common.files import write_atomically, write_json  # noqa: E402
+from ddp_ladder.common.lifetime import adopt_orphans  # noqa: E402
 from gpu_day_parts.day import Day, Outcome, Part  # noqa: E402
 from gpu_day_parts.packages import FILL  # noqa: E402
 from gpu_day_parts.page import page  # noqa: E402
@@ -55,7 +55,7 @@ sys.exit(None if torch.cuda.is_available() else complaint)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Spend the day; returns the exit code."""
+    """Run the day; return the exit code."""
     options = arguments(argv)
     if options.device == "cuda" and (complaint := no_gpu()):
         print(f"{complaint}. Run this on a machine with a CUDA GPU, or try it out with --device cpu.", file=sys.stderr)
@@ -73,11 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=FILL, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="wheels of what this machine lacks; see below")
+    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="wheels of missing packages; see below")
     parser.add_argument(
         "--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="FOLDER", help="default: %(default)s"
     )
@@ -87,19 +87,19 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def no_gpu() -> str:
-    """What is wrong with this machine; empty where torch sees a GPU."""
+    """Return why torch cannot use a GPU here; empty if it can."""
     done = subprocess.run([sys.executable, "-c", SEES_A_GPU], capture_output=True, text=True, check=False)
     last = (done.stderr.strip() or f"torch did not start: exit code {done.returncode}").splitlines()[-1]
     return "" if done.returncode == 0 else last
 
 
 def interrupt(signum: int, frame: FrameType | None) -> None:
-    """End as with Ctrl-C: whoever ends the day still gets what was measured."""
+    """End as with Ctrl-C, so that the results so far are written."""
     raise KeyboardInterrupt
 
 
 def spend(options: argparse.Namespace, work: Path) -> int:
-    """Run the parts, and write the results after each."""
+    """Run the parts, and write the results after each; return the exit code."""
     day = Day(options.budget_s, options.out / "gpu_day_log.txt", lambda line: print(line, flush=True))
     first = packages(options.device, work, options.out, options.wheels)
     waiting = [first, *parts(options.device, work, options.out)]
@@ -125,12 +125,12 @@ def spend(options: argparse.Namespace, work: Path) -> int:
 
 
 def first_needs(waiting: Sequence[Part]) -> list[str]:
-    """What counts as missing until the part packages has ended well."""
+    """Return the packages that count as missing until the part ``packages`` has ended well."""
     return sorted({name for part in waiting for name in part.needs})
 
 
 def write(options: argparse.Namespace, day: Day, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """gpu_day.json and gpu_day.txt, as far as the day has come."""
+    """Write gpu_day.json and gpu_day.txt with the results so far."""
     card = next((outcome.figures for outcome in outcomes if outcome.name == "card"), {})
     result = {
         "schema_version": SCHEMA_VERSION,
@@ -150,7 +150,7 @@ def write(options: argparse.Namespace, day: Day, outcomes: Sequence[Outcome]) ->
 
 
 def verdict(outcomes: Sequence[Outcome]) -> str:
-    """How many parts ended how, and which were not done."""
+    """Return a summary: how many parts are done, which are not, and how many targets were missed."""
     done = sum(outcome.status == "done" for outcome in outcomes)
     rest = [f"{outcome.name} {outcome.status}" for outcome in outcomes if outcome.status != "done"]
     missed = sum(outcome.missed for outcome in outcomes)
@@ -159,7 +159,7 @@ def verdict(outcomes: Sequence[Outcome]) -> str:
 
 
 def commit() -> str | None:
-    """Of the checkout; None where it is a copy without Git."""
+    """Return the checkout's commit; None in a copy without Git."""
     try:
         git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
         done = subprocess.run(git, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""One part of gpu_day.py, by hand:
+"""Run one part of gpu_day.py by hand:
 
 python benchmarks/gpu_day_part.py card --device cuda --work /tmp/card --out /tmp --figures /tmp/card.json
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "workflow" / "scripts"), str(ROOT / "workflow" / "workloads")]
 
-from ddp_ladder.lifetime import die_with_parent  # noqa: E402
+from ddp_ladder.common.lifetime import die_with_parent  # noqa: E402
 from gpu_day_parts.figures import Figures, Setting  # noqa: E402
 
 MODULES = {
@@ -32,7 +32,7 @@ MODULES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, and leave the figures where --figures says."""
+    """Run the part, and write its figures to the file --figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=MODULES)
     parser.add_argument("--device", choices=["cuda", "cpu"], required=True)
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     die_with_parent(signal.SIGTERM)
     if options.device == "cpu":
-        # One thread: on a busy machine those of so small a training mostly wait for each other.
+        # One thread: on a busy machine, the threads of such a small training mostly wait for each other.
         os.environ.update(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
     options.work.mkdir(parents=True, exist_ok=True)
     options.out.mkdir(parents=True, exist_ok=True)

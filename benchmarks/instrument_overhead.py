@@ -1,20 +1,20 @@
-"""How much instrument.py slows a training step on this machine, in processor time and by the clock.
+"""The overhead of instrument.py per training step on this machine, in CPU time and in wall-clock time.
 
     python benchmarks/instrument_overhead.py --out benchmarks/results/instrument_overhead.json
 
-Each training step, of about 5 ms and of about 0.5 ms, is of a single process with one thread. Measured twice over:
+The training has one process with one thread, and steps of about 5 ms and of about 0.5 ms. It is measured in two ways:
 
-segments  One process under instrument.py, whose per-step hooks are taken out and put back every few steps, in the order
-          with, without, without, with. Such quads are so short that a busy machine slows all four parts alike; the
-          median over the quads resolves a tenth of a percent.
-pairs     Whole processes with and without instrument.py, in alternating order: what the segments cannot see (memory
-          layout, threads, the once-a-second progress) is in there, and so is all of the machine's noise.
+segments  One process under instrument.py, whose per-step hooks are removed and installed again every few steps, in the
+          order with, without, without, with. Such quads are so short that a busy machine slows all four parts equally;
+          the median over the quads resolves a tenth of a percent.
+pairs     Whole processes with and without instrument.py, in alternating order. They include effects that the segments
+          cannot show (memory layout, threads, progress once a second), and all of the machine's noise.
 
-Processor time is what the process used, so that others who take the processor away do not count. Given are ratios, with
-/ without, of the median step: the median over quads or pairs with its 95 % interval from their order.
+CPU time is the time that the process used, so that other processes do not count. The results are ratios, with /
+without, of the median step: the median over quads or pairs, with its 95 % interval from order statistics.
 
-With --device cuda steps are timed by the segment, as the GPU is waited for at its ends only. The GPU sets the pace of a
-5 ms step, in which the hooks' time can hide; of a 0.5 ms step the processor does. Waiting costs processor time, too.
+With --device cuda whole segments are timed, because the host waits for the GPU only at their ends. The GPU limits a
+5 ms step, so that the hooks' time can be hidden; the CPU limits a 0.5 ms step. Waiting costs CPU time, too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ import numpy as np
 SCRIPTS = Path(__file__).parents[1] / "workflow" / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from ddp_ladder.statistic import median_interval  # noqa: E402
+from ddp_ladder.records.statistic import median_interval  # noqa: E402
 
 INSTRUMENT = SCRIPTS / "instrument.py"
 STEPS_MS = (5.0, 0.5)
@@ -64,12 +64,12 @@ def compute(x):
     model(x.to(device, non_blocking=True)).square().mean().backward()
     optimizer.step()
 
-def times():  # of the clock and of the processor, once the device has done what it was told
+def times():  # wall-clock and CPU time, after a synchronisation
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter(), time.process_time()
 
-def each_step(calls, at_once):  # medians, clock and processor; a GPU is waited for every at_once calls
+def each_step(calls, at_once):  # medians, wall-clock and CPU; with a GPU, synchronises every at_once calls
     at_once = at_once if device == "cuda" else 1
     marks = [times()]
     for number, _ in enumerate(calls, 1):
@@ -77,11 +77,11 @@ def each_step(calls, at_once):  # medians, clock and processor; a GPU is waited 
             marks.append(times())
     return [statistics.median((b[k] - a[k]) / at_once for a, b in zip(marks, marks[1:])) for k in (0, 1)]
 
-if not repeats:  # what fills a step up to its length: by processor time, on a GPU by the clock
+if not repeats:  # calibrate the work that fills a step: by CPU time, on a GPU by wall-clock time
     def cost(call):
         return each_step((call() for _ in range(steps)), 20)[device != "cuda"]
     unit = cost(lambda: work @ work)
-    for _ in range(4):  # as part of a step it takes longer than alone
+    for _ in range(4):  # repeat, because the work takes longer inside a step than alone
         drawn = iter(DataLoader(data, batch_size=batch))
         repeats = max(1, repeats + round((step_s - cost(lambda: compute(next(drawn)[0]))) / unit))
     print(json.dumps({"repeats": repeats, "torch": torch.__version__}))
@@ -107,7 +107,7 @@ hooks = optimizers._global_optimizer_post_hooks
 installed = single._next_data, base._next_index, dict(hooks)
 assert installed[2] and all(hasattr(patched, "__wrapped__") for patched in installed[:2])
 
-class Unhooked(single):  # a class of its own: changing the hooked one back and forth would empty Python's caches
+class Unhooked(single):  # a separate class: changing the hooked one again and again would empty Python's caches
     _next_data = installed[0].__wrapped__
     _next_index = installed[1].__wrapped__
 
@@ -131,7 +131,7 @@ print(json.dumps({"segments": segments}))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure for both step lengths and print the ratios."""
+    """Measure both step lengths and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quads", type=int, default=100, help="of segments (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=10, help="of processes (default: %(default)s)")
@@ -155,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def machine() -> dict[str, Any]:
-    """Where this runs."""
+    """Return facts about this machine."""
     return {
         "date": date.today().isoformat(),
         "system": platform.platform(),
@@ -168,15 +168,15 @@ def machine() -> dict[str, Any]:
 def report(figures: dict[str, Any]) -> None:
     """Print one step length's figures."""
     print(f"step of {figures['step_ms']:g} ms ({figures['step_ms_seen']:.2f} ms without, on a CPU the processor's)")
-    for way in ("segments", "pairs"):
+    for method in ("segments", "pairs"):
         for kind in ("cpu", "clock"):
-            ratio, low, high = figures[way].get(kind, (math.nan,) * 3)  # nan: of no pairs
-            print(f"  {way:<8}  {kind:<5}  with / without {ratio:.4f}  [{low:.4f} to {high:.4f}]", flush=True)
+            ratio, low, high = figures[method].get(kind, (math.nan,) * 3)  # nan: no pairs
+            print(f"  {method:<8}  {kind:<5}  with / without {ratio:.4f}  [{low:.4f} to {high:.4f}]", flush=True)
     print(f"  segments  cpu    {figures['added_us']:.1f} microseconds added to each step", flush=True)
 
 
 class Bench:
-    """Runs the scripts in ``directory``."""
+    """The benchmark's scripts, run in ``directory``."""
 
     def __init__(self, directory: Path, device: str) -> None:
         self._directory = directory
@@ -186,7 +186,7 @@ class Bench:
         self.torch = ""
 
     def measure(self, step_ms: float, quads: int, pairs: int, steps: int) -> dict[str, Any]:
-        """All figures of one step length."""
+        """Return all figures of one step length."""
         calibration = self._run(WHOLE, 300, step_ms / 1000, 0, self._device, instrumented=False)
         self.torch = calibration["torch"]
         words = (step_ms / 1000, calibration["repeats"], self._device)
@@ -203,8 +203,8 @@ class Bench:
 
     def _segments(self, quads: int, *words: object) -> tuple[dict[str, list[float]], float, float]:
         steps = 4 * quads * SEGMENT_STEPS
-        told = self._run(SEGMENTS, steps, *words, SEGMENT_STEPS, instrumented=True)
-        times = np.array(told["segments"]).reshape(quads, 4, 2)  # quad, part of it, clock and processor
+        result = self._run(SEGMENTS, steps, *words, SEGMENT_STEPS, instrumented=True)
+        times = np.array(result["segments"]).reshape(quads, 4, 2)  # quad, part of it, wall-clock and CPU
         on, off = times[:, [0, 3]].sum(axis=1), times[:, [1, 2]].sum(axis=1)
         paced_by = 0 if self._device == "cuda" else 1
         ratios = {kind: list(median_interval(on[:, k] / off[:, k])) for k, kind in enumerate(("clock", "cpu"))}
@@ -230,8 +230,8 @@ class Bench:
             stdout=subprocess.PIPE,
             text=True,
         )
-        told: dict[str, Any] = json.loads(done.stdout)
-        return told
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
 
 
 if __name__ == "__main__":

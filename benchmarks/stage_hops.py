@@ -3,9 +3,9 @@
     sudo .venv/bin/python benchmarks/stage_hops.py --seconds 2 --seconds 90
 
 Both run on the cluster of tests/slurm, a real Slurm on this machine, one after the other. A hop is the time from the
-end of a job to the submission (chain: the start, as all are submitted at first) of the next, as the accounting has
-them, in whole seconds. The ladder's hop holds the end of the job being noticed, the gate, and the submission.
---seconds is how long each training lasts: the plugin's own checks get rarer, the longer a job runs.
+end of a job to the submission of the next (chain: to its start, because all jobs are submitted at once), in whole
+seconds from the accounting. The ladder's hop includes noticing the end of the job, the gate, and the submission.
+--seconds is the length of each training: the plugin polls less often, the longer a job runs.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ SITE = {
 
 
 def ladder_hops(cluster: Cluster, directory: Path, seconds: float) -> list[float]:
-    """Seconds from each stage's end to the next submission, with the shipped profile."""
+    """Return the seconds from each stage's end to the next submission, with the shipped profile."""
     checkout = copy_project(directory, cluster)
     checkout.configure(stages=STAGES, measure={"warmup_steps": 1, "min_steps": 5})
     (checkout.path / "loop.py").write_text(f"import time; time.sleep({seconds})\n{LOOP}")
     (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(SITE))
-    told = checkout.snakemake("--profile", "profiles/slurm", timeout_s=600 + 4 * seconds)
-    if told.returncode != 0:
-        raise SystemExit(told.stdout)
+    done = checkout.snakemake("--profile", "profiles/slurm", timeout_s=600 + 4 * seconds)
+    if done.returncode != 0:
+        raise SystemExit(done.stdout)
     jobs = [int(checkout.record(f"default/weak/{scale}/r1")["job"]["id"]) for scale in ("1x1", "1x2", "2x1")]
     return hops(cluster, jobs, "Submit")
 
 
 def chain_hops(cluster: Cluster, seconds: float) -> list[float]:
-    """Seconds from each job's end to the next one's start, in a chain that Slurm itself holds together."""
+    """Return the seconds from each job's end to the next one's start, in a chain of Slurm dependencies."""
     jobs: list[int] = []
     for _ in STAGES:
         after = [f"--dependency=afterok:{jobs[-1]}"] if jobs else []
@@ -64,7 +64,7 @@ def chain_hops(cluster: Cluster, seconds: float) -> list[float]:
 
 
 def hops(cluster: Cluster, jobs: Sequence[int], begins: str) -> list[float]:
-    """Seconds from the end of each job to when the next one begins, as the accounting has them."""
+    """Return the seconds from each job's end to the next one's ``begins``, from the accounting."""
     for job in jobs:
         cluster.await_accounted(job, timeout_s=1200)
     command = ["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={','.join(map(str, jobs))}"]
@@ -74,7 +74,7 @@ def hops(cluster: Cluster, jobs: Sequence[int], begins: str) -> list[float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run both, print the table, and write it where --out says."""
+    """Run both, print the table, and write it to --out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, action="append", help="length of each training; may be repeated")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")

@@ -1,11 +1,11 @@
-"""How much faster the workloads are on CPUs than the same training as the guides write it: ratios, in one run.
+"""The speed of the workloads on CPUs relative to the same training in the guides' style: ratios within one run.
 
     python benchmarks/workloads.py                       # on two CPU ranks; gpu_day.py measures on a GPU
     python benchmarks/workloads.py --out benchmarks/results/workloads
 
-The guides' loops are written anew below: per-sample torchvision transforms, as many loader processes as there, fp32 as
-torch has it by default, no channels_last. Both sides of a pair train the same network on the same images, in turns
-in the same processes, so that a drift of the machine falls on both. Reported is the median of the rounds' ratios, with
+The guides' loops are rewritten below: per-sample torchvision transforms, the guides' number of loader processes, fp32
+with torch's defaults, no channels_last. Both sides of a pair train the same network on the same images, in turns in
+the same processes, so that a drift of the machine affects both. The result is the median of the rounds' ratios, with
 the smallest and the largest. --out writes OUT.json and OUT.txt.
 """
 
@@ -48,12 +48,12 @@ from common.training import Training
 MNIST_BATCH, CIFAR_BATCH = 64, 256
 
 Steps = Iterator[int]
-"""Each ``next`` trains one step and gives its number of samples on this rank."""
+"""Each ``next`` trains one step and returns its number of samples on this rank."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two ways to train the same, and how many samples per second each had in each round."""
+    """Two implementations of a training, with the samples per second of each in each round."""
 
     name: str
     guide: list[float]
@@ -65,7 +65,7 @@ class Pair:
 
 
 def endless(loader: DataLoader[Any], step: Callable[[Any], int], begin: Callable[[int], None]) -> Steps:
-    """Epoch after epoch."""
+    """Yield the steps of endless epochs."""
     for epoch in range(1_000_000):
         begin(epoch)
         for batch in loader:
@@ -76,7 +76,7 @@ def endless(loader: DataLoader[Any], step: Callable[[Any], int], begin: Callable
 
 
 class GuideNet(nn.Module):
-    """The network of PyTorch's MNIST example, as it is there."""
+    """The network of PyTorch's MNIST example, unchanged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class GuideNet(nn.Module):
 def guide_steps(
     dataset: Any, batch: int, workers: int, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Any, world: World
 ) -> Steps:
-    """The loop that all guides have."""
+    """Return the steps of the loop that all guides have."""
     sampler = DistributedSampler(dataset, world.size, world.rank)
     on_gpu = world.device.type == "cuda"
     loader = DataLoader(dataset, batch, sampler=sampler, num_workers=workers, pin_memory=on_gpu)
@@ -115,7 +115,7 @@ def guide_steps(
 
 
 def guide_mnist(directory: Path, world: World) -> Steps:
-    """The course's exercise, made from PyTorch's example, which has a loader process only where there is a GPU."""
+    """Return the steps of the course's exercise. Like PyTorch's example, it has a loader process only with a GPU."""
     transform = torchvision.transforms.Compose(
         [torchvision.transforms.ToTensor(), torchvision.transforms.Normalize((0.1307,), (0.3081,))]
     )
@@ -128,7 +128,7 @@ def guide_mnist(directory: Path, world: World) -> Steps:
 
 
 class PixelImages(torch.utils.data.Dataset[Any]):
-    """What torchvision's CIFAR100 does for each sample, on made-up images."""
+    """Synthetic images, with the same work per sample as torchvision's CIFAR100."""
 
     def __init__(self, images: Tensor, labels: Tensor, transform: Any) -> None:
         self.data = images.permute(0, 2, 3, 1).contiguous().numpy()
@@ -145,7 +145,7 @@ class PixelImages(torch.utils.data.Dataset[Any]):
 
 
 def guide_cifar(images: Tensor, labels: Tensor, world: World, batch: int = CIFAR_BATCH) -> Steps:
-    """The single GPU of the guide: no loader processes, plain SGD, fp32 (for which cuDNN takes TF32)."""
+    """Return the steps of the guide's single-GPU loop: no loader processes, plain SGD, fp32 (cuDNN uses TF32)."""
     torch.backends.cudnn.allow_tf32 = True
     transform = torchvision.transforms.Compose(
         [
@@ -172,7 +172,7 @@ def our_steps(
     world: World,
     workers: int = 0,
 ) -> Steps:
-    """The workloads' loop."""
+    """Return the steps of the workloads' loop."""
     loader = loaders.train_loader(dataset, batch, world, seed=1, workers=workers)
     training = Training(model, optimizer, schedule.scheduler(optimizer, schedule.constant, 0, 1.0))
 
@@ -185,7 +185,7 @@ def our_steps(
 
 
 def our_mnist(directory: Path, world: World, precision: str) -> Steps:
-    """mnist.py --data mnist --precision ..."""
+    """Return the steps of mnist.py --data mnist --precision ..."""
     data = mnist.datasets.mnist(directory)
     net = mnist.Net(28).to(world.device).to(memory_format=torch.channels_last)
     model = parallel.distribute(net, world, None, True)
@@ -198,7 +198,7 @@ def our_mnist(directory: Path, world: World, precision: str) -> Steps:
 def our_cifar(
     images: Tensor, labels: Tensor, world: World, precision: str, compiled: bool, batch: int = CIFAR_BATCH
 ) -> Steps:
-    """cifar.py --precision ... --compile"""
+    """Return the steps of cifar.py --precision ... --compile"""
     net = cifar.WideResNet(16, 4, 100).to(world.device).to(memory_format=torch.channels_last)
     if compiled:
         net.compile()
@@ -218,7 +218,7 @@ def our_cifar(
 
 
 def rate(steps: Steps, count: int, world: World) -> float:
-    """Samples per second of all ranks: what they trained together, by the time of the slowest."""
+    """Return the samples of all ranks divided by the seconds of the slowest rank."""
     if world.size > 1:
         dist.barrier()
     begin_s = loop.now(world.device)
@@ -232,7 +232,7 @@ def rate(steps: Steps, count: int, world: World) -> float:
 
 
 def compare(name: str, guide: Steps, ours: Steps, rounds: int, steps: int, warmup: int, world: World) -> Pair:
-    """Turn by turn, after a warm-up of each."""
+    """Measure both in turns, after a warm-up of each."""
     for each in (guide, ours):
         rate(each, warmup, world)
     pair = Pair(name, [], [])
@@ -244,14 +244,14 @@ def compare(name: str, guide: Steps, ours: Steps, rounds: int, steps: int, warmu
 
 
 def made_up_cifar(samples: int) -> tuple[Tensor, Tensor]:
-    """Random pixels and labels: the arithmetic is the same as of photographs."""
+    """Return random pixels and labels: the arithmetic is the same as for photographs."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (samples, 3, 32, 32), dtype=torch.uint8, generator=generator)
     return images, torch.randint(100, (samples,), generator=generator)
 
 
 def write_made_up_mnist(directory: Path, samples: int) -> None:
-    """Random pixels in MNIST's own files."""
+    """Write random pixels in MNIST's file format."""
     raw = directory / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for split in ("train", "t10k"):
@@ -261,7 +261,7 @@ def write_made_up_mnist(directory: Path, samples: int) -> None:
 
 
 def on_cpu(rank: int, size: int, port: int, directory: Path, options: argparse.Namespace) -> None:
-    """What each of the CPU ranks does; rank 0 leaves the figures in the directory."""
+    """Measure as one CPU rank; rank 0 writes the figures to the directory."""
     os.environ.update(
         RANK=str(rank),
         WORLD_SIZE=str(size),
@@ -303,7 +303,7 @@ def on_cpu(rank: int, size: int, port: int, directory: Path, options: argparse.N
 
 
 def measure_cpu(options: argparse.Namespace) -> list[Pair]:
-    """Two ranks with one thread each."""
+    """Measure with two ranks of one thread each."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -313,7 +313,7 @@ def measure_cpu(options: argparse.Namespace) -> list[Pair]:
 
 
 def table(pairs: Sequence[Pair]) -> list[str]:
-    """A line per pair."""
+    """Return a header and one line per pair."""
     lines = [f"{'':54} {'guide':>10} {'ours':>10}  ratio (range)"]
     for pair in pairs:
         guide, ours, ratio = (statistics.median(values) for values in (pair.guide, pair.ours, pair.ratios))
@@ -323,7 +323,7 @@ def table(pairs: Sequence[Pair]) -> list[str]:
 
 
 def machine() -> dict[str, Any]:
-    """Where and with what it was measured."""
+    """Return facts about this machine and the versions."""
     cpu = next(
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.processor(),
@@ -341,7 +341,7 @@ def machine() -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print, and write where asked to."""
+    """Measure, print the table, and write it to --out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=6, help="turns of each side (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=15, help="steps per turn on CPU (default: %(default)s)")

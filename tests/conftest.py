@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Settings and collection rules for all tests."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ from pathlib import Path
 
 import pytest
 
-# What a shell starts in the background ignores SIGINT, and so would everything that a test starts and interrupts.
+# A process that a shell starts in the background ignores SIGINT, and so would its children that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Whoever imports one of these starts Slurm, Snakemake, trainings or a browser.
-STARTERS = {"cluster", "instrument_support", "playwright", "project_copy", "rank_support", "scripts_support", "warm"}
-# These first: a long module that begins last keeps one worker busy while the others have nothing left.
+# A test module that imports one of these starts Slurm, Snakemake, trainings or a browser.
+STARTERS = {
+    "cluster",
+    "instrument_support",
+    "one_run",
+    "playwright",
+    "project_copy",
+    "rank_support",
+    "scripts_support",
+    "warm",
+}
+# These run first: a long module that begins last keeps one worker busy while the others are idle.
 LONGEST = ("slurm", "workflow")
 
 
@@ -23,16 +32,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if starts_programs(item.path):
             item.add_marker("programs")
-    items.sort(key=lambda item: (position(item.path.parent.name), not starts_programs(item.path)))
+    items.sort(key=lambda item: (position(item.path), not starts_programs(item.path)))
 
 
-def position(directory: str) -> int:
+def position(file: Path) -> int:
+    directory = file.relative_to(Path(__file__).parent).parts[0]
     return LONGEST.index(directory) if directory in LONGEST else len(LONGEST)
 
 
 @functools.cache
 def starts_programs(file: Path) -> bool:
-    """Whether a test module imports one of STARTERS."""
+    """Return True if a test module imports one of STARTERS."""
     nodes = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
     names = [[alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module] for node in nodes]
     return not STARTERS.isdisjoint((name or "").partition(".")[0] for each in names for name in each)

@@ -1,4 +1,4 @@
-"""Runs real training scripts, with and without instrument.py, and reads what they left."""
+"""Run real training scripts, with and without instrument.py, and read their files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OLDEST = Path(sys.prefix).parent / ".venv-oldest/bin/python"
 
 
 def oldest_python() -> Path:
-    """The Python with the oldest torch that the instrument supports, from `make oldest`."""
+    """Return the Python with the oldest torch that the instrument supports, from `make oldest`."""
     if not OLDEST.exists():
         missing = f"no {OLDEST}: make oldest"
         if os.environ.get("CI") == "true":
@@ -35,7 +35,7 @@ def oldest_python() -> Path:
 
 
 def need_compiler() -> None:
-    """torch.compile on a CPU writes C++."""
+    """Skip the test, or fail in CI, without the C++ compiler that torch.compile needs on a CPU."""
     has_headers = (Path(sysconfig.get_path("include")) / "Python.h").exists()
     if shutil.which("g++") is not None and has_headers:
         return
@@ -46,7 +46,7 @@ def need_compiler() -> None:
 
 
 def python_named(torch: str) -> Path:
-    """The Python with the ``newest`` or the ``oldest`` torch."""
+    """Return the Python with the ``newest`` or the ``oldest`` torch."""
     return oldest_python() if torch == "oldest" else NEWEST
 
 
@@ -87,7 +87,7 @@ def run_json(directory: Path, **measure: float) -> Path:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment without anything a surrounding launcher or run may have left."""
+    """Return the environment without variables of an outer launcher or run, with ``more`` added."""
     clean = {
         key: value
         for key, value in os.environ.items()
@@ -119,7 +119,7 @@ def run_plainly(
     env: dict[str, str] | None = None,
     python: Path = NEWEST,
 ) -> Ran:
-    """Run ``words`` as under plain python."""
+    """Run ``words`` under plain python."""
     return _run(directory, (python, *launcher, *words), environment(**(env or {})), 120)
 
 

@@ -1,4 +1,4 @@
-"""Valid specs and records for tests, made from a few figures."""
+"""Make valid specs and records for tests from a few figures."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from ddp_ladder.blocks import measure
-from ddp_ladder.files import sha256
-from ddp_ladder.plan import Plan, RunSpec, ScaleJob, batches
-from ddp_ladder.raw_files import Steps
-from ddp_ladder.record import Check, Failure, Job, Rank, Record, Throughput, Timing, World
-from ddp_ladder.settings import GateThresholds, Scale
-from ddp_ladder.warmup import Warmup
+from ddp_ladder.common.files import sha256
+from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.records.blocks import measure
+from ddp_ladder.records.raw_files import Steps
+from ddp_ladder.records.record import Check, Failure, Job, Rank, Record, Throughput, Timing, World
+from ddp_ladder.records.warmup import Warmup
+from ddp_ladder.settings.models import GateThresholds, Scale, batches
 
 BATCH_PER_GPU = 64
 JOB_ID = "local-a-host-name-20261120T185429-11831"
@@ -56,7 +56,7 @@ def make_spec(
     device: str = "cpu",
     **changes: Any,
 ) -> RunSpec:
-    """A resolved run; ``changes`` are fields of RunSpec."""
+    """Return a resolved run; ``changes`` are fields of RunSpec."""
     shape = Scale.parse(scale)
     batch, global_batch = batches(BATCH_PER_GPU, mode, shape.world_size)
     spec = RunSpec(
@@ -112,7 +112,7 @@ def make_specs(
     modes: Sequence[str] = ("weak",),
     **changes: Any,
 ) -> tuple[RunSpec, ...]:
-    """Runs in the order of a plan: scale, repeat, mode, variant."""
+    """Return runs in the order of a plan: scale, repeat, mode, variant."""
     return tuple(
         make_spec(scale, variant=variant, mode=mode, repeat=repeat, **changes)
         for scale in scales
@@ -123,7 +123,7 @@ def make_specs(
 
 
 def make_plan_of(specs: Sequence[RunSpec], site: str = "local", min_efficiency: float | None = 0.8) -> Plan:
-    """A plan of exactly ``specs``; every stage but the first asks for ``min_efficiency``."""
+    """Return a plan of exactly ``specs``; every stage but the first requires ``min_efficiency``."""
     scales = dict.fromkeys(spec.scale for spec in specs)
     jobs = []
     for scale in scales:
@@ -146,7 +146,7 @@ def make_record(
     hosts: Sequence[str] | None = None,
     fingerprint: Mapping[str, Any] | None = None,
 ) -> Record:
-    """A good record whose blocks lie evenly within +-``spread`` of ``samples_per_s``.
+    """Return a good record whose blocks are spread evenly within +-``spread`` of ``samples_per_s``.
 
     fingerprint: fields that replace the usual ones.
     """
@@ -201,7 +201,7 @@ def make_record(
 
 
 def with_steps(record: Record, step_time_s: npt.NDArray[np.float64]) -> Record:
-    """The record of a run with these step times on every rank, all of them measured."""
+    """Return the record of a run with these step times on every rank, all of them measured."""
     spec, count = record.spec, len(step_time_s)
     steps = Steps(np.full(count, spec.batch_per_gpu), np.zeros(count), step_time_s, np.zeros(count))
     throughput, timing = measure([steps] * spec.world_size, Warmup(0, True), [], 4.2, 60.0)
@@ -211,7 +211,7 @@ def with_steps(record: Record, step_time_s: npt.NDArray[np.float64]) -> Record:
 def make_rank(
     spec: RunSpec, rank: int, step_time_s: float, hosts: Sequence[str], startup_s: float | None = 4.2
 ) -> Rank:
-    """Rank ``rank`` of a run of 130 steps."""
+    """Return rank ``rank`` of a run of 130 steps."""
     node, local = divmod(rank, spec.gpus_per_node)
     cuda = spec.device == "cuda"
     return Rank(
@@ -251,11 +251,11 @@ def make_failed_record(
     spec: RunSpec,
     verdict: str = "the script raised an exception",
     why: str = "rank 1: RuntimeError: connection reset by peer",
-    next_step: str = "read train.log, mend the cause, and start snakemake again",
+    next_step: str = "read train.log, fix the cause, and start snakemake again",
     *,
     started: bool = True,
 ) -> Record:
-    """A record of a run that ended badly, or (``started=False``) that was left out."""
+    """Return the record of a run that failed, or (``started=False``) that was skipped."""
     return Record(
         status="failed",
         spec=spec,
@@ -284,7 +284,7 @@ def make_gate(
     why: str | None = None,
     next_step: str | None = None,
 ) -> dict[str, Any]:
-    """A gate file's content."""
+    """Return the content of a gate file."""
     return {
         "schema_version": 1,
         "stage": stage,
@@ -311,7 +311,7 @@ def make_judged(
     repeat: int | None = None,
     next_step: str = "",
 ) -> dict[str, Any]:
-    """One judgement of a gate; ``repeat`` for a check on one run."""
+    """Return one judgement of a gate; ``repeat`` for a check on one run."""
     return {
         "variant": variant,
         "mode": mode,

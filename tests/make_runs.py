@@ -1,4 +1,4 @@
-"""Whole raw run directories and ladders for tests, as the jobs of a good climb leave them."""
+"""Write complete run directories and ladders for tests, as the jobs of a good climb do."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder.assemble import assemble
-from ddp_ladder.files import Agent, RunDirectory, agents_of, sha256, write_json
-from ddp_ladder.launch import Places, Process, Rendezvous, is_module, processes, script_argv
-from ddp_ladder.network import LOOPBACK
-from ddp_ladder.plan import Plan, RunSpec
-from ddp_ladder.raw_files import COLUMNS
-from ddp_ladder.record import Record, write_record
+from ddp_ladder.common.files import Agent, RunDirectory, agents_of, sha256, write_json
+from ddp_ladder.node.launch import Places, Process, Rendezvous, is_module, processes, script_argv
+from ddp_ladder.node.network import LOOPBACK
+from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.records.assemble import assemble
+from ddp_ladder.records.raw_files import COLUMNS
+from ddp_ladder.records.record import Record, write_record
 from make_records import CUDA_FINGERPRINT, FINGERPRINT, make_plan_of, make_specs
 
 STEPS = 60
@@ -53,7 +53,7 @@ def write_run(
     fingerprint: Mapping[str, Any] | None = None,
     agents_per_node: int = 1,
 ) -> RunDirectory:
-    """Write everything that a run of ``spec`` leaves, record.json included.
+    """Write all files of a run of ``spec``, record.json included.
 
     wobble: relative amplitude of the step times; 0 makes all of them equal.
     fingerprint: fields that replace the usual ones.
@@ -66,7 +66,7 @@ def write_run(
     }
     step_s = spec.global_batch / samples_per_s
     wall_s = steps * step_s + 5
-    write_json(directory.run, {**common, **_told(spec), "agents_per_node": agents_per_node})
+    write_json(directory.run, {**common, **_run_settings(spec), "agents_per_node": agents_per_node})
     for rank in range(spec.world_size):
         end = _rank_end(spec, rank, wall_s, fingerprint or {})
         write_json(directory.ranks / f"rank{rank}.json", {**common, **end})
@@ -94,7 +94,7 @@ def write_run(
     return directory
 
 
-def _told(spec: RunSpec) -> dict[str, Any]:
+def _run_settings(spec: RunSpec) -> dict[str, Any]:
     keys = ("warmup_steps", "min_steps", "max_steps", "max_seconds", "samples_per_step", "device")
     return {
         "spec": asdict(spec),
@@ -173,7 +173,7 @@ def _started(spec: RunSpec, agent: Agent) -> Process:
 
 
 def reassemble(directory: RunDirectory) -> Record:
-    """Write record.json anew from the raw files, as the job does."""
+    """Write record.json again from the raw files, as the job does."""
     record = assemble(directory)
     write_record(directory.record, record)
     return record
@@ -187,23 +187,23 @@ def edit(path: Path, change: Edit) -> None:
 
 
 def read_steps(directory: RunDirectory, rank: int) -> Rows:
-    """Rows of a rank's CSV, without the header."""
+    """Return the rows of a rank's CSV, without the header."""
     lines = (directory.ranks / f"rank{rank}.csv").read_text().splitlines()
     return [line.split(",") for line in lines[1:]]
 
 
 def csv_text(rows: Rows) -> str:
-    """A rank's CSV with its header."""
+    """Return a rank's CSV with its header."""
     return "".join(f"{','.join(row)}\n" for row in [list(COLUMNS), *rows])
 
 
 def write_steps(directory: RunDirectory, rank: int, rows: Rows) -> None:
-    """Write a rank's CSV, and the length and digest that fit into its end record."""
+    """Write a rank's CSV, and its length and digest into the end record."""
     write_csv(directory, rank, csv_text(rows).encode(), len(rows))
 
 
 def write_csv(directory: RunDirectory, rank: int, content: bytes, count: int = STEPS) -> None:
-    """Write any content as a rank's CSV, with the digest that fits."""
+    """Write any content as a rank's CSV, with the matching digest."""
     (directory.ranks / f"rank{rank}.csv").write_bytes(content)
     edit(
         directory.ranks / f"rank{rank}.json",
@@ -212,7 +212,7 @@ def write_csv(directory: RunDirectory, rank: int, content: bytes, count: int = S
 
 
 def take_longer(directory: RunDirectory, seconds: float) -> None:
-    """Let everything end so much later: what a test makes of the steps has to fit into the run."""
+    """Move all end times by ``seconds``: step times that a test changes must fit into the run."""
     ends = [directory.ended, *directory.ranks.glob("*.json"), *directory.nodes.glob("*.json")]
     for path in ends:
         edit(path, lambda end: end.update(ended_at_s=end["ended_at_s"] + seconds))
@@ -232,7 +232,7 @@ def write_ladder(
     wobble: float = 0.01,
     **changes: Any,
 ) -> Plan:
-    """Write plan.json and every run of a ladder that was climbed to its top.
+    """Write plan.json and every run of a complete ladder.
 
     rates: samples/s by scale. changes: fields of RunSpec, the same in every run.
     """

@@ -1,9 +1,10 @@
-"""A checkout of its own for each test that runs Snakemake, and small experiments for it."""
+"""A separate checkout for each test that runs Snakemake, and small experiments for it."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -40,7 +41,7 @@ for epoch in range(1):
 dist.destroy_process_group()
 """
 
-# A program that keeps its own account, for tests of what the ladder does with runs: torch takes seconds to start.
+# A program that reports its own steps, for tests of the ladder itself: torch takes seconds to start.
 NO_TORCH = """
 import json, os, sys
 with open(os.environ["DDP_LADDER_METRICS"], "a") as file:
@@ -62,15 +63,15 @@ EXPERIMENT: Mapping[str, Any] = {
 
 
 class LoginNode(Protocol):
-    """A cluster that tests bring up, as seen from here."""
+    """The interface to a cluster that tests bring up."""
 
     def command(self, argv: Sequence[str], *, cwd: Path | None = None) -> list[str]:
-        """Arguments that run a command on its login node."""
+        """Return the arguments that run a command on its login node."""
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """A copy of the project, with what a user would type in it: on this machine, or on a cluster's login node."""
+    """A copy of the project with a user's commands, run on this machine or on a cluster's login node."""
 
     path: Path
     cluster: LoginNode | None = None
@@ -78,7 +79,7 @@ class Checkout:
     def configure(self, **changes: Any) -> None:
         """Write config/config.yaml: the small experiment with ``changes`` over its top-level keys.
 
-        Unless told otherwise any efficiency will do: on shared cores the baseline is disturbed by other tests.
+        By default, any efficiency passes: on shared cores, other tests disturb the baseline.
         """
         (self.path / "loop.py").write_text(LOOP)
         experiment = {**EXPERIMENT, **changes}
@@ -90,7 +91,7 @@ class Checkout:
         (self.path / "config/config.yaml").write_text(text)
 
     def without_torch(self, script: str = NO_TORCH, launcher: str = "srun") -> None:
-        """Put this program in the training's place, and start it without torchrun, which imports torch itself."""
+        """Replace the training with this program, and start it without torchrun, which imports torch."""
         (self.path / "loop.py").write_text(script)
         self.site(launcher=launcher)
 
@@ -100,7 +101,7 @@ class Checkout:
         file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **changes}))
 
     def snakemake(self, *arguments: str, timeout_s: float = 500) -> subprocess.CompletedProcess[str]:
-        """Run snakemake to its end; output and errors together in ``stdout``."""
+        """Run snakemake to its end; output and errors are both in ``stdout``."""
         return subprocess.run(
             self._command(arguments),
             cwd=self.path,
@@ -120,7 +121,7 @@ class Checkout:
         stdin: int = subprocess.DEVNULL,
         through: Sequence[str] = (),
     ) -> subprocess.Popen[str]:
-        """Start snakemake in a process group of its own, as a terminal does; ``through`` a command such as nohup."""
+        """Start snakemake in its own process group, as a terminal does; ``through``: a command such as nohup."""
         return subprocess.Popen(
             [*through, *self._command(arguments)],
             cwd=self.path,
@@ -145,14 +146,14 @@ class Checkout:
         return data
 
     def run_times(self) -> dict[str, int]:
-        """When each run was started, by name: tells which runs were repeated."""
+        """Return the start time of each run, by name: it shows which runs were repeated."""
         runs = self.results / "runs"
         return {
             file.parent.relative_to(runs).as_posix(): file.stat().st_mtime_ns for file in runs.glob("*/*/*/r*/run.json")
         }
 
     def processes(self) -> list[str]:
-        """Command lines of all processes that mention this checkout."""
+        """Return the command lines of all processes that mention this checkout."""
         found = []
         for process in psutil.process_iter(["cmdline", "cwd"]):
             command = " ".join(process.info["cmdline"] or [])
@@ -161,8 +162,22 @@ class Checkout:
         return found
 
 
+def last_box(output: str) -> dict[str, str]:
+    """Return the rows of the box at the end of the output; raise AssertionError if there is none."""
+    edges = [number for number, line in enumerate(output.splitlines()) if line.startswith("+---")]
+    assert edges, output
+    assert edges[-1] == len(output.splitlines()) - 1, output
+    rows: dict[str, str] = {}
+    label = ""
+    for line in output.splitlines()[edges[-2] + 1 : edges[-1]]:
+        assert re.fullmatch(r"\| .{92} \|", line), line
+        label = line[2:12].strip() or label
+        rows[label] = f"{rows.get(label, '')} {line[12:-1].strip()}".strip()
+    return rows
+
+
 def environment() -> dict[str, str]:
-    """What a user's shell has: nothing of pytest's or ours."""
+    """Return the environment of a user's shell: without variables of pytest or of the ladder."""
     return {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "DDP_"))}
 
 

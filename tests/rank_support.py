@@ -1,6 +1,6 @@
-"""Runs a function on several ranks that meet over Gloo, each in a process of its own.
+"""Run a function on several ranks, connected by Gloo, each in its own process.
 
-A fork server imports torch once, so a rank starts in milliseconds and still inherits nothing of the test's process.
+A fork server imports torch once, so a rank starts in milliseconds and inherits nothing from the test's process.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", 
 
 
 class RankFailed(Exception):
-    """What the ranks raised, with their tracebacks."""
+    """The exceptions of the ranks, with their tracebacks."""
 
 
 def on_ranks(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """Call ``function(*arguments)`` on ``size`` ranks with torchrun's environment; what each returned, in rank order.
+    """Call ``function(*arguments)`` on ``size`` ranks with torchrun's environment; return the results in rank order.
 
-    A rank that ends otherwise than by returning gives ``Ended(exit code)``. Raises RankFailed for exceptions.
+    The result of a rank that ends without returning is ``Ended(exit code)``. Raises RankFailed for exceptions.
     """
-    # The store that torchrun's agent would have: no rank has to find a free port.
+    # The store is here, as in torchrun's agent, so that no rank has to find a free port.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     pipes, processes = [], []
     for rank in range(size):
@@ -77,7 +77,7 @@ class Ended:
 def _answer(pipe: Connection) -> tuple[str, Any]:
     try:
         if not pipe.poll(TIMEOUT_S):
-            return "failed", f"a rank said nothing for {TIMEOUT_S:g} s"
+            return "failed", f"a rank did not answer within {TIMEOUT_S:g} s"
         answer: tuple[str, Any] = pickle.loads(pipe.recv_bytes())
     except EOFError:
         return "ended", None
@@ -95,6 +95,6 @@ def _rank(pipe: Connection, env: dict[str, str], function: Callable[..., Any], a
         answer = ("returned", function(*arguments))
     except BaseException:
         answer = ("failed", f"rank {env['RANK']}:\n{traceback.format_exc()}")
-    # Plain pickle: multiprocessing's own would have the tensors fetched from a process that is gone.
+    # Plain pickle: with multiprocessing's own, the receiver would fetch tensors from a process that has ended.
     pipe.send_bytes(pickle.dumps(answer))
     pipe.close()

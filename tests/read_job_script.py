@@ -1,4 +1,4 @@
-"""Reads a batch script, job.sh or a guide's: what it asks sbatch for, loads, exports and starts."""
+"""Read a batch script (job.sh or a guide's): its sbatch options, modules, exports and commands."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ CONTINUED = " \\\n"
 
 @dataclass(frozen=True)
 class BatchScript:
-    """The parts of a batch script. In ``srun`` and ``launch`` are words; variables are as they were written."""
+    """The parts of a batch script. ``srun`` and ``launch`` are lists of words; variables are not expanded."""
 
     sbatch: dict[str, str]
     modules: tuple[str, ...]
     exports: dict[str, str]
     interfaces: dict[str, str]  # of `case $(hostname -s)`
-    interface: str | None  # where all nodes have the same
+    interface: str | None  # if all nodes have the same
     srun: tuple[str, ...]
     launch: tuple[str, ...]
 
@@ -40,7 +40,7 @@ def one(found: list[str]) -> str | None:
 
 
 def options(lines: list[str]) -> dict[str, str]:
-    """Long options by name; one without a value has an empty one."""
+    """Return the long options by name; an option without a value has an empty string."""
     words = [word for line in lines for word in shlex.split(line)]
     return {name.removeprefix("--"): value for name, _, value in (word.partition("=") for word in words)}
 
@@ -52,6 +52,6 @@ def exports(text: str) -> dict[str, str]:
 
 
 def command(first: str, text: str) -> tuple[str, ...]:
-    """Words after ``first`` where a line begins with it; empty where none does."""
+    """Return the words after ``first`` in the line that begins with it; empty if there is none."""
     found = re.search(rf"^ *{first} ((?:'[^']*'|\"[^\"]*\"|[^'\"\n])*)$", text, re.MULTILINE)
     return tuple(shlex.split(found[1])) if found else ()

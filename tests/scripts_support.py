@@ -1,4 +1,4 @@
-"""Runs the scripts of tests/scripts and compares what was measured with what they counted and timed themselves."""
+"""Run the scripts of tests/scripts and compare the measurement with the scripts' own counts and times."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from warm import RankRan, Warm
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TOLERANCE = 0.01
-FIRST = 2  # steps left out: the script itself starts in the first, progress.json is written in the second
-MISSING = ("ddp: DDP sampled no", "product_dtypes: Node._input_metadata is missing in torch 2.4.")  # and may be
-TRIES = 3  # for the times: between the script's look at the clock and ours another process may have the core
+FIRST = 2  # steps that are not compared: the first has the start-up, the second writes progress.json
+MISSING = ("ddp: DDP sampled no", "product_dtypes: Node._input_metadata is missing in torch 2.4.")  # both are allowed
+TRIES = 3  # for the times: another process may get the core between the script's reading of the clock and ours
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One run: what the script said of it, and the directory it left."""
+    """One run: its ranks' output and its directory."""
 
     ranks: list[RankRan]
     ran: Ran
@@ -50,14 +50,14 @@ def run(
 
 
 def off_by(measured: Measured, rank: int) -> float:
-    """Relative difference of the measured time and the script's."""
+    """Return the relative difference between the measured time and the script's."""
     pairs = list(zip(measured.ran.rows(rank), measured.tally(rank)["seconds"], strict=True))[FIRST:]
     own_s = sum(seconds for _, seconds in pairs if seconds is not None)
     return abs(sum(row["step_time_s"] for row, seconds in pairs if seconds is not None) / own_s - 1)
 
 
 def check(warm: Warm, directory: Path, script: str, *args: object, ranks: int, **measure: Any) -> Measured:
-    """Run, and compare samples and steps exactly, times and throughput within TOLERANCE."""
+    """Run the script, and compare samples and steps exactly, times and throughput within TOLERANCE."""
     for attempt in range(TRIES):
         measured = run(warm, directory / str(attempt), script, *args, ranks=ranks, **measure)
         for rank in range(ranks):

@@ -1,17 +1,17 @@
-"""A Slurm's answers as they were captured; tests/unit/slurm_output/README.md says where."""
+"""Captured output of Slurm's commands; tests/unit/slurm_output/README.md names the source."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddp_ladder.slurm_offer import SlurmError
+from ddp_ladder.slurm.offer import SlurmError
 
 CAPTURED = Path(__file__).parent / "unit/slurm_output"
 
 
 def answer(argv: Sequence[str]) -> str:
-    """What the command printed. Raises SlurmError for a command that was not captured."""
+    """Return the command's captured output. Raises SlurmError for a command that was not captured."""
     line = " ".join(argv)
     for words, name in (
         ("show config", "config"),

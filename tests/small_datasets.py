@@ -1,4 +1,4 @@
-"""Small data sets in the real formats: IDX, CIFAR's pickles, directories of images."""
+"""Write small datasets in the real formats: IDX, CIFAR's pickles, directories of images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def write_digits(directory: Path, train: int = 96, test: int = 40) -> Path:
-    """What prepare_digits.py writes, with made-up digits."""
+    """Write the file of prepare_digits.py, with random digits."""
     directory.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(0)
     splits = {}
@@ -30,7 +30,7 @@ def write_digits(directory: Path, train: int = 96, test: int = 40) -> Path:
 
 
 def idx(array: np.ndarray[Any, Any]) -> bytes:
-    """The format that MNIST is published in: magic number, dimensions, bytes."""
+    """Return the array in MNIST's IDX format: magic number, dimensions, bytes."""
     return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
@@ -51,7 +51,7 @@ def write_mnist(directory: Path, train: int = 64, test: int = 20) -> Path:
 
 
 def write_mnist_archives(directory: Path, train: int = 64, test: int = 20) -> dict[str, str]:
-    """As on the mirrors; the MD5 of each file by name."""
+    """Write the archives of the mirrors; return the MD5 of each file by name."""
     directory.mkdir(parents=True)
     sums = {}
     for name, content in mnist_files(train, test).items():
@@ -82,7 +82,7 @@ def write_cifar(directory: Path, data: str = "cifar100", train: int = 64, test: 
 
 
 def accept_cifar(directory: Path, data: str = "cifar100") -> None:
-    """Tell torchvision's reader the checksums of the small files, in this process."""
+    """Make torchvision's reader accept the checksums of the small files, in this process."""
     from torchvision.datasets import CIFAR10, CIFAR100
 
     kind = {"cifar10": CIFAR10, "cifar100": CIFAR100}[data]
@@ -93,7 +93,7 @@ def accept_cifar(directory: Path, data: str = "cifar100") -> None:
 
 
 def write_cifar_archive(directory: Path, unpacked: Path) -> str:
-    """As on its server; the archive's MD5."""
+    """Write the archive of CIFAR's server; return its MD5."""
     directory.mkdir(parents=True)
     archive = directory / "cifar-100-python.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:

@@ -1,8 +1,8 @@
-"""Runs training scripts under the real instrument.py in children of one process that has imported torch.
+"""Run training scripts under the real instrument.py in children of one process that has imported torch.
 
-Starting Python with torch takes seconds, a fork of a process that has it none. Two ranks are two such children, with
-the environment that a launcher would give them. Each child ends as an interpreter does: exit functions, traceback,
-exit code; only that its modules are not taken down one by one, which takes a third of a second. Run as a script, this
+Starting Python with torch takes seconds; forking a process that has imported it does not. Two ranks are two such
+children, with the environment that a launcher would set. Each child ends as an interpreter does, with exit functions,
+traceback and exit code, but without the cleanup of all modules, which takes a third of a second. Run as a script, this
 file is that process; imported, it is the tests' side of it.
 """
 
@@ -27,9 +27,9 @@ SCRIPTS = Path(__file__).parents[1] / "workflow" / "scripts"
 
 
 def serve() -> dict[str, Any] | None:
-    """Fork a child for each request; returns the request in a child, None when there are no more."""
+    """Fork a child for each request; return the request in a child, None in the parent after the last one."""
     children: dict[int, int] = {}
-    gc.freeze()  # else a child that ends copies all of this process, page by page
+    gc.freeze()  # otherwise a child that ends copies all pages of this process
     for line in sys.stdin:
         request: dict[str, Any] = json.loads(line)
         for index, rank in enumerate(request["ranks"]):
@@ -58,7 +58,7 @@ class RankRan:
 
 
 class Warm:
-    """The tests' side: one process that has imported these modules."""
+    """The tests' side of one process that has imported these modules."""
 
     def __init__(self, *modules: str, python: Path = Path(sys.executable)) -> None:
         from instrument_support import environment
@@ -72,7 +72,7 @@ class Warm:
         )
 
     def run(self, directory: Path, words: list[str], ranks: int, **env: str) -> list[RankRan]:
-        """Run ``words`` under instrument.py on so many ranks, in this directory."""
+        """Run ``words`` under instrument.py on ``ranks`` ranks, in this directory."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         launched = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks), **env}
@@ -93,7 +93,7 @@ class Warm:
 
 
 def end(main: Callable[[], None]) -> NoReturn:
-    """Call ``main`` and end this process as Python does, with its code."""
+    """Call ``main`` and end this process as Python does, with the same exit code."""
     code = 0
     try:
         main()
@@ -125,5 +125,5 @@ if __name__ == "__main__":
         from ddp_ladder_instrument import entry
 
         sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-        # What instrument.py does, but for the time at which Python started.
+        # The same as instrument.py, except for the time at which Python started.
         end(lambda: entry.main(asked["words"], started_at_s=time.time(), own_directory=str(SCRIPTS)))

@@ -1,4 +1,4 @@
-"""The machine, and the rate at which its card multiplies large matrices."""
+"""The machine, and its GPU's rate of large matrix products."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRODUCTS = {"cuda": 50, "cpu": 3}
 
 
 def matrix_rate_flop_per_s(device: torch.device, dtype: torch.dtype) -> float:
-    """Floating-point operations per second of a large square matrix product of random numbers."""
+    """Return the floating-point operations per second of a large square matrix product of random numbers."""
     size, products = SIZE[device.type], PRODUCTS[device.type]
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     for _ in range(10):
@@ -30,7 +30,7 @@ def matrix_rate_flop_per_s(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def measure(setting: Setting, figures: Figures) -> None:
-    """Versions and hardware, then bf16, fp16, TF32 and fp32 products."""
+    """Record versions and hardware, and measure bf16, fp16, TF32 and fp32 products."""
     device = torch.device(setting.device)
     figures.put(machine={**workloads.machine(), **(_card() if setting.on_gpu else {})})
     rates = {}

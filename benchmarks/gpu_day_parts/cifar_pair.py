@@ -1,4 +1,4 @@
-"""cifar.py against the loop of the guide that it comes from, and against the card's matrix rate."""
+"""cifar.py against the loop of its guide, and against the GPU's matrix rate."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ TIMES_THE_GUIDE = 4.0
 
 
 def measure(setting: Setting, figures: Figures) -> None:
-    """Both loops in turns, then what the device does in ours."""
+    """Measure both loops in turns, then profile ours."""
     steps, batch = STEPS[setting.device], BATCH[setting.device]
-    # Whole batches: a smaller last one would be compiled while it is timed.
+    # Only full batches: a smaller last one would be compiled while it is timed.
     images, labels = workloads.made_up_cifar(BATCHES[setting.device] * batch)
     with process_group() as world:
         ours = workloads.our_cifar(images, labels, world, "bf16", setting.on_gpu, batch)

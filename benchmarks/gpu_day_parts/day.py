@@ -1,4 +1,4 @@
-"""Runs the parts of a day one after the other, each in a process of its own, within a time budget."""
+"""Run the parts of a day one after the other, each in its own process, within a time budget."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 import psutil
-from ddp_ladder.files import read_json
+from ddp_ladder.common.files import read_json
 
 Status = Literal["done", "failed", "out of time", "skipped", "left out"]
 """skipped: not started. left out: the part itself found nothing to measure here."""
 
-GRACE_S = 10.0  # for a part that is told to end: Snakemake cancels its jobs
-TOLD_EVERY_S = 30.0
+GRACE_S = 10.0  # after SIGTERM: Snakemake cancels its jobs
+PROGRESS_EVERY_S = 30.0
 LONGEST_LINE = 160  # characters
 
 
 @dataclass(frozen=True)
 class Part:
-    """A command that measures, and how long it takes.
+    """A command that measures, and its times.
 
-    argv: arguments of Python; ``--figures FILE`` is added, where the part leaves its results.
-    estimate_s: what it takes on a large GPU; with less time left it is not started.
-    limit_s: when it is ended.
+    argv: arguments of Python; ``--figures FILE`` is added, the file for its results.
+    estimate_s: its time on a large GPU; with less time left it is not started.
+    limit_s: its time limit.
     needs: packages without which it is not started.
     """
 
@@ -43,7 +43,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a part."""
+    """The outcome of a part."""
 
     name: str
     title: str
@@ -64,7 +64,7 @@ class Outcome:
 
     @property
     def is_good(self) -> bool:
-        """Nothing is missing, and no target was missed."""
+        """True if the part ended well and missed no target."""
         return self.status in ("done", "left out") and not self.missed
 
     def as_json(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Day:
 
     @property
     def wall_s(self) -> float:
-        """Since the day began."""
+        """Seconds since the day began."""
         return time.monotonic() - self._began_s
 
     @property
@@ -91,10 +91,10 @@ class Day:
         return self.budget_s - self.wall_s
 
     def run(self, part: Part, python: str, figures: Path, missing: Sequence[str] = ()) -> Outcome:
-        """Run one part, or say why not.
+        """Run one part, or skip it with a reason; return the outcome.
 
         figures: the file that the part writes. missing: packages that this machine lacks.
-        Raises KeyboardInterrupt when the day is interrupted, once the part has been ended.
+        Raises KeyboardInterrupt if the day is interrupted, once the part has been ended.
         """
         lacks = [name for name in part.needs if name in missing]
         if lacks:
@@ -108,29 +108,28 @@ class Day:
         began_s = time.monotonic()
         begin = self._begin_log(part)
         code = self._watch(part, [python, *part.argv, "--figures", str(figures)], limit_s)
-        told = _read(figures)
+        results = _read(figures)
         last = _last_line(self._log, begin)
-        status, why = _judge(code, told, limit_s, last)
-        outcome = Outcome(
-            part.name, part.title, status, why, time.monotonic() - began_s, part.estimate_s, limit_s, **_kept(told)
-        )
-        self._tell(outcome)
+        status, why = _judge(code, results, limit_s, last)
+        wall_s = time.monotonic() - began_s
+        outcome = Outcome(part.name, part.title, status, why, wall_s, part.estimate_s, limit_s, **_kept(results))
+        self._report(outcome)
         return outcome
 
     def interrupted(self, parts: Sequence[Part]) -> list[Outcome]:
-        """What becomes of the parts that an interrupted day has not finished."""
+        """Return the outcomes of the parts that an interrupted day has not finished."""
         return [self._skipped(part, "the day was interrupted") for part in parts]
 
     def _skipped(self, part: Part, why: str) -> Outcome:
         outcome = Outcome(part.name, part.title, "skipped", why, 0.0, part.estimate_s, part.limit_s)
-        self._tell(outcome)
+        self._report(outcome)
         return outcome
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _report(self, outcome: Outcome) -> None:
         missed = f"; {outcome.missed} of {len(outcome.checks)} targets missed" if outcome.missed else ""
         what = outcome.why or outcome.headline
-        said = f": {what}" if what else ""
-        self._say(f"{self._clock()} {outcome.name}: {outcome.status} after {outcome.wall_s:.0f} s{missed}{said}")
+        details = f": {what}" if what else ""
+        self._say(f"{self._clock()} {outcome.name}: {outcome.status} after {outcome.wall_s:.0f} s{missed}{details}")
 
     def _clock(self) -> str:
         return f"[{self.wall_s:3.0f} of {self.budget_s:.0f} s]"
@@ -141,7 +140,7 @@ class Day:
             return log.tell()
 
     def _watch(self, part: Part, argv: Sequence[str], limit_s: float) -> int | None:
-        """Exit code; None where the limit ended the part. Whatever it started has ended, too."""
+        """Run the part; return its exit code, or None if the time limit ended it. Its child processes are ended too."""
         until_s = time.monotonic() + limit_s
         before = set(psutil.Process().children(recursive=True))
         with self._log.open("ab") as log:
@@ -151,7 +150,7 @@ class Day:
         try:
             while (left_s := until_s - time.monotonic()) > 0:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    return process.wait(min(TOLD_EVERY_S, left_s))
+                    return process.wait(min(PROGRESS_EVERY_S, left_s))
                 self._say(f"{self._clock()} {part.name}: {limit_s - until_s + time.monotonic():.0f} s so far")
             return None
         finally:
@@ -159,7 +158,7 @@ class Day:
 
 
 def _end(process: subprocess.Popen[bytes], before: set[psutil.Process]) -> None:
-    """End a part that still runs, and then all that it left behind."""
+    """End a part that still runs, and then all processes that it left behind."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -173,30 +172,30 @@ def _end(process: subprocess.Popen[bytes], before: set[psutil.Process]) -> None:
     process.wait()
 
 
-def _judge(code: int | None, told: Mapping[str, Any], limit_s: float, last: str) -> tuple[Status, str | None]:
+def _judge(code: int | None, results: Mapping[str, Any], limit_s: float, last: str) -> tuple[Status, str | None]:
     if code is None:
         return "out of time", f"ended after {limit_s:.0f} s"
     if code != 0:
         how = f"exit code {code}" if code > 0 else f"signal {-code}"
         return "failed", f"{how}: {last}" if last else how
-    if told.get("left_out"):
-        return "left out", told["left_out"]
+    if results.get("left_out"):
+        return "left out", results["left_out"]
     return "done", None
 
 
 def _read(figures: Path) -> dict[str, Any]:
     try:
-        told: dict[str, Any] = read_json(figures)
+        results: dict[str, Any] = read_json(figures)
     except FileNotFoundError:
         return {}
-    return told
+    return results
 
 
-def _kept(told: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: told[name] for name in ("headline", "figures", "checks", "notes") if name in told}
+def _kept(results: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: results[name] for name in ("headline", "figures", "checks", "notes") if name in results}
 
 
 def _last_line(log: Path, begin: int) -> str:
-    """What a part said last; an exception's last line says what happened."""
+    """Return the last line that a part printed; after an exception it names the error."""
     lines = log.read_bytes()[begin:].decode(errors="replace").split("\n")
     return next((line.strip()[:LONGEST_LINE] for line in reversed(lines) if line.strip()), "")

@@ -1,4 +1,4 @@
-"""What a part of the day is told, and what it leaves: figures, checks and notes, on disk as soon as they are known."""
+"""A part's setting and its results: figures, checks and notes, written to disk as soon as they are known."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder.files import write_json
+from ddp_ladder.common.files import write_json
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where a part runs.
+    """The device and the directories of a part.
 
     device: cuda, with sizes that fill a large GPU; or cpu, with the smallest sizes at which the code still runs.
-    work: an empty directory of the part's own, removed after the day.
-    out: where files are left for the user.
+    work: an empty directory for this part only, removed after the day.
+    out: directory for files that the user gets.
     """
 
     device: str
@@ -28,40 +28,40 @@ class Setting:
 
 
 class Figures:
-    """A part's results. Each call writes the file anew, so that a part that is cut short keeps what it has."""
+    """A part's results. Each call rewrites the file, so that a part that is ended early keeps its results."""
 
     def __init__(self, file: Path, judge: bool) -> None:
-        """judge: whether targets are compared; the figures of small sizes on a CPU are not."""
+        """judge: compare figures with their targets; not for the small sizes on a CPU."""
         self._file = file
         self._judge = judge
-        self._told: dict[str, Any] = {"headline": None, "left_out": None, "figures": {}, "checks": [], "notes": []}
+        self._results: dict[str, Any] = {"headline": None, "left_out": None, "figures": {}, "checks": [], "notes": []}
 
     def put(self, **figures: Any) -> None:
         """Add figures; names carry units."""
-        self._told["figures"].update(figures)
+        self._results["figures"].update(figures)
         self._write()
 
     def headline(self, text: str) -> None:
-        """The part in half a sentence, for the table."""
-        self._told["headline"] = text
+        """Set the summary of the part for the table."""
+        self._results["headline"] = text
         self._write()
 
     def note(self, sentence: str) -> None:
-        """How something was measured, or what a reader should know."""
-        self._told["notes"].append(sentence)
+        """Add a note on how something was measured, or on how to read it."""
+        self._results["notes"].append(sentence)
         self._write()
 
     def check(self, what: str, value: float, at_least: float | None = None, at_most: float | None = None) -> None:
         """Compare a figure with its target."""
         met = (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
         check = {"what": what, "value": value, "at_least": at_least, "at_most": at_most}
-        self._told["checks"].append({**check, "met": met if self._judge else None})
+        self._results["checks"].append({**check, "met": met if self._judge else None})
         self._write()
 
     def left_out(self, why: str) -> None:
-        """There is nothing to measure here."""
-        self._told["left_out"] = why
+        """Report that there is nothing to measure here."""
+        self._results["left_out"] = why
         self._write()
 
     def _write(self) -> None:
-        write_json(self._file, self._told)
+        write_json(self._file, self._results)

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def measure(setting: Setting, figures: Figures) -> None:
-    """Run them; SystemExit names those that failed."""
+    """Run them; raise SystemExit with the names of failed tests."""
     report = setting.work / "tests.xml"
     pytest = [sys.executable, "-m", "pytest", "tests/gpu", "-m", "gpu", "-p", "no:cacheprovider"]
     done = subprocess.run(

@@ -1,7 +1,7 @@
-"""imagenet.py against a guide's loop on JPEG files and on images that cost no loading, and against the matrix rate.
+"""imagenet.py against a guide's loop, on JPEG files and on synthetic images, and against the GPU's matrix rate.
 
-With loader processes the two sides cannot take turns step by step: the processes of the one that waits would load on.
-So each side of the JPEG pair has its turn from its loader's start to its end, the first batches left out.
+With loader processes the two sides cannot alternate step by step: the waiting side's processes would continue to load.
+So each turn of the JPEG pair lasts from its loader's start to its end, without the first batches.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from gpu_day_parts.figures import Figures, Setting
 
 WANTED_IMAGES_PER_S = 3000.0
 H200_TFLOP_PER_S = 600.0
-"""The wanted rate is of a card that multiplies bf16 matrices at least as fast as this."""
+"""The target applies to a GPU with at least this bf16 matrix rate."""
 
 GUIDE_MEAN, GUIDE_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is trained. guide_batch: of the guide's script, and of both sides of the JPEG pair."""
+    """The sizes of the training. guide_batch: of the guide's script, and of both sides of the JPEG pair."""
 
     model: str
     pixels: int
@@ -52,13 +52,13 @@ class Size:
 
 SIZES = {
     "cuda": Size("resnet50", 224, 256, 64, 4, 30, 256, min(32, os.cpu_count() or 1), 2, 90),
-    # No loader process: in whole runs of the tests one that was forked here has hung.
+    # No loader process: in runs of the whole test suite, a forked one has hung here.
     "cpu": Size("squeezenet1_1", 32, 4, 2, 1, 1, 4, 0, 1, 1),
 }
 
 
 def measure(setting: Setting, figures: Figures) -> None:
-    """Made-up images first: their figures are kept if a loader process hangs."""
+    """Measure synthetic images first: their figures are kept if a loader process hangs."""
     size = SIZES[setting.device]
     with process_group() as world:
         without_loading(setting, size, world, figures)
@@ -66,7 +66,7 @@ def measure(setting: Setting, figures: Figures) -> None:
 
 
 def without_loading(setting: Setting, size: Size, world: World, figures: Figures) -> None:
-    """imagenet.py --synthetic, as fast as its options make it and with a guide's arithmetic."""
+    """Compare imagenet.py --synthetic with its fastest options and with a guide's arithmetic."""
     ours = made_up(size, size.batch, world, fast=True, compiled=setting.on_gpu)
     guide = made_up(size, size.guide_batch, world, fast=False, compiled=False)
     pair = workloads.compare("imagenet", guide, ours, size.rounds, size.steps, size.steps, world)
@@ -90,7 +90,7 @@ def without_loading(setting: Setting, size: Size, world: World, figures: Figures
 
 
 def made_up(size: Size, batch: int, world: World, fast: bool, compiled: bool) -> workloads.Steps:
-    """imagenet.py on made-up images. fast: bf16 and channels_last."""
+    """Return imagenet.py's steps on synthetic images. fast: bf16 and channels_last."""
     layout = torch.channels_last if fast else torch.contiguous_format
     net = imagenet.make_model(size.model, 1000).to(world.device).to(memory_format=layout)
     if compiled:
@@ -106,7 +106,7 @@ def made_up(size: Size, batch: int, world: World, fast: bool, compiled: bool) ->
 
 
 def with_loading(setting: Setting, size: Size, world: World, figures: Figures) -> None:
-    """Both sides on the same JPEG files, with as many loader processes."""
+    """Compare both sides on the same JPEG files, with equal numbers of loader processes."""
     directory = setting.work / "images"
     batches = 2 * (size.workers * 2 + size.jpeg_steps)  # more than a turn takes
     write_jpegs(directory, size.files, batches * size.guide_batch)
@@ -124,13 +124,13 @@ def with_loading(setting: Setting, size: Size, world: World, figures: Figures) -
 
 
 def _turn(steps: workloads.Steps, size: Size, world: World) -> float:
-    """Images per second once what the loader had prefetched is used up."""
+    """Return the images per second after the prefetched batches are used up."""
     workloads.rate(steps, size.workers * 2 + 1, world)
     return workloads.rate(steps, size.jpeg_steps, world)
 
 
 def guide_on_jpegs(directory: Path, size: Size, world: World) -> workloads.Steps:
-    """Per-sample transforms to float, fp32 as torch has it by default."""
+    """Return the guide's steps: per-sample transforms to float, fp32 with torch's defaults."""
     transforms = torchvision.transforms
     change = transforms.Compose(
         [
@@ -148,7 +148,7 @@ def guide_on_jpegs(directory: Path, size: Size, world: World) -> workloads.Steps
 
 
 def ours_on_jpegs(directory: Path, size: Size, world: World) -> workloads.Steps:
-    """imagenet.py --data-dir ... --precision bf16 --workers ..."""
+    """Return the steps of imagenet.py --data-dir ... --precision bf16 --workers ..."""
     args = imagenet.arguments(["--data-dir", str(directory), "--image-size", str(size.pixels)])
     dataset, _, _ = imagenet.image_sets(args, world.device)
     layout = torch.channels_last
@@ -163,7 +163,7 @@ def ours_on_jpegs(directory: Path, size: Size, world: World) -> workloads.Steps:
 
 
 def write_jpegs(directory: Path, files: int, names: int) -> None:
-    """Smooth random pictures, which compress as photographs do; of each distinct file as many links as it takes."""
+    """Write smooth random pictures, which compress like photographs, and enough links to each distinct file."""
     chance = random.Random(0)
     originals = directory / "originals"
     originals.mkdir(parents=True)

@@ -1,7 +1,7 @@
-"""Stage 1 of a ladder: imagenet.py on made-up images with DDP and mixed precision, against its own stopwatch.
+"""Stage 1 of a ladder: imagenet.py on synthetic images with DDP and mixed precision, against its own stopwatch.
 
-imagenet.py synchronises with the device before and after each epoch and prints the rate between; the instrument has a
-step time for each step, on a GPU from CUDA events. Their sums over the epochs after the first must agree.
+imagenet.py synchronises with the device before and after each epoch and prints the epoch's rate. The instrument
+records a time for each step, on a GPU from CUDA events. Their sums over all epochs but the first must agree.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ddp_ladder.files import read_json
+from ddp_ladder.common.files import read_json
 
 from gpu_day_parts.figures import Figures, Setting
 
@@ -30,7 +30,7 @@ EPOCH = re.compile(r"^epoch +(\d+) +([0-9,]+) images/s", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Size:
-    """How much is trained."""
+    """The sizes of the training."""
 
     model: str
     pixels: int
@@ -52,7 +52,7 @@ SIZES = {
 
 
 def experiment(size: Size) -> dict[str, Any]:
-    """config.yaml."""
+    """Return the content of config.yaml."""
     args = ["--model", size.model, "--image-size", size.pixels, "--synthetic", size.batch * size.epoch_steps]
     args += ["--batch-size", "{batch_per_gpu}", "--epochs", size.epochs, "--precision", "bf16", "--seed", "{seed}"]
     return {
@@ -70,7 +70,7 @@ def experiment(size: Size) -> dict[str, Any]:
 
 
 def measure(setting: Setting, figures: Figures) -> None:
-    """Climb in a copy of the project; SystemExit when the gate stays closed or the clocks disagree about a run."""
+    """Run the ladder in a copy of the project; raise SystemExit if it fails or a run's data are incomplete."""
     size = SIZES[setting.device]
     checkout = copy_project(setting.work / "project")
     (checkout.path / "config/config.yaml").write_text(yaml.safe_dump(experiment(size)))
@@ -102,7 +102,7 @@ def measure(setting: Setting, figures: Figures) -> None:
 
 
 def stopwatch_ratio(checkout: Checkout, record: dict[str, Any], size: Size) -> float:
-    """The instrument's seconds over the script's own, of all epochs after the first, which holds start-up."""
+    """Return the instrument's seconds divided by the script's, over all epochs but the first (start-up)."""
     spec = record["spec"]
     directory = checkout.results / "runs" / spec["variant"] / spec["mode"] / "1x1" / f"r{spec['repeat']}"
     with (directory / "ranks" / "rank0.csv").open() as file:

@@ -1,4 +1,4 @@
-"""What the instrument adds to a training step on this device."""
+"""The instrument's overhead per training step on this device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_day_parts.figures import Figures, Setting
 
 @dataclass(frozen=True)
 class Size:
-    """most: the largest ratio, with / without, that is asked for, by the step's length in ms."""
+    """The sizes of the measurement. most: the largest allowed ratio, with / without, by the step's length in ms."""
 
     most: dict[float, float]
     quads: int
@@ -23,7 +23,7 @@ SIZES = {"cuda": Size({5.0: 1.01, 0.5: 1.05}, 25, 1, 500), "cpu": Size({0.5: 1.0
 
 
 def measure(setting: Setting, figures: Figures) -> None:
-    """Ratios by the clock, for each length of a step."""
+    """Measure the ratio of wall-clock times for each step length."""
     size = SIZES[setting.device]
     bench = instrument_overhead.Bench(setting.work, setting.device)
     ratios = []

@@ -1,4 +1,4 @@
-"""The packages that a machine without network lacks: installed from a folder of wheels, beside those it has."""
+"""Packages that a machine without network lacks: installed from a folder of wheels, beside its own."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gpu_day_parts.figures import Figures, Setting
 REQUIREMENTS = Path(__file__).parents[1] / "gpu_day_requirements.txt"
 
 PROVIDED = ("torch", "torchvision", "numpy", "pandas", "matplotlib", "psutil", "pyyaml", "jinja2", "pytest")
-"""What the machine has to have."""
+"""Packages that the machine must have."""
 
 LEFT_OUT = ("pygments", "scikit-learn")
-"""pygments comes with pytest. scikit-learn is 45 MB with scipy, and only the shipped digits need it."""
+"""Not installed: pygments comes with pytest; scikit-learn is 45 MB with scipy, and only the shipped digits need it."""
 
 FILL = """\
 Fill FOLDER with the wheels that such a machine lacks, on one with network, in the checkout, with any Python 3:
@@ -32,13 +32,13 @@ Fill FOLDER with the wheels that such a machine lacks, on one with network, in t
 
 
 def names(requirements: Path) -> list[str]:
-    """The packages that a requirements file names, in lower case."""
+    """Return the packages in a requirements file, in lower case."""
     lines = (line.split("#")[0].strip() for line in requirements.read_text().splitlines())
     return [re.split(r"[^A-Za-z0-9._-]", line)[0].lower() for line in lines if line]
 
 
 def missing() -> list[str]:
-    """Required packages that this Python does not have."""
+    """Return the required packages that this Python does not have."""
     return [name for name in names(REQUIREMENTS) if not _has(name)]
 
 
@@ -51,10 +51,10 @@ def _has(name: str) -> bool:
 
 
 def install(wheels: Path, directory: Path) -> Path:
-    """Make an environment in ``directory`` with this Python's packages and the wheels; returns its Python.
+    """Make an environment in ``directory`` with this Python's packages and the wheels; return its Python.
 
-    A virtual environment made by the Python of another one does not see that one's packages: a .pth file adds them.
-    Raises CalledProcessError with pip's words in the log.
+    If this Python is in a virtual environment itself, the new one does not see its packages: a .pth file adds them.
+    Raises CalledProcessError; pip's output is in the log.
     """
     venv.create(directory, symlinks=True)
     python = directory / "bin" / "python"
@@ -69,7 +69,7 @@ def install(wheels: Path, directory: Path) -> Path:
 
 
 def measure(setting: Setting, figures: Figures, wheels: Path | None, environment: Path) -> None:
-    """Leave the Python that the other parts are to run in, and what it lacks."""
+    """Report the Python for the other parts, and the packages that it lacks."""
     if wheels is not None:
         size_mb = sum(file.stat().st_size for file in wheels.glob("*.whl")) / 1e6
         figures.put(wheels_mb=round(size_mb, 1))

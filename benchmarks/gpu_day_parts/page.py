@@ -1,4 +1,4 @@
-"""The day as a page of text, from what gpu_day.json holds."""
+"""The day as a page of text, from the content of gpu_day.json."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LIMITS = (("at_least", "at least"), ("at_most", "at most"))
 
 
 def page(day: Mapping[str, Any]) -> str:
-    """Table of the parts, then each part's targets, figures and notes."""
+    """Return a table of the parts, then each part's targets, figures and notes."""
     return "\n".join([*_head(day), "", *_table(day), *(line for part in day["parts"] for line in _part(part)), ""])
 
 
@@ -19,7 +19,7 @@ def _head(day: Mapping[str, Any]) -> Iterator[str]:
     machine = day["machine"]
     yield f"GPU day of {day['date']} on {machine.get('gpu') or machine.get('cpu') or 'an unknown machine'}"
     if day["device"] == "cpu":
-        yield "NO GPU: everything small, on the CPU; the figures say nothing of speed"
+        yield "NO GPU: small sizes on the CPU; these figures do not show the speed of a GPU"
     versions = ", ".join(
         f"{name} {machine[name]}" for name in ("python", "torch", "cuda", "cudnn", "nccl") if name in machine
     )

@@ -1,4 +1,4 @@
-"""The parts of the day, in the order in which they are run: what nothing else shows comes first."""
+"""The parts of the day, in the order in which they run: those that nothing else covers come first."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ COMMAND = Path(__file__).parents[1] / "gpu_day_part.py"
 
 
 def packages(device: str, work: Path, out: Path, wheels: Path | None) -> Part:
-    """The part that the others need."""
+    """Return the part that the others need."""
     more = () if wheels is None else ("--wheels", str(wheels))
     return _part("packages", "packages that the machine lacks", device, work, out, 20, 90, more=more)
 
 
 def parts(device: str, work: Path, out: Path) -> tuple[Part, ...]:
-    """The measurements. Times are for one large GPU with 16 cores.
+    """Return the measurements. Times are for one large GPU with 16 cores.
 
-    With less of the budget left than its estimate, a part is skipped.
+    A part is skipped if less of the budget is left than its estimate.
     """
     workflow = tuple(names(REQUIREMENTS))
     return (
@@ -29,7 +29,7 @@ def parts(device: str, work: Path, out: Path) -> tuple[Part, ...]:
         _part("ladder", "1x1 ladder against a synchronised stopwatch", device, work, out, 120, 200, needs=workflow),
         _part("cifar", "cifar.py against the guide's loop", device, work, out, 70, 150),
         _part("imagenet", "imagenet.py against a guide's loop", device, work, out, 100, 200),
-        _part("overhead", "what the instrument adds to a step", device, work, out, 85, 150),
+        _part("overhead", "overhead of the instrument per step", device, work, out, 85, 150),
     )
 
 

@@ -1,4 +1,4 @@
-"""What the parts that train share: the share of the matrix rate, and where the device's time goes."""
+"""Shared by the parts that train: the fraction of the matrix rate, and a profile of the device's time."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ HOW_COUNTED = (
 
 
 def flop_per_sample(model: nn.Module, shape: Sequence[int]) -> float:
-    """Floating-point operations of forward and backward pass, per sample of this shape."""
+    """Return the floating-point operations of forward and backward pass, per sample of this shape."""
     with FlopCounterMode(display=False) as counter:
         model(torch.randn(2, *shape)).sum().backward()
     return float(counter.get_total_flops() / 2)
 
 
 def put_share(figures: Figures, name: str, images_per_s: float, flop: float, device: torch.device) -> None:
-    """Add a rate as its share of the bf16 matrix rate, which is measured here."""
+    """Add a rate as a fraction of the bf16 matrix rate, which is measured here."""
     peak = matrix_rate_flop_per_s(device, torch.bfloat16)
     share = {
         f"{name}_tflop_per_s": images_per_s * flop / 1e12,
@@ -44,7 +44,7 @@ def put_share(figures: Figures, name: str, images_per_s: float, flop: float, dev
 
 
 def put_pair(figures: Figures, name: str, pair: workloads.Pair) -> float:
-    """Add both sides of a pair; returns the median ratio."""
+    """Add both sides of a pair to the figures; return the median ratio."""
     ratio = statistics.median(pair.ratios)
     figures.put(
         **{
@@ -59,7 +59,7 @@ def put_pair(figures: Figures, name: str, pair: workloads.Pair) -> float:
 
 
 def where_time_goes(steps: workloads.Steps, device: torch.device) -> dict[str, Any]:
-    """Shares of the device's time by kernel (by operator on a CPU), and of the clock's time that kernels ran."""
+    """Return the fraction of the device's time per kernel (on a CPU: operator), and of the time that kernels ran."""
     on_gpu = device.type == "cuda"
     activities = [torch.profiler.ProfilerActivity.CPU] + [torch.profiler.ProfilerActivity.CUDA] * on_gpu
     with torch.profiler.profile(activities=activities) as profile:
@@ -73,7 +73,7 @@ def where_time_goes(steps: workloads.Steps, device: torch.device) -> dict[str, A
         for event in profile.key_averages()
         if event.device_type == wanted and not getattr(event, "is_user_annotation", False) and "#" not in event.key
     }
-    total_us = sum(each_us.values()) or math.inf  # where the profiler sees nothing
+    total_us = sum(each_us.values()) or math.inf  # if the profiler sees nothing
     longest = sorted(each_us, key=lambda key: each_us[key], reverse=True)[:MOST_KERNELS]
     return {
         "busy_fraction": sum(each_us.values()) / 1e6 / seconds,

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ddp_ladder.gate_file import gate_from_json
-from ddp_ladder.ladder_results import LadderResults
-from ddp_ladder.plan import RunSpec
-from ddp_ladder.report import write_report
+from ddp_ladder.gates.file import gate_from_json
+from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.report.page import write_report
+from ddp_ladder.report.results import LadderResults
 from make_records import (
     make_failed_record,
     make_gate,
@@ -63,7 +63,7 @@ def closed() -> LadderResults:
         for s in specs
         if s.nodes == 1
     ]
-    failing = make_judged("1x4", ok=False, measured="efficiency 0.41", next_step="mend it")
+    failing = make_judged("1x4", ok=False, measured="efficiency 0.41", next_step="fix it")
     gates = {
         "stage1": gate_from_json(make_gate("stage1"), "stage1"),
         "stage2": gate_from_json(make_gate("stage2", "closed", judged=[failing]), "stage2"),

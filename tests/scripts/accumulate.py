@@ -1,4 +1,4 @@
-"""Gradient accumulation under DDP, with and without no_sync; the last accumulation of an epoch is a short one."""
+"""Gradient accumulation under DDP, with and without no_sync; the last accumulation of an epoch is shorter."""
 
 import contextlib
 import sys

@@ -1,4 +1,4 @@
-"""Batches drawn ahead by the thread that trains: one (as copies to a GPU are overlapped) or several."""
+"""Batches drawn ahead by the training thread: one (to overlap copies to a GPU) or several."""
 
 import sys
 from collections import deque
@@ -12,7 +12,7 @@ BATCHES = 11
 
 
 class Prefetcher:
-    """Draws the next batch before it hands out the one before, as if it copied it meanwhile."""
+    """Prefetcher: it draws the next batch before it returns the previous one, as if it copied it meanwhile."""
 
     def __init__(self, loader):
         self.loader = loader
@@ -31,7 +31,7 @@ class Prefetcher:
 
 
 class Preloading:
-    """With next() in place of an iterator; None when it is over."""
+    """Prefetcher with a next() method instead of an iterator; it returns None at the end."""
 
     def __init__(self, loader, depth=1):
         self.iterator, self.batches = iter(loader), deque()

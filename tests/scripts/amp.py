@@ -1,4 +1,4 @@
-"""autocast and a GradScaler that leaves steps out: those batches take time, and no step trains on them."""
+"""autocast and a GradScaler that skips steps: those batches take time, and no step trains on them."""
 
 import torch
 from ranks import together

@@ -16,7 +16,7 @@ BATCHES, PER_SAMPLE_S = 11, 0.004
 
 
 class Slow(Dataset):
-    """Four samples a batch take longer than nothing, and less than a step."""
+    """A dataset in which a batch of four takes some time, but less than a step."""
 
     def __init__(self, length):
         self.length = length
@@ -35,7 +35,7 @@ class DataLoaderX(DataLoader):
 
 
 def one_ahead(loader):
-    """In the manner of loaders that copy the next batch to the GPU while the script computes."""
+    """A loader like those that copy the next batch to the GPU while the script computes."""
     batch = None
     for following in loader:
         if batch is not None:
@@ -54,7 +54,7 @@ def by_executor(loader):
 
 
 def by_pool(loader):
-    """In a form that nothing can be seen of: no queue.Queue, no Future."""
+    """A handover that the instrument cannot see: no queue.Queue, no Future."""
     with ThreadPool(1) as pool:
         iterator = iter(loader)
         while (batch := pool.apply(next, (iterator, None))) is not None:

@@ -1,6 +1,6 @@
 """Batches of many shapes, one after the other: from a sampler's indices, or made by the dataset itself.
 
-What a dataset makes tells its size only by its looks, so the kinds whose looks mislead are left out there.
+The size of a batch that a dataset makes can only be read from the batch, so misleading kinds are not used there.
 """
 
 import sys

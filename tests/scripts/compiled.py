@@ -1,4 +1,4 @@
-"""torch.compile of the model, the optimizer's step, the whole step or the whole loop; says whose code that compiled."""
+"""torch.compile of the model, the optimizer's step, the whole step or the loop; prints whose code was compiled."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Trains for ever, ranks at their own pace: accumulation, the last of an epoch left over, and a clean-up at the end."""
+"""Endless training, each rank at its own pace: accumulation with a remainder per epoch, and a clean-up at the end."""
 
 import argparse
 import os
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 
 def store_of_all():
-    """One store for every group: another rank may still be leaving the group before."""
+    """Return one store for all groups: another rank may still be leaving the previous group."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return dist.TCPStore(host, port, int(os.environ["WORLD_SIZE"]), is_master=os.environ["RANK"] == "0")
 

@@ -1,4 +1,4 @@
-"""Scripts that end in their own ways: they train a little, count it, then end as they are told."""
+"""A script that trains a little, counts its samples, and then ends as its argument says."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A GAN: two networks, two optimizers; the discriminator steps more often, each time with a batch of its own or not."""
+"""A GAN: two networks, two optimizers; the discriminator steps more often, with or without a new batch each time."""
 
 import sys
 

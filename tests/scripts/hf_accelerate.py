@@ -1,4 +1,4 @@
-"""Hugging Face accelerate: its loaders draw one batch ahead and fill up the last ones; accumulation as it does it."""
+"""Hugging Face accelerate: its loaders draw one batch ahead and pad the last ones; with its own accumulation."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer on a model of one's own: accumulation and evaluation every few steps."""
+"""Hugging Face's Trainer on a custom model: accumulation and evaluation every few steps."""
 
 import sys
 
@@ -30,7 +30,7 @@ class Model(torch.nn.Module):
 
 
 class Watch(TrainerCallback):
-    """Tells the tally what the Trainer does."""
+    """Callback that counts the Trainer's steps in the tally."""
 
     def __init__(self, tally):
         self._tally = tally

@@ -1,10 +1,10 @@
-"""Libraries look whether torch is installed, and are imported before it, as people sort their imports."""
+"""Libraries that check whether torch is installed, imported before torch because imports are sorted."""
 
 import sys
 
 
 def probe():
-    """What datasets and evaluate do when they are imported."""
+    """Check for torch as datasets and evaluate do on import."""
     import importlib.metadata
     import importlib.util
 

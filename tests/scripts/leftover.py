@@ -1,4 +1,4 @@
-"""What becomes of an epoch's batches that do not fill an accumulation: dropped in several ways, carried on, stepped."""
+"""Batches at the end of an epoch that do not fill an accumulation: dropped in several ways, carried over, stepped."""
 
 import sys
 

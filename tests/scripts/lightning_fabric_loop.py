@@ -1,4 +1,4 @@
-"""Lightning Fabric: a loop of one's own, with accumulation and a validation in the middle."""
+"""Lightning Fabric: a custom loop, with accumulation and a validation in the middle."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A loop that makes its batches itself and uses no DataLoader; it estimates its loss now and then."""
+"""A loop that makes its batches itself, without a DataLoader; it estimates its loss from time to time."""
 
 import torch
 from ranks import together

@@ -1,4 +1,4 @@
-"""Trains by hand: no optimizer of torch ever steps."""
+"""Training by hand, without an optimizer of torch."""
 
 import torch
 from torch.utils.data import DataLoader

@@ -1,4 +1,4 @@
-"""torchdata.nodes: a loader that is no torch DataLoader; with ``write`` the script writes its steps down itself."""
+"""torchdata.nodes: a loader that is no torch DataLoader; with ``write`` the script reports its steps itself."""
 
 import json
 import os

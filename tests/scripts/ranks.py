@@ -1,4 +1,4 @@
-"""What scripts that run on one rank or several have in common."""
+"""Shared by scripts that run on one rank or several."""
 
 import os
 
@@ -7,7 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def together(model):
-    """The model as it is on one rank; wrapped, over Gloo, where there are several."""
+    """Wrap the model in DDP with Gloo if there are several ranks."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return model
     if not dist.is_initialized():

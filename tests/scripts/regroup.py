@@ -1,4 +1,4 @@
-"""Leaves the process group and makes a new one, and goes on training a new model."""
+"""A script that leaves the process group, makes a new one, and then trains a new model."""
 
 import os
 

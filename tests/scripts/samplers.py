@@ -1,4 +1,4 @@
-"""Samplers within samplers, in the manner of detection references, timm and catalyst; the data must be filled up."""
+"""Nested samplers, as in the detection references, timm and catalyst; the data need padding."""
 
 import sys
 
@@ -24,7 +24,7 @@ class Indices(Dataset):
 
 
 class DistributedSamplerWrapper(DistributedSampler):
-    """Divides what another sampler draws, in catalyst's manner."""
+    """A sampler that shards another sampler's indices, as catalyst does."""
 
     def __init__(self, sampler):
         super().__init__(Indices(sampler), shuffle=False)
@@ -36,7 +36,7 @@ class DistributedSamplerWrapper(DistributedSampler):
 
 
 class GroupedBatchSampler(BatchSampler):
-    """Batches of one group each, in the manner of torchvision's detection references; what is left over goes last."""
+    """Batches of one group each, as in torchvision's detection references; the remainders come last."""
 
     def __init__(self, sampler, batch_size):
         super().__init__(sampler, batch_size, drop_last=False)

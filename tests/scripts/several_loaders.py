@@ -1,4 +1,4 @@
-"""Two loaders: drawn from together (the shorter one begins again) or by turns."""
+"""Two loaders: drawn from together (the shorter one starts again) or alternately."""
 
 import sys
 

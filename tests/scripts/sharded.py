@@ -1,4 +1,4 @@
-"""Parameters in parts, one for each rank: FSDP of old, FSDP2, tensor parallelism; or whole on each, as DTensors."""
+"""Parameters sharded over the ranks (FSDP1, FSDP2, tensor parallelism), or replicated as DTensors."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Starts its own ranks with torch.multiprocessing, as scripts from before torchrun do, and notebooks."""
+"""A script that starts its own ranks with torch.multiprocessing, as scripts before torchrun and notebooks do."""
 
 import os
 import sys

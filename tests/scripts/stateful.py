@@ -1,4 +1,4 @@
-"""torchdata's StatefulDataLoader: its state is saved in the middle of an epoch and taken up again by another loader."""
+"""torchdata's StatefulDataLoader: its state is saved in the middle of an epoch and loaded by another loader."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 
 class Stream(IterableDataset):
-    """Without a state of its own: the loader goes through it again up to where it was."""
+    """A dataset without a state: the loader iterates over it again up to its position."""
 
     def __init__(self, rank, length):
         self.rank, self.length = rank, length

@@ -1,4 +1,4 @@
-"""The scripts' own count of samples and their own stopwatch, with which the tests compare what was measured."""
+"""The scripts' own count of samples and their own stopwatch; the tests compare the measurement with them."""
 
 import json
 import os
@@ -16,20 +16,20 @@ class Tally:
         self.apart, self._apart = [], False
 
     def start(self, apart=False):
-        """Training begins or goes on. apart: the first step is not among the others, as it is timed less well."""
+        """Start or resume the training's clock. apart: store the first step separately; its timing is less exact."""
         self._since_s, self._apart = time.perf_counter(), apart
 
     def stop(self):
-        """Training is interrupted: validation, a checkpoint, the end of an epoch."""
+        """Stop the clock for an interruption: validation, a checkpoint, the end of an epoch."""
         self._spent_s += time.perf_counter() - self._since_s
         self._since_s = None
 
     def leave_epoch(self):
-        """Training is over for now; what was not stepped is no training."""
+        """Stop the clock and drop the time since the last step: it belongs to no step."""
         self._since_s, self._spent_s = None, 0.0
 
     def drop(self):
-        """The epoch is over, and what has not been stepped never will be; its time counts."""
+        """Stop the clock and drop the samples since the last step; their time still counts."""
         self.stop()
         self.pending = 0
 
@@ -37,7 +37,7 @@ class Tally:
         self.pending += samples
 
     def waiting_for(self, batches):
-        """Draw from these, and time each wait."""
+        """Yield these batches, and time each wait."""
         iterator = iter(batches)
         while True:
             begin_s = time.perf_counter()
@@ -49,7 +49,7 @@ class Tally:
             yield batch
 
     def step(self):
-        """A step is complete; it is not timed when training has not been started here."""
+        """Record a step; it has no time if the clock was not started."""
         now_s = time.perf_counter()
         self.samples.append(self.pending)
         seconds = None if self._since_s is None else self._spent_s + now_s - self._since_s
@@ -68,5 +68,5 @@ class Tally:
 
 
 def think(seconds=0.008):
-    """Make a step long enough to be timed, at the cost of no core."""
+    """Make a step long enough to be timed, without using a core."""
     time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""A small GPT: get_batch in place of a DataLoader, micro-steps, gradient clipping, an estimate of the loss."""
+"""A small GPT: get_batch instead of a DataLoader, micro-steps, gradient clipping, an estimate of the loss."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""The MNIST example with argparse, one process, as everyone met it: a test after each epoch, StepLR, a saved model."""
+"""The well-known MNIST example with argparse, one process: a test after each epoch, StepLR, a saved model."""
 
 import argparse
 

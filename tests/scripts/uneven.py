@@ -1,4 +1,4 @@
-"""A data set that neither the batch size nor the world size divides: padding, an uneven last batch, drop_last."""
+"""A dataset that neither the batch size nor the world size divides: padding, a smaller last batch, drop_last."""
 
 import argparse
 import os

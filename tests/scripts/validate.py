@@ -1,4 +1,4 @@
-"""Validation at three places, with gradients or without, in eval mode or not, from a loader or from a tensor."""
+"""Validation at three points, with gradients or without, in eval mode or not, from a loader or from a tensor."""
 
 import argparse
 import contextlib

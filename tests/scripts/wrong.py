@@ -1,4 +1,4 @@
-"""Two ranks that train, right or wrong: the first argument says in which way."""
+"""Two ranks that train correctly or incorrectly: the first argument selects how."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ STEPS = 24
 
 
 class Stream(IterableDataset):
-    """Samples of this rank's own, or with ``alike`` the same ones on every rank."""
+    """Samples that differ between ranks, or with ``alike`` the same ones on every rank."""
 
     def __init__(self, alike):
         self.seed = 0 if alike else dist.get_rank()
@@ -28,7 +28,7 @@ class Stream(IterableDataset):
 
 
 class Buckets(BatchSampler):
-    """May have an order of its own, for all that one can see from outside."""
+    """A sampler whose order cannot be known from outside."""
 
     def __iter__(self):
         yield from super().__iter__()

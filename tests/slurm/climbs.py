@@ -1,4 +1,4 @@
-"""Ladders that are climbed on a cluster in the background, several of them side by side."""
+"""Ladders that run on a cluster in the background, several at the same time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT_S = 180
 
 @dataclass
 class Climb:
-    """A ladder that is being climbed on the cluster, its output in a file."""
+    """A ladder that is running on the cluster; its output is in a file."""
 
     checkout: Checkout
     process: subprocess.Popen[str]
@@ -26,12 +26,12 @@ class Climb:
         return self.output.read_text()
 
     def job(self) -> tuple[int, str]:
-        """Its job and node, as soon as it runs."""
+        """Wait for its job to run; return job id and node."""
         found = self.await_line(r"job (\d+) runs on (\w+)")
         return int(found[1]), found[2]
 
     def await_line(self, pattern: str) -> re.Match[str]:
-        """Wait for the output to hold it."""
+        """Wait for ``pattern`` in the output; return the match."""
         deadline = time.monotonic() + TIMEOUT_S
         while not (found := re.search(pattern, self.text)):
             assert self.process.poll() is None, f"ended without {pattern!r}:\n{self.text}"
@@ -44,7 +44,7 @@ class Climb:
 
 
 def climb(checkout: Checkout, *arguments: str) -> Climb:
-    """Start to climb, with further arguments of snakemake."""
+    """Start a climb, with further arguments of snakemake."""
     output = checkout.path / "output"
     with output.open("w") as file:
         return Climb(checkout, checkout.start("--profile", "profiles/slurm", *arguments, output=file), output)

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""A real Slurm on one machine: a controller and several nodes, each with a network, a host name and GPUs of its own.
+"""A real Slurm on one machine: a controller and several nodes, each with its own network, host name and GPUs.
 
-    cluster.py up --nodes 6 --gpus 2 --accounting     bring one up; prints its directory
+    cluster.py up --nodes 6 --gpus 2 --accounting     bring a cluster up; prints its directory
     cluster.py shell                                  a shell on its login node
-    cluster.py shell --nodes 6                        a shell on a new one's, which goes with it
-    cluster.py down                                   take it down, whatever is left of it
+    cluster.py shell --nodes 6                        a shell on a new cluster, which ends with the shell
+    cluster.py down                                   take it down, or what is left of it
 
-Needs root and Debian's or Ubuntu's slurmctld, slurmd, slurm-client and munge; for accounting slurmdbd and
-mariadb-server as well. No service of the system is used or changed, nothing listens on its networks: a cluster lives
-in namespaces, in one process tree, and in one directory.
+Needs root and Debian's or Ubuntu's slurmctld, slurmd, slurm-client and munge; for accounting also slurmdbd and
+mariadb-server. It uses and changes no service of the system, and nothing listens on the system's networks: a cluster
+consists of namespaces, one process tree and one directory.
 
-As a library, `Cluster.up(Spec(nodes=2))` gives a cluster, and `cluster.run(["sinfo"])` runs a command where its users
-are: on the login node. `subprocess` does so with `cluster.command(["sinfo"])`.
+As a library, `Cluster.up(Spec(nodes=2))` returns a cluster, and `cluster.run(["sinfo"])` runs a command on its login
+node. For `subprocess`, use `cluster.command(["sinfo"])`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ACCOUNTING_PACKAGES = "slurmdbd mariadb-server"
 STATE = "cluster.json"
 DIRECTORIES = ("log", "run", "state", "spool", "munge", "devices", "hosts", "etc", "exits")
 
-# A socket's path has 107 characters; the longest of ours takes 20 of them.
+# A socket's path has at most 107 characters; our longest file name needs 20 of them.
 LONGEST_ROOT = 80
 
 JOB_IS_OVER = frozenset(
@@ -55,7 +55,7 @@ JOB_IS_OVER = frozenset(
 
 @dataclass
 class Cluster:
-    """A running cluster: a login node, where commands run unless told otherwise, and compute nodes."""
+    """A running cluster: a login node, where commands run by default, and compute nodes."""
 
     root: Path
     spec: Spec
@@ -64,13 +64,13 @@ class Cluster:
     head: Machine | None = None
     members: dict[str, Machine] = field(default_factory=dict)
 
-    # Coming and going
+    # Start and end
 
     @staticmethod
     def up(spec: Spec, root: Path | None = None, *, owned: bool = True) -> Cluster:
         """Bring a cluster up, in ``root`` or a new temporary directory; return when every node is idle.
 
-        With ``owned`` it is an orphan, for others to clean away, as soon as the calling process has ended.
+        With ``owned`` it becomes an orphan, which others clean up, as soon as the calling process has ended.
         """
         if reason := why_not(spec.accounting):
             raise ClusterError(reason)
@@ -88,7 +88,7 @@ class Cluster:
 
     @staticmethod
     def load(root: Path) -> Cluster:
-        """A cluster that another process brought up."""
+        """Return a cluster that another process brought up."""
         values = read_state(root)
         shape = values["spec"]
         spec = Spec(**{**shape, "interfaces": tuple(shape["interfaces"]), "conf": tuple(shape["conf"])})
@@ -98,7 +98,7 @@ class Cluster:
         return Cluster(root, spec, values["addresses"], owner, head, members)
 
     def down(self) -> None:
-        """End every process of the cluster, with it its networks and mounts, and delete its directory."""
+        """End all processes of the cluster, which removes its networks and mounts, and delete its directory."""
         take_down(self.root)
 
     def save(self) -> None:
@@ -114,12 +114,12 @@ class Cluster:
         for name in (HEAD, *self.nodes):
             (self.root / "hosts" / name).write_text(cluster_config.hosts(self.addresses))
         for number in range(self.spec.gpus):
-            # The null device: something that Slurm can count and allocate.
+            # A null device, which Slurm can count and allocate like a GPU.
             os.mknod(self.root / "devices" / f"gpu{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
         etc = self.root / "etc"
         (etc / "slurm.conf").write_text(cluster_config.slurm_conf(self.spec, self.root, self.addresses))
         (etc / "gres.conf").write_text(cluster_config.gres_conf(self.spec, self.root))
-        # slurmd loads a plugin for control groups also if it is to use none, and this one asks nothing of the machine.
+        # slurmd loads a control-group plugin even if it uses none; this one needs nothing on the machine.
         (etc / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         write_secret(etc / "slurmdbd.conf", cluster_config.slurmdbd_conf(self.root).encode())
         write_secret(self.root / "munge" / "key", os.urandom(128))
@@ -150,7 +150,7 @@ class Cluster:
     def start_munge(self) -> None:
         directory = self.root / "munge"
         files = [f"--{kind}-file={directory}/{kind}" for kind in ("key", "pid", "log", "seed")]
-        # Forced, for it would have others see its socket, and the cluster is root's alone.
+        # --force, because munged requires a socket that other users can access, and this cluster is only root's.
         self.daemon("munged", ["munged", "--foreground", "--force", f"--socket={directory}/socket", *files])
         self.await_true(
             lambda: self.answers(["munge", "--no-input", f"--socket={directory}/socket"]), "munged", "munged"
@@ -183,7 +183,7 @@ class Cluster:
             self.run(["sacctmgr", "-i", *line.split()])
 
     def limit_gpus(self) -> None:
-        """Give the small QOS a limit of GPUs, which slurmdbd can do once slurmctld has told it that there are any."""
+        """Set a GPU limit for the small QOS; slurmdbd accepts it once slurmctld has registered the GPUs."""
         self.await_true(
             lambda: (
                 "gres/gpu" in self.run(["sacctmgr", "-nP", "list", "tres", "format=type,name"]).stdout.replace("|", "/")
@@ -200,7 +200,7 @@ class Cluster:
         self.await_true(lambda: self.answers(["scontrol", "ping"]), "slurmctld", "slurmctld")
 
     def start_node(self, name: str) -> None:
-        """Switch a node on, for the first time or again; `await_idle` tells when it can be used."""
+        """Switch a node on, for the first time or again; `await_idle` waits until it can be used."""
         assert self.head is not None
         interface = self.spec.interface(name)
         node = machines.further_machine(self.root, name, self.head)
@@ -215,10 +215,10 @@ class Cluster:
         self.daemon(f"slurmd.{name}", ["slurmd", "-D", "-N", name], node=name)
 
     def kill_node(self, name: str) -> None:
-        """Switch a node off without a warning to anyone."""
+        """Switch a node off without warning."""
         assert self.head is not None
         self.members[name].kill()
-        # The kernel takes its network away some time later; a new one may be wanted before.
+        # The kernel removes its network some time later, but a new one may be needed before.
         try:
             machines.ip(self.head, f"link delete {name}")
         except ClusterError as error:
@@ -226,19 +226,19 @@ class Cluster:
                 raise
 
     def set_link(self, name: str, *, up: bool) -> None:
-        """Plug a node's cable in, or pull it."""
+        """Connect or disconnect a node's network link."""
         assert self.head is not None
         machines.ip(self.head, f"link set {name} {'up' if up else 'down'}")
 
     def daemon(self, name: str, argv: Sequence[str], node: str | None = None, **environment: str) -> None:
-        """Start a daemon in the cluster's process tree; what it says goes to log/, how it ended to exits/."""
+        """Start a daemon in the cluster's process tree; its output goes to log/, its exit code to exits/."""
         log, ended = self.root / "log" / name, self.root / "exits" / name
         ended.unlink(missing_ok=True)
         script = 'log=$1 ended=$2; shift 2; exec >>"$log" 2>&1 </dev/null; "$@"; echo $? >"$ended"'
         wrapped = ["setsid", "--fork", "sh", "-c", script, name, str(log), str(ended), *argv]
         machine = self.machine(node)
         subprocess.run(
-            # Also on the head it is to be in the process namespace, so that it ends with the cluster.
+            # On the head too, it enters the process namespace, so that it ends with the cluster.
             machines.enter(machine, ("--net", "--uts", "--mount", "--ipc", "--pid"), wrapped, Path("/")),
             env=machines.daemon_environment(SLURM_CONF=str(self.slurm_conf), **environment),
             stdin=subprocess.DEVNULL,
@@ -246,7 +246,7 @@ class Cluster:
         )
 
     def kill_daemon(self, name: str) -> None:
-        """Kill slurmctld or slurmdbd, as a crash does."""
+        """Kill slurmctld or slurmdbd, to simulate a crash."""
         for pid, root in machines.clusters_of_processes().items():
             if root == str(self.root) and machines.name_of(pid) == name:
                 machines.kill(pid)
@@ -273,15 +273,15 @@ class Cluster:
         return machine
 
     def command(self, argv: Sequence[str], *, node: str | None = None, cwd: Path | None = None) -> list[str]:
-        """Arguments that run a command on the login node, or on a node.
+        """Return arguments that run a command on the login node, or on ``node``.
 
-        On the login node the process started with them becomes the command: its id and its signals are the command's.
+        On the login node, the process started with them becomes the command, with the same id and signals.
         """
         enter = machines.on_node if node else machines.on_head
         return enter(self.machine(node), argv, (cwd or Path.cwd()).absolute())
 
     def environment(self, **more: str) -> dict[str, str]:
-        """The caller's environment for users of the cluster: SLURM_CONF, and nothing of a job that the caller is in."""
+        """Return the caller's environment with SLURM_CONF, without the variables of a job that the caller is in."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "SALLOC"))}
         return {**kept, "SLURM_CONF": str(self.slurm_conf), **more}
 
@@ -306,26 +306,26 @@ class Cluster:
             check=False,
         )
         if check and result.returncode:
-            said = result.stdout + result.stderr
-            raise ClusterError(f"{' '.join(argv)} failed ({result.returncode}):\n{said}")
+            output = result.stdout + result.stderr
+            raise ClusterError(f"{' '.join(argv)} failed ({result.returncode}):\n{output}")
         return result
 
     def answers(self, argv: Sequence[str]) -> bool:
         return self.run(argv, cwd=Path("/"), check=False).returncode == 0
 
     def sbatch(self, script: str, *options: str, cwd: Path | None = None) -> int:
-        """Submit a shell script; its job id."""
+        """Submit a shell script; return its job id."""
         where = ["--output", f"{self.root}/log/job.%j"] if cwd is None else []
         argv = ["sbatch", "--parsable", *where, *options, "--wrap", script]
         return int(self.run(argv, cwd=cwd or Path("/")).stdout.split(";")[0])
 
     def state(self, job: int) -> str:
-        """A job's state as the controller tells it, long form; empty once it has forgotten it."""
+        """Return a job's state as squeue reports it, in long form; empty once the controller has forgotten the job."""
         result = self.run(["squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}"], check=False)
         return result.stdout.strip()
 
     def await_state(self, job: int, *states: str, timeout_s: float = 60) -> str:
-        """Wait for a job to be in one of ``states``, or over if none is named."""
+        """Wait for a job to be in one of ``states``, or to end if none is named; return its state."""
         wanted = frozenset(states) or JOB_IS_OVER
         self.await_true(
             lambda: self.state(job) in wanted, "slurmctld", f"job {job} to be {' or '.join(sorted(wanted))}", timeout_s
@@ -333,16 +333,16 @@ class Cluster:
         return self.state(job)
 
     def await_accounted(self, job: int, *states: str, timeout_s: float = 60) -> dict[str, str]:
-        """Wait for the accounting to know a job in one of ``states``, or over; its fields, named as by sacct."""
+        """Wait for the accounting to have a job in one of ``states``, or ended; return its fields by sacct's names."""
         wanted = frozenset(states) or JOB_IS_OVER
         found: dict[str, str] = {}
 
         def known() -> bool:
             found.update(self.sacct(job))
-            # slurmctld tells of a short job's end first, and of the rest up to five seconds later.
+            # slurmctld reports the end of a short job first, and the rest up to five seconds later.
             return found.get("State", "").partition(" ")[0] in wanted and bool(found["Partition"])
 
-        self.await_true(known, "slurmdbd", f"sacct to tell job {job} as {' or '.join(sorted(wanted))}", timeout_s)
+        self.await_true(known, "slurmdbd", f"sacct to report job {job} as {' or '.join(sorted(wanted))}", timeout_s)
         return found
 
     def sacct(self, job: int) -> dict[str, str]:
@@ -352,7 +352,7 @@ class Cluster:
         return dict(zip(fields, lines[0].split("|"), strict=True)) if lines else {}
 
     def await_idle(self, *nodes: str, timeout_s: float = 60) -> None:
-        """Wait for nodes (all, if none is named) to be free and to answer."""
+        """Wait for nodes (by default all) to be idle and responding."""
         wanted = set(nodes or self.nodes)
 
         def idle() -> bool:
@@ -365,7 +365,7 @@ class Cluster:
     def await_true(
         self, condition: Callable[[], bool], daemon: str, what: str, timeout_s: float = 60, interval_s: float = 0.1
     ) -> None:
-        """Ask until it is so. That ``daemon`` has ended is the end of waiting; its log is part of the message."""
+        """Wait until ``condition()`` is true. If it times out or ``daemon`` ends, raise ClusterError with its log."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             ended = self.root / "exits" / daemon
@@ -378,7 +378,7 @@ class Cluster:
 
 
 def why_not(accounting: bool) -> str | None:
-    """What keeps a cluster from coming up on this machine, with what to do about it; None if nothing does."""
+    """Return why a cluster cannot run on this machine, and what to do; None if it can."""
     tools = [*SLURM_TOOLS, *(ACCOUNTING_TOOLS if accounting else ())]
     packages = f"{PACKAGES} {ACCOUNTING_PACKAGES}" if accounting else PACKAGES
     if missing := machines.missing(tools):
@@ -389,7 +389,7 @@ def why_not(accounting: bool) -> str | None:
 
 
 def addresses(spec: Spec) -> dict[str, str]:
-    """Addresses of a private network. It is of no concern to others; a random one shows what leaks out of it."""
+    """Return addresses in a private network; it is random, so that an address outside the cluster shows a leak."""
     network = f"10.{random.randint(64, 254)}.{random.randint(0, 255)}"
     return {
         HEAD: f"{network}.254",
@@ -409,7 +409,7 @@ def this_process() -> tuple[int, int]:
 
 
 def new_root(root: Path | None) -> Path:
-    """An empty directory for a cluster; what is left of an earlier one there is taken down."""
+    """Return an empty directory for a cluster; take down what is left of an earlier one there."""
     if root is None:
         return Path(tempfile.mkdtemp(prefix=f"{MARKER}-"))
     root = root.absolute()
@@ -436,7 +436,7 @@ def read_state(root: Path) -> dict[str, Any]:
 
 
 def take_down(root: Path) -> None:
-    """Remove a cluster, or what is left of it."""
+    """Take down a cluster, or what is left of it."""
     if root.exists():
         read_state(root)
     machines.kill_cluster(root)
@@ -445,23 +445,23 @@ def take_down(root: Path) -> None:
 
 
 def roots() -> list[Path]:
-    """Directories of this machine's clusters: of the running ones, and of those of which only the directory is left."""
+    """Return the directories of this machine's clusters: running ones, and those with only a directory left."""
     running = {Path(root) for root in machines.clusters_of_processes().values()}
     left = Path(tempfile.gettempdir()).glob(f"{MARKER}-*")
-    # Others may write to the directory for temporary files, too.
+    # Other users may write to the directory for temporary files, too.
     ours = {path for path in left if not path.is_symlink() and path.stat().st_uid == os.geteuid()}
     return sorted(running | ours)
 
 
 def clusters() -> Iterator[Cluster]:
     for root in roots():
-        # Half written, or going away while we look.
+        # The state may be half written, or deleted at this moment.
         with contextlib.suppress(ClusterError):
             yield Cluster.load(root)
 
 
 def clean_orphans() -> list[Path]:
-    """Take down the clusters whose owners have died without doing so, and what lost its directory."""
+    """Take down clusters whose owners have ended, and clusters without a directory; return their directories."""
     orphans = [root for root in roots() if is_orphan(root)]
     for root in orphans:
         take_down(root)
@@ -487,10 +487,10 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
-        ("up", "bring a cluster up and say where"),
+        ("up", "bring a cluster up and print its directory"),
         (
             "shell",
-            "a shell on the login node: the running cluster's, or with any option on a new one, which goes with it",
+            "a shell on the login node of the running cluster, or with any option of a new one, which ends with it",
         ),
         ("down", "take a cluster down"),
     ):
@@ -530,7 +530,7 @@ def spec_of(options: argparse.Namespace) -> Spec:
 
 
 def the_only_cluster(root: Path | None) -> Cluster | None:
-    """The one that the user means; None if there is none. Whoever means one of a test names it."""
+    """Return the cluster in ``root``, or the only one that is no test's; None if there is none."""
     if root is not None:
         return Cluster.load(root.absolute())
     found = [cluster for cluster in clusters() if cluster.owner is None]
@@ -556,7 +556,7 @@ def shell(options: argparse.Namespace) -> int:
     spec = spec_of(options)
     running = the_only_cluster(options.root) if spec == Spec() else None
     cluster = running or Cluster.up(spec, options.root)
-    # The shell's business; but not ignored, which the shell would inherit.
+    # Only the shell handles SIGINT. SIG_IGN would not work here: the shell would inherit it.
     signal.signal(signal.SIGINT, lambda *_: None)
     try:
         print(f"On {HEAD} of a cluster with {', '.join(cluster.nodes)}; exit leaves it.", file=sys.stderr)

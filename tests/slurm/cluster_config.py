@@ -1,4 +1,4 @@
-"""What a cluster for tests is made of, and the configuration files that say so to Slurm."""
+"""The shape of a test cluster, and Slurm's configuration files for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CLUSTER = "ladder"
 ACCOUNT = "project"
 SMALL_QOS = "small"
 
-# IFNAMSIZ, less the terminating zero.
+# IFNAMSIZ without the terminating zero.
 LONGEST_INTERFACE = 15
 
 
@@ -48,12 +48,12 @@ class Spec:
 
     @property
     def gres(self) -> str:
-        """GPUs of a node as slurm.conf and gres.conf name them, ``gpu`` or ``gpu:a100``."""
+        """The name of a node's GPUs in slurm.conf and gres.conf, ``gpu`` or ``gpu:a100``."""
         return f"gpu:{self.gpu_type}" if self.gpu_type else "gpu"
 
 
 def slurm_conf(spec: Spec, root: Path, addresses: Mapping[str, str]) -> str:
-    """slurm.conf, quick to notice things: what takes minutes by default takes seconds here."""
+    """Return slurm.conf with short intervals: events that take minutes by default take seconds here."""
     lines = [
         f"ClusterName={CLUSTER}",
         f"SlurmctldHost={HEAD}({addresses[HEAD]})",
@@ -76,12 +76,12 @@ def slurm_conf(spec: Spec, root: Path, addresses: Mapping[str, str]) -> str:
         # The nodes claim more CPUs and memory than the machine has.
         "SlurmdParameters=config_overrides",
         "ReturnToService=2",
-        # A dead node is noticed after some 15 s, and one that a busy machine keeps from answering is not yet dead.
+        # A dead node is noticed after about 15 s; a node that answers late on a busy machine is not marked dead.
         "SlurmdTimeout=12",
         "MessageTimeout=5",
         "KillWait=5",
         "CompleteWait=0",
-        # Tests ask for jobs that ended a while ago.
+        # Tests query jobs that ended some time ago.
         "MinJobAge=3600",
         "SchedulerParameters=batch_sched_delay=0,bf_interval=2,sched_interval=2",
         *accounting_lines(spec, root),
@@ -100,7 +100,7 @@ def accounting_lines(spec: Spec, root: Path) -> list[str]:
     return [
         "AccountingStorageType=accounting_storage/slurmdbd",
         f"AccountingStorageHost={HEAD}",
-        # The name is misleading: towards slurmdbd it is munge's socket.
+        # The name is misleading: for slurmdbd this is munge's socket.
         f"AccountingStoragePass={root}/munge/socket",
         f"AccountingStorageTRES={tres}",
         "AccountingStorageEnforce=associations,limits,qos",

@@ -1,4 +1,4 @@
-"""Real Slurm clusters for tests: one with accounting, one without, and more to break."""
+"""Fixtures: real Slurm clusters, one with accounting, one without, and new ones for tests that break them."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ def running(spec: Spec) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def no_orphans() -> None:
-    """Takes down what earlier sessions left that were killed."""
+    """Take down clusters of earlier sessions that were killed."""
     require(accounting=False)
     clean_orphans()
 
 
 @pytest.fixture(scope="session")
 def cluster(no_orphans: None) -> Iterator[Cluster]:
-    """Six nodes with four GPUs each, and slurmdbd. Shared: leave it as you found it."""
+    """A cluster with slurmdbd and six nodes with four GPUs each. It is shared: leave it unchanged."""
     with running(Spec(nodes=6, gpus=4, cpus=8, accounting=True)) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def cluster_without_accounting(no_orphans: None) -> Iterator[Cluster]:
-    """Two nodes with two GPUs each, and no slurmdbd. Shared: leave it as you found it."""
+    """A cluster of two nodes with two GPUs each, without slurmdbd. It is shared: leave it unchanged."""
     with running(Spec(nodes=2, gpus=2)) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def make_cluster(no_orphans: None) -> Iterator[Callable[[Spec], Cluster]]:
-    """Brings up clusters that are the test's own and go with it."""
+    """Bring up clusters for one test, and take them down after it."""
     with contextlib.ExitStack() as stack:
         yield lambda spec: stack.enter_context(running(spec))

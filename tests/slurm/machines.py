@@ -1,4 +1,4 @@
-"""Machines made of Linux namespaces: own network, host name, mounts and processes, all gone with one SIGKILL."""
+"""Machines made of Linux namespaces: network, host name, mounts and processes, all ended by one SIGKILL."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# Tells our directories and, in the name of a mount, our processes from all others.
+# Identifies our directories and, in the name of a mount, our processes.
 MARKER = "ddp-ladder-test-cluster"
 
-# /proc/self names the shell in the caller's process namespace, which is how the caller gets to know its id.
+# /proc/self gives the shell's id in the caller's process namespace; the shell prints it for the caller.
 FIRST_PROCESS = """
 set -e
 root=$1 name=$2
@@ -34,44 +34,44 @@ while :; do sleep infinity & wait $!; done
 
 
 class ClusterError(Exception):
-    """The cluster could not be brought up, or something in it did not happen in time."""
+    """The cluster did not come up, or an event in it did not happen in time."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A host of the cluster, by the first process in it."""
+    """A host of the cluster, identified by its first process."""
 
     name: str
     pid: int
-    started: int  # the process's start time: a process id alone may be someone else's by now
+    started: int  # the process's start time, because a process id may be reused
 
     @property
     def alive(self) -> bool:
         return start_time(self.pid) == self.started
 
     def kill(self) -> None:
-        """End everything in it at once, as a power loss does; return when it has ended."""
+        """End all its processes at once, as a power loss does; return when they have ended."""
         if self.alive:
             kill(self.pid)
 
 
 def first_machine(root: Path, name: str) -> Machine:
-    """Start the machine that all others live in: when it dies, the kernel ends every process of the cluster.
+    """Start the machine that contains all others: when it ends, the kernel ends every process of the cluster.
 
-    It keeps the caller's /proc, so that commands can be run on it that stay in the caller's process namespace: signals
-    sent to them arrive.
+    It keeps the caller's /proc. Commands on it can then stay in the caller's process namespace, so that they receive
+    signals.
     """
     return start_machine([*unshare("--net", "--uts", "--mount", "--pid")], root, name, "head")
 
 
 def further_machine(root: Path, name: str, first: Machine) -> Machine:
-    """Start a machine with process ids, shared memory and /proc of its own inside ``first``'s process namespace."""
+    """Start a machine with its own process ids, shared memory and /proc inside ``first``'s process namespace."""
     inside = ["nsenter", "--target", str(first.pid), "--pid"]
     return start_machine([*inside, *unshare("--net", "--uts", "--mount", "--ipc", "--pid")], root, name, "node")
 
 
 def unshare(*namespaces: str) -> list[str]:
-    """Arguments that make new namespaces and leave no child to the caller."""
+    """Return arguments that make new namespaces without a child of the caller."""
     return ["setsid", "--fork", "unshare", *namespaces, "--fork", "--kill-child"]
 
 
@@ -98,18 +98,18 @@ def start_machine(prefix: Sequence[str], root: Path, name: str, kind: str) -> Ma
 
 
 def daemon_environment(**more: str) -> dict[str, str]:
-    """What daemons get of the caller's environment: nothing that could change what they do."""
+    """Return an environment for daemons: only PATH from the caller, so that nothing changes their behaviour."""
     path = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
     return {"PATH": path, "LANG": "C.UTF-8", **more}
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in the kernel's ticks; None once it has ended, also before it was waited for."""
+    """Return the start time of a process in the kernel's ticks; None if it has ended, even as a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name, in parentheses, may hold anything.
+    # The name, in parentheses, may contain any character.
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else int(fields[19])
 
@@ -134,7 +134,7 @@ def kill(pid: int, timeout_s: float = 20) -> None:
 
 
 def clusters_of_processes() -> dict[int, str]:
-    """The root directory of the cluster that a process is in, for every process that is in one, users' commands too."""
+    """Return the root directory of its cluster for every process in a cluster, users' commands included."""
     roots: dict[str, str | None] = {}
     found = {}
     for pid in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()):
@@ -153,26 +153,26 @@ def marked_mount(mountinfo: str) -> str | None:
 
 
 def kill_cluster(root: Path) -> None:
-    """Kill every process of a cluster, until none is left: one may fork while others are killed."""
+    """Kill the processes of a cluster until none is left: one may fork while others are killed."""
     while pids := [pid for pid, its_root in clusters_of_processes().items() if its_root == str(root)]:
         if os.getpid() in pids:
             raise ClusterError("this is the cluster itself: leave its shell first")
-        # The first machine's first process takes nearly all others along, and it is among the oldest.
+        # The first machine's first process ends nearly all others with it, and is one of the oldest.
         for pid in sorted(pids, key=lambda pid: start_time(pid) or 0):
             kill(pid)
 
 
-# As in a shell's prompt: after entering a machine's mounts the working directory has to be found anew.
+# After entering a machine's mounts, the working directory has to be entered again.
 IN_DIRECTORY = 'cd "$1" && shift && exec "$@"'
 
 
 def on_head(machine: Machine, argv: Sequence[str], cwd: Path) -> list[str]:
-    """Arguments that run a command on the first machine; the process started with them becomes the command."""
+    """Return arguments that run a command on the first machine; the process started with them becomes the command."""
     return enter(machine, ("--net", "--uts", "--mount"), argv, cwd)
 
 
 def on_node(machine: Machine, argv: Sequence[str], cwd: Path) -> list[str]:
-    """Arguments that run a command on a further machine, as a child with an id of the machine's own."""
+    """Return arguments that run a command on a further machine, as a child with an id in the machine's namespace."""
     return enter(machine, ("--net", "--uts", "--mount", "--ipc", "--pid"), argv, cwd)
 
 
@@ -182,7 +182,7 @@ def enter(machine: Machine, namespaces: Sequence[str], argv: Sequence[str], cwd:
 
 
 def call(argv: Sequence[str], stdin: str = "") -> str:
-    """Run a tool to its end; what it says goes into the error if it fails."""
+    """Run a tool to its end and return its output. Raises ClusterError with the output if it fails."""
     result = subprocess.run(argv, input=stdin, capture_output=True, text=True, env=daemon_environment(), check=False)
     if result.returncode:
         raise ClusterError(f"{' '.join(argv)} failed ({result.returncode}):\n{stdin}{result.stdout}{result.stderr}")
@@ -190,12 +190,12 @@ def call(argv: Sequence[str], stdin: str = "") -> str:
 
 
 def ip(machine: Machine, *commands: str) -> None:
-    """Run commands of ip in a machine's network, all in one process."""
+    """Run ``ip`` commands in a machine's network, all in one process."""
     call(["nsenter", "--target", str(machine.pid), "--net", "ip", "-batch", "-"], "\n".join(commands) + "\n")
 
 
 def why_not() -> str | None:
-    """What keeps this machine from making machines, or None."""
+    """Return why this machine cannot make namespaces; None if it can."""
     if os.geteuid() != 0:
         return "needs root, for namespaces and devices"
     try:

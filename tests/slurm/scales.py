@@ -1,4 +1,4 @@
-"""Scales in allocations of a test's own, without a whole ladder: the plan, and what a scale's job executes."""
+"""Run one scale in an allocation, without a whole ladder: its plan, and the command of its job."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import yaml
 from cluster import Cluster
 from project_copy import NO_TORCH, Checkout, environment
 
-# A rank's environment and processors, beside its record.
+# Writes a rank's environment and CPUs to a file beside its record.
 WITNESS = """
 import atexit, json, os
 seen = dict(os.environ, cpus=sorted(os.sched_getaffinity(0)))
-def tell():
+def write():
     with open(os.path.join(os.path.dirname(seen["DDP_LADDER_RUN"]), f"witness{seen['RANK']}.json"), "w") as file:
         json.dump(seen, file)
-atexit.register(tell)
+atexit.register(write)
 """
-# That it has met all others: over the network, in numbers. It trains nothing: an optimizer takes seconds to import.
+# Proves with an all-reduce that all ranks are connected. There is no training: an optimizer takes seconds to import.
 MEET = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -35,7 +35,7 @@ MEETING = WITNESS + MEET + NO_TORCH
 GPU_SITE: Mapping[str, Any] = {
     "site": "test",
     "node": {"gpus": 2, "device": "cpu", "gres": "gpu", "cpus": 4, "memory_mb": 8000},
-    # What Slurm shows of the GPUs, before a site of CPUs hides them.
+    # The GPUs that Slurm shows, before the site's device, cpu, hides them.
     "software": {"setup": "export SEEN_GPUS=$CUDA_VISIBLE_DEVICES"},
 }
 
@@ -51,7 +51,7 @@ def prepare(
     measure: Mapping[str, Any] = MEASURE,
     **config: Any,
 ) -> None:
-    """Write config, site and plan of a ladder that is this scale alone."""
+    """Write config, site and plan of a ladder with only this scale."""
     nodes, gpus = map(int, scale.split("x"))
     stage = "stage3" if nodes > 1 else "stage2" if gpus > 1 else "stage1"
     stages = {"stage1": {"scales": ["1x1"], "runtime": 5}, stage: {"scales": [scale], "runtime": 5}}
@@ -63,12 +63,12 @@ def prepare(
     assert planned.returncode == 0, planned.stderr
     file = checkout.results / "plan.json"
     plan = json.loads(file.read_text())
-    # Else it would wait for the gate of stage 1.
+    # Without the other jobs, this one does not wait for the gate of stage 1.
     file.write_text(json.dumps({**plan, "jobs": [job for job in plan["jobs"] if job["scale"] == scale]}))
 
 
 def salloc(cluster: Cluster, checkout: Checkout, options: list[str], argv: list[str], **env: str) -> str:
-    """Run a command in an allocation, on the login node as salloc does; what it prints."""
+    """Run a command in an allocation, on the login node as salloc does; return its output."""
     done = cluster.run(["salloc", "--time=5", *options, *argv], cwd=checkout.path, env=env, timeout_s=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -79,6 +79,6 @@ def scale_job(scale: str) -> list[str]:
 
 
 def witnesses(checkout: Checkout, run: str) -> list[dict[str, Any]]:
-    """What each rank of a run saw, in the order of the ranks."""
+    """Return the environment and CPUs of each rank of a run, in rank order."""
     found = (checkout.results / "runs" / run).glob("witness*.json")
     return sorted((json.loads(file.read_text()) for file in found), key=lambda seen: int(seen["RANK"]))

@@ -1,4 +1,4 @@
-"""Before submission, on a real Slurm: a plan that it would refuse or never start is told, and nothing is submitted."""
+"""Before submission, on a real Slurm: a plan that it would refuse or never start is reported, and not submitted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODE = {"gpus": 4, "device": "cpu", "gres": "gpu", "cpus": 8, "memory_mb": 8000}
 SMALL = {"stage1": {"scales": ["1x1"], "runtime": 5}}
 NODES_3 = {**SMALL, "stage3": {"scales": ["3x1", "3x2"], "runtime": 5}}
 
-# Slurm values, stages, and what is told: key, what is wrong, what is allowed.
+# Slurm values, stages, and the message: key, what is wrong, what is allowed.
 MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str, str]] = {
     "partition": (
         {"partition": "gpus"},

@@ -91,7 +91,8 @@ def test_climb_sh_is_the_whole_climb_as_one_batch_job(cluster_without_accounting
     """Written on the login node with the settings of that call, and submitted as it says."""
     cluster, checkout = cluster_without_accounting, project(tmp_path, SMALL_STAGES)
     (checkout.path / "config/cluster.yaml").rename(checkout.path / "here.yaml")
-    settings = ["--config", "cluster=here.yaml", "repeats=2"]
+    (checkout.path / "config/config.yaml").rename(checkout.path / "mine.yaml")
+    settings = ["--config", "experiment=mine.yaml", "cluster=here.yaml", "repeats=2"]
     told = cluster.run([*CLIMB[:3], "eject", *settings], cwd=checkout.path, timeout_s=120).stdout
     (submit,) = re.findall(r"^    (sbatch .*climb\.sh)$", told, re.MULTILINE)
     job = cluster.run([*submit.replace("sbatch", "sbatch --parsable").split()], cwd=checkout.path).stdout

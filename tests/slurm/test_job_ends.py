@@ -16,7 +16,7 @@ from climbs import Climb, climb
 from cluster import Cluster
 from cluster_config import Spec
 from conftest import running
-from project_copy import NO_TORCH, Checkout, copy_project
+from project_copy import NO_TORCH, Checkout, copy_project, last_box
 
 pytestmark = pytest.mark.slurm
 
@@ -118,12 +118,14 @@ class TestABadEnd:
         closed = json.loads((gates / "stage1.closed.json").read_text())
         assert f" ended {state} on node" in closed["why"], climb.text
         assert next_step in f"{closed['why']} {closed['next']}"
-        assert "the gate of stage1 is closed" in climb.text
-        assert state in climb.text.partition("verdict")[2]
+        box = last_box(climb.text)
+        assert box["verdict"] == "the gate of stage1 is closed; nothing above it was started"
+        assert state in box["measured"]
+        assert "Error in rule" not in climb.text
         assert "Traceback" not in climb.text
 
     def test_of_too_much_memory_is_told_in_slurms_words(self, ended: dict[str, Climb]) -> None:
-        """Without control groups it is the step that Slurm ends; what it wrote into the log tells why."""
+        """Without control groups, Slurm ends the job step; its output in the log shows why."""
         results = ended["out of memory"].checkout.results
         closed = json.loads((results / "gates/stage1.closed.json").read_text())
         assert "used more memory than it had asked for" in closed["why"]

@@ -11,6 +11,9 @@ from typing import Any
 import psutil
 import pytest
 from cluster import Cluster
+from ddp_ladder.records.record import read_record
+from ddp_ladder.slurm.job_step import step_variables, task_variables
+from ddp_ladder.slurm.notation import host_names
 from project_copy import LOOP, Checkout, copy_project
 from scales import GPU_SITE, MEETING, WITNESS, prepare, salloc, scale_job, witnesses
 
@@ -42,6 +45,18 @@ def test_srun_starts_one_task_per_gpu(launched: Checkout) -> None:
     assert {rank["SEEN_GPUS"] for rank in seen} == {"0,1"}  # all of the node's, in every task
     assert {rank["SLURM_CPUS_PER_TASK"] for rank in seen} == {"2"}
     assert {rank["sum"] for rank in seen} == {10.0}
+
+
+def test_a_laptop_tells_the_ranks_of_srun_what_srun_tells_them(launched: Checkout) -> None:
+    """All that is simulated there is there here, with the same values but for names of nodes and number of the job."""
+    spec = read_record(launched.results / "runs/default/weak/2x2/r1/record.json").spec
+    for rank, seen in enumerate(witnesses(launched, "default/weak/2x2/r1")):
+        step = step_variables(spec, seen["SLURM_JOB_ID"], ["node1", "node2"])
+        told = {**step, **task_variables(rank, rank % 2, rank // 2), "SLURM_STEP_ID": seen["SLURM_STEP_ID"]}
+        told["SLURM_STEPID"] = told["SLURM_STEP_ID"]
+        here = {name: seen.get(name) for name in told}
+        lists = {name: ",".join(host_names(value or "")) for name, value in here.items() if name.endswith("NODELIST")}
+        assert {**here, **lists} == told
 
 
 def test_torchrun_is_one_task_per_node_with_all_its_processors(

@@ -11,13 +11,13 @@ import pytest
 import yaml
 from climbs import climb
 from cluster import Cluster
-from project_copy import LOOP, Checkout, copy_project
+from project_copy import NO_TORCH, Checkout, copy_project
 from scales import GPU_SITE, MEASURE, prepare, scale_job
 
 pytestmark = pytest.mark.slurm
 
 # As long as nobody opens the other side, it waits.
-WAITS = f"import os\nif os.path.exists('go'): open('go').close()\n{LOOP}"
+WAITS = f"import os\nif os.path.exists('go'): open('go').close()\n{NO_TORCH}"
 BANNER = "echo '*** Maintenance | on 12 May | at 9 | a.m. | ***'"
 TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
 
@@ -121,7 +121,7 @@ def test_a_second_job_refuses_to_run_beside_the_first_and_a_third_takes_over_fro
 ) -> None:
     cluster = cluster_without_accounting
     checkout = copy_project(tmp_path)
-    prepare(checkout, WAITS, "1x1", GPU_SITE)
+    prepare(checkout, WAITS, "1x1", {**GPU_SITE, "launcher": "srun"})
     go = checkout.path / "go"
     os.mkfifo(go)
     options = ("--gres=gpu:1", "--cpus-per-task=2", "--mem=4000", "--time=5", "--output=%j.log")

@@ -1,7 +1,7 @@
 """Which jobs a start submits: for every way a run can end on Slurm, and every kind of change, at the first start.
 
-tests/unit/test_to_do.py has the whole table, on files. Here Slurm itself ends three of the jobs, and what is submitted
-is counted; the cluster is busy then, so that no job runs.
+tests/unit/climb/test_to_do.py has the whole table, on files. Here Slurm itself ends three of the jobs, and what is
+submitted is counted; the cluster is busy then, so that no job runs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import pytest
 import yaml
 from climbs import Climb, climb
 from cluster import Cluster
-from ddp_ladder.assemble import not_run
-from ddp_ladder.files import RunDirectory
-from ddp_ladder.plan import Plan, RunSpec, make_plan
-from ddp_ladder.record import write_record
-from ddp_ladder.settings_loader import load_settings
+from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.plan.plan import Plan, RunSpec, make_plan
+from ddp_ladder.records.assemble import not_run
+from ddp_ladder.records.record import write_record
+from ddp_ladder.settings.loading import load_settings
 from make_runs import edit, reassemble, write_run
 from project_copy import Checkout, copy_project
 
@@ -160,7 +160,7 @@ def ladder(ended: Ladder, tmp_path: Path) -> Ladder:
 
 
 def all_that_is_no_change_of_a_run(ladder: Ladder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once: the unit table tells which one it was. And one good run is deleted."""
+    """Make all changes at once: the unit table shows which one counts. Also delete one good run."""
     ladder.configure(runtime=9, gate={"min_efficiency": 0.99})
     (ladder.checkout.path / "loop.py").write_text(f"{HANG} # edited")
     ladder.run("1x1").record.unlink()

@@ -18,16 +18,16 @@ from small_datasets import write_digits
 pytestmark = pytest.mark.slurm
 
 PLACE = re.compile(r"^(\d+) of (\d+), (\d+) nodes, (\d+) per node$", re.MULTILINE)
-# mlp.py, which also tells what it takes itself for.
+# mlp.py, which also prints its rank, world size and nodes.
 PROGRAM = """
 import sys
 sys.path.insert(0, {workloads!r})
 import mlp
 train = mlp.train
-def tell_and_train(args, world):
+def print_and_train(args, world):
     print(world.rank, "of", f"{{world.size}},", world.nodes, "nodes,", world.gpus_per_node, "per node", flush=True)
     return train(args, world)
-mlp.train = tell_and_train
+mlp.train = print_and_train
 sys.exit(mlp.main(["--samples", "640", "--epochs", "1"]))
 """
 

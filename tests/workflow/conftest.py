@@ -1,4 +1,4 @@
-"""A checkout of its own for each test that runs Snakemake."""
+"""Fixtures: a separate checkout for each test that runs Snakemake."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from project_copy import Checkout, copy_project
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
-    """The project with the small experiment."""
+    """Return the project with the small experiment."""
     project = copy_project(tmp_path)
     project.configure()
     return project

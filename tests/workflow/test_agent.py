@@ -15,11 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from ddp_ladder.assemble import assemble
-from ddp_ladder.files import Agent, RunDirectory, write_json
-from ddp_ladder.network import free_port, node_name
-from ddp_ladder.plan import RunSpec, make_plan
-from ddp_ladder.settings_loader import load_settings
+from ddp_ladder.common.files import Agent, RunDirectory, write_json
+from ddp_ladder.node.network import free_port, node_name
+from ddp_ladder.plan.plan import RunSpec, make_plan
+from ddp_ladder.records.assemble import assemble
+from ddp_ladder.settings.loading import load_settings
 from project_copy import ROOT, environment
 
 AGENT = ROOT / "workflow/scripts/agent.py"
@@ -65,7 +65,7 @@ def start(spec: RunSpec, tmp_path: Path, body: str, grace_s: float | None = None
     if grace_s is not None:
         patched = (
             f"import sys; sys.path.insert(0, {str(AGENT.parent)!r})\n"
-            f"from ddp_ladder import agent; agent.GRACE_S = {grace_s}\n"
+            f"from ddp_ladder.run import agent; agent.GRACE_S = {grace_s}\n"
             f"import runpy; sys.argv = {['agent.py', *arguments]!r}\n"
             f"runpy.run_path({str(AGENT)!r}, run_name='__main__')"
         )
@@ -141,7 +141,7 @@ def test_a_workload_that_is_told_to_stop_saves_its_state_and_the_record_says_so(
     agent.terminate()
     agent.wait(TIMEOUT_S)
     log = directory.log.read_text()
-    assert "told to stop: saved" in log, log
+    assert "stopped by a signal: saved" in log, log
     epoch_steps = -(-600_000 // 2 // 64)
     ends = [json.loads((directory.ranks / f"rank{rank}.json").read_text()) for rank in range(2)]
     assert [(end["exit_code"], end["exception"]) for end in ends] == [(75, None)] * 2

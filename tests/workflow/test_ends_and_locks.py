@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import psutil
 import pytest
-from project_copy import NO_TORCH, Checkout
+from project_copy import NO_TORCH, Checkout, last_box
 
 CLIMB = ("stage1", "--profile", "profiles/local")
 # A run waits for as long as there is this named pipe, until someone opens its other side.
@@ -69,6 +69,7 @@ def test_sigterm_to_snakemake_alone_ends_the_climb(checkout: Checkout) -> None:
     assert process.returncode == 1
     assert "SIGTERM: ending what runs; finished runs are kept" in said
     assert "Traceback" not in said
+    assert last_box(said)["verdict"] == "ended by a signal (SIGTERM)"
     assert_ended_in_order(checkout)
 
 

@@ -112,6 +112,7 @@ def test_a_disk_that_fills_up_in_a_run_costs_that_run(new_checkout: Callable[...
     assert first.stdout.count("it cannot be written: No space left on device") == 1, first.stdout
     assert f"  lost     the run {run}; those that finished are kept\n" in first.stdout
     assert "Traceback" not in first.stdout
+    assert "Stage 1 measured, its gate is not judged yet: 1x1 runs at " in first.stdout
     assert (checkout.path / "trained on").exists()
     assert not (results / "runs" / run / "ended.json").exists()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from project_copy import Checkout, copy_project
+from project_copy import EXPERIMENT, NO_TORCH, Checkout, copy_project
 
 # One of each kind, the unit tests of settings have the rest: reading, shape, checks across, a whole file; both files.
 # What is wrong: (file, text that replaces the first one, or the whole file when it is None, what the message says).
@@ -104,3 +104,31 @@ def test_another_experiment_and_another_site(checkout: Checkout) -> None:
     assert "The plan for site mine:" in planned.stdout
     assert "elsewhere/gates/stage1.json" in planned.stdout
     assert "stage2" not in planned.stdout
+
+
+def test_data_that_are_missing_are_told_before_any_job(checkout: Checkout) -> None:
+    """And the advice works; a dry run shows the plan all the same: its data may be on another machine."""
+    script = "import os; os.listdir('data/mine')\n" + NO_TORCH
+    workload = {**EXPERIMENT["workload"], "data_dir": "data/mine"}
+    checkout.configure(workload=workload, stages={"stage1": {"scales": ["1x1"], "runtime": 5}})
+    checkout.without_torch(script)
+    missing = "config/config.yaml: workload.data_dir: the training data are missing\n"
+    planned = checkout.snakemake("--dry-run")
+    assert planned.returncode == 0, planned.stdout
+    assert f"warning: {missing}" in planned.stdout
+    assert "\nstage1  1x1 " in planned.stdout
+    refused = checkout.snakemake("stage1", "--profile", "profiles/local")
+    assert (refused.returncode, missing in refused.stdout) == (1, True), refused.stdout
+    assert refused.stdout.splitlines()[-1].startswith("  next     correct the path, or name in `workload.prepare`")
+    assert "Traceback" not in refused.stdout
+    assert not checkout.results.exists()
+    assert "FAIL         data " in checkout.snakemake("doctor").stdout
+
+    (checkout.path / "data/mine").mkdir(parents=True)
+    climbed = checkout.snakemake("stage1", "--profile", "profiles/local")
+    assert climbed.returncode == 0, climbed.stdout
+    assert "the directory of the training data is empty" in climbed.stdout
+    (checkout.path / "data/mine").rmdir()
+    judged = checkout.snakemake("stage1", "--profile", "profiles/local")
+    assert judged.returncode == 0, judged.stdout
+    assert "training data" not in judged.stdout, "nothing is to be measured"

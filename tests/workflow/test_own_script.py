@@ -99,5 +99,13 @@ def test_links_and_paths_of_the_readme_exist() -> None:
     tree = re.findall(r"^    ((?:config|profiles|workflow|Snakefile)[\w/.]*) ", README, re.MULTILINE)
     assert links
     assert tree
-    for path in links + tree:
-        assert Path(ROOT, path).exists(), path
+    for link in links + tree:
+        path, _, anchor = link.partition("#")
+        assert Path(ROOT, path).exists(), link
+        assert not anchor or anchor in anchors(Path(ROOT, path or "README.md")), link
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub forms them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -21,7 +21,7 @@ def measured(checkout: Checkout, script: str) -> str:
     assert checkout.snakemake("plan", "--cores", "1").returncode == 0
     code = (
         "import sys; sys.path.insert(0, 'workflow/scripts'); import run_scale\n"
-        "from ddp_ladder import job; job.PLAIN_AT_LEAST_S = 0.1; job.PLAIN_TIMES = 2.0\n"
+        "from ddp_ladder.run import job; job.PLAIN_AT_LEAST_S = 0.1; job.PLAIN_TIMES = 2.0\n"
         "sys.exit(run_scale.main(['--plan', 'results/plan.json', '--scale', '1x1']))\n"
     )
     said = ""

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import socket
-import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.correctness import is_consequence
-from ddp_ladder.files import Agent, RunDirectory, read_json
-from ddp_ladder.job import Context, run_scale
-from ddp_ladder.network import LOOPBACK
-from ddp_ladder.nodes import Nodes, ThisMachine
-from ddp_ladder.plan import RunSpec, make_plan
-from ddp_ladder.progress import Console
-from ddp_ladder.record import Record, read_record
-from ddp_ladder.settings_loader import load_settings
+from ddp_ladder.common.files import Agent, read_json
+from ddp_ladder.node.network import LOOPBACK
+from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records.lost_peers import is_consequence
+from ddp_ladder.records.record import Record
+from ddp_ladder.run.nodes import Nodes, ThisMachine
 from instrument_support import oldest_python, python_named
-from project_copy import ROOT
+from one_run import JOB, run_script
 
 SCRIPT = """
 import ctypes, os, signal, sys, torch, torch.distributed as dist
@@ -59,23 +55,8 @@ def run(
     nodes: Nodes | None = None,
     **changes: Any,
 ) -> Record:
-    """One run of the job of this scale, with all its agents on this machine; its record."""
-    monkeypatch.chdir(ROOT)
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
-    shipped = next(job for job in plan.jobs if str(job.scale) == scale)
-    spec = replace(shipped.runs[0], script=str(script), args=(how, str(dying)), **changes)
-    assert isinstance(spec, RunSpec)
-    job = replace(shipped, runs=(spec,))
-    run_scale(
-        Context(job, tmp_path, nodes or ThisMachine("local-test"), time.monotonic() + 300, Console(1, sys.stderr)), {}
-    )
-    return read_record(directory(tmp_path, spec.name).record)
-
-
-def directory(results: Path, name: str) -> RunDirectory:
-    return RunDirectory(results / "runs" / name)
+    """One run of the script above; its record."""
+    return run_script(SCRIPT, tmp_path, monkeypatch, scale, nodes, args=(how, str(dying)), **changes)
 
 
 KILLED = ("a rank was killed", "SIGKILL", "node.memory_mb in cluster.yaml")
@@ -163,8 +144,8 @@ class TakenAtFirst(ThisMachine):
 
     taken: socket.socket = field(default_factory=socket.socket)
 
-    def meeting_point(self, spec: RunSpec, key: str) -> tuple[str, int]:
-        host, port = super().meeting_point(spec, key)
+    def endpoint(self, spec: RunSpec, key: str) -> tuple[str, int]:
+        host, port = super().endpoint(spec, key)
         if self.taken.getsockname()[1] == 0:
             self.taken.bind(("", port))
             self.taken.listen()
@@ -175,7 +156,7 @@ class TakenAtFirst(ThisMachine):
 def test_a_port_that_is_taken_is_left_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], launcher: str, torch: str
 ) -> None:
-    nodes = TakenAtFirst("local-test")
+    nodes = TakenAtFirst(JOB)
     with nodes.taken:
         python = str(python_named(torch))
         record = run(tmp_path, monkeypatch, "1x1", "NONE", -1, nodes, launcher=launcher, python=python)

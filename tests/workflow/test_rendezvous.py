@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ddp_ladder import launch
-from ddp_ladder.network import LOOPBACK, free_port
+from ddp_ladder.node import launch
+from ddp_ladder.node.network import LOOPBACK, free_port
 from instrument_support import python_named
 from make_records import make_spec
 from project_copy import environment

@@ -1,6 +1,7 @@
 """A start on results that are there: what it measures is told by settings and records, not by time stamps or memory.
 
-The results are prepared, so that what is measured is seen in dry runs; tests/unit/test_to_do.py has the whole table.
+The results are prepared, so that what is measured is seen in dry runs; the whole table is in
+tests/unit/climb/test_to_do.py.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Any
 
 import pytest
 import yaml
-from ddp_ladder.files import RunDirectory, write_json
-from ddp_ladder.plan import make_plan
-from ddp_ladder.settings_loader import load_settings
+from ddp_ladder.common.files import RunDirectory, write_json
+from ddp_ladder.plan.plan import make_plan
+from ddp_ladder.settings.loading import load_settings
 from make_records import make_gate
 from make_runs import RATES, edit, reassemble, write_run
 from project_copy import Checkout
@@ -142,7 +143,7 @@ def test_a_deleted_and_an_edited_record_are_put_together_anew(checkout: Checkout
     edit(files[1], lambda record: record["throughput"].update(samples_per_s=1e6))
     told = checkout.snakemake("stage3", *ALL)
     assert told.returncode == 0, told.stdout
-    assert told.stdout.count("put together anew from its raw files") == 2
+    assert told.stdout.count("restored from its raw files") == 2
     assert [file.read_bytes() for file in files] == before
     assert checkout.run_times() == started
 

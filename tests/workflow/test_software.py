@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -12,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.eject import write_job_script
-from ddp_ladder.files import RunDirectory
-from ddp_ladder.plan import ScaleJob
+from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.job_script.eject import write_job_script
+from ddp_ladder.plan.plan import ScaleJob
 from instrument_support import oldest_python
 from make_records import make_spec
 from project_copy import EXPERIMENT, NO_TORCH, Checkout
@@ -249,3 +250,37 @@ def test_a_setup_that_fails_closes_the_gate(witnessed: Checkout) -> None:
     failure = witnessed.record(RUN)["failure"]
     assert failure["why"].endswith("software.setup: the snippet failed with exit code 1\nno licence here")
     assert "software.setup" in failure["next"]
+
+
+ENGINE = """#!/bin/sh
+printf '%s\\n' "$@" >>engine.txt
+while [ "$1" != a.sif ]; do shift; done
+shift
+exec "$@"
+"""
+
+
+def test_prepare_runs_as_the_training_does_with_a_stand_in_for_apptainer(checkout: Checkout, tmp_path: Path) -> None:
+    """Through the engine that software.setup brings, with the same binds; and not again because of another key."""
+    (tmp_path / "bin").mkdir()
+    engine = tmp_path / "bin/apptainer"
+    engine.write_text(ENGINE)
+    engine.chmod(0o755)
+    (checkout.path / "a.sif").touch()
+    (checkout.path / "prepare.py").write_text("import os; open('data/mine/by', 'a').write(os.environ['SITE_MARK'])")
+    workload = {**EXPERIMENT["workload"], "data_dir": "data/mine", "prepare": ["prepare.py"]}
+    checkout.configure(stages=ONE_STAGE, workload=workload)
+    checkout.without_torch()
+    setup = f"export PATH={tmp_path}/bin:$PATH SITE_MARK=here"
+    software = {"python": sys.executable, "container": {"image": "a.sif"}, "setup": setup}
+    done = climb(checkout, **software)
+    assert done.returncode == 0, done.stdout
+    assert (checkout.path / "data/mine/by").read_text() == "here"
+    prepared, trained = (
+        {bind for word, bind in itertools.pairwise(call.splitlines()) if word == "--bind"}
+        for call in (checkout.path / "engine.txt").read_text().split("exec\n")[1:]
+    )
+    assert prepared == trained == {str(checkout.path)}
+    again = checkout.snakemake("--cores", "2", "stage1", "--config", "repeats=2")
+    assert again.returncode == 0, again.stdout
+    assert (checkout.path / "data/mine/by").read_text() == "here"

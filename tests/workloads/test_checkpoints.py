@@ -168,7 +168,7 @@ def run_without_checkpoints(data: Path, tell: Tell) -> int:
 def test_a_checkpoint_of_another_run_is_refused(data: Path, tmp_path: Path) -> None:
     assert on_ranks(1, run, "mnist", data, tmp_path) == [0]
     message = on_ranks(2, refusal, data, tmp_path)[1]
-    assert "is of another run" in message
+    assert "belongs to another run" in message
     assert "world_size: 1 there, 2 now" in message
     assert "gamma: 0.7 there, 0.5 now" in message
 

@@ -90,7 +90,7 @@ def test_without_internet_it_says_what_to_copy_where(
 def test_a_damaged_download_is_not_kept(cifar_server: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (cifar_server / "cifar-100-python.tar.gz").write_bytes(b"a page that asks to log in")
     assert prepare_cifar.main(["cifar100", str(tmp_path / "data")]) == 1
-    assert "another MD5" in capsys.readouterr().err
+    assert "the MD5 of the download is not" in capsys.readouterr().err
     assert os.listdir(tmp_path / "data") == []
 
 

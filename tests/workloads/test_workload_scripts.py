@@ -25,7 +25,7 @@ from small_datasets import accept_cifar, write_cifar, write_digits, write_image_
 from torch import nn
 
 from common import options, parallel
-from common.distributed import process_group
+from common.distributed import World, process_group
 
 WORKLOADS = INSTRUMENT.parents[1] / "workloads"
 
@@ -44,7 +44,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SMALL = {
     "mlp": (203, 2, ["--samples", "203", "--batch-size", "16", "--accumulate", "3"]),
     "mnist": (64, 2, ["--data", "mnist", "--data-dir", "{data}", "--batch-size", "8", "--precision", "bf16"]),
-    "cifar": (64, 1, ["--data-dir", "{data}", "--depth", "10", "--width", "1", "--global-batch-size", "18"]),
+    "cifar": (64, 1, ["--data-dir", "{data}", "--depth", "10", "--width", "1", "--batch-size", "18"]),
     "imagenet": (
         12,
         1,
@@ -191,20 +191,23 @@ def test_cifar_ends_when_the_accuracy_stays_at_the_target(data: Path) -> None:
     assert not cifar.reached([0.96], 0.95, 2)
 
 
-def test_both_words_for_the_batch_mean_the_same_training(data: Path, tmp_path: Path) -> None:
+def test_cifar_called_as_the_olivia_guide_calls_its_script_trains_what_the_guide_trains() -> None:
+    """Its script divides --batch-size by the number of ranks, and gives --base-lr to SGD as it is."""
+    line = "--epochs 100 --batch-size 2048 --base-lr 0.04 --target-accuracy 0.95 --patience 2"
+    args = cifar.arguments(["--data-dir", "x", *line.split()])
+    world = World(rank=0, size=8, nodes=2, gpus_per_node=4, device=torch.device("cpu"))
+    assert cifar.batch_per_rank(args, world) == 256
+    training = cifar.optimization(torch.nn.Linear(1, 1), 24, world, args)
+    assert training.optimizer.param_groups[0]["lr"] == pytest.approx(0.04)  # from the first step on
+
+
+def test_cifar_shares_its_batch_among_ranks_and_accumulated_batches(data: Path, tmp_path: Path) -> None:
     small = ["--data-dir", str(data), "--depth", "10", "--width", "1", "--epochs", "1", "--accumulate", "2"]
-    for name, batch in (("own", ["--batch-size", "4"]), ("global", ["--global-batch-size", "16"])):
-        on_ranks(2, output, cifar.main, [*small, *batch, "--checkpoint-dir", str(tmp_path / name)], data)
-    own, together = (torch.load(tmp_path / name / "checkpoint.pt")["model"] for name in ("own", "global"))
-    assert all(torch.equal(own[key], together[key]) for key in own)
-
-
-def test_a_global_batch_that_cannot_be_shared_is_refused() -> None:
-    args = cifar.arguments(["--data-dir", "x", "--global-batch-size", "10"])
-    with pytest.raises(SystemExit, match="no multiple of 4"):
-        cifar.batch_per_rank(args, type("World", (), {"size": 4})())
-    with pytest.raises(SystemExit):
-        cifar.arguments(["--data-dir", "x", "--global-batch-size", "10", "--batch-size", "5"])
+    printed, _ = on_ranks(2, output, cifar.main, [*small, "--batch-size", "16"], data)
+    assert "Batch of all ranks: 16, on each of 2: 8\n" in printed
+    args = cifar.arguments(["--data-dir", "x", "--batch-size", "10", "--accumulate", "2"])
+    with pytest.raises(SystemExit, match=r"--batch-size 10, of all ranks together.* \(2 x 2\): for example 8"):
+        cifar.batch_per_rank(args, World(rank=0, size=2, nodes=1, gpus_per_node=2, device=torch.device("cpu")))
 
 
 @pytest.mark.parametrize(("state_format", "prefix"), [("serial", ""), ("ddp", "module.")])
@@ -251,7 +254,7 @@ def refused(words: list[str]) -> str:
 
 def test_several_processes_without_ddp_are_refused(data: Path) -> None:
     messages = on_ranks(2, refused, ["--data-dir", str(data), "--strategy", "none"])
-    assert all("--strategy none is one process: 2 would train a model each" in message for message in messages)
+    assert all("--strategy none is one process: 2 would each train a model" in message for message in messages)
 
 
 def test_loader_processes_for_images_that_stay_on_the_device_are_refused() -> None:
@@ -293,7 +296,7 @@ def test_imagenet_makes_new_images_at_each_step() -> None:
 
 
 def test_imagenet_names_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="no such classifier, but alexnet"):
+    with pytest.raises(SystemExit, match="no such classifier; allowed: alexnet"):
         imagenet.make_model("resnet51", 10)
     with pytest.raises(SystemExit, match="has no train/"):
         imagenet.image_sets(imagenet.arguments(["--data-dir", str(tmp_path)]), torch.device("cpu"))

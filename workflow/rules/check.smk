@@ -1,55 +1,51 @@
-"""Check: what can be known before a run.
+"""Check: everything that can be checked before a run.
 
 needs: the settings; for the jobs also Slurm
-makes: nothing; jobs that Slurm would refuse or never start end the workflow before any is submitted
+makes: nothing; if Slurm would refuse a job or never start it, the workflow ends before any is submitted
 """
 
-from ddp_ladder.quiet import leave_the_word_to
-from ddp_ladder.snakemake_settings import runs_no_training
-from ddp_ladder.submission import check_before_submission
+from ddp_ladder.climb.interrupts import end_on_signals
+from ddp_ladder.climb.patches import MEASURING
+from ddp_ladder.climb.quiet import SchedulingMessages, filter_terminal
+from ddp_ladder.climb.submission import check_before_submission
+from ddp_ladder.settings.sources import runs_no_training
 
-if runs_no_training(sys.argv[1:]):
-    # `snakemake doctor` as typed: Snakemake would ask for --cores, which these targets have no use for.
+if runs_no_training(sys.argv[1:], quick_targets):
+    # So that `snakemake doctor` works as typed: Snakemake would ask for --cores, which these targets do not use.
     if workflow.resource_settings.nodes is None:
         workflow.resource_settings.cores = workflow.resource_settings.cores or 1
-    quieten(lambda: False)
-    leave_the_word_to(script("doctor.py"))
-
-
-localrules:
-    doctor,
+    if not is_module:
+        filter_terminal(SchedulingMessages(lambda: False))
 
 
 rule doctor:
     """Check this machine, the settings, the training software and Slurm; runs nothing else."""
     log:
-        # Not in the results: whether they can be written is one of its questions.
+        # Not in the results: it checks whether they can be written.
         ".snakemake/log/doctor.log",
+    localrule: True
     conda:
         "../envs/workflow.yaml"
     params:
         script=script("doctor.py"),
-        config=lambda wildcards: str(sources.config),
-        cluster=lambda wildcards: str(sources.cluster),
-        overrides=lambda wildcards: sources.overrides_json,
+        settings=lambda wildcards: sources.options,
     shell:
         r"""
         python {params.script:q} \
-            --config {params.config:q} \
-            --cluster {params.cluster:q} \
-            --overrides {params.overrides:q} \
+            {params.settings:q} \
             2>&1 | tee {log:q}
         """
 
 
 onstart:
-    # Not in the jobs themselves: Snakemake starts those without hooks.
-    end_on_signals()  # again: its scheduler has just taken SIGTERM for itself
+    # In the main process only: Snakemake starts the jobs' processes without hooks.
+    if not is_module:
+        end_on_signals()  # again: Snakemake's scheduler has just replaced the handler of SIGTERM
     if workflow.executor_plugin.name == "slurm":
-        needed = (job for job in workflow.dag.needrun_jobs() if job.rule.name.startswith("measure_"))
+        needed = (job for job in workflow.dag.needrun_jobs() if job.rule.name in map(rule_name, MEASURING))
         try:
             check_before_submission(ladder, {job.wildcards.scale for job in needed})
         except UserError as error:
-            # Its thread would have the last word: a complaint about the interpreter that goes away under it.
+            # Else its thread prints an error at the end, because the interpreter ends before it.
             workflow.scheduler._executor.shutdown()
             stop(error)

@@ -1,69 +1,83 @@
-"""Settings, plan, and what all rules share: look-ups only, the logic is in workflow/scripts/ddp_ladder."""
+"""Settings, plan, and look-ups for all rules. The logic is in workflow/scripts/ddp_ladder."""
 
 import os
 import sys
+import tarfile
+import tempfile
+import time
 from pathlib import Path
 
-from snakemake.executors.local import Executor as LocalExecutor
-from snakemake.settings.enums import Quietness
-from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
+from snakemake.path_modifier import PathModifier
+from snakemake.sourcecache import HostingProviderFile, LocalSourceFile
 
-SCRIPTS = Path(workflow.basedir) / "workflow" / "scripts"
+
+def own_directory(here):
+    """Return the directory of ddp-ladder; if Snakemake reads it from a repository, a copy of that commit."""
+    if isinstance(here, LocalSourceFile):
+        return Path(here).parents[1]
+    if not isinstance(here, HostingProviderFile):
+        sys.exit(f"{here}: ddp-ladder is more than its Snakefile; name it as github(...), gitlab(...) or a local clone")
+    repository = here.hosted_repo.repo
+    commit = repository.commit(here.ref).hexsha
+    copy = Path(".snakemake", "ddp-ladder", commit).absolute()
+    if not copy.exists():
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=copy.parent) as part, tempfile.TemporaryFile() as archive:
+            repository.archive(archive, commit)
+            archive.seek(0)
+            tarfile.open(fileobj=archive).extractall(f"{part}/files")
+            os.rename(f"{part}/files", copy)
+    return copy
+
+
+OWN = own_directory(workflow.current_basedir)
+SCRIPTS = OWN / "workflow" / "scripts"
 sys.path.insert(0, str(SCRIPTS))
+is_module = not workflow.modifier.is_main_snakefile()
 
-from ddp_ladder.allocation import check_allocation
-from ddp_ladder.command import print_what_can_be_printed, put_this_python_first
-from ddp_ladder.files import NotWritten, check_room
-from ddp_ladder.interrupts import end_on_signals, pass_on_at_cancel
-from ddp_ladder.ladder import Ladder
-from ddp_ladder.messages import UserError
-from ddp_ladder.plan_text import plan_text
-from ddp_ladder.quiet import quieten, tell_of_full_disks
-from ddp_ladder.slurm_executor import replace_executor_methods
-from ddp_ladder.snakemake_lock import replace_lock
-from ddp_ladder.snakemake_settings import check_checkout, read_sources, stages_up_to
+from ddp_ladder.slurm.allocation import check_allocation
+from ddp_ladder.climb.failed_jobs import Stop
+from ddp_ladder.common.files import NotWritten, check_room, shown_path
+from ddp_ladder.climb.interrupts import ended_by
+from ddp_ladder.climb.ladder import Ladder, stages_up_to
+from ddp_ladder.common.messages import UserError
+from ddp_ladder.plan.text import plan_text
+from ddp_ladder.climb.patches import patch_execution, patch_process
+from ddp_ladder.climb.snakemake_module import directory_in_module
+from ddp_ladder.settings.sources import WITHOUT_TRAINING, check_checkout, module_sources, moved, read_sources
 
-print_what_can_be_printed()
-put_this_python_first()
-tell_of_full_disks()
-if workflow.is_main_process:
-    end_on_signals()
-    pass_on_at_cancel(LocalExecutor)
-
-
-def snakemakes_talk_is_shown():
-    """In a dry run, which is the plan, only with --printshellcmds or --verbose; else where no profile asks for quiet."""
-    settings = workflow.output_settings
-    if workflow.dryrun:
-        return settings.printshellcmds or settings.verbose
-    return Quietness.PROGRESS not in (settings.quiet or ())
-
-
-quieten(snakemakes_talk_is_shown)
+failed_jobs, started_at_s = patch_process(workflow, is_module), time.time()
+rule_name = workflow.modifier.modify_rulename  # in a module, `use rule * from ladder as ladder_*`
+quick_targets = [rule_name(name) for name in WITHOUT_TRAINING]
 
 
 def script(name):
-    """Path of a command line in workflow/scripts."""
+    """Return the path of a program in workflow/scripts."""
     return str(SCRIPTS / name)
 
 
 def stop(error):
-    """End with a user's mistake as its message alone, without a traceback."""
+    """Print the message of a user's mistake, without a traceback, and exit."""
     print(error, file=sys.stderr)
     sys.exit(1)
 
 
 def climb(stage=None):
-    """What a target asks for: the gates up to a stage, all for None; each is judged anew, and waits for what is to do.
+    """Return the inputs of a target: the gates up to a stage, all for None. Each is judged again, after its records.
 
-    A dry run also shows the plan; any other is compared with the allocation where the scales are to be its steps.
+    A dry run also prints the plan; any other start inside an allocation checks that every scale fits into it.
     """
-    in_allocation = "SLURM_JOB_ID" in os.environ and workflow.executor_plugin.name == "local"
+    executor = workflow.executor_plugin.name if workflow.executor_plugin else None  # None: --report and the like
+    in_allocation = "SLURM_JOB_ID" in os.environ and executor == "local"
     wants_allocation = in_allocation or "allocation" in workflow.global_resources
     try:
-        stages = stages_up_to(ladder.plan, stage, sources.config)
-        if wants_allocation and workflow.is_main_process and not workflow.dryrun:
+        stages = stages_up_to(ladder.plan, stage, ladder.settings.experiment.file)
+        if executor and wants_allocation and workflow.is_main_process and not workflow.dryrun:
             check_allocation(ladder.plan, stages, os.environ, str(sources.cluster))
+        if workflow.is_main_process and executor:
+            on_nodes = in_allocation or executor != "local"
+            for warning in ladder.check_data(stages, on_nodes, workflow.dryrun):
+                print(warning, file=sys.stderr)
     except UserError as error:
         stop(error)
     if workflow.is_main_process:
@@ -74,9 +88,9 @@ def climb(stage=None):
     return [ladder.gate(each) for each in stages]
 
 
-def anew(files, after):
-    """Inputs of a job that is run wherever it is asked for, to make these files: Snakemake's time stamps, parameters and
-    memory decide nothing. Not in the jobs' own processes, which are told what to run.
+def force(files, after):
+    """Return ``after``, inputs of a job that makes these files. The job runs whatever Snakemake's time stamps, parameters
+    and metadata say. In the jobs' own processes nothing is forced: their targets are given.
     """
     if workflow.is_main_process:
         workflow.dag.forcefiles.update(files)
@@ -84,41 +98,51 @@ def anew(files, after):
 
 
 def is_for(*targets):
-    """Whether snakemake was asked for one of these targets."""
-    return any(each.name in targets for each in workflow.dag.targetrules)
+    """Return True if one of these targets was asked for."""
+    return any(each.name in map(rule_name, targets) for each in workflow.dag.targetrules)
 
 
-def say_what_was_found():
-    """After the last job: the table of scales, the gates, the paths."""
+def print_summary(log=""):
+    """Print the table of scales, the paths and the boxes of closed gates. log: Snakemake's, after a failure."""
     plan, summary_script, changes = Path(ladder.results, "plan.json"), script("summary.py"), ladder.changes_since_plan
     if plan.exists():
-        shell("python {summary_script:q} --plan {plan:q} --warning={changes:q}")
+        shell("python {summary_script:q} --plan {plan:q} --warning={changes:q} --log={log:q}")
 
 
-def judge_what_there_is():
-    """A ladder that stopped early gets its closed gate and its report all the same."""
+def print_why_it_stopped(log):
+    """Print the boxes of a start that failed."""
+    jobs, others, config = failed_jobs.jobs, failed_jobs.others_are_shown, str(sources.config)
+    for box in Stop(jobs, Path(ladder.results), config, started_at_s, log, ended_by(), others).boxes():
+        print(f"\n{box}", flush=True)
+    failed_jobs.box_is_printed = True
+
+
+def judge_partial_results():
+    """Judge the gates of stages that were cut short, and write the report, of a start that failed."""
     plan, gate_script, report_script = Path(ladder.results, "plan.json"), script("gate.py"), script("report.py")
     if plan.exists():
         for stage in ladder.stages_cut_short():
-            # 1: the gate is closed, as it has to be.
+            # 1: the gate is closed, as expected.
             shell("python {gate_script:q} --plan {plan:q} --stage {stage} >/dev/null || [ $? -eq 1 ]")
         shell("python {report_script:q} --plan {plan:q} >/dev/null")
 
 
-# No `configfile:`: Snakemake's own reading turns 1:30:00 into 5400 and lets the last of two equal keys win.
+# No `configfile:`: Snakemake reads 1:30:00 as 5400 and takes the last of two equal keys.
 try:
-    check_checkout(Path(workflow.basedir), Path.cwd())
-    sources = read_sources(workflow.config_settings.configfiles, workflow.config_settings.config)
+    check_checkout(OWN, Path.cwd())
+    if is_module:
+        sources = moved(module_sources(config), directory_in_module(workflow.modifier))
+        # The ladder's paths contain the prefix now, also those that Snakemake does not see.
+        workflow.modifier.path_modifier = PathModifier(None, None, workflow)
+    else:
+        sources = read_sources(workflow.config_settings.configfiles, workflow.config_settings.config)
     ladder = Ladder.of(sources.load())
     if workflow.is_main_process and not workflow.dryrun:
         check_room(Path(".snakemake"))
-        if "doctor" not in sys.argv:  # which has its own words for it
+        if rule_name("doctor") not in sys.argv:  # which reports it itself
             check_room(Path(ladder.results))
+    patch_execution(workflow, ladder, rule_name, globals(), is_module)
 except NotWritten as error:
     stop(error.problem)
 except UserError as error:
     stop(error)
-
-replace_executor_methods(SlurmExecutor, Path(ladder.results), ladder.stage_of)
-if workflow.is_main_process:
-    replace_lock(workflow, ladder)

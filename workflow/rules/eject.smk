@@ -1,36 +1,29 @@
-"""Eject: each run as a batch script that needs nothing of Snakemake, and the whole climb as one batch job.
+"""Eject: a batch script for each run, which needs no Snakemake, and one for the whole climb.
 
 needs: the plan
 makes: results/runs/<variant>/<mode>/<nodes>x<gpus>/r<k>/job.sh, results/climb.sh
 """
 
 
-localrules:
-    eject,
-
-
 rule eject:
     """Write job.sh of every run of the plan, and climb.sh, the whole climb as one batch job; runs nothing else."""
     input:
-        # Nothing where it is what the settings say: a climb may be at work with it.
+        # Empty if the plan is up to date: a climb may be using it.
         lambda wildcards: ladder.plan_to_write,
     log:
         f"{ladder.results}/logs/eject.log",
+    localrule: True
     conda:
         "../envs/workflow.yaml"
     params:
-        # The scripts are not declared as output: they are beside what must never be deleted.
+        # The scripts are not declared as output: Snakemake could delete results beside them.
         script=script("eject.py"),
         plan=f"{ladder.results}/plan.json",
-        config=lambda wildcards: str(sources.config),
-        cluster=lambda wildcards: str(sources.cluster),
-        overrides=lambda wildcards: sources.overrides_json,
+        settings=lambda wildcards: sources.options,
     shell:
         r"""
         python {params.script:q} \
             --plan {params.plan:q} \
-            --config {params.config:q} \
-            --cluster {params.cluster:q} \
-            --overrides {params.overrides:q} \
+            {params.settings:q} \
             2>&1 | tee {log:q}
         """

@@ -1,16 +1,9 @@
 """Gate: the judgement of a stage on its records.
 
-needs: the plan (thresholds), the open gate of the stage before, the records of the stage and of those before it (the baseline);
-       at each start, for a gate is evidence only while it is true. It waits for the records that are still to be made
+needs: the plan (thresholds), the open gate of the stage before, the records of the stage and of those before it (the baseline).
+       Judged at each start, after the records that are still missing: an old verdict may no longer hold
 makes: results/gates/<stage>.json when open; otherwise results/gates/<stage>.closed.json, and the rule fails
 """
-
-
-localrules:
-    gate,
-    stage1,
-    stage2,
-    stage3,
 
 
 rule gate:
@@ -18,13 +11,14 @@ rule gate:
     input:
         plan=f"{ladder.results}/plan.json",
         before=lambda wildcards: ladder.gate_before(wildcards.stage),
-        records=lambda wildcards: anew([ladder.gate(wildcards.stage)], after=ladder.awaited_records(wildcards.stage)),
+        records=lambda wildcards: force([ladder.gate(wildcards.stage)], after=ladder.awaited_records(wildcards.stage)),
     output:
         f"{ladder.results}/gates/{{stage}}.json",
     log:
         f"{ladder.results}/logs/gate_{{stage}}.log",
     wildcard_constraints:
         stage="|".join(ladder.plan.stages),
+    localrule: True
     conda:
         "../envs/workflow.yaml"
     params:

@@ -5,31 +5,24 @@ makes: results/plan.json
 """
 
 
-localrules:
-    plan,
-
-
 rule plan:
-    """Write the plan, where what is in plan.json is not what the settings say now: time stamps tell nothing of that."""
+    """Write the plan if plan.json is not what the settings give now; time stamps do not matter."""
     input:
-        lambda wildcards: anew(ladder.plan_to_write, after=[]),
+        lambda wildcards: force(ladder.plan_to_write, after=[]),
     output:
         f"{ladder.results}/plan.json",
     log:
         f"{ladder.results}/logs/plan.log",
+    localrule: True
     conda:
         "../envs/workflow.yaml"
     params:
         script=script("plan.py"),
-        config=lambda wildcards: str(sources.config),
-        cluster=lambda wildcards: str(sources.cluster),
-        overrides=lambda wildcards: sources.overrides_json,
+        settings=lambda wildcards: sources.options,
     shell:
         r"""
         python {params.script:q} \
-            --config {params.config:q} \
-            --cluster {params.cluster:q} \
-            --overrides {params.overrides:q} \
+            {params.settings:q} \
             --out {output:q} \
             >{log:q}
         """

@@ -1,25 +1,20 @@
 """Report: tables and plots of everything that was measured.
 
-needs: the plan and whatever records and gates exist
+needs: the plan and the records and gates that exist
 makes: results/report/
 """
 
 
-localrules:
-    all,
-    scaling_report,
-    report,
-
-
 rule scaling_report:
-    """The report of a ladder that was climbed to its top."""
+    """Write the report after the last gate."""
     input:
         plan=f"{ladder.results}/plan.json",
         gate=ladder.last_gate,
     output:
-        f"{ladder.results}/report/index.html",
+        report(f"{ladder.results}/report/index.html", category="Scaling"),
     log:
         f"{ladder.results}/logs/report.log",
+    localrule: True
     conda:
         "../envs/workflow.yaml"
     params:
@@ -31,15 +26,16 @@ rule scaling_report:
 
 
 rule report:
-    """The report of whatever there is so far; runs nothing else."""
+    """Write the report of the results so far; runs nothing else."""
     log:
         f"{ladder.results}/logs/report.log",
+    localrule: True
     conda:
         "../envs/workflow.yaml"
     params:
         script=script("report.py"),
         plan=f"{ladder.results}/plan.json",
-        # The results may be of other settings than those of now.
+        # The results may belong to earlier settings.
         changes=lambda wildcards: ladder.changes_since_plan,
     shell:
         r"""
@@ -52,11 +48,14 @@ rule report:
 
 onsuccess:
     if not is_for("doctor", "eject"):
-        say_what_was_found()
+        print_summary()
 
 
 onerror:
+    snakemakes_log = shown_path(Path(log[0])) if log else ""
     if not is_for("doctor", "eject"):
         if ladder.has_room:
-            judge_what_there_is()
-        say_what_was_found()
+            judge_partial_results()
+        print_summary(snakemakes_log)
+    if not is_module:
+        print_why_it_stopped(snakemakes_log)

@@ -9,14 +9,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddp_ladder.agent import NodeTask, run_node
-from ddp_ladder.files import NotWritten
+from ddp_ladder.common.files import NotWritten
+from ddp_ladder.run.agent import NodeTask, run_node
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the part; the exit code is that of its first process to fail, 0 when none did.
+    """Run the part; return the exit code of its first process to fail, 0 if none did.
 
-    EX_CANTCREAT where its log or its end record cannot be written.
+    EX_CANTCREAT if its log or its end record cannot be written.
     """
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -34,13 +34,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--local-rank",
         type=int,
         default=os.environ.get("SLURM_LOCALID"),
-        help="which of the node's agents this is, where it has several (default: as Slurm says)",
+        help="which of the node's agents this is, if it has several (default: as Slurm says)",
     )
     arguments = parser.parse_args(argv)
     try:
         return run_node(NodeTask.read(arguments.run, arguments.node_rank, arguments.local_rank))
     except NotWritten as error:
-        # The job tells what to do, once for all agents.
+        # The job prints what to do, once for all agents.
         print(f"agent of node {arguments.node_rank}: {error.filename}: {error.strerror}", file=sys.stderr)
         return os.EX_CANTCREAT
 

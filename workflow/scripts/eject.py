@@ -1,4 +1,4 @@
-"""Write batch scripts: job.sh of every run, which needs nothing of Snakemake, and climb.sh, the whole climb as one job.
+"""Write batch scripts: job.sh of every run, which needs no Snakemake, and climb.sh, the whole climb as one job.
 
 Runs nothing.
 """
@@ -6,31 +6,30 @@ Runs nothing.
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from ddp_ladder.climb_script import climb_script
-from ddp_ladder.command import command
-from ddp_ladder.eject import write_job_script
-from ddp_ladder.files import RunDirectory, write_atomically
-from ddp_ladder.plan_file import read_plan
-from ddp_ladder.snakemake_settings import CLUSTER, CONFIG, Sources
+from ddp_ladder.common.command import command
+from ddp_ladder.common.files import RunDirectory, write_atomically, write_json
+from ddp_ladder.job_script.climb_script import climb_script
+from ddp_ladder.job_script.eject import write_job_script
+from ddp_ladder.plan.file import read_plan
+from ddp_ladder.settings.loading import OVERLAY
+from ddp_ladder.settings.sources import Sources, add_options
 
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the scripts, say where they are and how to start one."""
+    """Write the scripts, print where they are and how to start one."""
     parser = argparse.ArgumentParser(
         description=__doc__,
         epilog="example: python workflow/scripts/eject.py --plan results/plan.json",
     )
     parser.add_argument("--plan", type=Path, required=True, help="plan.json; the runs are beside it")
-    parser.add_argument("--config", type=Path, default=CONFIG, help="experiment that climb.sh starts with")
-    parser.add_argument("--cluster", type=Path, default=CLUSTER, help="site that climb.sh starts with")
-    parser.add_argument("--overrides", type=json.loads, default={}, help="JSON object of values that replace config's")
+    add_options(parser)
     arguments = parser.parse_args(argv)
     plan, runs = read_plan(arguments.plan), arguments.plan.parent / "runs"
     for job in plan.jobs:
@@ -40,7 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             if spec.nodes == 1:
                 one_node = written
     climb = arguments.plan.parent / "climb.sh"
-    sources = Sources(arguments.config, arguments.cluster, arguments.overrides)
+    sources = Sources.of(arguments)
+    if sources.config is None:
+        experiment = climb.with_name("climb.config.json")
+        overlay = {key: value for key, value in sources.overrides.items() if key == OVERLAY}
+        write_json(experiment, {key: value for key, value in sources.overrides.items() if key != OVERLAY})
+        sources = replace(sources, config=experiment, overrides=overlay)
     write_atomically(climb, climb_script(plan, sources, Path.cwd(), Path(sys.executable)), mode=0o777)
     print(f"written: {climb}")
     print(f"\n{len(plan.runs)} scripts, none of them started. To start one:\n    sbatch {shlex.quote(str(written))}")

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddp_ladder.command import command
-from ddp_ladder.gate import in_view, judge, write_verdict
-from ddp_ladder.gate_file import closed_box, outcome_line
-from ddp_ladder.plan_file import read_plan
-from ddp_ladder.run_records import RunRecords
-from ddp_ladder.to_do import put_together_anew
+from ddp_ladder.climb.to_do import restore_records
+from ddp_ladder.common.command import command
+from ddp_ladder.gates.file import closed_box, outcome_line
+from ddp_ladder.gates.gate import in_view, judge, write_verdict
+from ddp_ladder.plan.file import read_plan
+from ddp_ladder.records.run_records import RunRecords
 
 
 @command
@@ -31,9 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     plan, results = read_plan(arguments.plan), arguments.plan.parent
     runs = RunRecords(results)
-    restored = list(put_together_anew(plan, runs))
+    restored = list(restore_records(plan, runs))
     for record in restored:
-        print(f"{record}: put together anew from its raw files", file=sys.stderr)
+        print(f"{record}: restored from its raw files", file=sys.stderr)
     verdict = judge(plan, arguments.stage, results, None if restored else runs)
     path = write_verdict(verdict, results / "gates")
     gate = in_view(verdict)

@@ -1,7 +1,7 @@
 """Run a PyTorch training script unmodified and measure it.
 
-The script behaves as under plain python: same arguments, output, exit code and traceback. Beside
-it, this process records its steps, samples, waits and identity in the run's directory.
+The script behaves as under plain python: same arguments, output, exit code and traceback. This
+process also records its steps, samples, waits and identity in the run's directory.
 
 Needs only torch and the standard library (Python 3.9 or newer, torch 2.4 or newer).
 """

@@ -1,6 +1,6 @@
-"""Say where the processes of a run meet: an address of this node and ports of it that are free.
+"""Print the rendezvous endpoint of a run: an address of this node and free ports of it.
 
-A scale's job that is not on the run's first node starts this there, once.
+A scale's job in an allocation starts this on the run's first node, once per interface.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from ddp_ladder.network import address_towards, free_ports
+from ddp_ladder.node.network import address_towards, free_ports
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="example: python workflow/scripts/meeting_point.py --interface '\"auto\"' --towards node2 --key 42",
     )
     parser.add_argument("--interface", type=json.loads, required=True, help="network.interface, as JSON")
-    parser.add_argument("--towards", required=True, help="another node of the run; 127.0.0.1 where there is none")
+    parser.add_argument("--towards", required=True, help="another node of the run; 127.0.0.1 if there is none")
     parser.add_argument("--key", required=True, help="different for different jobs")
     parser.add_argument("--ports", type=int, default=64, help="how many ports")
     arguments = parser.parse_args(argv)

@@ -1,4 +1,4 @@
-"""Write the report of a ladder from whatever records there are, and print its table.
+"""Write the report of a ladder from the records so far, and print its table.
 
 Example, after a ladder or while one is climbing:
 
@@ -16,19 +16,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddp_ladder.command import command
-from ddp_ladder.ladder_results import read_results
-from ddp_ladder.plan_file import read_plan
-from ddp_ladder.report import write_report
-from ddp_ladder.scaling import scale_points
-from ddp_ladder.terminal_table import terminal_table
+from ddp_ladder.common.command import command
+from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.plan.file import read_plan
+from ddp_ladder.report.page import write_report
+from ddp_ladder.report.results import read_results
+from ddp_ladder.report.terminal_table import terminal_table
 
 RESULTS = Path("results")
 
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the report, print the table."""
+    """Write the report and print the table."""
     arguments = parse(argv)
     results: Path = arguments.results or (arguments.plan.parent if arguments.plan else RESULTS)
     plan = read_plan(arguments.plan or results / "plan.json")
@@ -41,15 +41,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--results",
         type=Path,
-        help="the ladder's directory (default: where the plan is, or results)",
+        help="the ladder's directory (default: that of the plan, or results)",
     )
     parser.add_argument("--plan", type=Path, help="default: plan.json in the results")
-    parser.add_argument("--warning", default="", help="what the report has to tell first")
+    parser.add_argument("--warning", default="", help="a warning for the top of the report")
     return parser.parse_args(argv)
 
 

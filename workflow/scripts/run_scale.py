@@ -1,7 +1,7 @@
 """Run all runs of one scale, one after the other, and leave a record of each.
 
-This is what a scale's job executes. Progress goes to stderr, events to stdout. It ends with 0 whenever every run left a
-record, also a failed one: judging is the gate's part.
+A scale's job executes this. Progress goes to stderr, events to stdout. The exit code is 0 if every run left a record,
+also of a failure: the gate judges.
 """
 
 from __future__ import annotations
@@ -15,29 +15,28 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ddp_ladder.allocation import time_left_s
-from ddp_ladder.command import command
-from ddp_ladder.gate import require_open_gate
-from ddp_ladder.gate_file import closed_variants
-from ddp_ladder.job import END_S, Context, Interrupted, raise_on_signals, run_scale
-from ddp_ladder.lifetime import die_with_parent
-from ddp_ladder.nodes import Allocation, nodes_of
-from ddp_ladder.plan_file import read_plan
-from ddp_ladder.progress import Console
-from ddp_ladder.scale_lock import held
-from ddp_ladder.settings import Scale
-from ddp_ladder.slurm_watch import LAST_WORDS
+from ddp_ladder.common.command import command
+from ddp_ladder.common.lifetime import die_with_parent
+from ddp_ladder.gates.file import closed_variants
+from ddp_ladder.gates.gate import require_open_gate
+from ddp_ladder.plan.file import read_plan
+from ddp_ladder.run.job import END_S, LAST_WORDS, Context, Interrupted, raise_on_signals, run_scale
+from ddp_ladder.run.nodes import Allocation, nodes_of
+from ddp_ladder.run.progress import Console
+from ddp_ladder.settings.models import Scale
+from ddp_ladder.slurm.allocation import time_left_s
+from ddp_ladder.slurm.scale_lock import Locked, held
 
-# Before Slurm would end the job it has ended its agents, which may take all of END_S, joined the logs and written the
-# records, which takes its time on a slow file system.
+# Before Slurm ends the job, it has to end its agents, which may take all of END_S, join the logs and write the records,
+# which takes long on a slow file system.
 WRITING_S = 20
 MARGIN_S = END_S + WRITING_S
 
 
 def limits_s(runtime_s: float, slurm_s: float | None) -> tuple[float, float]:
-    """How long the scale's runs may take, and what agents that are told to end are given.
+    """Return the time for the scale's runs, and the time for agents to end after SIGTERM.
 
-    slurm_s: until Slurm ends the job, None where it does not. Where that is little, half of it is for the runs.
+    slurm_s: until Slurm ends the job; None if it does not. If that is short, half of it is for the runs.
     """
     if slurm_s is None:
         return runtime_s, END_S
@@ -46,14 +45,14 @@ def limits_s(runtime_s: float, slurm_s: float | None) -> tuple[float, float]:
 
 
 def lose(context: Context) -> None:
-    """End this job, which showed no sign of life for so long that another one has taken its runs over."""
+    """End this job: another one has taken over its runs, because this one showed no sign of life for long."""
     context.console.say(f"{context.job.stage} {context.job.scale}: another job has taken these runs over")
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the scale. Exit code 128 + n when interrupted by signal n."""
+    """Run the scale. Exit code 128 + n if signal n interrupted it."""
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -71,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     nodes = nodes_of(os.environ, job)
     runtime_s, slurm_s = 60.0 * job.runtime_min, None
     if isinstance(nodes, Allocation):
-        # Asked now, for in an allocation some of its time is over.
+        # Asked now: in an allocation some of its time is over.
         slurm_s = time_left_s(nodes.job_id, time.monotonic() + runtime_s / 2)
     runs_s, end_s = limits_s(runtime_s, slurm_s)
     deadline_s = time.monotonic() + runs_s
@@ -81,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise_on_signals()
     try:
         label, say = f"{job.stage} {job.scale}", context.console.say
-        with held(results, label, str(job.scale), nodes.job_id, say, lost=lambda: lose(context)):
+        with held(Locked.scale(results, str(job.scale), label), nodes.job_id, say, lost=lambda: lose(context)):
             run_scale(context, left_out)
     except Interrupted as interrupted:
         context.console.say(f"{job.stage} {job.scale}: interrupted by {interrupted}; finished runs are kept")

@@ -1,4 +1,4 @@
-"""Say what the ladder has found so far: the table of scales, a closed gate, and where everything is."""
+"""Print the results so far: the table of scales, closed gates, and where everything is."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddp_ladder.command import command
-from ddp_ladder.gate_file import closed_box
-from ddp_ladder.headline import headline
-from ddp_ladder.ladder_results import read_results
-from ddp_ladder.plan_file import read_plan
-from ddp_ladder.scaling import scale_points
-from ddp_ladder.terminal_table import terminal_table
+from ddp_ladder.common.command import command
+from ddp_ladder.gates.file import closed_box
+from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.plan.file import read_plan
+from ddp_ladder.report.headline import headline
+from ddp_ladder.report.results import read_results
+from ddp_ladder.report.terminal_table import terminal_table
 
 
 @command
@@ -24,7 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="example: python workflow/scripts/summary.py --plan results/plan.json",
     )
     parser.add_argument("--plan", type=Path, required=True, help="plan.json; the results are beside it")
-    parser.add_argument("--warning", default="", help="what has to be told beside it")
+    parser.add_argument("--warning", default="", help="a warning to print too")
+    parser.add_argument("--log", default="", help="Snakemake's log, to be named")
     arguments = parser.parse_args(argv)
     plan, results = read_plan(arguments.plan), arguments.plan.parent
     found = read_results(results, plan, arguments.warning)
@@ -34,11 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(headline(found, points).text)
     print()
     print(terminal_table(points, found.gates, report if report.exists() else None))
+    if arguments.log:
+        print(f"log      {arguments.log}")
+    for warning in found.warnings:
+        print(f"warning: {warning}")
     for gate in found.gates.values():
         if not gate.is_open:
             print(f"\n{closed_box(gate)}")
-    for warning in found.warnings:
-        print(f"warning: {warning}")
     return 0
 
 

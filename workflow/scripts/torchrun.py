@@ -1,8 +1,8 @@
 """usage: torchrun.py FAILURES -m torch.distributed.run [OPTIONS] SCRIPT [ARGS...]
 
-Run torchrun as ``python -m`` would, and write to FAILURES (JSON) how the ranks failed that it started, or why torch
-could not be imported. torchrun knows which of its ranks ended first and by which signal, but only prints it. Output,
-exit code and signals stay its own.
+Run torchrun as ``python -m`` would, and write to FAILURES (JSON) how its ranks failed, or why torch could not be
+imported. torchrun knows which rank ended first and by which signal, but only prints it. Output, exit code and signals
+are torchrun's.
 Needs only torch and the standard library (Python 3.9 or newer, torch 2.4 or newer).
 
 example (the agent does this for you):
@@ -19,7 +19,7 @@ from typing import Any
 
 
 def main(failures: str, module: str) -> None:
-    """Run the module; raises what it raises. ``failures`` is written only where a rank failed, or torch is missing."""
+    """Run the module; raise what it raises. Write ``failures`` only if a rank failed, or torch is missing."""
     try:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     except (ImportError, OSError) as error:  # OSError: a library of CUDA's is missing
@@ -33,7 +33,7 @@ def main(failures: str, module: str) -> None:
 
 
 def describe(rank: int, failure: Any) -> dict[str, Any]:
-    """One rank that ended by itself; those that torchrun ended because of it are not among its failures.
+    """Describe a rank that failed by itself; torchrun does not list the ranks that it ended because of it.
 
     ended_at_s: unix time in whole seconds, rounded down.
     """
@@ -47,7 +47,7 @@ def describe(rank: int, failure: Any) -> dict[str, Any]:
 
 
 def write(path: str, content: Any) -> None:
-    """Write JSON whole or not at all. Where that fails, the ranks' own records still tell of most failures."""
+    """Write JSON whole or not at all. If that fails, the ranks' own records still show most failures."""
     try:
         with open(f"{path}.part", "w", encoding="utf-8") as file:
             json.dump(content, file)

@@ -7,17 +7,21 @@ In this directory, on one machine:
     python cifar.py --data-dir data/cifar100                                      # 1 GPU
     torchrun --standalone --nproc-per-node=4 cifar.py --data-dir data/cifar100    # 4 GPUs
 
-In a job of Slurm with 2 nodes of 4 GPUs, through a torchrun on each node, or with a task for each GPU:
+In a Slurm job with 2 nodes of 4 GPUs, with one torchrun per node, or with one task per GPU:
 
     HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
     srun --nodes=2 --ntasks-per-node=1 --gpus-per-node=4 --cpus-per-task=32 torchrun --nnodes=2 --nproc-per-node=4 \
         --rdzv-id=$SLURM_JOB_ID --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 cifar.py --data-dir data/cifar100
     srun --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8 python cifar.py --data-dir data/cifar100
 
-Where torch sees no GPU, the same lines train on the CPU: a process for each, and Gloo in place of NCCL.
+If torch sees no GPU, the same lines train on the CPU, with as many processes and Gloo instead of NCCL.
 
-Fast on a GPU: --precision bf16 --compile. The batch is that of one rank (--batch-size) or of all ranks together
-(--global-batch-size): guides mean the one or the other by "batch size", and at 8 GPUs that is a factor of 8.
+Fast on a GPU: --precision bf16 --compile.
+
+Unlike in the other workloads, --batch-size is that of all ranks together, and --base-lr is the rate at that batch. This
+is the training of the guide "PyTorch on Olivia". The guide's own options, --epochs 100 --batch-size 2048
+--base-lr 0.04 --target-accuracy 0.95 --patience 2, give 256 images to each of 8 ranks. To scale the rate with the
+batch, use --lr-rule linear; --base-lr is then the rate for the batch --lr-batch.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ from common.training import Training
 
 
 class Block(nn.Module):
-    """Two convolutions beside a shortcut, normalised before each (Zagoruyko and Komodakis 2016)."""
+    """Two convolutions, each after a normalisation, with a shortcut (Zagoruyko and Komodakis 2016)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -82,19 +86,19 @@ class WideResNet(nn.Module):
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = options.parser(__doc__)
     options.add_images(parser)
-    parser.set_defaults(lr_rule="linear", warmup_epochs=5.0)
+    parser.set_defaults(warmup_epochs=5.0)
     parser.add_argument("--data", choices=["cifar10", "cifar100"], default="cifar100", help="default: %(default)s")
     parser.add_argument("--data-dir", type=Path, required=True, help="where prepare_cifar.py put it")
     parser.add_argument("--depth", type=int, default=16, help="layers (default: %(default)s)")
     parser.add_argument("--width", type=int, default=4, help="factor of the channels (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=100, help="default: %(default)s")
-    batch = parser.add_mutually_exclusive_group()
-    batch.add_argument("--batch-size", type=options.positive, default=256, help="per rank (default: %(default)s)")
-    batch.add_argument("--global-batch-size", type=options.positive, help="of all ranks together")
-    parser.add_argument("--base-lr", type=float, default=0.1, help="for the batch --lr-batch (default: %(default)s)")
+    parser.add_argument(
+        "--batch-size", type=options.positive, default=256, help="of all ranks together (default: %(default)s)"
+    )
+    parser.add_argument("--base-lr", type=float, default=0.1, help="of SGD (default: %(default)s)")
     parser.add_argument(
         "--target-accuracy", type=float, default=0.95, metavar="FRACTION", help="end once it is reached ..."
     )
@@ -103,20 +107,20 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def batch_per_rank(args: argparse.Namespace, world: World) -> int:
-    """Samples per rank and loader batch, from whichever of the two options was given."""
-    if args.global_batch_size is None:
-        return int(args.batch_size)
+    """Return the samples per rank and loader batch."""
     shares = world.size * args.accumulate
-    if args.global_batch_size % shares:
+    if args.batch_size % shares:
+        nearest = max(1, round(args.batch_size / shares)) * shares
         raise SystemExit(
-            f"--global-batch-size {args.global_batch_size} is no multiple of {shares}, ranks x accumulated"
+            f"--batch-size {args.batch_size}, of all ranks together, is not a multiple of ranks x accumulated batches "
+            f"({world.size} x {args.accumulate}): for example {nearest}"
         )
-    return int(args.global_batch_size // shares)
+    return int(args.batch_size // shares)
 
 
-def optimization(model: nn.Module, batch: int, epoch_steps: int, world: World, args: argparse.Namespace) -> Training:
-    """SGD with Nesterov's momentum, its rate along half a cosine."""
-    rate = schedule.scaled(args.base_lr, args.lr_rule, batch * args.accumulate * world.size, args.lr_batch)
+def optimization(model: nn.Module, epoch_steps: int, world: World, args: argparse.Namespace) -> Training:
+    """Return SGD with Nesterov momentum; its rate follows half a cosine."""
+    rate = schedule.scaled(args.base_lr, args.lr_rule, args.batch_size, args.lr_batch)
     fused = world.device.type == "cuda"
     optimizer = torch.optim.SGD(
         model.parameters(), lr=rate.lr, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=fused
@@ -127,19 +131,19 @@ def optimization(model: nn.Module, batch: int, epoch_steps: int, world: World, a
 
 
 def reached(history: Sequence[float], target: float, patience: int) -> bool:
-    """Whether the last ``patience`` accuracies are all at the target."""
+    """Return True if the last ``patience`` accuracies have all reached the target."""
     return len(history) >= patience and min(history[-patience:]) >= target
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train, print each epoch and a summary; returns the exit code."""
+    """Train, print each epoch and a summary; return the exit code."""
     args = arguments(argv)
     with process_group(args.backend) as world:
         return train(args, world)
 
 
 def train(args: argparse.Namespace, world: World) -> int:
-    """What each rank does."""
+    """Train as one rank; return the exit code."""
     torch.manual_seed(args.seed)  # every rank draws the same parameters
     data = datasets.READERS[args.data](args.data_dir)
     place = options.data_device(args, world.device)
@@ -154,11 +158,12 @@ def train(args: argparse.Namespace, world: World) -> int:
     if args.compile:
         net.compile()
     model = parallel.distribute(net, world, args.bucket_cap_mb, args.gradient_as_bucket_view)
-    training = optimization(model, batch, loop.steps_per_epoch(train_loader, args.accumulate), world, args)
+    training = optimization(model, loop.steps_per_epoch(train_loader, args.accumulate), world, args)
     prepare = preparation(world.device, data.mean, data.std, layout, change=crop_and_flip)
     prepare_test = preparation(world.device, data.mean, data.std, layout)
     precision = Precision(args.precision, world.device)
     epochs: list[loop.Epoch] = []
+    say(world, f"Batch of all ranks: {args.batch_size}, on each of {world.size}: {batch * args.accumulate}")
 
     def after_epoch(epoch: loop.Epoch) -> None:
         score = loop.evaluate(model, test_loader, prepare_test, precision, world.device)
@@ -190,7 +195,7 @@ def train(args: argparse.Namespace, world: World) -> int:
 
 
 def summary(epochs: Sequence[loop.Epoch], seconds: float, world: World) -> list[str]:
-    """The last lines. Throughput is that of the training itself, without the evaluations in between."""
+    """Return the last lines to print. Throughput is that of the training, without the evaluations."""
     training_s = sum(epoch.seconds for epoch in epochs)
     rate = sum(epoch.samples for epoch in epochs) / training_s if epochs else 0.0
     return [

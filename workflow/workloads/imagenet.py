@@ -1,22 +1,22 @@
-r"""ResNet-50, or any classifier of torchvision by name, on ImageNet-like directories or made-up images.
+r"""ResNet-50, or any classifier of torchvision by name, on ImageNet-like directories or synthetic images.
 
 In this directory, on one machine:
 
     python imagenet.py --synthetic 50000                                      # 1 GPU
     torchrun --standalone --nproc-per-node=4 imagenet.py --synthetic 50000    # 4 GPUs
 
-In a job of Slurm with 2 nodes of 4 GPUs, through a torchrun on each node, or with a task for each GPU:
+In a Slurm job with 2 nodes of 4 GPUs, with one torchrun per node, or with one task per GPU:
 
     HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
     srun --nodes=2 --ntasks-per-node=1 --gpus-per-node=4 --cpus-per-task=32 torchrun --nnodes=2 --nproc-per-node=4 \
         --rdzv-id=$SLURM_JOB_ID --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 imagenet.py --synthetic 50000
     srun --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8 python imagenet.py --synthetic 50000
 
-Where torch sees no GPU, the same lines train on the CPU: a process for each, and Gloo in place of NCCL.
+If torch sees no GPU, the same lines train on the CPU, with as many processes and Gloo instead of NCCL.
 
-For real images: --data-dir /data/imagenet --workers 8 in place of --synthetic; it has train/<class>/*.jpg and
-val/<class>/*.jpg. Made-up images are drawn on the device, a new batch at each step: they show what computing and
-communication cost without the loading. Fast on a GPU: --precision bf16 --compile. --batch-size is that of one rank.
+For real images, use --data-dir /data/imagenet --workers 8 instead of --synthetic; the directory has train/<class>/*.jpg
+and val/<class>/*.jpg. Synthetic images are drawn on the device, a new batch each step: they show the cost of computing
+and communication without loading. Fast on a GPU: --precision bf16 --compile. --batch-size is that of one rank.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from common.training import Training
 MEAN = [123.675, 116.28, 103.53]
 STD = [58.395, 57.12, 57.375]
 SYNTHETIC_CLASSES = 1000
-SYNTHETIC_TEST_SHARE = 25  # one test image per so many, as in ImageNet
+SYNTHETIC_TEST_SHARE = 25  # training images per test image, as in ImageNet
 
 
 class Synthetic(loaders.WholeBatches):
-    """Random images, made a batch at a time on the device that trains."""
+    """Random images, made one batch at a time on the training device."""
 
     def __init__(self, samples: int, size: int, device: torch.device) -> None:
         super().__init__(device)
@@ -65,13 +65,13 @@ class Synthetic(loaders.WholeBatches):
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = options.parser(__doc__)
     options.add_images(parser, resident=False)
     parser.set_defaults(lr_rule="linear", warmup_epochs=5.0)
     data = parser.add_mutually_exclusive_group(required=True)
     data.add_argument("--data-dir", type=Path, help="directory with train/<class>/ and val/<class>/")
-    data.add_argument("--synthetic", type=options.positive, metavar="N", help="so many made-up images instead")
+    data.add_argument("--synthetic", type=options.positive, metavar="N", help="use N synthetic images")
     parser.add_argument("--model", default="resnet50", help="any classifier of torchvision (default: %(default)s)")
     parser.add_argument("--image-size", type=options.positive, default=224, help="pixels (default: %(default)s)")
     parser.add_argument("--batch-size", type=options.positive, default=256, help="per rank (default: %(default)s)")
@@ -79,12 +79,12 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=0.1, help="for the batch --lr-batch (default: %(default)s)")
     args = parser.parse_args(argv)
     if args.synthetic and args.workers:
-        parser.error("--workers: made-up images need none, the device makes them")
+        parser.error("--workers: synthetic images need none, the device makes them")
     return args
 
 
 def image_sets(args: argparse.Namespace, device: torch.device) -> tuple[Dataset[Any], Dataset[Any], int]:
-    """Training set, test set, and the number of classes. Images are uint8: normalising is left to the device."""
+    """Return training set, test set and number of classes. Images are uint8: the device normalises them."""
     size = args.image_size
     if args.synthetic:
         test = Synthetic(max(1, args.synthetic // SYNTHETIC_TEST_SHARE), size, device)
@@ -99,18 +99,18 @@ def image_sets(args: argparse.Namespace, device: torch.device) -> tuple[Dataset[
 
 
 def make_model(name: str, classes: int) -> nn.Module:
-    """An untrained network of torchvision; SystemExit with the names there are."""
+    """Return an untrained network of torchvision. An unknown name ends the program with the list of names."""
     names = torchvision.models.list_models(module=torchvision.models)
     if name not in names:
-        raise SystemExit(f"--model {name}: torchvision has no such classifier, but {', '.join(names)}")
-    # Two old ones have further outputs in training, for losses of their own, unless told otherwise.
+        raise SystemExit(f"--model {name}: torchvision has no such classifier; allowed: {', '.join(names)}")
+    # By default, these two old networks have extra outputs in training, for auxiliary losses.
     plain = {"aux_logits": False, "init_weights": True} if name in ("googlenet", "inception_v3") else {}
     model: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=classes, **plain)
     return model
 
 
 def optimization(model: nn.Module, epoch_steps: int, world: World, args: argparse.Namespace) -> Training:
-    """SGD with momentum, its rate along half a cosine; no weight decay for biases and normalisation."""
+    """Return SGD with momentum, its rate along half a cosine; no weight decay for biases and normalisation."""
     rate = schedule.scaled(args.lr, args.lr_rule, args.batch_size * args.accumulate * world.size, args.lr_batch)
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
@@ -126,19 +126,19 @@ def optimization(model: nn.Module, epoch_steps: int, world: World, args: argpars
 
 
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """With the usual label smoothing of ImageNet."""
+    """Return the cross-entropy with ImageNet's usual label smoothing."""
     return F.cross_entropy(logits, labels, label_smoothing=0.1)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train, and print loss and accuracy after each epoch; returns the exit code."""
+    """Train, and print loss and accuracy after each epoch; return the exit code."""
     args = arguments(argv)
     with process_group(args.backend) as world:
         return train(args, world)
 
 
 def train(args: argparse.Namespace, world: World) -> int:
-    """What each rank does."""
+    """Train as one rank; return the exit code."""
     torch.manual_seed(args.seed)  # every rank draws the same parameters
     train_set, test_set, classes = image_sets(args, world.device)
     train_loader = loaders.train_loader(train_set, args.batch_size, world, args.seed, args.workers)

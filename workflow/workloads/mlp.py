@@ -1,20 +1,20 @@
-r"""A small dense network on made-up data: nothing to download, and little to compute between the ranks' messages.
+r"""A small dense network on synthetic data: nothing to download, and little computing between communications.
 
 In this directory, on one machine:
 
     python mlp.py                                      # 1 GPU
     torchrun --standalone --nproc-per-node=4 mlp.py    # 4 GPUs
 
-In a job of Slurm with 2 nodes of 4 GPUs, through a torchrun on each node, or with a task for each GPU:
+In a Slurm job with 2 nodes of 4 GPUs, with one torchrun per node, or with one task per GPU:
 
     HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
     srun --nodes=2 --ntasks-per-node=1 --gpus-per-node=4 --cpus-per-task=32 torchrun --nnodes=2 --nproc-per-node=4 \
         --rdzv-id=$SLURM_JOB_ID --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 mlp.py
     srun --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8 python mlp.py
 
-Where torch sees no GPU, the same lines train on the CPU: a process for each, and Gloo in place of NCCL.
+If torch sees no GPU, the same lines train on the CPU, with as many processes and Gloo instead of NCCL.
 
-10 inputs, one hidden layer of 50, 2 classes. --batch-size is that of one rank. --backend gloo: Gloo on GPUs as well.
+10 inputs, one hidden layer of 50, 2 classes. --batch-size is that of one rank. --backend gloo uses Gloo on GPUs too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SimpleModel(nn.Sequential):
 
 
 def made_up(samples: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Normal inputs (n x 10); the class says whether two products of them add up to more than 0."""
+    """Return normal inputs (n x 10) and labels (n): 1 if the sum of two products of inputs is above 0."""
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(samples, INPUTS, generator=generator)
     labels = (inputs[:, 0] * inputs[:, 1] + inputs[:, 2] * inputs[:, 3] > 0).long()
@@ -52,7 +52,7 @@ def made_up(samples: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = options.parser(__doc__)
     parser.set_defaults(lr_batch=64)
     parser.add_argument("--samples", type=options.positive, default=60_000, help="to train on (default: %(default)s)")
@@ -63,14 +63,14 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train, and print loss and accuracy after each epoch; returns the exit code."""
+    """Train, and print loss and accuracy after each epoch; return the exit code."""
     args = arguments(argv)
     with process_group(args.backend) as world:
         return train(args, world)
 
 
 def train(args: argparse.Namespace, world: World) -> int:
-    """What each rank does."""
+    """Train as one rank; return the exit code."""
     torch.manual_seed(args.seed)  # every rank draws the same parameters
     train_set = loaders.Resident(*made_up(args.samples, args.seed), world.device)
     test_set = loaders.Resident(*made_up(10_000, args.seed + 1_000_000), world.device)

@@ -1,28 +1,28 @@
 r"""Handwritten digits with a small convolutional network: the "hello, world" of DistributedDataParallel.
 
-First the images: "python prepare_digits.py data/digits" writes 1,797 of 8 x 8 pixels, "python prepare_mnist.py
-data/mnist" fetches 70,000 of 28 x 28, to be used with --data mnist --data-dir data/mnist.
+Get the images first: "python prepare_digits.py data/digits" writes 1,797 of 8 x 8 pixels; "python prepare_mnist.py
+data/mnist" fetches 70,000 of 28 x 28, for --data mnist --data-dir data/mnist.
 
 In this directory, on one machine:
 
     python mnist.py --data-dir data/digits                                      # 1 GPU
     torchrun --standalone --nproc-per-node=4 mnist.py --data-dir data/digits    # 4 GPUs
 
-In a job of Slurm with 2 nodes of 4 GPUs, through a torchrun on each node, or with a task for each GPU:
+In a Slurm job with 2 nodes of 4 GPUs, with one torchrun per node, or with one task per GPU:
 
     HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
     srun --nodes=2 --ntasks-per-node=1 --gpus-per-node=4 --cpus-per-task=32 torchrun --nnodes=2 --nproc-per-node=4 \
         --rdzv-id=$SLURM_JOB_ID --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 mnist.py --data-dir data/digits
     srun --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8 python mnist.py --data-dir data/digits
 
-Where torch sees no GPU, the same lines train on the CPU: a process for each, and Gloo in place of NCCL.
+If torch sees no GPU, the same lines train on the CPU, with as many processes and Gloo instead of NCCL.
 
-The network, optimizer and options are those of PyTorch's MNIST example, and of the course exercises made from it.
+The network, optimizer and options are those of PyTorch's MNIST example and of course exercises based on it.
 --batch-size is that of one rank. With --strategy dp it is that of the one process, which splits it among all its GPUs.
 
-The defaults are that example's, for MNIST. An epoch of the digits has 23 steps only, and a rate that falls to 0.7 of
-itself after each is soon too small to learn: --epochs 20 --gamma 0.95 suits them. That was chosen on a fifth of the
-training digits. Those held out, whose accuracy is printed, had no say in it.
+The defaults are those of the example, for MNIST. An epoch of the digits has only 23 steps. A rate that is multiplied
+by 0.7 after each epoch is soon too small, so --epochs 20 --gamma 0.95 suits the digits. These values were chosen on a
+fifth of the training digits. The held-out digits, whose accuracy is printed, were not used for this.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Net(nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()
         pooled = (size - 4) // 2
-        # Pooling before ReLU gives the same and leaves it a quarter of the work.
+        # Pooling before ReLU gives the same result with a quarter of ReLU's work.
         self.features = nn.Sequential(
             nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Dropout(0.25)
         )
@@ -64,16 +64,16 @@ class Net(nn.Module):
 
 
 def wrap(model: nn.Module, world: World, args: argparse.Namespace) -> nn.Module:
-    """The three ways to use the GPUs of a node: see --strategy."""
+    """Wrap the model for the chosen --strategy."""
     if args.strategy == "ddp":
         return parallel.distribute(model, world, args.bucket_cap_mb, args.gradient_as_bucket_view)
     if world.size > 1:
-        raise SystemExit(f"--strategy {args.strategy} is one process: {world.size} would train a model each")
+        raise SystemExit(f"--strategy {args.strategy} is one process: {world.size} would each train a model")
     return nn.DataParallel(model) if args.strategy == "dp" else model
 
 
 def optimization(model: nn.Module, epoch_steps: int, world: World, args: argparse.Namespace) -> Training:
-    """Adadelta, its rate times gamma after each epoch."""
+    """Return Adadelta; its rate is multiplied by gamma after each epoch."""
     rate = schedule.scaled(args.lr, args.lr_rule, args.batch_size * args.accumulate * world.size, args.lr_batch)
     optimizer = torch.optim.Adadelta(model.parameters(), lr=rate.lr)
     decay = schedule.staircase(epoch_steps, args.gamma)
@@ -82,7 +82,7 @@ def optimization(model: nn.Module, epoch_steps: int, world: World, args: argpars
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = options.parser(__doc__)
     options.add_images(parser)
     parser.add_argument("--data", choices=["digits", "mnist"], default="digits", help="default: %(default)s")
@@ -115,14 +115,14 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train, and print loss and accuracy on held-out digits after each epoch; returns the exit code."""
+    """Train, and print loss and accuracy on held-out digits after each epoch; return the exit code."""
     args = arguments(argv)
     with process_group(args.backend) as world:
         return train(args, world)
 
 
 def train(args: argparse.Namespace, world: World) -> int:
-    """What each rank does."""
+    """Train as one rank; return the exit code."""
     torch.manual_seed(args.seed)  # every rank draws the same parameters
     data = datasets.READERS[args.data](args.data_dir)
     place = options.data_device(args, world.device)

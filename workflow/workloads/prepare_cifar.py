@@ -2,8 +2,8 @@
 
     python workflow/workloads/prepare_cifar.py cifar100 data/cifar100
 
-Leaves the archive (170 MB) and what it holds in <directory>, as torchvision keeps them. Needs internet, or
-the archive there already.
+Puts the archive (170 MB) and its content into <directory>, as torchvision keeps them. Needs internet, or the
+archive in that directory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KINDS = {"cifar10": CIFAR10, "cifar100": CIFAR100}
 
 
 def complete(kind: Any, directory: Path) -> bool:
-    """Whether all files are there with their checksums, which torchvision knows."""
+    """Return True if all files are there with the checksums that torchvision expects."""
     try:
         kind(str(directory), train=True)
         kind(str(directory), train=False)
@@ -35,21 +35,21 @@ def complete(kind: Any, directory: Path) -> bool:
 
 
 def unpack(kind: Any, archive: Path) -> None:
-    """Beside the archive, all files or none."""
+    """Unpack into the archive's directory, all files or none."""
     final = archive.parent / kind.base_folder
     with tempfile.TemporaryDirectory(prefix=".incoming-", dir=archive.parent) as beside:
         extract_archive(str(archive), beside)
         try:
             os.rename(Path(beside, kind.base_folder), final)
         except OSError:
-            if not final.exists():  # else another process was quicker, or an earlier one left a damaged copy
+            if not final.exists():  # else another process was faster, or an earlier one left a damaged copy
                 raise
     if not complete(kind, archive.parent):
         raise Unavailable(f"{final} is damaged: its files do not have their checksums. Remove it and run this again.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fetch, check and unpack what is missing; returns the exit code."""
+    """Fetch, check and unpack what is missing; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", choices=sorted(KINDS))
     parser.add_argument("directory", type=Path, help="the --data-dir of cifar.py")

@@ -18,7 +18,7 @@ from common.files import save
 def main() -> None:
     """Write <directory>/digits.pt: images (n x 1 x 8 x 8, 0..1) and labels (n) of both splits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("directory", type=Path, help="where digits.pt goes")
+    parser.add_argument("directory", type=Path, help="directory for digits.pt")
     directory = parser.parse_args().directory
 
     digits = load_digits()

@@ -2,8 +2,8 @@
 
     python workflow/workloads/prepare_mnist.py data/mnist
 
-Leaves 12 MB of archives and 55 MB of IDX files in <directory>/MNIST/raw, as torchvision keeps them. Needs internet,
-or the four archives there already.
+Puts 12 MB of archives and 55 MB of IDX files into <directory>/MNIST/raw, as torchvision keeps them. Needs internet,
+or the four archives in that directory.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ SIZES = (60_000, 10_000)
 
 
 def complete(directory: Path) -> bool:
-    """Whether torchvision reads all images of both splits."""
+    """Return True if torchvision reads all images of both splits."""
     try:
         splits = [MNIST(str(directory), train=train) for train in (True, False)]
-    except (RuntimeError, ValueError, AssertionError):  # missing, or cut off
+    except (RuntimeError, ValueError, AssertionError):  # missing or truncated
         return False
     return tuple(len(split) for split in splits) == SIZES
 
 
 def unpack(archive: Path) -> None:
-    """Beside the archive, whole or not at all."""
+    """Unpack into the archive's directory, atomically."""
     with tempfile.TemporaryDirectory(prefix=".incoming-", dir=archive.parent) as beside:
         unfinished = Path(beside, archive.stem)
         with gzip.open(archive, "rb") as source, unfinished.open("wb") as target:
@@ -43,7 +43,7 @@ def unpack(archive: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fetch, check and unpack what is missing; returns the exit code."""
+    """Fetch, check and unpack what is missing; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path, help="the --data-dir of mnist.py")
     directory: Path = parser.parse_args(argv).directory

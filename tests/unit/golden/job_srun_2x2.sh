@@ -1,10 +1,10 @@
 #!/bin/bash
 # The run default/weak/2x2/r1 as a job of its own, with nothing of Snakemake or ddp-ladder:
 #     sbatch job.sh
-# ddp-ladder writes this file again when it repeats the run: to change something, edit a copy.
+# ddp-ladder writes this file again when it repeats the run. To change something, edit a copy.
 #
-# chdir: the paths below are relative to it. no-requeue: a second start would write over what the first one
-# wrote.
+# chdir: the paths below are relative to it. no-requeue: a second start would overwrite the results of
+# the first.
 #SBATCH --job-name=default-weak-2x2-r1
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=2
@@ -18,7 +18,7 @@
 #SBATCH --output=results/runs/default/weak/2x2/r1/job-%j.log
 #SBATCH --no-requeue
 
-# The measured run was ended after 200 steps or 90 seconds. This one trains to its end: it may take more time.
+# The measured run stopped after 200 steps or 90 seconds. This one trains to the end and may take longer.
 
 job_id=${SLURM_JOB_ID:?this run has 2 nodes, which Slurm gives it: sbatch job.sh}
 
@@ -30,14 +30,19 @@ fail() {
     exit 1
 }
 
-# The second node's address tells the first node which of its interfaces leads to the others.
-mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-read -r second_address _ < <(getent ahostsv4 "${nodes[1]}") || fail "${nodes[1]} has no IPv4 address"
+# The first node finds its interface by the route to another node. A line that is no node's name, such as a
+# notice of the site, has no address and is passed over.
+names=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+while read -r name; do
+    if [ "$name" = "$SLURMD_NODENAME" ]; then continue; fi
+    if read -r second_address _ < <(getent ahostsv4 "$name"); then break; fi
+done <<<"$names"
+if [ -z "$second_address" ]; then fail "scontrol shows no other node with an IPv4 address: $names"; fi
 export second_address
 
 # The interface of the node that runs this, and its address there.
 find_interface() {
-    # auto: the interface of the route to the first node, and on the first that to the second.
+    # auto: the interface of the route to the first node; on the first node, of the route to the second.
     peer=$MASTER_ADDR
     if [ "$SLURM_NODEID" -eq 0 ]; then peer=$second_address; fi
     route=$(ip -o -4 route get "$peer")
@@ -50,32 +55,31 @@ find_interface() {
 find_interface
 case $own_address in 127.*) fail "$own_interface is the loopback, which no other node reaches" ;; esac
 
-# Where the processes meet. Another job on the same node has another port, all of them below the range that
-# outgoing connections take theirs from.
+# The rendezvous endpoint. Each job on a node gets another port, below the range of outgoing connections.
 export MASTER_ADDR="$own_address"
 export MASTER_PORT="$((20000 + job_id % 10000))"
 
 # From here to the closing brace: what srun starts, once per GPU.
 on_each() {
 
-# The training has a Python of its own: what the submitting shell set for another one would mislead it.
+# The training has its own Python; these variables of the submitting shell are for another one.
 unset PYTHONPATH PYTHONHOME VIRTUAL_ENV VIRTUAL_ENV_PROMPT
 
-# The first command that fails ends the job. Neither -u nor pipefail: few modules and set-ups bear them.
+# The first command that fails ends the job. set -u and pipefail stay off: many site modules fail under them.
 set -e
 
-# What every process is told: ours first, then network.env, workload.env and the variant's env.
-# OMP_NUM_THREADS is to hold for all that use threads.
+# The environment of every process: ours first, then network.env, workload.env and the variant's env.
+# OMP_NUM_THREADS replaces the thread counts of other libraries.
 unset GOTO_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS VECLIB_MAXIMUM_THREADS NUMEXPR_NUM_THREADS
 export OMP_NUM_THREADS=8
 export PYTHONUNBUFFERED=1
 export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2
 
-# The interface that this node talks to the others on.
+# The interface of this node that reaches the others.
 find_interface
 export GLOO_SOCKET_IFNAME="$own_interface" NCCL_SOCKET_IFNAME="$own_interface"
 
-# Slurm says which process this is, and the script reads it where torchrun would have put it.
+# The script reads its rank where torchrun would have set it; the values come from Slurm.
 export RANK="$SLURM_PROCID" LOCAL_RANK="$SLURM_LOCALID"
 export WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 GROUP_RANK="$SLURM_NODEID"
 exec /opt/torch/bin/python \

@@ -3,10 +3,10 @@
 #     sbatch job.sh
 # or without Slurm, on this machine:
 #     bash job.sh here
-# ddp-ladder writes this file again when it repeats the run: to change something, edit a copy.
+# ddp-ladder writes this file again when it repeats the run. To change something, edit a copy.
 #
-# chdir: the paths below are relative to it. no-requeue: a second start would write over what the first one
-# wrote.
+# chdir: the paths below are relative to it. no-requeue: a second start would overwrite the results of
+# the first.
 #SBATCH --job-name=default-weak-1x2-r1
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -19,7 +19,7 @@
 #SBATCH --output=results/runs/default/weak/1x2/r1/job-%j.log
 #SBATCH --no-requeue
 
-# A login node is no place to train: without Slurm only where it is asked for.
+# Do not train on a login node by accident: without Slurm only with the argument `here`.
 if [ -z "$SLURM_JOB_ID" ] && [ "$1" != here ]; then
     echo "this script is for Slurm: sbatch job.sh (or on this machine: bash job.sh here)" >&2
     exit 1
@@ -27,31 +27,30 @@ fi
 cd /home/me/ladder || exit
 job_id=${SLURM_JOB_ID:-$$}
 
-# The training has a Python of its own: what the submitting shell set for another one would mislead it.
+# The training has its own Python; these variables of the submitting shell are for another one.
 unset PYTHONPATH PYTHONHOME VIRTUAL_ENV VIRTUAL_ENV_PROMPT
 
-# The first command that fails ends the job. Neither -u nor pipefail: few modules and set-ups bear them.
+# The first command that fails ends the job. set -u and pipefail stay off: many site modules fail under them.
 set -e
 
-# What every process is told: ours first, then network.env, workload.env and the variant's env.
-# OMP_NUM_THREADS is to hold for all that use threads.
+# The environment of every process: ours first, then network.env, workload.env and the variant's env.
+# OMP_NUM_THREADS replaces the thread counts of other libraries.
 unset GOTO_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS VECLIB_MAXIMUM_THREADS NUMEXPR_NUM_THREADS
 export OMP_NUM_THREADS=8
 export PYTHONUNBUFFERED=1
 export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2
 
-# The processes meet on this node.
-# The loopback, which has another name on macOS: there is no other node.
+# The rendezvous is on this node.
+# There is no other node: the loopback, which has another name on macOS.
 own_interface=lo own_address=127.0.0.1
 if [ "$(uname)" = Darwin ]; then own_interface=lo0; fi
 export GLOO_SOCKET_IFNAME="$own_interface" NCCL_SOCKET_IFNAME="$own_interface"
 
-# Where the processes meet. Another job on the same node has another port, all of them below the range that
-# outgoing connections take theirs from.
+# The rendezvous endpoint. Each job on a node gets another port, below the range of outgoing connections.
 export MASTER_ADDR="$own_address"
 export MASTER_PORT="$((20000 + job_id % 10000))"
 
-# torchrun starts a process per GPU and tells each its rank, in the order of the job's nodes.
+# torchrun starts a process per GPU and sets the ranks, in the order of the job's nodes.
 exec /opt/torch/bin/python -m torch.distributed.run \
     --nnodes=1 \
     --node-rank=0 \

@@ -1,10 +1,10 @@
 #!/bin/bash
 # The run default/weak/2x4/r1 as a job of its own, with nothing of Snakemake or ddp-ladder:
 #     sbatch job.sh
-# ddp-ladder writes this file again when it repeats the run: to change something, edit a copy.
+# ddp-ladder writes this file again when it repeats the run. To change something, edit a copy.
 #
-# chdir: the paths below are relative to it. no-requeue: a second start would write over what the first one
-# wrote.
+# chdir: the paths below are relative to it. no-requeue: a second start would overwrite the results of
+# the first.
 #SBATCH --job-name=default-weak-2x4-r1
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -48,15 +48,14 @@ find_interface() {
 find_interface
 case $own_address in 127.*) fail "$own_interface is the loopback, which no other node reaches" ;; esac
 
-# Where the processes meet. Another job on the same node has another port, all of them below the range that
-# outgoing connections take theirs from.
+# The rendezvous endpoint. Each job on a node gets another port, below the range of outgoing connections.
 export MASTER_ADDR="$own_address"
 export MASTER_PORT="$((20000 + job_id % 10000))"
 
 # From here to the closing brace: what srun starts, once per node.
 on_each() {
 
-# The training has a Python of its own: what the submitting shell set for another one would mislead it.
+# The training has its own Python; these variables of the submitting shell are for another one.
 unset PYTHONPATH PYTHONHOME VIRTUAL_ENV VIRTUAL_ENV_PROMPT
 
 # A job's shell is no login shell and may not know `module` yet.
@@ -68,13 +67,13 @@ for ddp_ladder_file in "${LMOD_PKG:+$LMOD_PKG/init/bash}" "${MODULESHOME:+$MODUL
   fi
 done
 
-# Anew, should the submitting shell have loaded them: what they set may have been taken away since.
+# Reload them: the submitting shell may have loaded them, and some of what they set may be gone.
 module unload NCCL CUDA/12 >/dev/null 2>&1
-# Without one of them the training would start with something else, or not at all.
+# A module that does not load ends the job here.
 module load CUDA/12 || exit 1
 module load NCCL || exit 1
 
-# The first command that fails ends the job. Neither -u nor pipefail: few modules and set-ups bear them.
+# The first command that fails ends the job. set -u and pipefail stay off: many site modules fail under them.
 set -e
 
 # software.setup of cluster.yaml, as it is there.
@@ -82,19 +81,19 @@ ulimit -l
 
 # End of software.setup.
 
-# What every process is told: ours first, then network.env, workload.env and the variant's env.
-# OMP_NUM_THREADS is to hold for all that use threads.
+# The environment of every process: ours first, then network.env, workload.env and the variant's env.
+# OMP_NUM_THREADS replaces the thread counts of other libraries.
 unset GOTO_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS VECLIB_MAXIMUM_THREADS NUMEXPR_NUM_THREADS
 export OMP_NUM_THREADS=8
 export PYTHONUNBUFFERED=1
 export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2
 export NCCL_NET=IB
 
-# The interface that this node talks to the others on.
+# The interface of this node that reaches the others.
 find_interface
 export GLOO_SOCKET_IFNAME="$own_interface" NCCL_SOCKET_IFNAME="$own_interface"
 
-# torchrun starts a process per GPU and tells each its rank, in the order of the job's nodes.
+# torchrun starts a process per GPU and sets the ranks, in the order of the job's nodes.
 exec /opt/torch/bin/python -m torch.distributed.run \
     --nnodes=2 \
     "--node-rank=${SLURM_NODEID}" \

@@ -5,20 +5,21 @@ of ``ddp_ladder``. Modules that import torch at their top are loaded only once t
 imported torch, because a script may set environment variables before it does.
 
     entry         command line: what to run, how the process ends
-    program       run the user's script as if python had been given it
-    job           what the job was told (run.json, environment)
-    lifetime      die with the launcher
+    program       run the user's script as python itself would
+    job           the job's settings (run.json, environment)
+    lifetime      end when the launcher ends
     output        a full disk under the log does not end the script
     hard_exit     write the record also when the script calls os._exit
     after_import  call back when torch has been imported
-    measurement   everything measured in this rank, wired together
+    measurement   connects everything that is measured in this rank
     steps         step clock: one row per training step
     loops         passes over loaders, and which of them are training
+    gradients     detects gradients that the script has dropped
     stop          measure.max_steps and measure.max_seconds
-    progress      progress.json, for the eye only
+    progress      progress.json, for display only
     host          names and sizes of this process and its machine
     record        the rank's CSV and end record
-    metrics       steps that the program writes down itself
+    metrics       steps that the program reports itself
     compile_time  seconds of torch.compile
     provenance    digests of source and configuration files, versions of libraries
     files         atomic writes
@@ -26,15 +27,17 @@ imported torch, because a script may set environment variables before it does.
     hooks *       the patches on optimizers, DDP, process groups, autocast
     loader_hooks * the patches on DataLoader
     model_hooks * the patches on Module.eval and train
+    handovers *   batches that one thread draws and another trains on
+    samplers *    from a DataLoader to its samplers
     loaders *     batches, padding and facts of a DataLoader
     own_ranks *   ranks that the script starts itself
     cuda *        step times from CUDA events
     ddp *         DistributedDataParallel's own timings
-    backwards *   the loss now and then, the types of products
+    backwards *   samples of the loss, the dtypes of matrix products
     shards *      digests of the first samples
     torch_facts * precision, compiled graphs, the optimizer's name
     world *       rank, world size, backend, device
     parameters *  checksums of the parameters, and whether they are finite
 
-Those with a star import torch.
+Modules with a star import torch.
 """

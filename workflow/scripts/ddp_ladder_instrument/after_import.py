@@ -1,4 +1,4 @@
-"""Call back when a module has been imported, by whomever and however often it was looked for before."""
+"""Call back when a module has been imported, whoever imports it and whatever failed attempts came before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Action = Callable[[float], None]
 
 
 def when_imported(name: str, action: Action) -> None:
-    """Call ``action`` once: right after the body of this module has run, now if the module is there already."""
+    """Call ``action`` once: right after the body of this module has run, or now if it is already imported."""
     if name in sys.modules:
         action(0.0)
         return
@@ -25,16 +25,16 @@ def when_imported(name: str, action: Action) -> None:
 
 
 class _Watcher(MetaPathFinder):
-    """The first finder: finds nothing itself, and has the loader of a watched module call back.
+    """The first finder: it finds nothing itself, but makes the loader of a watched module call back.
 
-    It never leaves sys.meta_path: another thread may be going through it, and would pass over a finder.
+    It stays in sys.meta_path: removing it while another thread iterates would make that thread skip a finder.
     """
 
     def __init__(self) -> None:
         self.actions: dict[str, list[Action]] = {}
 
     def come_first(self) -> None:
-        """A finder that was put before this one could find a watched module past it."""
+        """Move to the front: a finder before this one could load a watched module unnoticed."""
         if not sys.meta_path or sys.meta_path[0] is not self:
             sys.meta_path.insert(0, self)
 
@@ -63,7 +63,7 @@ class _Watcher(MetaPathFinder):
         return None
 
     def fire(self, name: str, took_s: float) -> None:
-        """Call what waits for this module; whatever is imported twice, or in two threads, calls it once."""
+        """Call the actions for this module, once, even if it is imported twice or in two threads."""
         for action in self.actions.pop(name, ()):
             action(took_s)
 
@@ -72,25 +72,25 @@ _WATCHER = _Watcher()
 
 
 def _call_back(loader: Any, fire: Callable[[str, float], None]) -> None:
-    """Have this one loader call back; the module keeps its own spec and loader."""
+    """Make this one loader call back; the module keeps its own spec and loader."""
     while isinstance(loader, LazyLoader):
         loader = loader.loader  # type: ignore[attr-defined]
     if isinstance(loader, type) or not hasattr(loader, "__dict__"):
-        return  # a class serves the whole process (built-in modules), None is a directory without code
+        return  # a class is shared by the whole process (built-in modules); None is a directory without code
     method = "exec_module" if hasattr(loader, "exec_module") else "load_module"
     if not isinstance(vars(loader).get(method), _Load):
         setattr(loader, method, _Load(loader, method, fire))
 
 
 class _Load:
-    """Stands for a loader's method until a module has been loaded with it."""
+    """Replaces a loader's method until a module has been loaded with it."""
 
     def __init__(self, loader: Any, method: str, fire: Callable[[str, float], None]) -> None:
         self._loader, self._method, self._original = loader, method, getattr(loader, method)
         self._fire = fire
 
     def __call__(self, module: ModuleType | str) -> Any:
-        """Load, and call back where this makes the module that ``import`` gives, not a copy of it."""
+        """Load, and call back if this is the module in sys.modules, not a copy of it."""
         name = module if isinstance(module, str) else module.__name__
         is_imported = isinstance(module, str) or sys.modules.get(name) is module
         begin_s = time.perf_counter()
@@ -102,5 +102,5 @@ class _Load:
         return result
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickled loader has its own method in another process."""
+        """Pickle as the loader's original method."""
         return getattr, (self._loader, self._method)

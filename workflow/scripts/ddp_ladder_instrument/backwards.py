@@ -1,4 +1,4 @@
-"""What a backward pass tells: the loss now and then, and the types that the model's products are computed in."""
+"""Facts from backward passes: samples of the loss, and the dtypes of the model's matrix products."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 
 import torch
 
-from ddp_ladder_instrument.compiler import unseen
+from ddp_ladder_instrument.compiler import eager
 from ddp_ladder_instrument.hooks import patch
 from ddp_ladder_instrument.parameters import dtype_name
 
 MOST_LOSSES = 64
 GRAPHS = 2
-"""Backward passes whose graph is looked through: the first ones, in the warm-up."""
+"""Number of backward passes whose graph is searched: the first ones, in the warm-up."""
 MOST_NODES = 20_000
 PRODUCTS = ("Addmm", "Mm", "Bmm", "Baddbmm", "Addbmm", "Linear", "Convolution", "ScaledDotProduct", "CudnnRnn", "Addmv")
 
 
 class Backwards:
-    """Looks at a backward pass when ``wanted``; nothing is read from the device before the end.
+    """Examines a backward pass when ``wanted`` is set; nothing is read from the device before the end.
 
-    step: gives the number of steps made so far.
-    on_backward: called before each; what it returns, if anything, is called after it.
+    step: returns the number of steps made so far.
+    on_backward: called before each backward pass; if it returns a function, that is called after the pass.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class Backwards:
         self._losses: list[tuple[int, torch.Tensor]] = []
 
     def install(self) -> str | None:
-        """Look at every torch.autograd.backward, which Tensor.backward calls too."""
+        """Patch torch.autograd.backward, which Tensor.backward calls too."""
 
         def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-            look, on_backward = unseen(self._look), unseen(self._on_backward)
+            look, on_backward = eager(self._look), eager(self._on_backward)
 
             def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
                 if self.wanted:
@@ -66,7 +66,7 @@ class Backwards:
             return
         try:
             if loss.numel() == 1:
-                # A copy: the script, or a graph's next replay, may write to the loss itself.
+                # A copy: the script, or the next replay of a CUDA graph, may overwrite the loss itself.
                 with torch.no_grad():
                     self._losses.append((self._step() + 1, loss.detach().clone()))
                 if len(self._losses) > MOST_LOSSES:
@@ -86,7 +86,7 @@ class Backwards:
         self.product_dtypes |= product_dtypes(root)
 
     def losses(self) -> dict[str, Any] | None:
-        """The record's ``loss``; steps count from 1. None when no backward pass was seen."""
+        """Return the record's ``loss``; steps count from 1. None when no backward pass was seen."""
         if not self._losses:
             return None
         values = [(step, float(loss)) for step, loss in self._losses]
@@ -104,10 +104,10 @@ def _finite(value: float) -> float | None:
 
 
 def product_dtypes(root: Any) -> set[str]:
-    """Types of the results of matrix products and convolutions in the graph below ``root``.
+    """Return the dtypes of the results of matrix products and convolutions in the graph below ``root``.
 
-    From what each node knows of its results. What it saved is not touched: unpacking that may compute
-    it anew (activation checkpointing). Inside compiled graphs there are no such nodes.
+    They come from each node's metadata. Its saved tensors are not touched: unpacking them may compute
+    them again (activation checkpointing). Compiled graphs contain no such nodes.
     """
     found: set[str] = set()
     seen = {root}

@@ -1,4 +1,4 @@
-"""How long torch.compile took."""
+"""The time that torch.compile took."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ UTILITIES = "torch._dynamo.utils"
 
 
 def compile_s() -> float:
-    """Seconds in which this process compiled, forward and backward, in the first step and later; 0 when it never did.
+    """Return the seconds that this process spent compiling, forward and backward, in all steps; 0 if it never did.
 
-    Raises RuntimeError where this torch does not tell.
+    Raises RuntimeError if this torch does not report them.
     """
     if UTILITIES not in sys.modules:
         return 0.0
@@ -21,5 +21,5 @@ def compile_s() -> float:
 
 
 def _is_whole(name: str) -> bool:
-    """Whether it times a whole compilation, not a part of one; the names differ between releases."""
+    """Return True if this metric times a whole compilation, not a part; the names differ between releases."""
     return name.endswith("compile_inner") or name == "backward._backward_impl"

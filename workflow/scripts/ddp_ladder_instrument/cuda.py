@@ -11,14 +11,14 @@ Mark = torch.cuda.Event
 Segment = tuple[Mark, Mark]
 
 HARVEST_PER_STEP = 2
-"""More than one, so that the queue shrinks again after the host ran ahead of the device."""
+"""More than one, so that the queue shrinks again after the host has run ahead of the device."""
 
 
 class CudaTimeline:
-    """Marks on the device's current stream, and the rows whose time lies between them.
+    """Events on the device's current stream, and the rows that they time.
 
-    The mark that ends a step also begins the next one. Marks are used again once read. The newest
-    row is never read before another is there, or at the end: it may still grow.
+    The event that ends a step also begins the next one. Events are reused once read. The newest row may
+    still grow, so it is read only when there is a newer one, or at the end.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -35,25 +35,25 @@ class CudaTimeline:
         return event
 
     def add(self, row: int, segments: list[Segment]) -> None:
-        """Take note of a row whose time is read once the device has passed its end."""
+        """Queue a row; its time is read once the device has passed its end."""
         self._open.append((row, segments))
 
     def extend(self, row: int, segments: list[Segment]) -> None:
-        """Add to the newest row, if it is this one."""
+        """Add segments to this row, if it is the newest and not read yet."""
         if self._open and self._open[-1][0] == row:
             self._open[-1][1].extend(segments)
 
     def harvest(self, step_time_s: array[float], at_most: int = HARVEST_PER_STEP, keep: int = 1) -> None:
-        """Write the seconds of the oldest rows that the device has finished; ``keep`` newest stay."""
+        """Write the seconds of the oldest rows that the device has finished; the ``keep`` newest stay queued."""
         while at_most and len(self._open) > keep and self._open[0][1][-1][1].query():
             row, segments = self._open.popleft()
             step_time_s[row] = sum(first.elapsed_time(last) for first, last in segments) / 1000.0
-            # An earlier segment's begin may be the end of one that is still to be read.
+            # Only the last segment's begin: an earlier one's may be the end of a segment that is not read yet.
             self._spare.append(segments[-1][0])
             at_most -= 1
 
     def finish(self, step_time_s: array[float], wait: bool) -> int:
-        """Read the rows left, after a synchronisation when ``wait``; returns how many remain."""
+        """Read the remaining rows, after a synchronisation if ``wait``; return how many are left unread."""
         if wait:
             torch.cuda.synchronize(self.device)
         self.harvest(step_time_s, at_most=len(self._open), keep=0)

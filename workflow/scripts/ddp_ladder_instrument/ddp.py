@@ -1,4 +1,4 @@
-"""DistributedDataParallel's own timings of forward, backward, communication and their overlap."""
+"""DDP's own timings of forward pass, backward pass, communication and overlap."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 CPU_SAMPLE_RATE = 10
-"""Iterations between two samples after DDP's first ten, on CPU.
+"""Iterations between two samples on CPU, after DDP's first ten.
 
-On CUDA DDP synchronises at each sample, so its own rate (every 100th) is left as it is there: the
-script pays that one anyway.
+On CUDA, DDP synchronises at each sample. Its own rate (every 100th) stays unchanged there: the script
+pays for that one anyway.
 """
 FIRST_STEADY_ITERATION = 3
-"""DDP rebuilds its buckets in the second."""
+"""DDP rebuilds its buckets in the second iteration."""
 NANOSECOND_S = 1e-9
 
 
@@ -33,7 +33,7 @@ class Sample(NamedTuple):
 
 
 class DdpTimings:
-    """Samples of the module that was wrapped last."""
+    """DDP's samples of the module that was wrapped last."""
 
     def __init__(self, warmup_steps: int, unmeasured: list[str]) -> None:
         self._warmup_steps = warmup_steps
@@ -46,7 +46,7 @@ class DdpTimings:
         self._comm_hook: str | None = None
 
     def attach(self, module: DistributedDataParallel, device: torch.device) -> None:
-        """Sample this module from now on."""
+        """Sample this module instead of an earlier one."""
         self.wrapped = True
         self._module = weakref.ref(module)
         self._samples.clear()
@@ -62,7 +62,7 @@ class DdpTimings:
         return False
 
     def poll(self, step: int) -> None:
-        """Take the newest sample if there is a new one. Costs some 50 microseconds."""
+        """Store DDP's newest sample, unless it is stored already. Costs about 50 microseconds."""
         module = self._module()
         if module is None or not self._readable:
             return
@@ -87,7 +87,7 @@ class DdpTimings:
         )
 
     def summary(self) -> dict[str, Any] | None:
-        """The record's ``ddp``: medians in seconds per iteration; None when nothing was wrapped."""
+        """Return the record's ``ddp``: medians in seconds per iteration; None if no module was wrapped."""
         if not self.wrapped:
             return None
         used = self._chosen()

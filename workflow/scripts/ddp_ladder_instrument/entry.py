@@ -1,4 +1,4 @@
-"""Command line of instrument.py: what to run, and how the process ends."""
+"""Command line of instrument.py: run a program, measure it, end as it ended."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from ddp_ladder_instrument import record
+from ddp_ladder_instrument.after_import import when_imported
 from ddp_ladder_instrument.hard_exit import on_hard_exit
 from ddp_ladder_instrument.job import JobError, read_job
 from ddp_ladder_instrument.lifetime import die_with_parent
@@ -34,7 +36,7 @@ example (two ranks on this machine; the workflow does this for you):
 
 
 def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -> None:
-    """Run the program that ``arguments`` name; raises what it raised."""
+    """Run the program that ``arguments`` name; raise what it raises."""
     if arguments and arguments[0] in ("-h", "--help"):
         print(HELP, end="")
         return
@@ -48,12 +50,19 @@ def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -
     die_with_parent()
     measurement = Measurement(job, program, started_at_s)
     measurement.watch()
+    when_imported("torch", lambda took_s: _measure_own_ranks(measurement))
     on_hard_exit(lambda code: _record(measurement, SystemExit(code)))
     _search_path_without(own_directory)
     error_at_end = _run(program, measurement)
     if error_at_end is not None:
         hide_own_frames(own_directory)
         raise error_at_end
+
+
+def _measure_own_ranks(measurement: Measurement) -> None:
+    from ddp_ladder_instrument.own_ranks import measure_own_ranks  # it imports torch
+
+    measure_own_ranks(measurement)
 
 
 def _program(arguments: Sequence[str]) -> Program:
@@ -67,26 +76,26 @@ def _program(arguments: Sequence[str]) -> Program:
 
 
 def _search_path_without(own_directory: str) -> None:
-    """Take away what python put at the front of the path for instrument.py itself."""
+    """Remove the entry that python put at the front of sys.path for instrument.py."""
     if sys.path and os.path.realpath(sys.path[0]) == os.path.realpath(own_directory):
         sys.path.pop(0)
 
 
 def _run(program: Program, measurement: Measurement) -> BaseException | None:
-    """Run and record; returns the exception that is to end this process, if any."""
+    """Run the program and write its record; return the exception that must end this process, if any."""
     process = os.getpid()
     ended_with: BaseException | None = None
     try:
         program.run()
     except BaseException as error:
         ended_with = error
-    if os.getpid() != process:  # a child that the script forked came out here
+    if os.getpid() != process:  # a child that the script forked has returned to here
         return ended_with
     return _record(measurement, ended_with)
 
 
 def _record(measurement: Measurement, ended_with: BaseException | None) -> BaseException | None:
-    """Close the measurement and write it; returns the exception that is to end this process, if any."""
+    """End the measurement and write it; return the exception that must end this process, if any."""
     ended_with = measurement.end(ended_with)
-    measurement.write()
+    record.write_or_note(measurement)
     return ended_with

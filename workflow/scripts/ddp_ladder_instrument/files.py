@@ -1,4 +1,4 @@
-"""Atomic writes: a reader sees the old file or the new one, never a part."""
+"""Atomic writes: a reader sees the old file or the new one, never a partial file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 def write_atomically(path: Path, parts: Iterable[str], durable: bool = True) -> str:
     """Write the parts as one file and return the sha256 of its bytes. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # One rank writes a given path, so the process id is enough to keep attempts apart.
+    # Only one rank writes a given path, so the process id makes the name unique.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     digest = hashlib.sha256()
     try:

@@ -1,4 +1,4 @@
-"""Whether gradients that were there once have been dropped since: nothing is read from the device."""
+"""Detection of gradients that the script has dropped; nothing is read from the device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Gradient:
-    """What one parameter's gradient was: where it lay, and how often it had been written to."""
+    """The state of one parameter's gradient: its address and its version, which every write increments."""
 
     def __init__(self, parameter: Any) -> None:
         self._parameter = weakref.ref(parameter)
@@ -17,7 +17,7 @@ class Gradient:
 
     @classmethod
     def of(cls, optimizers: Iterable[Any]) -> Gradient | None:
-        """The first gradient that these optimizers' parameters have; None where there is none, or none that tells."""
+        """Return the first gradient of these optimizers' parameters; None if there is none, or its state is hidden."""
         for optimizer in list(optimizers):
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
@@ -29,7 +29,7 @@ class Gradient:
         return None
 
     def is_kept(self) -> bool:
-        """Whether it is neither gone nor written to; so too where it lies elsewhere now, which tells nothing."""
+        """Return False if it is gone or was written to in place; a new address proves nothing and counts as kept."""
         parameter = self._parameter()
         if parameter is None:
             return True

@@ -1,7 +1,7 @@
-"""Batches that one thread draws and another trains on: when they change hands, and how long they were waited for.
+"""Batches that one thread draws and another trains on: when they are handed over, and how long the training waits.
 
-A batch is the training's when the thread that trains gets it: from a queue.Queue, as the result of a
-concurrent.futures.Future, or by joining the thread that drew it. Threads in between may hand it on.
+A batch counts as drawn when the thread that trains gets it: from a queue.Queue, as the result of a
+concurrent.futures.Future, or by joining the thread that drew it. Threads in between may pass it on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Optional
 
-from ddp_ladder_instrument.compiler import unseen
+from ddp_ladder_instrument.compiler import eager
 from ddp_ladder_instrument.hooks import patch
 from ddp_ladder_instrument.loops import Loop
 from ddp_ladder_instrument.steps import Steps
@@ -23,14 +23,14 @@ ATTRIBUTE = "_ddp_ladder_batches"
 Batches = list[tuple[Loop, int]]
 
 
-class Beside(deque[Optional[Batches]]):
-    """What comes with each item of a queue; ``loop``: the pass that its batches are from."""
+class QueuedBatches(deque[Optional[Batches]]):
+    """The batches that came with each item of a queue; ``loop``: the pass that they are from."""
 
     loop: Loop | None = None
 
 
-def drawn(steps: Steps, loop: Loop, size: int) -> None:
-    """A thread that does not train drew a batch of ``size`` samples."""
+def note_drawn(steps: Steps, loop: Loop, size: int) -> None:
+    """Note that a thread that does not train drew a batch of ``size`` samples."""
     if not loop.given:
         steps.background = [other for other in steps.background if other.living] + [loop]
     loop.given += 1
@@ -38,7 +38,7 @@ def drawn(steps: Steps, loop: Loop, size: int) -> None:
 
 
 def patch_handovers(steps: Steps) -> str | None:
-    """Follow the batches from thread to thread."""
+    """Patch the queues, futures and threads by which batches are handed over."""
     return (
         patch(queue.Queue, "_put", lambda original: _put(original, steps))
         or patch(queue.Queue, "_get", lambda original: _take(original, steps))
@@ -54,8 +54,8 @@ def _hold(steps: Steps, batches: Batches | None) -> None:
         steps.held.setdefault(threading.get_ident(), []).extend(batches)
 
 
-def _arrived(steps: Steps, entered_s: float) -> Loop | None:
-    """Give the step clock what this thread holds, if it trains; returns the pass that it is from."""
+def _deliver(steps: Steps, entered_s: float) -> Loop | None:
+    """Give the step clock the batches that this thread holds, if it trains; return the pass that they are from."""
     thread = threading.get_ident()
     if thread not in steps.trainers:
         return None
@@ -71,12 +71,12 @@ def _put(original: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
         original(self, item)
         if not steps.background:
             return
-        beside: Beside | None = self.__dict__.get(ATTRIBUTE)
+        queued: QueuedBatches | None = self.__dict__.get(ATTRIBUTE)
         batches = steps.held.pop(threading.get_ident(), None)
-        if beside is None and batches is not None:
-            beside = self.__dict__[ATTRIBUTE] = Beside([None] * (len(self.queue) - 1))
-        if beside is not None:
-            beside.append(batches)
+        if queued is None and batches is not None:
+            queued = self.__dict__[ATTRIBUTE] = QueuedBatches([None] * (len(self.queue) - 1))
+        if queued is not None:
+            queued.append(batches)
 
     return put
 
@@ -84,33 +84,33 @@ def _put(original: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
 def _take(original: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
     def take(self: Any) -> Any:
         item = original(self)
-        beside: Beside | None = self.__dict__.get(ATTRIBUTE)
-        if beside:
-            while len(beside) > len(self.queue) + 1:  # the script cleared it
-                beside.popleft()
-            _hold(steps, beside.popleft())
+        queued: QueuedBatches | None = self.__dict__.get(ATTRIBUTE)
+        if queued:
+            while len(queued) > len(self.queue) + 1:  # the script cleared it
+                queued.popleft()
+            _hold(steps, queued.popleft())
         return item
 
     return take
 
 
 def _get(original: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
-    @unseen
-    def got(beside: Beside, entered_s: float) -> None:
-        loop = _arrived(steps, entered_s)
+    @eager
+    def got(queued: QueuedBatches, entered_s: float) -> None:
+        loop = _deliver(steps, entered_s)
         if loop is not None:
-            beside.loop = loop
-        elif beside.loop is not None and threading.get_ident() in steps.trainers:
-            steps.waited(beside.loop, entered_s)
+            queued.loop = loop
+        elif queued.loop is not None and threading.get_ident() in steps.trainers:
+            steps.waited(queued.loop, entered_s)
 
     def get(self: Any, *args: Any, **kwargs: Any) -> Any:
         entered_s = time.perf_counter()
         try:
             return original(self, *args, **kwargs)
         finally:
-            beside = self.__dict__.get(ATTRIBUTE)
-            if beside is not None:
-                got(beside, entered_s)
+            queued = self.__dict__.get(ATTRIBUTE)
+            if queued is not None:
+                got(queued, entered_s)
 
     return get
 
@@ -132,7 +132,7 @@ def _result(original: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
         value = original(self, timeout)
         if steps.background:
             _hold(steps, self.__dict__.pop(ATTRIBUTE, None))
-            _arrived(steps, entered_s)
+            _deliver(steps, entered_s)
         return value
 
     return result
@@ -144,6 +144,6 @@ def _join(original: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
         original(self, timeout)
         if steps.background and not self.is_alive():
             _hold(steps, steps.held.pop(self.ident, None))
-            _arrived(steps, entered_s)
+            _deliver(steps, entered_s)
 
     return join

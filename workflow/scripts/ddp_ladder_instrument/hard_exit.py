@@ -1,4 +1,4 @@
-"""os._exit: scripts use it where a clean end hangs; their record is then written just before."""
+"""Write the record before os._exit, which scripts use if a clean end hangs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def on_hard_exit(record: Callable[[int], object]) -> None:
-    """Call ``record`` with the exit code before os._exit ends this process; a forked child's ends only itself."""
+    """Call ``record`` with the exit code before os._exit ends this process, but not in a forked child."""
     process = os.getpid()
     hard_exit = os._exit
 

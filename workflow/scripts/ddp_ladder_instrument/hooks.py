@@ -1,7 +1,7 @@
-"""The patches on torch: each small, each named where it is missing.
+"""The patches on torch: each is small, and reports if torch lacks what it patches.
 
-Patched are functions below those that a script calls where torch warns with ``stacklevel=2``, so
-that the warnings still name the script's own line.
+Where torch warns with ``stacklevel=2``, the patched function is one below that which the script calls, so
+that the warning still names the script's own line.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ import torch
 import torch.distributed
 from torch.nn.parallel import distributed as ddp_module
 
-from ddp_ladder_instrument.compiler import passed_over, unseen
+from ddp_ladder_instrument.compiler import eager, not_compiled
 from ddp_ladder_instrument.steps import Steps
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def patch(owner: Any, name: str, wrap: Wrap) -> str | None:
-    """Replace ``owner.name``; returns what to say when there is no such thing."""
+    """Replace ``owner.name``; return a message if it does not exist."""
     original = getattr(owner, name, None)
     if original is None:
         module = owner.__module__ + "." if isinstance(owner, type) else ""
         return f"{module}{owner.__name__}.{name} is missing"
-    setattr(owner, name, passed_over(functools.wraps(original)(wrap(original))))
+    setattr(owner, name, not_compiled(functools.wraps(original)(wrap(original))))
     return None
 
 
 def patch_optimizers(steps: Steps) -> str | None:
-    """Count every optimizer's steps."""
-    # By name: torch.optim deletes its attribute ``optimizer``.
+    """Count the steps of every optimizer."""
+    # Imported by name: torch.optim deletes its attribute ``optimizer``.
     optimizer = importlib.import_module("torch.optim.optimizer")
     register = getattr(optimizer, "register_optimizer_step_post_hook", None)
     if register is None:
         return "torch.optim.optimizer.register_optimizer_step_post_hook is missing"
 
-    register(unseen(steps.after_step))
+    register(eager(steps.after_step))
     return None
 
 
 def patch_grad_scaler(steps: Steps) -> str | None:
-    """Tell the step clock of the steps that GradScaler leaves out."""
-    unstepped = unseen(steps.skipped)
+    """Notify the step clock of steps that GradScaler skips."""
+    skipped = eager(steps.skipped)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def _maybe_opt_step(self: Any, *args: Any, **kwargs: Any) -> Any:
             before = steps.calls
             result = original(self, *args, **kwargs)
             if steps.calls == before:
-                unstepped()
+                skipped()
             return result
 
         return _maybe_opt_step
@@ -62,7 +62,7 @@ def patch_grad_scaler(steps: Steps) -> str | None:
 
 
 def patch_ddp(on_wrapped: Callable[[Any], None]) -> str | None:
-    """Tell of every module that is wrapped in DistributedDataParallel, once its reducer exists."""
+    """Call ``on_wrapped`` with every module that is wrapped in DistributedDataParallel, once its reducer exists."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def _ddp_init_helper(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -76,14 +76,14 @@ def patch_ddp(on_wrapped: Callable[[Any], None]) -> str | None:
 
 
 def patch_fsdp(shards: Any) -> str | None:
-    """Take note of the parameters that the old FSDP divides over the ranks, once the script has imported it."""
+    """Note the parameters that FSDP1 shards over the ranks; call this once the script has imported it."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def shard(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(self, *args, **kwargs)
             if self.uses_sharded_strategy:
                 flat = self.flat_param
-                # With use_orig_params the optimizer is given parts of the flat one, one for each parameter.
+                # With use_orig_params the optimizer gets views into the flat parameter, one for each original.
                 for parameter in (flat, *(flat._params or ()), *(flat._shared_params or ())):
                     shards[parameter] = True
             return result
@@ -95,7 +95,7 @@ def patch_fsdp(shards: Any) -> str | None:
 
 
 def patch_process_group(on_initialised: Callable[[float], None]) -> str | None:
-    """Tell of every process group initialisation and the seconds it took."""
+    """Call ``on_initialised`` after every initialisation of a process group with the seconds that it took."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
@@ -114,7 +114,7 @@ def patch_process_group(on_initialised: Callable[[float], None]) -> str | None:
 
 
 def watch_autocast(on_dtype: Callable[[torch.dtype], None]) -> Callable[[], None]:
-    """Tell the dtype of autocast regions entered for training; returns how to stop watching."""
+    """Call ``on_dtype`` for every autocast region entered with gradients on; return a function that stops this."""
     autocast = torch.amp.autocast_mode.autocast
     original: Callable[..., Any] = autocast.__enter__
 

@@ -1,4 +1,4 @@
-"""This process and its machine: names, processors, memory."""
+"""Names, CPUs and memory of this process and its machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def cpu_model() -> str:
-    """Name of the processor, as the kernel gives it where it does."""
+    """Return the processor's name, from the kernel if it gives one."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -16,19 +16,19 @@ def cpu_model() -> str:
                 if key.strip() == "model name":
                     return value.strip()
     except OSError:
-        pass  # not Linux: the portable answer below is all there is
+        pass  # not Linux: use the portable answer below
     return platform.processor() or platform.machine()
 
 
 def cpus() -> int:
-    """Processors that this process may use."""
+    """Return the number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cpu_set() -> str | None:
-    """Processors that this process may use, as taskset writes them: ``0-3,8``; None where the system cannot tell."""
+    """Return the CPUs that this process may use, in taskset's notation (``0-3,8``); None if the system has no list."""
     if not hasattr(os, "sched_getaffinity"):
         return None
     ranges: list[list[int]] = []
@@ -41,10 +41,9 @@ def cpu_set() -> str | None:
 
 
 def peak_memory_bytes() -> int:
-    """Largest resident set of this process.
+    """Return the peak resident set size of this process.
 
-    From /proc where there is one: getrusage starts with the launcher's peak, which a child
-    inherits.
+    It is read from /proc if possible: getrusage starts with the launcher's peak, which a child inherits.
     """
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as file:
@@ -52,7 +51,7 @@ def peak_memory_bytes() -> int:
                 if line.startswith("VmHWM:"):
                     return int(line.split()[1]) * 1024
     except OSError:
-        pass  # not Linux: getrusage below
+        pass  # not Linux: use getrusage below
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""What the job was told: run.json and the environment of the rank."""
+"""The job's settings for this rank, from run.json and the environment."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LAUNCHED_VARIABLE = "DDP_LADDER_LAUNCHED_AT"
 
 
 class JobError(Exception):
-    """The environment or run.json cannot be used; the text is for the user."""
+    """The environment or run.json is invalid; the text is for the user."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run as this rank needs to know it. ``launched_at_s`` is unix time."""
+    """The settings of one run that this rank needs. ``launched_at_s`` is Unix time."""
 
     directory: Path
     spec_hash: str

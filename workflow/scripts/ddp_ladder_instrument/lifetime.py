@@ -1,4 +1,4 @@
-"""A rank must not outlive its launcher."""
+"""End a rank when its launcher ends."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> bool:
-    """Ask Linux to kill this process when the one that started it ends; True when that is arranged.
+    """Ask Linux to kill this process when its parent ends; return True on success.
 
     The kernel watches the *thread* that started this process, so a launcher must start its ranks
-    from a thread that lives as long as they do. A parent that ended while this was being arranged
-    shows as another parent; one that ended before cannot be told from a launcher that runs as
-    process 1 of a container and is left alone.
+    from a thread that lives as long as they do. If the parent ends during this call, the parent's id
+    changes. A parent that ended before it looks like a launcher that runs as process 1 of a container,
+    so that case is ignored.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,7 +1,7 @@
-"""The patches on torch's DataLoader: what is yielded, how long it was waited for, when a pass ends.
+"""The patches on torch's DataLoader: batches yielded, time waited for them, the end of a pass.
 
-The size of a batch is the number of indices that its sampler gave: exact, whatever the batch looks
-like. Only where there are none (an IterableDataset, batches made by the dataset) its looks tell.
+The size of a batch is the number of indices that its sampler gave, which is exact. If there are none
+(an IterableDataset, batches made by the dataset), the size is read from the batch itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.utils.data import dataloader
 from torch.utils.data.distributed import DistributedSampler
 
 from ddp_ladder_instrument import handovers, loaders
-from ddp_ladder_instrument.compiler import passed_over, unseen
+from ddp_ladder_instrument.compiler import eager, not_compiled
 from ddp_ladder_instrument.hooks import patch
 from ddp_ladder_instrument.loops import Loop
 from ddp_ladder_instrument.steps import EARLY_STEPS, Steps
@@ -31,11 +31,11 @@ TORCHDATA = "torchdata.stateful_dataloader.stateful_dataloader"
 ACCELERATE = "accelerate.data_loader"
 
 Sizes = tuple[Any, deque[Optional[int]]]
-"""The sampler's iterator of this pass, and the sizes of the batches that it announced."""
+"""The sampler's iterator of this pass, and the sizes of the batches whose indices it has given."""
 
 
 def patch_loaders(steps: Steps) -> str | None:
-    """Follow every DataLoader of this process."""
+    """Patch torch's DataLoader."""
     single = getattr(dataloader, "_SingleProcessDataLoaderIter", None)
     several = getattr(dataloader, "_MultiProcessingDataLoaderIter", None)
     if single is None or several is None:
@@ -45,14 +45,14 @@ def patch_loaders(steps: Steps) -> str | None:
 
 def _patch_kinds(loader: type, single: type, several: type, steps: Steps) -> str | None:
     return (
-        patch(loader, "__iter__", lambda original: _iter(original, steps, IN_LOADER))
-        or patch(single, "_next_data", lambda original: _next(original, steps, IN_LOADER))
-        or patch(several, "_next_data", lambda original: _next(original, steps, IN_LOADER))
+        patch(loader, "__iter__", lambda original: _iter(original, steps, LOADER_THREADS))
+        or patch(single, "_next_data", lambda original: _next(original, steps, LOADER_THREADS))
+        or patch(several, "_next_data", lambda original: _next(original, steps, LOADER_THREADS))
     )
 
 
 def patch_indices() -> str | None:
-    """Take note of how many indices make each batch."""
+    """Record the number of indices of each batch."""
     base = getattr(dataloader, "_BaseDataLoaderIter", None)
     kinds = getattr(dataloader, "_DatasetKind", None)
     if base is None or kinds is None:
@@ -61,12 +61,12 @@ def patch_indices() -> str | None:
 
 
 def patch_set_epoch() -> str | None:
-    """Take note of the samplers whose set_epoch is called, from before their first pass."""
+    """Record which samplers' set_epoch is called, also before their first pass."""
     return loaders.watch_class(DistributedSampler)
 
 
 def patch_torchdata(steps: Steps) -> str | None:
-    """Follow torchdata's loader, which has iterators of its own."""
+    """Patch torchdata's loader, which has its own iterators."""
     module = sys.modules[TORCHDATA]
     loader = getattr(module, "StatefulDataLoader", None)
     kinds = ("_StatefulSingleProcessDataLoaderIter", "_StatefulMultiProcessingDataLoaderIter")
@@ -77,7 +77,7 @@ def patch_torchdata(steps: Steps) -> str | None:
 
 
 def patch_accelerate(steps: Steps) -> str | None:
-    """Follow accelerate's loaders instead of those inside, which they draw from one batch ahead."""
+    """Patch accelerate's loaders. They draw one batch ahead from the loaders inside, which are then ignored."""
     module = sys.modules[ACCELERATE]
     for name in ("DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"):
         kind = getattr(module, name, None)
@@ -87,17 +87,17 @@ def patch_accelerate(steps: Steps) -> str | None:
     return None
 
 
-IN_LOADER: set[int] = set()
-"""Threads that a loader draws in."""
+LOADER_THREADS: set[int] = set()
+"""Threads in which a loader is fetching a batch."""
 
-OUTER: set[int] = set()
-"""Threads that draw for an outer loader: what is drawn inside belongs to it."""
+OUTER_THREADS: set[int] = set()
+"""Threads that fetch for an outer loader: batches of the loaders inside belong to it."""
 
 
 def _iter(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Callable[..., Any]:
     process = os.getpid()
 
-    @unseen
+    @eager
     def _enter(loader: Any, entered_s: float) -> Loop:
         loop = loaders.new_loop(loader)
         if threading.get_ident() in steps.trainers:
@@ -106,7 +106,7 @@ def _iter(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Ca
 
     def iterate(self: Any) -> Any:
         thread = threading.get_ident()
-        if thread in in_loader or thread in OUTER:
+        if thread in in_loader or thread in OUTER_THREADS:
             return original(self)
         entered_s = time.perf_counter()
         loop = _enter(self, entered_s)
@@ -116,13 +116,13 @@ def _iter(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Ca
             _begin_pass(iterator, loop)
         return iterator
 
-    @unseen
+    @eager
     def _begin_pass(iterator: Any, loop: Loop) -> None:
         before = iterator.__dict__.get(LOOP_ATTRIBUTE)
         if before is not None and before.living:  # persistent workers: the same iterator again
             steps.left(before)
         setattr(iterator, LOOP_ATTRIBUTE, loop)
-        loop.position = loaders.begun_at(loop.loader(), getattr(iterator, "_num_yielded", 0))
+        loop.position = loaders.samples_before(loop.loader(), getattr(iterator, "_num_yielded", 0))
         loop.iterator = weakref.ref(iterator, lambda _: _gone(loop))
 
     def _gone(loop: Loop) -> None:
@@ -135,19 +135,19 @@ def _iter(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Ca
 def _next(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Callable[..., Any]:
     get_thread = threading.get_ident
     clock = time.perf_counter
-    enter, left, yielded = unseen(steps.enter), unseen(steps.left), unseen(steps.yielded)
-    batch_size, on_batch = unseen(loaders.batch_size), unseen(_on_batch)
-    announced = passed_over(_announced)
+    enter, left, yielded = eager(steps.enter), eager(steps.left), eager(steps.yielded)
+    batch_size, on_batch = eager(loaders.batch_size), eager(_on_batch)
+    next_size = not_compiled(_announced_size)
     trainers = steps.trainers
 
     def _next_data(self: Any) -> Any:
         thread = get_thread()
         state = self.__dict__
         loop: Loop | None = state.get(LOOP_ATTRIBUTE)
-        # A loader that a dataset of this process reads from is part of the outer one; one that is over has no more.
+        # Not counted: a loader that a dataset reads from (part of the outer one), and a pass that is over.
         if loop is None or not loop.living or thread in in_loader:
             batch = original(self)
-            announced(state)
+            next_size(state)
             return batch
         entered_s = clock()
         trains = thread in trainers
@@ -160,14 +160,14 @@ def _next(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Ca
             left(loop) if trains else steps.exhausted(loop)
             raise
         except BaseException:
-            announced(state)
+            next_size(state)
             raise
         finally:
             in_loader.discard(thread)
-        size = announced(state)
+        size = next_size(state)
         if size is None:
             size = batch_size(batch)
-        yielded(loop, entered_s, size) if trains else handovers.drawn(steps, loop, size)
+        yielded(loop, entered_s, size) if trains else handovers.note_drawn(steps, loop, size)
         if steps.count < EARLY_STEPS:
             on_batch(steps, loop, batch)
         return batch
@@ -179,8 +179,8 @@ def _on_batch(steps: Steps, loop: Loop, batch: object) -> None:
     steps.on_batch(loop, batch)
 
 
-def _announced(state: dict[str, Any]) -> int | None:
-    """Size of the batch that comes next, if its indices told."""
+def _announced_size(state: dict[str, Any]) -> int | None:
+    """Return the size of the next batch, if its indices were counted."""
     sizes: Sizes | None = state.get(SIZES_ATTRIBUTE)
     return sizes[1].popleft() if sizes is not None and sizes[1] else None
 
@@ -197,25 +197,25 @@ def _next_index(original: Callable[..., Any], of_maps: Any) -> Callable[..., Any
         try:
             sizes[1].append(len(index))
         except TypeError:
-            sizes[1].append(None)  # indices in a form of their own
+            sizes[1].append(None)  # indices without a length
         return index
 
     return next_index
 
 
 def _outer_iter(original: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
-    new_loop, batch_size, on_batch = unseen(loaders.new_loop), unseen(loaders.batch_size), unseen(_on_batch)
-    enter, left, yielded = unseen(steps.enter), unseen(steps.left), unseen(steps.yielded)
-    begun_at, taken_up_at = unseen(loaders.begun_at), unseen(loaders.taken_up_at)
+    new_loop, batch_size, on_batch = eager(loaders.new_loop), eager(loaders.batch_size), eager(_on_batch)
+    enter, left, yielded = eager(steps.enter), eager(steps.left), eager(steps.yielded)
+    samples_before, resumed_after = eager(loaders.samples_before), eager(loaders.resumed_after)
 
     def iterate(self: Any) -> Iterator[Any]:
         thread = threading.get_ident()
-        if thread in OUTER:
+        if thread in OUTER_THREADS:
             yield from original(self)
             return
         entered_s = time.perf_counter()
         loop = new_loop(self)
-        loop.position = begun_at(self, taken_up_at(self))
+        loop.position = samples_before(self, resumed_after(self))
         trains = thread in steps.trainers
         if trains:
             enter(loop, entered_s)
@@ -226,15 +226,15 @@ def _outer_iter(original: Callable[..., Any], steps: Steps) -> Callable[..., Any
                 trains = thread in steps.trainers
                 if trains and steps.loop is not loop:
                     enter(loop, entered_s)
-                OUTER.add(thread)
+                OUTER_THREADS.add(thread)
                 try:
                     batch = next(inner)
                 except StopIteration:
                     return
                 finally:
-                    OUTER.discard(thread)
+                    OUTER_THREADS.discard(thread)
                 size = batch_size(batch)
-                yielded(loop, entered_s, size) if trains else handovers.drawn(steps, loop, size)
+                yielded(loop, entered_s, size) if trains else handovers.note_drawn(steps, loop, size)
                 if steps.count < EARLY_STEPS:
                     on_batch(steps, loop, batch)
                 yield batch

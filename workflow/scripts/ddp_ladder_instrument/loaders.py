@@ -1,4 +1,4 @@
-"""What a DataLoader tells: the size of a batch, the record's facts, the epochs that were set."""
+"""Facts about a DataLoader: the size of a batch, the record's ``loader``, the epochs that were set."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from ddp_ladder_instrument.loops import Loop
 from ddp_ladder_instrument.steps import NEVER
 
 EPOCHS: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
-"""Samplers and datasets whose set_epoch was called, and with what."""
+"""Samplers and datasets whose set_epoch was called, and its arguments."""
 
 WATCHED: set[type] = set()
 """Classes whose set_epoch is patched."""
 
 DEEPEST = 6
-"""Levels of a batch that are looked into; objects may refer to each other in circles."""
+"""Levels of a batch that are searched; objects may refer to each other in a cycle."""
 
 
 def batch_size(batch: object, depth: int = 0) -> int:
-    """Samples in a batch, from its looks: 0 where nothing tells.
+    """Return the number of samples in a batch; 0 if it cannot be found.
 
-    What a batch of its own kind says (graphs: ``num_graphs``; tensordicts, DGL: ``batch_size``; a
+    It is the batch's own attribute (graphs: ``num_graphs``; tensordicts, DGL: ``batch_size``; a
     packed sequence), else the first dimension of the first tensor or array in nested sequences,
     mappings and the attributes of plain objects.
     """
@@ -51,7 +51,7 @@ def _own_size(batch: object) -> int:
             if isinstance(size, int) and size > 0:
                 return size
         except (AttributeError, RuntimeError, NotImplementedError):
-            continue  # a property of the batch's own that cannot tell
+            continue  # the batch's own property failed
     return 0
 
 
@@ -67,7 +67,7 @@ def _first_size(batch: Any, depth: int) -> int:
 
 
 def parts(batch: Any) -> Collection[Any]:
-    """What a batch is made of: a sequence's items, a mapping's values, a plain object's attributes."""
+    """Return the parts of a batch: a sequence's items, a mapping's values, a plain object's attributes."""
     if isinstance(batch, (list, tuple)):
         return batch
     if isinstance(batch, Mapping):
@@ -76,24 +76,24 @@ def parts(batch: Any) -> Collection[Any]:
 
 
 def new_loop(loader: DataLoader[Any]) -> Loop:
-    """Begin a pass over this loader; it is not kept alive."""
+    """Begin a pass over this loader; only a weak reference to it is kept."""
     watch_epochs(loader)
     return Loop(weakref.ref(loader), real_samples(loader))
 
 
 def real_samples(loader: DataLoader[Any]) -> int:
-    """How many samples of one pass are not padding; NEVER when nothing is filled up, or it is not known."""
+    """Return how many samples of one pass are not padding; NEVER if nothing is padded, or it is not known."""
     real = samplers.sampling(loader).real_samples
     return NEVER if real is None else real
 
 
-def begun_at(loader: Any, batches: int) -> int:
-    """The samples before a pass that goes on where another left off, after so many batches."""
+def samples_before(loader: Any, batches: int) -> int:
+    """Return the samples before a pass that resumes an earlier one after ``batches`` batches."""
     return batches * (samplers.batch_size(list(samplers.chain(loader))) or 0) if batches else 0
 
 
-def taken_up_at(loader: Any) -> int:
-    """The batches before the next pass of accelerate's loader around torchdata's, which keeps a state for it."""
+def resumed_after(loader: Any) -> int:
+    """Return the batches before the next pass of accelerate's loader, if a torchdata loader inside has a state."""
     state = getattr(getattr(loader, "base_dataloader", None), "next_iter_state", None)
     if not isinstance(state, dict) or state.get("_iterator_finished"):
         return 0
@@ -103,25 +103,25 @@ def taken_up_at(loader: Any) -> int:
 
 
 def facts(loader: DataLoader[Any], world_size: int, passes: int) -> dict[str, Any]:
-    """The record's ``loader`` at the first step of the ``passes``-th pass over it; None is unknown, or not needed."""
-    told = samplers.sampling(loader)
+    """Return the record's ``loader`` at the first step of pass number ``passes``; None: unknown, or not needed."""
+    sampling = samplers.sampling(loader)
     return {
         "batch_size": loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
         "num_workers": loader.num_workers,
-        "sampler": told.name,
-        "shards": world_size == 1 or told.shards,
-        "shuffle": told.shuffle,
-        "set_epoch_called": _set_epoch_called(loader, told.own_order, passes),
-        "padding_known": told.real_samples is not None,
+        "sampler": sampling.name,
+        "shards": world_size == 1 or sampling.shards,
+        "shuffle": sampling.shuffle,
+        "set_epoch_called": _set_epoch_called(loader, sampling.own_order, passes),
+        "padding_known": sampling.real_samples is not None,
         "iterable": isinstance(loader.dataset, IterableDataset),
         "dataset_size": samplers.length_of(loader.dataset),
     }
 
 
 def _set_epoch_called(loader: Any, own_order: bool, passes: int) -> bool | None:
-    """None where there is none to call, or it was not yet watched when it may have been called."""
+    """Return None if there is no set_epoch, or it may have been called before it was watched."""
     things = _with_epochs(loader)
-    # Some count epochs themselves.
+    # Some samplers count epochs themselves.
     if any(thing in EPOCHS or _counts_epochs(thing) for thing in things):
         return True
     if own_order or not things:
@@ -131,15 +131,15 @@ def _set_epoch_called(loader: Any, own_order: bool, passes: int) -> bool | None:
 
 
 def epochs_set(loader: Any) -> frozenset[str] | None:
-    """The epochs that set_epoch was called with; None where they are not known, or not needed."""
+    """Return the arguments of the calls of set_epoch; None if they are not known, or not needed."""
     if samplers.sampling(loader).own_order:
         return None
-    told = [EPOCHS[thing] for thing in _with_epochs(loader) if thing in EPOCHS]
-    return frozenset().union(*told) if told else None
+    epochs = [EPOCHS[thing] for thing in _with_epochs(loader) if thing in EPOCHS]
+    return frozenset().union(*epochs) if epochs else None
 
 
 class Passes:
-    """Counts passes over the training data: over one loader, or by one loader after the other over one dataset."""
+    """Counter of passes over the training data, by one loader or by successive loaders over one dataset."""
 
     def __init__(self) -> None:
         self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -148,14 +148,14 @@ class Passes:
         self._last_count = 0
 
     def begin(self, loader: Any) -> int:
-        """The number of the pass over ``loader`` that begins now, from 1."""
+        """Count a pass over ``loader`` that begins now; return its number, from 1."""
         count = self._counts.get(loader, self._of_the_loader_before(loader)) + 1
         self._counts[loader] = self._last_count = count
         self._last, self._last_dataset = weakref.ref(loader), _weakly(loader.dataset)
         return count
 
     def _of_the_loader_before(self, loader: Any) -> int:
-        """Passes over a loader that is gone and had the same dataset: some scripts make a loader for each epoch."""
+        """Return the passes of a deleted loader over the same dataset: some scripts make a loader for each epoch."""
         is_next = self._last() is None and self._last_dataset() is loader.dataset
         return self._last_count if is_next else 0
 
@@ -167,7 +167,7 @@ def _weakly(thing: Any) -> Callable[[], Any]:
 def _counts_epochs(thing: Any) -> bool:
     try:
         epoch = getattr(thing, "epoch", None)
-    except Exception:  # a property of somebody's own
+    except Exception:  # a property defined by another library may raise anything
         return False
     return isinstance(epoch, int) and epoch > 0
 
@@ -175,7 +175,7 @@ def _counts_epochs(thing: Any) -> bool:
 def _with_epochs(loader: Any) -> list[Any]:
     try:
         return samplers.with_epochs(loader)
-    except Exception:  # a property of somebody's own
+    except Exception:  # a property defined by another library may raise anything
         return []
 
 
@@ -184,7 +184,7 @@ def _owner_of_set_epoch(thing: Any) -> type:
 
 
 def watch_epochs(loader: Any) -> None:
-    """Take note from now on when set_epoch of this loader's samplers or dataset is called."""
+    """Record the calls of set_epoch of this loader's samplers or dataset."""
     for thing in _with_epochs(loader):
         kind = _owner_of_set_epoch(thing)
         if kind not in WATCHED:
@@ -192,12 +192,12 @@ def watch_epochs(loader: Any) -> None:
 
 
 def watch_class(kind: type) -> str | None:
-    """Take note of the calls of this class's set_epoch; returns what to say when there is none."""
+    """Record the calls of this class's set_epoch; return a message if it has none."""
     WATCHED.add(kind)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def set_epoch(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with contextlib.suppress(TypeError):  # not every class can be remembered weakly
+            with contextlib.suppress(TypeError):  # not every class supports weak references
                 EPOCHS.setdefault(self, set()).add(repr((args, kwargs)))
             return original(self, *args, **kwargs)
 
@@ -207,5 +207,5 @@ def watch_class(kind: type) -> str | None:
 
 
 def epoch_batches(loader: DataLoader[Any]) -> int | None:
-    """Batches in one pass; None for an IterableDataset, whose warnings change when it is asked."""
+    """Return the batches of one pass; None for an IterableDataset, because its len() changes later warnings."""
     return None if isinstance(loader.dataset, IterableDataset) else samplers.length_of(loader)

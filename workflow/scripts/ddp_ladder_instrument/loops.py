@@ -1,15 +1,15 @@
-"""Passes over DataLoaders: what each yielded since the last step, and which of them are training.
+"""Passes over DataLoaders: the batches of each since the last step, and which passes are training.
 
-A step's training passes are those that yielded batches for it, without
+The training passes of a step are those that yielded batches for it, except
 
-- batches drawn with gradients off (torch.no_grad, torch.inference_mode): never training;
-- batches drawn while the model was in eval mode, where others were drawn in training mode;
-- passes that are over, or were left for good, where one that goes on also yielded; the remainder of
-  the pass before over the same loader stays (an accumulation across the end of an epoch), unless the
-  script dropped its gradients.
+- passes drawn with gradients off (torch.no_grad, torch.inference_mode): they are never training;
+- passes drawn in the model's eval mode, if others were drawn in training mode;
+- passes that are over or abandoned, if a living one also yielded. The remainder of the previous pass
+  over the same loader counts (an accumulation across the end of an epoch), unless the script dropped
+  its gradients.
 
-A script may draw batches ahead of the one that it trains on. How many shows in the second step of a
-pass: it draws fewer than the first, for as many backward passes. These wait for their own step.
+A script may draw batches ahead of the one that it trains on. The second step of a pass shows how many:
+it draws fewer than the first, for as many backward passes. Such batches count in their own step.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 class Loop:
-    """One pass over a DataLoader: what it yielded since the last optimizer step.
+    """One pass over a DataLoader, with its batches since the last optimizer step.
 
     ``loader`` returns the DataLoader while it lives. ``real_samples``: how many samples of this
     pass are not padding by the sampler; those come first.
 
-    sizes: of the batches that have been in no step yet. ahead: how many of the last ones are drawn ahead.
-    each_step: batches of a step, where some are drawn ahead.
+    sizes: of the batches that no step has used yet. ahead: how many of the last ones are drawn ahead.
+    each_step: batches per step, if some are drawn ahead.
     first: row of the pass's first step, its backward passes, and its batches as (samples, padding).
-    backwards_at_begin, backwards_at_end: how many backward passes there had been in all when the pass yielded
-    its first batch, and when it ended.
-    spent: whether there was one for what it yielded since the last step.
-    dropped: no step trains on what it yielded since the last one.
-    given, received: batches that another thread drew, and those of them that the training has got.
-    exhausted: the other thread has drawn them all.
+    backwards_at_begin, backwards_at_end: total count of backward passes when the pass yielded its first batch,
+    and when it ended.
+    spent: a backward pass was made for the batches since the last step.
+    dropped: no step trains on the batches since the last step.
+    given, received: batches that another thread drew, and how many of them the training has received.
+    exhausted: the other thread has drawn all batches.
     """
 
     __slots__ = (
@@ -77,7 +77,7 @@ class Loop:
         self.before: Loop | None = None
         self.carried_segments: list[Segment] = []
         self.first_samples: list[str] = []
-        self.iterator: Any = None  # a weak reference that tells when the pass is left
+        self.iterator: Any = None  # a weak reference whose callback ends the pass
         self.sizes: deque[int] = deque()
         self.ahead = 0
         self.each_step = 0
@@ -88,7 +88,7 @@ class Loop:
         self.begin_step(-1)
 
     def begin_step(self, step: int) -> None:
-        """Forget what was yielded before; ``step`` counts from 0."""
+        """Reset the batches and times for this step; ``step`` counts from 0."""
         self.step = step
         self.batches = 0
         self.wait_s = 0.0
@@ -101,12 +101,12 @@ class Loop:
         self.dropped = False
 
     def add(self, size: int) -> None:
-        """Take note of a batch of ``size`` samples, padding included."""
+        """Add a batch of ``size`` samples, padding included."""
         self.batches += 1
         self.sizes.append(size)
 
     def take(self, left: int = 0) -> list[tuple[int, int]]:
-        """Samples and padding of each batch that came, the last ``left`` ones excepted."""
+        """Remove and return the samples and padding of each batch, except the last ``left`` ones."""
         taken = []
         for _ in range(len(self.sizes) - left):
             size = self.sizes.popleft()
@@ -116,16 +116,16 @@ class Loop:
         return taken
 
     def give_back(self, size: int) -> None:
-        """The batch of this size that was taken last is to come again."""
+        """Put back the batch that was taken last; ``size`` is its size."""
         self.position -= size
         self.sizes.appendleft(size)
 
 
 def training(pending: Sequence[Loop], loader_expected: bool) -> list[Loop]:
-    """Which of the passes that yielded for this step are training.
+    """Return the training passes among those that yielded for this step.
 
-    loader_expected: False when the user said that the loop draws from no DataLoader; then a pass
-    that is over without ever having stepped is none.
+    loader_expected: False if the user set samples_per_step (no DataLoader); then a pass that is over
+    without a step does not count.
     """
     if len(pending) == 1 and loader_expected and not pending[0].without_grad:
         return [pending[0]]
@@ -143,6 +143,6 @@ def training(pending: Sequence[Loop], loader_expected: bool) -> list[Loop]:
 
 
 def is_remainder(loop: Loop, living: Sequence[Loop]) -> bool:
-    """Whether this finished pass trained, and one over the same loader goes on with its step."""
+    """Return True if this finished pass trained and a living one over the same loader continues its step."""
     loader = loop.loader()
     return loop.stepped and loader is not None and any(other.loader() is loader for other in living)

@@ -1,4 +1,4 @@
-"""Everything that is measured in this rank, wired together."""
+"""The measurement of one rank: it connects the hooks, the step clock and the limits."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ WAIT_UNKNOWN = (
 
 
 class Measurement:
-    """State of one rank's measurement; ``install`` starts it once torch is there, ``end`` finishes
-    it.
+    """The state of one rank's measurement; ``install`` starts it when torch is imported, ``end`` ends it.
 
-    not_measured holds what could not be measured, each with its reason.
+    not_measured: the quantities that could not be measured, each with the reason.
     """
 
     def __init__(self, job: Job, program: Program, started_at_s: float) -> None:
@@ -77,9 +76,9 @@ class Measurement:
         self._stop_watching: Callable[[], None] | None = None
 
     def watch(self) -> None:
-        """Hook torch once it has been imported, and what is not always there beside it.
+        """Install the hooks on torch, accelerate, torchdata and FSDP1, each once the script has imported it.
 
-        All are named before any is imported: a library that imports torch is not there yet when torch is.
+        All are registered at once: a library that imports torch is not yet imported itself when torch is.
         """
 
         self.attempt("output", lambda: output.keep_from_failing(self._on_lost_output))
@@ -87,18 +86,18 @@ class Measurement:
         def hook_accelerate(_took_s: float) -> None:
             from ddp_ladder_instrument.loader_hooks import patch_accelerate
 
-            self._install("samples of each step", lambda: patch_accelerate(self.steps))
+            self.hook("samples of each step", lambda: patch_accelerate(self.steps))
 
         def hook_torchdata(_took_s: float) -> None:
             from ddp_ladder_instrument.loader_hooks import patch_torchdata
 
-            self._install("samples of torchdata's loader", lambda: patch_torchdata(self.steps))
+            self.hook("samples of torchdata's loader", lambda: patch_torchdata(self.steps))
 
         def hook_fsdp(_took_s: float) -> None:
             from ddp_ladder_instrument.hooks import patch_fsdp
             from ddp_ladder_instrument.parameters import FSDP_SHARDS
 
-            self._install("shards of FullyShardedDataParallel", lambda: patch_fsdp(FSDP_SHARDS))
+            self.hook("shards of FullyShardedDataParallel", lambda: patch_fsdp(FSDP_SHARDS))
 
         when_imported("torch", self.install)
         when_imported("accelerate.data_loader", hook_accelerate)
@@ -106,10 +105,10 @@ class Measurement:
         when_imported("torch.distributed.fsdp._flat_param", hook_fsdp)
 
     def install(self, import_torch_s: float) -> None:
-        """Hook torch, which has just been imported."""
+        """Install the hooks on torch, which has just been imported."""
         import torch
 
-        from ddp_ladder_instrument import compiler, handovers, hooks, loader_hooks, model_hooks, own_ranks
+        from ddp_ladder_instrument import compiler, handovers, hooks, loader_hooks, model_hooks
         from ddp_ladder_instrument.backwards import Backwards
         from ddp_ladder_instrument.ddp import DdpTimings
         from ddp_ladder_instrument.parameters import Kept
@@ -134,23 +133,22 @@ class Measurement:
             "steps": lambda: hooks.patch_optimizers(steps),
             "samples, data_wait_s": lambda: loader_hooks.patch_loaders(steps),
             "batches that other threads draw": lambda: handovers.patch_handovers(steps),
-            "steps that GradScaler leaves out": lambda: hooks.patch_grad_scaler(steps),
+            "steps that GradScaler skips": lambda: hooks.patch_grad_scaler(steps),
             "samples by their indices": loader_hooks.patch_indices,
             "loader.set_epoch_called": loader_hooks.patch_set_epoch,
             "evaluation without a DataLoader": lambda: model_hooks.patch_modes(steps, trained),
             "ddp": lambda: hooks.patch_ddp(self._on_ddp),
             "loss": self.backwards.install,
-            "torch.compile left as it is": compiler.patch_compiler,
-            "own processes": lambda: own_ranks.patch_spawn(self),
+            "exclusion of the hooks from torch.compile": compiler.patch_compiler,
             "startup_s.process_group": lambda: hooks.patch_process_group(self._on_process_group),
         }
         for quantity, patch in patches.items():
-            self._install(quantity, patch)
+            self.hook(quantity, patch)
         self._stop_watching = self.attempt("autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast))
         steps.started()
 
     def begin_in_fork(self) -> None:
-        """Go on in a process that was forked from the one that was hooked, and is a rank of its own."""
+        """Continue in a rank that was forked from the process with the hooks."""
         self.started_at_s = time.time()
         self.import_torch_s = 0.0
         self.own_processes = 0
@@ -158,22 +156,23 @@ class Measurement:
         self.steps.started()
 
     def _on_lost_output(self, error: OSError) -> None:
-        lost = f"output: the log did not take all of it: {error.strerror}"
+        lost = f"output: the log is incomplete: {error.strerror}"
         if lost not in self.not_measured:
             self.not_measured.append(lost)
 
-    def _install(self, quantity: str, patch: Callable[[], str | None]) -> None:
+    def hook(self, quantity: str, patch: Callable[[], str | None]) -> None:
+        """Patch torch; if that fails, note that ``quantity`` is not measured."""
         problem = self.attempt(quantity, patch)
         if problem is not None:
             self.not_measured.append(f"{quantity}: {problem}")
 
-    # What torch tells.
+    # Callbacks of the hooks.
 
     def _on_process_group(self, took_s: float) -> None:
         assert self.world is not None
         self.world.observe()
         self.steps.check_at = self.limits.new_group(self.steps.count)
-        # One that is made anew later is no start-up.
+        # A group that is made again later is no part of the start-up.
         self.process_group_s = (self.process_group_s or 0.0) + (0.0 if self.steps.count else took_s)
         self.steps.started()
 
@@ -198,7 +197,7 @@ class Measurement:
         self.trained.add(optimizer)
 
     def _use_device(self, named: Named) -> None:
-        """Time with this device's clock from now on."""
+        """Use the device of these parameters for the timing, unless one is set."""
         if self.device is not None or not named:
             return
         self.device = named[0][1].device
@@ -208,7 +207,7 @@ class Measurement:
             self.steps.timeline = CudaTimeline(self.device)
 
     def _on_batch(self, loop: Loop, batch: object) -> None:
-        """Look at the first batches of each pass; which of them are training turns out later."""
+        """Digest the first batches of each pass; only later is it known which passes are training."""
         from ddp_ladder_instrument import shards
 
         if len(loop.first_samples) < shards.MOST_DIGESTS:
@@ -259,7 +258,7 @@ class Measurement:
             if progress.update(now_s, step, samples, world_size, self._epoch_steps):
                 self._progress_row = len(self.steps.samples)
         except OSError as error:
-            # Only for the eye: the training goes on without it.
+            # Progress is for display only: the training continues without it.
             self.not_measured.append(f"progress: {error}")
             self._progress = None
 
@@ -271,12 +270,12 @@ class Measurement:
     # The end.
 
     def end(self, error: BaseException | None) -> BaseException | None:
-        """Close the measurement; returns the exception that is to end the process, if any."""
+        """Close the measurement; return the exception that must end the process, if any."""
         if self.steps.first_step_ended_at_s is not None:
             self.training_s = max(0.0, time.time() - self.steps.first_step_ended_at_s)
         if self.limits.ended_by is not None and _exit_code(error) == 0:
             if error is not None:
-                # Its frames hold the script's loaders and their workers.
+                # The frames of the traceback keep the script's loaders and their workers alive.
                 error.__traceback__ = None
             error = self._leave_process_group()
             self.ended_by = self.limits.ended_by
@@ -295,7 +294,7 @@ class Measurement:
         return error
 
     def _adopt_metrics(self) -> None:
-        """No samples were seen: what the program wrote down itself, if anything, is all there is."""
+        """Use the steps that the program reported itself, because no samples were counted."""
         rows = self.attempt("steps", lambda: metrics.read(self.metrics))
         if rows:
             self.steps.adopt(rows)
@@ -304,7 +303,7 @@ class Measurement:
             self.source = "none"
 
     def _leave_process_group(self) -> BaseException | None:
-        """Do what the script would have done had we let it run to its end."""
+        """Destroy the process group, as the script would at its end."""
         from ddp_ladder_instrument.world import has_group
 
         if not has_group():
@@ -321,47 +320,34 @@ class Measurement:
         timeline = self.steps.timeline
         if timeline is None:
             return
-        # After a failure the device may wait for a rank that is gone; then neither may we.
+        # After a failure the device may wait for a rank that is gone; waiting for the device would hang.
         left = self.attempt("step_time_s", lambda: timeline.finish(self.steps.step_time_s, self.device_answers))
         if left:
             self.not_measured.append(
-                f"step_time_s: the device had not finished the last {left} steps; host times stand in their place"
+                f"step_time_s: the device had not finished the last {left} steps; their times are host times"
             )
 
     @property
     def parameters(self) -> Named:
-        """What was trained, by name."""
+        """The trained parameters, by name."""
         return self.kept.named() if self.kept is not None else []
 
     @property
     def device_answers(self) -> bool:
-        """Whether the device can be waited for at the end: not after a failure."""
+        """True if synchronising with the device at the end is safe: not after a failure."""
         return self.exit_code == 0
 
     def attempt(self, quantity: str, measure: Callable[[], Any]) -> Any:
-        """What ``measure`` returns; None, and the reason in not_measured, when it cannot."""
+        """Return the result of ``measure``; if it raises, return None and add the reason to not_measured."""
         try:
             return measure()
         except Exception as error:
             self.not_measured.append(f"{quantity}: {one_line(error)}")
             return None
 
-    def write(self) -> None:
-        """Write the rank's CSV and end record, unless a rank that this process started did.
-
-        Where they cannot be written, that is said, and noted for the verdict; the training ends as it would have.
-        """
-        from ddp_ladder_instrument import record
-
-        try:
-            if not (self.own_processes and not self.steps.count and record.is_written(self)):
-                record.write(self)
-        except Exception as error:  # a full disk, or a mistake of ours: neither is the training's
-            record.note_unwritten(self, error)
-
 
 def _exit_code(error: BaseException | None) -> int:
-    """The exit code that python gives this end; 130 for Ctrl-C, as shells show it."""
+    """Return the exit code that python would end with; 130 for Ctrl-C, as shells show it."""
     if error is None:
         return 0
     if isinstance(error, KeyboardInterrupt):
@@ -378,7 +364,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 def one_line(error: BaseException) -> str:
-    """What an exception says, on one line: of a traceback in it (a loader's worker) its last lines."""
+    """Return an exception's text on one line; of a traceback inside it (a loader's worker) only the last lines."""
     text = str(error)
     before, traceback, after = text.rpartition(_TRACEBACK)
     if traceback:

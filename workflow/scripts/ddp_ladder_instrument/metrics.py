@@ -1,9 +1,9 @@
-"""DDP_LADDER_METRICS: steps that a program without torch writes down itself, one JSON object a line.
+"""DDP_LADDER_METRICS: steps that a program without torch reports itself, one JSON object per line.
 
     {"samples": 64, "seconds": 0.183, "wait_seconds": 0.012}
 
-samples: consumed by this process in this step; seconds: the step's whole time; wait_seconds: of
-these, waiting for data (may be left out).
+samples: consumed by this process in this step; seconds: the step's whole time; wait_seconds: the part of
+it spent waiting for data (optional).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ VARIABLE = "DDP_LADDER_METRICS"
 
 
 class Row(NamedTuple):
-    """One step. Seconds."""
+    """One step; times in seconds."""
 
     samples: int
     step_time_s: float
@@ -27,9 +27,9 @@ class Row(NamedTuple):
 
 
 def announce(run_directory: Path) -> Path:
-    """Name this rank's file in the environment of the program; returns its path."""
+    """Set DDP_LADDER_METRICS to this rank's file and return its path."""
     path = run_directory / "ranks" / f"metrics{int(os.environ.get('RANK') or 0)}.jsonl"
-    # Where this fails the record cannot be written either, and says why.
+    # If this fails, writing the record fails too, and that error is reported.
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
     os.environ[VARIABLE] = str(path)
@@ -37,7 +37,7 @@ def announce(run_directory: Path) -> Path:
 
 
 def read(path: Path) -> list[Row]:
-    """The steps of the file; none when there is no file. Raises ValueError, naming the line, or OSError."""
+    """Return the steps in the file; none if there is no file. Raises ValueError, which names the line, or OSError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

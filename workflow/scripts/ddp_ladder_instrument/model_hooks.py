@@ -1,4 +1,4 @@
-"""The patches on torch.nn.Module: when the model that is trained goes into eval mode and back."""
+"""The patches on torch.nn.Module: they detect when the trained model enters and leaves eval mode."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 import torch
 
-from ddp_ladder_instrument.compiler import unseen
+from ddp_ladder_instrument.compiler import eager
 from ddp_ladder_instrument.hooks import patch
 from ddp_ladder_instrument.steps import Steps
 
 
 class Trained:
-    """Tells the modules that are trained as a whole from their parts and from other models."""
+    """The modules that are trained as a whole, as opposed to their parts and to other models."""
 
     def __init__(self) -> None:
         self._ends: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
         self._known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
     def add(self, optimizer: Any) -> None:
-        """From now on a module that holds all that this optimizer steps is one."""
+        """Add the modules that hold all parameters of this optimizer."""
         parameters = [tensor for group in optimizer.param_groups for tensor in group["params"]]
         self._ends = [ends for ends in self._ends if ends[0]() is not None]
         if parameters:
@@ -29,7 +29,7 @@ class Trained:
             self._known.clear()
 
     def holds(self, module: Any) -> bool:
-        """Whether ``module`` is trained as a whole: it has an optimizer's first and last parameter."""
+        """Return True if ``module`` is trained as a whole: it has an optimizer's first and last parameter."""
         if not self._ends:
             return False
         known = self._known.get(module)
@@ -41,9 +41,9 @@ class Trained:
 
 
 def patch_modes(steps: Steps, trained: Trained) -> str | None:
-    """Tell the step clock of eval() and train() on a model that is trained as a whole."""
+    """Notify the step clock of eval() and train() on a model that is trained as a whole."""
 
-    holds, eval_mode, train_mode = unseen(trained.holds), unseen(steps.eval_mode), unseen(steps.train_mode)
+    holds, eval_mode, train_mode = eager(trained.holds), eager(steps.eval_mode), eager(steps.train_mode)
 
     def wrap_eval(original: Callable[..., Any]) -> Callable[..., Any]:
         def eval(self: Any) -> Any:  # noqa: A001

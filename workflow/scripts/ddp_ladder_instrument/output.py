@@ -1,4 +1,4 @@
-"""Output of the script goes into a log of the ladder's: a disk that takes no more of it does not end the script."""
+"""Output streams that survive a full disk: the script's output goes to a log file of the ladder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class _Log(io.FileIO):
-    """Takes everything; what the disk does not take is lost."""
+    """A log file that accepts every write; what does not fit on the disk is lost."""
 
     def __init__(self, descriptor: int, name: str, on_lost: Callable[[OSError], None]) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -32,14 +32,14 @@ class _Log(io.FileIO):
 
 
 def keep_from_failing(on_lost: Callable[[OSError], None]) -> None:
-    """Put streams that never fill up in place of sys.stdout and sys.stderr, where those are files."""
+    """Replace sys.stdout and sys.stderr, if they are files, with streams that ignore a full disk."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is getattr(sys, f"__{name}__") and isinstance(stream, io.TextIOWrapper) and _is_file(stream):
             stream.flush()
             raw = _Log(stream.fileno(), f"<{name}>", on_lost)
             unfailing = io.TextIOWrapper(
-                # With PYTHONUNBUFFERED there is no buffer in between.
+                # With PYTHONUNBUFFERED the stream has no buffer.
                 raw if isinstance(stream.buffer, io.RawIOBase) else io.BufferedWriter(raw),
                 encoding=stream.encoding,
                 errors=stream.errors,

@@ -1,4 +1,4 @@
-"""Ranks that a script starts itself with torch.multiprocessing: each is measured like a launcher's."""
+"""Ranks that a script starts itself with torch.multiprocessing: each is measured like one of a launcher."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ddp_ladder_instrument import record
 from ddp_ladder_instrument.hooks import patch
 from ddp_ladder_instrument.job import read_job
 from ddp_ladder_instrument.measurement import Measurement
@@ -18,18 +19,18 @@ from ddp_ladder_instrument.program import Program
 
 PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _hooked: list[Measurement] = []
-"""Whose hooks this process has: one, or none before they are installed."""
+"""The measurement whose hooks this process has; empty before they are installed."""
 
 
 @dataclass(frozen=True)
 class OwnRank:
-    """What runs in place of the script's function, in a process of its own."""
+    """Callable that replaces the script's function in the new process."""
 
     function: Callable[..., Any]
     program: Program
 
     def __call__(self, *arguments: Any) -> None:
-        """Run the function and record; raises what it raised."""
+        """Run the function and write its record; raise what it raises."""
         if PACKAGE_DIRECTORY in sys.path:
             sys.path.remove(PACKAGE_DIRECTORY)
         measurement = _measurement(self.program)
@@ -40,27 +41,33 @@ class OwnRank:
         except BaseException as error:
             ended_with = error
         ended_with = measurement.end(ended_with)
-        # Other helpers than ranks form no group and step no optimizer; the file belongs to a rank then. The steps that
-        # a forked process finds made are not its own.
+        # A helper that is no rank forms no group and steps no optimizer; the file belongs to a rank. Steps that were
+        # made before a process was forked are not its own.
         if measurement.process_group_s is not None and measurement.steps.count and not began_at:
-            measurement.write()
+            record.write_or_note(measurement)
         if ended_with is not None:
             raise ended_with
 
 
 def _measurement(program: Program) -> Measurement:
-    """A process that was forked has its parent's hooks, and goes on with them; one that was spawned has none."""
+    """Return this process's measurement: a forked process continues with its parent's hooks, a spawned one has none."""
     if _hooked:
         (measurement,) = _hooked
         measurement.begin_in_fork()
         return measurement
     measurement = Measurement(read_job(), program, time.time())
     measurement.watch()
+    measure_own_ranks(measurement)
     return measurement
 
 
-def patch_spawn(measurement: Measurement) -> str | None:
-    """Measure what torch.multiprocessing.spawn and start_processes start, and count it."""
+def measure_own_ranks(measurement: Measurement) -> None:
+    """Measure the ranks that this process starts; torch must be imported."""
+    measurement.hook("own processes", lambda: _patch_spawn(measurement))
+
+
+def _patch_spawn(measurement: Measurement) -> str | None:
+    """Measure and count the processes that torch.multiprocessing.spawn and start_processes start."""
     _hooked[:] = [measurement]
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,7 +85,7 @@ def patch_spawn(measurement: Measurement) -> str | None:
 
 @contextmanager
 def _findable() -> Iterator[None]:
-    """A spawned process takes over the search path, and must find this module there."""
+    """Put this package on the search path: a spawned process copies the path and imports this module."""
     sys.path.append(PACKAGE_DIRECTORY)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The parameters at the end: how many, and a checksum that equal ranks share."""
+"""The parameters at the end: their number, and a checksum that is the same on ranks with equal parameters."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ Named = list[tuple[str, torch.Tensor]]
 
 CAN_BE_INFINITE = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 FSDP_SHARDS = WeakTensorKeyDictionary()
-"""Parameters that FullyShardedDataParallel divides, as keys; nothing of them shows it."""
+"""Parameters that FullyShardedDataParallel shards, as keys; the tensors themselves do not show it."""
 NAMED = 5
 MOST_TENSORS = 4096
 SHORT = 12
-"""Hexadecimal digits of a tensor's digest: to say which tensors differ, not to prove that none does."""
+"""Hexadecimal digits of a tensor's digest: enough to name the tensors that differ, not to prove equality."""
 
 
 class Kept:
-    """The parameters that were trained, kept so that they are there at the end.
+    """The trained parameters, kept alive until the end.
 
-    Those of modules that DDP wraps, by their names; of what an optimizer steps beside, by place.
-    What belongs to a module or optimizer that is gone is given up when the next one comes.
+    Parameters of modules that DDP wraps have their names; others that an optimizer steps have their index.
+    Those of a deleted module or optimizer are dropped when the next one is added.
     """
 
     def __init__(self) -> None:
         self._groups: list[tuple[Callable[[], Any], Named]] = []
 
     def add_module(self, ddp: DistributedDataParallel) -> Named:
-        """Keep those of a wrapped module, in place of what optimizers told of them."""
+        """Keep a wrapped module's parameters by name."""
         named = list(ddp.module.named_parameters())
         self._give_up()
         return self._add(ddp, named)
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> Named:
-        """Keep those that no module named."""
+        """Keep the optimizer's parameters that are not kept already."""
         self._give_up()
         known = {id(tensor) for _, tensor in self.named()}
         tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
@@ -49,7 +49,7 @@ class Kept:
         return self._add(optimizer, fresh)
 
     def named(self) -> Named:
-        """All, in the order in which they came."""
+        """Return all, in the order in which they were added."""
         return [item for _, named in self._groups for item in named]
 
     def _add(self, owner: Any, named: Named) -> Named:
@@ -62,12 +62,12 @@ class Kept:
 
 
 def dtypes(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
-    """All of them, by name."""
+    """Return the names of all dtypes, sorted."""
     return sorted({dtype_name(tensor.dtype) for _, tensor in named})
 
 
 def main_dtype(named: Sequence[tuple[str, torch.Tensor]]) -> str:
-    """The dtype of most elements: ``float32``."""
+    """Return the dtype of most elements, such as ``float32``."""
     elements: Counter[str] = Counter()
     for _, tensor in named:
         elements[dtype_name(tensor.dtype)] += tensor.numel()
@@ -75,12 +75,12 @@ def main_dtype(named: Sequence[tuple[str, torch.Tensor]]) -> str:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """``float32`` for torch.float32."""
+    """Return ``float32`` for torch.float32."""
     return str(dtype).partition(".")[2]
 
 
 def summary(named: Sequence[tuple[str, torch.Tensor]], world_size: int) -> dict[str, Any]:
-    """The record's ``parameters``; count in elements."""
+    """Return the record's ``parameters``; ``count`` is in elements."""
     digests = [_digest(name, tensor) for name, tensor in named]
     bad = [name for name, tensor in named if not _is_finite(tensor)]
     return {
@@ -95,12 +95,12 @@ def summary(named: Sequence[tuple[str, torch.Tensor]], world_size: int) -> dict[
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Whether this rank holds a part of it only: a DTensor, or what FSDP of old flattened."""
+    """Return True if this rank holds only a part of it: a sharded DTensor, or a parameter that FSDP1 flattened."""
     return tensor in FSDP_SHARDS or any(_is_part(place) for place in getattr(tensor, "placements", ()))
 
 
 def is_replicated(tensor: torch.Tensor, world_size: int) -> bool:
-    """Whether it says itself that every rank of the world holds the same: a DTensor."""
+    """Return True if it is a DTensor that is replicated on every rank of the world."""
     places = getattr(tensor, "placements", ())
     if not places or any(_is_part(place) for place in places):
         return False
@@ -112,7 +112,7 @@ def _is_part(place: object) -> bool:
 
 
 def checksum(named: Sequence[tuple[str, torch.Tensor]]) -> str:
-    """Digest over names, dtypes, shapes and raw bytes, in order."""
+    """Return a digest of names, dtypes, shapes and raw bytes, in order."""
     return _overall([_digest(name, tensor) for name, tensor in named])
 
 
@@ -120,22 +120,22 @@ def _overall(digests: Sequence[bytes]) -> str:
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
-def _own(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of it."""
-    own: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return own.detach()
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of it."""
+    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.detach()
 
 
 def _digest(name: str, tensor: torch.Tensor) -> bytes:
-    """Over name, dtype, shape and raw bytes; of a sharded one, this rank's part."""
+    """Return a digest of name, dtype, shape and raw bytes; of a sharded tensor, of this rank's part."""
     digest = hashlib.sha256(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-    plain = _own(tensor).cpu().contiguous()
+    plain = _local(tensor).cpu().contiguous()
     size = plain.numel() * plain.element_size()
     if size:
-        # By address: numpy may be missing, and knows no bfloat16.
+        # Read by address: numpy may be missing, and has no bfloat16.
         digest.update((ctypes.c_char * size).from_address(plain.data_ptr()))
     return digest.digest()
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
-    return tensor.dtype not in CAN_BE_INFINITE or bool(torch.isfinite(_own(tensor)).all())
+    return tensor.dtype not in CAN_BE_INFINITE or bool(torch.isfinite(_local(tensor)).all())

@@ -1,4 +1,4 @@
-"""Run the user's script as if python had been given it directly."""
+"""Run the user's script as python itself would."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Program:
     args: tuple[str, ...]
 
     def check(self) -> None:
-        """Raise ProgramError when there is no such script. A module is looked for when run."""
+        """Raise ProgramError if there is no such script. A module is only looked for when it is run."""
         if self.is_module:
             return
         try:
@@ -45,18 +45,18 @@ class Program:
             ) from error
 
     def run(self) -> None:
-        """Run the program to its end; whatever it raises goes through.
+        """Run the program to its end; its exceptions propagate.
 
-        The module ``__main__`` and the search path become the program's and stay so, as atexit
-        functions, threads and spawned loader workers expect.
+        ``__main__`` and sys.path become the program's and stay so: atexit functions, threads and spawned
+        loader workers rely on them.
         """
         main = ModuleType("__main__")
         vars(main)["__builtins__"] = builtins
         sys.modules["__main__"] = main
         if self.is_module:
             self._run_module()
-        elif self._is_other():
-            self._run_other()
+        elif self._is_other_language():
+            self._run_executable()
         elif os.path.isdir(self.name) or zipfile.is_zipfile(self.name):
             sys.argv[:] = [self.name, *self.args]
             sys.path.insert(0, os.path.abspath(self.name))
@@ -64,16 +64,16 @@ class Program:
         else:
             self._run_file(main)
 
-    def _is_other(self) -> bool:
-        """Whether it is an executable of another language: by its own first bytes, not by its name."""
+    def _is_other_language(self) -> bool:
+        """Return True if it is an executable of another language, judged by its first bytes, not its name."""
         if os.path.isdir(self.name) or not os.access(self.name, os.X_OK) or zipfile.is_zipfile(self.name):
             return False
         with open(self.name, "rb") as file:
             head = file.readline(256)
         return head.startswith(b"\x7fELF") or (head.startswith(b"#!") and b"python" not in head)
 
-    def _run_other(self) -> None:
-        """Run it as a child that ends with this process, and exit as it does."""
+    def _run_executable(self) -> None:
+        """Run it as a child that ends with this process, and exit with its exit code."""
         command = [os.path.abspath(self.name), *self.args]
         code = subprocess.Popen(command, preexec_fn=die_with_parent).wait()
         raise SystemExit(code if code >= 0 else 128 - code)
@@ -98,12 +98,12 @@ class Program:
         exec(compile(source, path, "exec", dont_inherit=True), vars(main))
 
     def file(self) -> str | None:
-        """The file that ran as ``__main__``, absolute, links resolved; None when it is not a plain file."""
+        """Return the file that ran as ``__main__``, absolute, links resolved; None if it is not a plain file."""
         path = getattr(sys.modules.get("__main__"), "__file__", None)
         return os.path.realpath(path) if path is not None and os.path.isfile(path) else None
 
     def sha256(self) -> str | None:
-        """Digest of the source that ran as ``__main__``; None when it is not a plain file."""
+        """Return the SHA-256 of the source that ran as ``__main__``; None if it is not a plain file."""
         path = self.file()
         if path is None:
             return None
@@ -112,7 +112,7 @@ class Program:
 
 
 def _run_module_as_main(name: str, alter_argv: bool) -> None:
-    # Private, but it is what `python -m` itself calls: messages and tracebacks are then the same.
+    # Private, but `python -m` calls the same function, so messages and tracebacks are the same.
     runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined]
 
 
@@ -121,7 +121,7 @@ def _safe_path() -> bool:
 
 
 def hide_own_frames(own_directory: str) -> None:
-    """Let the final report of an uncaught exception show the program's frames only."""
+    """Make the traceback of an uncaught exception show the program's frames only."""
     show = sys.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

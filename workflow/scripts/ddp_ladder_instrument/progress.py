@@ -1,4 +1,4 @@
-"""progress.json: how far the run is, for the eye only."""
+"""progress.json: the progress of the run, for display only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INTERVAL_S = 1.0
 
 
 class Progress:
-    """Writes progress.json at most once a second. Times are of time.perf_counter()."""
+    """The writer of progress.json, at most once a second. Times are from time.perf_counter()."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -20,9 +20,9 @@ class Progress:
         self._written_s = 0.0
 
     def update(self, now_s: float, step: int, samples_since: int, world_size: int, epoch_steps: int | None) -> bool:
-        """Write when it is time to; True when it was. Raises OSError.
+        """Write the file if a second has passed; return True if so. Raises OSError.
 
-        samples_since: samples of this rank since the last True.
+        samples_since: samples of this rank since the last write.
         """
         if self._began_s is None:
             self._began_s = self._written_s = now_s

@@ -1,4 +1,4 @@
-"""What the program is made of: its own source files, the configuration files it was given, its libraries."""
+"""The program's source files, its configuration files and its libraries."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LIBRARIES = (
     "accelerate", "apex", "datasets", "deepspeed", "flash_attn", "lightning", "nvidia.dali", "numpy",
     "pytorch_lightning", "timm", "torchaudio", "torchvision", "transformer_engine", "transformers", "triton",
 )  # fmt: skip
-"""Those whose release changes the work or the speed of a step."""
+"""Libraries whose version can change the work or the speed of a step."""
 
 FEEDERS = ("ffcv", "nvidia.dali", "petastorm", "tensorflow", "torchdata.nodes", "webdataset")
-"""Libraries whose loaders may feed a training past torch's DataLoader."""
+"""Libraries whose loaders may feed a training without torch's DataLoader."""
 
 
 def source_files() -> dict[str, str]:
-    """SHA-256 of ``__main__`` and of every module imported from its directory or below, by relative path."""
+    """Return the SHA-256 of ``__main__`` and of every module from its directory or below, by relative path."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     if main is None:
         return {}
@@ -40,7 +40,7 @@ def source_files() -> dict[str, str]:
 
 
 def _root(main: str, package: str) -> str:
-    """The directory that holds the script, or the top package of a module given with -m."""
+    """Return the directory that contains the script, or the top package of a module given with -m."""
     levels = len(package.split(".")) if package else 0
     directory = os.path.dirname(main)
     for _ in range(levels):
@@ -53,7 +53,7 @@ def _is_installed(path: str) -> bool:
 
 
 def configuration_files(arguments: Sequence[str]) -> dict[str, str]:
-    """SHA-256 of the configuration files that the arguments name (``conf.yaml``, ``--config=conf.yaml``)."""
+    """Return the SHA-256 of the configuration files among the arguments (``conf.yaml``, ``--config=conf.yaml``)."""
     names = [argument.partition("=")[2] or argument for argument in arguments]
     found = {}
     for name in names:
@@ -65,7 +65,7 @@ def configuration_files(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def _sha256(path: str) -> str | None:
-    """None for what cannot be read any more, and for what is too large to be source."""
+    """Return the file's SHA-256; None if it cannot be read any more, or is too large to be source."""
     try:
         if os.path.getsize(path) > LARGEST_BYTES:
             return None
@@ -76,11 +76,11 @@ def _sha256(path: str) -> str | None:
 
 
 def libraries() -> dict[str, str]:
-    """Versions of the libraries that the program has imported."""
+    """Return the versions of the libraries that the program has imported."""
     versions = {name: getattr(sys.modules.get(name), "__version__", None) for name in LIBRARIES}
     return {name: str(version) for name, version in versions.items() if version is not None}
 
 
 def feeders() -> list[str]:
-    """The feeders that the program has imported."""
+    """Return the feeders that the program has imported."""
     return [name for name in FEEDERS if name in sys.modules]

@@ -1,4 +1,4 @@
-"""The rank's CSV and its end record, written once at the end."""
+"""The rank's CSV and its end record, both written once, at the end."""
 
 from __future__ import annotations
 
@@ -20,6 +20,18 @@ from ddp_ladder_instrument.measurement import Measurement, one_line
 SCHEMA_VERSION = 1
 
 
+def write_or_note(measurement: Measurement) -> None:
+    """Write the rank's CSV and end record, unless a rank that this process started has written them.
+
+    If that fails, the error is printed, and noted for the verdict; the training ends as it would have.
+    """
+    try:
+        if not (measurement.own_processes and not measurement.steps.count and is_written(measurement)):
+            write(measurement)
+    except Exception as error:  # a full disk or a bug of ours must not fail the training
+        note_unwritten(measurement, error)
+
+
 def write(measurement: Measurement) -> None:
     """Write ranks/rank<k>.csv, then ranks/rank<k>.json. Raises OSError."""
     record = end_record(measurement)
@@ -27,37 +39,37 @@ def write(measurement: Measurement) -> None:
     csv = ranks / record["steps"]["file"]
     record["steps"]["sha256"] = write_atomically(csv, measurement.steps.csv())
     text = json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-    # A message may quote a file name that is no Unicode.
+    # A message may quote a file name that is not valid Unicode.
     text = text.encode("utf-8", "replace").decode("utf-8")
     write_atomically(ranks / f"rank{record['rank']}.json", [text])
 
 
 def note_unwritten(measurement: Measurement, error: Exception) -> None:
-    """Say why this rank has no record, and leave ranks/rank<k>.unwritten where a small file can still be written."""
+    """Print why this rank has no record, and write ranks/rank<k>.unwritten if a small file still fits."""
     print(f"instrument.py: cannot write the record of this rank: {error}", file=sys.stderr)
     if not isinstance(error, OSError):
         traceback.print_exception(type(error), error, error.__traceback__)
-    rank = _place(measurement, "cpu")["rank"]
+    rank = _rank_facts(measurement, "cpu")["rank"]
     note = {"host": socket.gethostname(), "error": one_line(error)}
-    # Where this fails too, the job will hardly fare better, and says so.
+    # If this fails too, the job will probably fail to write as well, and report it.
     with contextlib.suppress(OSError):
         write_atomically(measurement.job.directory / "ranks" / f"rank{rank}.unwritten", [json.dumps(note) + "\n"])
 
 
 def is_written(measurement: Measurement) -> bool:
-    """Whether this rank has its end record already."""
-    rank = _place(measurement, "cpu")["rank"]
+    """Return True if this rank has its end record already."""
+    rank = _rank_facts(measurement, "cpu")["rank"]
     return (measurement.job.directory / "ranks" / f"rank{rank}.json").exists()
 
 
 def end_record(measurement: Measurement) -> dict[str, Any]:
-    """Everything but the digest of the CSV."""
+    """Return the rank's end record, without the digest of the CSV."""
     device = _device(measurement)
     record = {
         "schema_version": SCHEMA_VERSION,
         "spec_hash": measurement.job.spec_hash,
         "job": measurement.job.job,
-        **_place(measurement, device["kind"]),
+        **_rank_facts(measurement, device["kind"]),
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "device": device,
@@ -103,7 +115,7 @@ def _device(measurement: Measurement) -> dict[str, Any]:
 
 
 def _gpus_seen(measurement: Measurement, device_kind: str) -> dict[str, Any] | None:
-    """Asked where a run on CUDA was none: the reason is what its user needs."""
+    """Return which GPUs torch sees, if the run should have used CUDA and did not; else None."""
     if measurement.world is None or measurement.job.device != "cuda" or device_kind == "cuda":
         return None
     from ddp_ladder_instrument import torch_facts
@@ -112,9 +124,9 @@ def _gpus_seen(measurement: Measurement, device_kind: str) -> dict[str, Any] | N
     return seen
 
 
-def _place(measurement: Measurement, device_kind: str) -> dict[str, Any]:
+def _rank_facts(measurement: Measurement, device_kind: str) -> dict[str, Any]:
     world = measurement.world
-    node_rank = os.environ.get("GROUP_RANK")  # the launcher's word: torch.distributed knows nothing of nodes
+    node_rank = os.environ.get("GROUP_RANK")  # from the launcher: torch.distributed does not know nodes
     place = {"node_rank": int(node_rank) if node_rank else None}
     if world is None:  # torch was never imported
         return {
@@ -134,7 +146,7 @@ def _place(measurement: Measurement, device_kind: str) -> dict[str, Any]:
 
 
 def _startup(measurement: Measurement) -> dict[str, float | None]:
-    """Seconds; the parts leave out what the script itself did in between."""
+    """Return the start-up times in seconds; the parts exclude what the script itself did in between."""
     steps = measurement.steps
     launched_at_s = measurement.job.launched_at_s
     ended_at_s = steps.first_step_ended_at_s
@@ -164,7 +176,7 @@ def _parameters(measurement: Measurement) -> dict[str, Any] | None:
     if not named:
         return None
     if named[0][1].is_cuda and not measurement.device_answers:
-        measurement.not_measured.append("parameters: after a failure reading them could wait for a rank that is gone")
+        measurement.not_measured.append("parameters: not read after a failure, which could wait for an ended rank")
         return None
     from ddp_ladder_instrument import parameters
 
@@ -194,14 +206,14 @@ def _fingerprint(measurement: Measurement, device: dict[str, Any]) -> dict[str, 
 
 
 def _batch_per_gpu(measurement: Measurement) -> int | None:
-    """Median over the steps, the sampler's padding included."""
+    """Return the median of the steps' samples, the sampler's padding included."""
     steps = measurement.steps
     batches = [steps.samples[row] + steps.padding_samples[row] for row in range(steps.count)]
     return (int(statistics.median_low(batches)) or None) if batches else None
 
 
 def _precision(measurement: Measurement) -> dict[str, Any]:
-    """The types that parameters, autocast and products really had, and what torch may put in float32's place."""
+    """Return the dtypes of parameters, autocast and matrix products, and what torch may use instead of float32."""
     if measurement.backwards is None:
         return dict.fromkeys(("parameter_dtype", "parameter_dtypes", "autocast_dtype", "product_dtypes"))
     from ddp_ladder_instrument import parameters, torch_facts
@@ -229,7 +241,7 @@ def _loss(measurement: Measurement) -> dict[str, Any] | None:
 
 
 def _versions(measurement: Measurement, cuda: bool) -> dict[str, Any]:
-    """Versions that matter to this run, and the threads it computed with."""
+    """Return the versions of torch, CUDA and NCCL, and the number of torch's threads."""
     torch = sys.modules.get("torch")
     if torch is None:
         return {"torch": None, "cuda": None, "nccl": None, "threads": None}

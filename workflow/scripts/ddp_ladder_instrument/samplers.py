@@ -1,8 +1,7 @@
-"""From a DataLoader to its samplers: whether they divide the data, in which order, and what they fill up.
+"""The samplers of a DataLoader: whether they shard the data, whether they shuffle, and how much padding they add.
 
-Told by the class that a sampler iterates as and by the attributes that it has, of whatever library it is. Nothing is
-imported for it, and nothing is called but ``len`` of what the sampler itself measures. What cannot be read plainly is
-None: unknown.
+A sampler, of any library, is recognised by the class whose ``__iter__`` it uses and by its attributes. No library is
+imported for this, and only ``len`` of what the sampler itself measures is called. None means unknown.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ from torch.utils.data import IterableDataset
 from ddp_ladder_instrument.steps import NEVER
 
 DEEPEST = 8
-"""Samplers within samplers that are looked into; objects may refer to each other in circles."""
+"""Levels of nested samplers that are searched; objects may refer to each other in a cycle."""
 
-PART = "torch.SubsetRandomSampler"
-"""Its subset may be this rank's part."""
+SUBSET = "torch.SubsetRandomSampler"
+"""Its subset may be this rank's shard."""
 
-ALONE = {
+UNAWARE_OF_RANKS = {
     "torch.SequentialSampler": False,
     "torch.RandomSampler": True,
-    PART: True,
+    SUBSET: True,
     "torch.WeightedRandomSampler": True,
     "torchdata.RandomSampler": True,
     "accelerate.SeedableRandomSampler": True,
     "transformers.LengthGroupedSampler": True,
 }
-"""Know nothing of ranks. Whether they shuffle, which they do anew in each pass."""
+"""Samplers that do not know ranks, and whether they shuffle, each pass in a new order."""
 
 DIVIDING = {
     "torch.DistributedSampler",
@@ -39,39 +38,39 @@ DIVIDING = {
     "transformers.DistributedLengthGroupedSampler",
     "transformers.DistributedSamplerWithLoop",
 }
-"""Give rank r of n the places r, r+n, r+2n, ..., and fill up from the beginning."""
+"""Samplers that give rank r of n the positions r, r+n, r+2n, ..., and pad from the beginning."""
 
 DIVIDING_BY_NAME = {"DistributedSamplerWrapper", "UnrepeatedDistributedSampler", "UnrepeatedDistributedSamplerWrapper"}
-"""The same, copied from project to project."""
+"""Classes that do the same, copied from project to project."""
 
 PLAIN_WRAPPERS = {"torch.BatchSampler", "torchdata.BatchSampler"}
-"""Take what they wrap as it comes."""
+"""Wrappers that keep the order and the content of what they wrap."""
 
 PLAIN_WRAPPERS_BY_NAME = {"_IndexBatchSamplerWrapper", "SkipBatchSampler", "_RepeatSampler"}
 
 ORDERLY_WRAPPERS = {"BatchSamplerShard", "GroupedBatchSampler"}
-"""Keep to the order of what they wrap, but are worth naming."""
+"""Wrappers that keep the order of what they wrap, and are shown in the sampler's name."""
 
 ENDLESS = "_RepeatSampler"
-"""Makes one pass out of all of them."""
+"""It makes all passes into one."""
 
-ITS_OWN_SHUFFLE = {"transformers.DistributedLengthGroupedSampler": True, "timm.OrderedDistributedSampler": False}
-"""Whether those shuffle that do not say so themselves."""
+FIXED_SHUFFLE = {"transformers.DistributedLengthGroupedSampler": True, "timm.OrderedDistributedSampler": False}
+"""Whether samplers without an attribute ``shuffle`` shuffle."""
 
 WRAPPED = ("_batch_sampler", "batch_sampler", "sampler", "_sampler")
 OF_SAMPLERS = ("_DatasetSamplerWrapper", "DatasetFromSampler")
-"""Datasets that are a sampler's indices."""
+"""Datasets that consist of a sampler's indices."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """What a loader's samplers tell. None: unknown.
+    """The facts about a loader's samplers. None: unknown.
 
-    name: as people know it, ``RandomSampler in BatchSamplerShard``.
-    shards: whether they divide the data between ranks.
-    shuffle: whether passes are meant to differ in order.
-    own_order: whether each pass has an order of its own without set_epoch.
-    real_samples: samples of one pass of this rank that are not repeated to fill up; NEVER when nothing is filled up.
+    name: for the reader, ``RandomSampler in BatchSamplerShard``.
+    shards: they shard the data between ranks.
+    shuffle: the order is meant to differ between passes.
+    own_order: each pass has its own order without set_epoch.
+    real_samples: samples of one pass of this rank without padding; NEVER if nothing is padded.
     """
 
     name: str
@@ -85,10 +84,10 @@ UNKNOWN = Sampling("unknown", None, None, False, None)
 
 
 def sampling(loader: Any) -> Sampling:
-    """Of a DataLoader of any library; UNKNOWN where asking it raises."""
+    """Return the facts about the samplers of a DataLoader of any library; UNKNOWN if reading them raises."""
     try:
         return _sampling(loader)
-    except Exception:  # a property of somebody's own
+    except Exception:  # a property defined by another library may raise anything
         return UNKNOWN
 
 
@@ -98,7 +97,7 @@ def _sampling(loader: Any) -> Sampling:
     links = list(chain(loader))
     if not links:
         return UNKNOWN
-    own_order = _iterates_as(links[-1]) in ALONE or any(type(link).__name__ == ENDLESS for link in links)
+    own_order = _iterates_as(links[-1]) in UNAWARE_OF_RANKS or any(type(link).__name__ == ENDLESS for link in links)
     if type(loader).__name__ == "DataLoaderDispatcher":
         return Sampling(_name(links), True, _shuffle(links), own_order, _real_of_dispatched(loader, links))
     return Sampling(_name(links), _shards(links), _shuffle(links), own_order, _real(links))
@@ -112,7 +111,7 @@ def _of_stream(dataset: Any) -> Sampling:
 
 
 def chain(loader: Any) -> Iterator[Any]:
-    """A loader's sampler of batches, or of samples where it has none, what that wraps, and so on to the innermost."""
+    """Yield a loader's batch sampler (if it has none, its sampler), the sampler inside that, to the innermost."""
     link = getattr(loader, "batch_sampler", None)
     link = getattr(loader, "sampler", None) if link is None else link
     for _ in range(DEEPEST):
@@ -132,7 +131,7 @@ def _wrapped(sampler: Any) -> Any:
 
 
 def with_epochs(loader: Any) -> list[Any]:
-    """The samplers that have a set_epoch, or the dataset where none has; only what can be remembered weakly."""
+    """Return the samplers with a set_epoch, or else the dataset if it has one; only what supports weak references."""
     for things in (chain(loader), [loader.dataset]):
         found = [thing for thing in things if callable(getattr(type(thing), "set_epoch", None))]
         if found:
@@ -141,7 +140,7 @@ def with_epochs(loader: Any) -> list[Any]:
 
 
 def _iterates_as(sampler: Any) -> str:
-    """``library.Class`` of the class whose ``__iter__`` it uses."""
+    """Return ``library.Class`` of the class whose ``__iter__`` it uses."""
     for kind in type(sampler).__mro__:
         if "__iter__" in kind.__dict__:
             return _name_of(kind)
@@ -157,14 +156,14 @@ def _is_plain(sampler: Any) -> bool:
 
 
 def _divides(sampler: Any) -> bool:
-    """Whether it does so, or inherits it: with an order or a start of its own a rank has the same share."""
+    """Return True if its class or a base class divides: a changed order or start leaves the share the same."""
     kinds = {_name_of(kind) for kind in type(sampler).__mro__}
     return not kinds.isdisjoint(DIVIDING) or type(sampler).__name__ in DIVIDING_BY_NAME
 
 
 def _name(links: list[Any]) -> str:
-    telling = [link for link in links[:-1] if not _is_plain(link)]
-    return " in ".join(type(link).__name__ for link in (links[-1], *reversed(telling)))
+    named = [link for link in links[:-1] if not _is_plain(link)]
+    return " in ".join(type(link).__name__ for link in (links[-1], *reversed(named)))
 
 
 def _whole_number(thing: Any, *names: str) -> int | None:
@@ -184,7 +183,7 @@ def _shards(links: list[Any]) -> bool | None:
 
 def _is_known(sampler: Any) -> bool:
     kind = _iterates_as(sampler)
-    alone = kind in ALONE and kind != PART
+    alone = kind in UNAWARE_OF_RANKS and kind != SUBSET
     return alone or _is_plain(sampler) or _is_orderly(sampler) or _divides(sampler)
 
 
@@ -193,25 +192,25 @@ def _is_orderly(sampler: Any) -> bool:
 
 
 def _shuffle(links: list[Any]) -> bool | None:
-    """Where no wrapper has a mind of its own."""
+    """Return True if any of the samplers shuffles; None if that is unknown for one of them."""
     each = [_shuffles(link) for link in links if not _is_plain(link) and not _is_orderly(link)]
     return None if None in each else any(each)
 
 
 def _shuffles(sampler: Any) -> bool | None:
     kind = _iterates_as(sampler)
-    said = getattr(sampler, "shuffle", ALONE.get(kind, ITS_OWN_SHUFFLE.get(kind)))
-    return said if isinstance(said, bool) else None
+    shuffle = getattr(sampler, "shuffle", UNAWARE_OF_RANKS.get(kind, FIXED_SHUFFLE.get(kind)))
+    return shuffle if isinstance(shuffle, bool) else None
 
 
 # Padding
 
 
 def _real(links: list[Any]) -> int | None:
-    """Real samples of this rank's pass. What is repeated to fill up comes last."""
+    """Return the real samples of this rank's pass; padding comes last."""
     sampler, inner = links[0], links[1:]
     name = type(sampler).__name__
-    if _iterates_as(sampler) in ALONE:
+    if _iterates_as(sampler) in UNAWARE_OF_RANKS:
         return NEVER
     if name == "BatchSamplerShard":
         return _real_of_shard(sampler, inner)
@@ -224,7 +223,7 @@ def _real(links: list[Any]) -> int | None:
     if _divides(sampler):
         return _real_of_divided(sampler)
     repeats = getattr(sampler, "num_repeats", getattr(sampler, "repetitions", None))
-    return NEVER if isinstance(repeats, (int, float)) else None  # repeated on purpose, augmented anew
+    return NEVER if isinstance(repeats, (int, float)) else None  # repeated on purpose, for augmentation
 
 
 def _less(real: int | None, skipped: int | None) -> int | None:
@@ -239,7 +238,7 @@ def _skipped(sampler: Any, inner: list[Any]) -> int | None:
 
 
 def batch_size(links: list[Any]) -> int | None:
-    """Samples in each of this rank's batches, of a chain."""
+    """Return the samples in each of this rank's batches, from a chain of samplers."""
     if not links:
         return None
     size = _whole_number(links[0], "batch_size")
@@ -257,12 +256,12 @@ def _real_of_divided(sampler: Any) -> int | None:
         return None
     if count * replicas <= length:
         return NEVER
-    # Place j*replicas + rank for each j, filled up from the beginning.
+    # Position j*replicas + rank for each j, padded from the beginning.
     return _less(max(0, -(-(length - rank) // replicas)), _whole_number(sampler, "next_yielded") or 0)
 
 
 def _real_of_shard(shard: Any, inner: list[Any]) -> int | None:
-    """accelerate deals out whole batches, or parts of each, and fills up whole batches."""
+    """Return the real samples of accelerate's shard: it gets whole batches, or a part of each, padded to full size."""
     if any(_iterates_as(link) not in PLAIN_WRAPPERS for link in inner[:-1]):
         return None
     real = _real(inner)
@@ -272,12 +271,12 @@ def _real_of_shard(shard: Any, inner: list[Any]) -> int | None:
     if real == NEVER:
         return NEVER
     share, count, index = batch_size([shard]), shard.num_processes, shard.process_index
-    # Shares go round by process: process i has the samples share*i to share*(i+1) of each round.
-    return None if share is None else _dealt(real, share, share, count, index)
+    # Process i has the samples share*i to share*(i+1) of each round.
+    return None if share is None else _share_of_rounds(real, share, share, count, index)
 
 
 def _real_of_dispatched(loader: Any, links: list[Any]) -> int | None:
-    """accelerate's first process draws for all, and fills up the last round to a multiple of the processes."""
+    """Return the real samples if accelerate's first process draws for all; it pads the last round to all processes."""
     if any(_iterates_as(link) not in PLAIN_WRAPPERS for link in links[:-1]) or _real(links) != NEVER:
         return None
     if loader._drop_last:
@@ -288,17 +287,17 @@ def _real_of_dispatched(loader: Any, links: list[Any]) -> int | None:
     count, index = loader.state.num_processes, loader.state.process_index
     share = size // count if loader.split_batches else size
     rest = length % (share * count)
-    return _dealt(length, share, -(-rest // count), count, index)
+    return _share_of_rounds(length, share, -(-rest // count), count, index)
 
 
-def _dealt(length: int, share: int, last_share: int, count: int, index: int) -> int:
-    """What process ``index`` of ``count`` has of samples that go round in shares; those of the last round differ."""
+def _share_of_rounds(length: int, share: int, last_share: int, count: int, index: int) -> int:
+    """Return the samples of process ``index`` of ``count``, if each round gives every process one share."""
     rounds, rest = divmod(length, share * count)
     return rounds * share + min(last_share, max(0, rest - last_share * index))
 
 
 def length_of(sized: Any) -> int | None:
-    """``len``, or None where it is not known."""
+    """Return ``len``, or None if it is not known."""
     try:
         return len(sized)
     except Exception:  # the script's own __len__, or torch's, may raise anything (TypeError, NotImplementedError)

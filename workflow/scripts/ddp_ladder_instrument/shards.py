@@ -1,4 +1,4 @@
-"""Digests of the first samples that a rank trains on: ranks that share some draw from the same data."""
+"""Digests of the first samples that a rank trains on: ranks with common digests draw from the same data."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MOST_BYTES = 65_536  # of one sample's tensor
 
 
 def digests(batch: object) -> list[str]:
-    """One per sample of the batch's first few, one for the batch where samples cannot be told apart.
+    """Return a digest for each of the batch's first samples, or one for the batch if it cannot be split.
 
-    None are made of batches that lie on a device already: reading them would wait for it.
+    There are none for a batch that is on a device already: reading it would wait for the device.
     """
     tensors = list(_tensors(batch, 0))
     if not tensors or any(tensor.device.type != "cpu" or tensor.layout != torch.strided for tensor in tensors):
@@ -40,9 +40,9 @@ def _digest(tensors: list[torch.Tensor]) -> str:
 
 
 def _thinned(tensor: torch.Tensor) -> torch.Tensor:
-    """Every second place along its longest side, again and again, until few are left.
+    """Halve the longest side, by taking every second element, until the tensor is small enough.
 
-    Looks at all of a large sample, whose beginning may be an empty border, and copies little of one that lies askew.
+    This covers all of a large sample, whose beginning may be an empty border, and copies little of a strided one.
     """
     while tensor.numel() * tensor.element_size() > MOST_BYTES:
         longest = max(range(tensor.dim()), key=tensor.size)

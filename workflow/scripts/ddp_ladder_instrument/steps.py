@@ -1,17 +1,17 @@
 """The step clock: one row per training step with its samples, its time and its wait for data.
 
-A step ends with an optimizer's step. What another optimizer steps before the next batch is drawn
-(a GAN's second one) belongs to the same step.
+A step ends with an optimizer's step. If another optimizer (a GAN's second one) steps before the next
+batch is drawn, that belongs to the same step.
 
-Time is kept in segments, each owned by the pass over a DataLoader that was entered last. A step's
-time is that of its training passes (module ``loops``): validation is another pass, and what happens
-between two passes, or between the model's ``eval()`` and ``train()``, is nobody's. A step after the
-end of a pass and before another one (the last batch was drawn ahead, or ends an accumulation) has
-the time since that end. Loops that draw from no DataLoader own what no pass owns.
+Time is recorded in segments. Each belongs to the pass over a DataLoader that was entered last. A step's
+time is that of its training passes (module ``loops``): validation is another pass. The time between two
+passes, or between the model's ``eval()`` and ``train()``, belongs to no step. A step between the end of
+a pass and the next pass (its last batch was drawn ahead, or ends an accumulation) gets the time since
+that end. A training loop without a DataLoader gets the time that belongs to no pass.
 
-The samples of a step are those of the batches that its training passes gave the script since the
-last one, without those that the script has drawn ahead, and without those whose gradients are known
-to be lost: a step that GradScaler left out, the rest of an epoch whose gradients were dropped.
+The samples of a step are those of the batches that its training passes yielded since the last step,
+except batches drawn ahead and batches whose gradients are known to be lost: a step that GradScaler
+skipped, or the rest of an epoch whose gradients were dropped.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ CSV_HEADER = "step,samples,padding_samples,step_time_s,data_wait_s\n"
 NEVER = 2**62
 TICK_INTERVAL_S = 0.25
 EARLY_STEPS = 12
-"""The tick runs at each of the first steps: what it looks for there happens only there."""
+"""The tick runs at each of the first steps: some of what it looks for happens only there."""
 
 
 class Steps:
-    """Rows of steps, and the state between two of them. Seconds are of time.perf_counter().
+    """The rows of steps, and the state between two steps. Seconds are from time.perf_counter().
 
-    samples_per_step: in place of counted samples, for loops that draw from no DataLoader.
+    samples_per_step: replaces counted samples, for loops without a DataLoader.
     on_optimizer: called with each optimizer before its first step is counted.
     on_batch: called with the pass and each batch that it yields during the first EARLY_STEPS.
     on_loop: called at the first step of each training pass.
-    on_tick: called with the present time at a step's end, every TICK_INTERVAL_S.
-    backwards, calls: how many backward passes there were, and how many steps of optimizers.
+    on_tick: called with the current time at a step's end, every TICK_INTERVAL_S.
+    backwards, calls: the number of backward passes, and of steps of optimizers.
     trainers: the threads that train: the main one, and those that called backward().
     background: passes that other threads draw from.
-    held: by thread, the batches (pass and size) that it drew or got and has not handed on.
-    wait_unknown: another thread draws, and how the training gets its batches was not seen; on_wait_unknown is
-        called when that turns out.
-    loop: the pass that was entered last and is not over; the running segment is its own.
-    check_limits: called with step and present time at step ``check_at``, gives the next such step.
+    held: by thread, the batches (pass and size) that it drew or got and has not passed on.
+    wait_unknown: another thread draws, and the instrument did not see how the training gets its batches;
+        on_wait_unknown is called when this is detected.
+    loop: the pass that was entered last and is not over; the running segment belongs to it.
+    check_limits: called with step and current time at step ``check_at``; returns the next such step.
     """
 
     __slots__ = (
@@ -125,13 +125,13 @@ class Steps:
         self.background: list[Loop] = []
         self.held: dict[int, list[tuple[Loop, int]]] = {}
         self.wait_unknown = False
-        self._after = Loop(lambda: None, NEVER)  # owns what comes after a pass
-        self._outside = Loop(lambda: None, NEVER)
+        self._after = Loop(lambda: None, NEVER)  # owns the time after a pass
+        self._outside = Loop(lambda: None, NEVER)  # owns the time of a loop without a DataLoader
         self._outside.begin_step(0)
         self.loop: Loop | None = self._outside
         self._begin_s = time.perf_counter()
         self._begin_mark: Mark | None = None
-        self._evaluated: Loop | None = None  # whose segment eval() ended
+        self._evaluated: Loop | None = None  # the pass whose segment eval() ended
         self._pending: list[Loop] = []  # passes that yielded for the running step
         self._row_loops: list[Loop] = []  # training passes of the last row
         self._row_optimizer: Callable[[], Any] = lambda: None
@@ -139,25 +139,25 @@ class Steps:
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         self._backwards_at_row = 0
         self._between = False  # a pass ended since the last step, and no backward pass followed in another
-        self._gradient: Gradient | None = None  # as it was then
+        self._gradient: Gradient | None = None  # its state at that end
         self._skipped = False
         self._steps_in_row = 0
         self._steps_in_row_before = 0
         self._ended = False
         self._tick_at_s = 0.0
 
-    # What the loaders and the model tell.
+    # Called by the hooks on loaders and the model.
 
     def enter(self, loop: Loop, now_s: float) -> None:
-        """Another pass becomes the active one."""
-        if self.loop is self._after:  # between two passes after all
+        """Make this pass the active one."""
+        if self.loop is self._after:  # that time was between two passes and belongs to no step
             self.loop = None
         if loop.before is None:
             loop.before = self.loop
         self._own(loop, now_s)
 
     def yielded(self, loop: Loop, entered_s: float, size: int) -> None:
-        """The active pass yielded a batch of ``size`` samples, padding included."""
+        """Count a batch of ``size`` samples, padding included, that the active pass yielded."""
         if self._skipped:
             self._discard()
         if loop.step != self.count:
@@ -172,14 +172,14 @@ class Steps:
         loop.wait_s += time.perf_counter() - entered_s
 
     def left(self, loop: Loop) -> None:
-        """A pass is over, or was left for good."""
-        self._is_over(loop)
+        """End a pass that is exhausted or abandoned."""
+        self._end_pass(loop)
         loop.iterator = None
         if self.loop is loop:
             self._own(self._return_to(loop.before) or self._after, time.perf_counter())
         loop.before = None
 
-    def _is_over(self, loop: Loop) -> None:
+    def _end_pass(self, loop: Loop) -> None:
         if not loop.living:
             return
         loop.living = False
@@ -190,16 +190,16 @@ class Steps:
             self._look_at_gradient()
 
     def eval_mode(self) -> None:
-        """The model that is trained was put in eval mode."""
+        """Stop the time of the training: its model was put in eval mode."""
         if not self.evaluating:
             self.evaluating = True
             self._evaluated = owner = self.loop
             if owner is not None and owner is not self._outside and not self._is_drawn(owner):
-                self.loop = None  # between two steps: what led to the evaluation is no training
+                self.loop = None  # between two steps: the time since the last step is no training
             self._own(None, time.perf_counter())
 
     def train_mode(self) -> None:
-        """The model that is trained was put in training mode."""
+        """Resume the time of the training: its model was put in training mode."""
         if self.evaluating:
             self.evaluating = False
             if self.loop is None:
@@ -207,19 +207,19 @@ class Steps:
             self._evaluated = None
 
     def _return_to(self, loop: Loop | None) -> Loop | None:
-        """Whose time it is when what interrupted ``loop`` is over: its own in the middle of a step."""
+        """Return the owner of the time after an interruption of ``loop``: that pass, if in the middle of a step."""
         if loop is self._after or (loop is self._outside and not self._row_loops):
             return loop
         return loop if loop is not None and loop.living and self._is_drawn(loop) else None
 
     def _is_drawn(self, loop: Loop) -> bool:
-        """Whether it yielded for the running step."""
+        """Return True if it yielded a batch for the running step."""
         return loop.step == self.count and loop.batches > 0
 
-    # What another thread draws.
+    # Batches that another thread draws.
 
     def received(self, batches: Sequence[tuple[Loop, int]], entered_s: float) -> None:
-        """A thread that trains got these from the one that drew them, having waited since ``entered_s``."""
+        """Count batches that a training thread got from the one that drew them; it waited since ``entered_s``."""
         for loop, size in batches:
             if not loop.received:
                 self._leave_others(loop)
@@ -229,17 +229,17 @@ class Steps:
             self.yielded(loop, entered_s, size)
             entered_s = time.perf_counter()
             if loop.exhausted and loop.received == loop.given:
-                self._is_over(loop)
+                self._end_pass(loop)
 
     def _leave_others(self, loop: Loop) -> None:
-        """A thread that nobody listens to any more may keep its pass for ever: the next one over the loader ends it."""
+        """End earlier passes over the same loader: an abandoned thread may keep its pass for ever."""
         loader = loop.loader()
         for other in self._row_loops:
             if other is not loop and other.given and other.loader() is loader is not None:
-                self._is_over(other)
+                self._end_pass(other)
 
     def waited(self, loop: Loop, entered_s: float) -> None:
-        """It waited where this pass's batches come from, and got none."""
+        """Count a wait of the training for a batch of this pass that brought none."""
         if not loop.living:
             self.left(loop)
             return
@@ -248,13 +248,13 @@ class Steps:
         loop.wait_s += time.perf_counter() - entered_s
 
     def exhausted(self, loop: Loop) -> None:
-        """The other thread has come to the end of the pass, or left it; the training may be behind."""
+        """Note that the other thread has finished or abandoned the pass; the training may lag behind."""
         loop.exhausted = True
         if loop.received == loop.given:
-            self._is_over(loop)
+            self._end_pass(loop)
 
     def _look_for_batches(self, optimizer: Any) -> None:
-        """No batch came for this step where other threads draw: their way here may not have been seen."""
+        """Find the batches of a step for which none came: other threads may hand them over unseen."""
         thread = threading.get_ident()
         if thread in self.held:
             self.trainers.add(thread)
@@ -270,10 +270,10 @@ class Steps:
             for held in list(self.held.values()):
                 self.received([held.pop(0) for _ in range(len(held))], time.perf_counter())
 
-    # What backward passes and GradScaler tell.
+    # Called by the hooks on backward passes and GradScaler.
 
     def before_backward(self) -> Callable[[], None] | None:
-        """A backward pass begins; returns what is to be called after it, if anything."""
+        """Count a backward pass that begins; return a function to call after it, if any."""
         if self.background:
             self._trains_here()
         self.backwards += 1
@@ -288,7 +288,7 @@ class Steps:
     def _backward_between(self) -> Callable[[], None] | None:
         living = [loop for loop in self._pending if loop.living and not loop.without_grad]
         over = [loop for loop in self._pending if not loop.living]
-        if not living:  # of the pass that is over
+        if not living:  # the backward pass belongs to the pass that is over
             for loop in over:
                 loop.spent = True
             return self._after_backward_between
@@ -299,7 +299,7 @@ class Steps:
         return None
 
     def _after_backward_between(self) -> None:
-        """A pass that is over ends here at the earliest."""
+        """Give the time up to now to the pass that is over: its backward pass has just ended."""
         self._look_at_gradient()
         over = [loop for loop in self._pending if not loop.living]
         if self.loop is self._after and over:
@@ -309,7 +309,7 @@ class Steps:
         self._gradient = Gradient.of(self._known) if self.backwards > self._backwards_at_row else None
 
     def _drop_untrained(self) -> None:
-        """Drop the rest of a pass that no backward pass was made for, neither before its end nor after."""
+        """Drop the rest of a pass for which no backward pass was made, neither before nor after its end."""
         living = [loop for loop in self._pending if loop.living]
         made = self.backwards - self._backwards_at_row
         if living and 0 < made <= max(loop.batches for loop in living):
@@ -318,11 +318,11 @@ class Steps:
                     loop.dropped = is_remainder(loop, living)
 
     def skipped(self) -> None:
-        """GradScaler left a step out. Another optimizer may still step on the same batches."""
+        """Note that GradScaler skipped a step. Another optimizer may still step on the same batches."""
         self._skipped = True
 
     def _discard(self) -> None:
-        """What came since the last step is trained on by none."""
+        """Discard the batches since the last step: no step trains on them."""
         self._skipped = False
         loops = training(self._pending, self.samples_per_step is None)
         for loop in self._pending:
@@ -332,13 +332,13 @@ class Steps:
         self._backwards_at_row = self.backwards
 
     def started(self) -> None:
-        """What led here was start-up: before the first step it is no part of a loop without a DataLoader either."""
+        """Discard the time so far, if no step was made: it was start-up, also for a loop without a DataLoader."""
         if self.count == 0 and self.loop is self._outside:
             self._own(self._outside, time.perf_counter())
             self._outside.begin_step(0)
 
     def _own(self, owner: Loop | None, now_s: float, ending: Loop | None = None) -> None:
-        """End the running segment, of ``ending`` if not of its owner, and begin one of ``owner``."""
+        """End the running segment and begin one of ``owner``; the ended one goes to ``ending``, or to its owner."""
         mark = self.timeline.mark() if self.timeline is not None else None
         self._carry(ending or self.loop, now_s, mark)
         self.loop = owner
@@ -354,20 +354,20 @@ class Steps:
         if self._begin_mark is not None and mark is not None:
             owner.carried_segments.append((self._begin_mark, mark))
 
-    # What the optimizers tell.
+    # Called by the hook on optimizers.
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """The hook that torch calls after each optimizer step."""
+        """Add a row, or extend the last one; torch calls this after each optimizer step."""
         now_s = time.perf_counter()
         self.calls += 1
-        if self._ended:  # the script caught our SystemExit and goes on
+        if self._ended:  # the script caught our SystemExit and continues
             self.check_limits(self.count, now_s)
         if self._optimizer() is not optimizer:
-            self._meet(optimizer)
+            self._switch_to(optimizer)
         mark = None
         if self.timeline is not None:
             mark = self.timeline.mark()
-            if mark is None:  # recorded into a CUDA graph: nothing was stepped
+            if mark is None:  # captured into a CUDA graph: no step was made
                 return
         if self.evaluating:
             self._trained_in_eval_mode()
@@ -386,36 +386,36 @@ class Steps:
             if self.count > EARLY_STEPS:
                 self._tick_at_s = now_s + TICK_INTERVAL_S
             self.on_tick(now_s)
-        # Several optimizers: not before the last of them has stepped.
+        # With several optimizers, check only after the last of them has stepped.
         if self.count >= self.check_at and self._steps_in_row >= self._steps_in_row_before:
-            self._ended = True  # stays so when the check raises
+            self._ended = True  # remains True if the check raises
             self.check_at = self.check_limits(self.count, now_s)
             self._ended = False
 
     def _trained_in_eval_mode(self) -> None:
-        """What eval() began was no validation after all."""
+        """Give the time since eval() back to the training: a step in eval mode shows that it was no validation."""
         if self.loop is None:
             self.loop = self._evaluated
         self.evaluating = False
         self._evaluated = None
 
-    def _meet(self, optimizer: Any) -> None:
+    def _switch_to(self, optimizer: Any) -> None:
         if optimizer not in self._known:
             self._known.add(optimizer)
             self.on_optimizer(optimizer)
         self._optimizer = weakref.ref(optimizer)
 
     def _is_another(self, optimizer: Any) -> bool:
-        """Whether it is not the optimizer that ended the last row."""
+        """Return True if another optimizer ended the last row."""
         first = self._row_optimizer()
         return first is not None and first is not optimizer
 
     def _drawn_ahead(self) -> list[Loop]:
-        """Passes that are over, of whose batches some are still to come."""
+        """Return the passes that are over and have batches that no step has used."""
         return [loop for loop in self._row_loops if loop.sizes and not loop.living]
 
     def _take(self, loop: Loop, row: int | None) -> list[tuple[int, int]]:
-        """The batches of ``loop`` that this step trains on; row: None where it is left out."""
+        """Take and return the batches of ``loop`` that this step trains on; row: None if the step was skipped."""
         made = self.backwards - self._backwards_at_row
         fresh = loop.batches if loop.step == self.count else 0
         left = loop.ahead
@@ -430,7 +430,7 @@ class Steps:
         return batches
 
     def _find_ahead(self, loop: Loop, made: int, fresh: int) -> int:
-        """How many batches are drawn ahead, from the pass's first two steps; those are taken back from the first."""
+        """Return how many batches are drawn ahead, from the pass's first two steps; remove them from the first row."""
         assert loop.first is not None
         row, made_first, first = loop.first
         loop.first = None
@@ -463,9 +463,9 @@ class Steps:
             if loop not in loops:
                 loop.take()
                 wait_s += loop.wait_s if loop.dropped else 0.0
-        told = self.samples_per_step
-        self.samples.append(samples if told is None else told)
-        self.padding_samples.append(padding if told is None else 0)
+        fixed = self.samples_per_step
+        self.samples.append(samples if fixed is None else fixed)
+        self.padding_samples.append(padding if fixed is None else 0)
         self.data_wait_s.append(wait_s)
         seconds, segments = self._collect(self._owners(loops), now_s, mark)
         self.step_time_s.append(seconds)
@@ -483,9 +483,9 @@ class Steps:
         self.count += 1
 
     def _owners(self, loops: list[Loop]) -> list[Loop]:
-        """Whose time a step is. Where loaders take turns, the last one has the time until this one was entered.
+        """Return the passes whose time a step gets. If loaders alternate, the previous one has the time until this one.
 
-        What was dropped took its time all the same.
+        Dropped batches count too: they took time.
         """
         if loops and loops == self._row_loops and self.loop is not self._after:
             return loops
@@ -510,7 +510,7 @@ class Steps:
         self._gradient = None
 
     def _collect(self, owners: Sequence[Loop], now_s: float, mark: Mark | None) -> tuple[float, list[Segment]]:
-        """Seconds and segments of these owners up to now; they are taken away from them."""
+        """Take and return the seconds and segments of these owners up to now."""
         seconds = 0.0
         segments: list[Segment] = []
         for owner in owners:
@@ -527,7 +527,7 @@ class Steps:
         return seconds, segments
 
     def adopt(self, rows: Sequence[Row]) -> None:
-        """Take over steps that the program wrote down itself, in the place of those that were seen."""
+        """Replace the rows with steps that the program reported itself."""
         self.timeline = None
         for column in (self.samples, self.padding_samples, self.step_time_s, self.data_wait_s):
             del column[:]
@@ -539,7 +539,7 @@ class Steps:
         self.count = len(rows)
 
     def csv(self) -> Iterator[str]:
-        """The rows as CSV, step counted from 1; a wait that is not known is nan."""
+        """Yield the rows as CSV lines; steps count from 1, an unknown wait is nan."""
         yield CSV_HEADER
         for row in range(self.count):
             wait_s = math.nan if self.wait_unknown else self.data_wait_s[row]

@@ -14,7 +14,7 @@ STOP = "stop"
 
 
 class EndOfMeasurement(SystemExit):
-    """Ends the script as sys.exit(0) would: its clean-up runs, its exit code is 0."""
+    """An exit with code 0: the script's clean-up runs as after sys.exit(0)."""
 
     def __init__(self, ended_by: str) -> None:
         super().__init__(0)
@@ -22,7 +22,7 @@ class EndOfMeasurement(SystemExit):
 
 
 class Board(Protocol):
-    """Where rank 0 leaves its decisions for the others."""
+    """A key-value store in which rank 0 writes its decisions for the other ranks."""
 
     rank: int
 
@@ -30,20 +30,20 @@ class Board(Protocol):
         """Wait for the key and return its value."""
 
     def set(self, key: str, value: str) -> None:
-        """Leave a value."""
+        """Set a value."""
 
     def leave_together(self, key: str) -> None:
-        """Return on rank 0 when every other rank has called this, on the others at once."""
+        """Return at once, but on rank 0 only when every other rank has called this."""
 
 
 class Limits:
-    """Decides at which step the measurement ends.
+    """The decision at which step the measurement ends.
 
     max_seconds counts from the end of the first step. Ranks agree through a board: at one check
-    rank 0 writes what everyone does at the *next* check (end there, or the step of the check after
-    it), so that it has been written for about a second when the others read it, and nobody waits.
-    The end may come a second or two late, and hardly early.
-    find_board returns None in a world of one, where there is nobody to agree with.
+    rank 0 writes what all ranks do at the *next* check (end there, or the step of the check after
+    it). The others read it about a second later, so no rank waits. The end may come a second or two
+    late, and hardly ever early.
+    find_board returns None in a world of one rank.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class Limits:
         return min(self._max_steps, self._seconds_check)
 
     def new_group(self, step: int) -> int:
-        """Agree anew, through the board of a new process group; returns the step of the next check.
+        """Start over with the board of a new process group; return the step of the next check.
 
-        All ranks call this after the same step: making a group is what they do together.
+        All ranks call this after the same step, because making a group is collective.
         """
         self._group += 1
         self._index = 0
@@ -82,7 +82,7 @@ class Limits:
         return min(self._max_steps, self._seconds_check)
 
     def check(self, step: int, now_s: float) -> int:
-        """Return the step of the next check; raises EndOfMeasurement when this one was the last."""
+        """Return the step of the next check; raise EndOfMeasurement if the measurement ends here."""
         if self.ended_by is not None:
             raise EndOfMeasurement(self.ended_by)
         if step >= self._max_steps:
@@ -115,13 +115,13 @@ class Limits:
     def _check_together(self, board: Board, step: int, step_s: float, left_s: float) -> int:
         decision = self._decision(board, step)
         if decision == STOP:
-            # Rank 0's process may hold the board: were it gone first, a slower rank could not read this.
+            # Rank 0's process may host the board: if it ended first, a slower rank could not read this.
             board.leave_together(self._key(self._index))
             self._end("max_seconds")
         next_check = int(decision)
         self._index += 1
         if board.rank == 0:
-            # By the fastest pace seen: one slow second must not end the run early.
+            # At the fastest pace seen, so that one slow second does not end the run early.
             left_there_s = left_s - (next_check - step) * self._fastest_step_s
             self._decide(
                 board,
@@ -145,7 +145,7 @@ class Limits:
         return f"max_seconds/{self._group}/{index}"
 
     def release(self) -> None:
-        """Rank 0 will not decide any more; a rank that makes more steps must not wait for it."""
+        """Write rank 0's last decision, so that a rank that makes more steps does not wait for another."""
         if self._max_seconds is None or self.ended_by is not None:
             return
         board = self._find_board()
@@ -154,5 +154,5 @@ class Limits:
 
 
 def _stride(left_s: float, step_s: float) -> int:
-    """Steps to the next check: about a second ahead, not beyond the end, at least one."""
+    """Return the steps to the next check: about a second ahead, not beyond the end, at least one."""
     return max(1, int(min(LOOK_AHEAD_S, left_s) / step_s)) if step_s > 0 else 1

@@ -1,4 +1,4 @@
-"""How torch computed: precision of float32 products, whether it compiled, how an optimizer steps."""
+"""Facts about torch's computation: precision of float32 products, compiled graphs, optimizer, cuDNN, GPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def float32_products(on_cuda: bool) -> str:
-    """``highest`` is true float32; ``high`` and ``medium`` let TF32 or bfloat16 take its place in matrix products."""
+    """Return ``highest`` for true float32; ``high`` and ``medium`` allow TF32 or bfloat16 in matrix products."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         precision: str = torch.get_float32_matmul_precision()
@@ -21,25 +21,25 @@ def float32_products(on_cuda: bool) -> str:
 
 
 def compiled_graphs() -> int:
-    """Graphs that torch.compile made in this process."""
+    """Return the number of graphs that torch.compile made in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
     return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
 
 
 def optimizer_name(optimizer: torch.optim.Optimizer) -> str:
-    """``AdamW``, or ``AdamW (fused)`` where an implementation was asked for."""
+    """Return ``AdamW``, or ``AdamW (fused)`` if an implementation was chosen."""
     chosen = [name for name in ("fused", "foreach", "capturable") if optimizer.defaults.get(name)]
     name = type(optimizer).__name__
     return f"{name} ({', '.join(chosen)})" if chosen else name
 
 
 def cudnn(on_cuda: bool) -> Any:
-    """Version number of cuDNN; None where nothing ran on CUDA: to ask would load it."""
+    """Return the version number of cuDNN; None without CUDA, because the query would load cuDNN."""
     return torch.backends.cudnn.version() if on_cuda else None
 
 
 def gpus_seen() -> dict[str, Any]:
-    """How many GPUs torch sees, and where that is none, why. For a process that used none: nothing is loaded on one."""
+    """Return how many GPUs torch sees and, if none, why. For a process that used none; loads nothing on a GPU."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         count, why = torch.cuda.device_count(), None

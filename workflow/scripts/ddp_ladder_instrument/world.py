@@ -1,4 +1,4 @@
-"""Which rank this is, in which world, on which device."""
+"""The rank, world size, backend and device of this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddp_ladder_instrument import host
 class World:
     """Rank, local rank, world size and backend.
 
-    From torch.distributed once a group was seen there, from the environment until then.
+    They come from torch.distributed once there has been a group, from the environment before.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
@@ -26,7 +26,7 @@ class World:
         self._backends: str | None = None
 
     def observe(self) -> None:
-        """Take over what torch.distributed says when a process group exists."""
+        """Update from torch.distributed, if a process group exists."""
         if not has_group():
             return
         self.rank = dist.get_rank()
@@ -34,7 +34,7 @@ class World:
         self._backends = str(dist.get_backend_config())
 
     def backend(self, device_kind: str) -> str | None:
-        """The backend that serves tensors of this kind; None when there never was a group."""
+        """Return the backend for tensors of this device kind; None if there never was a group."""
         if self._backends is None:
             return None
         pairs = [item.partition(":") for item in self._backends.split(",")]
@@ -43,12 +43,12 @@ class World:
 
 
 def has_group() -> bool:
-    """Whether a default process group exists."""
+    """Return True if a default process group exists."""
     return dist.is_available() and dist.is_initialized()
 
 
 class StoreBoard:
-    """The default group's store as a notice board (stop.Board); RuntimeError when gone."""
+    """The default group's store as a ``stop.Board``. Raises RuntimeError if the store is gone."""
 
     def __init__(self) -> None:
         from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
@@ -61,11 +61,11 @@ class StoreBoard:
         return bytes(self._store.get(key)).decode()
 
     def set(self, key: str, value: str) -> None:
-        """Leave a value for the other ranks."""
+        """Set a value for the other ranks."""
         self._store.set(key, value)
 
     def leave_together(self, key: str) -> None:
-        """Return on rank 0 when every other rank has called this, on the others at once."""
+        """Return at once, but on rank 0 only when every other rank has called this."""
         if self.rank:
             self._store.set(f"{key}/left/{self.rank}", "")
         else:
@@ -73,19 +73,19 @@ class StoreBoard:
 
 
 def find_board() -> StoreBoard | None:
-    """The board to agree on; None when this process is alone."""
+    """Return the board of the default group; None if this process is the only rank."""
     return StoreBoard() if has_group() and dist.get_world_size() > 1 else None
 
 
 def describe(device: torch.device | None) -> dict[str, Any]:
-    """The record's ``device``."""
+    """Return the record's ``device``."""
     if device is None or device.type != "cuda":
         return {"kind": "cpu", "index": None, "name": host.cpu_model(), "id": f"cpu:{os.getpid()}"}
     index = device.index if device.index is not None else torch.cuda.current_device()
     properties = torch.cuda.get_device_properties(index)
     uuid = getattr(properties, "uuid", None)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    # Without a uuid the place among the visible devices still tells two ranks of a host apart.
+    # Without a UUID, the index among the visible devices still distinguishes two ranks on a host.
     fallback = f"{socket.gethostname()}:{visible}:{index}"
     return {
         "kind": "cuda",

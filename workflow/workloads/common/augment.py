@@ -1,4 +1,4 @@
-"""What happens to the images of a whole batch at once, on the device that trains."""
+"""Augmentation and normalisation of a whole batch of images at once, on the training device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Prepare = Callable[[Tensor], Tensor]
-"""From a batch as the loader gives it (n x c x h x w, any type, on the host or the device) to what the model takes."""
+"""Function from the loader's batch (n x c x h x w, any type, on the host or the device) to the model's input."""
 
 
 def preparation(
@@ -19,7 +19,7 @@ def preparation(
     memory_format: torch.memory_format = torch.contiguous_format,
     change: Prepare | None = None,
 ) -> Prepare:
-    """Move to the device, change (crop, flip) there, and normalise each channel.
+    """Return a function that moves images to the device, changes them there (crop, flip) and normalises each channel.
 
     mean, std: per channel, in the units of the stored pixels (0..255 for uint8).
     """
@@ -37,9 +37,9 @@ def preparation(
 
 
 def crop_and_flip(images: Tensor, padding: int = 4) -> Tensor:
-    """Each image shifted by up to ``padding`` pixels either way, black beyond its edge, and mirrored half of the time.
+    """Shift each image by up to ``padding`` pixels in each direction, filled with black; mirror it with chance 1/2.
 
-    The same as torchvision's RandomCrop and RandomHorizontalFlip of one image at a time: one gather does both.
+    This equals torchvision's RandomCrop and RandomHorizontalFlip on each image; one gather does both for the batch.
     """
     count, channels, height, width = images.shape
     device = images.device

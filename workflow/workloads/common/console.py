@@ -1,4 +1,4 @@
-"""What rank 0 prints: lines, and a progress bar where a terminal is there."""
+"""Output of rank 0: lines, and a progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Item = TypeVar("Item")
 
 
 def say(world: World, *lines: str) -> None:
-    """Print on rank 0 alone."""
+    """Print on rank 0 only."""
     if world.is_first:
         print(*lines, sep="\n", flush=True)
 
 
 def progress(world: World, steps: Iterable[Item], total: int, what: str) -> Iterator[Item]:
-    """The same steps, with tqdm's bar on rank 0's terminal; logs get none, nor do machines without tqdm."""
+    """Return an iterator over the steps, with tqdm's bar on rank 0 if there are a terminal and tqdm."""
     if not (world.is_first and sys.stderr.isatty()):
         return iter(steps)
     try:

@@ -1,4 +1,4 @@
-"""The image sets: read whole, from the files that they are published in."""
+"""The image sets, read whole from the files in which they are published."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ImageSet:
 
 
 def digits(directory: Path) -> ImageSet:
-    """scikit-learn's bundled digits, 8 x 8 pixels of 0..1, as prepare_digits.py wrote them."""
+    """Return scikit-learn's bundled digits, 8 x 8 pixels of 0..1, as prepare_digits.py wrote them."""
     file = directory / "digits.pt"
     if not file.exists():
         raise SystemExit(f"{file} is missing: write it with python workflow/workloads/prepare_digits.py {directory}")
@@ -37,7 +37,7 @@ def digits(directory: Path) -> ImageSet:
 
 
 def mnist(directory: Path) -> ImageSet:
-    """MNIST, 28 x 28 pixels of 0..255: IDX files in <directory>/MNIST/raw, as torchvision keeps them."""
+    """Return MNIST, 28 x 28 pixels of 0..255, from IDX files in <directory>/MNIST/raw, as torchvision keeps them."""
     from torchvision import datasets
 
     train, test = _both(datasets.MNIST, directory, "prepare_mnist.py")
@@ -47,7 +47,7 @@ def mnist(directory: Path) -> ImageSet:
 
 
 def cifar10(directory: Path) -> ImageSet:
-    """CIFAR-10, 3 x 32 x 32 pixels of 0..255: pickles in <directory>/cifar-10-batches-py, as torchvision keeps them."""
+    """Return CIFAR-10, 3 x 32 x 32 pixels of 0..255, from torchvision's <directory>/cifar-10-batches-py."""
     from torchvision import datasets
 
     train, test = _both(datasets.CIFAR10, directory, "prepare_cifar.py cifar10")
@@ -55,7 +55,7 @@ def cifar10(directory: Path) -> ImageSet:
 
 
 def cifar100(directory: Path) -> ImageSet:
-    """CIFAR-100, 3 x 32 x 32 pixels of 0..255: pickles in <directory>/cifar-100-python, as torchvision keeps them."""
+    """Return CIFAR-100, 3 x 32 x 32 pixels of 0..255, from torchvision's <directory>/cifar-100-python."""
     from torchvision import datasets
 
     train, test = _both(datasets.CIFAR100, directory, "prepare_cifar.py cifar100")

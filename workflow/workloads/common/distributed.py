@@ -1,4 +1,4 @@
-"""The process group: joined under torchrun or under srun, and left again. A plain ``python`` has none."""
+"""The process group, under torchrun or srun. A plain ``python`` has none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIRST_PORT, PORTS = 10_000, 20_000  # below the ports that systems give to outgo
 
 @dataclass(frozen=True)
 class World:
-    """Which process this is, among how many, and on which device it computes."""
+    """The rank, world size, node count and device of this process."""
 
     rank: int
     size: int
@@ -31,10 +31,10 @@ class World:
 
 @contextlib.contextmanager
 def process_group(backend: str = "auto") -> Iterator[World]:
-    """Join the group that the launcher describes, leave it at the end; without a launcher there is none.
+    """Join the group that the launcher describes and destroy it at the end; without a launcher there is none.
 
-    backend: nccl, gloo, or auto, which is nccl where there is a GPU and gloo elsewhere.
-    After an exception the group is left to the end of the process: the other ranks may never come to leave it.
+    backend: nccl, gloo, or auto, which is nccl with a GPU and gloo without.
+    After an exception the group is not destroyed, because that could wait for ranks that never reach it.
     """
     _name_ranks_as_torchrun_does()
     size, local_size = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
@@ -52,7 +52,7 @@ def process_group(backend: str = "auto") -> Iterator[World]:
 
 def _join(backend: str, size: int, device: torch.device) -> None:
     bound_to = device if backend == "nccl" else None
-    if size == 1:  # nobody to meet: no address and no port
+    if size == 1:  # a single rank needs no rendezvous: no address and no port
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=0, world_size=1, device_id=bound_to)
     else:
@@ -79,10 +79,10 @@ def _backend(wanted: str, device: torch.device) -> str:
 
 
 def _name_ranks_as_torchrun_does() -> None:
-    """Directly under srun, say in torchrun's variables what Slurm says in its own.
+    """Directly under srun, set torchrun's variables from Slurm's.
 
-    Only srun sets SLURM_STEP_NUM_TASKS. In the batch script itself SLURM_PROCID and SLURM_NTASKS exist as well, but
-    there a plain ``python`` is one process.
+    Only srun sets SLURM_STEP_NUM_TASKS. The batch script itself also has SLURM_PROCID and SLURM_NTASKS, but there a
+    plain ``python`` is one process.
     """
     env = os.environ
     if "RANK" in env or "SLURM_STEP_NUM_TASKS" not in env:
@@ -96,18 +96,18 @@ def _name_ranks_as_torchrun_does() -> None:
 
 
 def first_host(nodelist: str) -> str:
-    """The first name of a Slurm node list: ``gn01`` of ``gn[01-04,07],login``. No scontrol in a container."""
+    """Return the first name of a Slurm node list: ``gn01`` of ``gn[01-04,07],login``. Containers have no scontrol."""
     first = re.split(r",(?![^\[]*\])", nodelist)[0]
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first)
 
 
 def step_port(job_id: int, step_id: int) -> int:
-    """A port that steps of one job, and jobs that share a node, are unlikely to have in common."""
+    """Return a port that is unlikely to be used by another job step or another job on the node."""
     return FIRST_PORT + (31 * job_id + step_id) % PORTS
 
 
 def total(values: torch.Tensor) -> torch.Tensor:
-    """The sum over all ranks, in place."""
+    """Sum over all ranks, in place, and return the values."""
     if dist.is_initialized():
         dist.all_reduce(values)
     return values

@@ -1,4 +1,4 @@
-"""Published files: taken from where the user put them, else downloaded; checked either way."""
+"""Published files: used if the user has put them there, else downloaded; the checksum is verified in both cases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMEOUT_S = 60  # without a byte
 
 @dataclass(frozen=True)
 class Published:
-    """A file, where it is published, and what it has to be."""
+    """A file: its name, where it is published, and its MD5."""
 
     name: str
     urls: Sequence[str]
@@ -26,13 +26,13 @@ class Published:
 
 
 class Unavailable(Exception):
-    """The file could not be had; the text says why and what to do."""
+    """The file is not available; the text gives the reason and what to do."""
 
 
 def fetch(file: Published, directory: Path) -> Path:
-    """The file in this directory, with the right checksum: there already, or downloaded now.
+    """Return the file in this directory, with the right checksum; download it if it is missing.
 
-    Raises Unavailable. Several processes may do this at once: each downloads beside and renames.
+    Raises Unavailable. Several processes may do this at once: each downloads to a temporary directory and renames.
     """
     path = directory / file.name
     if path.exists():
@@ -50,7 +50,7 @@ def fetch(file: Published, directory: Path) -> Path:
                 reasons.append(f"  {url}: {_reason(error)}")
                 continue
             if not check_integrity(str(unfinished), file.md5):
-                reasons.append(f"  {url}: what came has another MD5 than {file.md5}")
+                reasons.append(f"  {url}: the MD5 of the download is not {file.md5}")
                 continue
             os.replace(unfinished, path)
             return path
@@ -59,7 +59,7 @@ def fetch(file: Published, directory: Path) -> Path:
             [
                 f"cannot download {file.name}:",
                 *reasons,
-                f"Without internet here: get that file (MD5 {file.md5}) on another machine, copy it to",
+                f"If this machine has no internet, get that file (MD5 {file.md5}) on another machine, copy it to",
                 f"  {path}",
                 "and run this again.",
             ]

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def save(content: Any, file: Path) -> None:
-    """torch.save beside the file, then rename: whatever interrupts it, a reader finds the old content or the new."""
+    """torch.save to a temporary file, then rename: a reader always finds the old content or the new."""
     file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = file.with_name(f".{file.name}.{os.getpid()}")
     try:

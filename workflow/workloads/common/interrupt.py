@@ -1,9 +1,9 @@
-"""SIGTERM and SIGUSR1, with which schedulers say that time is nearly up: all ranks stop after the same step.
+"""Stop on SIGTERM or SIGUSR1, which schedulers send before the time limit: all ranks stop after the same step.
 
     #SBATCH --signal=USR1@120    # two minutes before the end, to every process that srun has started
 
-torchrun passes SIGTERM on, but dies of SIGUSR1, unless it is new enough for --signals-to-handle and has been given
-SIGTERM,SIGINT,SIGUSR1 there. Its own exit code is then 1, whatever that of the ranks.
+torchrun forwards SIGTERM. SIGUSR1 kills it, unless it is new enough for --signals-to-handle and that is set to
+SIGTERM,SIGINT,SIGUSR1. Its own exit code is then 1, whatever the ranks' exit codes are.
 """
 
 from __future__ import annotations
@@ -25,50 +25,50 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class StopRequest:
-    """Notes the signals, and lets the ranks agree on when to stop.
+    """Record of the signals, and agreement of the ranks on when to stop.
 
-    A signal may reach one rank earlier than another, or only one of them, while a step needs them all. So after each
-    step they add up who was told to. The sum is read after the next step: nobody waits for it.
+    A signal may reach one rank earlier than another, or only one of them, but a step needs all ranks. So after each
+    step they sum up who has received one. The sum is read after the next step, so that no rank waits for it.
     """
 
     def __init__(self, world: World) -> None:
-        self._told = False
+        self._signalled = False
         self._alone = world.size == 1
         self._sum = torch.zeros(1)
-        self._under_way: Any = None
-        # One number on the host: no reason to keep the GPU waiting for it.
+        self._pending: Any = None
+        # The sum is one number on the host, so Gloo is enough and the GPU does not wait.
         self._group: Any = None if self._alone else dist.new_group(backend="gloo")
 
     def note(self, signum: int, frame: object) -> None:
-        """The signal handler."""
-        self._told = True
+        """Handle the signal."""
+        self._signalled = True
 
     def agreed(self) -> bool:
-        """Whether all ranks are to stop now. Every rank has to call it after every step."""
+        """Return True if all ranks must stop now. Every rank has to call this after every step."""
         if self._alone:
-            return self._told
+            return self._signalled
         stop = self._answer()
-        self._sum = torch.tensor([float(self._told)])
-        self._under_way = dist.all_reduce(self._sum, group=self._group, async_op=True)
+        self._sum = torch.tensor([float(self._signalled)])
+        self._pending = dist.all_reduce(self._sum, group=self._group, async_op=True)
         return stop
 
     def finish(self) -> None:
-        """Wait for what is still under way."""
+        """Wait for the pending sum."""
         self._answer()
 
     def _answer(self) -> bool:
-        if self._under_way is None:
+        if self._pending is None:
             return False
-        self._under_way.wait()
-        self._under_way = None
+        self._pending.wait()
+        self._pending = None
         return bool(self._sum.item() > 0)
 
 
 @contextlib.contextmanager
 def stop_request(world: World, can_save: bool) -> Iterator[Callable[[], bool]]:
-    """Listen to the signals, and give what every rank has to ask after every step: ``stop()``.
+    """Handle the signals, and yield ``stop()``, which every rank has to call after every step.
 
-    can_save: without a place for checkpoints the signals keep their meaning, and the answer is always no.
+    can_save: if False, because there is no place for checkpoints, signals keep their default and it returns False.
     """
     if not can_save:
         yield lambda: False

@@ -1,4 +1,4 @@
-"""Data for the ranks: resident images, who gets which sample, and the DataLoaders."""
+"""Data for the ranks: resident images, the samplers, and the DataLoaders."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Batch = Any
 
 
 class WholeBatches(Dataset[Any]):
-    """A data set that a DataLoader asks for a whole batch at a time, through ``__getitems__``.
+    """A dataset that returns a whole batch at a time, through ``__getitems__``.
 
-    device: where the batches are; on a GPU they need no copy to it.
+    device: where the batches are; a batch on the GPU needs no copy.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -26,9 +26,9 @@ class WholeBatches(Dataset[Any]):
 
 
 class Resident(WholeBatches):
-    """Inputs and labels as two tensors, on the device that trains or in the memory of the host.
+    """Inputs and labels as two tensors, on the training device or in host memory.
 
-    A batch is one indexing of each, in place of one Python call per sample and a copy to join them.
+    A batch is one indexing of each, instead of one Python call per sample and a copy to join them.
     """
 
     def __init__(self, inputs: Tensor, labels: Tensor, device: torch.device) -> None:
@@ -45,14 +45,14 @@ class Resident(WholeBatches):
 
 
 def as_it_is(batch: Batch) -> Batch:
-    """For ``collate_fn``: whole batches need no joining."""
+    """Return the batch; as ``collate_fn``, because whole batches need no joining."""
     return batch
 
 
 class Shards(DistributedSampler[Any]):
     """DistributedSampler that can begin its next pass in the middle, where a checkpoint was written.
 
-    Every rank gets the same number of samples: up to world size - 1 of them come twice in an epoch.
+    Every rank gets the same number of samples: up to world size - 1 of them occur twice in an epoch.
     """
 
     def __init__(self, dataset: Dataset[Any], world: World, seed: int) -> None:
@@ -66,9 +66,9 @@ class Shards(DistributedSampler[Any]):
 
 
 def begin_epoch(loader: DataLoader[Any], epoch: int, done: int) -> None:
-    """Shuffle for this epoch, and leave out the ``done`` samples that this rank has had of it.
+    """Shuffle for this epoch, and skip the ``done`` samples that this rank has already used.
 
-    The loader has random numbers of its own, for its workers: an epoch draws the same ones whatever came before it.
+    The loader has its own generator, for its workers: an epoch draws the same numbers whatever came before it.
     """
     shards: Any = loader.sampler
     shards.set_epoch(epoch)
@@ -78,17 +78,17 @@ def begin_epoch(loader: DataLoader[Any], epoch: int, done: int) -> None:
 
 
 def rank_seed(seed: int, rank: int) -> int:
-    """Random numbers that differ between ranks, for dropout and augmentation."""
+    """Return a seed that differs between ranks, for dropout and augmentation."""
     return 1_000_003 * seed + 10_007 * (rank + 1)
 
 
 def train_loader(dataset: Dataset[Any], batch_size: int, world: World, seed: int, workers: int) -> DataLoader[Any]:
-    """Batches of this rank's share, shuffled anew in each epoch. ``batch_size`` is that of one rank."""
+    """Return a loader of this rank's share, shuffled in each epoch. ``batch_size`` is that of one rank."""
     return _loader(dataset, batch_size, Shards(dataset, world, seed), world, workers)
 
 
 def test_loader(dataset: Dataset[Any], batch_size: int, world: World, workers: int) -> DataLoader[Any]:
-    """Every ``size``-th sample, so that each is seen by exactly one rank; DistributedSampler would pad the shares."""
+    """Return a loader of every ``size``-th sample: exactly one rank sees each. DistributedSampler would add padding."""
     size: int = len(dataset)  # type: ignore[arg-type]
     return _loader(dataset, batch_size, range(world.rank, size, world.size), world, workers)
 
@@ -99,10 +99,10 @@ def _loader(dataset: Dataset[Any], batch_size: int, sampler: Any, world: World, 
         dataset,
         batch_size,
         sampler=sampler,
-        # New workers in each epoch: old ones would go on with random numbers that no checkpoint holds.
+        # Workers are new in each epoch: old ones would continue with random states that no checkpoint has.
         num_workers=workers,
         generator=torch.Generator(),
         collate_fn=as_it_is if isinstance(dataset, WholeBatches) else None,
-        # Page-locked, so that the copy to the GPU overlaps with computing.
+        # Pinned memory lets the copy to the GPU overlap with computing.
         pin_memory=world.device.type == "cuda" and not on_device,
     )

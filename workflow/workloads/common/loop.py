@@ -1,4 +1,4 @@
-"""One epoch of training, and one evaluation."""
+"""The training loop: epochs, steps and evaluation."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from common.precision import Precision
 from common.training import Checkpoint, Training
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""Of logits and labels: the mean over the batch."""
+"""Function of logits and labels that returns the mean loss over the batch."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a step is computed."""
+    """The computation of a step."""
 
     prepare: Prepare
     loss: Loss
     precision: Precision
     accumulate: int = 1  # batches per optimizer step
-    max_steps: int | None = None  # end the epoch after so many steps
+    max_steps: int | None = None  # end the epoch after this many steps
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """An epoch that has been trained."""
+    """A finished epoch."""
 
     number: int  # from 1
     seconds: float
@@ -51,7 +51,7 @@ class Epoch:
 
 
 def never(history: list[float]) -> bool:
-    """For ``fit``: train all epochs."""
+    """Return False; as ``enough`` of ``fit``, it trains all epochs."""
     return False
 
 
@@ -65,14 +65,14 @@ def fit(
     after_epoch: Callable[[Epoch], None],
     enough: Callable[[list[float]], bool] = never,
 ) -> int:
-    """Train up to so many epochs, or until ``enough`` of the history; save after each. Returns the exit code.
+    """Train for ``epochs`` epochs, or until ``enough(history)``; save after each. Returns the exit code.
 
-    after_epoch: evaluates, prints, and adds to training.history where ``enough`` wants it.
+    after_epoch: evaluates, prints, and adds to training.history if ``enough`` needs it.
     """
     if checkpoint and checkpoint.to_resume():
         settle_buckets(training, recipe, loader)
         checkpoint.resume()
-        say(world, f"going on from {checkpoint.file}: {training.epoch} epochs are done")
+        say(world, f"resuming from {checkpoint.file}: {training.epoch} epochs are done")
     with stop_request(world, can_save=checkpoint is not None) as stop:
         while training.epoch < epochs and not enough(training.history):
             left = len(loader.dataset) - training.samples_done * world.size  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def fit(
             samples = train_epoch(training, recipe, loader, world, stop)
             if checkpoint and samples is None:
                 checkpoint.save()
-                say(world, f"told to stop: saved {checkpoint.file}, go on with --resume")
+                say(world, f"stopped by a signal: saved {checkpoint.file}, continue with --resume")
                 return INTERRUPTED
             after_epoch(Epoch(training.epoch, now(world.device) - begin_s, min(left, (samples or 0) * world.size)))
             if checkpoint:
@@ -89,10 +89,10 @@ def fit(
 
 
 def settle_buckets(training: Training, recipe: Recipe, loader: DataLoader[Any]) -> None:
-    """A backward pass whose results are dropped, before the state of a checkpoint is loaded.
+    """Run a backward pass and drop its results, before the state of a checkpoint is loaded.
 
-    DDP lays out its buckets anew after its first one, and from three ranks on the layout decides in which order the
-    ranks' gradients are added, so their last bits. A resumed run has to begin with the final layout.
+    DDP rebuilds its buckets after the first one. With three or more ranks, the layout decides the order in which the
+    ranks' gradients are added, and so their last bits. A resumed run has to begin with the final layout.
     """
     begin_epoch(loader, 0, 0)
     batch = next(iter(loader))
@@ -101,7 +101,7 @@ def settle_buckets(training: Training, recipe: Recipe, loader: DataLoader[Any]) 
 
 
 def now(device: torch.device) -> float:
-    """Seconds, once the device has done what it was told."""
+    """Synchronise with the device and return the clock, in seconds."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
@@ -112,7 +112,7 @@ def train_epoch(
 ) -> int | None:
     """Train on this rank's share of the training set.
 
-    Returns how many samples that were, padding included; None when the ranks were told to stop before the end.
+    Returns the number of samples, padding included; None if a signal stopped the ranks before the end.
     """
     training.model.train()
     begin_epoch(loader, training.epoch, training.samples_done)
@@ -130,19 +130,19 @@ def train_epoch(
 
 
 def steps_per_epoch(loader: DataLoader[Any], accumulate: int) -> int:
-    """Optimizer steps of one epoch."""
+    """Return the number of optimizer steps of one epoch."""
     return -(-len(loader) // accumulate)
 
 
 def in_groups(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
-    """Lists of ``size`` batches; the last one may be shorter."""
+    """Yield lists of ``size`` batches; the last one may be shorter."""
     remaining = iter(batches)
     while group := list(itertools.islice(remaining, size)):
         yield group
 
 
 def train_step(training: Training, recipe: Recipe, batches: list[Batch]) -> None:
-    """One optimizer step with the gradient of all these batches together, over all ranks."""
+    """Make one optimizer step with the gradient of all these batches together, over all ranks."""
     training.optimizer.zero_grad()
     samples = sum(len(labels) for _, labels in batches)
     for batch in batches[:-1]:
@@ -153,7 +153,7 @@ def train_step(training: Training, recipe: Recipe, batches: list[Batch]) -> None
     scale = scaler.get_scale()
     scaler.step(training.optimizer)
     scaler.update()
-    # fp16: a step that overflowed was left out, and the scale was lowered. It is none for the learning rate either.
+    # fp16: if the gradients overflow, GradScaler skips the step and lowers the scale. The schedule skips it too.
     if scaler.get_scale() >= scale:
         training.scheduler.step()
 
@@ -162,14 +162,14 @@ def _backward(training: Training, recipe: Recipe, batch: Batch, samples: int) ->
     inputs = recipe.prepare(batch[0])
     labels = batch[1].to(inputs.device, non_blocking=True)
     with recipe.precision.autocast():
-        # Each batch by its share of the step: the last one of an epoch may be smaller.
+        # Weight each batch by its share of the step: the last one of an epoch may be smaller.
         loss = recipe.loss(training.model(inputs), labels) * (len(labels) / samples)
     recipe.precision.scaler.scale(loss).backward()
 
 
 @dataclass(frozen=True)
 class Score:
-    """Of an evaluation over all ranks."""
+    """The result of an evaluation over all ranks."""
 
     loss: float  # mean cross-entropy
     accuracy: float  # 0..1
@@ -180,7 +180,7 @@ class Score:
 def evaluate(
     model: nn.Module, loader: DataLoader[Any], prepare: Prepare, precision: Precision, device: torch.device
 ) -> Score:
-    """Count every sample once, each on one rank; ranks may have unequal shares, so DDP stays out of it."""
+    """Evaluate every sample once, each on one rank, without DDP because ranks may have unequal shares."""
     agree_on_buffers(model)
     model = bare(model)
     model.eval()

@@ -13,12 +13,12 @@ from common.distributed import World
 from common.precision import NAMES, Precision
 from common.training import Checkpoint, Training
 
-# A resumed run may have others: they change where and how fast, not what is trained.
+# A resumed run may change these: they affect places and speed, not what is trained.
 FREE = ("data_dir", "checkpoint_dir", "resume", "workers", "data_on", "save_model", "save_format")
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """With the options that every workload has."""
+    """Return a parser with the options that every workload has."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--seed", type=int, default=1, help="of parameters, shuffling and dropout (default: %(default)s)")
     made.add_argument(
@@ -30,7 +30,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     group.add_argument(
         "--checkpoint-dir", type=Path, help="save after each epoch; on SIGTERM or SIGUSR1 save and exit with code 75"
     )
-    group.add_argument("--resume", action="store_true", help="go on from the checkpoint, if there is one")
+    group.add_argument("--resume", action="store_true", help="continue from the checkpoint, if there is one")
     return made
 
 
@@ -64,9 +64,9 @@ def _add_learning_rate(made: argparse.ArgumentParser) -> None:
 
 
 def add_images(made: argparse.ArgumentParser, resident: bool = True) -> None:
-    """What the workloads on images have in common.
+    """Add the options that the workloads on images share.
 
-    resident: whether the images fit into memory, so that they can stay on the device.
+    resident: the images fit into memory and can stay on the device.
     """
     group = made.add_argument_group("images")
     group.add_argument("--channels-last", action=argparse.BooleanOptionalAction, default=True, help="memory layout")
@@ -81,7 +81,7 @@ def add_images(made: argparse.ArgumentParser, resident: bool = True) -> None:
 
 
 def data_device(args: argparse.Namespace, device: torch.device) -> torch.device:
-    """Where --data-on keeps the images, for a rank that trains on this device."""
+    """Return the device where --data-on keeps the images, for a rank that trains on ``device``."""
     if args.data_on == "host":
         return torch.device("cpu")
     if args.workers:
@@ -90,12 +90,12 @@ def data_device(args: argparse.Namespace, device: torch.device) -> torch.device:
 
 
 def memory_format(args: argparse.Namespace) -> torch.memory_format:
-    """What --channels-last asks for."""
+    """Return the memory format that --channels-last sets."""
     return torch.channels_last if args.channels_last else torch.contiguous_format
 
 
 def checkpoint(args: argparse.Namespace, world: World, training: Training, precision: Precision) -> Checkpoint | None:
-    """What --checkpoint-dir and --resume ask for."""
+    """Return the checkpoint that --checkpoint-dir and --resume set; None without --checkpoint-dir."""
     if args.checkpoint_dir is None:
         if args.resume:
             raise SystemExit("--resume needs --checkpoint-dir, where the checkpoint is")
@@ -104,7 +104,7 @@ def checkpoint(args: argparse.Namespace, world: World, training: Training, preci
 
 
 def positive(text: str) -> int:
-    """A whole number above 0."""
+    """Return the whole number in ``text``, which must be above 0."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
@@ -112,5 +112,5 @@ def positive(text: str) -> int:
 
 
 def facts(args: argparse.Namespace, world: World) -> dict[str, Any]:
-    """What a checkpoint must have in common with the run that resumes it."""
+    """Return the facts that must be equal in a checkpoint and in the run that resumes it."""
     return {"world_size": world.size, **{key: value for key, value in vars(args).items() if key not in FREE}}

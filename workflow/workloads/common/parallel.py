@@ -1,4 +1,4 @@
-"""DistributedDataParallel around a model, and what that does to the names in its state dict."""
+"""DistributedDataParallel around a model, and its effect on the names in the state dict."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ STATE_FORMATS = ("serial", "ddp")
 
 
 def distribute(model: nn.Module, world: World, bucket_cap_mb: float | None, gradient_as_bucket_view: bool) -> nn.Module:
-    """Average the gradients over the ranks in every backward pass; without a process group the model stays as it is.
+    """Wrap the model in DDP, which averages gradients over the ranks; return it unchanged without a process group.
 
-    net.compile() comes before: torch.compile sees that DDP is around the model, and makes a graph for each bucket of
-    gradients, so that one is sent while the next is computed.
+    Call net.compile() before: torch.compile then detects DDP around the model and makes one graph for each bucket of
+    gradients, so that one bucket is sent while the next is computed.
 
     bucket_cap_mb: gradients are sent in buckets of about this size, each as soon as it is full; None: torch's 25.
     Larger ones suit networks of high latency, smaller ones start earlier.
-    gradient_as_bucket_view: gradients live in the buckets, which saves their copy and as much memory.
+    gradient_as_bucket_view: gradients are views of the buckets, which saves a copy and its memory.
     """
     if not dist.is_initialized():
         return model
@@ -39,7 +39,7 @@ def distribute(model: nn.Module, world: World, bucket_cap_mb: float | None, grad
 
 
 def bare(model: nn.Module) -> nn.Module:
-    """The model itself, without what was put around it."""
+    """Return the model without its DDP or DataParallel wrapper."""
     if isinstance(model, (DistributedDataParallel, DataParallel)):
         inner: nn.Module = model.module
         return inner
@@ -47,15 +47,15 @@ def bare(model: nn.Module) -> nn.Module:
 
 
 def without_sync(model: nn.Module) -> contextlib.AbstractContextManager[Any]:
-    """For all backward passes of an accumulated step but the last: gradients are added up here, and sent once."""
+    """Return a context for all but the last backward pass of an accumulated step: gradients are then sent only once."""
     return model.no_sync() if isinstance(model, DistributedDataParallel) else contextlib.nullcontext()
 
 
 def agree_on_buffers(model: nn.Module) -> None:
-    """Give every rank the first one's buffers, such as BatchNorm's running averages.
+    """Copy rank 0's buffers, such as BatchNorm's running averages, to all ranks.
 
-    Each rank updates its own by its own batches. DDP evens them out before the next forward pass, which an evaluation
-    and a checkpoint come before.
+    Each rank updates its own from its own batches. DDP synchronises them only before the next forward pass, which is
+    too late for an evaluation or a checkpoint.
     """
     if dist.is_initialized():
         for buffer in bare(model).buffers():
@@ -63,17 +63,17 @@ def agree_on_buffers(model: nn.Module) -> None:
 
 
 def save_model(model: nn.Module, file: Path, state_format: str) -> None:
-    """Write the parameters alone, for use elsewhere. On one rank only.
+    """Write only the parameters, for use elsewhere. Call this on one rank only.
 
-    serial  names as the model has them: what a program without DDP wants, and usually what you want
-    ddp     with ``module.`` in front of every name, as ``DistributedDataParallel(...).state_dict()`` has them
+    serial  the model's own names: for a program without DDP, and usually the right choice
+    ddp     every name begins with ``module.``, as in ``DistributedDataParallel(...).state_dict()``
     """
     prefix = {"serial": "", "ddp": "module."}[state_format]
     save({prefix + name: value for name, value in bare(model).state_dict().items()}, file)
 
 
 def load_model(model: nn.Module, file: Path) -> None:
-    """Read either format, into a model that is wrapped or not."""
+    """Load either format into a model, wrapped or not."""
     state: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
     consume_prefix_in_state_dict_if_present(state, "module.")
     bare(model).load_state_dict(state)

@@ -11,19 +11,19 @@ from torch.optim.lr_scheduler import LambdaLR
 
 RULES = ("none", "linear", "sqrt")
 Factor = Callable[[int], float]
-"""Of the number of optimizer steps done: what the learning rate is multiplied with."""
+"""Function of the number of optimizer steps done that returns the factor of the learning rate."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """The learning rate of a run, and the fraction of it that the warm-up begins at: the unscaled rate."""
+    """The learning rate of a run, and the fraction of it at which the warm-up begins: the unscaled rate."""
 
     lr: float
     warmup_from: float
 
 
 def scaled(lr: float, rule: str, global_batch: int, reference_batch: int) -> Rate:
-    """The rate for this global batch, from the one that was chosen for the reference batch.
+    """Return the rate for this global batch, from the rate that was chosen for the reference batch.
 
     linear  Goyal et al. 2017, for SGD: k times the batch, k times the rate
     sqrt    for adaptive optimizers: the noise of the gradient falls with the square root of the batch
@@ -34,22 +34,22 @@ def scaled(lr: float, rule: str, global_batch: int, reference_batch: int) -> Rat
 
 
 def cosine(steps: int) -> Factor:
-    """From 1 to 0 along half a cosine."""
+    """Return a factor that falls from 1 to 0 along half a cosine."""
     return lambda done: 0.5 * (1 + math.cos(math.pi * min(1.0, done / max(1, steps))))
 
 
 def staircase(steps_per_epoch: int, gamma: float) -> Factor:
-    """Times gamma after every epoch."""
+    """Return a factor that is multiplied by gamma after every epoch."""
     return lambda done: gamma ** (done // steps_per_epoch)
 
 
 def constant(done: int) -> float:
-    """Always 1."""
+    """Return 1: a constant rate."""
     return 1.0
 
 
 def scheduler(optimizer: Optimizer, decay: Factor, warmup_steps: int, warmup_from: float) -> LambdaLR:
-    """The decay, and over its first steps a ramp from ``warmup_from`` of it to all of it.
+    """Return a scheduler with this decay; over the first steps it ramps up from ``warmup_from`` times the rate.
 
     Without the ramp, large global batches diverge in the first epochs (Goyal et al. 2017).
     """

@@ -1,6 +1,6 @@
-"""Everything that a checkpoint holds: a run resumed from one ends as if it had never been interrupted.
+"""The state in a checkpoint: a resumed run ends as if it had never been interrupted.
 
-On CPUs that holds bit for bit. On a GPU two runs differ in the last bits anyway, by the order in which sums are made.
+On CPUs the results are equal bit for bit. On a GPU two runs differ in the last bits anyway, by the order of sums.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ NAME = "checkpoint.pt"
 
 @dataclass
 class Training:
-    """A model in training, and how far it is."""
+    """A model in training, and its progress."""
 
     model: nn.Module
     optimizer: Optimizer
     scheduler: LRScheduler
     epoch: int = 0  # complete ones
-    samples_done: int = 0  # of this rank, in the epoch under way
+    samples_done: int = 0  # of this rank, in the current epoch
     history: list[float] = field(default_factory=list)  # accuracy after each epoch
 
 
 class Checkpoint:
-    """``checkpoint.pt`` in a directory: written after each epoch and when the run is told to stop.
+    """``checkpoint.pt`` in a directory, written after each epoch and when a signal stops the run.
 
-    scaler: of the precision, which adapts as the training goes on.
-    facts: what must be the same for a resumed run to end like the first one, such as seed, batch and number of ranks.
+    scaler: GradScaler, whose scale adapts during the training.
+    facts: settings that must be equal in a resumed run, such as seed, batch and number of ranks.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Checkpoint:
         self._resume = resume
 
     def save(self) -> None:
-        """Write it on rank 0; no rank goes on, or ends, before it is there. All ranks have to call this."""
+        """Write it on rank 0; all ranks have to call this, and return once it is written."""
         training = self._training
         agree_on_buffers(training.model)
         random_states = [_random_state(self._world.device)]
@@ -83,11 +83,11 @@ class Checkpoint:
             dist.barrier()
 
     def to_resume(self) -> bool:
-        """Whether there is one, and a run is to go on from it."""
+        """Return True if there is a checkpoint and the run must resume from it."""
         return self._resume and self.file.exists()
 
     def resume(self) -> None:
-        """Be where the run was that wrote it; SystemExit where that was another one."""
+        """Load its state; raise SystemExit if it belongs to a run with other settings."""
         training = self._training
         content = torch.load(self.file, map_location="cpu", weights_only=True)
         self._check(content["facts"])
@@ -104,7 +104,9 @@ class Checkpoint:
         if different:
             lines = [f"    {name}: {found.get(name)} there, {self._facts.get(name)} now" for name in different]
             raise SystemExit(
-                "\n".join([f"{self.file} is of another run:", *lines, "Give the same, or another --checkpoint-dir."])
+                "\n".join(
+                    [f"{self.file} belongs to another run:", *lines, "Use the same, or another --checkpoint-dir."]
+                )
             )
 
 

@@ -1,0 +1,42 @@
+"""Run a script in the job of a scale, on this machine and without a ladder."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.plan.plan import RunSpec, make_plan
+from ddp_ladder.records.record import Record, read_record
+from ddp_ladder.run.job import Context, run_scale
+from ddp_ladder.run.nodes import Nodes, ThisMachine
+from ddp_ladder.run.progress import Console
+from ddp_ladder.settings.loading import load_settings
+from project_copy import ROOT
+
+JOB = f"local-{os.getpid()}"  # of each pytest worker its own: runs of one job and name look for the same port first
+
+
+def run_script(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: str, nodes: Nodes | None = None, **changes: Any
+) -> Record:
+    """Make one run in the job of this scale, with all its agents on this machine; return its record."""
+    monkeypatch.chdir(ROOT)
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
+    shipped = next(job for job in plan.jobs if str(job.scale) == scale)
+    spec = replace(shipped.runs[0], script=str(script), **changes)
+    assert isinstance(spec, RunSpec)
+    job = replace(shipped, runs=(spec,))
+    run_scale(Context(job, tmp_path, nodes or ThisMachine(JOB), time.monotonic() + 300, Console(1, sys.stderr)), {})
+    return read_record(directory(tmp_path, spec.name).record)
+
+
+def directory(results: Path, name: str) -> RunDirectory:
+    return RunDirectory(results / "runs" / name)

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from ddp_ladder.climb.ladder import Ladder, stages_up_to
+from ddp_ladder.common.messages import UserError
+from ddp_ladder.settings.loading import load_settings
+from ddp_ladder.settings.models import Scale
+from ddp_ladder.slurm.resources import slurm_resources
+from make_records import make_plan_of, make_specs
+
+CONFIG = """\
+workload:
+  script: train.py
+  args: ["{batch_per_gpu}"]
+  batch_per_gpu: 64
+  seed: 7
+  data_dir: data/digits
+  prepare: [prepare.py, "{data_dir}", "--seed={seed}"]
+stages:
+  stage1: {}
+  stage3: {scales: [2x1, 2x4], runtime: 33}
+repeats: 2
+modes: [weak, strong]
+variants: {default: {}, ring: {env: {NCCL_ALGO: Ring}}}
+"""
+SITE = "site: here\nnode: {gpus: 4, device: cuda, cpus: 8}\n"
+
+
+def make(config: str = CONFIG, site: str = SITE) -> Ladder:
+    Path("config.yaml").write_text(config)
+    Path("cluster.yaml").write_text(site)
+    return Ladder.of(load_settings(Path("config.yaml"), Path("cluster.yaml")))
+
+
+@pytest.fixture
+def ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ladder:
+    monkeypatch.chdir(tmp_path)
+    for script in ("train.py", "prepare.py"):
+        Path(script).touch()
+    return make()
+
+
+def test_look_ups(ladder: Ladder) -> None:
+    assert ladder.results == "results"
+    for job in ladder.plan.jobs:
+        patterns = ladder.record_patterns(job.stage)
+        assert sorted(pattern.format(scale=job.scale) for pattern in patterns) == sorted(ladder.records(job))
+    assert ladder.scales("stage3") == ["2x1", "2x4"]
+    assert ladder.last_gate == "results/gates/stage3.json"
+    asked = {name: of(SimpleNamespace(scale="2x4")) for name, of in ladder.job_resources().items()}
+    assert asked == slurm_resources(ladder.plan.job(Scale(2, 4)))
+    assert (asked["runtime"], asked["nodes"]) == (33, 2)
+
+
+def test_a_gate_waits_for_the_records_of_the_scales_at_which_something_is_to_do(ladder: Ladder) -> None:
+    records = ladder.awaited_records("stage3")
+    assert len(records) == len(set(records)) == 2 * 2 * 2 * 2
+    assert records[:2] == [
+        "results/runs/default/weak/2x1/r1/record.json",
+        "results/runs/ring/weak/2x1/r1/record.json",
+    ]
+    assert records[-1] == "results/runs/ring/strong/2x4/r2/record.json"
+
+
+def test_the_plans_first_scale_comes_first(ladder: Ladder) -> None:
+    """Where scales run one after the other; each waits for the gate of the stage before alone."""
+    assert [ladder.priority(scale) for scale in ("1x1", "2x1", "2x4")] == [3, 2, 1]
+    assert [ladder.gate_before(ladder.stage_of(scale)) for scale in ("1x1", "2x4")] == [
+        [],
+        ["results/gates/stage1.json"],
+    ]
+
+
+def test_an_absent_stage_has_no_scales(ladder: Ladder) -> None:
+    assert ladder.scales("stage2") == []
+    assert re.fullmatch(ladder.scale_pattern("stage3"), "2x4")
+    assert not re.fullmatch(ladder.scale_pattern("stage3"), "1x1")
+    for scale in ("1x1", "1x2", "2x4", ""):
+        assert not re.fullmatch(ladder.scale_pattern("stage2"), scale)
+
+
+def test_preparation(ladder: Ladder) -> None:
+    assert ladder.prepare_command == ["prepare.py", "data/digits", "--seed=7"]
+    assert ladder.prepared_data == ["data/digits/.prepared"]
+
+
+def test_arguments_that_are_meant_otherwise_are_named(ladder: Ladder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def warnings(ladder: Ladder) -> list[str]:
+        return [said.removeprefix("warning: ") for said in ladder.announcements(["stage1"]) if "warning" in said]
+
+    assert warnings(ladder) == []
+    monkeypatch.setenv("SCRATCH", "/fast")
+    args = 'args: ["{batch_per_gpu}", $HOME/d, ~/d, "--lr 0.1", "a -b c"]'
+    changed = CONFIG.replace('args: ["{batch_per_gpu}"]', f"{args}\n  env: {{D: $SCRATCH/x}}")
+    assert warnings(make(changed)) == [
+        "workload.args: '--lr 0.1' reaches the script as one word; write its parts as items of the list",
+        "workload.args: $HOME/d reaches the script as it is, without the variable's value; write ~/d",
+        "workload.env: $SCRATCH/x reaches the script as it is, without the variable's value; write /fast/x",
+    ]
+
+
+def test_nothing_to_prepare(ladder: Ladder) -> None:
+    lines = [line for line in CONFIG.splitlines() if "prepare" not in line]
+    other = make("\n".join(lines))
+    assert (other.prepare_command, other.prepared_data) == ([], [])
+
+
+def test_stages_up_to() -> None:
+    plan = make_plan_of(make_specs(("1x1", "2x1")))
+    assert stages_up_to(plan, None, Path("config/config.yaml")) == ("stage1", "stage3")
+    assert stages_up_to(plan, "stage1", Path("config/config.yaml")) == ("stage1",)
+    assert stages_up_to(plan, "stage3", Path("config/config.yaml")) == ("stage1", "stage3")
+    with pytest.raises(UserError) as caught:
+        stages_up_to(plan, "stage2", Path("config/config.yaml"))
+    assert str(caught.value) == (
+        "config/config.yaml: stages.stage2: this experiment has no stage2\n"
+        "  allowed  stage1, stage3\n"
+        "  next     add stages.stage2 to the file, or name another stage"
+    )

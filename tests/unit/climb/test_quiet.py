@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import errno
+import io
+import logging
+from collections.abc import Iterator
+from subprocess import CalledProcessError
+
+import pytest
+from ddp_ladder.climb import quiet
+from ddp_ladder.climb.quiet import FailedJobs, FullDisks, SchedulingMessages, filter_terminal
+from snakemake_interface_logger_plugins.common import LogEvent
+
+LOGGER = logging.getLogger("snakemake.logging")
+
+
+def record(level: int, message: str, *arguments: object) -> logging.LogRecord:
+    return logging.LogRecord("snakemake.logging", level, __file__, 1, message, arguments, None)
+
+
+@pytest.mark.parametrize(
+    ("level", "message", "shown"),
+    [
+        (logging.INFO, "Building DAG of jobs...", False),
+        (logging.INFO, "Select jobs to execute...", False),
+        (logging.INFO, "Nothing to be done (all requested files are present).", True),
+        (logging.INFO, "Complete log(s): x", True),
+        (logging.WARNING, "Building DAG of jobs...", True),
+        (logging.ERROR, "Error in rule gate:", True),
+    ],
+)
+def test_what_is_shown(level: int, message: str, shown: bool) -> None:
+    assert SchedulingMessages(lambda: False).filter(record(level, message)) is shown
+    assert SchedulingMessages(lambda: True).filter(record(level, message)) is True
+
+
+def test_the_head_comes_before_it_is_known_whether_this_is_a_dry_run() -> None:
+    assert not SchedulingMessages(lambda: True).filter(record(logging.INFO, "Workflow has started!"))
+
+
+def test_messages_with_arguments_are_read_as_they_will_be_shown() -> None:
+    assert SchedulingMessages(lambda: False).filter(record(logging.INFO, "%s log(s): x", "Complete"))
+
+
+def test_a_dry_run_is_asked_about_when_it_is_known() -> None:
+    known: list[bool] = []
+    talk = SchedulingMessages(lambda: bool(known))
+    assert not talk.filter(record(logging.INFO, "Job stats:"))
+    known.append(True)
+    assert talk.filter(record(logging.INFO, "Job stats:"))
+
+
+@pytest.fixture
+def terminal() -> Iterator[io.StringIO]:
+    """What Snakemake writes to the terminal and to its log file, from its logger with handlers as it sets them up."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.name = "DefaultStreamHandler"
+    LOGGER.addHandler(handler)
+    yield stream
+    LOGGER.removeHandler(handler)
+
+
+def fail(number: int, code: int | None, message: str = "") -> None:
+    """Report a job as Snakemake does; code: None where the executor reports it."""
+    if code is not None:
+        try:
+            try:
+                raise CalledProcessError(code, f"set -euo pipefail;  run {number}\n ")
+            except CalledProcessError as cause:
+                raise ValueError("RuleException") from cause
+        except ValueError:
+            LOGGER.error("RuleException", extra={"event": LogEvent.ERROR})
+    log = [f"logs/measure_{number}x1.log"]
+    extra = {"event": LogEvent.JOB_ERROR, "rule_name": "measure", "jobid": number, "log": log, "rule_msg": message}
+    LOGGER.error("Error in rule", extra={**extra, "shellcmd": f"\n run {number}\n\n"})
+
+
+def test_failed_jobs_are_collected_and_not_shown(terminal: io.StringIO) -> None:
+    failed = FailedJobs(lambda: False)
+    filter_terminal(failed)
+    fail(1, 3)
+    fail(2, None, "job 12 ended TIMEOUT")
+    fail(1, None)  # once more, at the end
+    LOGGER.error("Exiting because a job execution failed. Look above for error messages")
+    assert terminal.getvalue() == ""
+    assert [(job.name, job.end, job.message) for job in failed.jobs] == [
+        ("measure_1x1", ": exit code 3", ""),
+        ("measure_2x1", "", "job 12 ended TIMEOUT"),
+    ]
+    assert not failed.others_are_shown
+
+
+def test_other_errors_are_shown(terminal: io.StringIO) -> None:
+    failed = FailedJobs(lambda: False)
+    filter_terminal(failed)
+    LOGGER.error("MissingOutputException", extra={"event": LogEvent.ERROR})
+    fail(1, None)
+    assert terminal.getvalue() == "MissingOutputException\nError in rule\n"
+    assert failed.jobs == ()
+    assert failed.others_are_shown
+
+
+def test_nothing_of_a_job_is_hidden_where_it_is_asked_for(terminal: io.StringIO) -> None:
+    filter_terminal(FailedJobs(lambda: True))
+    fail(1, 3)
+    assert terminal.getvalue() == "RuleException\nError in rule\n"
+
+
+def test_a_job_that_ends_well_at_another_try_did_not_fail(terminal: io.StringIO) -> None:
+    LOGGER.setLevel(logging.INFO)
+    failed = FailedJobs(lambda: False)
+    filter_terminal(failed)
+    fail(1, 3)
+    LOGGER.info("Finished jobid: 1", extra={"event": LogEvent.JOB_FINISHED, "job_id": 1})
+    assert failed.jobs == ()
+
+
+def test_what_fails_after_a_signal_fails_for_it(terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quiet, "ended_by", lambda: "SIGINT")
+    failed = FailedJobs(lambda: False)
+    filter_terminal(failed)
+    fail(1, 1)
+    assert (failed.jobs, terminal.getvalue()) == ((), "")
+
+
+def test_snakemakes_closing_lines_are_shown_until_the_ladder_has_told_its_own(terminal: io.StringIO) -> None:
+    failed = FailedJobs(lambda: False)
+    filter_terminal(failed)
+    for _ in range(2):
+        LOGGER.error("WorkflowError:\nAt least one job did not complete successfully.")
+        failed.box_is_printed = True
+    LOGGER.error("KeyError: 'a bug'")
+    assert terminal.getvalue().splitlines() == [
+        "WorkflowError:",
+        "At least one job did not complete successfully.",
+        "KeyError: 'a bug'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "x/lock"), "x/lock: it cannot be written: No space left"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), ".snakemake: it cannot be written: Disk quota exceeded\n"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "x"), "Traceback: 100%"),
+    ],
+)
+def test_a_full_disk_is_told_without_its_traceback(error: OSError, shown: str) -> None:
+    talk = record(logging.ERROR, "Traceback: 100%")
+    try:
+        raise error
+    except OSError:
+        assert FullDisks().filter(talk) is True
+    assert talk.getMessage().startswith(shown)

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ddp_ladder.climb import executor
+from ddp_ladder.climb.executor import ladder_executor
+from ddp_ladder.climb.executor_interface import BELOW, DISTRIBUTION, OLDEST, problem_of
+from ddp_ladder.common.formats import dotted
+from ddp_ladder.common.messages import UserError
+from ddp_ladder.run.progress import Board
+from ddp_ladder.slurm.submit import Submission
+from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
+
+
+class Plugin:
+    """What of the plugin's class the ladder needs."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+        self.submitted: list[Any] = []
+        self.asked = 0
+        self._job_submission_executor = ThreadPoolExecutor()
+        self._failed_nodes: set[str] = set()
+        self.slurm_logdir = Path()
+
+    def report_job_error(self, _info: Any, msg: str, aux_logs: Sequence[str]) -> None:
+        self.errors.append(msg)
+
+    def _report_job_submission_threadsafe(self, info: Any) -> None:
+        self.submitted.append(info)
+
+    def _report_job_error_threadsafe(self, info: Any, msg: str) -> None:
+        self.errors.append(msg)
+
+    def run_job(self, job: Any) -> None:
+        self.submitted.append(job)
+
+    async def check_active_jobs(self, active_jobs: Sequence[Any]) -> AsyncIterator[Any]:
+        self.next_seconds_between_status_checks = 3600
+        self.asked += 1
+        for info in active_jobs[1:]:
+            yield info
+
+    def cancel_jobs(self, active_jobs: Sequence[Any]) -> None:
+        self.cancelled = list(active_jobs)
+
+    def get_account_arg(self, job: Any) -> Iterator[str]:
+        yield f" -A {job.rule.name}"
+
+    def get_partition_arg(self, job: Any) -> str:
+        return f" -p {job.rule.name}"
+
+
+def executor_of(results: Path, rule: str) -> Any:
+    return ladder_executor(Plugin, results, lambda _scale: "stage1", [rule])()
+
+
+def job_of(rule: str) -> Any:
+    return SimpleNamespace(
+        rule=SimpleNamespace(name=rule), wildcards=SimpleNamespace(scale="1x1"), is_group=lambda: False
+    )
+
+
+def test_a_disk_that_takes_no_file_ends_no_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header, row = "ddp-ladder|JOBID|STATE|START_TIME|NODELIST|REASON", "ddp-ladder|7|TIMEOUT|2026|node1|TimeLimit"
+    named = "echo 'ddp-ladder|JOBID|STATE|START_TIME|NODELIST|REASON|NAME'; exit"
+    for name, script in (
+        ("squeue", f"case \"$*\" in *%j*) {named};; esac; printf '%s\\n' '{header}' '{row}'"),
+        ("sbatch", "cat >/dev/null; echo 7"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    (tmp_path / "results").write_text("in the way")
+    terminal = io.StringIO()
+    monkeypatch.setattr(executor, "Board", lambda: Board(terminal))
+    plugin = executor_of(tmp_path / "results", "measure_stage1")
+    job = job_of("measure_stage1")
+    wanted = Submission("stage1 1x1", "1x1", "name", ["sbatch"], "script")
+    monkeypatch.setattr(executor, "_submission", lambda *_: (wanted, tmp_path))
+    plugin.run_job(job)
+    (info,) = plugin.submitted
+    assert info.external_jobid == "7"
+
+    async def look() -> list[Any]:
+        return [each async for each in plugin.check_active_jobs([info])]
+
+    assert asyncio.run(look()) == []
+    (told,) = plugin.errors
+    assert "job 7 ended TIMEOUT on node1" in told
+    not_kept = f"is not recorded: {tmp_path}/results/jobs/1x1.json cannot be written: Not a directory"
+    assert not_kept in told
+    assert terminal.getvalue().count(not_kept) == 1
+
+
+def test_jobs_of_another_workflows_rules_stay_the_plugins(tmp_path: Path) -> None:
+    others = [SimpleNamespace(job=job_of(name), external_jobid="1") for name in ("align", "sort")]
+    group = SimpleNamespace(job=SimpleNamespace(is_group=lambda: True), external_jobid="2")
+    plugin = executor_of(tmp_path / "results", "ladder_measure_stage1")
+    plugin.run_job(others[0].job)
+    assert plugin.submitted == [others[0].job]
+    assert [*plugin.get_account_arg(others[0].job), plugin.get_partition_arg(others[0].job)] == [
+        " -A align",
+        " -p align",
+    ]
+
+    async def look() -> list[Any]:
+        return [each async for each in plugin.check_active_jobs([*others, group])]
+
+    assert asyncio.run(look()) == [others[1], group]
+    assert asyncio.run(look()) == [*others, group]  # not asked again before the plugin's own time
+    assert plugin.asked == 1
+    plugin.cancel_jobs([*others, group])
+    assert plugin.cancelled == [*others, group]
+
+
+def test_a_plugin_without_a_method_is_named_with_the_versions_that_have_it(tmp_path: Path) -> None:
+    class Without:
+        pass
+
+    with pytest.raises(UserError) as caught:
+        ladder_executor(Without, tmp_path, lambda _scale: "stage1", [])
+    assert str(caught.value).startswith(
+        "snakemake-executor-plugin-slurm: its executor has no run_job, check_active_jobs, cancel_jobs"
+    )
+    assert "2.8 or newer, below 3" in str(caught.value)
+
+
+def test_the_installed_plugin_has_all_that_is_overridden_and_called() -> None:
+    assert problem_of(SlurmExecutor) is None
+    requirements = (Path(__file__).parents[3] / "requirements.txt").read_text()
+    assert f"{DISTRIBUTION}>={dotted(OLDEST)},<{dotted(BELOW)}\n" in requirements

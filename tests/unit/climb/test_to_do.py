@@ -1,0 +1,296 @@
+"""Every end that a run can have x every kind of change: what the next start repeats, and what it keeps."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ddp_ladder.climb.to_do import restore_records, runs_of_edited_scripts, runs_to_do
+from ddp_ladder.common.files import RunDirectory, write_json
+from ddp_ladder.gates.gate import judge
+from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.records.assemble import not_run
+from ddp_ladder.records.record import read_record, write_record
+from ddp_ladder.records.run_records import RunRecords
+from ddp_ladder.settings.models import GateThresholds, Slurm
+from ddp_ladder.slurm.job_end import SUBMITTED, JobEnd, write_job_end
+from make_records import FINGERPRINT, make_plan_of, make_spec, make_specs
+from make_runs import RATES, edit, reassemble, write_ladder, write_run
+
+RUN, SIBLING = "default/weak/1x2/r2", "default/weak/1x2/r1"
+NAMES = {spec.name for spec in make_specs(["1x1", "1x2", "2x1"], repeats=2)}
+
+
+def run_of(results: Path, name: str = RUN) -> RunDirectory:
+    return RunDirectory(results / "runs" / name)
+
+
+def spec_of(name: str = RUN) -> RunSpec:
+    return next(spec for spec in make_specs(["1x1", "1x2", "2x1"], repeats=2) if spec.name == name)
+
+
+def _failed(results: Path, name: str = RUN) -> None:
+    edit(run_of(results, name).ranks / "rank1.json", lambda end: end.update(exit_code=3))
+    reassemble(run_of(results, name))
+
+
+def _without_raw_files(results: Path) -> None:
+    shutil.rmtree(run_of(results).path)
+
+
+def _left_out(results: Path) -> None:
+    _without_raw_files(results)
+    write_record(run_of(results).record, not_run(spec_of(), "the job's time was up before it could start", "raise it"))
+
+
+def _left_out_after_its_sibling(results: Path) -> None:
+    _failed(results, SIBLING)
+    _without_raw_files(results)
+    write_record(run_of(results).record, not_run(spec_of(), f"{SIBLING} failed in the same job", "see it"))
+
+
+def _interrupted(results: Path) -> None:
+    for file in (run_of(results).ended, run_of(results).record, run_of(results).ranks / "rank1.json"):
+        file.unlink()
+
+
+def _killed(results: Path) -> None:
+    run = run_of(results)
+    for path in (run.ended, run.record, run.log):
+        path.unlink()
+    for directory in (run.ranks, run.nodes):
+        shutil.rmtree(directory)
+
+
+def _ended_by_slurm(state: str) -> Callable[[Path], None]:
+    def end(results: Path) -> None:
+        _killed(results)
+        run_of(results, SIBLING).record.unlink()
+        write_job_end(results, JobEnd("7", "stage2", "1x2", state, "7.log"))
+
+    return end
+
+
+def _time_limit(results: Path) -> None:
+    edit(run_of(results).ended, lambda ended: ended.update(outcome="time limit"))
+    reassemble(run_of(results))
+
+
+def _damaged(results: Path) -> None:
+    file = run_of(results).ranks / "rank1.csv"
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+NOTHING: set[str] = set()
+ENDS: dict[str, tuple[Callable[[Path], None], set[str]]] = {
+    "ok": (lambda results: None, NOTHING),
+    "failed": (_failed, {RUN}),
+    "time limit": (_time_limit, {RUN}),
+    "left out: time up": (_left_out, {RUN}),
+    "left out: variant failed": (_left_out_after_its_sibling, {RUN, SIBLING}),
+    "interrupted": (_interrupted, {RUN}),
+    "killed": (_killed, {RUN}),
+    "job ended by Slurm": (_ended_by_slurm("TIMEOUT"), {RUN}),
+    "job lost": (_ended_by_slurm(SUBMITTED), {RUN}),
+    "not run yet": (_without_raw_files, {RUN}),
+    "damaged record": (lambda results: run_of(results).record.write_text("{") and None, NOTHING),
+    "damaged raw file": (_damaged, {RUN}),
+}
+
+
+def _of_specs(plan: Plan, change: Callable[[RunSpec], RunSpec]) -> Plan:
+    return replace(plan, jobs=tuple(replace(job, runs=tuple(change(run) for run in job.runs)) for job in plan.jobs))
+
+
+def _of_jobs(plan: Plan, change: Callable[[ScaleJob], ScaleJob]) -> Plan:
+    return replace(plan, jobs=tuple(change(job) for job in plan.jobs))
+
+
+def _older(results: Path) -> None:
+    for path in results.rglob("*"):
+        os.utime(path, (0, 0))
+
+
+def _newer_settings(results: Path) -> None:
+    write_json(results / "plan.json", {})
+
+
+Alter = Callable[[Path, Plan], Plan | None]
+CHANGES: dict[str, tuple[Alter, set[str]]] = {
+    "none": (lambda results, plan: None, NOTHING),
+    "argument": (lambda results, plan: _of_specs(plan, lambda run: replace(run, args=("--amp",))), NAMES),
+    "argument of one scale": (
+        lambda results, plan: _of_specs(
+            plan, lambda run: replace(run, env={"A": "b"}) if str(run.scale) == "2x1" else run
+        ),
+        {name for name in NAMES if "2x1" in name},
+    ),
+    "runtime": (lambda results, plan: _of_jobs(plan, lambda job: replace(job, runtime_min=99)), NOTHING),
+    "queue": (lambda results, plan: _of_jobs(plan, lambda job: replace(job, slurm=Slurm(partition="x"))), NOTHING),
+    "threshold": (lambda results, plan: replace(plan, gates={"stage2": GateThresholds(0.99)}), NOTHING),
+    "may_differ": (lambda results, plan: replace(plan, may_differ=("num_workers",)), NOTHING),
+    "environment of the shell": (lambda results, plan: os.environ.update(OMP_NUM_THREADS="7"), NOTHING),
+    "deleted record": (lambda results, plan: run_of(results, "default/weak/1x1/r1").record.unlink(), NOTHING),
+    "edited record": (
+        lambda results, plan: edit(run_of(results, "default/weak/1x1/r1").record, lambda record: record.clear()),
+        NOTHING,
+    ),
+    "deleted directory": (
+        lambda results, plan: shutil.rmtree(run_of(results, "default/weak/1x1/r1").path),
+        {"default/weak/1x1/r1"},
+    ),
+    "deleted raw file": (
+        lambda results, plan: (run_of(results, "default/weak/1x1/r1").ranks / "rank0.csv").unlink(),
+        {"default/weak/1x1/r1"},
+    ),
+    "older time stamps": (lambda results, plan: _older(results), NOTHING),
+    "another plan.json": (lambda results, plan: _newer_settings(results), NOTHING),
+    "deleted gates": (lambda results, plan: shutil.rmtree(results / "gates", ignore_errors=True), NOTHING),
+    "moved": (lambda results, plan: results.rename(results.with_name("moved")) and None, NOTHING),
+}
+
+
+@pytest.fixture(scope="module")
+def climbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan]:
+    results = tmp_path_factory.mktemp("climbed") / "results"
+    return results, write_ladder(results)
+
+
+@pytest.fixture
+def ladder(climbed: tuple[Path, Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Plan]:
+    """A ladder climbed to its top, to be spoilt."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    shutil.copytree(climbed[0], tmp_path / "results")
+    return tmp_path / "results", climbed[1]
+
+
+def to_do(plan: Plan, results: Path) -> set[str]:
+    found = runs_to_do(plan, RunRecords(results))
+    assert all(found.values())
+    assert all(str(spec.scale) == scale for scale, missing in found.items() for spec in missing)
+    return {spec.name for missing in found.values() for spec in missing}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_the_next_start_repeats(ladder: tuple[Path, Plan], end: str, change: str) -> None:
+    results, plan = ladder
+    spoil, bad = ENDS[end]
+    spoil(results)
+    alter, touched = CHANGES[change]
+    plan = alter(results, plan) or plan
+    moved = results.with_name("moved")
+    assert to_do(plan, moved if moved.exists() else results) == bad | touched
+
+
+# ---- Records are restored; runs are not. ----
+
+
+def test_a_missing_or_edited_record_is_put_together_anew(ladder: tuple[Path, Plan]) -> None:
+    results, plan = ladder
+    before = {spec.name: run_of(results, spec.name).record.read_bytes() for spec in plan.runs}
+    run_of(results).record.unlink()
+    edit(run_of(results, SIBLING).record, lambda record: record["throughput"].update(samples_per_s=1e6))
+    assert list(restore_records(plan, RunRecords(results))) == [run_of(results, name).record for name in (SIBLING, RUN)]
+    assert {spec.name: run_of(results, spec.name).record.read_bytes() for spec in plan.runs} == before
+    assert list(restore_records(plan, RunRecords(results))) == []
+
+
+def test_a_directory_in_the_place_of_a_record_is_left_to_its_owner(ladder: tuple[Path, Plan]) -> None:
+    results, plan = ladder
+    run_of(results).record.unlink()
+    run_of(results).record.mkdir()
+    assert list(restore_records(plan, RunRecords(results))) == []
+    reason = judge(plan, "stage2", results).reason
+    assert reason is not None
+    assert reason.next.startswith(f"remove the directory {run_of(results).record}, and start snakemake again")
+
+
+def test_a_scale_with_something_to_do_leaves_its_records_to_its_job(ladder: tuple[Path, Plan]) -> None:
+    """Snakemake knows them as outputs of that job."""
+    results, plan = ladder
+    _killed(results)
+    run_of(results, SIBLING).record.unlink()
+    assert list(restore_records(plan, RunRecords(results))) == []
+    assert not run_of(results, SIBLING).record.exists()
+
+
+# ---- The plain baseline, and variants. ----
+
+
+@pytest.fixture
+def with_plain(tmp_path: Path) -> tuple[Path, Plan]:
+    specs = [make_spec("1x1", variant=variant, repeat=k) for k in (1, 2) for variant in ("default", "plain")]
+    specs = [replace(spec, launcher="python") if spec.is_plain else spec for spec in specs]
+    for spec in specs:
+        write_run(tmp_path, spec)
+    return tmp_path, make_plan_of(specs)
+
+
+def test_a_plain_baseline_that_cannot_run_is_not_tried_again(with_plain: tuple[Path, Plan]) -> None:
+    results, plan = with_plain
+    run = run_of(results, "plain/weak/1x1/r1")
+    edit(run.ranks / "rank0.json", lambda end: end.update(exit_code=1, exception="ValueError: RANK expected"))
+    shutil.rmtree(run_of(results, "plain/weak/1x1/r2").path)
+    assert to_do(plan, results) == set()
+    shutil.rmtree(run.path)
+    assert to_do(plan, results) == {"plain/weak/1x1/r1", "plain/weak/1x1/r2"}
+
+
+@pytest.mark.parametrize("cut_short", ["time limit", "interrupted"])
+def test_a_plain_baseline_that_was_cut_short_is_tried_again(with_plain: tuple[Path, Plan], cut_short: str) -> None:
+    results, plan = with_plain
+    run = run_of(results, "plain/weak/1x1/r1")
+    if cut_short == "interrupted":
+        run.ended.unlink()
+    else:
+        edit(run.ended, lambda ended: ended.update(outcome="time limit"))
+    assert to_do(plan, results) == {"plain/weak/1x1/r1"}
+
+
+@pytest.fixture
+def too_slow(tmp_path: Path) -> tuple[Path, Plan]:
+    """A variant that did not pass the gate of stage 2 and was left out of stage 3."""
+    specs = make_specs(["1x1", "1x2", "2x1"], repeats=1, variants=["default", "ring"])
+    for spec in specs:
+        slow = spec.variant == "ring" and str(spec.scale) == "1x2"
+        if spec.variant == "default" or spec.nodes == 1:
+            write_run(tmp_path, spec, 1100.0 if slow else RATES[str(spec.scale)])
+        else:
+            write_record(run_of(tmp_path, spec.name).record, not_run(spec, "ring did not pass", "see its records"))
+    return tmp_path, make_plan_of(specs)
+
+
+def test_a_variant_that_a_gate_keeps_out_asks_for_no_job(too_slow: tuple[Path, Plan]) -> None:
+    results, plan = too_slow
+    assert to_do(plan, results) == set()
+    run_of(results, "ring/weak/1x1/r1").record.unlink()
+    assert to_do(plan, results) == set()
+
+
+def test_a_variant_that_the_gate_would_let_in_now_is_run_at_once(too_slow: tuple[Path, Plan]) -> None:
+    results, plan = too_slow
+    lowered = replace(plan, gates={**plan.gates, "stage2": GateThresholds(0.3)})
+    assert to_do(lowered, results) == {"ring/weak/2x1/r1"}
+    shutil.rmtree(run_of(results, "ring/weak/1x2/r1").path)
+    assert to_do(plan, results) == {"ring/weak/1x2/r1", "ring/weak/2x1/r1"}
+
+
+# ---- The script. ----
+
+
+def test_an_edited_script_repeats_nothing_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = write_ladder(tmp_path, script="train.py")
+    runs = RunRecords(tmp_path)
+    assert runs_of_edited_scripts(plan, runs) == [], "it is not here"
+    Path("train.py").write_bytes(b"train")
+    assert FINGERPRINT["script_sha256"] == read_record(run_of(tmp_path).record).fingerprint["script_sha256"]
+    assert runs_of_edited_scripts(plan, runs) == []
+    Path("train.py").write_bytes(b"train harder")
+    assert runs_of_edited_scripts(plan, runs) == list(plan.runs)
+    assert to_do(plan, tmp_path) == set()

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from ddp_ladder.common.command import command, put_this_python_first
+from ddp_ladder.common.messages import Problem, UserError
+
+
+def test_a_users_mistake_is_its_message_and_exit_code_1(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    @command
+    def main(argv: Sequence[str] | None = None) -> int:
+        raise UserError(Problem("config.yaml: repeats", "too small", found="0"))
+
+    assert main([]) == 1
+    assert capsys.readouterr() == ("", "config.yaml: repeats: too small\n  found    0\n")
+
+
+def test_our_mistakes_keep_their_traceback() -> None:
+    @command
+    def main(argv: Sequence[str] | None = None) -> int:
+        raise KeyError("stage")
+
+    with pytest.raises(KeyError):
+        main([])
+
+
+def test_arguments_and_exit_code_pass_through() -> None:
+    @command
+    def main(argv: Sequence[str] | None = None) -> int:
+        """Say what it is for."""
+        return len(argv or ())
+
+    assert main(["a", "b"]) == 2
+    assert main() == 0
+    assert main.__doc__ == "Say what it is for."
+
+
+@pytest.mark.parametrize("path", ["/usr/bin:/bin", None])
+def test_python_means_this_python_in_children(path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if path is None:
+        monkeypatch.delenv("PATH", raising=False)
+    else:
+        monkeypatch.setenv("PATH", path)
+    put_this_python_first()
+    code = "import sys; print(sys.prefix)"
+    shell = subprocess.run(["/bin/sh", "-c", f"python -c '{code}'"], check=True, capture_output=True, text=True)
+    assert shell.stdout.strip() == sys.prefix
+    assert os.environ["PATH"].endswith(path or os.defpath)
+    assert Path(os.environ["PATH"].split(os.pathsep)[0]) == Path(sys.executable).parent

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+from ddp_ladder.common.files import (
+    Agent,
+    RunDirectory,
+    agents_of,
+    canonical_sha256,
+    read_json,
+    sha256,
+    write_atomically,
+    write_json,
+)
+
+
+@pytest.mark.parametrize("content", ["größe\n", b"\x00\xff", ""])
+def test_content_arrives_and_directories_are_made(tmp_path: Path, content: str | bytes) -> None:
+    path = tmp_path / "a" / "b" / "file"
+    write_atomically(path, content)
+    assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
+    assert os.listdir(path.parent) == ["file"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "chmod", "replace"])
+def test_a_failure_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    path = tmp_path / "file"
+    write_atomically(path, "old")
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(OSError, match="no space"):
+        write_atomically(path, "new")
+    monkeypatch.undo()
+    assert os.listdir(tmp_path) == ["file"]
+    assert path.read_text() == "old"
+
+
+def test_an_interruption_leaves_nothing_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(tmp_path / "file", "new")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    contents = ["a" * 300_000, "b" * 200_000]
+    write_atomically(path, contents[0])
+    done = threading.Event()
+
+    def write() -> None:
+        for k in range(100):
+            write_atomically(path, contents[k % 2])
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = set()
+    while not done.is_set():
+        seen.add(path.read_text())
+    writer.join()
+    assert seen <= set(contents)
+    assert seen
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_the_file_is_as_readable_as_the_umask_says(tmp_path: Path, mask: int, mode: int) -> None:
+    before = os.umask(mask)
+    try:
+        write_atomically(tmp_path / "file", "")
+        assert os.umask(mask) == mask
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
+
+
+def test_json_there_and_back(tmp_path: Path) -> None:
+    data = {"a": [1, 2.5, None, True, "ü"], "b": {"c": -(2**62), "d": 1e300}}
+    write_json(tmp_path / "x.json", data)
+    assert read_json(tmp_path / "x.json") == data
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_json_without_figures_that_are_none(tmp_path: Path, value: float) -> None:
+    with pytest.raises(ValueError, match="Out of range"):
+        write_json(tmp_path / "x.json", {"a": value})
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "{'a': 1}",
+        '{"a": NaN}',
+        "[Infinity]",
+        "[-Infinity]",
+        "[1e999]",
+        f"[{10**30}]",
+        f"[-{'9' * 5000}]",
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "\udcff",
+        '{"a": 1, "a": 1}',
+        '[{"b": {"a": 1, "c": 2, "a": 3}}]',
+        '\ufeff{"a": 1}',
+        '{"a": 1} {"a": 2}',
+        '{"a": 1}\0',
+        '["\\ud800"]',
+        '{"\\uDFFF": 1}',
+        "\udced\udca0\udc80",
+        "[-0]",
+        "[01]",
+    ],
+    ids=ascii,
+)
+def test_what_is_not_json_names_its_file_briefly(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=r"x\.json is not JSON: ") as caught:
+        read_json(path)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"])
+def test_json_is_utf8_without_a_mark(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "x.json").write_bytes('{"a": 1}'.encode(encoding))
+    with pytest.raises(ValueError, match=r"x\.json is not JSON: "):
+        read_json(tmp_path / "x.json")
+
+
+def test_a_pair_of_surrogates_is_a_character(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('["\\ud83d\\ude00", "\\\\ud800"]')
+    assert read_json(tmp_path / "x.json") == ["\U0001f600", "\\ud800"]
+
+
+def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_json(tmp_path / "x.json")
+
+
+def test_digests() -> None:
+    assert sha256(b"abc").startswith("ba7816bf8f01cfea")
+    one, other = '{"a": 1, "b": [1, 2]}', '{ "b" : [1,2],"a":1}'
+    assert canonical_sha256(json.loads(one)) == canonical_sha256(json.loads(other))
+    assert canonical_sha256({"b": [1, 2]}) != canonical_sha256({"b": [2, 1]})
+    with pytest.raises(ValueError, match="Out of range"):
+        canonical_sha256(float("nan"))
+
+
+def test_run_directory() -> None:
+    run = RunDirectory(Path("r1"))
+    assert [path.as_posix() for path in (run.run, run.record, run.ended, run.log)] == [
+        "r1/run.json", "r1/record.json", "r1/ended.json", "r1/train.log",
+    ]  # fmt: skip
+    assert run.agent_end(Agent(3)) == Path("r1/nodes/node3.json")
+    assert run.agent_end(Agent(3, 1)) == Path("r1/nodes/node3.task1.json")
+    assert run.agent_log(Agent(0), 1) == run.log
+    assert run.agent_log(Agent(1), 2) == Path("r1/nodes/node1.log")
+    assert run.agent_log(Agent(0, 1), 2) == Path("r1/nodes/node0.task1.log")
+
+
+def test_agents() -> None:
+    assert agents_of(2, 1) == (Agent(0), Agent(1))
+    assert agents_of(2, 2) == (Agent(0, 0), Agent(0, 1), Agent(1, 0), Agent(1, 1))
+    assert [str(agent) for agent in (Agent(1), Agent(1, 0))] == ["node 1", "node 1, task 0"]
+
+
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_texts_of_others_are_read_without_what_steers_a_terminal(tmp_path: Path, ascii_only: bool) -> None:
+    file = tmp_path / "rank0.json"
+    said = "\x1b[31mred\x1b[0m\x07 \x1b]0;title\x07\ra\x00b\x9b2J\u2028\u202ec\td\ne \u2713"
+    file.write_text(json.dumps({"exception": said, said: [{"host": said}]}, ensure_ascii=ascii_only))
+    clean = "red ab2Jc\td\ne \u2713"
+    assert read_json(file) == {"exception": clean, clean: [{"host": clean}]}

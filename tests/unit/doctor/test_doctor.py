@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ddp_ladder.climb.ladder import Ladder
+from ddp_ladder.common.findings import WIDTH, Finding, listing
+from ddp_ladder.common.messages import Problem
+from ddp_ladder.doctor import checks
+from ddp_ladder.doctor import software as doctor_software
+from ddp_ladder.doctor.checks import PROFILE, examine, failed, profile_findings, profile_problems, shared_directory
+from ddp_ladder.doctor.software import executor_settings, judge_python, package_version, site_python, version_tuple
+from ddp_ladder.settings.loading import load_settings
+from ddp_ladder.settings.models import Container, Settings, Software
+from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
+from ddp_ladder.slurm.offer import read_offer
+from slurm_captured import answer
+
+SHIPPED = load_settings(CONFIG, CLUSTER)
+
+
+def on_a_cluster(**site: Any) -> Settings:
+    return replace(SHIPPED, site=replace(SHIPPED.site, name="test", **site))
+
+
+def software(python: str | None = None, **values: Any) -> list[Finding]:
+    settings = on_a_cluster(software=Software(python=python, **values))
+    return list(site_python(Ladder.of(settings).plan.runs[0], settings.site, os.environ))
+
+
+def only(findings: list[Finding], topic: str) -> Finding:
+    (finding,) = [each for each in findings if each.topic == topic]
+    return finding
+
+
+# The list
+
+
+def test_the_list_is_aligned_and_counted() -> None:
+    problem = Problem("config/cluster.yaml: slurm.partition", "there is no such partition", "gup", "gpu, debug", "gpu?")
+    sections = [
+        ("Versions", [Finding("pass", "Python", "3.11.2")]),
+        ("Slurm", [Finding.of(problem, "jobs"), Finding("not checked", "accounting", "none here")]),
+    ]
+    assert listing(sections).splitlines() == [
+        "Versions",
+        "  pass         Python      3.11.2",
+        "",
+        "Slurm",
+        "  FAIL         jobs        config/cluster.yaml: slurm.partition: there is no such partition (found",
+        "                           gup; allowed gpu, debug)",
+        "                           next: gpu?",
+        "  not checked  accounting  none here",
+        "",
+        "1 failed, 1 passed, 1 not checked",
+    ]
+    assert failed(sections)
+    assert not failed(sections[:1])
+
+
+def test_a_doubt_or_something_unchecked_is_no_failure() -> None:
+    assert not failed([("x", [Finding("warn", "a", "b", "c"), Finding("not checked", "a", "b")])])
+
+
+def test_every_finding_that_is_no_pass_of_the_shipped_ladder_says_what_is_next() -> None:
+    sections = examine(Sources(CONFIG, CLUSTER, {}))
+    findings = [finding for _, found in sections for finding in found]
+    assert [finding for finding in findings if finding.outcome == "FAIL"] == []
+    assert {finding.topic for finding in findings} >= {"Python", "Snakemake", "results", "training Python", "torch"}
+    assert all(finding.next for finding in findings if finding.outcome != "pass")
+    assert all(len(line) <= WIDTH for line in listing(sections).splitlines())
+
+
+def test_wrong_settings_are_failures_of_the_list(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("repeat: 3\n")
+    sections = examine(Sources(config, CLUSTER, {}))
+    assert failed(sections)
+    assert 'did you mean "repeats"?' in listing(sections)
+    assert "all else" in listing(sections)
+
+
+# Versions
+
+
+def test_versions_of_packages() -> None:
+    assert package_version("snakemake", "Snakemake", (9, 3), (10,)).outcome == "pass"
+    old = package_version("snakemake", "Snakemake", (99,), (100,))
+    assert (old.outcome, "wanted 99 or newer, below 100" in old.text) == ("FAIL", True)
+    missing = package_version("no-such-package", "x", (1,), (2,))
+    assert (missing.outcome, missing.next) == ("FAIL", doctor_software.INSTALL)
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("2.8.0+cu128", (2, 8, 0)), ("9.27.1", (9, 27, 1)), ("2.4rc1", (2, 4)), ("x", ())]
+)
+def test_version_tuple(text: str, numbers: tuple[int, ...]) -> None:
+    assert version_tuple(text) == numbers
+
+
+def test_an_executor_without_the_methods_that_are_replaced() -> None:
+    assert list(doctor_software.executor_interface()) == []
+    (finding,) = doctor_software.executor_interface(["check_active_jobs", "no_such_method"])
+    assert (finding.outcome, "its executor has no no_such_method," in finding.text) == ("FAIL", True)
+
+
+# Profile
+
+
+def test_the_shipped_profile_is_sane_for_the_installed_executor() -> None:
+    assert "slurm-status-command" in executor_settings()
+    (finding,) = profile_findings(PROFILE)
+    assert finding.outcome == "pass"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"executor": "local"}, "executor: local, not slurm"),
+        ({"cores": 8}, "cores"),
+        ({"retries": 2}, "retries: 2"),
+        ({"restart-times": 1}, "restart-times: 1"),
+        ({"slurm-requeue": True}, "slurm-requeue"),
+        ({"default-resources": ["nodes=2", "disk_mb=5"]}, "default-resources: nodes"),
+        ({"default-resources": {"mem_mb": 5}}, "default-resources: mem_mb"),
+        ({"set-resources": {"measure_stage3": {"runtime": 5}}}, "set-resources: runtime"),
+        ({"set-resources": ["measure_stage3:runtime=5"]}, "set-resources: runtime"),
+        ({"resources": ["nodes=4"]}, "resources: nodes"),
+        ({"slurm-statuscommand": "squeue"}, "slurm-statuscommand"),
+    ],
+)
+def test_what_breaks_a_profile(change: dict[str, Any], told: str) -> None:
+    data = {**yaml.safe_load(PROFILE.read_text()), **change}
+    ((what, advice),) = profile_problems(data, executor_settings())
+    assert what.startswith(told)
+    assert advice
+
+
+def test_a_profile_without_jobs_submits_nothing() -> None:
+    ((what, _),) = profile_problems({"executor": "slurm"}, frozenset())
+    assert what.startswith("jobs is missing")
+
+
+@pytest.mark.parametrize("text", ["jobs: [", "", "- jobs"])
+def test_a_profile_that_is_none(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    (finding,) = profile_findings(file)
+    assert (finding.outcome, str(file) in finding.text) == ("FAIL", True)
+    (missing,) = profile_findings(tmp_path / "none")
+    assert "No such file" in missing.text
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    ("kind", "on_a_cluster", "outcome"),
+    [
+        ("lustre", True, "pass"),
+        ("nfs4", True, "pass"),
+        ("tmpfs", True, "warn"),
+        ("ext4", True, "warn"),
+        ("fuse.something", True, "warn"),
+        ("ext4", False, "pass"),
+    ],
+)
+def test_directories_that_nodes_share(kind: str, on_a_cluster: bool, outcome: str) -> None:
+    assert shared_directory(Path("/project"), kind, on_a_cluster).outcome == outcome
+
+
+def test_filesystem_of_a_path() -> None:
+    assert checks.filesystem(Path("/proc/self")) == "proc"
+
+
+def test_results_in_a_place_that_is_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    settings = replace(SHIPPED, experiment=replace(SHIPPED.experiment, results=str(tmp_path / "file/results")))
+    (finding,) = checks.results(Ladder.of(settings), False)
+    assert (finding.outcome, "Not a directory" in finding.text) == ("FAIL", True)
+
+
+def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = replace(SHIPPED, experiment=replace(SHIPPED.experiment, results=str(tmp_path)))
+    monkeypatch.setattr(checks, "SPACE_FOR_RESULTS_MB", 10**12)
+    assert only(list(checks.results(Ladder.of(settings), False)), "disk space").outcome == "warn"
+    monkeypatch.setattr(checks, "TOO_LITTLE_SPACE_MB", 10**12)
+    assert only(list(checks.results(Ladder.of(settings), False)), "disk space").outcome == "FAIL"
+
+
+# Training software
+
+
+def test_a_module_that_does_not_load() -> None:
+    found = software(modules=("no-such-module/1",))
+    environment = only(found, "environment")
+    assert environment.outcome == "FAIL"
+    assert "software.modules" in environment.text
+    assert only(found, "training Python").outcome == "not checked"
+
+
+def test_setup_that_brings_a_bare_name(tmp_path: Path) -> None:
+    """The real way: software.setup extends PATH, software.python is only a name."""
+    (tmp_path / "sitepython").symlink_to(sys.executable)
+    found = software("sitepython", setup=f"export PATH={tmp_path}:$PATH")
+    assert only(found, "environment").text == "the setup snippet"
+    assert only(found, "training Python").outcome == "pass"
+
+
+def test_a_python_that_is_not_there_or_does_not_start(tmp_path: Path) -> None:
+    assert "there is no nowhere/python" in only(software("nowhere/python"), "training Python").text
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho libpython: cannot open shared object >&2; exit 127\n")
+    broken.chmod(0o755)
+    finding = only(software(str(broken)), "training Python")
+    assert (finding.outcome, "libpython: cannot open shared object" in finding.text) == ("FAIL", True)
+
+
+@pytest.mark.parametrize(
+    ("told", "device", "topic", "outcome"),
+    [
+        ({"python": [3, 9, 0], "torch": "2.4.0", "cuda": "12.1"}, "cuda", "torch", "pass"),
+        ({"python": [3, 8, 9], "torch": "2.4.0", "cuda": "12.1"}, "cuda", "training Python", "FAIL"),
+        ({"python": [3, 9, 0], "torch": "2.3.1+cu118", "cuda": "11.8"}, "cuda", "torch", "FAIL"),
+        ({"python": [3, 9, 0], "torch": "2.4.0", "cuda": None}, "cuda", "torch", "FAIL"),
+        ({"python": [3, 9, 0], "torch": "2.4.0", "cuda": None}, "cpu", "torch", "pass"),
+        ({"python": [3, 9, 0], "error": "ModuleNotFoundError: No module"}, "cpu", "torch", "FAIL"),
+    ],
+)
+def test_what_a_python_must_have(told: dict[str, Any], device: str, topic: str, outcome: str) -> None:
+    found = list(judge_python({"executable": "/p", **told}, "python3", "config/cluster.yaml: software.python", device))
+    assert only(found, topic).outcome == outcome
+
+
+def test_containers_are_looked_at_from_outside(tmp_path: Path) -> None:
+    image = tmp_path / "torch.sif"
+    found = software("python3", container=Container(str(image)), setup="export PATH=/none")
+    assert only(found, "container engine").outcome == "FAIL"
+    assert only(found, "container image").outcome == "FAIL"
+    assert only(found, "training Python").outcome == "not checked"
+    image.touch()
+    (tmp_path / "apptainer").write_text("#!/bin/sh\n")
+    (tmp_path / "apptainer").chmod(0o755)
+    found = software("python3", container=Container(str(image)), setup=f"export PATH={tmp_path}")
+    assert [finding.outcome for finding in found] == ["pass", "pass", "pass", "not checked"]
+    remote = software("python3", container=Container("docker://pytorch/pytorch"))
+    assert only(remote, "container image").outcome == "warn"
+
+
+def test_a_module_that_is_not_there_as_workload() -> None:
+    settings = on_a_cluster()
+    work = replace(settings.experiment.workload, script="-m no_such_module.train")
+    wanted = replace(settings, experiment=replace(settings.experiment, workload=work))
+    found = list(site_python(Ladder.of(wanted).plan.runs[0], wanted.site, os.environ))
+    assert only(found, "workload").outcome == "FAIL"
+
+
+# Network
+
+
+@pytest.mark.parametrize(
+    ("interface", "slurm", "outcome"),
+    [
+        ("auto", True, "pass"),
+        ("eth0", True, "pass"),
+        ("ib0", True, "not checked"),
+        ("ib0", False, "warn"),
+        ("lo", True, "FAIL"),
+        ("lo", False, "pass"),
+        ({"node1": "eth0", "node2": "ib0"}, True, "not checked"),
+        ({"node1": "eth0", "node2": "auto"}, True, "pass"),
+    ],
+)
+def test_interfaces(interface: Any, slurm: bool, outcome: str) -> None:
+    settings = on_a_cluster(network=replace(SHIPPED.site.network, interface=interface))
+    (finding,) = checks.interface(settings, ("lo", "eth0"), slurm)
+    assert finding.outcome == outcome
+    assert finding.next or outcome == "pass"
+
+
+# Slurm, on captured output (tests/unit/slurm_output)
+
+
+def test_jobs_against_a_captured_slurm() -> None:
+    found = list(checks.judge_jobs(Ladder.of(on_a_cluster()), read_offer(answer)))
+    assert [finding.outcome for finding in found] == ["pass", "pass"]
+    wrong = on_a_cluster(slurm=replace(SHIPPED.site.slurm, partition="gup"))
+    found = list(checks.judge_jobs(Ladder.of(wrong), replace(read_offer(answer), accounting="there is none")))
+    assert [finding.outcome for finding in found] == ["pass", "FAIL", "not checked"]
+    assert found[1].next == 'did you mean "gpu"?'
+
+
+def test_compute_nodes_of_another_architecture_than_the_login_node() -> None:
+    """The captured nodes are x86_64; Olivia has it the other way round."""
+    ladder, offer = Ladder.of(on_a_cluster()), read_offer(answer)
+    assert list(checks.architecture(ladder, offer, "x86_64")) == []
+    (finding,) = checks.architecture(ladder, offer, "aarch64")
+    assert (finding.outcome, "compute nodes are x86_64" in finding.text) == ("FAIL", True)
+    assert "sbatch results/climb.sh" in (finding.next or "")

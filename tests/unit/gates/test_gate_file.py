@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ddp_ladder.common.files import write_json
+from ddp_ladder.gates.file import closed_box, closed_variants, gate_from_json, outcome_line, read_gate
+from make_records import make_gate
+
+BOX = """\
++----------------------------------------------------------------------------------------------+
+| verdict   the gate of stage2 is closed; nothing above it was started                         |
+| measured  default/weak/1x2: efficiency 0.62 (95 % interval 0.60 to 0.64)                     |
+| wanted    at least 0.80 (stages.stage2.gate.min_efficiency)                                  |
+| next      see data wait, exposed communication and start-up in the report; a larger          |
+|           workload.batch_per_gpu hides communication; lower                                  |
+|           stages.stage2.gate.min_efficiency if this is good enough for you                   |
++----------------------------------------------------------------------------------------------+"""
+
+
+def test_closed_box() -> None:
+    gate = make_gate(
+        "stage2",
+        "closed",
+        why="default/weak/1x2: efficiency 0.62 (95 % interval 0.60 to 0.64)",
+        next_step=(
+            "see data wait, exposed communication and start-up in the report; a larger "
+            "workload.batch_per_gpu hides communication; lower stages.stage2.gate.min_efficiency "
+            "if this is good enough for you"
+        ),
+    )
+    gate["wanted"] = "at least 0.80 (stages.stage2.gate.min_efficiency)"
+    assert closed_box(gate_from_json(gate, "stage2")) == BOX
+
+
+def test_the_box_holds_words_and_lines_of_any_length() -> None:
+    gate = make_gate("stage2", "closed", why="ß" * 300 + "\nTraceback:\n\n  y", next_step="")
+    box = closed_box(gate_from_json(gate, "stage2"))
+    lines = box.splitlines()
+    assert {len(line) for line in lines} == {96}
+    assert all(line[0] + line[-1] in ("||", "++") for line in lines)
+    assert box.count("ß") == 300
+
+
+@pytest.mark.parametrize(
+    ("gate", "line"),
+    [
+        (make_gate("stage1"), "gate stage1: open"),
+        (
+            make_gate("stage1", variants={"default": "open", "a": "closed", "b": "closed"}),
+            "gate stage1: open (without a, b: see the report)",
+        ),
+        (make_gate("stage2", "closed", why="because"), "gate stage2: CLOSED, because"),
+    ],
+)
+def test_outcome_line(gate: dict[str, object], line: str) -> None:
+    assert outcome_line(gate_from_json(gate, str(gate["stage"]))) == line
+
+
+def test_closed_variants_of_an_open_gate() -> None:
+    gate = make_gate("stage1", variants={"default": "open", "gloo": "closed"})
+    left_out = {"gloo": "variant gloo did not pass the gate of stage1"}
+    assert closed_variants(gate_from_json(gate, "stage1")) == left_out
+    assert closed_variants(gate_from_json(make_gate("stage1"), "stage1")) == {}
+
+
+@pytest.mark.parametrize("text", ["open", "{}", "[]"])
+def test_what_is_not_a_gate_file_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "stage1.json").write_text(text)
+    with pytest.raises(ValueError, match=r"JSON|schema_version|list indices"):
+        read_gate(tmp_path / "stage1.json", "stage1")
+
+
+def test_the_gate_of_another_stage_is_refused(tmp_path: Path) -> None:
+    write_json(tmp_path / "stage2.json", make_gate("stage1"))
+    with pytest.raises(ValueError, match="stage2"):
+        read_gate(tmp_path / "stage2.json", "stage2")

@@ -1,0 +1,229 @@
+"""An open gate is evidence only if it is true now: for the next stage's job, for the report and for the summary."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import gate
+import pytest
+import report
+import run_scale
+import summary
+from ddp_ladder.common.files import RunDirectory, read_json, write_json
+from ddp_ladder.plan.file import read_plan
+from ddp_ladder.records import run_records
+from ddp_ladder.records.record import Record
+from ddp_ladder.report.results import read_results
+from ddp_ladder.settings.models import GateThresholds
+from make_records import make_gate
+from make_runs import edit, reassemble, write_ladder
+
+STAGES = ("stage1", "stage2", "stage3")
+RUN = "default/weak/1x2/r2"
+PLAN = ("--plan", "results/plan.json")
+Change = Callable[[Path], object]
+
+
+@pytest.fixture(scope="module")
+def climbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ladder that was climbed to its top."""
+    path = tmp_path_factory.mktemp("climbed") / "results"
+    write_ladder(path)
+    judge_all(path)
+    return path
+
+
+@pytest.fixture
+def results(climbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same to be spoilt, where a user has it."""
+    shutil.copytree(climbed, tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    return Path("results")
+
+
+def judge_all(results: Path) -> None:
+    for stage in STAGES:
+        gate.main(["--plan", str(results / "plan.json"), "--stage", stage])
+
+
+def fail(results: Path, run: str = RUN) -> None:
+    """Let a run have failed, its record in line with its files."""
+    directory = RunDirectory(results / "runs" / run)
+    edit(directory.ranks / "rank1.json", lambda end: end.update(exit_code=3))
+    reassemble(directory)
+
+
+def _hand_written_beside_the_closed_one(results: Path) -> None:
+    fail(results)
+    gate.main([*PLAN, "--stage", "stage2"])
+    write_json(results / "gates/stage2.json", make_gate("stage2"))
+
+
+def _hand_written(results: Path) -> None:
+    fail(results)
+    write_json(results / "gates/stage2.json", make_gate("stage2"))
+
+
+def _of_older_schema(results: Path) -> None:
+    edit(results / "gates/stage2.json", lambda gate: gate.update(schema_version=0))
+
+
+def _truncated(results: Path) -> None:
+    file = results / "gates/stage2.json"
+    file.write_bytes(file.read_bytes()[:200])
+
+
+def _a_directory(results: Path) -> None:
+    (results / "gates/stage2.json").unlink()
+    (results / "gates/stage2.json").mkdir()
+    (results / "gates/stage2.json/x").touch()
+
+
+def _renamed_from_closed(results: Path) -> None:
+    fail(results)
+    gate.main([*PLAN, "--stage", "stage2"])
+    (results / "gates/stage2.closed.json").rename(results / "gates/stage2.json")
+
+
+def _of_other_thresholds(results: Path) -> None:
+    plan = read_plan(results / "plan.json")
+    write_json(results / "plan.json", replace(plan, gates={**plan.gates, "stage2": GateThresholds(0.5)}).to_json())
+
+
+def _of_another_results_directory(results: Path) -> None:
+    other = Path("other")
+    write_ladder(other, rates={"1x1": 1000.0, "1x2": 1900.0, "2x1": 1800.0})
+    gate.main(["--plan", "other/plan.json", "--stage", "stage2"])
+    shutil.copy(other / "gates/stage2.json", results / "gates/stage2.json")
+
+
+def _of_an_edited_variant(results: Path) -> None:
+    edit(results / "gates/stage2.json", lambda gate: gate.update(variants={"default": "open", "fast": "open"}))
+
+
+BAD_GATES: dict[str, tuple[Change, str]] = {
+    "hand-written beside the closed one": (_hand_written_beside_the_closed_one, "stage2.closed.json is beside it"),
+    "hand-written": (_hand_written, "judged again, the gate is closed"),
+    "of older schema": (_of_older_schema, "not version 1"),
+    "truncated": (_truncated, "not a complete gate file"),
+    "of another stage": (
+        lambda results: shutil.copy(results / "gates/stage1.json", results / "gates/stage2.json"),
+        "not a complete gate file",
+    ),
+    "a directory": (_a_directory, "directory"),
+    "a closed one renamed": (_renamed_from_closed, "closed in the file"),
+    "of other thresholds": (_of_other_thresholds, "other records or thresholds"),
+    "of another results directory": (_of_another_results_directory, "other records or thresholds"),
+    "edited": (_of_an_edited_variant, "other records or thresholds"),
+    "over a record that was edited since": (
+        lambda results: edit(results / "runs" / RUN / "record.json", lambda record: record.update(remarks=[])),
+        "other records or thresholds",
+    ),
+    "over a run that was deleted since": (
+        lambda results: shutil.rmtree(results / "runs" / RUN),
+        "judged again, the gate is closed",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_GATES)
+def test_a_gate_that_is_not_true_now_starts_no_stage_and_is_named(
+    results: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoil, words = BAD_GATES[name]
+    spoil(results)
+    before = RunDirectory(results / "runs/default/weak/2x1/r1").run.stat()
+    capsys.readouterr()
+    assert run_scale.main([*PLAN, "--scale", "2x1"]) == 1
+    told = capsys.readouterr().err
+    assert "results/gates/stage2" in told
+    assert words in told
+    assert "  next " in told
+    assert RunDirectory(results / "runs/default/weak/2x1/r1").run.stat() == before
+
+    # Nor do report and summary take it for what it says; and they, too, name it.
+    found = read_results(results, read_plan(results / "plan.json"))
+    assert any("results/gates/stage2" in warning and words in warning for warning in found.warnings)
+    assert found.gates["stage2"].is_open == gate_is_open_now(results)
+
+
+def gate_is_open_now(results: Path) -> bool:
+    """Judged on a copy, so that no gate file of before is in the way."""
+    shutil.copytree(results, "copy", ignore=shutil.ignore_patterns("gates", "report"))
+    return gate.main(["--plan", "copy/plan.json", "--stage", "stage2"]) == 0
+
+
+@pytest.mark.parametrize("name", [name for name in BAD_GATES if name != "over a run that was deleted since"])
+def test_judging_again_is_the_next_step_that_works(
+    results: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    BAD_GATES[name][0](results)
+    if name == "a directory":
+        assert gate.main([*PLAN, "--stage", "stage2"]) == 1
+        assert "remove it" in capsys.readouterr().err
+        shutil.rmtree(results / "gates/stage2.json")
+    gate.main([*PLAN, "--stage", "stage2"])
+    warnings = read_results(results, read_plan(results / "plan.json")).warnings
+    assert not [warning for warning in warnings if "gates/stage2" in warning]
+    assert len(list((results / "gates").glob("stage2*"))) == 1
+
+
+def test_a_missing_gate_starts_no_stage(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (results / "gates/stage2.json").unlink()
+    assert run_scale.main([*PLAN, "--scale", "2x1"]) == 1
+    assert "there is no evidence of an open gate" in capsys.readouterr().err
+
+
+def test_an_edited_record_is_named_and_left_out(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def faster(record: dict[str, dict[str, float]]) -> None:
+        record["throughput"]["samples_per_s"] *= 10
+
+    for repeat in (1, 2):
+        edit(results / f"runs/default/weak/2x1/r{repeat}/record.json", faster)
+    for command in (report.main, summary.main):
+        command([*PLAN])
+        out, err = capsys.readouterr()
+        assert "default/weak/2x1/r1/record.json: a record that does not match its raw files" in out + err
+        assert "stage 3 open" not in out
+        assert "stage 3 closed" in out
+        assert "17,4" not in out  # ten times as fast
+    page = (results / "report/index.html").read_text()
+    assert "does not match its raw files" in page
+
+
+def test_results_may_be_read_from_elsewhere(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copied to a laptop, and with paths in what is said of failures."""
+    fail(results, "default/weak/2x1/r1")
+    judge_all(results)
+    copied = tmp_path / "a laptop/run 7"
+    shutil.copytree(results, copied)
+    monkeypatch.chdir(tmp_path.parent)
+    found = read_results(copied, read_plan(copied / "plan.json"))
+    assert found.warnings == ()
+    assert [found.gates[stage].verdict for stage in STAGES] == ["open", "open", "closed"]
+
+
+def test_a_record_is_put_together_once_however_many_gates_are_judged(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assembled: Counter[Path] = Counter()
+
+    def count(directory: RunDirectory) -> Record:
+        assembled[directory.path] += 1
+        return assemble(directory)
+
+    assemble = run_records.assemble
+    monkeypatch.setattr(run_records, "assemble", count)
+    plan = read_plan(results / "plan.json")
+    assert len(read_results(results, plan).gates) == 3
+    assert len(assembled) == len(plan.runs)
+    assert set(assembled.values()) == {1}
+
+
+def test_evidence_names_its_records_below_the_results(results: Path) -> None:
+    records = read_json(results / "gates/stage1.json")["records"]
+    assert list(records) == ["runs/default/weak/1x1/r1/record.json", "runs/default/weak/1x1/r2/record.json"]

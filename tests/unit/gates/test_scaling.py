@@ -1,0 +1,494 @@
+"""From records to points: medians, intervals, ratios, and when there is none."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records.record import Record
+from make_records import (
+    make_failed_record,
+    make_record,
+    make_spec,
+    make_specs,
+    records_by_name,
+    with_steps,
+)
+
+RATES = {"1x1": 1000.0, "1x2": 1800.0, "2x1": 1600.0, "2x2": 3000.0}
+
+
+def by_scale(points: Sequence[ScalePoint]) -> dict[str, ScalePoint]:
+    return {str(point.scale): point for point in points}
+
+
+def ladder(specs: Sequence[RunSpec], **kwargs: Any) -> dict[str, Record]:
+    return records_by_name([make_record(s, RATES[str(s.scale)], **kwargs) for s in specs])
+
+
+def test_figures_of_a_full_ladder() -> None:
+    specs = make_specs(["1x1", "1x2", "2x1"])
+    points = by_scale(scale_points(specs, ladder(specs, exposed_comm_fraction=0.1)))
+    point = points["1x2"]
+    assert point.status == "ok"
+    assert point.samples_per_s == 1800
+    assert point.speedup == pytest.approx(1.8)
+    assert point.efficiency == pytest.approx(0.9)
+    assert point.step_time_s == pytest.approx(128 / 1800)
+    assert point.gpu_hours_per_million_samples == pytest.approx(2e6 / 1800 / 3600)
+    assert (point.data_wait_fraction, point.exposed_comm_fraction) == (0.02, 0.1)
+    assert (point.repeats, point.batch_per_gpu, point.global_batch) == (3, 64, 128)
+    assert points["2x1"].efficiency == pytest.approx(0.8)
+    assert (points["1x1"].efficiency, points["1x1"].speedup) == (1.0, 1.0)
+
+
+def test_strong_scaling_uses_the_same_ratio() -> None:
+    specs = make_specs(["1x1", "1x2"], modes=["strong"])
+    point = by_scale(scale_points(specs, ladder(specs)))["1x2"]
+    assert point.efficiency == pytest.approx(0.9)
+    assert (point.batch_per_gpu, point.global_batch) == (32, 64)
+
+
+def test_median_over_repeats_not_the_best() -> None:
+    specs = make_specs(["1x1"])
+    rates = (900.0, 1000.0, 1500.0)
+    records = [make_record(spec, rate) for spec, rate in zip(specs, rates, strict=True)]
+    assert scale_points(specs, records_by_name(records))[0].samples_per_s == 1000
+
+
+def test_order_is_mode_variant_scale_as_in_the_plan() -> None:
+    specs = make_specs(["1x1", "1x2"], variants=["default", "b"], modes=["weak", "strong"])
+    found = [(p.mode, p.variant, str(p.scale)) for p in scale_points(specs, {})]
+    assert found == [
+        (mode, variant, scale)
+        for mode in ("weak", "strong")
+        for variant in ("default", "b")
+        for scale in ("1x1", "1x2")
+    ]
+
+
+def test_intervals_hold_the_estimate_and_grow_with_the_spread() -> None:
+    specs = make_specs(["1x1", "1x2"])
+    narrow = by_scale(scale_points(specs, ladder(specs, spread=0.01)))["1x2"]
+    wide = by_scale(scale_points(specs, ladder(specs, spread=0.1)))["1x2"]
+
+    def width(point: ScalePoint) -> float:
+        assert point.efficiency_low is not None
+        assert point.efficiency_high is not None
+        assert point.efficiency is not None
+        assert point.efficiency_low < point.efficiency < point.efficiency_high
+        return point.efficiency_high - point.efficiency_low
+
+    assert width(wide) > 3 * width(narrow)
+
+
+def test_ratio_intervals_resample_both_sides() -> None:
+    """An exact numerator must still inherit the baseline's uncertainty."""
+    specs = make_specs(["1x1", "1x2"])
+    records = [make_record(s, RATES[str(s.scale)], spread=0.1 if s.world_size == 1 else 0.0) for s in specs]
+    point = by_scale(scale_points(specs, records_by_name(records)))["1x2"]
+    assert point.samples_per_s_low == pytest.approx(1800)
+    assert point.samples_per_s_high == pytest.approx(1800)
+    assert point.efficiency_low is not None
+    assert point.efficiency_low < 0.89
+
+
+def test_sides_of_a_ratio_are_drawn_independently() -> None:
+    """Two equal samples drawn with the same picks would give a ratio of exactly 2 every time."""
+    specs = make_specs(["1x1", "1x2"])
+    records = [make_record(s, 1000.0 * s.world_size, spread=0.1) for s in specs]
+    point = by_scale(scale_points(specs, records_by_name(records)))["1x2"]
+    assert point.speedup_high is not None
+    assert point.speedup_high > 2.02
+
+
+def test_spread_between_repeats_counts() -> None:
+    specs = make_specs(["1x1"])
+    rates = (900.0, 1000.0, 1100.0)
+    records = [make_record(s, r, spread=0.0) for s, r in zip(specs, rates, strict=True)]
+    (point,) = scale_points(specs, records_by_name(records))
+    assert (point.samples_per_s_low, point.samples_per_s_high) == (900, 1100)
+
+
+def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    """Runs and blocks drawn around 1000: intervals of eight repeats must not be far too narrow."""
+    generator = np.random.default_rng(7)
+    specs = make_specs(["1x1"], repeats=8)
+    covered = 0
+    for _ in range(60):
+        records = []
+        for spec in specs:
+            blocks = generator.normal(generator.normal(1000, 20), 30, 15)  # samples/s of blocks of one step
+            records.append(with_steps(make_record(spec), spec.global_batch / blocks))
+        (point,) = scale_points(specs, records_by_name(records))
+        assert point.samples_per_s_low is not None
+        assert point.samples_per_s_high is not None
+        covered += point.samples_per_s_low <= 1000 <= point.samples_per_s_high
+    assert covered >= 0.88 * 60
+
+
+def test_deterministic() -> None:
+    specs = make_specs(["1x1", "1x2"])
+    assert scale_points(specs, ladder(specs)) == scale_points(specs, ladder(specs))
+
+
+def test_not_run() -> None:
+    specs = make_specs(["1x1", "1x2"])
+    done = ladder([spec for spec in specs if spec.world_size == 1])
+    point = by_scale(scale_points(specs, done))["1x2"]
+    assert (point.status, point.repeats, point.samples_per_s) == ("not run", 0, None)
+    assert scale_points([], {}) == ()
+
+
+def test_left_out_on_purpose_is_not_run_and_says_why() -> None:
+    specs = make_specs(["1x1"], repeats=2)
+    why = "variant b did not pass"
+    records = [make_failed_record(s, "not run", why, "-", started=False) for s in specs]
+    (point,) = scale_points(specs, records_by_name(records))
+    assert (point.status, point.note) == ("not run", why)
+
+
+def test_a_failed_repeat_keeps_the_figures_of_the_good_ones_but_no_efficiency() -> None:
+    specs = make_specs(["1x1", "1x2"])
+    records = ladder(specs)
+    records["default/weak/1x2/r2"] = make_failed_record(make_spec("1x2", repeat=2))
+    point = by_scale(scale_points(specs, records))["1x2"]
+    assert (point.status, point.repeats, point.samples_per_s) == ("failed", 2, 1800)
+    assert (point.efficiency, point.speedup) == (None, None)
+    assert "1 of 3 repeats failed" in point.note
+
+
+def test_a_failed_baseline_gives_no_efficiency() -> None:
+    specs = make_specs(["1x1", "1x2"])
+    records = ladder(specs)
+    records["default/weak/1x1/r1"] = make_failed_record(make_spec("1x1"))
+    point = by_scale(scale_points(specs, records))["1x2"]
+    assert (point.status, point.efficiency) == ("not comparable", None)
+    assert "the 1x1 baseline of default, weak, failed" in point.note
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_no_baseline(planned: bool) -> None:
+    specs = make_specs(["1x1", "1x2"]) if planned else make_specs(["1x2"])
+    done = ladder([spec for spec in specs if spec.world_size == 2])
+    point = by_scale(scale_points(specs, done))["1x2"]
+    assert (point.status, point.efficiency, point.samples_per_s) == ("not comparable", None, 1800)
+    assert ("has not been run" if planned else "not in the plan") in point.note
+
+
+def test_other_fingerprint_than_the_baseline() -> None:
+    specs = make_specs(["1x1", "1x2"])
+    records = [make_record(s, fingerprint={"num_workers": 8} if s.world_size == 2 else None) for s in specs]
+    point = by_scale(scale_points(specs, records_by_name(records)))["1x2"]
+    assert (point.status, point.efficiency, point.speedup) == ("not comparable", None, None)
+    assert point.note == "not like for like: num_workers: 0 at 1x1, 8 at 1x2"
+
+
+def test_a_difference_that_the_user_allows_is_shown_beside_the_figures() -> None:
+    specs = make_specs(["1x1", "1x2"], repeats=2)
+    records = [make_record(s, RATES[str(s.scale)], fingerprint={"num_workers": 3 - s.world_size}) for s in specs]
+    found = records_by_name(records)
+    assert by_scale(scale_points(specs, found))["1x2"].differing == ("num_workers",)
+    one, two = scale_points(specs, found, may_differ=["num_workers"])
+    assert (one.status, one.note) == ("ok", "")
+    assert (two.status, two.efficiency, two.differing) == ("ok", pytest.approx(0.9), ())
+    assert two.note == "allowed to differ: num_workers: 2 at 1x1, 1 at 1x2"
+
+
+def test_only_what_is_named_may_differ() -> None:
+    specs = make_specs(["1x1", "1x2"], repeats=2)
+    other = {"num_workers": 1, "threads": 4}
+    records = records_by_name([make_record(s, fingerprint=other if s.world_size == 2 else None) for s in specs])
+    point = by_scale(scale_points(specs, records, may_differ=["num_workers"]))["1x2"]
+    assert (point.status, point.efficiency) == ("not comparable", None)
+    assert point.note == (
+        "not like for like: threads: 1 at 1x1, 4 at 1x2; allowed to differ: num_workers: 0 at 1x1, 1 at 1x2"
+    )
+
+
+def test_repeats_may_differ_in_what_the_user_allows() -> None:
+    specs = make_specs(["1x1"], repeats=2)
+    records = records_by_name([make_record(s, fingerprint={"driver": f"570.{s.repeat}"}) for s in specs])
+    assert scale_points(specs, records)[0].status == "not comparable"
+    (point,) = scale_points(specs, records, may_differ=["driver"])
+    assert (point.status, point.note) == ("ok", "allowed to differ: driver: 570.1 in r1, 570.2 in r2")
+
+
+@pytest.mark.parametrize("scale", ["1x1", "1x2"])
+def test_repeats_that_differ_among_themselves(scale: str) -> None:
+    specs = make_specs(["1x1", "1x2"])
+    records = ladder(specs)
+    odd = make_spec(scale, repeat=3)
+    records[odd.name] = make_record(odd, RATES[scale], fingerprint={"torch": "2.14.0"})
+    points = by_scale(scale_points(specs, records))
+    assert points["1x2"].status == "not comparable"
+    assert "torch: 2.13.0 in r1, 2.14.0 in r3" in points["1x2"].note
+    assert points["1x1"].status == ("not comparable" if scale == "1x1" else "ok")
+
+
+def superlinear(mode: str, rate: float, waits: tuple[float, float]) -> ScalePoint:
+    """1x2 of a ladder whose baseline runs at 1000 samples/s; waits: data wait of 1x1 and 1x2."""
+    specs = make_specs(["1x1", "1x2"], modes=[mode])
+    records = [
+        make_record(s, 1000.0, data_wait_fraction=waits[0])
+        if s.world_size == 1
+        else make_record(s, rate, data_wait_fraction=waits[1])
+        for s in specs
+    ]
+    return by_scale(scale_points(specs, records_by_name(records)))["1x2"]
+
+
+def test_more_than_ideal_is_flagged_and_the_data_wait_named() -> None:
+    point = superlinear("weak", 2140.0, (0.38, 0.04))
+    assert point.status == "check"
+    assert point.efficiency == pytest.approx(1.07)
+    assert point.note.startswith("107 %: more than the ideal; the baseline is slower than it should")
+    assert "it waits for data 38 % of the time, here 4 %" in point.note
+
+
+@pytest.mark.parametrize(("mode", "word"), [("weak", "repeat 1x1"), ("strong", "cache")])
+def test_more_than_ideal_without_a_recorded_cause(mode: str, word: str) -> None:
+    point = superlinear(mode, 2140.0, (0.02, 0.02))
+    assert point.status == "check"
+    assert word in point.note
+
+
+def test_exactly_five_percent_above_is_not_flagged() -> None:
+    assert superlinear("weak", 2100.0, (0.02, 0.02)).status == "ok"
+
+
+def test_missing_repeats_are_said() -> None:
+    specs = make_specs(["1x1"])
+    (point,) = scale_points(specs, ladder(specs[:2]))
+    assert (point.status, point.repeats) == ("incomplete", 2)
+    assert "2 of 3 repeats have been run" in point.note
+
+
+def test_one_repeat_has_the_interval_of_its_blocks() -> None:
+    specs = make_specs(["1x1"], repeats=1)
+    (point,) = scale_points(specs, ladder(specs, spread=0.1))
+    assert point.status == "ok"
+    assert "one repeat" in point.note
+    assert point.samples_per_s_low is not None
+    assert point.samples_per_s_low < 1000
+
+
+def test_one_repeat_of_one_block_has_no_interval() -> None:
+    specs = make_specs(["1x1"], repeats=1)
+    (point,) = scale_points(specs, ladder(specs, spread=0.0, blocks=1))
+    assert (point.samples_per_s_low, point.samples_per_s_high) == (1000, 1000)
+    assert "there is no interval" in point.note
+
+
+def test_the_batch_that_was_used_is_shown_when_it_is_not_the_planned_one() -> None:
+    specs = make_specs(["1x1", "1x2"])
+    points = by_scale(scale_points(specs, ladder(specs, fingerprint={"batch_per_gpu": 32})))
+    assert (points["1x2"].batch_per_gpu, points["1x2"].global_batch) == (32, 64)
+    assert points["1x2"].efficiency == pytest.approx(0.9)
+    assert "is {batch_per_gpu} in workload.args?" in points["1x2"].note
+
+
+@pytest.mark.parametrize(
+    ("seen", "loader", "said"),
+    [
+        (256, 64, 'it accumulates gradients over 4 batches of 64; set workload.batch_per_gpu: 256 and pass the '
+         'loader\'s batch as "{batch_per_gpu} // 4"'),
+        (48, 24, 'it accumulates gradients over 2 batches of 24; set workload.batch_per_gpu: 48 and pass the '
+         'loader\'s batch as "{batch_per_gpu} // 2"'),
+        (128, None, 'if it accumulates gradients over 2 batches of 64, set workload.batch_per_gpu: 128 and pass the '
+         'loader\'s batch as "{batch_per_gpu} // 2"; else, is {batch_per_gpu} in workload.args?'),
+        (32, 32, "is {batch_per_gpu} in workload.args?"),
+        (96, None, "is {batch_per_gpu} in workload.args?"),
+    ],
+)  # fmt: skip
+def test_accumulation_may_explain_another_batch(seen: int, loader: int | None, said: str) -> None:
+    specs = make_specs(["1x1", "1x2"])
+    fingerprint = {"batch_per_gpu": seen, "loader_batch": loader}
+    note = by_scale(scale_points(specs, ladder(specs, fingerprint=fingerprint)))["1x2"].note
+    assert f"a step of the script has {seen} samples per GPU, the plan says 64: {said}" in note
+
+
+def test_unknown_exposed_communication_and_start_up_stay_unknown() -> None:
+    specs = make_specs(["1x1"])
+    (point,) = scale_points(specs, ladder(specs, startup_s=None))
+    assert (point.exposed_comm_fraction, point.startup_s) == (None, None)
+
+
+def test_the_parts_of_the_start_up_are_medians_over_repeats() -> None:
+    specs = make_specs(["1x1"])
+    seconds = {"spawn": 1.0, "import_torch": 2.0, "process_group": 0.5, "first_step": 0.25, "compile": 0.125}
+    records = []
+    for factor, spec in zip((1, 2, 9), specs, strict=True):
+        record = make_record(spec)
+        startup_s = {**{part: factor * value for part, value in seconds.items()}, "total": factor * 4.0}
+        records.append(replace(record, ranks=(replace(record.ranks[0], startup_s=startup_s),)))
+    (point,) = scale_points(specs, records_by_name(records))
+    assert (point.startup_spawn_s, point.startup_import_torch_s, point.startup_process_group_s) == (2, 4, 1)
+    assert (point.startup_script_s, point.startup_first_step_s, point.startup_compile_s) == (0.5, 0.5, 0.25)
+    assert point.startup_s == 8
+
+
+def unsteady(throughput: dict[str, Any] | None = None, timing: dict[str, Any] | None = None) -> ScalePoint:
+    """A 1x1 point of three repeats whose records have these figures."""
+    records = []
+    for spec in make_specs(["1x1"]):
+        record = make_record(spec)
+        assert record.throughput
+        assert record.timing
+        changed = replace(record.throughput, **(throughput or {})), replace(record.timing, **(timing or {}))
+        records.append(replace(record, throughput=changed[0], timing=changed[1]))
+    return scale_points(make_specs(["1x1"]), records_by_name(records))[0]
+
+
+BUSY = np.tile([*[1.0] * 15, 3.0], 4)  # a loop that evaluates in each 16th step
+
+
+def busy_ladder(busy_at: Sequence[str], variant: str = "default") -> dict[str, ScalePoint]:
+    """1x1, 1x2 and 2x1, all of whose ordinary steps take 1 s; at these scales each 16th takes 3 s."""
+    specs = make_specs(["1x1", "1x2", "2x1"], repeats=2, variants=[variant])
+    times_s = {True: BUSY, False: np.tile([0.99, 1.0, 1.0, 1.01], 16)}
+    records = [with_steps(make_record(spec), times_s[str(spec.scale) in busy_at]) for spec in specs]
+    return by_scale(scale_points(specs, records_by_name(records)))
+
+
+def test_slow_steps_that_recur_are_in_every_figure() -> None:
+    points = busy_ladder(["1x1", "1x2", "2x1"])
+    for point, ranks in ((points["1x1"], 1), (points["1x2"], 2)):
+        assert point.statistic == "samples / time"
+        assert point.samples_per_s == pytest.approx(64 * ranks / (18 / 16))
+        assert point.samples_per_s == point.samples_per_s_total
+        assert point.step_time_s == pytest.approx(18 / 16)
+        assert point.samples_per_s_low is not None
+        assert point.samples_per_s_high is not None
+        assert point.samples_per_s_low < point.samples_per_s < point.samples_per_s_high < 0.97 * 64 * ranks
+        assert point.note == "the figures are samples / time, 11.1 % below the median of blocks: slow steps recur"
+    assert points["1x2"].efficiency == pytest.approx(1)
+    assert points["1x2"].efficiency_low is not None
+    assert points["1x2"].efficiency_low < 0.97  # both sides are drawn by the same statistic
+
+
+@pytest.mark.parametrize("busy", ["1x1", "1x2"])
+def test_both_sides_of_a_ratio_have_the_same_statistic(busy: str) -> None:
+    points = busy_ladder([busy])
+    assert {point.statistic for point in points.values()} == {"samples / time"}
+    assert points["1x2"].efficiency == pytest.approx(18 / 16 if busy == "1x1" else 16 / 18, rel=0.001)
+    assert "the figures are samples / time, as at the scales where slow steps recur" in points["2x1"].note
+
+
+def test_a_disturbance_in_one_repeat_changes_no_statistic_and_is_noted() -> None:
+    specs = make_specs(["1x1"], repeats=1)
+    times_s = np.tile([0.99, 1.0, 1.0, 1.01], 5)
+    times_s[7] = 4.0
+    (point,) = scale_points(specs, records_by_name([with_steps(make_record(spec), times_s) for spec in specs]))
+    assert (point.statistic, point.samples_per_s) == ("median of blocks", pytest.approx(64))
+    assert "samples / time is 56 samples/s, 13.0 % below the median of blocks: some blocks are far" in point.note
+
+
+def test_the_interval_of_slow_steps_that_recur_covers_the_truth() -> None:
+    generator = np.random.default_rng(9)
+    specs = make_specs(["1x1", "1x2"])
+    held = {"rate": 0, "efficiency": 0}
+    for _ in range(20):
+        records = []
+        for spec in specs:
+            times_s = generator.lognormal(0, 0.02, 100)
+            times_s[generator.integers(16) :: 16] *= 3
+            records.append(with_steps(make_record(spec), times_s))
+        point = by_scale(scale_points(specs, records_by_name(records)))["1x2"]
+        assert point.samples_per_s_low is not None
+        assert point.samples_per_s_high is not None
+        assert point.efficiency_low is not None
+        assert point.efficiency_high is not None
+        held["rate"] += point.samples_per_s_low <= 128 * 16 / 18 <= point.samples_per_s_high
+        held["efficiency"] += point.efficiency_low <= 1 <= point.efficiency_high
+    assert min(held.values()) >= 0.95 * 20
+
+
+@pytest.mark.parametrize(
+    ("changed", "note"),
+    [
+        ({"timing": {"drift_fraction": 0.08}}, "the last third of the steps was 8 % slower than the first"),
+        ({"timing": {"drift_fraction": -0.08}}, "the last third of the steps was 8 % faster than the first"),
+        ({"timing": {"warmup_stable": False}}, "of 3 of 3 repeats were not steady after the warm-up"),
+    ],
+)
+def test_what_a_median_would_hide_is_noted(changed: dict[str, Any], note: str) -> None:
+    point = unsteady(**changed)
+    assert point.status == "ok"
+    assert note in point.note
+
+
+def test_a_steady_run_needs_no_note() -> None:
+    small = {"drift_fraction": 0.04}
+    point = unsteady({"samples_per_s_total": 960.0, "samples_per_s_end_to_end": 500.0}, small)
+    assert point.note == ""
+    assert (point.samples_per_s_total, point.samples_per_s_end_to_end, point.drift_fraction) == (960, 500, 0.04)
+
+
+PLAIN: dict[str, Any] = {"variant": "plain", "launcher": "python"}
+
+
+def with_plain(rate: float = 1100.0, **changes: Any) -> tuple[list[RunSpec], dict[str, Record]]:
+    """A ladder with three good runs of the script alone; ``changes`` are fields of their records."""
+    rungs = list(make_specs(["1x1", "1x2"]))
+    plain = [make_spec("1x1", repeat=k, **PLAIN) for k in (1, 2, 3)]
+    records = ladder(rungs)
+    for spec in plain:
+        record = make_record(spec, rate)
+        alone = replace(record, world=replace(record.world, backend=None))
+        records[spec.name] = replace(alone, **changes)
+    return [*rungs, *plain], records
+
+
+def by_variant_and_scale(specs: Sequence[RunSpec], records: dict[str, Record]) -> dict[tuple[str, str], ScalePoint]:
+    return {(point.variant, str(point.scale)): point for point in scale_points(specs, records)}
+
+
+def test_every_efficiency_is_also_given_against_the_script_alone() -> None:
+    points = by_variant_and_scale(*with_plain())
+    one, two = points["default", "1x1"], points["default", "1x2"]
+    assert (one.efficiency, two.efficiency) == (1, pytest.approx(0.9))
+    assert one.efficiency_plain == pytest.approx(1000 / 1100)
+    assert two.efficiency_plain == pytest.approx(1800 / 2200)
+    assert two.efficiency_plain_low is not None
+    assert two.efficiency_plain_high is not None
+    assert two.efficiency_plain_low < two.efficiency_plain < two.efficiency_plain_high
+    alone = points["plain", "1x1"]
+    assert (alone.samples_per_s, alone.status, alone.note, alone.is_plain) == (1100, "ok", "", True)
+    assert (alone.efficiency, alone.speedup, alone.efficiency_plain) == (None, None, None)
+
+
+def test_a_script_that_needs_a_launcher_costs_a_note() -> None:
+    specs, records = with_plain()
+    failing, *rest = (spec for spec in specs if spec.is_plain)
+    why = "rank 0: ValueError: environment variable RANK expected, but not set"
+    records[failing.name] = make_failed_record(failing, why=why)
+    for spec in rest:
+        records[spec.name] = make_failed_record(spec, started=False)
+    points = by_variant_and_scale(specs, records)
+    assert points["default", "1x1"].note == (
+        f"no efficiency against the plain script: it does not run without a launcher ({why})"
+    )
+    assert points["default", "1x1"].status == "ok"
+    assert (points["default", "1x2"].note, points["default", "1x2"].efficiency) == ("", pytest.approx(0.9))
+    assert points["default", "1x2"].efficiency_plain is None
+
+
+def test_a_process_group_of_its_own_is_no_plain_baseline() -> None:
+    specs, records = with_plain()
+    records |= ladder([spec for spec in specs if spec.is_plain])
+    point = by_variant_and_scale(specs, records)["default", "1x1"]
+    assert point.note.endswith("it creates a process group even without a launcher")
+    assert point.efficiency_plain is None
+
+
+def test_a_plain_baseline_of_another_precision_is_not_compared_with() -> None:
+    specs, records = with_plain()
+    other = {**records[specs[0].name].fingerprint, "autocast_dtype": "bfloat16"}
+    point = scale_points(*with_plain(fingerprint=other))[0]
+    assert "no efficiency against the plain script: not like for like: autocast_dtype" in point.note
+    assert point.efficiency_plain is None

@@ -1,0 +1,296 @@
+"""Real DDP scripts under torchrun on two Gloo ranks, compared with the script's own count."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from instrument_support import JOB, SPEC_HASH, TORCHRUN, Ran, python_named, run, run_plainly, script
+
+TRAIN = """
+    import hashlib, json, os, random, sys, time, warnings
+    import numpy as np
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+    def digest(model):
+        data = b"".join(bytes(p.detach().flatten().view(torch.uint8).tolist())
+                        for p in model.parameters())
+        return hashlib.sha256(data).hexdigest()
+
+
+    def validate(model, loader):
+        with torch.no_grad():
+            for x, y in loader:
+                model(x)
+
+
+    def main():
+        dist.init_process_group("gloo")
+        rank, world = dist.get_rank(), dist.get_world_size()
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed(rank)
+        data = TensorDataset(torch.randn(497, 256), torch.randint(0, 10, (497,)))
+        sampler = DistributedSampler(data, seed=3)
+        train = DataLoader(data, batch_size=32, sampler=sampler)
+        val = DataLoader(data, batch_size=100)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(256, 1400), torch.nn.ReLU(), torch.nn.Linear(1400, 10))
+        model = DistributedDataParallel(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        kinds = ["plain", "plain", "plain", "accumulate", "validate"]
+        real = len(range(rank, len(data), world))
+        sys.stdout.write(f"rank {rank} of {world} {sys.argv[1:]}\\n")
+        for epoch, kind in enumerate(kinds):
+            sampler.set_epoch(epoch)
+            note = {"kind": kind, "step_samples": [], "step_padding": []}
+            seen = pending = 0
+            away_s = 0.0
+            begin_s = time.perf_counter()
+            for index, (x, y) in enumerate(train):
+                F.cross_entropy(model(x), y).backward()
+                pending += len(x)
+                last = index == len(train) - 1
+                if kind == "accumulate" and index % 3 != 2 and not last:
+                    continue
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    optimizer.step()
+                optimizer.zero_grad()
+                seen += pending
+                note["step_padding"].append(min(pending, max(0, seen - real)))
+                note["step_samples"].append(pending - note["step_padding"][-1])
+                pending = 0
+                end_s = time.perf_counter()
+                if kind == "validate" and index == 3:
+                    validate(model, val)
+                    away_s += time.perf_counter() - end_s
+            note["train_s"] = end_s - begin_s - away_s
+            validate(model, val)
+            with open(f"{sys.argv[1]}.{rank}.jsonl", "a") as file:
+                file.write(json.dumps(note) + "\\n")
+        streams = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+        of_streams = hashlib.sha256(repr(streams).encode()).hexdigest()
+        sys.stdout.write(f"parameters {rank} {digest(model.module)} {of_streams}\\n")
+        if rank == 0:
+            warnings.warn("the script's own")
+        dist.destroy_process_group()
+
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+class Both:
+    """The same script with and without instrument.py."""
+
+    def __init__(self, directory: Path, python: Path) -> None:
+        self._directory = directory
+        train = script(directory, TRAIN)
+        self.plain = run_plainly(directory, train, "notes", launcher=TORCHRUN, python=python)
+        for path in directory.glob("notes.*"):
+            path.unlink()
+        self.measured = run(
+            directory,
+            train,
+            "notes",
+            launcher=TORCHRUN,
+            env={"DDP_LADDER_LAUNCHED_AT": "1000.5"},
+            python=python,
+        )
+
+    def notes(self, rank: int) -> list[dict[str, Any]]:
+        lines = (self._directory / f"notes.{rank}.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="module", params=["newest", "oldest"])
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Both:
+    return Both(tmp_path_factory.mktemp("ddp"), python_named(request.param))
+
+
+def test_nothing_changes_for_the_script(both: Both) -> None:
+    assert (both.plain.code, both.measured.code) == (0, 0), both.measured.err
+    assert sorted(both.measured.out.splitlines()) == sorted(both.plain.out.splitlines())
+    assert "parameters" in both.plain.out
+    assert "UserWarning: the script's own" in both.plain.err
+    assert both.measured.err == both.plain.err
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_samples_are_exact(both: Both, rank: int) -> None:
+    rows, notes = both.measured.rows(rank), both.notes(rank)
+    for column, key in (("samples", "step_samples"), ("padding_samples", "step_padding")):
+        assert [row[column] for row in rows] == [n for note in notes for n in note[key]]
+    assert sum(row["padding_samples"] for row in rows) == 5 * rank
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_times_are_those_of_the_scripts_own_watch(both: Both, rank: int) -> None:
+    rows = both.measured.rows(rank)
+    for note in both.notes(rank):
+        of_epoch, rows = rows[: len(note["step_samples"])], rows[len(note["step_samples"]) :]
+        measured_s = sum(row["step_time_s"] for row in of_epoch)
+        # An epoch takes some 50 ms; between the two watches a busy machine may make another process run.
+        assert measured_s == pytest.approx(note["train_s"], rel=0.05, abs=0.02), note["kind"]
+    for row in both.measured.rows(rank):
+        assert 0 < row["data_wait_s"] < row["step_time_s"]
+
+
+def test_end_records(both: Both) -> None:
+    for rank in (0, 1):
+        record = both.measured.rank(rank)
+        assert (record["spec_hash"], record["job"]) == (SPEC_HASH, JOB)
+        assert (record["rank"], record["local_rank"], record["world_size"]) == (rank, rank, 2)
+        assert (record["backend"], record["exit_code"], record["ended_by"]) == ("gloo", 0, "script")
+        assert record["steps"]["count"] == len(both.measured.rows(rank))
+        csv = both.measured.path(rank, "csv").read_bytes()
+        assert record["steps"]["sha256"] == hashlib.sha256(csv).hexdigest()
+        assert record["device"]["id"] == f"cpu:{record['pid']}"
+        oldest = record["fingerprint"]["torch"].startswith("2.4.")
+        missing = [f"product_dtypes: Node._input_metadata is missing in torch {record['fingerprint']['torch']}"]
+        assert record["not_measured"] == (missing if oldest else [])
+        assert record["fingerprint"]["product_dtypes"] == ([] if oldest else ["float32"])
+        assert record["loss"]["samples"] >= 12
+        assert record["loss"]["not_finite_steps"] == []
+        assert record["loader"] == {
+            "batch_size": 32,
+            "num_workers": 0,
+            "sampler": "DistributedSampler",
+            "shards": True,
+            "shuffle": True,
+            "set_epoch_called": True,
+            "epochs_set": 5,
+            "padding_known": True,
+            "iterable": False,
+            "dataset_size": 497,
+            "passes": 5,
+        }
+        fingerprint = record["fingerprint"]
+        assert fingerprint["batch_per_gpu"] == 32
+        assert (fingerprint["parameter_dtype"], fingerprint["optimizer"]) == ("float32", "SGD")
+        assert (fingerprint["autocast_dtype"], fingerprint["threads"]) == ("bfloat16", 1)
+        assert fingerprint["cuda"] is None
+        startup = record["startup_s"]
+        assert startup["total"] > startup["spawn"] > 1e9 - 1000
+        assert startup["first_step"] == pytest.approx(both.measured.rows(rank)[0]["step_time_s"], abs=1e-8)
+        assert 0 < startup["process_group"] < 30
+        assert startup["compile"] == 0
+        parts_s = startup["import_torch"] + startup["process_group"] + startup["first_step"]
+        assert 0 < startup["total"] - startup["spawn"] - parts_s < 60  # what the script does in between
+        steps_s = sum(row["step_time_s"] for row in both.measured.rows(rank)[1:])
+        assert steps_s < record["training_s"] < steps_s + 60
+        assert 50e6 < record["peak_memory_bytes"]["host"] < 50e9
+        assert record["peak_memory_bytes"]["device"] is None
+
+
+def test_equal_parameters_have_equal_checksums(both: Both) -> None:
+    first, second = (both.measured.rank(rank)["parameters"] for rank in (0, 1))
+    assert first == second
+    assert first["count"] == 256 * 1400 + 1400 + 1400 * 10 + 10
+    assert first["bytes"] == 4 * first["count"]
+
+
+def test_ddp_timings_are_plausible(both: Both) -> None:
+    median_s = sorted(row["step_time_s"] for row in both.measured.rows(0))[30]
+    for rank in (0, 1):
+        ddp = both.measured.rank(rank)["ddp"]
+        assert sum(ddp["bucket_bytes"]) == both.measured.rank(rank)["parameters"]["bytes"]
+        assert ddp["samples"] >= 5
+        for key in ("forward_s", "backward_s", "comm_s"):
+            assert 0 < ddp[key] < 10 * median_s
+        assert 0 <= ddp["overlap_s"] <= ddp["comm_s"]
+        assert 0 <= ddp["exposed_comm_s"] <= ddp["comm_s"]
+
+
+def test_progress_is_left(both: Both) -> None:
+    progress = json.loads((both.measured.directory / "progress.json").read_text())
+    assert set(progress) == {
+        "step",
+        "samples_per_s",
+        "elapsed_s",
+        "epoch_steps",
+        "updated_at_s",
+    }
+    assert progress["epoch_steps"] == 8
+
+
+ENDLESS = """
+    import os, sys, time
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    def main():
+        workers, wrap, repeats = int(sys.argv[1]), sys.argv[2] == "ddp", int(sys.argv[3])
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+        torch.manual_seed(rank)
+        data = TensorDataset(torch.randn(640, 64), torch.randn(640, 64))
+        loader = DataLoader(
+            data, batch_size=16, sampler=DistributedSampler(data), num_workers=workers,
+            multiprocessing_context="spawn" if workers else None)
+        model = torch.nn.Linear(64, 64)
+        if wrap:
+            model = DistributedDataParallel(model)
+        optimizer = torch.optim.Adam(model.parameters())
+        work = torch.randn(200, 200)
+        try:
+            while True:
+                for x, y in loader:
+                    for _ in range(repeats * (1 + 2 * rank)):
+                        work @ work
+                    optimizer.zero_grad()
+                    (model(x) - y).square().mean().backward()
+                    optimizer.step()
+        finally:
+            sys.stdout.write(f"cleaned up {rank}\\n")
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+def assert_ended_together(done: Ran, ended_by: str) -> int:
+    assert done.code == 0, done.err
+    assert sorted(done.out.splitlines()) == ["cleaned up 0", "cleaned up 1"]
+    assert "Traceback" not in done.err
+    records = [done.rank(rank) for rank in (0, 1)]
+    for rank, record in enumerate(records):
+        assert (record["exit_code"], record["ended_by"]) == (0, ended_by)
+        assert record["exception"] is None
+        assert record["steps"]["count"] == len(done.rows(rank))
+    assert records[0]["steps"]["count"] == records[1]["steps"]["count"]
+    count: int = records[0]["steps"]["count"]
+    return count
+
+
+def test_max_steps_ends_all_ranks_at_that_step_and_their_workers(tmp_path: Path) -> None:
+    words = (script(tmp_path, ENDLESS), 1, "ddp", 1)
+    done = run(tmp_path, *words, launcher=TORCHRUN, max_steps=27)
+    assert assert_ended_together(done, "max_steps") == 27
+    assert done.rank(1)["loader"]["num_workers"] == 1
+    assert done.rank(0)["parameters"] == done.rank(1)["parameters"]
+
+
+def test_max_seconds_ends_ranks_of_different_speed_at_one_step(tmp_path: Path) -> None:
+    """Without DDP the fast rank would end long before the slow one; under the oldest torch it holds their store."""
+    words = (script(tmp_path, ENDLESS), 0, "alone", 10)
+    done = run(tmp_path, *words, launcher=TORCHRUN, python=python_named("oldest"), max_seconds=2.5)
+    count = assert_ended_together(done, "max_seconds")
+    first_s, second_s = (sum(row["step_time_s"] for row in done.rows(rank)) for rank in (0, 1))
+    assert count > 20
+    assert 2.0 < first_s < 8.0
+    assert second_s > 1.2 * first_s
+    # Without DDP nothing keeps the ranks' parameters equal: their checksums show this.
+    checksums = {done.rank(rank)["parameters"]["checksum"] for rank in (0, 1)}
+    assert len(checksums) == 2
+    assert done.rank(0)["ddp"] is None

@@ -1,0 +1,226 @@
+"""The user's script behaves under instrument.py as under plain python."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import ANY
+
+import pytest
+from instrument_support import INSTRUMENT, environment, run, run_json, run_plainly, script
+
+SURROUNDINGS = """
+    import __main__, atexit, os, pickle, sys
+    import sibling
+
+    class Here:
+        pass
+
+    if __name__ == "__main__":
+        atexit.register(lambda: print("at exit", sibling.NAME))
+        print(sys.argv, __file__, sys.path, __name__, __spec__, __package__)
+        print(sorted(vars(__main__)), __main__.Here is Here, __loader__.path)
+        print(type(pickle.loads(pickle.dumps(Here()))) is Here)
+        print("to stderr", file=sys.stderr)
+"""
+ENDS = {
+    "zero": "import sys; sys.exit(0)",
+    "none": "import sys; sys.exit()",
+    "three": "import sys; sys.exit(3)",
+    "large": "import sys; sys.exit(259)",
+    "text": "import sys; sys.exit('out of coffee')",
+    "exception": """
+        def inner():
+            raise ValueError("wrong")
+        def outer():
+            try:
+                inner()
+            except ValueError as error:
+                raise RuntimeError("worse") from error
+        outer()
+    """,
+    "in_a_context": """
+        try:
+            {}["key"]
+        except KeyError:
+            int("x")
+    """,
+    "syntax": "x = = 1",
+    "interrupt": "raise KeyboardInterrupt",
+    "own_hook": """
+        import sys, traceback
+        sys.excepthook = lambda kind, error, trace: print(
+            "mine:", kind, error, [f.name for f in traceback.extract_tb(trace)], file=sys.stderr
+        )
+        1 / 0
+    """,
+    "forked": """
+        import os, sys
+        child = os.fork()
+        if child == 0:
+            sys.exit(5)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """,
+}
+
+
+def test_surroundings_are_the_same(tmp_path: Path) -> None:
+    script(tmp_path / "src", "NAME = 'sibling'", "sibling.py")
+    train = script(tmp_path / "src", SURROUNDINGS)
+    words = (train.relative_to(tmp_path), "--lr", "0.1", "a b", "--help")
+    plain, measured = run_plainly(tmp_path, *words), run(tmp_path, *words)
+    assert "sibling" in plain.out
+    assert (measured.code, measured.out, measured.err) == (0, plain.out, plain.err)
+    assert measured.rank()["fingerprint"]["args"] == ["--lr", "0.1", "a b", "--help"]
+    assert measured.rank()["steps"]["count"] == 0
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_ends_are_the_same(tmp_path: Path, end: str) -> None:
+    train = script(tmp_path, ENDS[end])
+    plain, measured = run_plainly(tmp_path, train), run(tmp_path, train)
+    assert (measured.code, measured.out, measured.err) == (plain.code, plain.out, plain.err)
+
+
+def test_how_it_ended_is_recorded(tmp_path: Path) -> None:
+    failed = run(tmp_path, script(tmp_path, "raise ValueError('one\\ntwo \\udcff ü')")).rank()
+    assert failed["exit_code"] == 1
+    assert failed["ended_by"] == "exception"
+    assert failed["exception"] == "ValueError: one two ? ü"  # half of a surrogate pair (a file's name) is no text
+    exited = run(tmp_path, script(tmp_path, "import sys; sys.exit(3)")).rank()
+    assert (exited["exit_code"], exited["ended_by"], exited["exception"]) == (3, "script", None)
+    interrupted = run(tmp_path, script(tmp_path, ENDS["interrupt"]))
+    assert interrupted.code == -signal.SIGINT
+    assert interrupted.rank()["exit_code"] == 130
+
+
+def test_module_with_relative_import(tmp_path: Path) -> None:
+    script(tmp_path, "", "package/__init__.py")
+    script(tmp_path, "VALUE = 4", "package/values.py")
+    text = """
+        import sys
+        from .values import VALUE
+        print(VALUE, sys.argv, sys.path, __name__, __package__, __spec__.name, __file__)
+        raise SystemExit(VALUE) if len(sys.argv) == 1 else ValueError(VALUE)
+    """
+    script(tmp_path, text, "package/train.py")
+    for args in ([], ["--fail"]):
+        words = ("-m", "package.train", *args)
+        plain, measured = run_plainly(tmp_path, *words), run(tmp_path, *words)
+        assert plain.code == (1 if args else 4)
+        assert (measured.code, measured.out, measured.err) == (plain.code, plain.out, plain.err)
+    assert measured.rank()["fingerprint"]["script_sha256"] is not None
+    assert measured.rank()["script_file"] == str(tmp_path.resolve() / "package/train.py")
+    missing = ("-m", "package.absent")
+    assert run(tmp_path, *missing).err == run_plainly(tmp_path, *missing).err
+
+
+def test_directory_with_main(tmp_path: Path) -> None:
+    script(tmp_path / "app", "import sys; print(sys.path[0], sys.argv, __name__)", "__main__.py")
+    assert run(tmp_path, "app", "x").out == run_plainly(tmp_path, "app", "x").out
+
+
+def test_environment_set_before_torch_is_imported_counts(tmp_path: Path) -> None:
+    train = script(
+        tmp_path,
+        """
+        import os
+        os.environ["OMP_NUM_THREADS"] = "2"
+        import torch
+        print(torch.get_num_threads())
+        """,
+    )
+    measured = run(tmp_path, train)
+    assert measured.out == run_plainly(tmp_path, train).out
+    assert measured.rank()["fingerprint"]["threads"] == int(measured.out)
+    assert measured.rank()["startup_s"]["import_torch"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [((), "no script"), (("absent.py",), "absent.py"), (("--quick", "x.py"), "--quick")],
+)
+def test_unusable_command_line(tmp_path: Path, words: tuple[str, ...], part: str) -> None:
+    done = run(tmp_path, *words)
+    assert done.code == 2
+    assert part in done.err
+    assert "Traceback" not in done.err
+
+
+def test_unusable_run_json(tmp_path: Path) -> None:
+    train = script(tmp_path, "print('ran')")
+    without = run_plainly(tmp_path, INSTRUMENT, train)
+    assert (without.code, without.out) == (2, "")
+    assert "DDP_LADDER_RUN is not set" in without.err
+    for content in ("{", "[]", "{}", '{"spec_hash": "x", "job": {}, "measure": {"max_steps": 0}}'):
+        path = run_json(tmp_path / "run")
+        path.write_text(content)
+        done = run_plainly(tmp_path, INSTRUMENT, train, env={"DDP_LADDER_RUN": str(path)})
+        assert (done.code, done.out) == (2, "")
+        assert str(path) in done.err
+    done = run_plainly(tmp_path, INSTRUMENT, train, env={"DDP_LADDER_RUN": "run/run.json"})
+    assert "absolute" in done.err
+
+
+def test_help_is_for_instrument_only_in_first_place(tmp_path: Path) -> None:
+    done = run_plainly(tmp_path, INSTRUMENT, "--help")
+    assert done.code == 0
+    assert "example" in done.out
+
+
+def test_a_record_that_cannot_be_written_is_said_and_costs_the_training_nothing(tmp_path: Path) -> None:
+    run_json(tmp_path / "run")
+    (tmp_path / "run" / "ranks").mkdir()
+    (tmp_path / "run" / "ranks" / "rank0.csv").mkdir()
+    done = run(tmp_path, script(tmp_path, "print('trained')"))
+    assert (done.code, done.out) == (0, "trained\n")
+    assert done.err.count("cannot write the record of this rank") == 1
+    assert "Traceback" not in done.err
+    note = json.loads((tmp_path / "run" / "ranks" / "rank0.unwritten").read_text())
+    assert note == {"host": socket.gethostname(), "error": ANY}
+    assert "rank0.csv" in note["error"]
+    assert run(tmp_path, script(tmp_path, "raise SystemExit(7)")).code == 7
+    assert run(tmp_path, script(tmp_path, "import os; os._exit(0)")).code == 0
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_log_that_takes_no_more_does_not_end_the_script(tmp_path: Path, unbuffered: str) -> None:
+    """/dev/full is a file on a disk that is full."""
+    run_json(tmp_path / "run")
+    body = """
+        import sys
+        assert (sys.stdout.name, sys.stdout.mode, sys.stdout.encoding) == ("<stdout>", "w", "utf-8")
+        assert sys.__stdout__ is sys.stdout
+        for stream in (sys.stdout, sys.stderr):
+            print("a line", file=stream, flush=True)
+        print("at the end")
+        open("trained", "x").close()
+    """
+    train = script(tmp_path, body)
+    variables = {"DDP_LADDER_RUN": str(tmp_path / "run/run.json"), "PYTHONUNBUFFERED": unbuffered, "PYTHONUTF8": "1"}
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, str(INSTRUMENT), str(train)]
+        done = subprocess.run(command, cwd=tmp_path, env={**environment(), **variables}, stdout=full, stderr=full)
+    assert done.returncode == 0
+    assert (tmp_path / "trained").exists()
+    rank = json.loads((tmp_path / "run/ranks/rank0.json").read_text())
+    assert rank["not_measured"].count("output: the log is incomplete: No space left on device") == 1
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is Linux's")
+def test_dies_with_its_launcher(tmp_path: Path) -> None:
+    train = script(tmp_path, "import signal; print('up', flush=True); signal.pause()")
+    command = [sys.executable, str(INSTRUMENT), str(train)]
+    starter = f"import subprocess; subprocess.Popen({command!r}).wait()"
+    env = environment(DDP_LADDER_RUN=str(run_json(tmp_path / "run")))
+    launcher = subprocess.Popen([sys.executable, "-c", starter], env=env, stdout=subprocess.PIPE, text=True)
+    assert launcher.stdout is not None
+    assert launcher.stdout.readline() == "up\n"
+    os.kill(launcher.pid, signal.SIGKILL)
+    # The rank holds the other end of this pipe: it closes only when the rank is gone as well.
+    assert launcher.communicate(timeout=20)[0] == ""

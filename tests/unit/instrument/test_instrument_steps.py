@@ -1,0 +1,489 @@
+"""The step clock with a simulated clock, and facts about loaders; no processes."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import numpy as np
+import pytest
+import torch
+from ddp_ladder_instrument import loaders, parameters, steps
+from ddp_ladder_instrument.gradients import Gradient
+from ddp_ladder_instrument.loops import Loop
+from ddp_ladder_instrument.steps import NEVER, Steps
+from torch.nn.utils.rnn import pack_sequence
+
+
+class Clock:
+    """Replaces time.perf_counter in the step clock."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Script:
+    """Does what a training script does, seen from the hooks."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.steps = Steps()
+
+    def loop(self, real_samples: int = NEVER) -> Loop:
+        loop = Loop(lambda: None, real_samples)
+        self.steps.enter(loop, self.clock.now_s)
+        return loop
+
+    def batch(self, loop: Loop, size: int = 8, wait_s: float = 1.0) -> None:
+        entered_s = self.clock.now_s
+        if self.steps.loop is not loop:
+            self.steps.enter(loop, entered_s)
+        self.clock.now_s += wait_s
+        self.steps.yielded(loop, entered_s, size)
+
+    def leave(self, loop: Loop) -> None:
+        self.steps.left(loop)
+
+    def compute(self, seconds: float) -> None:
+        self.clock.now_s += seconds
+
+    def step(self, seconds: float = 0.0, optimizer: object = None) -> None:
+        self.compute(seconds)
+        self.steps.after_step(optimizer or self, (), {})
+
+    def rows(self) -> list[tuple[int, int, float, float]]:
+        s = self.steps
+        return list(zip(s.samples, s.padding_samples, s.step_time_s, s.data_wait_s, strict=True))
+
+
+@pytest.fixture
+def code(monkeypatch: pytest.MonkeyPatch) -> Script:
+    clock = Clock()
+    monkeypatch.setattr("ddp_ladder_instrument.steps.time.perf_counter", clock)
+    return Script(clock)
+
+
+def test_steps_of_one_pass_follow_each_other(code: Script) -> None:
+    code.compute(50)
+    train = code.loop()
+    for _ in range(2):
+        code.batch(train)
+        code.step(4)
+    code.compute(2)  # logging between steps belongs to the loop
+    code.batch(train, size=3)
+    code.step(4)
+    assert code.rows() == [(8, 0, 5, 1), (8, 0, 5, 1), (3, 0, 7, 1)]
+
+
+def test_what_leads_to_the_first_step_of_a_loop_without_a_loader_is_no_part_of_it(code: Script) -> None:
+    code.compute(50)  # import torch
+    code.steps.started()
+    code.compute(20)  # a process group
+    code.steps.started()
+    code.compute(2)
+    code.step(4)
+    code.compute(1)
+    code.steps.started()  # another process group
+    code.step(4)
+    assert [seconds for _, _, seconds, _ in code.rows()] == [6, 5]
+
+
+def test_a_process_group_that_is_made_within_a_pass_is_part_of_its_step(code: Script) -> None:
+    train = code.loop()
+    code.batch(train)
+    code.compute(20)
+    code.steps.started()
+    code.step(4)
+    assert code.rows() == [(8, 0, 25, 1)]
+
+
+def test_time_between_passes_is_not_counted(code: Script) -> None:
+    for _ in range(2):
+        train = code.loop()
+        code.batch(train)
+        code.step(4)
+        code.leave(train)
+        code.compute(100)  # a checkpoint
+        val = code.loop()
+        code.batch(val, size=1000)
+        code.compute(100)
+        code.leave(val)
+    assert code.rows() == [(8, 0, 5, 1), (8, 0, 5, 1)]
+
+
+def test_validation_between_steps_is_not_counted(code: Script) -> None:
+    train = code.loop()
+    code.batch(train)
+    code.step(4)
+    val = code.loop()
+    code.batch(val, size=1000)
+    code.compute(100)
+    code.leave(val)
+    code.compute(100)  # the best model is saved
+    code.batch(train)
+    code.step(4)
+    assert code.rows() == [(8, 0, 5, 1), (8, 0, 5, 1)]
+
+
+def test_validation_before_the_batch_is_used_is_not_counted(code: Script) -> None:
+    train = code.loop()
+    for _ in range(2):
+        code.batch(train)
+        val = code.loop()
+        code.batch(val, size=1000)
+        code.compute(100)
+        code.leave(val)
+        code.step(4)
+    assert code.rows() == [(8, 0, 5, 1), (8, 0, 5, 1)]
+
+
+def test_validation_within_an_accumulation_is_not_counted(code: Script) -> None:
+    train = code.loop()
+    code.batch(train)
+    code.compute(3)
+    val = code.loop()
+    code.batch(val, size=1000)
+    code.compute(100)
+    code.leave(val)
+    code.batch(train)
+    code.step(4)
+    assert code.rows() == [(16, 0, 9, 2)]
+
+
+def test_batches_drawn_without_gradients_never_train(code: Script) -> None:
+    train, val = code.loop(), code.loop()
+    for _ in range(2):
+        code.batch(train)
+        code.steps.grad_enabled = lambda: False
+        code.batch(val, size=1000)  # a loader kept for later: its pass goes on
+        code.steps.grad_enabled = lambda: True
+        code.step(4)
+    assert [row[0] for row in code.rows()] == [8, 8]
+
+
+def test_evaluation_without_a_loader_is_not_counted(code: Script) -> None:
+    code.step(4)
+    for evaluate_s in (0, 100):
+        if evaluate_s:
+            code.steps.eval_mode()
+            code.compute(evaluate_s)
+            code.steps.train_mode()
+        code.step(4)
+    train = code.loop()
+    code.batch(train)
+    code.steps.eval_mode()
+    code.compute(100)
+    code.steps.train_mode()
+    code.step(4)
+    assert [row[2] for row in code.rows()] == [4, 4, 4, 5]
+
+
+def test_training_in_eval_mode_is_counted(code: Script) -> None:
+    train = code.loop()
+    for _ in range(3):
+        code.batch(train)
+        code.steps.eval_mode()
+        code.step(4)
+    assert code.rows() == [(8, 0, 5, 1)] * 3
+
+
+def test_accumulated_batches_are_one_step(code: Script) -> None:
+    train = code.loop()
+    for _ in range(3):
+        code.batch(train)
+        code.compute(2)
+    code.step(1)
+    assert code.rows() == [(24, 0, 10, 3)]
+
+
+class Loader:
+    """Something that passes are made over."""
+
+
+def test_remainder_of_a_pass_belongs_to_the_next_over_the_same_loader(code: Script) -> None:
+    loader = Loader()
+    rows = []
+    for again in (loader, Loader()):
+        code.steps = Steps()
+        first, second = code.loop(), None
+        first.loader = lambda: loader
+        code.batch(first)
+        code.step(4)
+        code.batch(first)
+        code.compute(2)
+        code.leave(first)
+        second = code.loop()
+        second.loader = lambda again=again: again  # type: ignore[misc]
+        code.batch(second)
+        code.step(4)
+        rows.append(code.rows()[1])
+    assert rows == [(16, 0, 8, 2), (8, 0, 5, 1)]
+
+
+def test_batch_looked_at_before_training_is_not_counted(code: Script) -> None:
+    first = code.loop()
+    code.batch(first)
+    code.compute(2)
+    code.leave(first)
+    second = code.loop()
+    code.batch(second)
+    code.step(4)
+    assert code.rows() == [(8, 0, 5, 1)]
+
+
+def test_loaders_drawn_from_together_add_up(code: Script) -> None:
+    first, second = code.loop(), code.loop()
+    for _ in range(2):
+        code.batch(first, size=3)
+        code.batch(second, size=5)
+        code.step(4)
+    assert code.rows() == [(8, 0, 6, 2), (8, 0, 6, 2)]
+
+
+def test_loaders_that_take_turns(code: Script) -> None:
+    first, second = code.loop(), code.loop()
+    for loop in (first, second, first, second):
+        code.batch(loop)
+        code.step(4)
+        code.compute(2)
+    assert [row[2] for row in code.rows()] == [5, 7, 7, 7]
+
+
+def test_second_optimizer_belongs_to_the_same_step(code: Script) -> None:
+    train, other = code.loop(), Loader()
+    for _ in range(2):
+        code.batch(train)
+        code.step(4)
+        code.step(3, other)
+    assert code.rows() == [(8, 0, 8, 1), (8, 0, 8, 1)]
+
+
+def test_second_optimizer_without_a_loader(code: Script) -> None:
+    code.steps = Steps(samples_per_step=16)
+    other = Loader()
+    for _ in range(2):
+        code.step(4)
+        code.step(3, other)
+    assert code.rows() == [(16, 0, 7, 0), (16, 0, 7, 0)]
+
+
+def test_batch_drawn_ahead_leaves_a_step_without(code: Script) -> None:
+    train = code.loop()
+    code.batch(train)
+    code.batch(train)
+    code.step(4)
+    code.leave(train)
+    code.step(4)
+    assert code.rows() == [(16, 0, 6, 2), (0, 0, 4, 0)]
+
+
+def test_time_after_a_pass_belongs_to_the_step_that_follows_it(code: Script) -> None:
+    for _ in range(2):
+        train = code.loop()
+        for _ in range(2):
+            code.batch(train)
+            code.step(4)
+        code.leave(train)
+        code.step(3)  # another batch, drawn ahead
+        code.compute(100)  # a checkpoint
+        val = code.loop()
+        code.batch(val)
+        code.leave(val)
+        code.compute(100)
+    assert [row[2] for row in code.rows()] == [5, 5, 3, 5, 5, 3]
+
+
+def test_evaluation_after_a_pass_is_not_counted(code: Script) -> None:
+    train = code.loop()
+    code.batch(train)
+    code.step(4)
+    code.batch(train)
+    code.leave(train)
+    code.step(4)
+    code.steps.eval_mode()
+    code.compute(100)
+    code.steps.train_mode()
+    code.step(2)
+    assert [row[2] for row in code.rows()] == [5, 5, 2]
+
+
+def backward(code: Script, seconds: float = 2.0) -> None:
+    after = code.steps.before_backward()
+    code.compute(seconds)
+    if after is not None:
+        after()
+
+
+def test_batches_drawn_ahead_wait_for_their_step(code: Script) -> None:
+    train = code.loop(real_samples=27)
+    for size in (5, 6, 7, 8, 4):
+        if size != 5:
+            code.batch(train, size)
+            backward(code)
+            code.step()
+        else:
+            code.batch(train, size)
+    code.leave(train)
+    backward(code)
+    code.step()
+    assert [row[:2] for row in code.rows()] == [(5, 0), (6, 0), (7, 0), (8, 0), (1, 3)]
+
+
+def test_several_losses_of_a_batch_are_no_batches_drawn_ahead(code: Script) -> None:
+    train = code.loop()
+    for draws, losses in ((3, 3), (2, 2), (2, 4)):
+        for _ in range(draws):
+            code.batch(train)
+        for _ in range(losses):
+            backward(code)
+        code.step()
+    assert [row[0] for row in code.rows()] == [24, 16, 16]
+
+
+def test_a_step_left_out_of_one_optimizer_only(code: Script) -> None:
+    """A GradScaler with two optimizers: the batch is lost where neither steps."""
+    train, other = code.loop(), Loader()
+    for skipped in ((), ("first",), ("first", "other"), ()):
+        code.batch(train)
+        for name, optimizer in (("first", code), ("other", other)):
+            backward(code)
+            code.steps.skipped() if name in skipped else code.step(0, optimizer)
+    assert [row[0] for row in code.rows()] == [8, 8, 8]
+    assert sum(row[2] for row in code.rows()) == 4 * 5
+
+
+def test_gradients_are_kept_until_they_are_gone_or_written_to() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    assert Gradient.of([optimizer]) is None
+
+    def seen() -> Gradient:
+        weight.sum().backward()
+        gradient = Gradient.of([optimizer])
+        assert gradient is not None
+        assert gradient.is_kept()
+        return gradient
+
+    for set_to_none in (True, False):
+        gradient = seen()
+        optimizer.zero_grad(set_to_none=set_to_none)
+        assert not gradient.is_kept()
+    gradient = seen()
+    weight.grad = torch.ones(2)  # at a new address, as when DDP rebuilds its buckets: nothing is known
+    assert gradient.is_kept()
+
+
+def test_limits_are_checked_when_the_last_optimizer_has_stepped(code: Script) -> None:
+    train, other, checks = code.loop(), Loader(), []
+    code.steps.check_at = 2
+
+    def check(step: int, now_s: float) -> int:
+        checks.append((step, now_s))
+        return NEVER
+
+    code.steps.check_limits = check
+    for _ in range(3):
+        code.batch(train)
+        code.step(4)
+        code.step(3, other)
+    assert checks == [(2, 16)]
+
+
+def test_padding_comes_last(code: Script) -> None:
+    train = code.loop(real_samples=10)
+    for size in (4, 4, 4, 1):
+        code.batch(train, size)
+        code.step(1)
+    assert [row[:2] for row in code.rows()] == [(4, 0), (4, 0), (2, 2), (0, 1)]
+
+
+def test_steps_without_a_loader(code: Script) -> None:
+    code.compute(9)
+    code.step(1)
+    code.step(4)
+    assert code.rows() == [(0, 0, 10, 0), (0, 0, 4, 0)]
+
+
+def test_csv(code: Script) -> None:
+    train = code.loop()
+    code.batch(train, wait_s=0.25)
+    code.step(1)
+    assert "".join(code.steps.csv()) == (
+        "step,samples,padding_samples,step_time_s,data_wait_s\n1,8,0,1.250000000,0.250000000\n"
+    )
+
+
+def test_ticks_are_rare_after_the_first_steps(code: Script) -> None:
+    ticks: list[int] = []
+    code.steps.on_tick = lambda now_s: ticks.append(code.steps.count)
+    for _ in range(1000):
+        code.step(0.01)
+    assert ticks[: steps.EARLY_STEPS] == list(range(1, steps.EARLY_STEPS + 1))
+    assert 35 < len(ticks) - steps.EARLY_STEPS < 42
+
+
+Pair = namedtuple("Pair", "x y")
+
+
+class Graphs:
+    num_graphs = 7
+    x = torch.zeros(40, 3)
+
+
+class Sized:
+    def __init__(self, size: object) -> None:
+        self.batch_size = size
+
+
+class Labelled:
+    def __init__(self, x: object) -> None:
+        self.me = self
+        self.x = x
+
+
+@pytest.mark.parametrize(
+    ("batch", "size"),
+    [
+        (torch.zeros(5, 2), 5),
+        ([torch.zeros(4), torch.zeros(9)], 4),
+        (Pair("label", torch.zeros(3, 1)), 3),
+        ({"ids": {"inner": torch.zeros(6, 1)}, "n": 2}, 6),
+        ((torch.tensor(1.0), [torch.zeros(2)]), 2),
+        (["a", "b"], 0),
+        (torch.tensor(3.0), 0),
+        (object(), 0),
+        (Graphs(), 7),
+        (Sized(4), 4),
+        ([Sized(torch.Size([3, 2]))], 3),
+        (Labelled(torch.zeros(8, 2)), 8),
+        (Labelled(None), 0),
+        (np.zeros((9, 2)), 9),
+        (pack_sequence([torch.zeros(3), torch.zeros(2)]), 2),
+    ],
+)
+def test_batch_size(batch: object, size: int) -> None:
+    assert loaders.batch_size(batch) == size
+
+
+def test_checksum_sees_every_bit_and_dtype() -> None:
+    weights = torch.randn(3, 5, dtype=torch.bfloat16)
+    changed = weights.clone()
+    changed[2, 4] += 1
+    assert parameters.checksum([("w", weights)]) == parameters.checksum([("w", weights.clone())])
+    sums = {
+        parameters.checksum(named)
+        for named in (
+            [("w", weights)],
+            [("v", weights)],
+            [("w", changed)],
+            [("w", weights.float())],
+            [("w", weights.T)],
+            [("w", weights), ("empty", torch.empty(0))],
+        )
+    }
+    assert len(sums) == 6
+    assert parameters.checksum([("w", weights.T)]) == parameters.checksum([("w", weights.T.contiguous())])
+    assert parameters.summary([("w", weights)], 1)["bytes"] == 30
+    assert parameters.main_dtype([("w", weights), ("b", torch.zeros(2))]) == "bfloat16"

@@ -1,0 +1,329 @@
+"""What samplers of torch and of other libraries are taken for, one within another; no processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from accelerate.data_loader import BatchSamplerShard, IterableDatasetShard, SeedableRandomSampler, SkipBatchSampler
+from ddp_ladder_instrument import loaders, samplers
+from ddp_ladder_instrument.samplers import Sampling
+from ddp_ladder_instrument.steps import NEVER
+from lightning_fabric.utilities.distributed import DistributedSamplerWrapper
+from pytorch_lightning.overrides.distributed import UnrepeatedDistributedSampler, _IndexBatchSamplerWrapper
+from timm.data.distributed_sampler import OrderedDistributedSampler, RepeatAugSampler
+from timm.data.loader import MultiEpochsDataLoader
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
+from transformers.trainer_pt_utils import DistributedLengthGroupedSampler, LengthGroupedSampler
+
+Data = TensorDataset
+LENGTHS = [3, 1, 2] * 4
+
+
+def distributed(data: Data, kind: type = DistributedSampler, **options: Any) -> Any:
+    return kind(data, 2, 1, **options)
+
+
+class OfOnesOwn(Sampler[int]):
+    """Says nothing of itself."""
+
+    def __init__(self, data: Data) -> None:
+        self.data = data
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self.data)))
+
+
+class Divided(OfOnesOwn):
+    """A sampler whose attributes show that it shards the data."""
+
+    def __init__(self, data: Data) -> None:
+        super().__init__(data)
+        self.world_size, self.rank, self.shuffle, self.epoch = 2, 0, True, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+class Touchy(OfOnesOwn):
+    @property
+    def num_replicas(self) -> int:
+        raise RuntimeError("not yet")
+
+
+class HalfSequential(SequentialSampler):
+    """Has the name's ancestor, but goes its own way."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self.data_source) // 2))
+
+
+# name, shards, shuffles, orders itself, real samples of 12 on rank 1 of 2
+SAMPLERS: dict[str, tuple[Callable[[Data], Any], Sampling]] = {
+    "sequential": (SequentialSampler, Sampling("SequentialSampler", False, False, True, NEVER)),
+    "random": (RandomSampler, Sampling("RandomSampler", False, True, True, NEVER)),
+    "weighted": (
+        lambda data: WeightedRandomSampler([1.0] * 12, 12),
+        Sampling("WeightedRandomSampler", False, True, True, NEVER),
+    ),
+    "subset, which may be a part": (
+        lambda data: SubsetRandomSampler([1, 2, 3]),
+        Sampling("SubsetRandomSampler", None, True, True, NEVER),
+    ),
+    "distributed": (distributed, Sampling("DistributedSampler", True, True, False, NEVER)),
+    "alone": (
+        lambda data: DistributedSampler(data, 1, 0, shuffle=False),
+        Sampling("DistributedSampler", False, False, False, NEVER),
+    ),
+    "torchdata": (
+        lambda data: distributed(data, StatefulDistributedSampler),
+        Sampling("StatefulDistributedSampler", True, True, False, NEVER),
+    ),
+    "accelerate": (SeedableRandomSampler, Sampling("SeedableRandomSampler", False, True, True, NEVER)),
+    "Lightning": (
+        lambda data: DistributedSamplerWrapper(RandomSampler(data), 2, 1, shuffle=False),
+        Sampling("RandomSampler in DistributedSamplerWrapper", True, True, True, NEVER),
+    ),
+    "Lightning, predicting": (
+        lambda data: distributed(data, UnrepeatedDistributedSampler, shuffle=False),
+        Sampling("UnrepeatedDistributedSampler", True, False, False, NEVER),
+    ),
+    "transformers": (
+        lambda data: LengthGroupedSampler(2, lengths=LENGTHS),
+        Sampling("LengthGroupedSampler", False, True, True, NEVER),
+    ),
+    "transformers, distributed": (
+        lambda data: DistributedLengthGroupedSampler(2, num_replicas=2, rank=1, lengths=LENGTHS),
+        Sampling("DistributedLengthGroupedSampler", True, True, False, NEVER),
+    ),
+    "timm": (
+        lambda data: distributed(data, OrderedDistributedSampler),
+        Sampling("OrderedDistributedSampler", True, False, False, NEVER),
+    ),
+    "timm, repeating": (
+        lambda data: distributed(data, RepeatAugSampler),
+        Sampling("RepeatAugSampler", True, True, False, NEVER),
+    ),
+    "of one's own": (OfOnesOwn, Sampling("OfOnesOwn", None, None, False, None)),
+    "of one's own, divided": (Divided, Sampling("Divided", True, True, False, None)),
+    "half": (HalfSequential, Sampling("HalfSequential", None, None, False, None)),
+    "that raises": (Touchy, samplers.UNKNOWN),
+    "a list": (lambda data: [4, 3, 2], Sampling("list", None, None, False, None)),
+}
+
+
+@pytest.fixture
+def data() -> Data:
+    return TensorDataset(torch.arange(12))
+
+
+@pytest.mark.parametrize("loader", [DataLoader, StatefulDataLoader])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_samplers(data: Data, sampler: str, loader: Callable[..., Any]) -> None:
+    make, told = SAMPLERS[sampler]
+    assert samplers.sampling(loader(data, batch_size=2, sampler=make(data))) == told
+    in_batches = loader(data, batch_sampler=BatchSampler(make(data), 2, drop_last=False))
+    assert samplers.sampling(in_batches) == told
+    assert samplers.sampling(loader(data, batch_size=None, sampler=make(data))) == told
+
+
+class Buckets(BatchSampler):
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from super().__iter__()
+
+
+class GroupedBatchSampler(Buckets):
+    """The name under which torchvision's references are copied."""
+
+
+RANDOM_IN_SHARD = Sampling("RandomSampler in BatchSamplerShard", True, True, True, 6)
+BATCH_SAMPLERS: dict[str, tuple[Callable[[BatchSampler], Any], Callable[[Data], Any], Sampling]] = {
+    "accelerate": (lambda batches: BatchSamplerShard(batches, 2, 1), RandomSampler, RANDOM_IN_SHARD),
+    "accelerate, no wrapper": (lambda batches: batches, RandomSampler, SAMPLERS["random"][1]),
+    "accelerate, alone": (
+        lambda batches: BatchSamplerShard(batches, 1, 0),
+        SequentialSampler,
+        Sampling("SequentialSampler in BatchSamplerShard", False, False, True, 12),
+    ),
+    "accelerate, taken up again": (
+        lambda batches: SkipBatchSampler(BatchSamplerShard(batches, 2, 1), 2),
+        RandomSampler,
+        Sampling("RandomSampler in BatchSamplerShard", True, True, True, 2),
+    ),
+    "accelerate around one's own": (
+        lambda batches: BatchSamplerShard(batches, 2, 1),
+        OfOnesOwn,
+        Sampling("OfOnesOwn in BatchSamplerShard", True, None, False, NEVER),
+    ),
+    "Lightning": (_IndexBatchSamplerWrapper, distributed, SAMPLERS["distributed"][1]),
+    "torchvision": (
+        lambda batches: GroupedBatchSampler(batches.sampler, 2, False),
+        distributed,
+        Sampling("DistributedSampler in GroupedBatchSampler", True, True, False, None),
+    ),
+    "of one's own": (
+        lambda batches: Buckets(batches.sampler, 2, False),
+        distributed,
+        Sampling("DistributedSampler in Buckets", True, None, False, None),
+    ),
+}
+
+
+@pytest.mark.parametrize("wrapper", BATCH_SAMPLERS)
+def test_batch_samplers(data: Data, wrapper: str) -> None:
+    wrap, make, told = BATCH_SAMPLERS[wrapper]
+    batch_sampler = wrap(BatchSampler(make(data), 2, drop_last=False))
+    assert samplers.sampling(DataLoader(data, batch_sampler=batch_sampler)) == told
+
+
+def test_a_loader_that_makes_one_pass_of_all(data: Data) -> None:
+    told = samplers.sampling(MultiEpochsDataLoader(data, batch_size=2, sampler=distributed(data)))
+    assert told == Sampling("DistributedSampler", True, True, True, NEVER)
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(12))
+
+
+def test_streams() -> None:
+    own, told = DataLoader(Stream()), DataLoader(IterableDatasetShard(Stream(), num_processes=2))
+    assert samplers.sampling(own) == Sampling("Stream", None, None, False, None)
+    assert samplers.sampling(told) == Sampling("Stream in IterableDatasetShard", True, None, False, None)
+
+
+class GoesOn(DistributedSampler):
+    """As the reference workloads' own, which can begin in the middle of a pass."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(list(super().__iter__()))
+
+
+DIVIDING: dict[str, Callable[[Data, int, int], Any]] = {
+    "torch": lambda data, replicas, rank: DistributedSampler(data, replicas, rank, shuffle=False),
+    "inherited": lambda data, replicas, rank: GoesOn(data, replicas, rank, shuffle=False),
+    "torchdata": lambda data, replicas, rank: StatefulDistributedSampler(data, replicas, rank, shuffle=False),
+    "timm": OrderedDistributedSampler,
+    "Lightning": lambda data, replicas, rank: DistributedSamplerWrapper(
+        SequentialSampler(data), replicas, rank, shuffle=False
+    ),
+    "Lightning, predicting": lambda data, replicas, rank: UnrepeatedDistributedSampler(
+        data, replicas, rank, shuffle=False
+    ),
+    "transformers": lambda data, replicas, rank: DistributedLengthGroupedSampler(
+        2, num_replicas=replicas, rank=rank, lengths=list(range(len(data)))
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DIVIDING)
+@pytest.mark.parametrize("length", [7, 8, 9])
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
+def test_real_samples_add_up_to_the_dataset(kind: str, length: int, replicas: int) -> None:
+    data = TensorDataset(torch.arange(length))
+    each = [DIVIDING[kind](data, replicas, rank) for rank in range(replicas)]
+    real = [loaders.real_samples(DataLoader(data, batch_size=2, sampler=sampler)) for sampler in each]
+    seen = [list(sampler)[:count] for sampler, count in zip(each, real, strict=True)]
+    assert sorted(index for indices in seen for index in indices) == list(range(length))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_real_samples_of_fewer_than_ranks(length: int) -> None:
+    data = TensorDataset(torch.arange(length))
+    each = [DistributedSampler(data, 4, rank, shuffle=False) for rank in range(4)]
+    real = [loaders.real_samples(DataLoader(data, sampler=sampler)) for sampler in each]
+    assert [min(count, 1) for count in real] == [1] * length + [0] * (4 - length)
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("length", [12, 13, 17, 19])
+def test_real_samples_of_accelerate_add_up_to_the_dataset(length: int, split: bool) -> None:
+    data = TensorDataset(torch.arange(length))
+    seen: list[int] = []
+    for rank in (0, 1):
+        shard = BatchSamplerShard(BatchSampler(SequentialSampler(data), 4, False), 2, rank, split_batches=split)
+        real = loaders.real_samples(DataLoader(data, batch_sampler=shard))
+        seen += [index for batch in shard for index in batch][:real]
+    assert sorted(seen) == list(range(length))
+
+
+def test_samplers_that_drop_do_not_pad(data: Data) -> None:
+    seven = TensorDataset(torch.arange(7))
+    dropping = DistributedSampler(seven, 2, 1, shuffle=False, drop_last=True)
+    assert loaders.real_samples(DataLoader(seven, sampler=dropping)) == NEVER
+    batches = BatchSampler(SequentialSampler(seven), 2, drop_last=True)
+    assert loaders.real_samples(DataLoader(seven, batch_sampler=BatchSamplerShard(batches, 2, 1))) == NEVER
+
+
+def test_facts_of_a_plain_loader(data: Data) -> None:
+    facts = loaders.facts(DataLoader(data, batch_size=4, shuffle=True), world_size=2, passes=1)
+    assert facts == {
+        "batch_size": 4,
+        "num_workers": 0,
+        "sampler": "RandomSampler",
+        "shards": False,
+        "shuffle": True,
+        "set_epoch_called": None,
+        "padding_known": True,
+        "iterable": False,
+        "dataset_size": 12,
+    }
+
+
+def test_a_sampler_shards_for_one_rank(data: Data) -> None:
+    assert loaders.facts(DataLoader(data, sampler=OfOnesOwn(data)), world_size=1, passes=1)["shards"]
+
+
+class Counting(Divided):
+    """Counts its epochs by its own rule, under its own name."""
+
+    def __init__(self, data: Data) -> None:
+        super().__init__(data)
+        del self.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        self.seed = epoch
+
+
+class EpochsOfData(Data):
+    def set_epoch(self, epoch: int) -> None:
+        pass
+
+
+def called(loader: DataLoader[Any], passes: int) -> bool | None:
+    loaders.new_loop(loader)
+    answer: bool | None = loaders.facts(loader, 2, passes)["set_epoch_called"]
+    return answer
+
+
+def test_set_epoch_of_ones_own_sampler(data: Data) -> None:
+    sampler = Counting(data)
+    loader = DataLoader(data, batch_sampler=BatchSampler(sampler, 2, False))
+    assert called(loader, 1) is None  # it may have been called before anything was known of this class
+    assert called(loader, 2) is False
+    sampler.set_epoch(1)
+    assert called(loader, 3) is True
+
+
+def test_set_epoch_of_a_dataset_counts_where_no_sampler_has_one(data: Data) -> None:
+    having = EpochsOfData(torch.arange(12))
+    plain = DataLoader(having, sampler=OfOnesOwn(data))
+    divided = DataLoader(having, sampler=Divided(data))
+    assert [called(plain, 1), called(plain, 2), called(divided, 2)] == [None, False, False]
+    having.set_epoch(1)
+    assert [called(plain, 2), called(divided, 2)] == [True, False]

@@ -1,0 +1,235 @@
+"""Scripts that train wrongly, really run on two ranks: the gate is closed and names what to change in the script.
+
+What may well be meant leaves the gate open and is remarked on.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from ddp_ladder.common.files import Agent, RunDirectory, sha256
+from ddp_ladder.gates.gate import Verdict, judge
+from ddp_ladder.records.record import Record
+from ddp_ladder_instrument import host
+from make_runs import edit, reassemble, write_ladder
+from scripts_support import SCRIPTS
+from warm import RankRan, Warm
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What became of one script: its record, and the gate's verdict on it."""
+
+    record: Record
+    verdict: Verdict
+    ranks: list[RankRan]
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[Warm]:
+    process = Warm("torch", "torch._dynamo", "numpy")
+    yield process
+    process.close()
+
+
+def judged(warm: Warm, results: Path, how: str, epochs: int = 1) -> Judged:
+    """Put what the script's two ranks really left in the place of a good run, and judge its stage."""
+    plan = write_ladder(
+        results,
+        scales=("1x1", "1x2"),
+        repeats=1,
+        min_efficiency=None,
+        warmup_steps=2,
+        min_steps=10,
+        batch_per_gpu=8,
+        script=str(SCRIPTS / "wrong.py"),
+        args=(how,),
+    )
+    spec = next(spec for spec in plan.runs if spec.world_size == 2)
+    run = RunDirectory(results / "runs" / spec.name)
+    shutil.rmtree(run.ranks)
+    began_s = time.time()
+    told = {"DDP_LADDER_RUN": str(run.run), "EPOCHS": str(epochs), "GROUP_RANK": "0"}
+    ranks = warm.run(results, [str(SCRIPTS / "wrong.py"), how], 2, **told)
+    code = max(rank.code for rank in ranks)
+    here, times = {"host": socket.gethostname()}, {"ended_at_s": time.time()}
+    edit(run.agent_end(Agent(0, None)), lambda end: end.update(exit_code=code, launched_at_s=began_s, **times, **here))
+    edit(run.ended, lambda ended: ended.update(started_at_s=began_s, **times, **here))
+    return Judged(reassemble(run), judge(plan, "stage2", results), ranks)
+
+
+def words(judged: Judged) -> str:
+    data = judged.verdict.to_json()
+    return f"{data['why']} | {data['next']}"
+
+
+WRONG = {
+    "no ddp": (
+        "the model is not wrapped in DistributedDataParallel",
+        "rank 1 differs from rank 0 in 4 of 4: 0, 1, 2, ...",
+        "model = DistributedDataParallel(model)",
+    ),
+    "ignored": (
+        "the ranks ended with different parameters",
+        "rank 1 differs from rank 0 in 2 of 4: 2.weight, 2.bias",
+        "set to be ignored by it",
+    ),
+    "no sampler": (
+        "ranks train on the same data",
+        "ranks 0 and 1 share 100 % of their first samples (training loader with RandomSampler)",
+        "sampler=DistributedSampler(dataset) in place of shuffle=True",
+    ),
+    "tensor parallel, same samples": (
+        "ranks train on the same data",
+        "ranks 0 and 1 share 100 % of their first samples",
+        "with parts of one model (tensor parallelism)",
+    ),
+    "same stream": (
+        "ranks train on the same data",
+        "ranks 0 and 1 share 100 % of their first samples",
+        "let the IterableDataset give each rank its own part",
+    ),
+    "tensor parallel": (
+        "the ranks ended with different parameters",
+        "of what is replicated, not sharded; rank 1 differs from rank 0 in 1 of 1: 3",
+        "see that they compute it from the same samples",
+    ),
+    "nan": (
+        "the training diverged",
+        "rank 0: not finite: 4 of 4 parameters at the end (0.weight, 0.bias, 2.weight, ...) and the loss, "
+        "for the first time at step 2",
+        "lower the learning rate",
+    ),
+    "nan loss": ("the training diverged", "rank 0: not finite: the loss, for the first time at step 7", "GradScaler"),
+    "breaks early": (
+        "a rank left the others",
+        "rank 1 ended after 13 steps; rank 0 was in its step 14 and waited for it",
+        "let every rank make the same number of steps",
+    ),
+    "waits elsewhere": (
+        "the ranks waited for each other",
+        "rank 0 after 13 steps: ",
+        "one of them made a collective call",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_the_gate_is_closed_and_names_the_cause(warm: Warm, tmp_path: Path, how: str) -> None:
+    verdict, why, next_step = WRONG[how]
+    found = judged(warm, tmp_path, how)
+    assert found.record.failure is not None, found.record.checks
+    assert found.record.failure.verdict == verdict
+    assert why in found.record.failure.why
+    assert not found.verdict.open
+    assert verdict in words(found)
+    assert why in words(found)
+    assert next_step in words(found)
+
+
+@pytest.mark.parametrize("how", ["no set_epoch", "no set_epoch, in batches", "no set_epoch, a loader for each epoch"])
+def test_without_set_epoch_every_epoch_has_the_same_order(warm: Warm, tmp_path: Path, how: str) -> None:
+    found = judged(warm, tmp_path, how, epochs=2)
+    assert not found.verdict.open
+    assert "every epoch has the same order: DistributedSampler shuffles" in words(found)
+    assert "call sampler.set_epoch(epoch) at the beginning of each epoch" in words(found)
+
+
+def test_with_one_epoch_for_all_every_epoch_has_the_same_order(warm: Warm, tmp_path: Path) -> None:
+    found = judged(warm, tmp_path, "one epoch for all", epochs=2)
+    assert not found.verdict.open
+    assert "but set_epoch was called with one and the same epoch in 2 passes over the training data" in words(found)
+
+
+def test_of_a_sampler_that_may_order_by_itself_nothing_is_claimed(warm: Warm, tmp_path: Path) -> None:
+    found = judged(warm, tmp_path, "no set_epoch, in buckets", epochs=2)
+    assert found.verdict.open
+    (remark,) = found.record.remarks
+    assert remark.what == (
+        "set_epoch was not called in 2 passes over the training data; it is unknown whether DistributedSampler in "
+        "Buckets changes the order without it"
+    )
+
+
+@pytest.mark.parametrize("how", ["fsdp1 flat", "fsdp1 original"])
+def test_shards_are_no_replicas_that_differ(warm: Warm, tmp_path: Path, how: str) -> None:
+    found = judged(warm, tmp_path, how)
+    assert found.record.failure is None
+    assert found.verdict.open
+    (check,) = [check for check in found.record.checks if check.name == "equal parameters"]
+    assert check.measured == "sharded over 2 ranks"
+
+
+@pytest.mark.parametrize("how", ["right", "right, a loader for each epoch"])
+def test_an_epoch_for_each_pass_is_right(warm: Warm, tmp_path: Path, how: str) -> None:
+    found = judged(warm, tmp_path, how, epochs=2)
+    assert found.verdict.open
+    assert found.record.remarks == ()
+
+
+MEANT = {
+    "right": "",
+    "right, in batches": "",
+    "right, in buckets": "",
+    "own stream": "",
+    "no set_epoch": "set_epoch was not called; in the one epoch that was run this changes nothing",
+    "own seeds": "the sampler (RandomSampler) does not divide the data between the ranks",
+}
+
+
+SEEN = {
+    "script_sha256": sha256((SCRIPTS / "wrong.py").read_bytes()),
+    "configuration": {},
+    "parameter_dtype": "float32",
+    "parameter_dtypes": ["float32"],
+    "autocast_dtype": None,
+    "float32_products": "highest",
+    "num_workers": 0,
+    "python": platform.python_version(),
+    "cpu_model": host.cpu_model(),
+    "cpus": host.cpus(),
+    "threads": 1,
+    "cpu_set": host.cpu_set(),
+    "cpu_sets": [host.cpu_set()],
+    "comm_hook": None,
+    # Without CUDA or a repository; elsewhere tests have values for them.
+    **dict.fromkeys(("gpu", "cuda", "nccl", "cudnn", "driver", "power_limit_w", "git_commit", "git_dirty")),
+}
+OTHERS_SEEN = {
+    "args", "batch_per_gpu", "product_dtypes", "global_batch", "gradient_bytes", "bucket_bytes", "compiled_graphs",
+    "optimizer", "sources", "config_sha256", "torch", "libraries", "loader_batch", "passes", "files_found", "goes_on",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", MEANT)
+def test_what_may_be_meant_is_remarked_on(warm: Warm, tmp_path: Path, how: str) -> None:
+    found = judged(warm, tmp_path, how)
+    assert found.record.failure is None
+    assert found.verdict.open
+    said = [remark.what for remark in found.record.remarks]
+    assert bool(said) == bool(MEANT[how])
+    assert any(MEANT[how] in what for what in said) or not MEANT[how]
+    shown = [finding.measured for finding in found.verdict.findings if finding.ok]
+    notes = [point.note for point in found.verdict.points if point.world_size == 2]
+    assert all(what in shown and what in notes[0] for what in said)
+    fingerprint = found.record.fingerprint
+    assert (fingerprint["batch_per_gpu"], fingerprint["product_dtypes"]) == (
+        16 if how == "own seeds" else 8,
+        ["float32"],
+    )
+    assert (fingerprint["global_batch"], fingerprint["gradient_bytes"]) == (2 * fingerprint["batch_per_gpu"], 4 * 49)
+    assert (fingerprint["bucket_bytes"], fingerprint["compiled_graphs"], fingerprint["optimizer"]) == ([196], 0, "SGD")
+    assert set(fingerprint["sources"]) == {"wrong.py"}
+    assert {key: fingerprint[key] for key in SEEN} == SEEN
+    assert set(fingerprint) == {*SEEN, *OTHERS_SEEN}
+    assert fingerprint["torch"].startswith(version("torch"))
+    assert fingerprint["libraries"]["numpy"] == version("numpy")
+    assert fingerprint["threads"] <= fingerprint["cpus"]

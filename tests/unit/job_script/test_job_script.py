@@ -1,0 +1,353 @@
+"""job.sh as text; its template is workflow/templates/job.sh.j2. tests/slurm/test_eject_on_slurm.py submits some.
+
+After an intended change: PYTHONPATH=workflow/scripts:tests python tests/unit/job_script/test_job_script.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.job_script.eject import write_job_script
+from ddp_ladder.job_script.script import Place, job_script
+from ddp_ladder.node.launch import INSTRUMENT, TORCHRUN, Places, Rendezvous, node_environment, processes, script_argv
+from ddp_ladder.node.network import PORTS, free_port
+from ddp_ladder.plan.plan import RunSpec, ScaleJob
+from ddp_ladder.settings.models import Slurm
+from instrument_support import python_named, run_json
+from make_records import make_spec
+from read_job_script import read_job_script
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+PROJECT = Path("/home/me/ladder")
+PLACE = Place(PROJECT, Path("results/runs/default/weak/2x4/r1"))
+HOSTILE = """it's "$HOME" `x` $(y) \\ #1
+two"""
+
+
+def make_job(spec: RunSpec, **changes: Any) -> ScaleJob:
+    job = ScaleJob(
+        stage=spec.stage,
+        scale=spec.scale,
+        runtime_min=20,
+        runs=(spec,),
+        cpus=8 * spec.gpus_per_node,
+        memory_mb=64_000,
+        gres=f"gpu:{spec.gpus_per_node}",
+        slurm=Slurm(account="p1", partition="gpu"),
+    )
+    return replace(job, **changes)
+
+
+def text_of(spec: RunSpec, binds: tuple[str, ...] = (), **job: Any) -> str:
+    return job_script(make_job(spec, **job), spec, Place(PROJECT, Path("results/runs") / spec.name, binds))
+
+
+def spec_of(scale: str, **changes: Any) -> RunSpec:
+    return make_spec(scale, **{"device": "cuda", "python": "/opt/torch/bin/python", "threads_per_rank": 8, **changes})
+
+
+def golden_texts() -> dict[str, str]:
+    everything = Slurm(
+        "p1", "gpu,big", "devel", "a100&ib", "course", "n[1-2]", "n3", ("--exclusive", "--signal=TERM@60")
+    )
+    container = {"image": "/images/torch.sif", "engine": "apptainer", "binds": [], "args": ["--cleanenv"]}
+    names = {"node01": "ens1f1", "node02": "ens1f0np0"}
+    return {
+        "torchrun_1x2": text_of(spec_of("1x2"), memory_mb=None),
+        "torchrun_2x4": text_of(
+            spec_of("2x4", interface="ib0", env={"NCCL_NET": "IB"}, modules=("CUDA/12", "NCCL"), setup="ulimit -l\n"),
+            slurm=everything,
+        ),
+        "srun_2x2": text_of(spec_of("2x2", launcher="srun", max_steps=200, max_seconds=90.0)),
+        "srun_1x2": text_of(spec_of("1x2", launcher="srun")),
+        "container_2x1": text_of(
+            spec_of("2x1", python="python3", container=container, interface="hsn0"), binds=(str(PROJECT), "/data:/d:ro")
+        ),
+        "interface_map_2x1": text_of(spec_of("2x1", interface=names)),
+        "hostile_1x2": job_script(
+            make_job(spec := spec_of("1x2", python="/my env/bin/python", args=("--name", HOSTILE), env={"A": HOSTILE})),
+            spec,
+            Place(Path("/home/me/it's #1 50%"), Path("results/50%/run")),
+        ),
+        "directory_2x1": text_of(
+            spec_of(
+                "2x1",
+                python="venv/bin/python",
+                script="-m package.train",
+                directory="results/runs/default/weak/2x1/r1/work/a b",
+                env={"PYTHONPATH": "src", "TRACE": "{run_dir}/trace.%h"},
+            )
+        ),
+    }
+
+
+TEXTS = golden_texts()
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_golden(name: str) -> None:
+    assert TEXTS[name] == (GOLDEN / f"job_{name}.sh").read_text()
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_shellcheck_finds_nothing(name: str) -> None:
+    # SC2016: what stands in single quotes on purpose, for the trap and in hostile values.
+    command = [Path(sys.executable).with_name("shellcheck"), "--exclude=SC2016", GOLDEN / f"job_{name}.sh"]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("node_rank", [0, 1])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"python": None},
+        {"python": "venv/bin/python", "directory": "/scratch", "args_template": ("{run_dir}/x", "{start_dir}")},
+        {"script": "-m package.train", "args": (HOSTILE,)},
+        {"container": {"image": "/a b.sif", "engine": "singularity", "binds": [], "args": ["--env", "A=1"]}},
+    ],
+)
+def test_starts_what_the_measured_run_starts_without_the_instrument(changes: dict[str, Any], node_rank: int) -> None:
+    spec = spec_of("2x4", **changes)
+    binds = ("/data",) if spec.container else ()
+    variables = {
+        "job_id": "42",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "20042",
+        "SLURM_NODEID": str(node_rank),
+    }
+    words = [
+        re.sub(r"\$\{(\w+)\}", lambda name: variables[name[1]], word)
+        if word.startswith(("--rdzv", "--node-rank", "--master"))
+        else word
+        for word in read_job_script(text_of(spec, binds=binds)).launch
+    ]
+    meet = Rendezvous("42.default.weak.2x4.r1", "10.0.0.1", 20042)
+    (measured,) = processes(spec, PLACE.places, node_rank, meet, binds)
+    ours = (str(INSTRUMENT), str(TORCHRUN), str(RunDirectory(PLACE.places.run).failed_ranks(node_rank)))
+    wanted = " ".join(word for word in measured.argv if word not in ours)
+    assert " ".join(words) == wanted.replace("-- -m", "-m --")  # -m is torchrun's here, in place of the instrument's
+
+
+def test_tells_each_process_what_the_measured_run_tells_it() -> None:
+    for device, env in (("cuda", {"NCCL_NET": "IB", "GLOO_SOCKET_IFNAME": "eth9"}), ("cpu", {"OMP_NUM_THREADS": "3"})):
+        spec = spec_of("2x2", device=device, env=env, launcher="srun")
+        told = read_job_script(text_of(spec)).exports
+        measured = node_environment(spec, PLACE.places, {}, Path("run.json"), "$own_interface", 0.0)
+        for name in ("DDP_LADDER_RUN", "DDP_LADDER_LAUNCHED_AT"):
+            del measured[name]
+        assert measured.items() <= told.items()
+        own = {name: value for name, value in told.items() if name not in measured}
+        (process, *_) = processes(spec, PLACE.places, 1, Rendezvous("id", "$own_address", 0), ())
+        assert own.keys() == process.env.keys()
+        for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"):
+            assert own[name] == process.env[name]
+
+
+@pytest.mark.parametrize("job_id", [1, 9_999, 4_294_967_295])
+def test_the_port_is_the_jobs_own_and_no_connection_takes_it_first(job_id: int) -> None:
+    (line,) = re.findall(r"^export MASTER_PORT=.*$", TEXTS["torchrun_2x4"], re.MULTILINE)
+    shell = f'{line}\necho "$MASTER_PORT"'
+    said = subprocess.run(
+        ["bash", "-c", shell], env={"job_id": str(job_id)}, capture_output=True, text=True, check=True
+    )
+    assert int(said.stdout) in PORTS
+    assert int(said.stdout) % len(PORTS) == job_id % len(PORTS)
+
+
+def run_here(spec: RunSpec, directory: Path, monkeypatch: pytest.MonkeyPatch) -> subprocess.CompletedProcess[str]:
+    """Write job.sh into ``directory`` and start it from elsewhere, without Slurm."""
+    monkeypatch.chdir(directory)
+    written = write_job_script(make_job(spec), spec, RunDirectory(Path("runs") / spec.name))
+    assert written.stat().st_mode & 0o111 == 0o111
+    return subprocess.run(
+        [directory / written, "here"],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+WITNESS = """#!/bin/bash
+printf '%s\\n' "$PWD" "$A" "$@" >"seen.$RANK"
+"""
+
+
+def test_hostile_values_arrive_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tmp_path / 'it\'s a "project" $HOME'
+    project.mkdir()
+    python = project / "my python"
+    python.write_text(WITNESS)
+    python.chmod(0o755)
+    spec = make_spec(
+        "1x2", launcher="srun", python=str(python), script="train me.py", args=(HOSTILE, "", "*"), env={"A": HOSTILE}
+    )
+    done = run_here(spec, project, monkeypatch)
+    assert done.returncode == 0, done.stderr
+    for rank in (0, 1):
+        seen = (project / f"seen.{rank}").read_text()
+        assert seen == "\n".join([str(project), HOSTILE, *script_argv(spec, PLACE.places)]) + "\n"
+
+
+SHORT_FOR_TORCHRUNS = ("--logs", "x", "--local", "--n", "3", "-m", "--", "--help")
+
+
+@pytest.mark.parametrize(("torch", "script"), [("newest", "seen.py"), ("oldest", "-m seen")])
+def test_arguments_that_torchrun_could_take_for_its_own_arrive(
+    torch: str, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "seen.py").write_text("import sys\nprint('seen', *sys.argv[1:])\n")
+    spec = make_spec(python=str(python_named(torch)), script=script, args=SHORT_FOR_TORCHRUNS)
+    of_script = run_here(spec, tmp_path, monkeypatch)
+    (process,) = processes(spec, Places.here(tmp_path / "run"), 0, Rendezvous("id", "127.0.0.1", free_port("seen")))
+    (tmp_path / "run/nodes").mkdir(parents=True)
+    env = {**os.environ, "DDP_LADDER_RUN": str(run_json(tmp_path / "run"))}
+    measured = subprocess.run(process.argv, env=env, capture_output=True, text=True, check=False, timeout=300)
+    for done in (of_script, measured):
+        assert f"seen {' '.join(SHORT_FOR_TORCHRUNS)}\n" in done.stdout, done.stderr
+
+
+def test_no_value_ends_its_quotes() -> None:
+    """A plan.json that something else wrote; settings with a NUL are refused."""
+    container = {"image": "a.sif", "engine": "apptainer", "binds": [], "args": []}
+    with pytest.raises(ValueError, match="a NUL character"):
+        text_of(spec_of("1x2", python="\0x}$(touch here)${x\0", container=container))
+
+
+@pytest.mark.parametrize("launcher", ["python", "srun"])
+def test_each_start_has_a_working_directory_of_its_own(
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "my python"
+    python.write_text('#!/bin/bash\ntest ! -e seen && touch seen && echo "$1"\n')
+    python.chmod(0o755)
+    run = tmp_path / "runs/default/weak/1x1/r1"
+    spec = make_spec(launcher=launcher, python="./my python", directory="runs/default/weak/1x1/r1/work/x")
+    for starts in (1, 2):
+        done = run_here(spec, tmp_path, monkeypatch)
+        assert (done.returncode, done.stdout) == (0, f"{tmp_path}/{spec.script}\n"), done.stderr
+        assert len(list(run.glob("work-*/x/seen"))) == starts
+    assert run_here(replace(spec, directory="shared"), tmp_path, monkeypatch).returncode == 0
+    assert (tmp_path / "shared/seen").exists()
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+def test_without_slurm_it_fails_as_the_training_does(
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/bin/bash\n[ "${LOCAL_RANK:-1}" = 0 ] || exit 3\n')
+    python.chmod(0o755)
+    assert run_here(make_spec("1x2", launcher=launcher, python=str(python)), tmp_path, monkeypatch).returncode == 3
+
+
+def test_without_slurm_the_processes_of_srun_are_told_what_srun_would_tell_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/bash\necho $SLURM_PROCID of $SLURM_NTASKS on $SLURM_JOB_NODELIST in $SLURM_JOB_ID\n")
+    python.chmod(0o755)
+    done = run_here(make_spec("1x2", launcher="srun", python=str(python)), tmp_path, monkeypatch)
+    first, second = sorted(done.stdout.splitlines())
+    assert re.fullmatch(rf"0 of 2 on {re.escape(socket.gethostname())} in 1[0-9]{{8}}", first)
+    assert second == f"1{first[1:]}"
+
+
+def test_one_process_for_all_gpus_of_a_node_is_one_task_with_all_of_them() -> None:
+    script = read_job_script(text_of(spec_of("1x2", launcher="python")))
+    asked = {name: script.sbatch[name] for name in ("ntasks-per-node", "gres", "cpus-per-task")}
+    assert asked == {"ntasks-per-node": "1", "gres": "gpu:2", "cpus-per-task": "16"}
+
+
+def test_several_nodes_need_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run_here(make_spec("2x1"), tmp_path, monkeypatch)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "this run has 2 nodes, which Slurm gives it: sbatch job.sh" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("names", "code", "said"),
+    [
+        (["*** Maintenance", "on Monday ***", "node1", "localhost", "bye"], 0, "127.0.0.1\n"),
+        (["Maintenance", "node1"], 1, "scontrol shows no other node with an IPv4 address: Maintenance\nnode1\n"),
+    ],
+)
+def test_a_notice_among_the_names_of_nodes_misleads_nobody(
+    names: list[str], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """scontrol is a stand-in; names are looked up by the real getent."""
+    (tmp_path / "scontrol").write_text("#!/bin/sh\nprintf '%s\\n' " + " ".join(f"'{name}'" for name in names))
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("SLURMD_NODENAME", "node1")
+    text = text_of(make_spec("2x1"))
+    part = text[text.index("fail() {") : text.index("# The interface of the node that runs this")]
+    script = f'set -e\n{part}echo "$second_address"'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr.partition(": ")[2]) == (code, said)
+
+
+def test_outside_a_job_it_says_how_it_is_started() -> None:
+    env = {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(["bash", "-c", TEXTS["torchrun_1x2"]], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "this script is for Slurm: sbatch job.sh (or on this machine: bash job.sh here)" in done.stderr
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_a_module_that_does_not_load_ends_the_job_in_its_own_words(
+    loads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``module`` is a stand-in that uses unset variables and failing commands, as real ones do."""
+    body = '() { false; [ -n "$UNSET" ]; [ "$1" = load ] || return 1; echo "Unable to locate $2" >&2; return %d\n}'
+    monkeypatch.setenv("BASH_FUNC_module%%", body % (0 if loads else 1))
+    python = tmp_path / "python"
+    python.write_text("#!/bin/bash\ntouch trained\n")
+    python.chmod(0o755)
+    done = run_here(make_spec(python=str(python), modules=("Sight/2.0",)), tmp_path, monkeypatch)
+    assert "Unable to locate Sight/2.0" in done.stderr
+    assert (done.returncode == 0) == loads == (tmp_path / "trained").exists()
+
+
+def test_a_setup_that_fails_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run_here(make_spec(setup="false\necho not here \\"), tmp_path, monkeypatch)
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_a_setup_holds_for_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/bin/bash\necho "$A $B $OMP_NUM_THREADS ${MKL_NUM_THREADS-unset} ${PYTHONPATH-unset}"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", "/ours")
+    monkeypatch.setenv("MKL_NUM_THREADS", "64")
+    setup = "cat >file <<'END'\nin a file\nEND\nexport A=\"$(cat file)\" OMP_NUM_THREADS=7\nexport B=site \\"
+    spec = make_spec(setup=setup, python=str(python), env={"B": "user"}, launcher="srun")
+    assert run_here(spec, tmp_path, monkeypatch).stdout == "in a file user 1 unset unset\n"
+
+
+if __name__ == "__main__":
+    for golden, content in TEXTS.items():
+        (GOLDEN / f"job_{golden}.sh").write_text(content)
+
+
+def test_the_plain_baseline_is_the_script_alone() -> None:
+    text = text_of(spec_of("1x1", variant="plain", launcher="python"))
+    _, _, last = text.partition("# The script alone")
+    assert "exec /opt/torch/bin/python" in last
+    assert "mnist.py" in last
+    for word in ("torch.distributed.run", "on_each", "MASTER_PORT", "WORLD_SIZE"):
+        assert word not in text

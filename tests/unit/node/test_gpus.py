@@ -1,0 +1,58 @@
+"""What nvidia-smi tells of a node's GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ddp_ladder.common.files import Agent
+from ddp_ladder.node.gpus import QUERY, gpus
+from make_records import make_spec
+from make_runs import edit, reassemble, write_run
+
+# Printed by nvidia-smi in Slurm jobs on two nodes of a public cluster; on the second, one GPU did not answer.
+CAPTURED_A100 = "name, driver_version, power.limit [W]\n" + 2 * "NVIDIA A100-PCIE-40GB, 550.54.15, 225.00 W\n"
+CAPTURED_ERROR = """\
+name, driver_version, power.limit [W]
+NVIDIA A100 80GB PCIe, 570.124.06, 300.00 W
+NVIDIA A100 80GB PCIe, 570.124.06, [Unknown Error]
+"""
+
+
+def fake_nvidia_smi(directory: Path, text: str, code: int = 0) -> Path:
+    """Prints what was captured, when it is asked what it was asked then."""
+    asked = " ".join(QUERY)
+    (directory / "answer").write_text(text)
+    path = directory / "nvidia-smi"
+    path.write_text(f'#!/bin/sh\n[ "$*" = "{asked}" ] || exit 9\n/bin/cat {directory}/answer\nexit {code}\n')
+    path.chmod(0o755)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"), [(CAPTURED_A100, [225.0, 225.0]), (CAPTURED_ERROR, [300.0, None])], ids=["A100", "error"]
+)
+def test_captured_answer_of_nvidia_smi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, limits: list[float | None]
+) -> None:
+    monkeypatch.setenv("PATH", str(fake_nvidia_smi(tmp_path, text)))
+    found = gpus()
+    assert [gpu["power_limit_w"] for gpu in found] == limits
+    assert {(gpu["name"], gpu["driver"]) for gpu in found} == {tuple(text.splitlines()[1].split(", ")[:2])}
+
+
+def test_no_nvidia_smi_or_none_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpus() == []
+    fake_nvidia_smi(tmp_path, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n", 9)
+    assert gpus() == []
+
+
+def test_fake_cuda_driver_and_power_limit_of_the_gpus_that_were_used(tmp_path: Path) -> None:
+    run = write_run(tmp_path, make_spec("1x2", device="cuda"))
+    used = {"name": "NVIDIA A100-SXM4-64GB", "driver": "550.54.15"}
+    other = {"name": "NVIDIA T400", "driver": "550.54.15", "power_limit_w": 31.0}
+    told = [{**used, "power_limit_w": 400.0}, {**used, "power_limit_w": 275.0}, other]
+    edit(run.agent_end(Agent(0, None)), lambda end: end.update(gpus=told))
+    fingerprint = reassemble(run).fingerprint
+    assert (fingerprint["driver"], fingerprint["power_limit_w"]) == ("550.54.15", [275.0, 400.0])

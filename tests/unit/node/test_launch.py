@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.node.launch import (
+    INSTRUMENT,
+    THREAD_VARIABLES,
+    TORCHRUN,
+    Places,
+    Rendezvous,
+    node_environment,
+    processes,
+    script_argv,
+)
+from ddp_ladder.plan.plan import RunSpec
+from make_records import make_spec
+
+MEET = Rendezvous("job7.1.default.weak", "10.0.0.1", 20_123)
+PLACES = Places(Path("/project"), Path("/project/results/runs/default/weak/1x2/r1"))
+SCRIPT = (str(INSTRUMENT), "workflow/workloads/mnist.py", "--batch-size", "64")
+
+
+def test_what_is_started_exists() -> None:
+    assert INSTRUMENT.is_file()
+    assert TORCHRUN.is_file()
+
+
+@pytest.mark.parametrize("name", ["PET_LOG_DIR", "PET_REDIRECTS", "PET_TEE"])
+def test_logs_that_were_asked_of_torchrun_stay_where_it_puts_them(name: str) -> None:
+    (process,) = processes(make_spec("1x2", env={name: "3"}), PLACES, 0, MEET)
+    assert process.env == {}
+
+
+def test_torchrun_on_one_node() -> None:
+    (process,) = processes(make_spec("1x2"), PLACES, 0, MEET)
+    assert process.argv == (
+        sys.executable,
+        str(TORCHRUN),
+        str(PLACES.run / "nodes/failed0.json"),
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=1",
+        "--node-rank=0",
+        "--nproc-per-node=2",
+        "--max-restarts=0",
+        "--rdzv-backend=static",
+        "--rdzv-id=job7.1.default.weak",
+        "--rdzv-conf=timeout=300",
+        "--master-addr=10.0.0.1",
+        "--master-port=20123",
+        "--",
+        *SCRIPT,
+    )
+    assert process.env == {"PET_LOG_DIR": str(PLACES.run / "nodes/torchrun0")}
+
+
+def test_torchrun_on_two_nodes_tells_each_its_place() -> None:
+    spec = make_spec("2x1", python="/opt/python")
+    ((first,), (second,)) = (processes(spec, PLACES, node, MEET) for node in (0, 1))
+    assert first.argv == (
+        "/opt/python",
+        str(TORCHRUN),
+        str(PLACES.run / "nodes/failed0.json"),
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=2",
+        "--node-rank=0",
+        "--nproc-per-node=1",
+        "--max-restarts=0",
+        "--rdzv-backend=static",
+        "--rdzv-id=job7.1.default.weak",
+        "--rdzv-conf=timeout=300",
+        "--master-addr=10.0.0.1",
+        "--master-port=20123",
+        "--",
+        *SCRIPT,
+    )
+    changed = [(a, b) for a, b in zip(first.argv, second.argv, strict=True) if a != b]
+    failures = [str(PLACES.run / f"nodes/failed{node}.json") for node in (0, 1)]
+    assert changed == [(failures[0], failures[1]), ("--node-rank=0", "--node-rank=1")]
+
+
+def test_srun_starts_one_process_per_gpu() -> None:
+    spec = make_spec("2x2", launcher="srun")
+    started = [process for node in (0, 1) for process in processes(spec, PLACES, node, MEET)]
+    assert [process.argv for process in started] == [(sys.executable, *SCRIPT)] * 4
+    common = {
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "20123",
+    }
+    assert [process.env for process in started] == [
+        {**common, "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"},
+        {**common, "RANK": "1", "LOCAL_RANK": "1", "GROUP_RANK": "0"},
+        {**common, "RANK": "2", "LOCAL_RANK": "0", "GROUP_RANK": "1"},
+        {**common, "RANK": "3", "LOCAL_RANK": "1", "GROUP_RANK": "1"},
+    ]
+
+
+def test_without_slurm_each_process_is_told_what_srun_would_tell_it() -> None:
+    """tests/slurm/test_launchers.py compares the whole of it with what a real srun tells."""
+    spec = make_spec("2x2", launcher="srun")
+    alone, told = (
+        [process.env for node in (0, 1) for process in processes(spec, PLACES, node, MEET, (), nodes)]
+        for nodes in ((), ("laptop", "laptop"))
+    )
+    places = [tuple(env[f"SLURM_{name}"] for name in ("PROCID", "LOCALID", "NODEID")) for env in told]
+    assert places == [("0", "0", "0"), ("1", "1", "0"), ("2", "0", "1"), ("3", "1", "1")]
+    assert {(env["SLURM_NTASKS"], env["SLURM_NNODES"]) for env in told} == {("4", "2")}
+    assert {env["SLURM_JOB_NODELIST"] for env in told} == {"laptop,laptop"}
+    assert len({env["SLURM_JOB_ID"] for env in told}) == 1
+    assert not {name for env in alone for name in env if name.startswith("SLURM_")}  # srun itself has told them
+    torchrun = make_spec("2x2", launcher="torchrun")
+    assert "SLURM_PROCID" not in processes(torchrun, PLACES, 0, MEET, (), ("laptop", "laptop"))[0].env
+
+
+CONTAINER = {"image": "/images/a b.sif", "engine": "apptainer", "binds": [], "args": ["--env", "A=$(x)"]}
+
+
+def test_torchrun_runs_inside_the_container() -> None:
+    spec = make_spec("1x2", device="cuda", python="/opt/python", container=CONTAINER)
+    (process,) = processes(spec, PLACES, 0, MEET, ("/project", "/a:/b:ro"))
+    assert process.argv == (
+        "apptainer",
+        "exec",
+        "--nv",
+        "--bind",
+        "/project",
+        "--bind",
+        "/a:/b:ro",
+        "--env",
+        "A=$(x)",
+        "/images/a b.sif",
+        "/opt/python",
+        str(TORCHRUN),
+        str(PLACES.run / "nodes/failed0.json"),
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=1",
+        "--node-rank=0",
+        "--nproc-per-node=2",
+        "--max-restarts=0",
+        "--rdzv-backend=static",
+        "--rdzv-id=job7.1.default.weak",
+        "--rdzv-conf=timeout=300",
+        "--master-addr=10.0.0.1",
+        "--master-port=20123",
+        "--",
+        *SCRIPT,
+    )
+
+
+def test_each_process_of_srun_is_in_the_container_and_cpu_sites_show_no_gpu() -> None:
+    container = {**CONTAINER, "engine": "singularity", "args": []}
+    started = processes(make_spec("1x2", launcher="srun", container=container), PLACES, 0, MEET, ("/project",))
+    inside = ("singularity", "exec", "--bind", "/project", "/images/a b.sif", "python3", *SCRIPT)
+    assert [process.argv for process in started] == [inside] * 2
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("train.py", ("train.py", "-x", "a b; $(c)")),
+        ("-m package.module", ("-m", "package.module", "-x", "a b; $(c)")),
+        ("-m  package.module", ("-m", "package.module", "-x", "a b; $(c)")),
+        ("-my train.py", ("-my train.py", "-x", "a b; $(c)")),
+    ],
+)
+def test_the_script_and_its_arguments_are_never_split(script: str, expected: tuple[str, ...]) -> None:
+    assert script_argv(make_spec(script=script, args=("-x", "a b; $(c)")), PLACES) == expected
+
+
+ELSEWHERE: dict[str, Any] = {
+    "directory": "results/runs/default/weak/1x2/r1/work",
+    "data_dir": "data",
+    "args_template": ("--data={data_dir}", "{run_dir}/checkpoint", "{start_dir}/conf.yaml", "notes.txt", "{lr}"),
+    "lr": 0.1,
+}
+
+
+def test_in_another_directory_every_path_of_ours_is_absolute() -> None:
+    spec = make_spec("1x2", script="code/train.py", python=".venv/bin/python", **ELSEWHERE)
+    assert script_argv(spec, PLACES) == (
+        "/project/code/train.py", "--data=/project/data", f"{PLACES.run}/checkpoint", "/project/conf.yaml",
+        "notes.txt", "0.1",
+    )  # fmt: skip
+    (process,) = processes(spec, PLACES, 0, MEET)
+    assert process.argv[0] == "/project/.venv/bin/python"
+    by_name = make_spec("1x2", python="python3", **ELSEWHERE)
+    assert processes(by_name, PLACES, 0, MEET)[0].argv[0] == "python3"
+    assert PLACES.working(spec) == PLACES.run / "work"
+    assert PLACES.is_own(spec)
+    assert not PLACES.is_own(make_spec(directory="/scratch"))
+    assert not PLACES.is_own(make_spec())
+    assert PLACES.working(make_spec()) == Path("/project")
+
+
+def test_a_container_is_entered_in_the_working_directory() -> None:
+    spec = make_spec(
+        "1x2", container={**CONTAINER, "image": "a.sif", "args": []}, python="venv/bin/python", **ELSEWHERE
+    )
+    (process,) = processes(spec, PLACES, 0, MEET, ("/project",))
+    inside = (f"{PLACES.run}/work", "a.sif", "venv/bin/python")
+    assert process.argv[:7] == ("apptainer", "exec", "--bind", "/project", "--pwd", *inside[:2])
+    assert process.argv[7] == inside[2]
+
+
+@pytest.mark.parametrize(
+    ("script", "given", "seen"),
+    [
+        ("train.py", {}, None),
+        ("train.py", {"PYTHONPATH": "src::/lib"}, "/project/src:/lib"),
+        ("-m package.train", {}, "/project"),
+        ("-m package.train", {"PYTHONPATH": "src"}, "/project:/project/src"),
+    ],
+)
+def test_python_finds_in_another_directory_what_it_found_before(
+    script: str, given: dict[str, str], seen: str | None
+) -> None:
+    assert environment(make_spec(script=script, **ELSEWHERE), **given).get("PYTHONPATH") == seen
+    here = environment(make_spec(script=script), **given)
+    assert here.get("PYTHONPATH") == given.get("PYTHONPATH")
+
+
+def test_in_another_directory_paths_in_variables_are_absolute() -> None:
+    variables = {"TRACE": "{run_dir}/trace", "DATA": "{data_dir}", "NOTES": "notes.txt", "N": "{nodes} * 2"}
+    elsewhere = environment(make_spec("1x2", env_template=variables, **ELSEWHERE))
+    seen = {name: elsewhere[name] for name in variables}
+    assert seen == {"TRACE": f"{PLACES.run}/trace", "DATA": "/project/data", "NOTES": "notes.txt", "N": "2"}
+
+
+def environment(spec: RunSpec, **inherited: str) -> dict[str, str]:
+    return node_environment(spec, PLACES, inherited, Path("/results/run.json"), "ib0", 1_800_000_000.25)
+
+
+def test_the_whole_environment() -> None:
+    assert environment(make_spec(device="cuda", threads_per_rank=8), HOME="/home/u") == {
+        "HOME": "/home/u",
+        "OMP_NUM_THREADS": "8",
+        "PYTHONUNBUFFERED": "1",
+        "PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2",
+        "GLOO_SOCKET_IFNAME": "ib0",
+        "NCCL_SOCKET_IFNAME": "ib0",
+        "DDP_LADDER_RUN": "/results/run.json",
+        "DDP_LADDER_LAUNCHED_AT": "1800000000.25",
+    }
+
+
+def test_threads_come_from_the_plan_and_not_from_snakemake() -> None:
+    inherited = dict.fromkeys((*THREAD_VARIABLES, "OMP_NUM_THREADS"), "64")
+    env = environment(make_spec(threads_per_rank=2), **inherited)
+    assert env["OMP_NUM_THREADS"] == "2"
+    assert not set(THREAD_VARIABLES) & set(env)
+    assert "MKL_NUM_THREADS" in THREAD_VARIABLES
+
+
+def test_the_users_environment_wins_over_ours() -> None:
+    wanted = {
+        "OMP_NUM_THREADS": "5",
+        "MKL_NUM_THREADS": "6",
+        "NCCL_SOCKET_IFNAME": "eth1",
+        "CUDA_VISIBLE_DEVICES": "3",
+        "PYTHONUNBUFFERED": "0",
+    }
+    env = environment(make_spec(env=wanted), MKL_NUM_THREADS="64")
+    assert {key: env[key] for key in wanted} == wanted
+
+
+def test_what_identifies_the_run_cannot_be_overridden() -> None:
+    spec = make_spec(env={"DDP_LADDER_RUN": "/other", "DDP_LADDER_LAUNCHED_AT": "0"})
+    env = environment(spec, DDP_LADDER_RUN="/older")
+    assert env["DDP_LADDER_RUN"] == "/results/run.json"
+    assert float(env["DDP_LADDER_LAUNCHED_AT"]) == 1_800_000_000.25
+
+
+@pytest.mark.parametrize(
+    ("device", "seen"), [("cpu", {"CUDA_VISIBLE_DEVICES": ""}), ("cuda", {"CUDA_VISIBLE_DEVICES": "2"})]
+)
+def test_a_cpu_site_hides_the_gpus(device: str, seen: dict[str, Any]) -> None:
+    env = environment(make_spec(device=device), CUDA_VISIBLE_DEVICES="2")
+    assert {key: env[key] for key in seen} == seen
+
+
+def test_the_plain_baseline_is_the_script_alone() -> None:
+    spec = make_spec("1x1", variant="plain", launcher="python")
+    (process,) = processes(spec, PLACES, 0, MEET)
+    assert process.argv == (sys.executable, *SCRIPT)
+    assert process.env == {}
+    told = node_environment(spec, PLACES, {"HOME": "/home/me"}, Path("/run.json"), "lo", 0.0)
+    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} & set(told)

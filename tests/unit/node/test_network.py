@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from ddp_ladder.node import network
+from ddp_ladder.node.network import PORTS, address, free_port, interface_here
+
+LINUX_EPHEMERAL = 32_768  # where the kernel's default range begins
+
+
+def test_ports_lie_below_the_ephemeral_range() -> None:
+    assert PORTS.start >= 1024
+    assert PORTS.stop <= LINUX_EPHEMERAL
+    here = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    if here.exists() and int(here.read_text().split()[0]) >= LINUX_EPHEMERAL:
+        assert PORTS.stop <= int(here.read_text().split()[0])
+
+
+def test_a_port_is_free() -> None:
+    port = free_port("job")
+    assert port in PORTS
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", port))
+        server.listen()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", ""])
+def test_a_taken_port_is_passed_over(host: str) -> None:
+    port = free_port("job")
+    with socket.socket() as server:
+        server.bind((host, port))
+        server.listen()
+        other = free_port("job")
+        assert other != port
+        assert other in PORTS
+    assert free_port("job") == port
+
+
+def test_jobs_begin_to_look_at_different_places() -> None:
+    assert len({free_port(f"local-host-{k}.1.default/weak/1x2/r1") for k in range(50)}) > 40
+
+
+def test_the_search_goes_on_at_the_start_of_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        taken = server.getsockname()[1]
+        monkeypatch.setattr(network, "PORTS", range(taken, taken + 1))
+        with pytest.raises(OSError, match=f"no free port between {taken} and {taken}"):
+            free_port("job")
+        free = free_port_outside(taken)
+        for first in (free, taken):  # wherever the key makes it begin
+            monkeypatch.setattr(network, "PORTS", _Two(first, free + taken - first))
+            assert free_port("job") == free
+
+
+def free_port_outside(taken: int) -> int:
+    """Another port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+    assert port != taken
+    return port
+
+
+class _Two(tuple[int, int]):
+    """Two ports that need not follow each other, as the range of ports."""
+
+    def __new__(cls, first: int, second: int) -> _Two:
+        return super().__new__(cls, (first, second))
+
+
+def test_addresses() -> None:
+    name = interface_here("127.0.0.1")
+    assert name.startswith("lo")
+    assert address(name).startswith("127.")
+    with pytest.raises(OSError, match=rf"no interface ib77 .* there are .*{name}"):
+        address("ib77")

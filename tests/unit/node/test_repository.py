@@ -1,0 +1,108 @@
+"""Git state of the training script's repository, of real repositories."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from ddp_ladder.node.repository import git_state
+
+
+def git(directory: Path, *words: str) -> str:
+    options = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
+    done = subprocess.run(["git", *options, *words], cwd=directory, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "project" / "train.py"
+    path.parent.mkdir()
+    path.write_text("print('trained')\n")
+    git(path.parent, "init", "-q")
+    git(path.parent, "add", ".")
+    git(path.parent, "commit", "-qm", "first")
+    return path
+
+
+def commit_all(directory: Path) -> str:
+    git(directory, "add", ".")
+    git(directory, "commit", "-qm", "more")
+    return git(directory, "rev-parse", "HEAD")
+
+
+def test_clean_and_dirty(script: Path) -> None:
+    commit = git(script.parent, "rev-parse", "HEAD")
+    assert git_state(script) == {"commit": commit, "dirty": False}
+    (script.parent / "log.txt").write_text("not tracked\n")
+    assert git_state(script) == {"commit": commit, "dirty": False}
+    script.write_text("print('trained better')\n")
+    assert git_state(script) == {"commit": commit, "dirty": True}
+
+
+def test_a_file_that_no_commit_holds_has_none(script: Path) -> None:
+    """A script that was not added, and a package that is installed in the checkout's own .venv."""
+    project = script.parent
+    (project / ".gitignore").write_text(".venv\n")
+    commit_all(project)
+    for name in ("new.py", ".venv/lib/python3.11/site-packages/package/train.py"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("")
+        assert git_state(project / name) is None
+
+
+def test_the_repository_is_that_of_the_file_itself(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through a link from another repository, from another directory, and in a repository inside of another."""
+    state = git_state(script)
+    other = tmp_path / "other"
+    (other / "inside").mkdir(parents=True)
+    for directory in (other, other / "inside"):
+        (directory / "own.py").write_text(f"# {directory.name}\n")
+        git(directory, "init", "-q")
+        (directory / "link.py").symlink_to(script)
+        commit_all(directory)
+    assert git_state(other / "link.py") == git_state(other / "inside/link.py") == state
+    monkeypatch.chdir(other)
+    assert git_state(Path("../project/train.py")) == state
+    inner = git_state(Path("inside/own.py"))
+    assert inner is not None
+    assert inner["commit"] == git(other / "inside", "rev-parse", "HEAD") != git(other, "rev-parse", "HEAD")
+
+
+def test_a_commit_made_during_the_run_is_not_the_runs(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = git_state(script)
+    assert first is not None
+    now_s = time.time()
+    monkeypatch.setenv("GIT_COMMITTER_DATE", f"@{now_s + 3600:.0f} +0000")  # and so is the entry in HEAD's log
+    script.write_text("print('trained better')\n")
+    second = commit_all(script.parent)
+    assert git_state(script, now_s + 1800) == {"commit": first["commit"], "dirty": None}
+    assert git_state(script, now_s + 3660) == git_state(script) == {"commit": second, "dirty": False}
+    shutil.rmtree(script.parent / ".git/logs")
+    assert git_state(script, now_s + 1800) == {"commit": second, "dirty": False}
+
+
+def test_no_repository_no_commit_no_git(tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert git_state(tmp_path / "train.py") is None
+    assert git_state(tmp_path / "no/such/directory/train.py") is None
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    git(empty, "init", "-q")
+    assert git_state(empty / "train.py") is None
+    monkeypatch.setenv("PATH", str(empty))
+    assert git_state(script) is None
+
+
+def test_nothing_that_the_repository_configures_is_run(script: Path) -> None:
+    marker = script.parent / "ran"
+    hook = script.parent / "hook.sh"
+    hook.write_text(f"#!/bin/sh\ntouch {marker}\n")
+    hook.chmod(0o755)
+    git(script.parent, "config", "core.fsmonitor", str(hook))
+    assert git_state(script) is not None
+    assert not marker.exists()

@@ -1,0 +1,152 @@
+"""The site's software with a real bash. ``module`` is a stand-in; the real ones are in workflow/test_software.py."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.node.launch import INSTRUMENT, Places
+from ddp_ladder.node.software import SetUpError, container_binds, environment
+from make_records import make_spec
+
+BASE = {"PATH": os.environ["PATH"], "HOME": "/home/u", "HOSTILE": "$(touch spoilt); `touch spoilt`\n'\" \\"}
+
+
+def module(body: str) -> dict[str, str]:
+    """An environment with the module command as an exported function, as a login shell leaves it."""
+    return {**BASE, "BASH_FUNC_module%%": f"() {{ {body}\n}}"}
+
+
+LOADS = 'case $1 in load) export LOADEDMODULES="${LOADEDMODULES:+$LOADEDMODULES:}$2" ;; esac'
+
+
+def failure(base: dict[str, str], **software: Any) -> SetUpError:
+    with pytest.raises(SetUpError) as caught:
+        environment(make_spec(**software), base)
+    return caught.value
+
+
+def test_without_software_no_shell_is_started() -> None:
+    assert environment(make_spec(setup=" \n"), BASE, run=lambda *_: pytest.fail("started")) == BASE
+
+
+def test_setup_adds_what_it_exports_and_changes_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    base = {**BASE, "PWD": "/somewhere", "result": "1", "setup": "2", "BASH_FUNC_module%%": "() { :\n}"}
+    made = environment(make_spec(setup="cd /\nexport A='1\n2'\nB=3\necho chatter"), base)
+    assert made == {**base, "BASH_FUNC_module%%": made["BASH_FUNC_module%%"], "A": "1\n2"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_printed_goes_to_the_log() -> None:
+    log = io.BytesIO()
+    environment(make_spec(setup="echo out; echo error >&2"), module(LOADS), log=log)
+    assert log.getvalue() == b"out\nerror\n"
+
+
+@pytest.mark.parametrize(
+    ("setup", "told"),
+    [
+        ("echo one >&2\nls /not/there\nexport A=1", ["exit code 2", "one", "/not/there"]),
+        ("exit 7", ["exit code 7"]),
+        ("exit 0", ["ended its shell"]),
+        ("if", ["syntax error"]),
+        ("export A=1 \\", None),
+        ("[ -d /not/there ] && export A=1", None),
+        ("export A=1 # and no more", None),
+    ],
+)
+def test_a_setup_that_fails_is_told(setup: str, told: list[str] | None) -> None:
+    if told is None:
+        environment(make_spec(setup=setup), BASE)
+        return
+    error = failure(BASE, setup=setup)
+    assert error.what.startswith("software.setup: ")
+    assert [part for part in told if part not in str(error)] == []
+
+
+def test_a_long_story_is_cut_to_its_end() -> None:
+    lines = str(failure(BASE, setup="seq 1000; false")).splitlines()
+    assert lines[1:] == [str(number) for number in range(981, 1001)]
+
+
+def test_a_shell_that_a_signal_ends_says_so() -> None:
+    assert failure(BASE, setup="kill -9 $$").exit_code == -9
+
+
+def test_what_setup_leaves_running_does_not_hold_it_up(tmp_path: Path) -> None:
+    made = environment(make_spec(setup="sleep 600 &\nexport CHILD=$!"), BASE)
+    os.kill(int(made["CHILD"]), 9)  # still there: it was not waited for
+
+
+def test_modules_are_loaded_in_order_and_before_setup() -> None:
+    made = environment(make_spec(modules=("b/2", "a"), setup="export SEEN=$LOADEDMODULES"), module(LOADS))
+    assert made["SEEN"] == "b/2:a"
+
+
+def test_module_names_stay_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ("$(touch spoilt)", "; touch spoilt", "a b *", "environment", "-x\n")
+    made = environment(make_spec(modules=names), module(LOADS))
+    assert made["LOADEDMODULES"] == ":".join(names)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_module_that_does_not_load_ends_it() -> None:
+    body = LOADS + '; if [ "$2" = bad/1 ]; then echo "no such module: $2" >&2; return 3; fi; true'
+    error = failure(module(body), modules=("good", "bad/1", "after"), setup="echo not reached")
+    assert str(error) == "software.modules: module bad/1 does not load\nno such module: bad/1"
+
+
+def test_a_module_command_that_reports_success_is_not_believed() -> None:
+    """As those before version 4 do."""
+    error = failure({**module("echo 'Unable to locate'"), "LOADEDMODULES": "badge:bad"}, modules=("bad/1",))
+    assert str(error) == "software.modules: module bad/1 does not load\nUnable to locate"
+
+
+@pytest.mark.parametrize("loaded", ["PyTorch/2.8.0", "PyTorch/2.8.0-GCC-13", "another/name"])
+def test_a_module_may_be_listed_by_its_full_name(loaded: str) -> None:
+    made = environment(make_spec(modules=("PyTorch/2.8.0",)), module(f"export LOADEDMODULES={loaded}"))
+    assert made["LOADEDMODULES"] == loaded
+
+
+def test_a_module_that_was_loaded_already_may_have_a_longer_name() -> None:
+    base = {**module("true"), "LOADEDMODULES": "A:PyTorch/2.8.0-GCC-13"}
+    made = environment(make_spec(modules=("PyTorch/2.8.0", "A")), base)
+    assert made["LOADEDMODULES"] == base["LOADEDMODULES"]
+
+
+@pytest.mark.parametrize("spec", [{"python": "/opt/python"}, {"python": "python3", "container": {"image": "a"}}])
+def test_another_python_gets_nothing_that_the_workflows_goes_by(spec: dict[str, Any]) -> None:
+    own = {"PYTHONPATH": "/ours", "VIRTUAL_ENV": "/venv", "PYTHONHOME": "/home"}
+    assert environment(make_spec(**spec), {**BASE, **own}) == BASE
+    made = environment(make_spec(**spec, setup='export PYTHONPATH="/theirs:$PYTHONPATH"'), {**BASE, **own})
+    assert {key: made.get(key) for key in own} == {"PYTHONPATH": "/theirs:", "VIRTUAL_ENV": None, "PYTHONHOME": None}
+    assert environment(make_spec(), {**BASE, **own}) == {**BASE, **own}
+
+
+def test_a_container_sees_what_the_run_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("project", "code", "results/r1", "big/data", "extra"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "project")
+    Path("data").symlink_to(tmp_path / "big/data")
+    container = {
+        "image": "a.sif",
+        "engine": "apptainer",
+        "args": [],
+        "binds": ["/a:/b:ro", "../extra", "data", "data/sub"],
+    }
+    spec = make_spec(script=str(tmp_path / "code/train.py"), container=container)
+    assert container_binds(spec, Places.here(tmp_path / "results/r1")) == (
+        str(tmp_path / "project"),
+        str(tmp_path / "results/r1"),
+        str(INSTRUMENT.parent),
+        str(tmp_path / "code"),
+        str(tmp_path / "extra"),
+        str(tmp_path / "big/data"),
+        "/a:/b:ro",
+    )
+    assert container_binds(make_spec(), Places.here(tmp_path)) == ()

@@ -1,0 +1,433 @@
+from __future__ import annotations
+
+import builtins
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.plan.plan import Plan, RunSpec, make_plan, scaled_lr
+from ddp_ladder.settings.loading import load_settings
+from ddp_ladder.settings.models import (
+    Container,
+    Experiment,
+    GateThresholds,
+    Measure,
+    Network,
+    Node,
+    Scale,
+    Settings,
+    Site,
+    Slurm,
+    Software,
+    Stage,
+    Variant,
+    Workload,
+    batches,
+    interface_on,
+)
+
+REPOSITORY = Path(__file__).parents[3]
+GOLDEN = Path(__file__).parents[1] / "golden" / "shipped_plan.json"
+
+
+def settings(
+    *,
+    workload: Mapping[str, Any] | None = None,
+    site: Mapping[str, Any] | None = None,
+    **experiment: Any,
+) -> Settings:
+    """Settings of a 4-GPU site with stages 1x1, 1x2 and 1x4, 2x4; keywords replace fields."""
+    base = Workload(
+        script="train.py",
+        args=("--batch", "{batch_per_gpu}", "--lr", "{lr}"),
+        batch_per_gpu=64,
+        lr=0.1,
+        lr_rule="linear",
+        seed=7,
+        data_dir=None,
+        prepare=None,
+        env={},
+    )
+    stages = (
+        Stage("stage1", (Scale(1, 1),), 10, GateThresholds()),
+        Stage("stage2", (Scale(1, 2), Scale(1, 4)), 20, GateThresholds(min_efficiency=0.8)),
+        Stage("stage3", (Scale(2, 4),), 30, GateThresholds(min_samples_per_s=5.0)),
+    )
+    fields: dict[str, Any] = {
+        "file": Path("config.yaml"),
+        "results": "results",
+        "workload": replace(base, **(workload or {})),
+        "measure": Measure(10, 30, None, None),
+        "modes": ("weak",),
+        "repeats": 1,
+        "stages": stages,
+        "variants": (Variant("default"),),
+        **experiment,
+    }
+    place = Site(
+        file=Path("cluster.yaml"),
+        name="here",
+        slurm=Slurm(),
+        node=Node(gpus=4, device="cuda", cpus=32),
+        software=Software(),
+        network=Network("auto", "auto", {}),
+        launcher="torchrun",
+    )
+    return Settings(Experiment(**fields), replace(place, **(site or {})))
+
+
+def run_of(plan: Plan, name: str) -> RunSpec:
+    return next(run for run in plan.runs if run.name == name)
+
+
+def test_the_shipped_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an intended change: python workflow/scripts/plan.py --out tests/unit/golden/shipped_plan.json."""
+    monkeypatch.chdir(REPOSITORY)
+    plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
+    assert json.loads(json.dumps(plan.to_json())) == json.loads(GOLDEN.read_text())
+
+
+def test_stages_and_jobs() -> None:
+    plan = make_plan(settings())
+    assert plan.stages == ("stage1", "stage2", "stage3")
+    assert [(job.stage, str(job.scale), job.runtime_min) for job in plan.jobs] == [
+        ("stage1", "1x1", 10), ("stage2", "1x2", 20), ("stage2", "1x4", 20), ("stage3", "2x4", 30),
+    ]  # fmt: skip
+    assert [plan.stage_before(stage) for stage in plan.stages] == [None, "stage1", "stage2"]
+    assert plan.job(Scale(2, 4)).gpu_hours_at_most == 4.0
+    assert plan.gates["stage3"].min_samples_per_s == 5.0
+    with pytest.raises(KeyError, match="3x3"):
+        plan.job(Scale(3, 3))
+
+
+def test_a_site_without_stage_2_goes_from_1_to_3() -> None:
+    stages = settings().experiment.stages
+    plan = make_plan(settings(stages=(stages[0], stages[2])))
+    assert plan.stages == ("stage1", "stage3")
+    assert plan.stage_before("stage3") == "stage1"
+
+
+@pytest.mark.parametrize(
+    ("mode", "world_size", "expected"),
+    [
+        ("weak", 1, (64, 64)),
+        ("weak", 8, (64, 512)),
+        ("strong", 1, (64, 64)),
+        ("strong", 8, (8, 64)),
+    ],
+)
+def test_batches(mode: str, world_size: int, expected: tuple[int, int]) -> None:
+    assert batches(64, mode, world_size) == expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "weak", "strong"),
+    [("linear", 0.8, 0.1), ("sqrt", 0.1 * math.sqrt(8), 0.1), ("none", 0.1, 0.1)],
+)
+def test_learning_rate_follows_the_global_batch(rule: str, weak: float, strong: float) -> None:
+    plan = make_plan(settings(workload={"lr_rule": rule}, modes=("weak", "strong")))
+    weak_run, strong_run = (run_of(plan, f"default/{mode}/2x4/r1") for mode in ("weak", "strong"))
+    assert weak_run.lr == pytest.approx(weak)
+    assert strong_run.lr == pytest.approx(strong)
+    assert float(weak_run.args[3]) == pytest.approx(weak)
+    assert weak_run.args[:2] == ("--batch", "64")
+    assert strong_run.args[:2] == ("--batch", "8")
+
+
+def test_no_learning_rate_stays_none() -> None:
+    workload = settings(workload={"lr": None}).experiment.workload
+    assert scaled_lr(workload, 512) is None
+
+
+def test_learning_rates_are_written_as_a_person_would() -> None:
+    plan = make_plan(settings(workload={"lr": 0.1 + 0.2, "args": ("{lr}",)}))
+    assert run_of(plan, "default/weak/1x1/r1").args == ("0.3",)
+
+
+def test_every_placeholder() -> None:
+    names = (
+        "batch_per_gpu global_batch lr nodes gpus_per_node world_size run_dir data_dir start_dir seed backend".split()
+    )
+    arguments = tuple(f"--{name}={{{name}}}" for name in names)
+    variables = {"MEMORY": "{data_dir}:{lr}", "N": "{global_batch} // {nodes}"}
+    plan = make_plan(settings(workload={"args": arguments, "data_dir": "d", "env": variables}, repeats=2))
+    run = run_of(plan, "default/weak/2x4/r2")
+    assert run.args == (
+        "--batch_per_gpu=64", "--global_batch=512", "--lr=0.8", "--nodes=2", "--gpus_per_node=4",
+        "--world_size=8", "--run_dir=results/runs/default/weak/2x4/r2", "--data_dir=d", "--start_dir=.",
+        "--seed=8", "--backend=nccl",
+    )  # fmt: skip
+    assert run.args_template == arguments
+    assert run.env == {"MEMORY": "d:0.8", "N": "256"}
+    assert run.env_template == variables
+
+
+def test_a_directory_of_each_runs_own_is_apart_from_our_files_in_it() -> None:
+    plan = make_plan(settings(workload={"directory": "{run_dir}/{seed}"}, repeats=2))
+    run = run_of(plan, "default/weak/2x4/r2")
+    assert run.directory == "results/runs/default/weak/2x4/r2/work/8"
+    assert run_of(make_plan(settings()), "default/weak/1x1/r1").directory is None
+
+
+def test_variants_and_modes_alternate_within_each_repeat() -> None:
+    """A B A B, not A A B B: drift of the machine hits all alike."""
+    plan = make_plan(settings(repeats=2, modes=("weak", "strong"), variants=(Variant("default"), Variant("gloo"))))
+    assert [run.name for run in plan.job(Scale(1, 2)).runs] == [
+        "default/weak/1x2/r1", "gloo/weak/1x2/r1", "default/strong/1x2/r1", "gloo/strong/1x2/r1",
+        "default/weak/1x2/r2", "gloo/weak/1x2/r2", "default/strong/1x2/r2", "gloo/strong/1x2/r2",
+    ]  # fmt: skip
+
+
+def test_seeds_differ_between_repeats_only() -> None:
+    plan = make_plan(settings(repeats=3))
+    assert {(run.repeat, run.seed) for run in plan.runs} == {(1, 7), (2, 8), (3, 9)}
+
+
+def test_a_variant_overrides_the_site_and_adds_to_the_workload() -> None:
+    ring = Variant(
+        "ring",
+        launcher="srun",
+        backend="gloo",
+        interface="ib1",
+        args=("--amp", "{backend}"),
+        env={"A": "variant", "C": "variant"},
+    )
+    plan = make_plan(
+        settings(
+            variants=(Variant("default"), ring),
+            workload={"env": {"A": "workload", "B": "workload"}, "args": ("-x",)},
+            site={
+                "network": Network("nccl", "ib0", {"A": "site", "B": "site", "D": "site"}),
+                "software": Software("/opt/python"),
+            },
+        )
+    )
+    run, base = (run_of(plan, f"{name}/weak/1x2/r1") for name in ("ring", "default"))
+    assert (run.launcher, run.backend, run.backend_wanted) == ("srun", "gloo", "gloo")
+    assert (run.interface, run.args) == ("ib1", ("-x", "--amp", "gloo"))
+    assert run.env == {"A": "variant", "B": "workload", "C": "variant", "D": "site"}
+    assert (base.launcher, base.backend, base.interface) == ("torchrun", "nccl", "ib0")
+    assert base.env == {"A": "workload", "B": "workload", "D": "site"}
+    assert base.python == "/opt/python"
+
+
+@pytest.mark.parametrize(("device", "backend"), [("cuda", "nccl"), ("cpu", "gloo")])
+def test_backend_auto_follows_the_device(device: str, backend: str) -> None:
+    node = Node(gpus=4, device=device, cpus=32)  # type: ignore[arg-type]
+    run = make_plan(settings(site={"node": node})).runs[0]
+    assert (run.backend, run.backend_wanted) == (backend, "auto")
+
+
+@pytest.mark.parametrize(
+    ("device", "chosen", "steps"), [("cuda", None, 20), ("cpu", None, 10), ("cuda", 10, 10), ("cpu", 0, 0)]
+)
+def test_the_warm_up_is_that_of_the_device_unless_chosen(device: Any, chosen: int | None, steps: int) -> None:
+    given = settings(measure=Measure(chosen, 30, None, None), site={"node": Node(gpus=4, device=device, cpus=32)})
+    assert {run.warmup_steps for run in make_plan(given).runs} == {steps}
+
+
+@pytest.mark.parametrize(("cpus", "gpus", "threads"), [(32, 4, 8), (3, 2, 1), (1, 2, 1)])
+def test_threads_per_rank_are_the_same_at_every_scale(cpus: int, gpus: int, threads: int) -> None:
+    plan = make_plan(settings(site={"node": Node(gpus=gpus, device="cuda", cpus=cpus)}))
+    assert {run.threads_per_rank for run in plan.runs} == {threads}
+
+
+def test_samples_per_step_are_multiplied_out() -> None:
+    runs = make_plan(settings(workload={"samples_per_step": "{batch_per_gpu} * {world_size}*3"})).runs
+    assert {(run.world_size, run.samples_per_step) for run in runs} == {(1, 192), (2, 384), (4, 768), (8, 1536)}
+    assert {run.samples_per_step for run in make_plan(settings()).runs} == {None}
+
+
+SAME = settings()
+CHANGES: dict[str, Settings] = {
+    "script": settings(workload={"script": "other.py"}),
+    "samples_per_step": settings(workload={"samples_per_step": "8"}),
+    "throughput_regex": settings(workload={"throughput_regex": "([0-9]+)"}),
+    "args": settings(workload={"args": ("--amp",)}),
+    "batch": settings(workload={"batch_per_gpu": 32}),
+    "lr, not an argument": settings(workload={"lr": 0.2, "args": ()}),
+    "seed": settings(workload={"seed": 8}),
+    "env": settings(workload={"env": {"A": "1"}}),
+    "directory": settings(workload={"directory": "{run_dir}"}),
+    "data_dir, not an argument": settings(workload={"data_dir": "data"}),
+    "warmup_steps": settings(measure=Measure(11, 30, None, None)),
+    "min_steps": settings(measure=Measure(10, 31, None, None)),
+    "max_steps": settings(measure=Measure(10, 30, 99, None)),
+    "max_seconds": settings(measure=Measure(10, 30, None, 99.0)),
+    "variant args": settings(variants=(Variant("default", args=("-v",)),)),
+    "variant env": settings(variants=(Variant("default", env={"A": "1"}),)),
+    "launcher": settings(site={"launcher": "srun"}),
+    "python": settings(site={"software": Software("/opt/python")}),
+    "modules": settings(site={"software": Software(modules=("A/1",))}),
+    "setup": settings(site={"software": Software(setup="ulimit -l")}),
+    "container": settings(site={"software": Software(container=Container("a.sif"))}),
+    "container engine": settings(site={"software": Software(container=Container("a.sif", "singularity"))}),
+    "container binds": settings(site={"software": Software(container=Container("a.sif", binds=("/data",)))}),
+    "container args": settings(site={"software": Software(container=Container("a.sif", args=("-e",)))}),
+    "backend": settings(site={"network": Network("nccl", "auto", {})}),
+    "interface": settings(site={"network": Network("auto", "ib0", {})}),
+    "interface of a node": settings(site={"network": Network("auto", {"node01": "eth1"}, {})}),
+    "network env": settings(site={"network": Network("auto", "auto", {"A": "1"})}),
+    "device": settings(site={"node": Node(4, "cpu", 32)}),
+    "cpus": settings(site={"node": Node(4, "cuda", 64)}),
+}
+NO_CHANGES: dict[str, Settings] = {
+    "thresholds and runtime": settings(
+        stages=tuple(
+            replace(stage, runtime_min=99, gate=GateThresholds(0.1, 0.1, 0.1, certain=True))
+            for stage in SAME.experiment.stages
+        )
+    ),
+    "more repeats": settings(repeats=5),
+    "what may differ": settings(may_differ=("num_workers",)),
+    "another scale": settings(
+        stages=(*SAME.experiment.stages[:2], replace(SAME.experiment.stages[2], scales=(Scale(9, 4),)))
+    ),
+    "another variant": settings(variants=(Variant("default"), Variant("ring"))),
+    "another mode": settings(modes=("weak", "strong")),
+    "site's name": settings(site={"name": "there"}),
+    "reason of a variant": settings(variants=(Variant("default", reason="why not"),)),
+    "files": settings(file=Path("other.yaml"), site={"file": Path("other.yaml")}),
+    "prepare": settings(workload={"prepare": ("prepare.py",)}),
+    "results, not an argument": settings(results="elsewhere"),
+    "queue": settings(site={"slurm": Slurm("me", "gpu", "debug", "a100", "course", "n[1-2]", "n3", ("--exclusive",))}),
+    "queue of a stage": settings(
+        stages=tuple(replace(stage, slurm=Slurm(partition="debug")) for stage in SAME.experiment.stages)
+    ),
+    "gres and memory": settings(site={"node": Node(4, "cuda", 32, "gpu:a100", 256_000)}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_hash_changes_with_all_that_is_measured(change: str) -> None:
+    before, after = (make_plan(it).runs[0] for it in (SAME, CHANGES[change]))
+    assert before.hash != after.hash
+
+
+@pytest.mark.parametrize("change", NO_CHANGES)
+def test_the_hash_does_not_change_with_anything_else(change: str) -> None:
+    before, after = (run_of(make_plan(it), "default/weak/1x4/r1") for it in (SAME, NO_CHANGES[change]))
+    assert before.hash == after.hash
+
+
+def test_every_field_of_a_run_is_in_its_hash() -> None:
+    run = make_plan(SAME).runs[0]
+    for name in run.__dataclass_fields__:
+        assert replace(run, **{name: "changed"}).hash != run.hash, name
+
+
+def test_all_hashes_and_names_differ() -> None:
+    plan = make_plan(settings(repeats=2, modes=("weak", "strong"), variants=(Variant("default"), Variant("b"))))
+    assert len({run.hash for run in plan.runs}) == len({run.name for run in plan.runs}) == 36
+
+
+CONTAINER = Container("a.sif", "singularity", ("/data:/data", "/scratch"), ("--cleanenv",))
+ELSEWHERE = settings(
+    site={
+        "software": Software("python3", ("A/1", "B/2"), "export A=1\nulimit -l", CONTAINER),
+        "network": Network("auto", {"node01": "eth0", "node02": "eth1"}, {}),
+    }
+)
+
+
+def test_the_data_are_shown_in_the_container() -> None:
+    inside = settings(site={"software": Software("python3", container=CONTAINER)}, workload={"data_dir": "data/digits"})
+    (binds,) = {tuple((run.container or {})["binds"]) for run in make_plan(inside).runs}
+    assert binds == ("/data:/data", "/scratch", "data/digits")
+
+
+def test_software_and_interfaces_of_the_site() -> None:
+    run = make_plan(ELSEWHERE).runs[0]
+    assert (run.python, run.modules, run.setup) == ("python3", ("A/1", "B/2"), "export A=1\nulimit -l")
+    assert run.container == {
+        "image": "a.sif", "engine": "singularity", "binds": ["/data:/data", "/scratch"], "args": ["--cleanenv"],
+    }  # fmt: skip
+    assert run.interface == {"node01": "eth0", "node02": "eth1"}
+    assert [interface_on(run.interface, node) for node in ("node01", "node02", "node03")] == ["eth0", "eth1", "auto"]
+    assert interface_on("ib0", "node01") == "ib0"
+
+
+@pytest.mark.parametrize(
+    ("scale", "cpus", "memory_mb", "gres"),
+    [("1x1", 8, 64_000, "gpu:a100:1"), ("1x2", 16, 128_000, "gpu:a100:2"),
+     ("1x4", 32, 256_000, "gpu:a100:4"), ("2x4", 32, 256_000, "gpu:a100:4")],
+)  # fmt: skip
+def test_a_job_gets_the_share_of_its_gpus(scale: str, cpus: int, memory_mb: int, gres: str) -> None:
+    job = make_plan(settings(site={"node": Node(4, "cuda", 32, "gpu:a100", 256_000)})).job(Scale.parse(scale))
+    assert (job.cpus, job.memory_mb, job.gres) == (cpus, memory_mb, gres)
+
+
+def test_a_site_that_does_not_say_asks_for_no_gpu_and_no_memory() -> None:
+    job = make_plan(settings(site={"node": Node(4, "cuda", 6)})).job(Scale(1, 1))
+    assert (job.cpus, job.memory_mb, job.gres) == (1, None, None)
+
+
+def test_a_stage_has_its_own_slurm_values_over_the_site_s() -> None:
+    stages = SAME.experiment.stages
+    debug = replace(stages[1], slurm=Slurm(partition="debug", extra=("--signal=TERM@60",)))
+    site = Slurm(account="me", partition="gpu", extra=("--exclusive",))
+    plan = make_plan(settings(stages=(stages[0], debug, stages[2]), site={"slurm": site}))
+    assert plan.job(Scale(1, 1)).slurm == plan.job(Scale(2, 4)).slurm == site
+    both = Slurm(account="me", partition="debug", extra=("--exclusive", "--signal=TERM@60"))
+    assert plan.job(Scale(1, 2)).slurm == plan.job(Scale(1, 4)).slurm == both
+
+
+@pytest.mark.parametrize("given", [SAME, ELSEWHERE], ids=["plain", "elsewhere"])
+def test_a_run_survives_json(given: Settings) -> None:
+    run = make_plan(given).runs[0]
+    data = json.loads(json.dumps(make_plan(given).to_json()))["jobs"][0]["runs"][0]
+    assert data.pop("spec_hash") == run.hash
+    again = RunSpec.from_json(data)
+    assert again == run
+    assert again.hash == run.hash
+    with pytest.raises(TypeError):
+        RunSpec.from_json({**data, "unknown": 1})
+    with pytest.raises(TypeError):
+        RunSpec.from_json({key: value for key, value in data.items() if key != "seed"})
+
+
+def test_planning_touches_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **keywords: Any) -> None:
+        raise AssertionError(f"a file was asked for: {arguments}")
+
+    for module, names in (
+        (builtins, ("open",)),
+        (io, ("open",)),
+        (os, ("open", "stat", "listdir", "scandir", "mkdir", "getcwd")),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, refuse)
+    plan = make_plan(settings(repeats=2))
+    plan.to_json()
+    monkeypatch.undo()
+    assert len(plan.runs) == 10
+
+
+def test_stage_1_has_the_plain_baseline_beside_the_others() -> None:
+    variants = (Variant("default", env={"A": "1"}), Variant("b", launcher="srun", args=("--fast",)))
+    plan = make_plan(settings(repeats=2, variants=variants))
+    plain = [run for run in plan.runs if run.is_plain]
+    assert [run.name for run in plain] == ["plain/weak/1x1/r1", "plain/weak/1x1/r2"]
+    assert [run.variant for run in plan.jobs[0].runs] == ["default", "b"] * 2 + ["plain"] * 2
+    default = plan.runs[0]
+    assert replace(plain[0], variant="default", launcher=default.launcher, args=default.args) == default
+    assert (plain[0].launcher, plain[0].env) == ("python", {"A": "1"})
+    without = make_plan(settings(measure=Measure(10, 30, None, None, plain_baseline=False)))
+    assert not any(run.is_plain for run in without.runs)
+
+
+def test_planning_needs_neither_torch_nor_snakemake() -> None:
+    code = (
+        "import sys, ddp_ladder.plan.plan\n"
+        "assert not {'torch', 'snakemake', 'numpy'} & set(sys.modules), sorted(sys.modules)"
+    )
+    scripts = str(REPOSITORY / "workflow" / "scripts")
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": scripts})

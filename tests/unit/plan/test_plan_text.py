@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ddp_ladder.climb.to_do import runs_to_do
+from ddp_ladder.plan.plan import Plan, make_plan
+from ddp_ladder.plan.text import plan_text
+from ddp_ladder.records.run_records import RunRecords
+from ddp_ladder.settings.loading import load_settings
+from ddp_ladder.settings.models import GateThresholds
+from make_runs import write_ladder
+
+REPOSITORY = Path(__file__).parents[3]
+GOLDEN = Path(__file__).parents[1] / "golden" / "shipped_plan.txt"
+
+
+@pytest.fixture
+def climbed(tmp_path: Path) -> Plan:
+    """A finished ladder; its plan knows where."""
+    return replace(write_ladder(tmp_path), results=str(tmp_path))
+
+
+def shown(plan: Plan, stages: Sequence[str]) -> str:
+    return plan_text(plan, stages, runs_to_do(plan, RunRecords(Path(plan.results))))
+
+
+def to_do(text: str) -> list[tuple[str, str, str]]:
+    """Scale, runs to do and GPU hours of each row."""
+    rows = [line for line in text.splitlines() if line.startswith("stage") and " min " in line]
+    return [(row.split()[1], row.split("repeat")[1].split()[1], row.split()[-1]) for row in rows]
+
+
+def test_the_shipped_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
+    monkeypatch.chdir(tmp_path)  # no results here
+    assert plan_text(plan, plan.stages, runs_to_do(plan, RunRecords(tmp_path))) + "\n" == GOLDEN.read_text()
+
+
+def test_only_the_stages_asked_for(climbed: Plan) -> None:
+    text = shown(climbed, ("stage1", "stage2"))
+    assert "stage2" in text
+    assert "stage3" not in text
+    assert "2x1" not in text
+
+
+def test_finished_runs_are_not_to_do(climbed: Plan) -> None:
+    text = shown(climbed, climbed.stages)
+    assert to_do(text) == [("1x1", "0", "0.00"), ("1x2", "0", "0.00"), ("2x1", "0", "0.00")]
+    assert "At most 0.00 GPU hours from here" in text
+
+
+def test_failed_and_missing_runs_are_to_do(climbed: Plan) -> None:
+    runs = Path(climbed.results, "runs", "default", "weak")
+    (runs / "1x2" / "r1" / "ended.json").unlink()
+    (runs / "2x1" / "r1" / "run.json").unlink()
+    (runs / "2x1" / "r2" / "ranks" / "rank0.csv").write_text("")
+    text = shown(climbed, climbed.stages)
+    assert to_do(text) == [("1x1", "0", "0.00"), ("1x2", "1", "0.67"), ("2x1", "2", "0.67")]
+    assert "At most 1.33 GPU hours from here" in text
+
+
+def test_gates_and_learning_rates_in_words(climbed: Plan) -> None:
+    gates = {"stage1": GateThresholds(0.85, 1200.0, 0.1), "stage2": GateThresholds()}
+    text = shown(replace(climbed, gates=gates), ("stage1", "stage2"))
+    assert (
+        "stage1 passes its gate with sane runs and efficiency at least 0.85, "
+        "at least 1,200 samples/s, data wait at most 10 %\n"
+        "stage2 passes its gate with sane runs\n"
+    ) in text
+    assert "learning rate" not in text
+    assert "2 (default; weak; 2 repeats)" in text

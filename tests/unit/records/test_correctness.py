@@ -1,0 +1,274 @@
+"""What is said of ranks that did not train one model on different data; the scripts that do it are really run in
+test_wrong_scripts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.common.files import Agent, RunDirectory
+from ddp_ladder.records.lost_peers import is_consequence
+from ddp_ladder.records.record import Failure, Remark
+from make_records import make_spec
+from make_runs import edit, read_steps, reassemble, write_run, write_steps
+
+LOST = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:1234"
+WAITED = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return write_run(tmp_path, make_spec("1x2"))
+
+
+def rank(run: RunDirectory, number: int, **values: Any) -> None:
+    edit(run.ranks / f"rank{number}.json", lambda end: end.update(values))
+
+
+def failure(run: RunDirectory) -> Failure:
+    found = reassemble(run).failure
+    assert found is not None
+    return found
+
+
+def remarks(run: RunDirectory) -> tuple[Remark, ...]:
+    record = reassemble(run)
+    assert record.failure is None
+    return record.remarks
+
+
+def test_a_good_run_needs_no_remark(run: RunDirectory) -> None:
+    assert remarks(run) == ()
+
+
+def test_fake_cuda_two_ranks_on_one_device(tmp_path: Path) -> None:
+    run = write_run(tmp_path, make_spec("1x2", device="cuda"))
+    for number in (0, 1):
+        edit(run.ranks / f"rank{number}.json", lambda end: end["device"].update(id="GPU-0", index=0))
+    found = failure(run)
+    assert (found.verdict, found.why) == ("several ranks share one device", "ranks 0, 1 on node0 use one device")
+    assert 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))' in found.next
+
+
+def test_fake_cuda_the_same_device_number_on_two_nodes_is_two_devices(tmp_path: Path) -> None:
+    run = write_run(tmp_path, make_spec("2x1", device="cuda"))
+    for number in (0, 1):
+        edit(run.ranks / f"rank{number}.json", lambda end: end["device"].update(id="GPU-0", index=0))
+    assert reassemble(run).status == "ok"
+
+
+def test_fake_cuda_a_script_that_stays_on_the_cpu(tmp_path: Path) -> None:
+    run = write_run(tmp_path, make_spec("1x2", device="cuda"))
+    for number in (0, 1):
+        edit(run.ranks / f"rank{number}.json", lambda end: end["device"].update(kind="cpu"))
+    found = failure(run)
+    assert (found.verdict, found.why) == ("distinct devices", "measured 2 x cpu, wanted 2 x cuda")
+    assert found.next.startswith("let the script train on cuda")
+
+
+def test_without_a_process_group_that_is_said(run: RunDirectory) -> None:
+    rank(run, 0, backend=None, ddp=None)
+    rank(run, 1, backend=None, ddp=None, parameters={"count": 1, "bytes": 4, "checksum": "sha256:b"})
+    found = failure(run)
+    assert found.verdict == "no process group was formed"
+    assert found.why == "no process group on any rank, so each of them trained a model of its own"
+    rank(run, 0, backend="gloo")
+    assert failure(run).why.startswith("no process group on rank 1, so ")
+    rank(run, 1, backend="gloo", world_size=1)
+    assert failure(run).why == "2 ranks were started; for rank 1 the world has 1"
+    rank(run, 1, backend="gloo", world_size=2)
+    assert failure(run).verdict == "the model is not wrapped in DistributedDataParallel"
+
+
+def test_parameters_that_were_not_seen(run: RunDirectory) -> None:
+    rank(run, 1, parameters=None)
+    assert failure(run).why == "no trained parameters were seen on rank 1"
+
+
+def test_other_models_on_the_ranks(run: RunDirectory) -> None:
+    tensors = [["0.weight", "aaaaaaaaaaaa"]]
+    rank(run, 1, parameters={"count": 1, "bytes": 4, "checksum": "sha256:b", "tensors": tensors})
+    assert failure(run).why.endswith("; rank 1 has 1 parameters, rank 0 has 3")
+
+
+def test_the_cause_is_named_before_what_it_causes(run: RunDirectory) -> None:
+    """NaN has many bit patterns: diverged replicas need not be equal."""
+    broken = {"count": 3, "names": ["0.weight", "0.bias", "2.weight"]}
+    for number, letter in enumerate("ab"):
+        seen = {
+            "count": 1,
+            "bytes": 4,
+            "checksum": f"sha256:{letter}",
+            "not_finite": broken,
+            "tensors": [["a", letter]],
+        }
+        rank(run, number, parameters=seen)
+    assert failure(run).verdict == "the training diverged"
+
+
+def test_ranks_out_of_step(run: RunDirectory) -> None:
+    write_steps(run, 1, read_steps(run, 1)[:50])
+    found = failure(run)
+    assert found.verdict == "the ranks made different numbers of steps"
+    assert found.why == "rank 1 made 50 steps, rank 0 made 60"
+    assert "no break or return on a condition that holds on one rank only" in found.next
+
+
+def test_constant_samples_tell_nothing(run: RunDirectory) -> None:
+    for number in (0, 1):
+        rank(run, number, first_samples=["0123"] * 8)
+    (remark,) = remarks(run)
+    assert remark.what.startswith("not checked: no samples were seen that distinguish the ranks' data")
+
+
+def loader(run: RunDirectory, **facts: Any) -> None:
+    for number in (0, 1):
+        edit(run.ranks / f"rank{number}.json", lambda end: end["loader"].update(facts))
+
+
+SAME_SAMPLES = {
+    "undivided": ({"sampler": "RandomSampler", "shards": False}, "give the training DataLoader sampler=Distributed"),
+    "divided": (
+        {"sampler": "RandomSampler in BatchSamplerShard", "shards": True},
+        "RandomSampler in BatchSamplerShard divides the data: see that it has this process's own rank",
+    ),
+    "unknown": ({"sampler": "Buckets", "shards": None}, "let Buckets give each rank its own part"),
+    "a stream": ({"sampler": "Stream", "shards": None, "iterable": True}, "let the IterableDataset give each rank"),
+}
+
+
+@pytest.mark.parametrize("case", SAME_SAMPLES)
+def test_what_to_do_about_the_same_samples_fits_the_sampler(run: RunDirectory, case: str) -> None:
+    facts, next_step = SAME_SAMPLES[case]
+    loader(run, **facts)
+    for number in (0, 1):
+        rank(run, number, first_samples=[f"{k:016x}" for k in range(8)])
+    assert failure(run).next.startswith(next_step)
+
+
+@pytest.mark.parametrize("shards", [True, None])
+def test_only_a_sampler_that_is_known_not_to_divide_the_data_is_remarked_on(
+    run: RunDirectory, shards: bool | None
+) -> None:
+    loader(run, sampler="RandomSampler in BatchSamplerShard", shards=shards)
+    assert remarks(run) == ()
+    loader(run, sampler="RandomSampler", shards=False)
+    assert [remark.what.partition(" (")[0] for remark in remarks(run)] == ["the sampler"]
+
+
+@pytest.mark.parametrize("shuffle", [True, False, None])
+def test_a_set_epoch_that_is_not_known_of_closes_no_gate(run: RunDirectory, shuffle: bool | None) -> None:
+    loader(run, shuffle=shuffle, set_epoch_called=None, passes=3)
+    assert remarks(run) == ()
+
+
+def test_a_few_shared_samples_are_remarked_on(run: RunDirectory) -> None:
+    rank(run, 1, first_samples=[f"{0:08x}{0:08x}", *(f"{1:08x}{k:08x}" for k in range(7))])
+    (remark,) = remarks(run)
+    assert remark.what == "two ranks share 12 % of their first samples"
+
+
+def test_batches_of_different_size_are_remarked_on(run: RunDirectory) -> None:
+    edit(run.ranks / "rank1.json", lambda end: end["fingerprint"].update(batch_per_gpu=32))
+    (remark,) = remarks(run)
+    assert remark.what == "the ranks use batches of different size: 64 on rank 0, 32 on rank 1"
+    assert reassemble(run).fingerprint["global_batch"] == 96
+
+
+def test_a_loss_that_came_back_is_remarked_on(run: RunDirectory) -> None:
+    rank(run, 1, loss={"samples": 9, "first": 2.0, "last": 0.4, "last_step": 60, "not_finite_steps": [3, 4]})
+    (remark,) = remarks(run)
+    assert remark.what == "on rank 1 the loss was not finite at step 3, 4, later it was"
+
+
+def test_a_sampler_that_does_not_shuffle_needs_no_set_epoch(run: RunDirectory) -> None:
+    for number in (0, 1):
+        edit(run.ranks / f"rank{number}.json", lambda end: end["loader"].update(shuffle=False, set_epoch_called=False))
+    assert remarks(run) == ()
+
+
+def test_a_rank_that_left_is_the_cause_and_not_the_one_that_lost_it(run: RunDirectory) -> None:
+    rank(run, 0, exit_code=1, ended_by="exception", exception=LOST)
+    edit(run.agent_end(Agent(0, None)), lambda end: end.update(exit_code=1))
+    write_steps(run, 1, read_steps(run, 1)[:50])
+    found = failure(run)
+    assert found.verdict == "a rank left the others"
+    assert found.why == "rank 1 ended after 50 steps; rank 0 was in its step 61 and waited for it"
+
+
+def test_a_rank_that_was_killed_is_not_left_out_of_account(tmp_path: Path) -> None:
+    run = write_run(tmp_path, make_spec("1x4"))
+    rank(run, 0, exit_code=1, ended_by="exception", exception=LOST)
+    (run.ranks / "rank3.json").unlink()
+    assert failure(run).verdict == "the ranks lost each other"
+
+
+def test_an_exception_of_its_own_is_the_cause(run: RunDirectory) -> None:
+    rank(run, 0, exit_code=1, ended_by="exception", exception="ValueError: bad batch")
+    assert failure(run).why == "rank 0: ValueError: bad batch"
+
+
+def test_ranks_that_wait_for_each_other(run: RunDirectory) -> None:
+    for number in (0, 1):
+        rank(run, number, exit_code=1, ended_by="exception", exception=WAITED)
+    found = failure(run)
+    assert found.verdict == "the ranks waited for each other"
+    assert found.why == f"rank 0 after 60 steps: {WAITED}; rank 1 after 60 steps: {WAITED}"
+
+
+@pytest.mark.parametrize(
+    ("before_s", "verdict"), [(600.0, "a rank left the others"), (5.0, "time limit")], ids=["long before", "when told"]
+)
+def test_at_the_time_limit_only_who_had_left_long_before_is_the_cause(
+    run: RunDirectory, before_s: float, verdict: str
+) -> None:
+    (run.ranks / "rank0.json").unlink()
+    edit(run.ended, lambda ended: ended.update(outcome="time limit", ended_at_s=ended["ended_at_s"] + 1000))
+    ended_at_s = 1_800_000_000.0 + 1000
+    rank(run, 1, ended_at_s=ended_at_s - before_s)
+    found = failure(run)
+    assert found.verdict == verdict
+    if verdict != "time limit":
+        assert found.why == "rank 1 ended after 60 steps; rank 0 had not ended and waited for it"
+
+
+@pytest.mark.parametrize(
+    "exception",
+    [
+        LOST,
+        # Gloo of torch 2.4 and of the newest
+        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:60033",
+        "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.2]:1: Bad file",
+        "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 15000ms for recv operation",
+        "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.h:311] Connect timeout [none]",
+        "RuntimeError: Rank 1 failed to pass monitoredBarrier in 30000 ms",
+        # the store of rank 0, without torchrun
+        "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
+        "DistStoreError: wait timeout after 12000ms, keys: /default_pg/0//0",
+        # NCCL
+        "DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2027, remote process exited or there was an error, "
+        "NCCL version 2.20.5 ncclRemoteError: A call failed possibly due to a network error",
+        "DistBackendError: NCCL communicator was aborted on rank 0.",
+        "RuntimeError: NCCL communicator was aborted on rank 1. Original reason for failure was: Watchdog caught "
+        "collective operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE)",
+    ],
+)
+def test_a_lost_rank_is_told_by_these(exception: str) -> None:
+    assert is_consequence({"exception": exception})
+
+
+@pytest.mark.parametrize(
+    "exception",
+    [
+        "ValueError: bad batch",
+        "OutOfMemoryError: CUDA out of memory.",
+        "DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970, invalid usage, NCCL version 2.20.5 "
+        "ncclInvalidUsage: This usually reflects invalid usage. Duplicate GPU detected : rank 1 and rank 0",
+        "DistNetworkError: The server socket has failed to listen on any local network address. port: 29777, "
+        "useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+    ],
+)
+def test_an_own_fault_is_none_of_another_rank(exception: str) -> None:
+    assert not is_consequence({"exception": exception})

@@ -1,0 +1,118 @@
+"""How the throughput is known: record, gate and report say so, and a run that showed nothing is told why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.gates.gate import judge
+from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.records.assemble import assemble
+from ddp_ladder.records.evidence import weakest
+from ddp_ladder.records.record import Record
+from make_records import make_plan_of, make_spec
+from make_runs import edit, reassemble, write_run, write_steps
+
+REGEX = r"throughput: ([0-9.]+)"
+
+
+def unseen(end: dict[str, Any]) -> None:
+    """What a rank leaves that never imported torch."""
+    end.update(source="metrics", backend=None, parameters=None, ddp=None, loader=None)
+
+
+def with_ends(directory: RunDirectory, **values: Any) -> Record:
+    for path in directory.ranks.glob("rank*.json"):
+        edit(path, lambda end: end.update(values))
+    return reassemble(directory)
+
+
+def test_the_weakest_rank_decides() -> None:
+    assert weakest([{"source": "counted"}, {}]) == "counted"
+    assert weakest([{"source": "counted"}, {"source": "metrics"}, {"source": "samples_per_step"}]) == "metrics"
+
+
+@pytest.mark.parametrize("source", ["samples_per_step", "metrics"])
+def test_weaker_evidence_is_said_by_record_gate_and_report(tmp_path: Path, source: str) -> None:
+    spec = make_spec("1x1")
+    record = with_ends(write_run(tmp_path, spec), source=source)
+    assert record.status == "ok"
+    assert record.throughput is not None
+    assert record.throughput.source == source
+    verdict = judge(make_plan_of([spec]), "stage1", tmp_path)
+    (finding,) = [finding for finding in verdict.findings if finding.check == "evidence"]
+    assert verdict.open
+    assert finding.ok
+    assert finding.measured.startswith("weaker: ")
+    (point,) = scale_points([spec], {spec.name: record})
+    assert "weaker evidence: " in point.note
+
+
+def test_counted_needs_no_word(tmp_path: Path) -> None:
+    spec = make_spec("1x1")
+    record = write_run(tmp_path, spec)
+    verdict = judge(make_plan_of([spec]), "stage1", tmp_path)
+    assert [finding.check for finding in verdict.findings] == ["sanity"]
+    (point,) = scale_points([spec], {spec.name: assemble(record)})
+    assert "evidence" not in point.note
+
+
+def test_program_without_torch_is_judged_on_what_it_wrote(tmp_path: Path) -> None:
+    directory = write_run(tmp_path, make_spec("1x2"))
+    for path in directory.ranks.glob("rank*.json"):
+        edit(path, unseen)
+    record = reassemble(directory)
+    assert record.status == "ok", record.failure
+    names = [check.name for check in record.checks]
+    assert "evidence" in names
+    assert "equal parameters" not in names
+
+
+def test_throughput_read_from_the_log(tmp_path: Path) -> None:
+    directory = write_run(tmp_path, replace(make_spec("1x2"), throughput_regex=REGEX, warmup_steps=1))
+    record = reassemble(directory)
+    assert record.failure is not None
+    assert record.failure.verdict == "throughput printed"
+    assert REGEX in record.failure.why
+    directory.log.write_text("throughput: 1\nthroughput: 900\nthroughput: 1000\nthroughput: 1100\n")
+    for rank in (0, 1):
+        write_steps(directory, rank, [])
+    for path in directory.ranks.glob("rank*.json"):
+        edit(path, unseen)
+    record = reassemble(directory)
+    assert record.status == "ok", record.failure
+    assert record.throughput is not None
+    assert (record.throughput.samples_per_s, record.throughput.source) == (1000, "log")
+
+
+def test_shards_have_no_equal_parameters(tmp_path: Path) -> None:
+    directory = write_run(tmp_path, make_spec("1x2"))
+    for rank in (0, 1):
+        edit(
+            directory.ranks / f"rank{rank}.json",
+            lambda end: end["parameters"].update(sharded=True, checksum=f"sha256:{end['rank']}"),
+        )
+    assert reassemble(directory).status == "ok"
+    edit(directory.ranks / "rank1.json", lambda end: end["parameters"].update(sharded=False))
+    assert reassemble(directory).status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("ends", "verdict"),
+    [
+        ({"own_processes": 0}, "no training step was seen"),
+        ({"own_processes": 2}, "the script starts its own ranks"),
+        ({"not_measured": ["steps: torch was imported unseen"]}, "the training could not be measured"),
+    ],
+)
+def test_nothing_seen_is_told(tmp_path: Path, ends: dict[str, object], verdict: str) -> None:
+    directory = write_run(tmp_path, make_spec("1x2"))
+    for rank in (0, 1):
+        write_steps(directory, rank, [])
+    record = with_ends(directory, parameters=None, source="none", **ends)
+    assert record.failure is not None
+    assert record.failure.verdict == verdict
+    assert record.failure.next

@@ -1,0 +1,162 @@
+"""Causes before consequences: what agents saw of their ranks, against what the ranks say themselves."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.common.files import Agent, RunDirectory, read_json
+from ddp_ladder.common.formats import signal_of
+from ddp_ladder.records.record import Failure
+from make_records import make_spec
+from make_runs import STARTED_AT_S, edit, reassemble, write_run
+
+LOST = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:1234"
+LATER_S = STARTED_AT_S + 9
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    """Two nodes with two ranks each."""
+    return write_run(tmp_path, make_spec("2x2"))
+
+
+def failure(run: RunDirectory) -> Failure:
+    found = reassemble(run).failure
+    assert found is not None
+    return found
+
+
+def died(run: RunDirectory, rank: int, signal: str | None, at_s: float = LATER_S - 1, code: int = -9) -> None:
+    """The rank leaves no end record, and its agent saw how it ended."""
+    node, local_rank = divmod(rank, 2)
+    ended = {"rank": rank, "local_rank": local_rank, "pid": 7, "exit_code": code, "signal": signal, "ended_at_s": at_s}
+    edit(run.agent_end(Agent(node)), lambda end: end.setdefault("failed_ranks", []).append(ended))
+    edit(run.agent_end(Agent(node)), lambda end: end.update(exit_code=1))
+    (run.ranks / f"rank{rank}.json").unlink(missing_ok=True)
+
+
+def raised(run: RunDirectory, rank: int, exception: str, at_s: float = LATER_S) -> None:
+    values: dict[str, Any] = {"exit_code": 1, "ended_by": "exception", "exception": exception, "ended_at_s": at_s}
+    edit(run.ranks / f"rank{rank}.json", lambda end: end.update(values))
+
+
+def test_a_killed_rank_outranks_all_that_lost_it(run: RunDirectory) -> None:
+    for rank in (0, 1, 2):
+        raised(run, rank, LOST, LATER_S - 5)  # by another clock, before it
+    died(run, 3, "SIGKILL")
+    found = failure(run)
+    assert (found.verdict, found.why) == ("a rank was killed", "rank 3 (node 1, node1): ended by SIGKILL")
+    assert "out-of-memory killer" in found.next
+
+
+def test_of_several_the_first_is_the_cause_and_those_alike_are_named_with_it(run: RunDirectory) -> None:
+    died(run, 3, "SIGKILL", LATER_S)
+    died(run, 1, "SIGSEGV", LATER_S - 3)
+    assert failure(run).why == "rank 1 (node 0, node0): ended by SIGSEGV"
+    died(run, 2, "SIGKILL", LATER_S - 4)
+    assert failure(run).why == "rank 2 (node 1, node1), rank 3 (node 1, node1): ended by SIGKILL"
+
+
+@pytest.mark.parametrize(
+    ("killed_at_s", "verdict"), [(LATER_S - 1, "a rank was killed"), (LATER_S + 1, "the script raised an exception")]
+)
+def test_against_an_exception_of_its_own_the_first_is_the_cause(
+    run: RunDirectory, killed_at_s: float, verdict: str
+) -> None:
+    raised(run, 0, "ValueError: bad batch")
+    died(run, 3, "SIGKILL", killed_at_s)
+    assert failure(run).verdict == verdict
+
+
+def test_of_several_exceptions_the_first_is_the_cause(run: RunDirectory) -> None:
+    raised(run, 0, "ValueError: after it", LATER_S)
+    raised(run, 2, "ValueError: bad batch", LATER_S - 1)
+    raised(run, 1, LOST, LATER_S - 2)
+    assert failure(run).why == "rank 2: ValueError: bad batch"
+
+
+@pytest.mark.parametrize("signal", ["SIGABRT", "SIGTERM"])
+def test_what_may_be_a_consequence_is_the_cause_of_none_but_lost_connections(run: RunDirectory, signal: str) -> None:
+    """NCCL's watchdog aborts a rank that waited in vain; Slurm and torchrun tell ranks to end."""
+    died(run, 3, signal, LATER_S - 3)
+    for rank in (0, 1, 2):
+        raised(run, rank, LOST)
+    assert failure(run).why == f"rank 3 (node 1, node1): ended by {signal}"
+    raised(run, 1, "ValueError: bad batch", LATER_S)
+    assert failure(run).why == "rank 1: ValueError: bad batch"
+
+
+def test_a_rank_that_left_well_is_the_cause_of_one_that_waited_and_was_aborted(run: RunDirectory) -> None:
+    ended_at_s = read_json(run.ranks / "rank0.json")["ended_at_s"]
+    died(run, 3, "SIGABRT", ended_at_s + 1)  # in taking down what it has, after all had trained
+    assert failure(run).verdict == "a rank aborted"
+    died(run, 3, "SIGABRT", ended_at_s + 600)
+    edit(run.agent_end(Agent(1)), lambda end: end["failed_ranks"].pop(0))
+    found = failure(run)
+    assert found.verdict == "a rank left the others"
+    assert "rank 3 was aborted" in found.why
+
+
+def test_an_exit_without_an_end_record(run: RunDirectory) -> None:
+    raised(run, 0, LOST)
+    died(run, 3, None, code=2)
+    assert failure(run).why == "rank 3 (node 1, node1): exit code 2, without an end record"
+
+
+def test_a_launcher_that_was_killed(run: RunDirectory) -> None:
+    for rank in (2, 3):
+        (run.ranks / f"rank{rank}.json").unlink()
+    raised(run, 0, LOST)
+    edit(run.agent_end(Agent(1)), lambda end: end.update(exit_code=-9, signal="SIGKILL"))
+    found = failure(run)
+    assert (found.verdict, found.why) == (
+        "a launcher was killed",
+        "the launcher of node 1 (node1): ended by SIGKILL",
+    )
+
+
+def test_a_node_that_is_gone(run: RunDirectory) -> None:
+    for rank in (2, 3):
+        (run.ranks / f"rank{rank}.json").unlink()
+    run.agent_end(Agent(1)).unlink()
+    raised(run, 0, LOST)
+    found = failure(run)
+    assert found.verdict == "a node was lost"
+    assert found.why.startswith("node 1 (node1) left no end record: its agent was killed, or the node is gone; rank 0 ")
+    assert "slurm.exclude in cluster.yaml" in found.next
+
+
+def test_nobody_known_to_have_failed(run: RunDirectory) -> None:
+    """Never the one that lost another, as if it were to blame."""
+    (run.ranks / "rank3.json").unlink()
+    raised(run, 0, LOST)
+    found = failure(run)
+    assert found.verdict == "the ranks lost each other"
+    assert "rank 3 left no end record; rank 0 on node0 lost the others" in found.why
+
+
+@pytest.mark.parametrize(("recorded", "when"), [(True, "after the script's end"), (False, "without an end record")])
+def test_an_exit_code_that_the_ranks_own_record_does_not_tell(run: RunDirectory, recorded: bool, when: str) -> None:
+    kept = (run.ranks / "rank3.json").read_text()
+    died(run, 3, None, code=3)
+    if recorded:
+        (run.ranks / "rank3.json").write_text(kept)
+    run.agent_log(Agent(1), 2).write_text("done\ndataset is missing\n")
+    found = failure(run)
+    assert found.verdict == "the script failed"
+    said = "the last line that was printed: dataset is missing"
+    assert found.why == f"rank 3 (node 1, node1): exit code 3, {when}; {said}"
+
+
+def test_end_records_of_earlier_releases_have_no_failed_ranks(run: RunDirectory) -> None:
+    shutil.rmtree(run.ranks)
+    edit(run.agent_end(Agent(1)), lambda end: end.update(exit_code=7))
+    assert failure(run).verdict == "the launcher failed"
+
+
+def test_signals_by_their_codes() -> None:
+    assert [signal_of(code) for code in (-9, -11, 137, 143)] == ["SIGKILL", "SIGSEGV", "SIGKILL", "SIGTERM"]
+    assert [signal_of(code) for code in (0, 1, 3, 75, 128, 255)] == [None] * 6

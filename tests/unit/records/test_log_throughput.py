@@ -1,0 +1,39 @@
+"""Throughput read from a log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ddp_ladder.records.log_throughput import figures, measured_rates, printed_rates
+
+PATTERN = r"throughput: ([0-9.e+]+) samples/s"
+
+
+def test_every_match_of_every_line_counts(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_bytes(
+        b"starting\nthroughput: 10 samples/s\rthroughput: 2e1 samples/s\n"
+        b"[rank0] throughput: 30.5 samples/s, throughput: 31 samples/s \xff\n"
+        b"throughput: 1.2.3 samples/s\nthroughput: 0 samples/s\nthroughput: 1e999 samples/s\nthroughput: samples/s\n"
+    )
+    assert printed_rates(log, PATTERN) == (10, 20, 30.5, 31)
+    assert printed_rates(tmp_path / "absent.log", PATTERN) == ()
+
+
+@pytest.mark.parametrize(
+    ("count", "warmup", "left"), [(1, 10, 1), (2, 10, 1), (10, 3, 7), (10, 0, 10), (9, 100, 5), (0, 5, 0)]
+)
+def test_at_most_half_is_warm_up(count: int, warmup: int, left: int) -> None:
+    rates = tuple(float(k) for k in range(count))
+    assert measured_rates(rates, warmup) == rates[count - left :]
+
+
+def test_figures_are_medians_after_the_warm_up() -> None:
+    throughput, timing = figures((1, 100, 200, 400), 1, 50, 3.0, 9.0)
+    assert (throughput.samples_per_s, throughput.source) == (200, "log")
+    assert (throughput.samples_per_s_low, throughput.samples_per_s_high) == (100, 400)
+    assert throughput.blocks_samples_per_s == (100, 200, 400)
+    assert (timing.step_time_s, timing.warmup_steps, timing.measured_steps) == (0.25, 1, 3)
+    assert (timing.step_time_s_low, timing.step_time_s_high) == (0.125, 0.5)
+    assert (timing.data_wait_fraction, timing.straggler_fraction) == (None, None)

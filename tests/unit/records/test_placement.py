@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.gates.gate import judge
+from ddp_ladder.records.assemble import assemble
+from ddp_ladder.records.fingerprint import differences
+from make_records import make_spec
+from make_runs import edit, reassemble, write_ladder, write_run
+
+Change = dict[str, Any]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    """A good run of three nodes with two GPUs each."""
+    return write_run(tmp_path, make_spec("3x2"))
+
+
+def change_ranks(run: RunDirectory, changed: Callable[[int], Change], ranks: int = 6) -> None:
+    for rank in range(ranks):
+        edit(run.ranks / f"rank{rank}.json", lambda end, rank=rank: end.update(changed(rank)))
+
+
+def change_agents(run: RunDirectory, changed: Callable[[int], Change]) -> None:
+    for node in range(3):
+        edit(run.nodes / f"node{node}.json", lambda end, node=node: end.update(changed(node)))
+
+
+def test_nodes_and_hosts_are_recorded_in_the_order_of_the_ranks(run: RunDirectory) -> None:
+    names = ("node9", "node10", "node11")
+    edit(run.run, lambda told: told.update(nodes=list(names)))
+    change_agents(run, lambda node: {"node": names[node], "host": names[node]})
+    change_ranks(run, lambda rank: {"host": names[rank // 2]})
+    record = assemble(run)
+    assert record.status == "ok", record.failure
+    assert record.world.nodes == record.world.hosts == names
+    assert [(rank.node_rank, rank.local_rank) for rank in record.ranks] == [(k // 2, k % 2) for k in range(6)]
+
+
+def test_a_host_may_be_named_in_full_on_one_side(run: RunDirectory) -> None:
+    change_agents(run, lambda node: {"host": f"Node{node}.cluster.example.org"})
+    assert assemble(run).status == "ok"
+
+
+def failed(run: RunDirectory) -> tuple[str, str, str]:
+    record = assemble(run)
+    assert [check.name for check in record.checks if not check.ok] == ["placement"]
+    assert record.failure
+    return record.failure.verdict, record.failure.why, record.failure.next
+
+
+def test_all_agents_on_the_first_node(run: RunDirectory) -> None:
+    """What three agents on one machine leave in a job of three nodes."""
+    change_agents(run, lambda _: {"node": "node0", "host": "node0"})
+    change_ranks(run, lambda _: {"host": "node0"})
+    verdict, why, _ = failed(run)
+    assert verdict == "agents ran on other nodes than planned"
+    assert why == "node 1 was node0, not node1; node 2 was node0, not node2"
+
+
+def test_nodes_that_are_one_host(run: RunDirectory) -> None:
+    change_agents(run, lambda node: {"host": f"host{min(node, 1)}"})
+    change_ranks(run, lambda rank: {"host": f"host{min(rank // 2, 1)}"})
+    assert failed(run)[:2] == ("nodes are not hosts of their own", "node1, node2 are one host, host1")
+
+
+def test_simulated_nodes_are_one_host_and_are_called_so(run: RunDirectory) -> None:
+    edit(run.run, lambda told: told.update(nodes=["laptop"] * 3))
+    change_agents(run, lambda _: {"node": "laptop", "host": "laptop"})
+    change_ranks(run, lambda _: {"host": "laptop"})
+    assert assemble(run).status == "ok"
+    change_agents(run, lambda node: {"node": "laptop", "host": f"laptop{min(node, 1)}"})
+    change_ranks(run, lambda rank: {"host": f"laptop{min(rank // 2, 1)}"})
+    assert failed(run)[:2] == ("nodes are not hosts of their own", "laptop is several hosts: laptop0, laptop1")
+
+
+def test_a_rank_on_another_host_than_its_agent(run: RunDirectory) -> None:
+    change_ranks(run, lambda rank: {"host": "box"} if rank == 3 else {})
+    verdict, why, advice = failed(run)
+    assert verdict == "ranks ran on other hosts than their agents"
+    assert why == "rank 3 was on box, where no agent of the run was"
+    assert "--uts" in advice
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["the ladder's number", "c10d's own number"])
+def test_ranks_in_another_order_than_the_nodes(run: RunDirectory, told: bool) -> None:
+    """What c10d makes of addresses that end in .9, .10 and .11; the group rank that it tells is its own."""
+    order = (1, 2, 0)
+    change_ranks(
+        run,
+        lambda rank: {"node_rank": order[rank // 2] if told else rank // 2, "host": f"node{order[rank // 2]}"},
+    )
+    verdict, why, advice = failed(run)
+    assert verdict == "ranks do not follow the nodes"
+    assert why.startswith("rank 0 was local rank 0 of node 1 (node1), not local rank 0 of node 0 (node0); rank 1 was")
+    assert why.endswith("and 3 more")
+    assert "RANK" in advice
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        (
+            lambda rank: {"local_rank": 1 - rank % 2} if rank < 2 else {},
+            "rank 0 was local rank 1 of node 0 (node0), not",
+        ),
+        (
+            lambda rank: {"node_rank": None} if rank == 5 else {},
+            "rank 5 was local rank 1 of a node that the launcher did not name",
+        ),
+        (lambda rank: {"node_rank": 7} if rank == 5 else {}, "rank 5 was local rank 1 of node 7, not"),
+    ],
+)
+def test_places_that_cannot_be(run: RunDirectory, changed: Callable[[int], Change], why: str) -> None:
+    change_ranks(run, changed)
+    assert failed(run)[1].startswith(why)
+
+
+def test_a_scrambled_order_closes_the_gate(tmp_path: Path) -> None:
+    plan = write_ladder(tmp_path)
+    run = RunDirectory(tmp_path / "runs/default/weak/2x1/r1")
+    change_ranks(run, lambda rank: {"node_rank": 1 - rank, "host": f"node{1 - rank}"}, ranks=2)
+    reassemble(run)
+    verdict = judge(plan, "stage3", tmp_path)
+    assert not verdict.open
+    assert verdict.reason
+    assert verdict.reason.check == "ranks do not follow the nodes"
+    assert "node 1 (node1)" in verdict.reason.measured
+
+
+def test_runs_of_another_rank_order_are_not_compared(run: RunDirectory, tmp_path: Path) -> None:
+    """Their own gate is closed; a record is compared all the same, in a report of what there is."""
+    other = write_run(tmp_path, make_spec("3x2", repeat=2))
+    one = assemble(run)
+    change_ranks(other, lambda rank: {"node_rank": 2 - rank // 2, "host": f"node{2 - rank // 2}"})
+    assert differences(one, assemble(other)) == ("rank_order: by node in r1, 2 2 1 1 0 0 in r2",)
+    change_ranks(other, lambda rank: {"node_rank": None})
+    assert differences(one, assemble(other)) == ()
+
+
+def test_a_run_file_that_names_other_nodes_than_its_spec_has(run: RunDirectory) -> None:
+    edit(run.run, lambda told: told.update(nodes=["node0"]))
+    with pytest.raises(ValueError, match="names 1 nodes, its spec has 3"):
+        assemble(run)

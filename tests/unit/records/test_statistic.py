@@ -1,0 +1,139 @@
+"""Which statistic a run's figure is: simulated trainings whose rate in the long run is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from ddp_ladder.records.blocks import measure
+from ddp_ladder.records.raw_files import Steps
+from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Throughput, Timing
+from ddp_ladder.records.statistic import PerBlock, rates, statistic_of, step_times
+from ddp_ladder.records.warmup import Warmup
+
+Times = npt.NDArray[np.float64]
+Draw = Callable[[np.random.Generator, int, float], tuple[Times, float]]  # step times, their mean in the long run
+RUNS = 100
+LENGTHS = [(100, 0.1), (100, 0.5), (300, 0.03), (64, 1.2), (1000, 0.1)]  # steps, seconds of an ordinary step
+LONG = [(100, 0.5), (64, 1.2), (1000, 0.1)]  # blocks are shorter than the period of 16 steps, or there are many
+
+
+def run_of(times_s: Times, samples: int = 8) -> tuple[Throughput, Timing]:
+    count = len(times_s)
+    steps = Steps(np.full(count, samples), np.zeros(count), times_s, np.zeros(count))
+    return measure([steps], Warmup(0, True), [], None, 9.0)
+
+
+def normal(generator: np.random.Generator, steps: int, step_s: float) -> tuple[Times, float]:
+    return step_s * np.maximum(0.1, generator.normal(1, 0.1, steps)), step_s
+
+
+def lognormal(generator: np.random.Generator, steps: int, step_s: float) -> tuple[Times, float]:
+    return step_s * generator.lognormal(0, 0.2, steps), step_s * np.exp(0.02)
+
+
+def one_disturbance(generator: np.random.Generator, steps: int, step_s: float) -> tuple[Times, float]:
+    times_s = step_s * generator.lognormal(0, 0.02, steps)
+    times_s[generator.integers(steps)] *= 0.1 * steps
+    return times_s, step_s
+
+
+def drift(generator: np.random.Generator, steps: int, step_s: float) -> tuple[Times, float]:
+    return step_s * generator.lognormal(0, 0.02, steps) * np.linspace(1, 1.3, steps), 1.15 * step_s
+
+
+def every(period: int, factor: float) -> Draw:
+    """One slow step in ``period``, the first of them anywhere in the first period."""
+
+    def draw(generator: np.random.Generator, steps: int, step_s: float) -> tuple[Times, float]:
+        times_s = step_s * generator.lognormal(0, 0.02, steps)
+        times_s[generator.integers(period) :: period] *= factor
+        return times_s, step_s * (period - 1 + factor) / period
+
+    return draw
+
+
+def simulated(draw: Draw, steps: int, step_s: float) -> tuple[float, float, float]:
+    """Shares of runs with samples / time, and with the truth in the intervals of rate and of step time."""
+    generator = np.random.default_rng(16)
+    switched = rate_held = step_held = 0
+    for _ in range(RUNS):
+        times_s, true_step_s = draw(generator, steps, step_s)
+        throughput, timing = run_of(times_s)
+        switched += throughput.statistic == SAMPLES_PER_TIME
+        rate_held += throughput.samples_per_s_low <= 8 / true_step_s <= throughput.samples_per_s_high
+        step_held += timing.step_time_s_low <= true_step_s <= timing.step_time_s_high
+    return switched / RUNS, rate_held / RUNS, step_held / RUNS
+
+
+@pytest.mark.parametrize(("steps", "step_s"), LENGTHS)
+@pytest.mark.parametrize("draw", [normal, lognormal, one_disturbance, drift])
+def test_scatter_drift_and_one_disturbance_leave_the_median(draw: Draw, steps: int, step_s: float) -> None:
+    switched, _, _ = simulated(draw, steps, step_s)
+    assert switched <= 0.01
+
+
+@pytest.mark.parametrize(("steps", "step_s"), LONG)
+@pytest.mark.parametrize("factor", [3.0, 10.0])
+def test_one_slow_step_in_16_is_in_the_rate_and_its_interval(steps: int, step_s: float, factor: float) -> None:
+    switched, rate_held, step_held = simulated(every(16, factor), steps, step_s)
+    assert switched == 1
+    assert min(rate_held, step_held) > 0.95
+
+
+@pytest.mark.parametrize(("steps", "step_s"), [(300, 0.03), (400, 0.5), (1000, 0.1)])
+def test_one_slow_step_in_100_is_in_the_rate_and_its_interval(steps: int, step_s: float) -> None:
+    switched, rate_held, step_held = simulated(every(100, 30), steps, step_s)
+    assert switched == 1
+    assert min(rate_held, step_held) > 0.95
+
+
+def test_rate_and_step_time_are_sums_then() -> None:
+    times_s = np.tile([*[1.0] * 15, 4.0], 4)
+    throughput, timing = run_of(times_s)
+    assert throughput.statistic == SAMPLES_PER_TIME
+    assert throughput.samples_per_s == throughput.samples_per_s_total == pytest.approx(8 * 64 / 76)
+    assert timing.step_time_s == pytest.approx(76 / 64)
+    assert throughput.samples_per_s * timing.step_time_s == pytest.approx(8)
+    assert run_of(times_s) == (throughput, timing)
+
+
+def test_a_record_gives_back_its_samples_times_and_steps() -> None:
+    generator = np.random.default_rng(4)
+    throughput, timing = run_of(generator.uniform(0.01, 0.05, 233))
+    assert sum(timing.blocks_steps) == 233
+    rate, step = rates(throughput, timing), step_times(timing)
+    assert rate.over.sum() == pytest.approx(8 * 233)
+    assert step.over.sum() == rate.under.sum()
+    assert float(rate.of(SAMPLES_PER_TIME)) == pytest.approx(throughput.samples_per_s_total)
+    assert float(rate.of(MEDIAN_OF_BLOCKS)) == pytest.approx(throughput.samples_per_s)
+
+
+def blocks(times_s: list[float]) -> PerBlock:
+    return PerBlock(np.full(len(times_s), 8.0), np.array(times_s))
+
+
+ONE_SLOW = [1.0, 1.01, 0.99, 3.0, 1.0, 1.0, 1.02, 0.98, 1.0, 1.0]
+
+
+def test_what_recurs_in_each_repeat_counts_though_no_run_shows_it_twice() -> None:
+    assert statistic_of([blocks(ONE_SLOW)]) == MEDIAN_OF_BLOCKS
+    assert statistic_of([blocks(ONE_SLOW)] * 3) == SAMPLES_PER_TIME
+    quiet = blocks([*ONE_SLOW[:3], 1.0, *ONE_SLOW[4:]])
+    assert statistic_of([blocks(ONE_SLOW), quiet, quiet]) == MEDIAN_OF_BLOCKS
+
+
+def test_repeats_of_different_speed_are_no_slow_steps() -> None:
+    fast, slow = blocks([1.0, 1.01, 0.99] * 4), blocks([1.5, 1.51, 1.49] * 4)
+    assert statistic_of([fast, fast, slow]) == MEDIAN_OF_BLOCKS
+
+
+@pytest.mark.parametrize("times_s", [[1.0], [1.0, 3.0], [1.0] * 12])
+def test_few_or_equal_blocks(times_s: list[float]) -> None:
+    assert statistic_of([blocks(times_s)]) == MEDIAN_OF_BLOCKS
+
+
+def test_blocks_without_samples_are_left_to_the_checks() -> None:
+    assert statistic_of([PerBlock(np.array([8.0, 0.0, 8.0]), np.ones(3))]) == MEDIAN_OF_BLOCKS

@@ -1,0 +1,557 @@
+"""The report, on whatever a ladder has left."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import date
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+import report as report_command
+from ddp_ladder.common.formats import DASH, seconds, significant
+from ddp_ladder.gates.file import gate_from_json
+from ddp_ladder.gates.gate import judge, write_verdict
+from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.records.record import Record
+from ddp_ladder.report.columns import CSV_COLUMNS, CSV_FIRST, DEFINITIONS
+from ddp_ladder.report.headline import headline
+from ddp_ladder.report.page import write_report
+from ddp_ladder.report.plots import looks
+from ddp_ladder.report.results import LadderResults, read_results
+from ddp_ladder.report.throughput_plot import growth, round_ticks
+from ddp_ladder.report.view import gate_rows, make_view
+from make_records import (
+    make_failed_record,
+    make_gate,
+    make_judged,
+    make_plan_of,
+    make_record,
+    make_spec,
+    make_specs,
+    records_by_name,
+    with_steps,
+)
+from make_runs import write_ladder, write_run
+
+FILES = [
+    "index.html",
+    "scaling.md",
+    "scaling.csv",
+    "throughput.svg",
+    "throughput.png",
+    "efficiency.svg",
+    "efficiency.png",
+]
+TODAY = date(2026, 11, 20)
+EFFICIENCY = {"1x1": 1.0, "1x2": 0.91, "1x4": 0.85, "2x1": 0.86, "2x2": 0.8, "2x4": 0.75}
+HOSTILE = "<script>alert('x')</script>|`$\\"
+
+
+def rate(spec: RunSpec) -> float:
+    return 1000.0 * spec.world_size * EFFICIENCY[str(spec.scale)]
+
+
+def found(
+    specs: Sequence[RunSpec],
+    records: Sequence[Record] | None = None,
+    gates: Sequence[dict[str, Any]] = (),
+    warnings: tuple[str, ...] = (),
+) -> LadderResults:
+    """A ladder's results; by default every run of ``specs`` went well."""
+    if records is None:
+        records = [make_record(spec, rate(spec)) for spec in specs]
+    views = {gate["stage"]: gate_from_json(gate, gate["stage"]) for gate in gates}
+    return LadderResults(make_plan_of(specs), records_by_name(records), views, warnings)
+
+
+def open_gates(*stages: str) -> list[dict[str, Any]]:
+    return [make_gate(stage) for stage in stages]
+
+
+def words(results: LadderResults) -> str:
+    text = headline(results, scale_points(results.plan.runs, results.records)).text
+    return text.replace("\u00a0", " ").replace("\u2013", "-")
+
+
+def written(tmp_path: Path, results: LadderResults) -> dict[str, str]:
+    """The text files of the report."""
+    files = write_report(tmp_path, results, TODAY)
+    return {path.name: path.read_text() for path in files if path.suffix != ".png"}
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the text of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+SPECS = make_specs(["1x1", "1x2", "2x1"])
+CASES: dict[str, Callable[[], LadderResults]] = {
+    "full": lambda: found(SPECS, gates=open_gates("stage1", "stage2", "stage3")),
+    "no record": lambda: found(SPECS, []),
+    "no run planned": lambda: found([]),
+    "stage 1 only": lambda: found(SPECS, [make_record(s) for s in SPECS if s.world_size == 1]),
+    "all failed": lambda: found(SPECS, [make_failed_record(s) for s in SPECS]),
+    "no baseline": lambda: found(SPECS, [make_record(s) for s in SPECS if s.world_size == 2]),
+    "one repeat of one block": lambda: found(
+        SPECS, [make_record(s, blocks=1, spread=0.0) for s in SPECS if s.repeat == 1]
+    ),
+    "nothing known of the hardware": lambda: found(SPECS, [replace(make_record(s), fingerprint={}) for s in SPECS]),
+    "weak and strong, two variants": lambda: found(
+        make_specs(["1x1", "1x2", "2x2"], variants=["default", "b"], modes=["weak", "strong"])
+    ),
+    "hostile names": lambda: found(
+        make_specs(["1x1", "1x2"], variants=[HOSTILE], script=HOSTILE, env={"A": HOSTILE}),
+        gates=[make_gate("stage1", "closed", why=HOSTILE, next_step=HOSTILE)],
+        warnings=(HOSTILE,),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_file_is_written_and_well_formed(tmp_path: Path, case: str) -> None:
+    results = CASES[case]()
+    files = write_report(tmp_path, results, TODAY)
+    assert [path.name for path in files] == FILES
+    for path in files:
+        assert path.parent == tmp_path / "report"
+        if path.suffix == ".svg":
+            ElementTree.fromstring(path.read_bytes())
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG")
+    frame = pd.read_csv(tmp_path / "report" / "scaling.csv")
+    assert list(frame.columns) == list(CSV_COLUMNS)
+    assert len(frame) == len(scale_points(results.plan.runs, results.records))
+
+
+def test_the_same_records_give_the_same_files(tmp_path: Path) -> None:
+    first = write_report(tmp_path / "a", CASES["full"](), TODAY)
+    second = write_report(tmp_path / "b", CASES["full"](), TODAY)
+    for a, b in zip(first, second, strict=True):
+        assert a.read_bytes() == b.read_bytes(), a.name
+
+
+def test_columns_of_the_design_come_first_and_all_are_defined() -> None:
+    assert CSV_COLUMNS[: len(CSV_FIRST)] == CSV_FIRST
+    defined = {column for item in DEFINITIONS for column in item.columns}
+    assert defined == set(CSV_COLUMNS)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_page_is_self_contained_and_accessible(tmp_path: Path, case: str) -> None:
+    html = written(tmp_path, CASES[case]())["index.html"]
+    page = Page(html)
+    names = [tag for tag, _ in page.tags]
+    assert not {"script", "img", "iframe", "object"} & set(names)
+    for tag, attributes in page.tags:
+        for name in ("src", "href"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("#", "data:,")), (tag, value)
+        if tag == "th":
+            assert attributes.get("scope") in ("col", "row")
+        if tag == "svg":
+            assert attributes.get("role") == "img"
+            assert attributes.get("aria-labelledby")
+    assert "url(http" not in html
+    assert "@import" not in html
+    ids = re.findall(r'\bid="([^"]+)"', html)
+    assert len(ids) == len(set(ids))
+
+
+def test_hostile_names_come_out_as_text(tmp_path: Path) -> None:
+    files = written(tmp_path, CASES["hostile names"]())
+    assert "<script" not in files["index.html"]
+    assert "<script" not in files["scaling.md"]
+    assert "<script>alert('x')</script>" in Page(files["index.html"]).text
+    tables = re.findall(r"(?m)(?:^\|.*\n)+", files["scaling.md"])
+    assert sum("| 1x" in table for table in tables) == 2  # scales and start-up
+    for table in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
+    assert pd.read_csv(tmp_path / "report" / "scaling.csv")["variant"][0] == HOSTILE
+
+
+def test_headline_of_a_full_ladder() -> None:
+    assert words(CASES["full"]()) == (
+        "Stage 3 reached: 2x1 runs at 1,720 samples/s, 1.72x one process, 86 % efficiency [86-86 %]."
+    )
+
+
+def test_headline_of_stage_1() -> None:
+    text = words(found(SPECS, [make_record(s) for s in SPECS[:3]], open_gates("stage1")))
+    assert text == ("Stage 1 reached: 1x1 runs at 1,000 samples/s [996-1,004]. Stage 2 has not been run.")
+
+
+def test_headline_of_several_modes() -> None:
+    specs = make_specs(["1x1", "1x2"], modes=["weak", "strong"])
+    text = words(found(specs, gates=open_gates("stage1", "stage2")))
+    assert text.startswith("Stage 2 reached. Weak scaling: 1x2 runs at")
+    assert "Strong scaling: 1x2 runs at" in text
+
+
+def test_headline_of_a_closed_gate_says_measured_wanted_and_next() -> None:
+    failing = make_judged("1x2", ok=False, measured="efficiency 0.41", next_step="fix it")
+    gates = [make_gate("stage1"), make_gate("stage2", "closed", judged=[failing])]
+    results = found(SPECS, [make_record(s, 1000 * EFFICIENCY["1x1"]) for s in SPECS[:6]], gates)
+    assert words(results) == (
+        "Stopped at the gate of stage 2: 1x2 efficiency 0.41, wanted at least 0.80 (stages.stage2.gate.min_efficiency)."
+    )
+    line = headline(results, scale_points(results.plan.runs, results.records))
+    assert (line.kind, line.next) == ("stopped", "fix it")
+
+
+def test_headline_takes_the_reference_variant_for_the_cause() -> None:
+    judged = [
+        make_judged("1x2", "b's own trouble", ok=False, variant="b"),
+        make_judged("1x2", "data wait", ok=False, measured="40 %", wanted="at most 10 %"),
+    ]
+    text = words(found(SPECS, [], [make_gate("stage2", "closed", judged=judged)]))
+    assert text == "Stopped at the gate of stage 2: 1x2 data wait: 40 %, wanted at most 10 %."
+
+
+def test_headline_when_nothing_worked() -> None:
+    results = CASES["all failed"]()
+    line = headline(results, scale_points(results.plan.runs, results.records))
+    assert line.kind == "failed"
+    assert line.text.startswith("Nothing could be measured: 9 runs failed. Rank 1: RuntimeError")
+    assert line.next == "read train.log, fix the cause, and start snakemake again"
+
+
+def test_headline_when_there_is_nothing() -> None:
+    results = CASES["no record"]()
+    line = headline(results, scale_points(results.plan.runs, results.records))
+    assert (line.kind, line.text) == ("empty", "Nothing has been measured yet.")
+    assert line.next is not None
+    assert "snakemake --cores all" in line.next
+
+
+def test_headline_does_not_celebrate_what_is_not_comparable() -> None:
+    records = [make_record(s, rate(s), fingerprint={"num_workers": 8} if s.world_size > 1 else None) for s in SPECS]
+    results = found(SPECS, records, open_gates("stage1", "stage2", "stage3"))
+    line = headline(results, scale_points(results.plan.runs, results.records))
+    assert line.kind == "doubtful"
+    assert "num_workers: 0 at 1x1, 8 at 2x1" in line.text
+    assert "efficiency [" not in line.text
+
+
+def test_failures_are_shown_once_with_verdict_why_and_next(tmp_path: Path) -> None:
+    records = [
+        make_record(s) if s.world_size == 1 else make_failed_record(s, "it died", "of cold", "heat") for s in SPECS
+    ]
+    files = written(tmp_path, found(SPECS, records))
+    text = Page(files["index.html"]).text
+    assert text.count("of cold") == 1
+    assert "It died" in text
+    assert "default/weak/1x2/r1, default/weak/1x2/r2" in text
+    assert "Why: of cold Next: heat" in files["scaling.md"]
+
+
+def test_runs_left_out_on_purpose_are_not_shown_as_failures(tmp_path: Path) -> None:
+    records = [make_record(s) if s.world_size == 1 else make_failed_record(s, "not run", started=False) for s in SPECS]
+    files = written(tmp_path, found(SPECS, records))
+    assert "Failed runs" not in files["index.html"]
+    assert "Failed runs" not in files["scaling.md"]
+
+
+def test_markdown_has_units_gates_definitions_machine_and_versions(tmp_path: Path) -> None:
+    judged = [make_judged("1x2"), make_judged("1x2", "sanity", repeat=1)]
+    gates = [make_gate("stage1"), make_gate("stage2", judged=judged)]
+    text = written(tmp_path, found(SPECS, gates=gates))["scaling.md"]
+    for wanted in (
+        "step time (ms)",
+        "- stage 2: **open**",
+        "efficiency 0.91",
+        "- stage 3: not judged yet",
+        "AMD EPYC 7763",
+        "PyTorch 2.13.0",
+        "X(n) / (n X(1))",
+        "95 % intervals",
+        "2026-11-20",
+    ):
+        assert wanted in text, wanted
+
+
+def with_startup(results: LadderResults, **seconds: float | None) -> LadderResults:
+    """The same ladder with these parts of each rank's start-up."""
+    records = {
+        name: replace(
+            record, ranks=tuple(replace(rank, startup_s={**rank.startup_s, **seconds}) for rank in record.ranks)
+        )
+        for name, record in results.records.items()
+    }
+    return replace(results, records=records)
+
+
+def test_the_start_up_is_split(tmp_path: Path) -> None:
+    results = with_startup(CASES["full"](), spawn=0.51, import_torch=12.3, process_group=None, total=21.25)
+    files = written(tmp_path, results)
+    row = "| 1x2 | 0.51 | 12.30 | \u2013 | 8.14 | 0.30 | 21.25 |"
+    assert row in files["scaling.md"]
+    assert (
+        "| scale | spawn (s) | import torch (s) | process group (s) | script (s) | first step (s) | total (s) |"
+        in (files["scaling.md"])
+    )
+    text = " ".join(Page(files["index.html"]).text.split())
+    assert "1x2 stage 2 0.51 12.30 \u2013 8.14 0.30 21.25" in text
+    frame = pd.read_csv(tmp_path / "report" / "scaling.csv")
+    assert frame["startup_import_torch_s"].tolist() == [12.3] * 3
+    assert frame["startup_process_group_s"].isna().all()
+    assert "torch.compile (s)" not in files["scaling.md"]
+    assert "torch.compile (s)" in written(tmp_path, with_startup(results, compile=0.2))["scaling.md"]
+
+
+def test_differing_fingerprints_are_listed_with_their_places(tmp_path: Path) -> None:
+    specs = make_specs(["1x1", "1x2"], variants=["default", "amp"])
+    records = [
+        make_record(s, fingerprint={"autocast_dtype": "bfloat16"} if s.variant == "amp" else None) for s in specs
+    ]
+    text = written(tmp_path, found(specs, records))["scaling.md"]
+    assert "none (default); bfloat16 (amp)" in text
+
+
+FIELDS: dict[str, Any] = {
+    "script_sha256": "1111aaaa", "parameter_dtype": "float32", "autocast_dtype": "float16",
+    "product_dtypes": ["bfloat16"], "float32_products": "medium", "optimizer": "LARS", "num_workers": 77,
+    "torch": "2.99", "cuda": "13.9", "nccl": "2.88", "cudnn": 91234, "python": "3.99", "driver": "580.65",
+    "power_limit_w": [432.5], "gpu": "GPU Z1", "cpu_model": "CPU Z2", "threads": 13, "batch_per_gpu": 65,
+    "global_batch": 130, "gradient_bytes": 605_224, "bucket_bytes": [605_001, 223], "comm_hook": "powersgd",
+    "config_sha256": "2222bbbb", "git_commit": "3333cccc", "git_dirty": True, "cpus": 17, "cpu_sets": ["0-8", "9-16"],
+    "sources": {"model.py": "4444dddd"}, "configuration": {"conf.yaml": "5555eeee"}, "libraries": {"timm": "1.99"},
+    "compiled_graphs": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_the_report_shows_what_each_field_is_at_each_scale(field: str) -> None:
+    """Of every field of the fingerprint: where it differs both values, and where they were seen."""
+    records = [make_record(s, fingerprint=FIELDS) for s in SPECS[:6]]
+    records[5] = replace(records[5], fingerprint={key: value for key, value in FIELDS.items() if key != field})
+    rows = {row.name: row.values for row in make_view(found(SPECS[:6], records), TODAY).measured}
+    assert [value for value, _ in rows.pop("steps")] == ["130 (8,320 samples)", "130 (16,640 samples)"]
+    different = [values for values in rows.values() if len(values) > 1]
+    assert different
+    assert all(places == "1x2 r3" for _, places in (values[-1] for values in different))
+
+
+def test_equal_findings_of_repeats_are_one_row() -> None:
+    judged = [make_judged("1x2", "exit codes", ok=False, measured="rank 1: 1", repeat=k) for k in (1, 2)]
+    judged += [make_judged("1x2", "sanity", repeat=3), make_judged("1x2")]
+    gate = gate_from_json(make_gate("stage2", "closed", judged=judged), "stage2")
+    assert [row.place(several_series=False) for row in gate_rows(gate)] == ["1x2 r1 r2", "1x2"]
+    assert gate.sane_runs == 1
+
+
+# Reading results
+
+
+def lay_out(root: Path) -> Plan:
+    """A ladder of SPECS that was climbed to its top, without its gates."""
+    return write_ladder(root, repeats=3)
+
+
+def test_reading_what_was_written(tmp_path: Path) -> None:
+    plan = lay_out(tmp_path)
+    write_verdict(judge(plan, "stage1", tmp_path), tmp_path / "gates")
+    results = read_results(tmp_path, plan)
+    assert list(results.records) == [spec.name for spec in SPECS]
+    assert results.gates["stage1"].is_open
+    assert list(results.gates) == ["stage1"]
+    assert results.warnings == ()
+
+
+def test_unusable_records_are_warned_of_and_left_out(tmp_path: Path) -> None:
+    plan = make_plan_of(SPECS)
+    for spec in SPECS[:3]:
+        write_run(tmp_path, spec)
+    (tmp_path / "runs" / SPECS[0].name / "record.json").write_text("{")
+    write_run(tmp_path, replace(SPECS[1], seed=99))
+    stranger = make_spec("1x1", variant="old")
+    write_run(tmp_path, stranger)
+    results = read_results(tmp_path, plan)
+    assert list(results.records) == [SPECS[2].name]
+    damaged, other, unknown = results.warnings
+    assert "is not JSON" in damaged
+    assert "another spec" in other
+    assert "old/weak/1x1/r1" in unknown
+    text = Page(written(tmp_path, results)["index.html"]).text
+    assert all(warning in text for warning in results.warnings)
+
+
+@pytest.mark.parametrize(("spoil", "told"), [
+    (lambda record: record.unlink(), "stage 1 measured"),
+    (lambda record: record.write_text("{"), "what was measured cannot be shown: 3 records cannot be used."),
+], ids=["deleted", "torn"])  # fmt: skip
+def test_records_that_are_lost_are_not_called_unmeasured(
+    tmp_path: Path, spoil: Callable[[Path], object], told: str
+) -> None:
+    """Snakemake deletes the records of a job that fails at last, by a full disk for example; their raw files stay."""
+    plan = make_plan_of(SPECS)
+    for spec in SPECS[:3]:
+        write_run(tmp_path, spec)
+        spoil(tmp_path / "runs" / spec.name / "record.json")
+    results = read_results(tmp_path, plan)
+    assert headline(results, scale_points(plan.runs, results.records)).text.lower().startswith(told.lower())
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1239.6, "1,240"),
+        (85.31, "85.3"),
+        (1.706, "1.71"),
+        (0.99951, "1.00"),
+        (0.3, "0.300"),
+        (0.014, "0.0140"),
+        (0, "0.00"),
+    ],
+)
+def test_figures_have_three_digits(value: float, text: str) -> None:
+    assert significant(value) == text
+
+
+def test_seconds_have_two_decimals_at_every_size() -> None:
+    assert [seconds(value) for value in (None, 0.004, 12.345, 1234.5)] == [DASH, "0.00", "12.35", "1,234.50"]
+
+
+# Pictures
+
+
+def test_variants_differ_in_colour_and_in_marker() -> None:
+    specs = make_specs(["1x1"], variants=[f"v{k}" for k in range(7)])
+    found_looks = looks(scale_points(specs, {})).values()
+    assert len({look.colour for look in found_looks}) == 7
+    assert len({look.marker for look in found_looks}) == 7
+
+
+def test_lines_follow_growth_of_one_kind_only() -> None:
+    specs = make_specs(["1x1", "1x2", "1x4", "2x1", "2x4"], repeats=1)
+    lines = [([str(point.scale) for point in line], style) for line, style in growth(scale_points(specs, {}))]
+    assert lines == [
+        (["1x1", "1x2", "1x4"], "-"),
+        (["1x1", "2x1"], "--"),
+        (["1x4", "2x4"], "--"),
+    ]
+
+
+@pytest.mark.parametrize(("low", "high"), [(700, 1300), (480, 75_000), (0.2, 0.9), (1, 1e9), (5, 6)])
+def test_ticks_are_round_and_few(low: float, high: float) -> None:
+    ticks = round_ticks(low, high)
+    assert 2 <= len(ticks) <= 7
+    assert all(low <= tick <= high for tick in ticks)
+
+
+# The command line
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lay_out(tmp_path)
+    assert report_command.main(["--plan", str(tmp_path / "plan.json")]) == 0
+    out = capsys.readouterr().out
+    assert "samples/s" in out
+    assert str(tmp_path / "report" / "index.html") in out
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == sorted(FILES)
+
+
+def test_command_line_without_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_command.main(["--results", str(tmp_path)]) == 1
+    assert "there is no plan here" in capsys.readouterr().err
+
+
+def test_help_has_purpose_and_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        report_command.main(["--help"])
+    assert end.value.code == 0
+    out = capsys.readouterr().out
+    assert "Write the report" in out
+    assert "python workflow/scripts/report.py" in out
+
+
+def with_plain(ok: bool = True) -> LadderResults:
+    """A ladder whose script also ran alone in stage 1, or could not."""
+    plain = [make_spec("1x1", repeat=k, variant="plain", launcher="python") for k in (1, 2, 3)]
+    records = [make_record(spec, rate(spec)) for spec in SPECS]
+    for spec in plain:
+        good = make_record(spec, 1250.0)
+        alone = replace(good, world=replace(good.world, backend=None))
+        records.append(alone if ok else make_failed_record(spec, why="rank 0: ValueError: RANK expected"))
+    return found([*SPECS, *plain], records, open_gates("stage1", "stage2", "stage3"))
+
+
+def test_both_baselines_are_shown_and_named(tmp_path: Path) -> None:
+    files = written(tmp_path, with_plain())
+    page, text = Page(files["index.html"]).text, files["scaling.md"]
+    assert "1x1plain, no DDP" in page
+    named = "Speed-up and efficiency are against 1x1 under the launcher, a process group of one"
+    assert named in page
+    assert "\u201cvs plain\u201d is against the script alone" in page
+    alone = Page(written(tmp_path, CASES["full"]())["index.html"]).text
+    assert named in alone
+    assert "vs plain" not in alone
+    assert "73 % vs plain" in page.replace("\u00a0", " ")
+    assert "(69 % against the script without DDP)" in page.replace("\u00a0", " ")
+    header, _, *rows = ([cell.strip() for cell in line.split("|")] for line in text.splitlines() if line[:1] == "|")
+    shown = {row[1]: dict(zip(header, row, strict=False)) for row in rows[:3]}
+    assert list(shown) == ["1x1 plain", "1x1", "1x2"]
+    against = [row["against plain"].replace("\u00a0", " ") for row in shown.values()]
+    assert against == [DASH, "80 %", "73 %"]
+    assert "process group of one" in text
+    assert "Weak scaling, variant" not in text  # the plain baseline is no series of its own
+
+
+def test_a_script_without_a_plain_baseline_is_no_failure(tmp_path: Path) -> None:
+    files = written(tmp_path, with_plain(ok=False))
+    assert "does not run without a launcher" in files["index.html"]
+    assert "Failed runs" not in files["scaling.md"]
+    assert "failed" not in words(with_plain(ok=False))
+
+
+def test_what_may_differ_stands_beside_the_figures(tmp_path: Path) -> None:
+    records = [make_record(s, rate(s), fingerprint={"num_workers": 3 - s.world_size}) for s in SPECS]
+    results = found(SPECS, records)
+    files = written(tmp_path, replace(results, plan=replace(results.plan, may_differ=("num_workers",))))
+    page = Page(files["index.html"]).text
+    for text in (page, files["scaling.md"].replace("\\_", "_"), files["scaling.csv"]):
+        assert "allowed to differ: num_workers: 2 at 1x1, 1 at 1x2" in text
+    assert re.search(r"num_workers\s*may differ\s*2 at 1x1", page)
+    assert "fields marked “may differ” are listed in fingerprint.may_differ" in page
+    assert "| num\\_workers | may differ |" in files["scaling.md"]
+
+
+def test_samples_over_time_are_called_so_wherever_they_are_shown(tmp_path: Path) -> None:
+    times_s = np.tile([*[1.0] * 15, 3.0], 4)
+    results = found(
+        SPECS, [with_steps(make_record(s), times_s) for s in SPECS], open_gates("stage1", "stage2", "stage3")
+    )
+    files = written(tmp_path, results)
+    assert "2x1 runs at 114 samples/s (samples / time), " in words(results)
+    assert Page(files["index.html"]).text.count("samples / time") > len(SPECS) // 3
+    assert "| 114 \\[" in files["scaling.md"]
+    assert "\\] (samples / time) |" in files["scaling.md"]
+    assert set(pd.read_csv(tmp_path / "report/scaling.csv")["statistic"]) == {"samples / time"}
+
+
+def test_an_uncertain_verdict_is_called_so_wherever_it_is_shown(tmp_path: Path) -> None:
+    doubt = "efficiency 0.82 (95 % interval 0.78 to 0.90), uncertain: about 20 repeats would decide it"
+    judged = {**make_judged("1x2", measured=doubt), "uncertain": True}
+    results = found(SPECS, gates=[make_gate("stage2", judged=[judged])])
+    files = written(tmp_path, results)
+    page = Page(files["index.html"]).text
+    assert "open (uncertain)" in page
+    assert page.count("uncertain: about 20 repeats would decide it") == 2  # in the headline and in the table of gates
+    assert words(results).endswith(f"Decided on the estimate alone: 1x2 {doubt}.")
+    assert "uncertain: about 20 repeats" in files["scaling.md"]

@@ -1,0 +1,70 @@
+"""The table at the end of a ladder."""
+
+from pathlib import Path
+
+from ddp_ladder.gates.file import gate_from_json
+from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.report.terminal_table import terminal_table
+from make_records import (
+    make_failed_record,
+    make_gate,
+    make_record,
+    make_specs,
+    records_by_name,
+)
+
+RATES = {"1x1": 1000.0, "1x2": 1820.0, "2x1": 1700.0, "8x4": 27_000.0}
+
+
+def test_golden() -> None:
+    specs = make_specs(["1x1", "1x2", "2x1"])
+    records = [make_record(s, RATES[str(s.scale)]) for s in specs if s.stage != "stage3"]
+    gates = {
+        "stage1": gate_from_json(make_gate("stage1"), "stage1"),
+        "stage2": gate_from_json(make_gate("stage2", "closed"), "stage2"),
+    }
+    points = scale_points(specs, records_by_name(records))
+    assert terminal_table(points, gates, Path("results/report")).splitlines() == [
+        "scale  GPUs  samples/s  speed-up  efficiency       gate            status",
+        "-----  ----  ---------  --------  ---------------  --------------  -------",
+        "1x1       1      1,000      1.00  100 %            stage 1 open",
+        "1x2       2      1,820      1.82   91 % [91-91 %]  stage 2 closed",
+        "2x1       2          -         -      -            -               not run",
+        "",
+        "report   results/report/index.html",
+        "figures  results/report/scaling.csv",
+    ]
+
+
+def test_fits_the_terminal_with_everything_in_it() -> None:
+    names = ["default", "a-variant-with-a-very-long-name"]
+    specs = make_specs(["1x1", "8x4"], variants=names, modes=["weak", "strong"])
+    records = [
+        make_failed_record(s, why="x" * 300)
+        if s.variant != "default" and s.world_size > 1
+        else make_record(s, RATES[str(s.scale)])
+        for s in specs
+    ]
+    gates = {"stage3": gate_from_json(make_gate("stage3", "closed"), "stage3")}
+    text = terminal_table(scale_points(specs, records_by_name(records)), gates)
+    assert max(len(line) for line in text.splitlines()) <= 100
+    assert "mode" in text.splitlines()[0]
+    assert "variant" in text.splitlines()[0]
+    assert "\x1b" not in text
+
+
+def test_equal_notes_are_said_once() -> None:
+    specs = make_specs(["1x2", "2x1"])
+    records = [make_record(s, RATES[str(s.scale)]) for s in specs]
+    text = terminal_table(scale_points(specs, records_by_name(records)), {})
+    assert "  1x2, 2x1: the 1x1 baseline of default, weak, is not in the plan" in text
+
+
+def test_nothing_planned() -> None:
+    assert terminal_table((), {}) == "no run is planned"
+
+
+def test_ascii_only_for_plain_names() -> None:
+    specs = make_specs(["1x1", "1x2"])
+    records = [make_record(s, RATES[str(s.scale)]) for s in specs]
+    assert terminal_table(scale_points(specs, records_by_name(records)), {}).isascii()

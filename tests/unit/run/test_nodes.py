@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ddp_ladder.node.network import LOOPBACK, address, interface_here, node_name
+from ddp_ladder.plan.plan import ScaleJob
+from ddp_ladder.run import nodes
+from ddp_ladder.run.nodes import Allocation, JobStep, NoRendezvous, ThisMachine, nodes_of
+from ddp_ladder.settings.models import Scale
+from ddp_ladder.slurm import query
+from make_records import make_spec
+
+LO = interface_here(LOOPBACK)
+JOB = ScaleJob(stage="stage3", scale=Scale(2, 2), runtime_min=5, runs=(), cpus=4)
+
+
+def test_a_slurm_job_has_its_allocation_and_everything_else_this_machine() -> None:
+    assert nodes_of({"SLURM_JOB_ID": "42"}, JOB) == Allocation("42", JOB)
+    assert nodes_of({}, JOB).job_id.startswith(f"local-{socket.gethostname()}-")
+
+
+def test_simulated_nodes_are_this_machine_by_name() -> None:
+    assert ThisMachine("local-test").names(make_spec("3x1")) == [node_name()] * 3
+
+
+def test_simulated_nodes_meet_over_loopback_or_the_interface_that_is_named() -> None:
+    here = ThisMachine("local-test")
+    assert here.endpoint(make_spec("2x1", interface="auto"), "key")[0] == LOOPBACK
+    assert here.endpoint(make_spec("2x1", interface=LO), "key")[0] == address(LO)
+    with pytest.raises(
+        NoRendezvous, match=f"no interface ib77 with an IPv4 address on {node_name()}; there are .*{LO}"
+    ):
+        here.endpoint(make_spec("2x1", interface="ib77"), "key")
+
+
+def test_the_srun_launcher_has_an_agent_for_each_gpu_in_a_slurm_job_alone() -> None:
+    for launcher, agents in (("torchrun", 1), ("srun", 2)):
+        spec = make_spec("2x2", launcher=launcher)
+        assert Allocation("42", JOB).agents_per_node(spec) == agents
+        assert ThisMachine("local-test").agents_per_node(spec) == 1
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Stand-ins for Slurm's commands, first in the PATH: job 42 has node1 to node3; srun does what it is told to."""
+
+    def install(srun: str) -> Path:
+        programs = tmp_path / "programs"
+        programs.mkdir()
+        called = tmp_path / "called"
+        answers = {
+            "squeue": "echo 'ddp-ladder|NODELIST'; echo 'ddp-ladder|node[1-3]'",
+            "srun": f'printf "%s\\n" "$@" >>{called}; {srun}',
+        }
+        for name, does in answers.items():
+            (programs / name).write_text(f"#!/bin/sh\n{does}\n")
+            (programs / name).chmod(0o755)
+        monkeypatch.setenv("PATH", str(programs), prepend=":")
+        return called
+
+    return install
+
+
+def answer(host: str, ports: list[int]) -> str:
+    told = json.dumps({"host": host, "ports": ports})
+    return f"echo a word of the prolog; echo '{told}'; echo 7; echo one of the epilog"
+
+
+def test_the_first_node_of_the_scale_is_asked_once_where_the_run_meets(slurm: Callable[[str], Path]) -> None:
+    called = slurm(answer("10.0.0.1", [20_001, 20_002, 20_003]))
+    allocation = Allocation("42", JOB)
+    points = {allocation.endpoint(make_spec("2x2"), f"run {k}") for k in range(20)}
+    assert points == {("10.0.0.1", port) for port in (20_001, 20_002, 20_003)}
+    words = called.read_text().splitlines()
+    assert words.count("--nodelist=node1") == 1
+    assert words[words.index("--towards") + 1] == "node2"
+    allocation.endpoint(make_spec("2x2", interface={"node1": "eth1"}), "run 1")
+    assert called.read_text().splitlines().count("--nodelist=node1") == 2
+    assert allocation.names(make_spec("2x2")) == ["node1", "node2"]  # of three: as many as the scale has
+
+
+def test_a_job_with_too_few_nodes_is_told_with_one_that_has_enough(slurm: Callable[[str], Path]) -> None:
+    slurm(answer("10.0.0.1", [20_001]))
+    with pytest.raises(NoRendezvous, match=r"^job 42 has 3 nodes, 4x2 needs 4$") as caught:
+        Allocation("42", replace(JOB, scale=Scale(4, 2))).endpoint(make_spec("4x2"), "run")
+    assert "salloc --nodes=4 " in caught.value.next_step
+
+
+def test_one_node_has_no_other_to_lead_to(slurm: Callable[[str], Path]) -> None:
+    called = slurm(answer(LOOPBACK, [20_001]))
+    one = replace(JOB, scale=Scale(1, 1))
+    assert Allocation("42", one).endpoint(make_spec("1x1"), "run") == (LOOPBACK, 20_001)
+    words = called.read_text().splitlines()
+    assert words[words.index("--towards") + 1] == LOOPBACK
+
+
+@pytest.mark.parametrize(
+    ("srun", "told", "next_step"),
+    [
+        (
+            answer("127.0.1.1", [20_001]),
+            "127.0.1.1 of node1 is an address that no other node reaches",
+            "network.interface",
+        ),
+        (answer("10.0.0.1", []), "no free port on node1", "ss --listening"),
+        (
+            "echo no interface ib7 >&2; echo 'srun: error: node1: task 0: Exited' >&2; exit 1",
+            "no interface ib7",
+            "network.interface",
+        ),
+        (
+            "echo 'srun: error: Invalid job id specified' >&2; exit 1",
+            "srun: error: Invalid job id specified",
+            "scontrol",
+        ),
+        ("exit 3", "srun ended with 3", "scontrol"),
+        ("echo 'Have a nice day'", "srun printed what cannot be read: 'Have a nice day'", "scontrol"),
+        ("true", "srun printed nothing", "scontrol"),
+        ("echo 'srun: busy' >&2; exec sleep 60", "waited 0.5 s for a job step on node1: srun: busy", "scontrol"),
+    ],
+)
+def test_where_no_run_can_meet_it_says_why(
+    slurm: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, srun: str, told: str, next_step: str
+) -> None:
+    slurm(srun)
+    if "sleep" in srun:
+        monkeypatch.setattr(nodes, "ANSWER_S", 0.5)
+    with pytest.raises(NoRendezvous, match=f"^{re.escape(told)}$") as caught:
+        Allocation("42", JOB).endpoint(make_spec("2x2"), "run")
+    assert next_step in caught.value.next_step
+
+
+def test_a_controller_that_goes_away_meanwhile_is_asked_again(slurm: Callable[[str], Path], tmp_path: Path) -> None:
+    # Slurm 22.05.8, with its controller switched off
+    silent = (
+        "srun: error: Unable to confirm allocation for job 42: Unable to contact slurm controller (connect failure)"
+    )
+    mark = tmp_path / "asked"
+    slurm(f"if [ -e {mark} ]; then {answer('10.0.0.1', [20_001])}; else touch {mark}; echo '{silent}' >&2; exit 1; fi")
+    assert Allocation("42", JOB).endpoint(make_spec("2x2"), "run") == ("10.0.0.1", 20_001)
+
+
+def test_a_port_is_not_looked_for_on_this_machine(
+    slurm: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a login node."""
+    slurm(answer("10.0.0.1", [20_001]))
+    monkeypatch.setattr(nodes, "free_port", lambda key: pytest.fail("looked for here"))
+    assert Allocation("42", JOB).endpoint(make_spec("2x2"), "run")[1] == 20_001
+
+
+@pytest.fixture
+def hanging(slurm: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """squeue does not answer, and nobody has much time."""
+    slurm(answer("10.0.0.1", [20_001]))
+    (tmp_path / "programs/squeue").write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(query, "SHORTEST_ANSWER_S", 0.2)
+    monkeypatch.setattr(nodes, "ENDING_ANSWER_S", 0.2)
+
+
+def test_a_squeue_that_hangs_is_told_as_such(hanging: None) -> None:
+    """And not as the time limit of the run, which it would use up."""
+    with pytest.raises(NoRendezvous, match=r"squeue .*: no answer within 0\.2 s") as caught:
+        Allocation("42", JOB, until_s=time.monotonic()).names(make_spec("2x2"))
+    assert "squeue --me" in caught.value.next_step
+
+
+def test_a_step_is_ended_although_squeue_hangs(hanging: None) -> None:
+    step = JobStep("42", "run", ["sleep", "60"], os.environ, subprocess.DEVNULL)
+    step.terminate()
+    assert step.wait(30) == -signal.SIGTERM

@@ -1,0 +1,148 @@
+"""The ready-made experiments: each is valid on its site, plans what its guide did, and is what its comments say."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+import yaml
+from ddp_ladder.plan.plan import Plan, make_plan
+from ddp_ladder.settings.loading import load_settings
+
+REPOSITORY = Path(__file__).parents[3]
+EXPERIMENTS = REPOSITORY / "config" / "experiments"
+SITES = {
+    "digits": "local",
+    "enccs-mnist": "leonardo",
+    "olivia-cifar": "olivia",
+    "vega-resnet50": "vega",
+    "ethernet6-mlp": "ethernet6",
+}
+
+
+@pytest.fixture(autouse=True)
+def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+
+
+def plan(name: str) -> Plan:
+    return make_plan(load_settings(EXPERIMENTS / f"{name}.yaml", REPOSITORY / f"config/sites/{SITES[name]}.yaml"))
+
+
+def scales(found: Plan) -> dict[str, list[str]]:
+    return {stage: [str(job.scale) for job in found.jobs if job.stage == stage] for stage in found.stages}
+
+
+def test_every_experiment_is_here() -> None:
+    assert {file.stem for file in EXPERIMENTS.glob("*.yaml")} == set(SITES)
+
+
+def test_digits_is_the_shipped_experiment() -> None:
+    shipped = load_settings(REPOSITORY / "config/config.yaml", REPOSITORY / "config/cluster.yaml")
+    assert plan("digits").to_json() == make_plan(shipped).to_json()
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_the_script_takes_every_run_s_arguments(name: str) -> None:
+    for run in plan(name).runs:
+        script = importlib.import_module(Path(run.script).stem)
+        script.arguments(list(run.args))
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_the_file_says_how_to_run_it_on_its_site(name: str) -> None:
+    text = (EXPERIMENTS / f"{name}.yaml").read_text()
+    if name != "digits":
+        assert f"cp config/sites/{SITES[name]}.yaml config/cluster.yaml" in text
+        assert f"--config experiment=config/experiments/{name}.yaml" in text
+        assert f"results: results/{name}\n" in text
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_the_overlay_scales_each_experiment_down_for_a_laptop(name: str) -> None:
+    """tests/workflow/test_laptop.py climbs one of them so."""
+    overlay = {"overlay": "config/laptop.yaml"}
+    site = REPOSITORY / "config/sites/local.yaml"
+    small = make_plan(load_settings(EXPERIMENTS / f"{name}.yaml", site, overlay))
+    assert scales(small) == {"stage1": ["1x1"], "stage2": ["1x2"], "stage3": ["2x1"]}
+    assert {(run.backend, run.max_steps, run.repeat) for run in small.runs} == {("gloo", 30, 1)}
+    assert max(run.global_batch for run in small.runs) <= 8
+    assert {run.variant for run in small.runs} == {run.variant for run in plan(name).runs}
+    for run in small.runs:
+        script = importlib.import_module(Path(run.script).stem)
+        script.arguments(list(run.args))
+    if name != "digits":
+        assert (
+            f"experiment=config/experiments/{name}.yaml overlay=config/laptop.yaml"
+            in (EXPERIMENTS / f"{name}.yaml").read_text()
+        )
+
+
+def test_enccs_exercises() -> None:
+    found = plan("enccs-mnist")
+    assert scales(found) == {"stage1": ["1x1"], "stage2": ["1x2", "1x4"], "stage3": ["2x4"]}
+    assert {run.mode for run in found.runs} == {"strong"}
+    assert {run.global_batch for run in found.runs} == {128}
+    launchers = {run.variant: (run.launcher, run.env.get("NCCL_ALGO")) for run in found.runs if not run.is_plain}
+    assert launchers == {
+        "default": ("torchrun", None),
+        "srun": ("srun", None),
+        "ring": ("torchrun", "Ring"),
+        "tree": ("torchrun", "allreduce:tree;broadcast:ring,tree"),
+        "dataparallel": ("python", None),
+    }
+    alone = {str(run.scale): run for run in found.runs if run.variant == "dataparallel"}
+    assert list(alone) == ["1x1", "1x2", "1x4"]  # on one node only
+    args = importlib.import_module("mnist").arguments(list(alone["1x4"].args))
+    assert (alone["1x4"].world_size, args.strategy, args.batch_size) == (1, "dp", 128)
+    variants = yaml.safe_load((EXPERIMENTS / "enccs-mnist.yaml").read_text())["variants"]
+    assert all("launcher" in variant for variant in variants.values())  # so also where the site's is another
+
+
+def algorithms(value: str, nccl: tuple[int, int], function: str) -> set[str]:
+    """What NCCL_ALGO leaves a function, as NCCL's own parsers of 2.5 to 2.23 and since 2.24 read it."""
+    known = {"tree", "ring"}
+    if nccl < (2, 24):  # a list for all functions; words that are none are passed over
+        return known & set(value.lower().split(","))
+    of = known
+    for part in value.lower().split(";"):  # the first may be for all functions
+        head, _, names = part.rpartition(":")
+        of = set(names.split(",")) if head in ("", function) else of
+    return of
+
+
+@pytest.mark.parametrize("nccl", [(2, 5), (2, 23), (2, 24), (2, 30)])
+def test_enccs_tree_is_a_tree_and_leaves_the_broadcast_a_ring(nccl: tuple[int, int]) -> None:
+    """DDP begins with a broadcast. NCCL before 2.24 takes a ring where its list leaves a function nothing."""
+    (value,) = {run.env["NCCL_ALGO"] for run in plan("enccs-mnist").runs if run.variant == "tree"}
+    assert algorithms(value, nccl, "allreduce") == {"tree"}
+    assert nccl < (2, 24) or "ring" in algorithms(value, nccl, "broadcast")
+
+
+def test_olivia_is_the_guides_training_and_like_for_like() -> None:
+    found = plan("olivia-cifar")
+    assert scales(found) == {"stage1": ["1x1"], "stage2": ["1x4"], "stage3": ["2x4"]}
+    by_scale = {str(run.scale): run for run in found.runs if run.variant == "default"}
+    assert {scale: run.global_batch for scale, run in by_scale.items()} == {"1x1": 256, "1x4": 1024, "2x4": 2048}
+    cifar = importlib.import_module("cifar")
+    args = cifar.arguments(list(by_scale["2x4"].args))
+    assert (args.batch_size, args.target_accuracy, args.patience) == (2048, 0.95, 2)
+    schedule = importlib.import_module("common.schedule")
+    # torchrun ... --batch-size 2048 --base-lr 0.04, in the guide
+    assert schedule.scaled(args.base_lr, args.lr_rule, 2048, args.lr_batch).lr == pytest.approx(0.04)
+
+
+def test_vega_is_resnet_50_on_up_to_two_nodes() -> None:
+    found = plan("vega-resnet50")
+    assert scales(found) == {"stage1": ["1x1"], "stage2": ["1x2", "1x4"], "stage3": ["2x4"]}
+    assert {run.batch_per_gpu for run in found.runs} == {256}
+
+
+def test_ethernet_has_no_stage_2_and_the_backend_reaches_the_script() -> None:
+    found = plan("ethernet6-mlp")
+    assert scales(found) == {"stage1": ["1x1"], "stage3": ["2x1", "4x1", "6x1"]}
+    for run in found.runs:
+        assert run.args[run.args.index("--backend") + 1] == run.backend
+    assert {run.backend for run in found.runs if run.variant == "gloo"} == {"gloo"}
+    assert {run.global_batch for run in found.runs if str(run.scale) == "6x1"} == {384}

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from pathlib import Path
+
+import pytest
+from ddp_ladder.common.messages import UserError
+from ddp_ladder.common.paths import OWN
+from ddp_ladder.settings.sources import (
+    CLUSTER,
+    CONFIG,
+    Sources,
+    add_options,
+    module_sources,
+    moved,
+    read_sources,
+    runs_no_training,
+)
+
+
+def test_without_options_the_shipped_files_count() -> None:
+    assert read_sources([], {}) == Sources(CONFIG, CLUSTER, {})
+    assert (Path("config/config.yaml"), Path("config/cluster.yaml")) == (CONFIG, CLUSTER)
+
+
+def test_a_config_file_takes_the_place_of_the_shipped_one() -> None:
+    assert read_sources(["mine.yaml"], {}).config == Path("mine.yaml")
+    assert read_sources([], {"experiment": "mine.yaml", "repeats": 1}) == Sources(
+        Path("mine.yaml"), CLUSTER, {"repeats": 1}
+    )
+    home = read_sources([], {"experiment": "~/mine.yaml", "cluster": "~/site.yaml"})
+    assert (home.config, home.cluster) == (Path.home() / "mine.yaml", Path.home() / "site.yaml")
+
+
+@pytest.mark.parametrize(
+    ("files", "overrides"), [(["a.yaml", Path("b.yaml")], {}), (["a.yaml"], {"experiment": "b.yaml"})]
+)
+def test_two_config_files_are_refused(files: list[str | Path], overrides: dict[str, str]) -> None:
+    with pytest.raises(UserError) as caught:
+        read_sources(files, overrides)
+    assert str(caught.value) == (
+        "--configfile and --config experiment: more than one experiment\n"
+        "  found    a.yaml b.yaml\n"
+        "  allowed  one file, which takes the place of config/config.yaml\n"
+        "  next     start snakemake once per experiment, each with `results` of its own"
+    )
+
+
+def test_the_site_comes_from_config_cluster_and_is_no_override() -> None:
+    given = {"cluster": "sites/mine.yaml", "repeats": 1, "results": "r"}
+    sources = read_sources([], given)
+    assert sources.cluster == Path("sites/mine.yaml")
+    assert sources.overrides == {"repeats": 1, "results": "r"}
+    assert "cluster" in given
+
+
+def test_an_overlay_is_laid_over_the_experiment_and_the_command_line_over_both(tmp_path: Path) -> None:
+    config, cluster, overlay = (tmp_path / f"{name}.yaml" for name in ("config", "cluster", "overlay"))
+    config.write_text(
+        f"workload: {{script: {__file__}, batch_per_gpu: 8, args: [--a, 1e-3], env: {{B: 2}}}}\n"
+        "repeats: 5\nstages: {stage1: {}}\n"
+    )
+    cluster.write_text("site: here\nnode: {gpus: 2, device: cpu, cpus: 2}\n")
+    overlay.write_text(
+        "workload: {batch_per_gpu: 4, args: [--a, 1.0e-4, ~/b], env: {C: 3.0}}\nstages: {stage2: {scales: [1x2]}}\n"
+        "repeats: 2\nvariants: {default: {}, x: {args: [1e-5]}}\n"
+    )
+    given = {"cluster": str(cluster), "overlay": str(overlay), "repeats": 1, "variants": {"x": {"reason": "why"}}}
+    experiment = read_sources([config], given).load().experiment
+    workload = experiment.workload
+    assert (workload.batch_per_gpu, workload.env) == (4, {"B": "2", "C": "3.0"})
+    assert workload.args == ("--a", "1.0e-4", str(Path.home() / "b"))
+    assert (experiment.repeats, [str(stage.scales[0]) for stage in experiment.stages]) == (1, ["1x1", "1x2"])
+    assert [(one.args, one.reason) for one in experiment.variants] == [((), None), (("1e-5",), "why")]
+
+
+def test_a_mistake_in_an_overlay_is_named_with_its_own_file_and_line(tmp_path: Path) -> None:
+    overlay = tmp_path / "overlay.yaml"
+    overlay.write_text("measure:\n  max_step: 3\nworkload: {lr: x, args: [{}]}\n")
+    with pytest.raises(UserError) as caught:
+        read_sources([], {"overlay": str(overlay), "measure": {"min_steps": 0}}).load()
+    said = str(caught.value)
+    for place in ("2: measure.max_step: unknown key", "3: workload.lr: ", "3: workload.args[0]: "):
+        assert f"{overlay}, line {place}" in said
+    assert "--config: measure.min_steps: " in said
+    with pytest.raises(UserError, match=r"nowhere.yaml: there is no such file"):
+        read_sources([], {"overlay": "nowhere.yaml"}).load()
+
+
+def test_what_is_not_in_the_working_directory_is_looked_for_in_our_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    site = Path("config/sites/vega.yaml")
+    assert read_sources([], {"cluster": str(site)}) == Sources(OWN / CONFIG, OWN / site, {})
+    site.parent.mkdir(parents=True)
+    site.touch()
+    assert read_sources([], {"cluster": str(site), "experiment": "none.yaml"}) == Sources(Path("none.yaml"), site, {})
+
+
+def test_the_config_of_a_module() -> None:
+    assert module_sources({}) == Sources(CONFIG, CLUSTER, {})
+    assert module_sources({"repeats": 1, "cluster": "c.yaml"}) == Sources(CONFIG, Path("c.yaml"), {"repeats": 1})
+    workload = {"workload": {"script": "train.py"}}
+    assert module_sources(workload) == Sources(None, CLUSTER, workload)
+    assert module_sources({"experiment": "e.yaml", **workload}) == Sources(Path("e.yaml"), CLUSTER, workload)
+
+
+def test_a_module_with_a_prefix_has_results_and_data_below_it() -> None:
+    there = moved(module_sources({"repeats": 1}), lambda directory: f"sub/{directory}")
+    assert there.overrides == {"repeats": 1, "results": "sub/results", "workload": {"data_dir": "sub/data/digits"}}
+    experiment = there.load().experiment
+    assert (experiment.results, experiment.workload.data_dir, experiment.repeats) == (
+        "sub/results",
+        "sub/data/digits",
+        1,
+    )
+    whole = {"workload": {"script": "loop.py", "batch_per_gpu": 8}, "stages": {"stage1": {}}}
+    with pytest.raises(UserError, match=r"config of the module: workload.script: there is no such script"):
+        moved(module_sources(whole), str)
+
+
+def test_sources_travel_as_options() -> None:
+    parser = ArgumentParser()
+    add_options(parser)
+    for sources in (Sources(None, CLUSTER, {"repeats": 1}), Sources(Path("a b.yaml"), Path("c.yaml"), {})):
+        assert Sources.of(parser.parse_args(sources.options)) == sources
+    assert Sources.of(parser.parse_args([])) == Sources(CONFIG, CLUSTER, {})
+
+
+def test_overrides_travel_as_json_in_one_order() -> None:
+    one = read_sources([], {"repeats": 1, "modes": ["weak"]}).overrides_json
+    other = read_sources([], {"modes": ["weak"], "repeats": 1}).overrides_json
+    assert one == other
+    assert json.loads(one) == {"repeats": 1, "modes": ["weak"]}
+
+
+def test_overrides_reach_the_settings(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    config, cluster = tmp_path / "config.yaml", tmp_path / "cluster.yaml"
+    script = tmp_path / "train.py"
+    config.write_text(f"workload: {{script: {script}, batch_per_gpu: 8}}\nstages: {{stage1: {{}}}}\n")
+    cluster.write_text("site: here\nnode: {gpus: 1, device: cpu, cpus: 1}\n")
+    sources = read_sources([config], {"cluster": str(cluster), "repeats": 9})
+    assert sources.load().experiment.repeats == 9
+    with pytest.raises(UserError, match="repeets"):
+        Sources(config, cluster, {"repeets": 9}).load()
+
+
+def test_targets_that_run_no_training() -> None:
+    assert runs_no_training(["doctor"])
+    assert runs_no_training(["eject"])
+    assert runs_no_training(["report", "--profile", "profiles/local"])
+    assert not runs_no_training(["stage2", "--cores", "all"])
+    assert not runs_no_training([])
+    assert runs_no_training(["ladder_doctor"], ["ladder_doctor"])

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from ddp_ladder.common.messages import UserError
+from ddp_ladder.plan.plan import ScaleJob
+from ddp_ladder.run.agent import GRACE_S
+from ddp_ladder.run.job import END_S
+from ddp_ladder.settings.models import Scale
+from ddp_ladder.slurm.allocation import (
+    SIMULATE,
+    Offer,
+    check_allocation,
+    misfits,
+    own_allocation,
+    parse_offer,
+    parse_time_left,
+    salloc_for,
+)
+from make_records import make_plan_of, make_specs
+from run_scale import MARGIN_S, limits_s
+
+# Slurm 22.05.8, `scontrol show job --details`, shortened.
+SHOWN = """JobId=1 JobName=interactive
+   NodeList=node[1-3]
+   BatchHost=node1
+   NumNodes=3 NumCPUs=8 NumTasks=2 CPUs/Task=4 ReqB:S:C:T=0:0:*:*
+   JOB_GRES=gpu:4
+     Nodes=node[1-2] CPU_IDs=0-3 Mem=8000 GRES=gpu:2(IDX:0-1)
+     Nodes=node3 CPU_IDs=0-1,4,6-8 Mem=7000 GRES=gpu:4(IDX:0-3)
+"""
+OFFER = Offer("1", nodes=2, gpus=2, cpus=4, memory_mb=8000)
+JOB = ScaleJob(stage="stage3", scale=Scale(2, 2), runtime_min=5, runs=(), cpus=4, memory_mb=8000, gres="gpu:2")
+
+
+def test_an_allocation_offers_what_its_least_node_has() -> None:
+    assert parse_offer("1", SHOWN) == Offer("1", nodes=3, gpus=2, cpus=4, memory_mb=7000)
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("", 0),
+        ("gpu:1(IDX:0)", 1),
+        ("gpu:a100:4(IDX:0-3)", 4),
+        ("gpu:3090:2(IDX:0-1)", 2),
+        ("gpu:a100:2(IDX:0-1),gpu:v100:1(IDX:2)", 3),
+        ("nic:8(IDX:0-7),gpu:2(IDX:0,3)", 2),
+        ("mygpu:8", 0),
+    ],
+)
+def test_gpus_are_counted_whatever_they_are_called(gres: str, gpus: int) -> None:
+    assert parse_offer("1", f"NumNodes=1\n     Nodes=n1 CPU_IDs=0 Mem=1 GRES={gres}\n").gpus == gpus
+
+
+@pytest.mark.parametrize("shown", ["", "JobId=1 JobState=PENDING\n   NumNodes=2 NumCPUs=2\n"])
+def test_a_job_without_nodes_is_no_allocation(shown: str) -> None:
+    with pytest.raises(UserError, match="Slurm does not show the nodes of this allocation"):
+        parse_offer("1", shown)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0:59", 59.0), ("5:00", 300.0), ("2:03:04", 7384.0), ("1-02:03:04", 93784.0), ("UNLIMITED", None), ("", None)],
+)
+def test_time_left(text: str, seconds: float | None) -> None:
+    assert parse_time_left(text) == seconds
+
+
+def test_a_scale_lasts_as_long_as_its_runtime_and_its_allocation_let_it() -> None:
+    assert limits_s(600, None) == (600, END_S)  # without Slurm nothing ends it but itself
+    assert limits_s(600, 7200) == (600, END_S)
+    assert limits_s(600, 590) == (590 - MARGIN_S, END_S)
+
+
+def test_the_shortest_job_of_slurm_is_half_for_the_runs_and_half_for_their_end() -> None:
+    runs_s, end_s = limits_s(60, 54)
+    assert runs_s == 27
+    assert 0 < end_s < 27
+
+
+def test_a_run_that_takes_all_its_time_to_end_is_over_before_slurm_ends_the_job() -> None:
+    agents = GRACE_S + GRACE_S  # until the launcher is killed, until what it left is gone
+    assert MARGIN_S > END_S >= agents
+
+
+def test_what_fits_is_no_problem() -> None:
+    assert list(misfits(JOB, OFFER, "cluster.yaml")) == []
+    assert list(misfits(replace(JOB, scale=Scale(1, 1), cpus=1, memory_mb=None), OFFER, "cluster.yaml")) == []
+    assert list(misfits(replace(JOB, scale=Scale(2, 4), gres=None), OFFER, "cluster.yaml")) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "found", "allowed"),
+    [
+        ({"scale": Scale(3, 2)}, "stages.stage3.scales", "3 nodes", "2 nodes"),
+        ({"scale": Scale(2, 4)}, "stages.stage3.scales and cluster.yaml: node.gres", "4 GPUs per node", "2 GPUs"),
+        ({"cpus": 5}, "stages.stage3.scales and cluster.yaml: node.cpus", "5 CPUs per node", "4 CPUs"),
+        ({"memory_mb": 9000}, "stages.stage3.scales and cluster.yaml: node.memory_mb", "9000 MB", "8000 MB"),
+    ],
+)
+def test_what_does_not_fit_is_told_with_its_key(change: dict[str, object], key: str, found: str, allowed: str) -> None:
+    job = replace(JOB, **change)  # type: ignore[arg-type]
+    (problem,) = misfits(job, OFFER, "cluster.yaml")
+    assert problem.where == key
+    assert problem.found is not None
+    assert problem.found.startswith(found)
+    assert problem.allowed is not None
+    assert problem.allowed.startswith(allowed)
+    assert "job 1 offers 2 nodes, and on each 2 GPUs, 4 CPUs and 8000 MB" in problem.allowed
+    assert problem.next is not None
+    assert problem.next.endswith(f"{salloc_for(job)}; {SIMULATE}" if found == "3 nodes" else salloc_for(job))
+
+
+def test_it_says_what_to_ask_for() -> None:
+    assert salloc_for(JOB) == "salloc --nodes=2 --ntasks-per-node=1 --cpus-per-task=4 --gres=gpu:2 --mem=8000"
+    assert (
+        salloc_for(replace(JOB, gres=None, memory_mb=None)) == "salloc --nodes=2 --ntasks-per-node=1 --cpus-per-task=4"
+    )
+
+
+def test_outside_an_allocation_it_says_so() -> None:
+    with pytest.raises(UserError, match="not inside a Slurm allocation"):
+        own_allocation({})
+    plan = make_plan_of(make_specs(["1x1"]))
+    with pytest.raises(UserError, match="salloc or sbatch"):
+        check_allocation(plan, plan.stages, {}, "cluster.yaml")

@@ -1,0 +1,61 @@
+"""Slurm's ways to write amounts and names."""
+
+from __future__ import annotations
+
+import pytest
+from ddp_ladder.slurm.notation import gpus, host_names, minutes, tres
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("gpu:a100:4", {"a100": 4}),
+        ("gpu:4", {"": 4}),
+        # Forms of Slurm's manual: where the cores are known, and more than one type.
+        ("gpu:a100:4(S:0-1)", {"a100": 4}),
+        ("gpu:a100:2(S:0,2),gpu:v100:1(S:1),nvme:1", {"a100": 2, "v100": 1}),
+        ("gpu:a100:mig:7(S:0)", {"a100:mig": 7}),
+        ("(null)", {}),
+        ("", {}),
+    ],
+)
+def test_gpus_of_a_gres(text: str, found: dict[str, int]) -> None:
+    assert gpus(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1-12:00:00", 2160),
+        ("00:30:00", 30),
+        ("00:00:59", 0),
+        ("365-00:00:00", 525600),
+        ("UNLIMITED", None),
+        ("NONE", None),
+        ("", None),
+    ],
+)
+def test_minutes(text: str, found: int | None) -> None:
+    assert minutes(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("node1", ["node1"]),
+        ("node[08-10],login", ["node08", "node09", "node10", "login"]),
+        ("r[1-2]n[1,3]", ["r1n1", "r1n3", "r2n1", "r2n3"]),
+        ("(null)", []),
+        ("", []),
+    ],
+)
+def test_host_names(text: str, found: list[str]) -> None:
+    assert list(host_names(text)) == found
+
+
+def test_tres_counts_memory_in_mb() -> None:
+    assert tres("cpu=48,mem=96000M,node=6,gres/gpu:a100=24") == {
+        "cpu": 48, "mem": 96000, "node": 6, "gres/gpu:a100": 24,
+    }  # fmt: skip
+    assert tres("mem=1.50T") == {"mem": 1572864}
+    assert tres("") == {}

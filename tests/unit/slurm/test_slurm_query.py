@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import math
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ddp_ladder.common.messages import UserError
+from ddp_ladder.slurm import query
+from ddp_ladder.slurm.query import NoAnswer, SlurmError, answer, job_field, run_command
+
+# Slurm 22.05.8, with its controller switched off, and for a job that never was.
+SILENT = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+NO_JOB = "slurm_load_jobs error: Invalid job id specified"
+
+
+def failing(path: Path, words: str, times: int) -> list[str]:
+    """A command that fails so many times and then answers."""
+    calls = path / "calls"
+    program = (
+        f"import pathlib, sys; calls = pathlib.Path({str(calls)!r}); calls.open('a').write('x')\n"
+        f"if len(calls.read_text()) <= {times}: sys.exit({words!r})\n"
+        "print('node1')"
+    )
+    return [sys.executable, "-c", program]
+
+
+def asked(job_id: str, argv: list[str], until_s: float = math.inf) -> str:
+    return answer(job_id, lambda within_s: run_command(argv, within_s), until_s)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query, "AGAIN_S", 0.01)
+
+
+def test_a_controller_that_restarts_is_waited_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert asked("42", failing(tmp_path, SILENT, 2)) == "node1\n"
+    assert capfd.readouterr().err == f"Slurm does not answer ({SILENT}); asking again for 300 s\n"
+
+
+def test_it_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query, "PATIENCE_S", 0.3)
+    with pytest.raises(UserError, match="Unable to contact slurm controller"):
+        asked("42", failing(tmp_path, SILENT, 1000))
+
+
+def test_where_there_is_no_such_command_nothing_is_waited_for() -> None:
+    with pytest.raises(UserError, match="no-such-squeue: No such file or directory"):
+        asked("42", ["no-such-squeue"])
+
+
+def test_a_job_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"Slurm job 42: .*\n.*Invalid job id"):
+        asked("42", failing(tmp_path, NO_JOB, 1000))
+    assert (tmp_path / "calls").read_text() == "x"
+
+
+def test_a_command_that_hangs_is_ended_and_named(tmp_path: Path) -> None:
+    with pytest.raises(NoAnswer, match=r"hang\(\): no answer within 1 s"):
+        run_command([sys.executable, "-c", "import signal; hang = signal.pause; hang()"], within_s=1)
+
+
+def test_nobody_waits_longer_than_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query, "SHORTEST_ANSWER_S", 0.1)
+    with pytest.raises(UserError, match="no answer within"):
+        asked("42", [sys.executable, "-c", "import signal; signal.pause()"], until_s=time.monotonic())
+
+
+def test_what_slurm_says_is_printable() -> None:
+    assert run_command([sys.executable, "-c", r"print('\x1b[2Ja b\x07')"]) == "a b\n"
+    with pytest.raises(SlurmError, match=r"^a b$"):
+        run_command([sys.executable, "-c", r"import sys; sys.exit('\x1b[2Ja b\x07')"])
+
+
+HEADER = "ddp-ladder|TIME_LEFT"
+
+
+@pytest.mark.parametrize(
+    ("answers", "left"),
+    [
+        ([f"Welcome!\n{HEADER}\nddp-ladder|4:20\n3:30\n"], "4:20"),
+        (["Welcome!", "", f"{HEADER}\nddp-ladder|4:20"], "4:20"),
+        ([HEADER], ""),
+    ],
+)
+def test_what_a_site_prints_beside_an_answer_is_skipped_and_what_it_prints_instead_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], answers: list[str], left: str
+) -> None:
+    for number, text in enumerate(answers):
+        (tmp_path / f"answer{number}").write_text(text)
+    script = f"#!/bin/sh\ncd {tmp_path}; echo >>calls; cat answer$(($(wc -l <calls) - 1))\n"
+    (tmp_path / "squeue").write_text(script)
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert job_field("42", "L") == left
+    told = "squeue printed what cannot be read: 'Welcome!'" if len(answers) > 1 else ""
+    assert told in capfd.readouterr().err

@@ -1,0 +1,203 @@
+"""States of Slurm jobs, from what Slurm 22.05 printed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from ddp_ladder.slurm import query
+from ddp_ladder.slurm.query import SlurmError, Unreadable
+from ddp_ladder.slurm.states import (
+    ENDS,
+    GONE,
+    RUNNING,
+    WAITING,
+    JobState,
+    advice,
+    ask,
+    cancel,
+    parse_sacct,
+    reason_in_words,
+)
+
+SQUEUE_HEADER = "ddp-ladder|JOBID|STATE|START_TIME|NODELIST|REASON"
+SQUEUE = f"""\
+{SQUEUE_HEADER}
+ddp-ladder|2|COMPLETED|2026-11-20T21:51:43|node1|None
+ddp-ladder|1|FAILED|2026-11-20T21:51:43|node1|NonZeroExitCode
+ddp-ladder|6|PENDING|N/A||Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions
+ddp-ladder|7|PENDING|N/A||PartitionNodeLimit
+ddp-ladder|8|PENDING|2026-11-20T23:40:00||Resources
+ddp-ladder|5|RUNNING|2026-11-20T21:51:43|node[1-2]|None
+"""
+SACCT_HEADER = "JobIDRaw|State|NodeList|Reason"
+SACCT = f"""\
+{SACCT_HEADER}
+1|FAILED|node1|None
+3|PREEMPTED|node1|None
+4|CANCELLED by 0|node2|None
+6|PENDING|None assigned|None
+"""
+
+
+def test_squeues_lines_captured_from_a_real_slurm(tools: Path) -> None:
+    prints(tools, "squeue", SQUEUE)
+    states = ask("125678")
+    assert states["2"] == JobState("COMPLETED", "", "node1", "2026-11-20T21:51:43")
+    assert states["1"].reason == "NonZeroExitCode"
+    assert states["6"].reason.startswith("Nodes required for job are DOWN, DRAINED")
+    assert states["7"] == JobState("PENDING", "PartitionNodeLimit")
+    assert states["8"].start == "2026-11-20T23:40:00"
+    assert states["5"].nodes == "node[1-2]"
+
+
+def test_saccts_lines_captured_from_a_real_slurm() -> None:
+    states = parse_sacct(SACCT)
+    assert states["4"] == JobState("CANCELLED", "", "node2")
+    assert states["3"].state == "PREEMPTED"
+    assert states["6"].nodes == ""
+
+
+BANNERS = ["*** Maintenance | on Monday | at 9 | a.m. | ***\n", "\n5|RUNNING\n", "|||||\n"]
+
+
+@pytest.mark.parametrize("banner", BANNERS)
+def test_what_a_site_prints_beside_the_answers_is_no_answer(tools: Path, banner: str) -> None:
+    prints(tools, "squeue", banner + SQUEUE.replace("|None\n", f"|None\n{banner}") + banner)
+    prints(tools, "sacct", banner + SACCT.replace("|None\n", f"|None\n{banner}") + banner)
+    assert {job: state.state for job, state in ask("1234567").items()} == {
+        **dict.fromkeys("1", "FAILED"),
+        **dict.fromkeys("2", "COMPLETED"),
+        **dict.fromkeys("3", "PREEMPTED"),
+        **dict.fromkeys("4", "CANCELLED"),
+        **dict.fromkeys("5", "RUNNING"),
+        **dict.fromkeys("67", "PENDING"),
+    }
+
+
+@pytest.mark.parametrize("printed", [*BANNERS, "", f"{SQUEUE_HEADER}\nddp-ladder|5|RUNN\n"])
+def test_an_answer_that_cannot_be_read_is_no_state(tools: Path, printed: str) -> None:
+    prints(tools, "squeue", printed)
+    prints(tools, "sacct", SACCT)
+    with pytest.raises(Unreadable, match="squeue printed"):
+        ask("5")
+    prints(tools, "squeue", SQUEUE_HEADER)
+    prints(tools, "sacct", printed)
+    with pytest.raises(Unreadable, match="sacct printed"):
+        ask("5")
+
+
+@pytest.mark.parametrize("state", [*ENDS, "COMPLETED", "SOMETHING_NEW", ""])
+def test_whatever_neither_waits_nor_runs_has_ended(state: str) -> None:
+    assert JobState(state).phase == "ended"
+
+
+def test_phases() -> None:
+    assert {JobState(state).phase for state in WAITING} == {"waiting"}
+    assert {JobState(state).phase for state in RUNNING} == {"running"}
+
+
+def test_advice_names_the_key_of_the_stage() -> None:
+    assert "stages.stage2.runtime" in advice("TIMEOUT", "", "stage2").next
+    assert advice("SOMETHING_NEW", "", "stage2").why == "a state that ddp-ladder does not know"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Exceeded job memory limit",
+        "Detected 1 oom_kill event in StepId=7.batch. Some of the step tasks have been OOM Killed.",
+        "Detected 1 oom-kill event(s) in step 7.batch cgroup.",
+    ],
+)
+def test_too_much_memory_is_found_in_slurms_words(words: str) -> None:
+    assert "node.memory_mb" in advice("FAILED", words, "stage1").next
+    assert "node.memory_mb" not in advice("FAILED", "task 0: exited with exit code 1", "stage1").next
+
+
+def test_reasons_in_words() -> None:
+    assert reason_in_words("Priority", "7") == "Priority: jobs of higher priority are before it"
+    assert reason_in_words("JobHeldUser", "7").endswith("scontrol release 7")
+    assert reason_in_words("ReqNodeNotAvail, UnavailableNodes:node3", "7").startswith("ReqNodeNotAvail, Unavail")
+    assert reason_in_words("NewReason", "7") == "NewReason"
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory for stand-ins of Slurm's commands, the first on the path."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return tmp_path
+
+
+def stand_in(directory: Path, name: str, script: str) -> None:
+    file = directory / name
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+
+
+def prints(directory: Path, name: str, text: str) -> None:
+    """A stand-in that prints this, whatever it is asked."""
+    (directory / f"{name}.txt").write_text(text)
+    stand_in(directory, name, f"cat {directory}/{name}.txt")
+
+
+def test_those_that_the_controller_has_forgotten_are_looked_up_in_the_accounting(tools: Path) -> None:
+    prints(tools, "squeue", SQUEUE)
+    stand_in(tools, "sacct", f"echo \"$@\" >{tools}/asked; echo '{SACCT_HEADER}'; echo '4|CANCELLED by 0|node2|None'")
+    states = ask(["4", "5", "9"])
+    assert [states[job].state for job in ("4", "5", "9")] == ["CANCELLED", "RUNNING", GONE]
+    assert "--jobs=4,9" in (tools / "asked").read_text()
+
+
+def test_a_job_that_the_controller_has_forgotten_hides_no_other(tools: Path) -> None:
+    """As the Slurm answers that fails for all where it does not know one."""
+    forgets = "case \"$*\" in *4*) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;; esac"
+    stand_in(tools, "squeue", f"{forgets}; echo '{SQUEUE_HEADER}'; echo 'ddp-ladder|5|RUNNING|N/A|node1|None'")
+    stand_in(tools, "sacct", "exit 1")
+    assert {job: state.state for job, state in ask(["4", "5"]).items()} == {"4": GONE, "5": "RUNNING"}
+    assert ask(["4"]) == {"4": JobState(GONE)}
+
+
+@pytest.mark.parametrize(
+    "hostile", [{"LOGNAME": "nobody", "USER": "nobody"}, {"SQUEUE_STATES": "CD", "SLURM_JOBS": "1"}]
+)
+def test_the_shell_does_not_reach_into_the_question(
+    tools: Path, monkeypatch: pytest.MonkeyPatch, hostile: dict[str, str]
+) -> None:
+    answer = f"{SQUEUE_HEADER}\\nddp-ladder|5|RUNNING|N/A|node1|None"
+    stand_in(tools, "squeue", f'echo "$@" >{tools}/asked; env >>{tools}/asked; echo "{answer}"')
+    for name, value in hostile.items():
+        monkeypatch.setenv(name, value)
+    assert ask(["5"])["5"].state == "RUNNING"
+    asked = (tools / "asked").read_text()
+    assert "nobody" not in asked.splitlines()[0]
+    assert not [name for name in hostile if name.startswith("S") and name in asked]
+
+
+def test_without_accounting_a_forgotten_job_is_gone(tools: Path) -> None:
+    prints(tools, "squeue", SQUEUE_HEADER)
+    stand_in(tools, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    assert ask(["4"]) == {"4": JobState(GONE)}
+
+
+def test_a_silent_controller_is_no_state(tools: Path) -> None:
+    message = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    stand_in(tools, "squeue", f"echo '{message}' >&2; exit 1")
+    with pytest.raises(SlurmError, match="Unable to contact slurm controller"):
+        ask(["4"])
+
+
+def test_a_controller_that_takes_too_long_is_silent(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query, "ANSWER_WITHIN_S", 0.2)
+    stand_in(tools, "squeue", "exec sleep 60")
+    with pytest.raises(SlurmError, match="no answer"):
+        ask(["4"])
+
+
+def test_cancel_names_every_job_and_tells_what_came_of_it(tools: Path) -> None:
+    stand_in(tools, "scancel", f'echo "$@" >{tools}/cancelled')
+    assert cancel(["4", "5"]) == "cancelled: 4 5; finished runs are kept"
+    assert (tools / "cancelled").read_text() == "--quiet 4 5\n"
+    stand_in(tools, "scancel", "echo connect failure >&2; exit 1")
+    assert cancel(["4", "5"]) == "NOT cancelled: 4 5 (connect failure). Do it by hand: scancel 4 5"

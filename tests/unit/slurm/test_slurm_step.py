@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddp_ladder.plan.plan import ScaleJob
+from ddp_ladder.settings.models import Scale, Slurm
+from ddp_ladder.slurm.job_step import step_argv, step_environment
+
+JOB = ScaleJob(stage="stage3", scale=Scale(2, 4), runtime_min=20, runs=(), cpus=34, memory_mb=64000, gres="gpu:a100:4")
+NODES = ["node1", "node2"]
+
+
+def test_a_step_with_one_task_per_node() -> None:
+    assert step_argv(JOB, NODES, 1, "run-1") == [
+        "srun",
+        "--job-name=run-1",
+        "--nodes=2",
+        "--nodelist=node1,node2",
+        "--ntasks=2",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=34",
+        "--gres=gpu:a100:4",
+        "--mem=64000",
+        "--exact",
+        "--distribution=block",
+        "--kill-on-bad-exit=1",
+        "--mpi=none",
+        "--export=ALL",
+        "--input=none",
+    ]
+
+
+def test_a_step_with_one_task_per_gpu_shares_the_same_among_more() -> None:
+    one, four = (step_argv(JOB, NODES, tasks, "run-1") for tasks in (1, 4))
+    changed = [(a, b) for a, b in zip(one, four, strict=True) if a != b]
+    assert changed == [
+        ("--ntasks=2", "--ntasks=8"),
+        ("--ntasks-per-node=1", "--ntasks-per-node=4"),
+        ("--cpus-per-task=34", "--cpus-per-task=8"),
+    ]
+
+
+def test_without_gres_and_memory_a_step_has_what_the_job_has() -> None:
+    step = step_argv(replace(JOB, gres=None, memory_mb=None), NODES[:1], 1, "run-1")
+    assert "--mem=0" in step
+    assert not [option for option in step if option.startswith(("--gres", "--gpu"))]
+
+
+def test_of_the_further_options_only_those_that_say_what_a_cpu_is_apply_to_steps() -> None:
+    slurm = Slurm(account="p1", extra=("--exclusive", "--hint=nomultithread", "--signal=TERM@120"))
+    step = step_argv(replace(JOB, slurm=slurm), NODES, 1, "run-1")
+    assert [word for word in step if word not in step_argv(JOB, NODES, 1, "run-1")] == ["--hint=nomultithread"]
+
+
+def test_no_default_of_the_allocation_reaches_srun() -> None:
+    defaults = (
+        "SLURM_NTASKS SLURM_NPROCS SLURM_NNODES SLURM_CPUS_PER_TASK SLURM_MEM_PER_NODE SLURM_MEM_PER_CPU SLURM_GPUS "
+        "SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK SLURM_GPU_BIND SLURM_CPU_BIND SLURM_DISTRIBUTION SLURM_EXACT "
+        "SLURM_JOB_NODELIST SLURM_JOB_NUM_NODES SLURM_WAIT SLURM_STEP_ID SLURM_PROCID SRUN_CPUS_PER_TASK"
+    ).split()
+    kept = {
+        "PATH": "/bin",
+        "SLURM_JOB_ID": "42",
+        "SLURM_CONF": "/etc/slurm.conf",
+        "SLURM_HINT": "nomultithread",
+        "SLURM_SUBMIT_DIR": "/project",
+        "SLURMD_NODENAME": "node1",
+        "CUDA_VISIBLE_DEVICES": "0,1",
+    }
+    assert step_environment({**kept, **dict.fromkeys(defaults, "7")}) == kept

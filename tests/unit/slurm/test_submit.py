@@ -1,0 +1,244 @@
+"""Submitting with an sbatch that loses its answers, and a squeue that knows late: stand-ins for both on the PATH."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ddp_ladder.slurm import submit
+from ddp_ladder.slurm.job_names import jobs_by_name, new_job_name
+from ddp_ladder.slurm.submit import NotSubmitted, Stopped, Submission, Submitter
+
+# Slurm 22.05.8
+TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+BUSY = "sbatch: error: Batch job submission failed: Unable to create job record, try again"
+REFUSED = (
+    "sbatch: error: invalid account or account/partition combination specified\\n"
+    "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified"
+)
+FAILS = "echo '{}' >&2; exit 1"
+
+# Each call of sbatch is a line of `calls`; what it submits is a line of `queue`, which squeue shows.
+SBATCH = """#!/bin/sh
+echo x >>calls
+n=$(wc -l <calls)
+id=$((100 + n))
+name=$(echo "$@" | sed 's/.*--job-name //')
+submit() { echo "ddp-ladder|$id|PENDING|N/A||None|$name" >>queue; }
+cat >script
+"""
+SQUEUE = """#!/bin/sh
+echo x >>asked
+echo 'ddp-ladder|JOBID|STATE|START_TIME|NODELIST|REASON|NAME'
+"""
+
+
+class Slurm:
+    """What its commands do, in shell, and a start that submits scale 1x4."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.said = path, list[str]()
+        self.results = path / "results"
+        self.submitter = Submitter(self.results, self.said.append)
+        self.name = new_job_name(self.results, "1x4")
+        self.does("scancel", 'echo "$@" >>cancelled')
+        self.does("squeue", "cat queue 2>/dev/null || true")
+
+    def does(self, command: str, script: str) -> None:
+        begin = {"sbatch": SBATCH, "squeue": SQUEUE}.get(command, "#!/bin/sh\n")
+        (self.path / command).write_text(f"{begin}{script}\n")
+        (self.path / command).chmod(0o755)
+
+    def submit(self) -> str:
+        argv = ["sbatch", "--parsable", "--job-name", self.name]
+        return self.submitter.submit(Submission("stage2 1x4", "1x4", self.name, argv, "#!/bin/sh\ntrain\n"))
+
+    def count(self, what: str) -> int:
+        file = self.path / what
+        return len(file.read_text().splitlines()) if file.exists() else 0
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.said)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(submit, "PAUSES_S", (0.3, 0.3, 0.3))
+    monkeypatch.setattr(submit, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(submit, "STOP_WITHIN_S", 0.3)
+    return Slurm(tmp_path)
+
+
+def test_a_job_is_submitted_under_its_name_with_its_script(slurm: Slurm) -> None:
+    slurm.does("sbatch", "submit; echo $id")
+    assert slurm.submit() == "101"
+    assert (slurm.path / "script").read_text() == "#!/bin/sh\ntrain\n"
+    assert [job.id for job in jobs_by_name(slurm.results)] == ["101"]
+    assert slurm.said == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["echo $id", "echo '*** Maintenance on 12 May ***'; echo; echo $id; echo 3 jobs left", 'echo "$id;cluster2"'],
+)
+def test_the_id_is_found_beside_a_banner(slurm: Slurm, answer: str) -> None:
+    slurm.does("sbatch", f"submit; {answer}")
+    assert slurm.submit() == "101"
+
+
+@pytest.mark.parametrize("answer", ["", "echo Submitted", "echo 12; echo $id"])
+def test_where_the_answer_holds_no_id_the_job_is_found_by_its_name(slurm: Slurm, answer: str) -> None:
+    slurm.does("sbatch", f"submit; {answer}")
+    assert slurm.submit() == "101"
+    assert slurm.count("calls") == 1
+
+
+def test_a_job_whose_id_is_never_found_is_not_submitted_again(slurm: Slurm) -> None:
+    slurm.does("sbatch", "echo hello")
+    with pytest.raises(NotSubmitted, match="sbatch printed what cannot be read: 'hello'") as caught:
+        slurm.submit()
+    assert f"squeue --name={slurm.name}" in caught.value.next
+    assert slurm.count("calls") == 1
+
+
+@pytest.mark.parametrize("words", [TIMED_OUT, REFUSED])
+def test_one_that_sbatch_lost_is_followed_and_not_submitted_again(slurm: Slurm, words: str) -> None:
+    """After a refusal too: a wrapper of the site's may have failed after sbatch itself."""
+    slurm.does("sbatch", f"submit; {FAILS.format(words)}")
+    assert slurm.submit() == "101"
+    assert slurm.count("calls") == 1
+    assert "job 101 is in the queue all the same" in slurm.text
+
+
+def test_one_that_the_controller_knows_late_is_waited_for(slurm: Slurm) -> None:
+    slurm.does("sbatch", f"submit; {FAILS.format(TIMED_OUT)}")
+    slurm.does("squeue", "[ $(wc -l <asked) -lt 4 ] || cat queue")
+    assert slurm.submit() == "101"
+    assert slurm.count("calls") == 1
+
+
+def test_one_that_has_ended_meanwhile_is_followed_to_its_end(slurm: Slurm) -> None:
+    slurm.does("sbatch", f"submit; sed -i s/PENDING/COMPLETED/ queue; {FAILS.format(TIMED_OUT)}")
+    assert slurm.submit() == "101"
+
+
+@pytest.mark.parametrize("words", [TIMED_OUT, BUSY])
+def test_where_it_is_not_in_the_queue_sbatch_is_tried_again(slurm: Slurm, words: str) -> None:
+    slurm.does("sbatch", f"[ $n -lt 3 ] && {{ {FAILS.format(words)}; }}; submit; echo $id")
+    assert slurm.submit() == "103"
+    assert slurm.text.count(f"stage2 1x4: {words}; looking whether it was submitted") == 2
+
+
+def test_of_two_that_were_heard_late_one_is_kept(slurm: Slurm) -> None:
+    """The first try shows up when the second one has been made."""
+    slurm.does("sbatch", f"[ $n = 1 ] && {{ {FAILS.format(TIMED_OUT)}; }}; submit; id=101; submit; echo 102")
+    assert slurm.submit() == "101"
+    assert (slurm.path / "cancelled").read_text() == "--quiet 102\n"
+
+
+def test_it_is_not_tried_without_end(slurm: Slurm) -> None:
+    slurm.does("sbatch", FAILS.format(TIMED_OUT))
+    with pytest.raises(NotSubmitted, match=r"Socket timed out .*; given up after"):
+        slurm.submit()
+    assert slurm.count("calls") == 3
+
+
+def test_a_refusal_is_final_in_sbatchs_own_words(slurm: Slurm) -> None:
+    slurm.does("sbatch", FAILS.format(REFUSED))
+    with pytest.raises(NotSubmitted, match="Invalid account") as caught:
+        slurm.submit()
+    assert "cluster.yaml" in caught.value.next
+    assert slurm.count("calls") == 1
+
+
+def test_nothing_is_submitted_while_nobody_knows_what_is_in_the_queue(slurm: Slurm) -> None:
+    slurm.does("sbatch", "submit; echo $id")
+    slurm.does("squeue", "exit 1")
+    with pytest.raises(NotSubmitted, match="squeue does not answer"):
+        slurm.submit()
+    assert slurm.count("calls") == 0
+
+
+def test_a_silent_squeue_delays_a_second_try(slurm: Slurm) -> None:
+    slurm.does("sbatch", f"[ $n = 1 ] && {{ {FAILS.format(TIMED_OUT)}; }}; submit; echo $id")
+    slurm.does("squeue", "k=$(wc -l <asked); [ $k = 1 ] || [ $k -gt 9 ] || exit 1; cat queue 2>/dev/null || true")
+    assert slurm.submit() == "102"
+    assert slurm.count("asked") > 9
+
+
+@pytest.mark.parametrize("prefix", ["", "mine"])
+def test_a_job_of_another_start_is_not_joined(slurm: Slurm, prefix: str) -> None:
+    line = f"ddp-ladder|7|RUNNING|N/A|node1|None|{new_job_name(slurm.results, '1x4', prefix)}"
+    slurm.does("squeue", f"echo '{line}'")
+    slurm.does("sbatch", "submit; echo $id")
+    with pytest.raises(NotSubmitted, match=r"job 7 of another start is not over \(RUNNING\)") as caught:
+        slurm.submit()
+    assert "`scancel 7`" in caught.value.next
+    assert slurm.count("calls") == 0
+
+
+OTHERS: dict[str, Callable[[Path], str]] = {
+    "another scale": lambda results: new_job_name(results, "1x2"),
+    "other results": lambda results: new_job_name(results / "other", "1x4"),
+    "one that has ended": lambda results: new_job_name(results, "1x4"),
+    "none of ours": lambda results: "interactive",
+    "a pipe": lambda results: f"{new_job_name(results, '1x4')}|x",
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_jobs_of_others_are_no_hindrance(slurm: Slurm, other: str) -> None:
+    state = "TIMEOUT" if other == "one that has ended" else "RUNNING"
+    slurm.does(
+        "squeue",
+        f"echo 'ddp-ladder|7|{state}|N/A|n|None|{OTHERS[other](slurm.results)}'; cat queue 2>/dev/null || true",
+    )
+    slurm.does("sbatch", "submit; echo $id")
+    assert slurm.submit() == "101"
+
+
+def test_a_name_begins_with_the_scale_and_is_found_by_another_path_to_the_results(slurm: Slurm) -> None:
+    assert re.fullmatch(r"1x4-ddp-ladder-[0-9a-f]{10}-[0-9a-f]{10}", slurm.name)
+    assert new_job_name(slurm.results, "1x4") != slurm.name
+    slurm.results.mkdir()
+    (slurm.path / "link").symlink_to(slurm.results)
+    slurm.does("squeue", f"echo 'ddp-ladder|7|RUNNING|N/A|n|None|{slurm.name}'")
+    assert [job.scale for job in jobs_by_name(slurm.path / "link")] == ["1x4"]
+
+
+@pytest.mark.parametrize("heard", ["submit; echo $id", f"submit; {FAILS.format(TIMED_OUT)}"])
+def test_what_is_being_submitted_when_ctrl_c_comes_is_cancelled(slurm: Slurm, heard: str) -> None:
+    slurm.does("sbatch", f"touch called; while [ ! -e go ]; do sleep 0.02; done; {heard}")
+    ended: list[type] = []
+
+    def run() -> None:
+        try:
+            slurm.submit()
+        except (Stopped, NotSubmitted) as error:
+            ended.append(type(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while not (slurm.path / "called").exists():
+        assert thread.is_alive()
+        thread.join(0.02)
+    assert slurm.submitter.stop() == set()
+    (slurm.path / "go").touch()
+    thread.join()
+    assert ended == [Stopped]
+    assert (slurm.path / "cancelled").read_text() == "--quiet 101\n"
+    assert "cancelled: 101" in slurm.text
+
+
+def test_stop_tells_the_jobs_that_are_not_over(slurm: Slurm) -> None:
+    slurm.does("sbatch", "submit; echo $id")
+    slurm.submit()
+    assert slurm.submitter.stop() == {"101"}
+    slurm.submitter.over("101")
+    assert slurm.submitter.stop() == set()

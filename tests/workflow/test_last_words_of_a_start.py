@@ -1,0 +1,108 @@
+"""How a start that fails ends in the terminal: with the ladder's box, and Snakemake's report in its log file alone.
+
+An error that is none of ours to tell stays where Snakemake prints it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from project_copy import EXPERIMENT, NO_TORCH, Checkout, last_box
+
+LOCAL = ("--profile", "profiles/local")
+SNAKEMAKES = re.compile(
+    r"RuleException|Error in rule|CalledProcessError|exited with non-zero|Shutting down|Exiting because"
+    r"|Complete log|Elapsed time|WorkflowError"
+)
+PREPARE = r"""
+import sys
+print("\x1b[31mtrying\x1b[0m\nfetched 10 %\rfetched 20 %", flush=True)
+sys.exit("no route to host: example.org")
+"""
+CRASHES = f"{NO_TORCH.replace('range(60)', 'range(3)')}raise ValueError('out of coffee')\n"
+SLOWER_TOGETHER = NO_TORCH.replace("0.001 +", "0.001 * int(os.environ['WORLD_SIZE']) +")
+
+
+def snakemakes_log(checkout: Checkout) -> str:
+    """The latest one."""
+    return max((checkout.path / ".snakemake/log").glob("*.log")).read_text()
+
+
+def prepares(checkout: Checkout) -> None:
+    (checkout.path / "prepare.py").write_text(PREPARE)
+    workload = {**EXPERIMENT["workload"], "data_dir": "mine", "prepare": ["prepare.py", "{data_dir}"]}
+    checkout.configure(workload=workload)
+    checkout.without_torch()
+
+
+def test_a_failed_preparation_is_told_in_the_box(checkout: Checkout) -> None:
+    prepares(checkout)
+    told = checkout.snakemake(*LOCAL)
+    assert told.returncode == 1
+    assert not SNAKEMAKES.search(told.stdout), told.stdout
+    box = last_box(told.stdout)
+    assert box["verdict"] == "workload.prepare failed: exit code 1; no run was started"
+    assert box["printed"] == "trying fetched 20 % no route to host: example.org"
+    assert box["log"] == "results/logs/prepare_data.log"
+    assert "workload.prepare in config/config.yaml" in box["next"]
+    log = snakemakes_log(checkout)
+    assert "RuleException" in log
+    assert "Error in rule prepare_data" in log
+    assert "Complete log" in log
+
+
+@pytest.mark.parametrize(
+    ("script", "how", "stage", "next_step"),
+    [(CRASHES, ("--cores", "all"), "stage1", "r1/train.log"), (SLOWER_TOGETHER, LOCAL, "stage2", "stages.stage2.gate")],
+)
+def test_a_closed_gate_has_the_last_word(
+    checkout: Checkout, script: str, how: tuple[str, ...], stage: str, next_step: str
+) -> None:
+    stages = EXPERIMENT["stages"]
+    checkout.configure(stages={**stages, "stage2": {**stages["stage2"], "gate": {"min_efficiency": 0.9}}})
+    checkout.without_torch(script)
+    told = checkout.snakemake("stage2", *how)
+    assert told.returncode == 1
+    assert not SNAKEMAKES.search(told.stdout), told.stdout
+    box = last_box(told.stdout)
+    assert box["verdict"] == f"the gate of {stage} is closed; nothing above it was started"
+    assert next_step in box["next"]
+    assert re.search(r"^log +\.snakemake/log/\S+\.log$", told.stdout, re.MULTILINE)
+    assert "Error in rule gate" in snakemakes_log(checkout)
+    assert ("Job stats" in told.stdout) == (how != LOCAL)
+
+
+def replace(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+
+
+def test_two_jobs_that_fail_side_by_side_are_both_told(checkout: Checkout) -> None:
+    prepares(checkout)
+    replace(
+        checkout.path / "workflow/scripts/plan.py", "import argparse", "import argparse, os; os.kill(os.getpid(), 9)"
+    )
+    told = checkout.snakemake(*LOCAL, "--cores", "2")
+    assert not SNAKEMAKES.search(told.stdout), told.stdout
+    last_box(told.stdout)
+    assert "| verdict   workload.prepare failed: exit code 1; no run was started" in told.stdout
+    assert "| verdict   the job plan failed: exit code 137 (SIGKILL)" in told.stdout
+
+
+def test_an_error_of_snakemakes_own_is_shown(checkout: Checkout) -> None:
+    checkout.without_torch()
+    replace(checkout.path / "workflow/scripts/gate.py", "import argparse", "import argparse, os; os._exit(0)")
+    told = checkout.snakemake("stage1", *LOCAL, "--latency-wait", "0")
+    assert told.returncode == 1
+    assert "MissingOutputException in rule gate" in told.stdout
+    assert last_box(told.stdout)["verdict"] == "Snakemake stopped at the error above"
+
+
+def test_a_report_of_nothing_is_one_message(checkout: Checkout) -> None:
+    told = checkout.snakemake("report")
+    assert told.returncode == 1
+    assert told.stdout.startswith("results/plan.json: there is no plan here\n  next ")
+    assert len(told.stdout.splitlines()) == 2

@@ -1,0 +1,244 @@
+"""What people expect of any Snakemake workflow: as a module, from another directory, --report, --list, the catalog."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
+
+import pytest
+import yaml
+from project_copy import EXPERIMENT, NO_TORCH, ROOT, SNAKEMAKE, Checkout, environment
+
+SITE = "site: here\nnode: {gpus: 2, device: cpu, cpus: 2}\nlauncher: srun\n"
+OF_TWO_STAGES = {
+    **EXPERIMENT,
+    "stages": {
+        stage: {**EXPERIMENT["stages"][stage], "gate": {"max_efficiency": 1000}} for stage in ("stage1", "stage2")
+    },
+}
+PARENT = """
+rule everything:
+    input: "sub/results/report/index.html"
+    output: "done.txt"
+    shell: "cp {{input}} {{output}}"
+
+configfile: "config/config.yaml"
+
+module ladder:
+    snakefile: {snakefile}
+    config: config["ladder"]
+    prefix: "sub"
+
+use rule * from ladder as ladder_*
+
+use rule report from ladder as ladder_report with:
+    priority: 1
+"""
+# In the manner of what `snakedeploy deploy-workflow` writes.
+DEPLOYED = """
+configfile: "config/config.yaml"
+
+module ddp_ladder:
+    snakefile: github("ddp-ladder/ddp-ladder", path="workflow/Snakefile", tag="v1")
+    config: config
+
+use rule * from ddp_ladder
+"""
+
+
+@pytest.fixture(scope="module")
+def project(module_checkout: Callable[[], Checkout]) -> Checkout:
+    """The project, which no test changes."""
+    return module_checkout()
+
+
+def directory_of_a_user(factory: pytest.TempPathFactory, files: Mapping[str, str]) -> Path:
+    directory = factory.mktemp("user")
+    for name, text in {"loop.py": NO_TORCH, "site.yaml": SITE, **files}.items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_text(text)
+    return directory
+
+
+def snakemake(directory: Path, *arguments: str, fails: bool = False, **env: str) -> str:
+    done = subprocess.run(
+        [*SNAKEMAKE, *arguments],
+        cwd=directory,
+        env={**environment(), **env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode != 0) == fails, done.stdout
+    return done.stdout
+
+
+def test_as_a_module_of_another_workflow(project: Checkout, tmp_path_factory: pytest.TempPathFactory) -> None:
+    config = {"samples": ["of", "the", "parent"], "ladder": {"cluster": "site.yaml", **OF_TWO_STAGES}}
+    parent = PARENT.format(snakefile=repr(str(project.path / "workflow/Snakefile")))
+    user = directory_of_a_user(tmp_path_factory, {"Snakefile": parent, "config/config.yaml": yaml.safe_dump(config)})
+
+    planned = snakemake(user, "--dry-run")
+    assert "rule everything:" in planned  # what the other workflow shows is its own business
+    assert "rule ladder_measure_stage2:" in planned
+    assert "localrule ladder_plan" not in planned  # local execution: every rule is
+    climbed = snakemake(user, "--cores", "all")
+    assert (user / "done.txt").read_text() == (user / "sub/results/report/index.html").read_text()
+    assert "Stage 2 reached" in climbed
+    assert climbed.count("stage 2 open") == 1
+    assert not (user / "results").exists()
+    assert not (user / "data").exists()
+    assert not list((user / "sub/results").glob("start.json"))
+
+    doctor = snakemake(user, "ladder_doctor")
+    assert "config of the module: 2 runs in 2 jobs" in doctor
+    assert "FAIL" not in doctor
+    snakemake(user, "ladder_eject")
+    script = (user / "sub/results/climb.sh").read_text()
+    assert f"chdir={user}\n" in script
+    (command,) = re.findall(r'^exec "\$bin/python" -m snakemake (.*) --profile \S+ (.*)$', script, re.M)
+    again = snakemake(user, "--dry-run", *" ".join(command).split())
+    assert "At most 0.00 GPU hours from here" in again
+
+
+def test_a_mistake_in_the_config_of_a_module(project: Checkout, tmp_path_factory: pytest.TempPathFactory) -> None:
+    config = {"ladder": {"cluster": "site.yaml", **OF_TWO_STAGES, "repeets": 3}}
+    parent = PARENT.format(snakefile=repr(str(project.path / "Snakefile")))
+    user = directory_of_a_user(tmp_path_factory, {"Snakefile": parent, "config/config.yaml": yaml.safe_dump(config)})
+    told = snakemake(user, "--dry-run", fails=True)
+    assert told.startswith("config of the module: repeets: ")
+    assert "Traceback" not in told
+
+
+def test_deployed_from_a_repository(
+    project: Checkout, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GitHub is a clone here: git is told to take it in GitHub's place."""
+    git = ["git", "-C", str(project.path), "-c", "user.name=me", "-c", "user.email=me@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"], ["tag", "v1"]):
+        subprocess.run([*git, *words], check=True)
+    user = directory_of_a_user(tmp_path_factory, {"workflow/Snakefile": DEPLOYED})
+    (user / "config").symlink_to(project.path / "config")
+    in_its_place = {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"url.file://{project.path}/.git.insteadOf",
+        "GIT_CONFIG_VALUE_0": "https://github.com/ddp-ladder/ddp-ladder",
+        "XDG_CACHE_HOME": str(user / "cache"),
+    }
+    planned = snakemake(user, "--dry-run", **in_its_place)
+    assert "rule all:" in planned
+    (copy,) = (user / ".snakemake/ddp-ladder").iterdir()
+    assert f"{copy}/workflow/workloads/mnist.py --data digits" in planned
+    assert (copy / "workflow/scripts/run_scale.py").exists()
+
+
+@pytest.fixture(scope="module")
+def elsewhere(project: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with an experiment and a site of the user's, climbed from there."""
+    files = {"mine.yaml": yaml.safe_dump(OF_TWO_STAGES)}
+    user = directory_of_a_user(tmp_path_factory, files)
+    climbed = snakemake(user.parent, *mine(project, user), "--directory", str(user), "--cores", "all")
+    assert "Stage 2 reached" in climbed
+    return user
+
+
+def mine(project: Checkout, user: Path) -> list[str]:
+    return [
+        *("--snakefile", str(project.path / "workflow/Snakefile")),
+        *("--configfile", str(user / "mine.yaml"), "--config", "cluster=site.yaml"),
+    ]
+
+
+def test_from_another_directory_results_are_there(elsewhere: Path, project: Checkout) -> None:
+    assert (elsewhere / "results/report/index.html").exists()
+    assert not project.results.exists()
+    assert not (project.path / ".snakemake").exists()
+
+
+def test_from_another_directory_shipped_files_are_found(project: Checkout, tmp_path: Path) -> None:
+    snakefile = ("--snakefile", str(project.path / "Snakefile"))
+    doctor = snakemake(tmp_path, *snakefile, "doctor", COLUMNS="500")
+    assert "FAIL" not in doctor
+    assert "warn" not in doctor
+    planned = snakemake(
+        tmp_path, *snakefile, "--dry-run", "stage1",
+        "--config", "experiment=config/experiments/ethernet6-mlp.yaml", "cluster=config/sites/ethernet6.yaml",
+    )  # fmt: skip
+    assert f"    {project.path}/workflow/workloads/mlp.py " in planned
+    told = snakemake(tmp_path, *snakefile, "--dry-run", "--config", "experiment=none.yaml", fails=True)
+    assert told.splitlines()[:2] == [
+        "none.yaml: there is no such file",
+        f"  allowed  a file, relative to {tmp_path} or else to {project.path}",
+    ]
+    (tmp_path / "workflow/workloads").mkdir(parents=True)
+    (tmp_path / "workflow/workloads/mnist.py").touch()  # the user's own comes first
+    planned = snakemake(tmp_path, *snakefile, "--dry-run", "stage1")
+    assert "    workflow/workloads/mnist.py " in planned
+
+
+def test_snakemakes_report_needs_only_the_requirements(elsewhere: Path, project: Checkout, tmp_path: Path) -> None:
+    """Other packages of this environment cannot be imported."""
+    needed = with_what_they_require(re.findall(r"(?m)^[\w-]+", (ROOT / "requirements.txt").read_text()))
+    others = {
+        module for module, names in packages_distributions().items() if needed.isdisjoint(map(canonical, names))
+    } - {"pip", "setuptools", "pkg_resources", "_distutils_hack"}
+    assert "torch" in others
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys\nclass Nothing:\n    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] in {others!r}:\n            raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, Nothing())\n"
+    )
+    told = snakemake(elsewhere, *mine(project, elsewhere), "--report", "report.html", PYTHONPATH=str(tmp_path))
+    assert "Report created" in told
+    assert "Scaling" in (elsewhere / "report.html").read_text()
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def with_what_they_require(names: list[str]) -> set[str]:
+    found: set[str] = set()
+    left = list(map(canonical, names))
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            try:
+                wanted = [line for line in requires(name) or () if "extra ==" not in line]
+            except PackageNotFoundError:
+                continue  # of another Python or system
+            left += [canonical(re.split(r"[^\w.-]", line)[0]) for line in wanted]
+    return found
+
+
+def test_every_target_is_listed_with_a_sentence(elsewhere: Path, project: Checkout) -> None:
+    listed = snakemake(elsewhere, *mine(project, elsewhere), "--list")
+    told = dict(re.findall(r"(?m)^(\w+) \((.*)\)$", listed))
+    assert told.keys() >= {"all", "stage1", "stage2", "stage3", "report", "doctor", "eject"}
+    assert all(sentence.endswith(".") for sentence in told.values())
+
+
+def test_profiles_are_described() -> None:
+    described = (ROOT / "profiles/README.md").read_text()
+    assert {profile.parent.name for profile in (ROOT / "profiles").glob("*/config.yaml")} == set(
+        re.findall(r"(?m)^\| `profiles/(\w+)`", described)
+    )
+
+
+def test_what_the_catalog_of_workflows_looks_for() -> None:
+    usage = yaml.safe_load((ROOT / ".snakemake-workflow-catalog.yml").read_text())["usage"]
+    assert usage["report"] is True
+    assert usage["software-stack-deployment"] == {"conda": True, "apptainer": False, "apptainer+conda": False}
+    for rules in (ROOT / "workflow/rules").glob("*.smk"):
+        text = rules.read_text()
+        assert text.count("\n    shell:") + text.count("\n        shell:") == text.count("../envs/workflow.yaml"), rules
+    assert os.path.exists(ROOT / "workflow/envs/workflow.yaml")
+    assert os.path.exists(ROOT / "config/README.md")

@@ -1,0 +1,1 @@
+"""One start of Snakemake: targets, submission, watch of jobs, locks and signals."""

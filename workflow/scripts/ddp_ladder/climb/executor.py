@@ -1,0 +1,212 @@
+"""The Slurm executor of the ladder's jobs: it submits each job once, follows it, and guesses no option of sbatch.
+
+A subclass of the plugin's executor, which overrides its methods, because
+
+- its submission treats every failure of sbatch as a refusal, also "Socket timed out", after which the job may be in the
+  queue, and it fails on a site's banner;
+- its check of active jobs asks less and less often (in the end every three minutes), waits for ever for jobs that were
+  preempted, revoked or cancelled by someone, and treats a job of unknown state as a good one;
+- inside a job's shell it removes SLURM_CONF with the variables that describe the job, and keeps the variables that set
+  defaults of sbatch (SBATCH_TIMELIMIT);
+- at Ctrl-C it does not cancel a job that is being checked or submitted;
+- without an account or a partition it guesses one, although ``null`` in cluster.yaml leaves that to Slurm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+from snakemake_executor_plugin_slurm.utils import set_gres_string
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+
+from ddp_ladder.climb.executor_interface import ATTRIBUTES, problem_of
+from ddp_ladder.climb.watch import LOOK_EVERY_S, Watch
+from ddp_ladder.common.files import NotWritten, shown_path
+from ddp_ladder.common.messages import UserError
+from ddp_ladder.run.progress import Board
+from ddp_ladder.slurm.environment import set_aside
+from ddp_ladder.slurm.job_end import NOT_SUBMITTED, SUBMITTED, JobEnd, job_end_file, write_job_end
+from ddp_ladder.slurm.job_names import new_job_name
+from ddp_ladder.slurm.scale_lock import signs_of_life
+from ddp_ladder.slurm.states import ask, cancel
+from ddp_ladder.slurm.submit import NotSubmitted, Stopped, Submission, Submitter
+
+NOT_RECORDED = "Its end is not recorded"
+
+
+def ladder_executor(
+    plugin: type[Any], results: Path, stage_of: Callable[[str], str], rules: Collection[str]
+) -> type[Any]:
+    """Return a subclass of the plugin's executor for the jobs of these rules; the plugin handles those of other rules.
+
+    stage_of: stage of a scale. Raises UserError if the plugin lacks a method that is overridden or called.
+    """
+    if problem := problem_of(plugin):
+        raise UserError(problem)
+    settings = {"results": results, "stage_of": staticmethod(stage_of), "rules": frozenset(rules)}
+    return type("LadderExecutor", (LadderJobs, plugin), settings)
+
+
+class LadderJobs:
+    """The overriding methods. Every other method is the plugin's, the next base class."""
+
+    results: ClassVar[Path]
+    stage_of: ClassVar[Callable[[str], str]]
+    rules: ClassVar[Collection[str]]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if notice := set_aside(os.environ):
+            print(notice, file=sys.stderr, flush=True)
+        self._board = Board()
+        self._watch = Watch(ask, cancel, self._board)
+        self._submitter = Submitter(self.results, self._board.say)
+        self._others_due_s = 0.0
+        plugin: Any = super()
+        plugin.__init__(*args, **kwargs)
+        self.array_jobs: set[str] = set()  # no --slurm-array-jobs: an array asks for each scale what the first needs
+        if problem := problem_of(self, ATTRIBUTES):
+            raise WorkflowError(str(problem))
+
+    def _is_own(self, job: Any) -> bool:
+        return not job.is_group() and job.rule.name in self.rules
+
+    def run_job(self: Any, job: Any) -> None:
+        """Submit the job, in a thread of the plugin. Every outcome is reported, or Snakemake waits for ever."""
+        if not self._is_own(job):
+            super().run_job(job)  # type: ignore[misc]
+            return
+        info, stage = SubmittedJobInfo(job), self.stage_of(job.wildcards.scale)
+        try:
+            wanted, logs = _submission(self, job, f"{stage} {job.wildcards.scale}", self.results)
+            info.external_jobid = self._submitter.submit(wanted)
+        except Stopped:
+            return
+        except NotSubmitted as error:
+            end = JobEnd("", stage, wanted.scale, NOT_SUBMITTED, "", why=str(error), next=error.next)
+            self._board.say(f"{stage} {wanted.scale}: {end.in_words}")
+            self._report_job_error_threadsafe(info, _message(end, self.results))
+            return
+        except Exception as error:
+            self._report_job_error_threadsafe(info, f"the job cannot be submitted: {error}")
+            return
+        log = logs / f"{info.external_jobid}.log"
+        info.aux = {"slurm_logfile": log}
+        noted = _record(JobEnd(info.external_jobid, stage, wanted.scale, SUBMITTED, shown_path(log)), self.results)
+        if noted.startswith(NOT_RECORDED):  # Slurm knows it by its name
+            self._board.say(f"job {info.external_jobid} is followed. {noted}")
+        self._report_job_submission_threadsafe(info)
+
+    async def check_active_jobs(self: Any, active_jobs: Sequence[Any]) -> AsyncIterator[Any]:
+        """Yield the jobs that have not ended, and report the others."""
+        own = [info for info in active_jobs if self._is_own(info.job)]
+        async for info in self._check_others([info for info in active_jobs if info not in own]):
+            yield info
+        self.next_seconds_between_status_checks = LOOK_EVERY_S
+        for info in own:
+            self._follow(info)
+        try:
+            ends = {end.job_id: end for end in self._watch.look()}
+        except Exception:
+            # Snakemake now ends without cancelling the jobs.
+            left = " ".join(sorted(self._submitter.stop()))
+            self._board.say(f"still in the queue: {left}; to end them: scancel with these ids")
+            raise
+        for info in own:
+            end = ends.get(info.external_jobid)
+            if end is None:
+                yield info
+            else:
+                self._submitter.over(end.job_id)
+                self._report(info, end)
+
+    def _follow(self: Any, info: Any) -> None:
+        if not self._watch.knows(info.external_jobid):
+            scale, log = info.job.wildcards.scale, Path(shown_path(info.aux["slurm_logfile"]))
+            signs = partial(signs_of_life, self.results, scale, log)
+            self._watch.add(info.external_jobid, self.stage_of(scale), scale, log, signs)
+
+    async def _check_others(self: Any, others: Sequence[Any]) -> AsyncIterator[Any]:
+        """Check jobs of other rules, as often as the plugin would."""
+        if not others or time.monotonic() < self._others_due_s:
+            for info in others:
+                yield info
+            return
+        async for info in super().check_active_jobs(others):  # type: ignore[misc]
+            yield info
+        self._others_due_s = time.monotonic() + self.next_seconds_between_status_checks
+
+    def _report(self: Any, info: Any, end: JobEnd) -> None:
+        if end.ok:
+            with contextlib.suppress(OSError):
+                job_end_file(self.results, end.scale).unlink()
+            self.report_job_success(info)
+        else:
+            self.report_job_error(info, msg=_message(end, self.results), aux_logs=[end.log])
+
+    def cancel_jobs(self: Any, active_jobs: Sequence[Any]) -> None:
+        """Cancel every job that was submitted, or is being submitted."""
+        submitted = self._submitter.stop()
+        self._job_submission_executor.shutdown(wait=True)
+        own = [info for info in active_jobs if self._is_own(info.job)]
+        self._watch.cancel(submitted.union(info.external_jobid for info in own if info.external_jobid))
+        if others := [info for info in active_jobs if info not in own]:
+            super().cancel_jobs(others)  # type: ignore[misc]
+
+    def get_account_arg(self: Any, job: Any) -> Iterator[str]:
+        """Yield the option of sbatch, empty if Slurm is to choose."""
+        if self._is_own(job):
+            yield _option("--account", job.resources.get("slurm_account"))
+        else:
+            yield from super().get_account_arg(job)  # type: ignore[misc]
+
+    def get_partition_arg(self: Any, job: Any) -> str:
+        """Return the option of sbatch, empty if Slurm is to choose."""
+        if self._is_own(job):
+            return _option("--partition", job.resources.get("slurm_partition"))
+        option: str = super().get_partition_arg(job)  # type: ignore[misc]
+        return option
+
+
+def _submission(executor: Any, job: Any, label: str, results: Path) -> tuple[Submission, Path]:
+    """Return sbatch as the plugin calls it, with our name of the job, and the directory of its logs."""
+    settings, scale = executor.workflow.executor_settings, job.wildcards.scale
+    logs = executor.slurm_logdir / f"rule_{job.name}" / scale
+    logs.mkdir(parents=True, exist_ok=True)
+    name = new_job_name(results, scale, settings.jobname_prefix or "")
+    parameters = {
+        "run_uuid": name,
+        "slurm_logfile": logs / "%j.log",
+        "comment_str": f"rule_{job.name}_wildcards_{scale}",
+        "account": next(executor.get_account_arg(job)),
+        "partition": executor.get_partition_arg(job),
+        "workdir": executor.workflow.workdir_init,
+    }
+    call = get_submit_command(job, parameters, settings, executor._failed_nodes) + set_gres_string(job)
+    script = f"#!/bin/sh\n{executor.format_job_exec(job)}"
+    return Submission(label, scale, name, shlex.split(call), script), logs
+
+
+def _message(end: JobEnd, results: Path) -> str:
+    return f"{end.in_words}. Next: {end.next}. {_record(end, results)}. "
+
+
+def _record(end: JobEnd, results: Path) -> str:
+    """Write the end for the gate; return where it is, or why it cannot be written: a full disk does not stop a job."""
+    try:
+        return f"Recorded in {write_job_end(results, end)}"
+    except NotWritten as error:
+        return f"{NOT_RECORDED}: {error.filename} cannot be written: {error.strerror}"
+
+
+def _option(name: str, value: str | None) -> str:
+    return f" {name}={shlex.quote(value)}" if value else ""

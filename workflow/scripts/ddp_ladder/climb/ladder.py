@@ -1,0 +1,235 @@
+"""Look-ups of the rules: files, parameters and order of the ladder. It imports nothing of Snakemake."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ddp_ladder.climb.to_do import runs_of_edited_scripts, runs_to_do
+from ddp_ladder.common import meant
+from ddp_ladder.common.files import NotWritten, check_room, read_json
+from ddp_ladder.common.formats import in_short
+from ddp_ladder.common.messages import Problem, UserError
+from ddp_ladder.gates.file import gate_files
+from ddp_ladder.plan.changes import changes_in_words
+from ddp_ladder.plan.file import read_plan
+from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, make_plan, plain_variants, variants_of
+from ddp_ladder.records.run_records import RunRecords
+from ddp_ladder.run.training_data import data_problem
+from ddp_ladder.settings.models import Scale, Settings
+from ddp_ladder.settings.placeholders import expand
+from ddp_ladder.slurm.job_end import job_end_file
+from ddp_ladder.slurm.resources import slurm_resources
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Settings and plan, seen from the workflow. Paths are strings, relative to the working directory."""
+
+    settings: Settings
+    plan: Plan
+
+    @classmethod
+    def of(cls, settings: Settings) -> Ladder:
+        return cls(settings, make_plan(settings))
+
+    @property
+    def results(self) -> str:
+        return self.plan.results
+
+    def record_patterns(self, stage: str) -> list[str]:
+        """Return the records that each of a stage's jobs writes, with {scale} for its scale."""
+        experiment = self.settings.experiment
+        return [
+            f"{self.results}/runs/{variant.name}/{mode}/{{scale}}/r{repeat}/record.json"
+            for variant in (*variants_of(experiment, stage), *plain_variants(experiment, stage))
+            for mode in experiment.modes
+            for repeat in range(1, experiment.repeats + 1)
+        ]
+
+    @property
+    def data_marker(self) -> str:
+        """The file that marks the data as prepared. It is in their directory, so it is deleted with them."""
+        return f"{self.settings.experiment.workload.data_dir}/.prepared"
+
+    @property
+    def prepare_command(self) -> list[str]:
+        """The script of workload.prepare and its arguments; empty if there is nothing to prepare."""
+        workload = self.settings.experiment.workload
+        values = {"data_dir": workload.data_dir, "seed": workload.seed}
+        return [expand(argument, values) for argument in workload.prepare or ()]
+
+    @property
+    def prepared_data(self) -> list[str]:
+        """The files that the runs wait for: the marker, if there is something to prepare."""
+        return [self.data_marker] if self.settings.experiment.workload.prepare else []
+
+    def scales(self, stage: str) -> list[str]:
+        return [str(job.scale) for job in self.plan.stage_jobs(stage)]
+
+    def stage_of(self, scale: str) -> str:
+        return self.plan.job(Scale.parse(scale)).stage
+
+    def gate(self, stage: str) -> str:
+        return f"{self.results}/gates/{stage}.json"
+
+    @property
+    def last_gate(self) -> str:
+        return self.gate(self.plan.stages[-1])
+
+    def records(self, job: ScaleJob) -> list[str]:
+        return [f"{self.results}/runs/{run.name}/record.json" for run in job.runs]
+
+    def scale_records(self, scale: str) -> list[str]:
+        return self.records(self.plan.job(Scale.parse(scale)))
+
+    @cached_property
+    def _runs(self) -> RunRecords:
+        return RunRecords(Path(self.results))
+
+    @cached_property
+    def to_do(self) -> Mapping[str, tuple[RunSpec, ...]]:
+        """Runs that this start has to measure, by scale."""
+        return runs_to_do(self.plan, self._runs)
+
+    def awaited_records(self, stage: str) -> list[str]:
+        """Return the records that a stage's gate waits for: those of the scales that still have runs to measure."""
+        return [
+            file for job in self.plan.stage_jobs(stage) if str(job.scale) in self.to_do for file in self.records(job)
+        ]
+
+    def priority(self, scale: str) -> int:
+        """Return a number above 0, higher for a scale that comes earlier in the plan."""
+        scales = [str(job.scale) for job in self.plan.jobs]
+        return len(scales) - scales.index(scale)
+
+    def gate_before(self, stage: str) -> list[str]:
+        """Return the gate of the stage before; empty for the first stage."""
+        before = self.plan.stage_before(stage)
+        return [self.gate(before)] if before else []
+
+    def stages_cut_short(self) -> list[str]:
+        """Return the stages of which Slurm ended a job before it wrote its records: their gates were not judged."""
+        ended = [job for job in self.plan.jobs if job_end_file(Path(self.results), str(job.scale)).exists()]
+        return list(dict.fromkeys(job.stage for job in ended))
+
+    @property
+    def has_room(self) -> bool:
+        """True if the results can be written. Nothing is printed: the failed write has been reported."""
+        try:
+            check_room(Path(self.results))
+        except NotWritten:
+            return False
+        return True
+
+    @property
+    def plan_to_write(self) -> list[str]:
+        """plan.json if its content is not what the settings give now; empty if it is. Time stamps do not matter."""
+        file = f"{self.results}/plan.json"
+        try:
+            return [] if read_json(Path(file)) == json.loads(json.dumps(self.plan.to_json())) else [file]
+        except (OSError, ValueError):
+            return [file]
+
+    @property
+    def changes_since_plan(self) -> str:
+        """The differences between the settings and plan.json, in words; empty if there are none."""
+        try:
+            return changes_in_words(read_plan(Path(self.results) / "plan.json"), self.plan)
+        except UserError:
+            return ""  # reported by what needs the plan
+
+    def measures(self, stages: Sequence[str]) -> bool:
+        """Return True if a start for these stages has a run to measure."""
+        return any(run.stage in stages for missing in self.to_do.values() for run in missing)
+
+    def check_data(self, stages: Sequence[str], on_nodes: bool, dry_run: bool) -> list[str]:
+        """Return warnings about missing training data. Raises UserError if no run can find them; a dry run only warns.
+
+        on_nodes: whether the training may run on other machines.
+        """
+        found = data_problem(self.settings.experiment, on_nodes) if self.measures(stages) else None
+        if found is None:
+            return []
+        outcome, problem = found
+        if outcome == "FAIL" and not dry_run:
+            raise UserError(problem)
+        return [f"warning: {problem}"]
+
+    def _doubtful_texts(self) -> Iterator[str]:
+        """Yield a doubt on each argument and variable that the user seems to mean otherwise than the script gets it."""
+        work, network = self.settings.experiment.workload, self.settings.site.network
+        variants = self.settings.experiment.variants
+        arguments: list[tuple[str, Iterable[str]]] = [
+            ("workload.args", work.args),
+            ("workload.prepare", work.prepare or ()),
+            *((f"variants.{each.name}.args", each.args) for each in variants),
+        ]
+        variables: list[tuple[str, Iterable[str]]] = [
+            ("workload.env", work.env.values()),
+            ("network.env", network.env.values()),
+            *((f"variants.{each.name}.env", each.env.values()) for each in variants),
+        ]
+        for key, text in ((key, text) for key, texts in arguments for text in texts):
+            if re.match(r"--?[A-Za-z][\w-]* \S", text):
+                yield f"{key}: {text!r} reaches the script as one word; write its parts as items of the list"
+        for key, text in ((key, text) for key, texts in (*arguments, *variables) for text in texts):
+            if meant.has_variables(text):
+                yield f"{key}: {text} reaches the script as it is, without the variable's value; {meant.path(text)}"
+
+    def announcements(self, stages: Sequence[str]) -> list[str]:
+        """Return the lines that a start prints before it begins."""
+        lines = []
+        if not self.measures(stages):
+            known = "every run has a good record of these settings"
+            lines.append(f"nothing to measure: {known}; the gates are judged again")
+        for stage in stages:
+            opened, closed = gate_files(Path(self.results) / "gates", stage)
+            if opened.exists() and closed.exists():
+                lines.append(f"warning: {opened}: {closed.name} is beside it; neither counts, the gate is judged again")
+        lines += [f"warning: {doubt}" for doubt in self._doubtful_texts()]
+        edited = [run for run in runs_of_edited_scripts(self.plan, self._runs) if run.stage in stages]
+        for script in dict.fromkeys(run.script for run in edited):
+            names = [run.name for run in edited if run.script == script]
+            lines.append(
+                f"warning: {script} has changed since it ran as {in_short(names)}; these runs are kept, and not "
+                "compared with runs of another version. To repeat them, delete their directories below "
+                f"{self.results}/runs"
+            )
+        return lines
+
+    def job_resources(self) -> dict[str, Callable[[Any], str | int | None]]:
+        """Return the resources of a scale's job by the Slurm executor's names, each as a function of its wildcards."""
+
+        def of_job(name: str) -> Callable[[Any], str | int | None]:
+            return lambda wildcards: slurm_resources(self.plan.job(Scale.parse(wildcards.scale)))[name]
+
+        return {name: of_job(name) for name in slurm_resources(self.plan.jobs[0])}
+
+    def scale_pattern(self, stage: str) -> str:
+        """Return a regular expression for the scales of a stage; it matches nothing if the stage is absent."""
+        return "|".join(self.scales(stage)) or "(?!)"
+
+
+def stages_up_to(plan: Plan, stage: str | None, file: Path) -> tuple[str, ...]:
+    """Return the stages from the first to ``stage``; all of them for None.
+
+    Raises UserError for a stage that the experiment does not have.
+    """
+    if stage is None:
+        return plan.stages
+    if stage not in plan.stages:
+        raise UserError(
+            Problem(
+                f"{file}: stages.{stage}",
+                f"this experiment has no {stage}",
+                allowed=", ".join(plan.stages),
+                next=f"add stages.{stage} to the file, or name another stage",
+            )
+        )
+    return plan.stages[: plan.stages.index(stage) + 1]

@@ -1,0 +1,74 @@
+"""The runs that a start has to measure: decided by the plan and the runs' raw files, and by nothing else.
+
+No time stamp, parameter or metadata of an earlier start decides. A run is kept if its raw files give a good record of
+exactly the spec that the settings give it now; every other run is measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from ddp_ladder.common.files import sha256
+from ddp_ladder.gates.gate import judge
+from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.records.record import write_record
+from ddp_ladder.records.run_records import RestoredRecords, RunRecords
+from ddp_ladder.settings.models import REFERENCE_VARIANT
+
+
+def runs_to_do(plan: Plan, runs: RunRecords) -> Mapping[str, tuple[RunSpec, ...]]:
+    """Return the runs that have to be measured, by scale; without the scales of which every run is kept."""
+    to_do: dict[str, tuple[RunSpec, ...]] = {}
+    for stage in plan.stages:
+        # A variant that has yet to be measured below a gate is not judged yet.
+        not_judged = {spec.variant for missing in to_do.values() for spec in missing}
+        left_out = _left_out(plan, stage, runs) - not_judged
+        missing_at = {str(job.scale): _missing(job, runs, left_out) for job in plan.stage_jobs(stage)}
+        to_do.update({scale: missing for scale, missing in missing_at.items() if missing})
+    return to_do
+
+
+def _missing(job: ScaleJob, runs: RunRecords, left_out: Collection[str]) -> tuple[RunSpec, ...]:
+    stopped, missing = set(left_out), []
+    for spec in job.runs:
+        record = runs.kept(spec)
+        if record is None and spec.variant not in stopped:
+            missing.append(spec)
+        elif record is not None and record.failure is not None:
+            stopped.add(spec.variant)  # as the job does: a plain baseline that fails is not tried for every repeat
+    return tuple(missing)
+
+
+def _left_out(plan: Plan, stage: str, runs: RunRecords) -> set[str]:
+    """Return the variants that the gate before keeps out of a stage, as it is judged now."""
+    before = plan.stage_before(stage)
+    if before is None or all(spec.variant == REFERENCE_VARIANT for spec in plan.runs if spec.stage == stage):
+        return set()
+    verdict = judge(plan, before, runs.results, RestoredRecords(runs))
+    return {name for name, word in verdict.variants.items() if word == "closed" and name != REFERENCE_VARIANT}
+
+
+def restore_records(plan: Plan, runs: RunRecords) -> Iterator[Path]:
+    """Write the records that are missing or disagree with their raw files, of scales without runs to measure.
+
+    Yields the files that it has written.
+    """
+    to_do = runs_to_do(plan, runs)
+    for job in plan.jobs:
+        for spec in () if str(job.scale) in to_do else job.runs:
+            record, file = runs.kept(spec), runs.directory(spec).record
+            if record is not None and not file.is_dir() and not runs.is_believed(spec):
+                write_record(file, record)
+                yield file
+
+
+def runs_of_edited_scripts(plan: Plan, runs: RunRecords) -> list[RunSpec]:
+    """Return the kept runs whose script has changed since."""
+    now = {}
+    for script in {spec.script for spec in plan.runs}:
+        with contextlib.suppress(OSError):
+            now[script] = sha256(Path(script).read_bytes())
+    kept = [(spec, record) for spec in plan.runs if spec.script in now and (record := runs.kept(spec))]
+    return [spec for spec, record in kept if record.fingerprint.get("script_sha256") not in (None, now[spec.script])]

@@ -1,0 +1,93 @@
+"""Shared behaviour of all command lines: exit on a user's mistake, and on a full disk."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import select
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec
+
+from ddp_ladder.common.files import FULL, NotWritten
+from ddp_ladder.common.messages import UserError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
+
+P = ParamSpec("P")
+
+
+def command(main: Callable[P, int]) -> Callable[P, int]:
+    """Decorate a main function: UserError and NotWritten print their message alone and return exit code 1.
+
+    Standard output that does not fit on a full disk is lost with one warning; the command goes on.
+    """
+
+    @functools.wraps(main)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> int:
+        print_what_can_be_printed()
+        _keep_output_from_failing()
+        try:
+            code = main(*args, **kwargs)
+        except UserError as error:
+            print(error, file=sys.stderr)
+            code = 1
+        except NotWritten as error:
+            print(error.problem, file=sys.stderr)
+            code = 1
+        sys.stdout.flush()
+        return code
+
+    return wrapped
+
+
+class _Output(io.FileIO):
+    """Standard output that a full disk does not break: what does not fit is dropped, with one warning."""
+
+    _has_warned = False
+
+    def write(self, data: Buffer, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            if not self._has_warned:
+                self._has_warned = True
+                print(f"standard output: it cannot be written: {error.strerror}; the rest is lost", file=sys.stderr)
+            return memoryview(data).nbytes
+
+
+def _keep_output_from_failing() -> None:
+    stream = sys.stdout
+    if isinstance(stream, io.TextIOWrapper) and stream is sys.__stdout__:
+        buffer = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
+
+
+def leave_lost_terminal() -> None:
+    """Send output to /dev/null if the terminal, or the reader of a pipe, is gone: writing would raise an error."""
+    for descriptor in (1, 2):
+        poll = select.poll()
+        poll.register(descriptor, 0)
+        if any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0)):
+            devnull = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(devnull, descriptor)
+            os.close(devnull)
+
+
+def print_what_can_be_printed() -> None:
+    """Make printing safe: escape characters that the terminal's encoding lacks, and ignore a closed terminal."""
+    leave_lost_terminal()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def put_this_python_first() -> None:
+    """Put this interpreter first in PATH, so that children find it as ``python`` without an activated environment."""
+    here = str(Path(sys.executable).parent)
+    os.environ["PATH"] = os.pathsep.join((here, os.environ.get("PATH", os.defpath)))

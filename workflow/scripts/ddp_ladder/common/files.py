@@ -1,0 +1,271 @@
+"""Files: atomic writes, JSON, digests, and the layout of the results directory."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any, BinaryIO
+
+from ddp_ladder.common.messages import Problem, printable
+
+LONGEST_KEY = 60  # characters of a key in a message
+_ESCAPED = re.compile(r"\\(?:[bfr]|u00|u20)", re.IGNORECASE)  # in JSON: may be a control character
+
+
+_ROOM = 1_000_000  # bytes: a few runs' files
+FULL = {
+    errno.ENOSPC: "free some space or inodes there: df -h {there}; df -i {there}",
+    errno.EDQUOT: "your quota there is used up: delete files or ask your site for more (quota -s, lfs quota {there})",
+    errno.EROFS: "{there} is mounted read-only here: ask your site, or name another directory in `results`",
+    errno.EACCES: "you may not write there: see ls -ld {there}, have the permissions corrected",
+    errno.EPERM: "you may not write there: see ls -ld {there}, have the permissions corrected",
+}
+
+
+class NotWritten(OSError):
+    """One of our files could not be written; ``filename`` is its path, ``strerror`` the reason."""
+
+    lost = "nothing that was measured: finished runs are kept"
+
+    @property
+    def problem(self) -> Problem:
+        """The message for the user."""
+        there = quote(str(nearest(Path(self.filename).parent)))
+        advice = FULL.get(self.errno or 0, "look at the file system: df -h {there}").format(there=there)
+        next_step = f"{advice}; then start snakemake again: it repeats what is missing"
+        return Problem(str(self.filename), f"it cannot be written: {self.strerror}", lost=self.lost, next=next_step)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError in the block, which writes ``path``, into NotWritten with that path."""
+    try:
+        yield
+    except NotWritten:
+        raise
+    except OSError as error:
+        raise NotWritten(error.errno, error.strerror or str(error), str(path)) from None
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and its missing parents. Raises NotWritten."""
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def nearest(path: Path) -> Path:
+    """Return the path, or its nearest parent, that exists."""
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
+def shown_path(path: Path) -> str:
+    """Return the path for a message: relative if it is below the working directory."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def check_room(directory: Path) -> None:
+    """Raise NotWritten if a file of 1 MB cannot be written in the directory, or in its nearest existing parent."""
+    with writing(directory), tempfile.TemporaryFile(dir=nearest(directory.absolute())) as file:
+        file.write(bytes(_ROOM))
+        file.flush()
+        os.fsync(file.fileno())  # some file systems report a full disk only here
+
+
+def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> None:
+    """Write ``content`` so that a reader sees the old file or the new one, never a part.
+
+    mode: permissions before the umask. Creates missing parent directories.
+    Raises NotWritten, and leaves no temporary file, when the disk is full.
+    """
+    with written_atomically(path, mode) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def written_atomically(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Open a file as write_atomically does, for content that is written in pieces."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, mode & ~_umask())
+            os.replace(name, path)
+        except BaseException:
+            with suppress(OSError):  # the first error is raised, not one of the clean-up
+                os.unlink(name)
+            raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write ``data`` as indented JSON, atomically. NaN and infinity are refused (ValueError)."""
+    write_atomically(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file. Raises OSError, or ValueError naming the file when it is not JSON.
+
+    Strict, so that all readers agree: UTF-8 without a BOM, no duplicate keys, no NaN or infinity, no integer beyond
+    64 bits. Strings are made printable, because some quote the output of a script, a library or a node.
+    """
+    try:
+        text = path.read_bytes().decode()
+        data = json.loads(
+            text, object_pairs_hook=_distinct, parse_constant=_finite, parse_float=_finite, parse_int=_int64
+        )
+        if "\\ud" in text.lower():
+            json.dumps(data, ensure_ascii=False).encode()  # a lone surrogate cannot be printed
+        return data if printable(text) == text and not _ESCAPED.search(text) else _printable(data)
+    except RecursionError:
+        raise ValueError(f"{path} is not JSON: it is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+
+
+def _printable(data: Any) -> Any:
+    if isinstance(data, str):
+        return printable(data)
+    if isinstance(data, list):
+        return [_printable(item) for item in data]
+    return {printable(key): _printable(value) for key, value in data.items()} if isinstance(data, dict) else data
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
+        raise ValueError(f"the key {twice[:LONGEST_KEY]!r} is there twice")
+    return data
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a figure")
+    return value
+
+
+def _int64(text: str) -> int:
+    value = int(text)
+    if text == "-0":
+        raise ValueError("-0 is not a whole number as anything here writes it")
+    if abs(value) >= 2**63:
+        raise ValueError(f"{text[:20]}... is beyond 64 bits")
+    return value
+
+
+def sha256(data: bytes) -> str:
+    """Return the hexadecimal SHA-256 digest."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def canonical_sha256(data: Any) -> str:
+    """Return the SHA-256 digest of a JSON value, whatever its key order and layout."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return sha256(text.encode())
+
+
+@dataclass(frozen=True)
+class Agent:
+    """The process that starts ranks on a node: its only agent, or one of several, one per GPU."""
+
+    node_rank: int
+    local_rank: int | None = None
+
+    @property
+    def stem(self) -> str:
+        """Stem of its files' names: node0, or node0.task1."""
+        return f"node{self.node_rank}" + ("" if self.local_rank is None else f".task{self.local_rank}")
+
+    def __str__(self) -> str:
+        return f"node {self.node_rank}" + ("" if self.local_rank is None else f", task {self.local_rank}")
+
+
+def agents_of(nodes: int, agents_per_node: int) -> tuple[Agent, ...]:
+    """Return all agents of a run, in the order of their ranks."""
+    if agents_per_node == 1:
+        return tuple(Agent(node_rank) for node_rank in range(nodes))
+    return tuple(Agent(node_rank, local) for node_rank in range(nodes) for local in range(agents_per_node))
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """One run's directory: results/runs/<variant>/<mode>/<nodes>x<gpus>/r<k>."""
+
+    path: Path
+
+    @property
+    def run(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def job_script(self) -> Path:
+        return self.path / "job.sh"
+
+    @property
+    def record(self) -> Path:
+        return self.path / "record.json"
+
+    @property
+    def ended(self) -> Path:
+        return self.path / "ended.json"
+
+    @property
+    def ranks(self) -> Path:
+        return self.path / "ranks"
+
+    @property
+    def nodes(self) -> Path:
+        return self.path / "nodes"
+
+    @property
+    def progress(self) -> Path:
+        return self.path / "progress.json"
+
+    @property
+    def attempts(self) -> Path:
+        return self.path / "attempts"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "train.log"
+
+    @property
+    def launcher_log(self) -> Path:
+        """The output of srun itself."""
+        return self.nodes / "srun.log"
+
+    def agent_log(self, agent: Agent, agents: int) -> Path:
+        """Return the log of an agent's ranks during the run. With several agents, train.log is merged at the end."""
+        return self.log if agents == 1 else self.nodes / f"{agent.stem}.log"
+
+    def failed_ranks(self, node_rank: int) -> Path:
+        """Return the file for failures of a node's torchrun ranks; the agent moves it into its end record."""
+        return self.nodes / f"failed{node_rank}.json"
+
+    def torchrun_logs(self, node_rank: int) -> Path:
+        """Return the directory for torchrun's own logs, in place of the temporary one; the agent deletes it."""
+        return self.nodes / f"torchrun{node_rank}"
+
+    def agent_end(self, agent: Agent) -> Path:
+        return self.nodes / f"{agent.stem}.json"

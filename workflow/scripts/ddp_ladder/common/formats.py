@@ -1,0 +1,114 @@
+"""Figures as text for people: significant digits, units, a dash for an unknown value."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+DASH = "\u2013"  # en dash: between the ends of a range, and for an unknown value
+UNKNOWN = DASH
+NARROW_SPACE = "\u00a0"  # no break between a figure and its unit
+
+
+def significant(value: float | None) -> str:
+    """Return three significant digits, thousands separated: ``1,240``, ``85.3``, ``1.71``, ``0.0123``."""
+    if value is None:
+        return UNKNOWN
+    size = abs(value)
+    if size >= 99.95:
+        return f"{value:,.0f}"
+    if size >= 9.995:
+        return f"{value:.1f}"
+    if size >= 0.9995 or size == 0:
+        return f"{value:.2f}"
+    return f"{value:#.3g}"
+
+
+def factor(value: float | None) -> str:
+    """Return a speed-up: ``1.71``, ``27.4``."""
+    return UNKNOWN if value is None else f"{value:.2f}" if value < 9.995 else f"{value:.1f}"
+
+
+def percent(value: float | None) -> str:
+    """Return an efficiency, 1 being 100 %, as a whole percentage."""
+    return UNKNOWN if value is None else f"{100 * value:.0f}{NARROW_SPACE}%"
+
+
+def share(value: float | None) -> str:
+    """Return a share of the step time in percent, below 10 % with one decimal."""
+    if value is None:
+        return UNKNOWN
+    return percent(value) if value >= 0.0995 else f"{100 * value:.1f}{NARROW_SPACE}%"
+
+
+def milliseconds(value_s: float | None) -> str:
+    """Return milliseconds in three significant digits, without the unit."""
+    return UNKNOWN if value_s is None else significant(1000 * value_s)
+
+
+def seconds(value_s: float | None) -> str:
+    """Return seconds with two decimals, without the unit, so that parts and their sum can be compared."""
+    return UNKNOWN if value_s is None else f"{value_s:,.2f}"
+
+
+def megabytes(value_bytes: float | None) -> str:
+    """Return units of 1e6 bytes, without the unit."""
+    return UNKNOWN if value_bytes is None else f"{value_bytes / 1e6:,.0f}"
+
+
+def interval(low: str, high: str) -> str:
+    """Return ``[83-87 %]``, with an en dash, from two formatted figures; a common unit is written once."""
+    unit = f"{NARROW_SPACE}%"
+    if low.endswith(unit) and high.endswith(unit):
+        low = low.removesuffix(unit)
+    return f"[{low}{DASH}{high}]"
+
+
+def stage_name(stage: str) -> str:
+    """Return ``stage 2`` for ``stage2``."""
+    return stage.replace("stage", "stage ")
+
+
+def count(number: int, noun: str) -> str:
+    """Return ``1 run``, ``3 runs``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def capitalised(sentence: str) -> str:
+    """Return the sentence with a capital first letter, the rest unchanged."""
+    return sentence[:1].upper() + sentence[1:]
+
+
+def full_stop(text: str) -> str:
+    """Return the text with a full stop, unless it already ends in punctuation."""
+    text = text.strip()
+    return text if not text or text[-1] in ".!?:" else f"{text}."
+
+
+def in_short(names: Sequence[str], most: int = 5) -> str:
+    """Return ``a, b, c``; beyond ``most`` names, ``a, b and 3 more``."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def duration(seconds: float) -> str:
+    """Return ``45 s``, ``3 min 05 s``, ``2 h 10 min``."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def signal_of(code: int) -> str | None:
+    """Return the name of the signal behind an exit code: -n, or 128 + n as shells and container engines report it."""
+    try:
+        return signal.Signals(-code if code < 0 else code - 128).name
+    except ValueError:
+        return None
+
+
+def dotted(numbers: tuple[int, ...]) -> str:
+    """Return a version as text, such as ``2.8``."""
+    return ".".join(str(number) for number in numbers)

@@ -1,0 +1,85 @@
+"""Messages for a user's mistake: what is wrong, where, what is allowed, what to do next."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+BOX_WIDTH = 96
+_BOX_TEXT = BOX_WIDTH - len("| verdict   ") - len(" |")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake in one place.
+
+    where: file, line if known, and key: ``config/config.yaml, line 14: repeats``.
+    """
+
+    where: str
+    what: str
+    found: str | None = None
+    allowed: str | None = None
+    next: str | None = None
+    lost: str | None = None
+
+    def __str__(self) -> str:
+        lines = [f"{self.where}: {self.what}"]
+        for label in ("found", "allowed", "lost", "next"):
+            text = getattr(self, label)
+            if text is not None:
+                lines.append(f"  {label:<8} {text}")
+        return printable("\n".join(lines))
+
+
+class UserError(Exception):
+    """A mistake that the user can fix; shown as its message alone, never with a traceback."""
+
+    def __init__(self, problems: Problem | Iterable[Problem]) -> None:
+        self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        super().__init__("\n\n".join(str(problem) for problem in self.problems))
+
+
+class Refused(UserError):
+    """A valid start that is refused now: it has to wait, or to be another one. Shown in the ladder's box."""
+
+    def __init__(self, verdict: str, found: str, next_step: str) -> None:
+        super().__init__(Problem("snakemake", verdict, found=found, next=next_step))
+        self.args = (box((("verdict", verdict), ("found", found), ("next", next_step))),)
+
+
+_CONTROL_SEQUENCE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # a colour, a move of the cursor
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # a title, a link
+    r"|\x1b.?"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"  # all control characters but tabs and line ends
+    r"|[\u2028-\u202e\u2066-\u2069]"  # Unicode line ends and changes of writing direction
+)
+
+
+def printable(text: str) -> str:
+    """Return text without control sequences (colours, bells, titles); tabs and line ends stay.
+
+    Apply it to all foreign text: on reading (files.read_json, slurm.query.run_command), and in messages.
+    """
+    return _CONTROL_SEQUENCE.sub("", text)
+
+
+def box(rows: Iterable[tuple[str, str | None]]) -> str:
+    """Return the ladder's box with labelled texts: why it stops and what to do."""
+    lines = []
+    for label, text in rows:
+        wrapped = textwrap.wrap(printable(str(text)), _BOX_TEXT, break_on_hyphens=False)
+        for index, part in enumerate(wrapped or [""]):
+            lines.append(f"| {label if index == 0 else '':<9} {part:<{_BOX_TEXT}} |")
+    edge = "+" + "-" * (BOX_WIDTH - 2) + "+"
+    return "\n".join((edge, *lines, edge))
+
+
+def did_you_mean(word: str, allowed: Iterable[str]) -> str | None:
+    """Return ``did you mean "x"?`` for the closest allowed word, or None when none is close."""
+    matches = difflib.get_close_matches(word, list(allowed), n=1, cutoff=0.6)
+    return f'did you mean "{matches[0]}"?' if matches else None

@@ -1,0 +1,1 @@
+"""Checks of `snakemake doctor`: this machine, the settings, the software, Slurm."""

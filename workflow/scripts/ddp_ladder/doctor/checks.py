@@ -1,0 +1,262 @@
+"""The doctor: everything that can be checked before a run, as a list of findings, each with what to do."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ddp_ladder.climb.ladder import Ladder
+from ddp_ladder.common.file_systems import ALONE, filesystem, is_shared
+from ddp_ladder.common.files import NotWritten, check_room, nearest
+from ddp_ladder.common.findings import Finding, Section
+from ddp_ladder.common.messages import UserError
+from ddp_ladder.common.paths import profile
+from ddp_ladder.doctor import software
+from ddp_ladder.node import network
+from ddp_ladder.preflight.check import check_jobs
+from ddp_ladder.run.training_data import data_problem
+from ddp_ladder.settings.models import Settings
+from ddp_ladder.settings.sources import Sources
+from ddp_ladder.slurm.facts import Offer
+from ddp_ladder.slurm.offer import read_offer
+from ddp_ladder.slurm.query import SlurmError, run_command
+
+PROFILE = Path(profile("slurm"), "config.yaml")
+SPACE_FOR_RESULTS_MB = 1000
+TOO_LITTLE_SPACE_MB = 50
+# Resources that each rule sets for itself; a profile's values would replace them.
+RULE_RESOURCES = ("mpi", "nodes", "tasks", "tasks_per_gpu", "gres", "cpus_per_task", "mem_mb", "runtime")
+LOGIN_NODE = "run `snakemake doctor` on a login node of the cluster"
+
+
+def examine(sources: Sources, profile: Path = PROFILE, base_env: Mapping[str, str] = os.environ) -> list[Section]:
+    """Return all findings, by section."""
+    sections: list[Section] = [("Versions", list(software.workflow_versions()))]
+    try:
+        ladder = Ladder.of(sources.load())
+    except UserError as error:
+        mistakes = [Finding.of(problem, "settings") for problem in error.problems]
+        rest = Finding("not checked", "all else", "it needs valid settings", "fix them and run the doctor again")
+        return [*sections, ("Settings", [*mistakes, rest])]
+    site, on_a_cluster = ladder.settings.site, has_slurm()
+    sections += [
+        ("Settings", [*settings(ladder, sources), *profile_findings(profile)]),
+        ("Files", [*results(ladder, on_a_cluster), *workload(ladder, on_a_cluster)]),
+        ("Training software", list(software.site_python(ladder.plan.runs[0], site, base_env))),
+        ("Network", list(interface(ladder.settings, network.addresses(), on_a_cluster))),
+        ("Slurm", list(slurm(ladder, on_a_cluster))),
+    ]
+    return sections
+
+
+def has_slurm() -> bool:
+    """Return True if this machine belongs to a cluster: Slurm's commands exist and find a configuration."""
+    if shutil.which("scontrol") is None:
+        return False
+    try:
+        run_command(["scontrol", "ping"])
+    except SlurmError as error:
+        return "configuration source" not in str(error)
+    return True
+
+
+def failed(sections: Collection[Section]) -> bool:
+    """Return True if a finding is a FAIL, not only a warning."""
+    return any(finding.outcome == "FAIL" for _, findings in sections for finding in findings)
+
+
+# Settings
+
+
+def settings(ladder: Ladder, sources: Sources) -> Iterator[Finding]:
+    """Yield that the settings were read, and how many runs and jobs they give."""
+    runs, jobs = len(ladder.plan.runs), len(ladder.plan.jobs)
+    yield Finding("pass", "experiment", f"{ladder.settings.experiment.file}: {runs} runs in {jobs} jobs")
+    yield Finding("pass", "site", f"{sources.cluster}: {ladder.settings.site.name}")
+
+
+def profile_findings(profile: Path) -> Iterator[Finding]:
+    """Yield what is wrong with the profile for Slurm."""
+    topic = "Slurm profile"
+    try:
+        data = yaml.safe_load(profile.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        reason = (str(getattr(error, "strerror", None) or error).splitlines() or ["unreadable"])[0]
+        yield Finding("FAIL", topic, f"{profile}: {reason}", "take it from the project again: git checkout profiles")
+        return
+    if not isinstance(data, dict):
+        yield Finding("FAIL", topic, f"{profile}: holds no settings", "git checkout profiles")
+        return
+    wrong = list(profile_problems(data, software.executor_settings()))
+    for what, advice in wrong:
+        yield Finding("FAIL", topic, f"{profile}: {what}", advice)
+    if not wrong:
+        yield Finding("pass", topic, str(profile))
+
+
+def profile_problems(data: Mapping[str, Any], known: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong and what to do. known: options of the installed executor; empty if there is none."""
+    if data.get("executor") != "slurm":
+        yield f"executor: {data.get('executor')}, not slurm", "set executor: slurm"
+    if "jobs" not in data:
+        yield "jobs is missing, without which Snakemake submits nothing", "add jobs: 8"
+    if "cores" in data:
+        yield "cores: would limit the cores of a job", "remove it"
+    for key in ("retries", "restart-times"):
+        if data.get(key):
+            yield f"{key}: {data[key]} would repeat jobs that the ladder repeats by itself", f"set {key}: 0"
+    if data.get("slurm-requeue"):
+        yield "slurm-requeue: a requeued job would run beside what is left of it", "set slurm-no-requeue: true"
+    for key in ("default-resources", "set-resources", "resources"):
+        for name in sorted(_resource_names(data.get(key)) & set(RULE_RESOURCES)):
+            yield f"{key}: {name} would change what the plan asks for", "remove it: the plan decides"
+    for key in data:
+        if known and key.startswith("slurm-") and key not in known:
+            yield f"{key}: the installed Slurm executor has no such option", "remove it, or update the executor"
+
+
+def _resource_names(value: Any) -> set[str]:
+    """Return the names in ``[name=value]``, ``{name: value}`` or ``{rule: {name: value}}``."""
+    if isinstance(value, Mapping):
+        inner = [name for each in value.values() if isinstance(each, Mapping) for name in each]
+        return {str(name).partition("=")[0].split(":")[-1] for name in (*value, *inner)}
+    items = value if isinstance(value, list) else [] if value is None else [value]
+    return {str(item).partition("=")[0].split(":")[-1].strip() for item in items}
+
+
+# Files
+
+
+def results(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
+    """Check whether results can be written, by the compute nodes as well, and whether there is room."""
+    wanted = Path(ladder.results).absolute()
+    there = nearest(wanted)
+    key = f"{ladder.settings.experiment.file}: results"
+    try:
+        check_room(wanted)
+    except NotWritten as error:
+        advice = "choose another directory for results, or have its permissions changed"
+        yield Finding("FAIL", "results", f"{key}: {there}: {error.strerror}", advice)
+        return
+    yield Finding("pass", "results", f"{ladder.results} can be written")
+    yield shared_directory(there, filesystem(there), on_a_cluster)
+    free_mb = shutil.disk_usage(there).free // 1_000_000
+    advice = "free some space, or choose another directory for results"
+    if free_mb < TOO_LITTLE_SPACE_MB:
+        yield Finding("FAIL", "disk space", f"{key}: {free_mb} MB free", advice)
+    elif free_mb < SPACE_FOR_RESULTS_MB:
+        yield Finding("warn", "disk space", f"{key}: {free_mb} MB free", advice)
+    else:
+        yield Finding("pass", "disk space", f"{free_mb / 1000:.0f} GB free")
+
+
+def shared_directory(path: Path, kind: str, on_a_cluster: bool) -> Finding:
+    """Check whether compute nodes see a directory, by the kind of its file system."""
+    topic = "shared directory"
+    if not on_a_cluster:
+        return Finding("pass", topic, "not needed: no Slurm here, everything runs on this machine")
+    if is_shared(kind):
+        return Finding("pass", topic, f"{path} is on {kind}")
+    alone = "a file system of one machine" if kind in ALONE else "which may not be shared"
+    return Finding(
+        "warn",
+        topic,
+        f"{path} is on {kind or 'an unknown file system'}, {alone}; compute nodes must see it under this name",
+        f"look from a compute node: srun --nodes=1 ls {path}; if it is not there, move the project to one that is",
+    )
+
+
+def workload(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
+    """Check the training script and its data. A missing script has been reported with the settings."""
+    work = ladder.settings.experiment.workload
+    if not work.script.startswith("-m "):  # a module is looked for by the training's Python
+        yield Finding("pass", "workload", work.script)
+    if problem := data_problem(ladder.settings.experiment, on_a_cluster):
+        yield Finding.of(problem[1], "data", problem[0])
+    elif Path(ladder.data_marker).exists():
+        yield Finding("pass", "data", f"{work.data_dir}, prepared")
+    elif ladder.prepared_data:
+        yield Finding("pass", "data", f"{work.data_dir}, not there yet: the first start prepares it on this machine")
+    elif work.data_dir is not None:
+        yield Finding("pass", "data", work.data_dir)
+
+
+# Network
+
+
+def interface(settings: Settings, here: Collection[str], on_a_cluster: bool) -> Iterator[Finding]:
+    """Check network.interface. here: names of this machine's interfaces."""
+    topic, wanted = "interface", settings.site.network.interface
+    where = f"{settings.site.file}: network.interface"
+    several_nodes = any(scale.nodes > 1 for stage in settings.experiment.stages for scale in stage.scales)
+    names = {wanted} if isinstance(wanted, str) else set(wanted.values())
+    if "lo" in names and several_nodes and on_a_cluster:
+        advice = "set it to auto, or to what `srun ip -brief address` shows"
+        yield Finding("FAIL", topic, f"{where}: lo does not lead to other nodes", advice)
+    elif names == {"auto"}:
+        yield Finding(
+            "pass", topic, "auto: each node takes its route to the first one" if on_a_cluster else "auto: the loopback"
+        )
+    elif missing := sorted(names - {"auto"} - set(here)):
+        text = f"{where}: this machine has no {', '.join(missing)}; it has {', '.join(sorted(here))}"
+        if on_a_cluster:
+            yield Finding("not checked", topic, text, "look at a compute node: srun ip -brief address")
+        else:
+            yield Finding("warn", topic, text, f"use one of these, or auto; to check another cluster's, {LOGIN_NODE}")
+    else:
+        yield Finding("pass", topic, ", ".join(sorted(names)))
+
+
+# Slurm
+
+
+def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
+    """Check whether Slurm takes every job of the plan."""
+    if not on_a_cluster:
+        yield Finding("not checked", "jobs", "no Slurm here", LOGIN_NODE)
+    else:
+        try:
+            offer = read_offer()
+        except UserError as error:
+            yield from (Finding.of(problem, "controller") for problem in error.problems)
+            yield Finding("not checked", "jobs", "Slurm does not answer", LOGIN_NODE)
+            return
+        yield from judge_jobs(ladder, offer)
+
+
+def architecture(ladder: Ladder, offer: Offer, here: str) -> Iterator[Finding]:
+    """Check whether this machine's programs run on the nodes of the jobs; no finding if they do, or it is not known.
+
+    here: this machine's architecture, as ``uname -m`` prints it.
+    """
+    wanted = {name for job in ladder.plan.jobs for name in (job.slurm.partition or "").split(",") if name}
+    nodes = [node for node in offer.nodes if not wanted or wanted & {*node.partitions}]
+    other = sorted({node.architecture for node in nodes} - {here, ""})
+    if other:
+        yield Finding(
+            "FAIL" if len(other) == len({node.architecture for node in nodes}) else "warn",
+            "architecture",
+            f"this machine is {here}, compute nodes are {', '.join(other)}: no Python runs on both",
+            "climb on a compute node, with an environment that was set up there: `snakemake eject`, then "
+            f"`sbatch {ladder.results}/climb.sh`, which explains how",
+        )
+
+
+def judge_jobs(ladder: Ladder, offer: Offer) -> Iterator[Finding]:
+    """Check every job of the plan against what Slurm offers."""
+    yield Finding("pass", "controller", f"Slurm {offer.version} answers; partitions: {', '.join(offer.partitions)}")
+    yield from architecture(ladder, offer, platform.machine())
+    verdict = check_jobs(ladder.plan.jobs, ladder.settings, offer)
+    yield from (Finding.of(problem, "jobs") for problem in verdict.wrong)
+    yield from (Finding.of(problem, "jobs", "warn") for problem in verdict.waits)
+    if not verdict.wrong:
+        scales = " ".join(str(job.scale) for job in ladder.plan.jobs)
+        yield Finding("pass", "jobs", f"Slurm can take all of them: {scales}")
+    for what in verdict.not_checked:
+        yield Finding("not checked", "accounting", what, "nothing, unless the site's documentation speaks of them")

@@ -1,0 +1,1 @@
+"""The judgement of a stage on its records."""

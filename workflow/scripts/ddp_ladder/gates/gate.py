@@ -1,0 +1,262 @@
+"""The gate: the judgement of a stage on its records. Sanity first (did it work), then performance (how well).
+
+Every user of a gate judges it again: a gate file is evidence only while its records give the same verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ddp_ladder.common.files import read_json, sha256, write_json, writing
+from ddp_ladder.common.messages import Problem, UserError
+from ddp_ladder.gates.file import Finding, GateView, gate_files, gate_from_json
+from ddp_ladder.gates.performance import performance
+from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.records.evidence import IN_WORDS, STRONGEST
+from ddp_ladder.records.record import Record
+from ddp_ladder.records.run_records import RunRecords, placeless
+from ddp_ladder.settings.models import REFERENCE_VARIANT
+from ddp_ladder.slurm.job_end import read_job_end
+
+SCHEMA_VERSION = 1
+JUDGE_AGAIN = "start snakemake again: the gate is judged again"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The decision of a gate, with its evidence."""
+
+    stage: str
+    findings: tuple[Finding, ...]
+    variants: Mapping[str, Literal["open", "closed"]]
+    points: tuple[ScalePoint, ...]
+    records: Mapping[str, str]  # path: SHA-256 of each record that was judged
+
+    @property
+    def open(self) -> bool:
+        return self.variants[REFERENCE_VARIANT] == "open"
+
+    @property
+    def reason(self) -> Finding | None:
+        """Return the first finding that closes the gate; None if it is open."""
+        bad = (f for f in self.findings if f.variant == REFERENCE_VARIANT and not f.ok)
+        return next(bad, None)
+
+    def to_json(self) -> dict[str, Any]:
+        reason = self.reason
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "stage": self.stage,
+            "verdict": "open" if self.open else "closed",
+            "why": f"{reason.where}: {reason.in_words}" if reason else None,
+            "wanted": reason.wanted if reason else None,
+            "next": reason.next if reason else None,
+            "variants": dict(self.variants),
+            "judged": [asdict(finding) for finding in self.findings],
+            "points": [asdict(point) for point in self.points],
+            "records": dict(self.records),
+        }
+
+
+def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None) -> Verdict:
+    """Judge a stage of the plan on the records of its runs under ``results``. Reads only.
+
+    runs: the records of ``results``, if they have been read already. Raises UserError if the plan has no such stage.
+    """
+    runs = runs or RunRecords(results)
+    if stage not in plan.stages:
+        where = str(results / "plan.json")
+        raise UserError(Problem(where, f"there is no {stage}", allowed=", ".join(plan.stages)))
+    upto = plan.stages[: plan.stages.index(stage) + 1]
+    specs = [spec for spec in plan.runs if spec.stage in upto]
+    records: dict[str, Record] = {}
+    findings: list[Finding] = []
+    for spec in specs:
+        record, finding = _sanity(spec, runs)
+        if record is not None and (finding.ok or spec.is_plain):
+            records[spec.name] = record
+        if spec.is_plain:
+            continue  # it is not judged; its row in the table shows how it ended
+        # Earlier stages have been judged already: only their failures are listed here.
+        if spec.stage == stage or not finding.ok:
+            findings.append(finding)
+        if spec.stage == stage and record is not None:
+            findings += _remarks(spec, record)
+    findings += _copies(specs, records, runs)
+    findings += _weaker_evidence(stage, specs, records)
+    points = scale_points(specs, records, plan.may_differ)
+    here = [point for point in points if point.stage == stage and not point.is_plain]
+    findings += [finding for point in here for finding in performance(plan, point, points, results)]
+    return Verdict(
+        stage=stage,
+        findings=tuple(findings),
+        variants=_variants(findings),
+        points=points,
+        records=_digests(runs, specs),
+    )
+
+
+def _variants(findings: list[Finding]) -> dict[str, Literal["open", "closed"]]:
+    names = dict.fromkeys(finding.variant for finding in findings)
+    return {name: "open" if all(f.ok for f in findings if f.variant == name) else "closed" for name in names}
+
+
+def _digests(runs: RunRecords, specs: list[RunSpec]) -> dict[str, str]:
+    files = [runs.directory(spec).record for spec in specs]
+    return {file.relative_to(runs.results).as_posix(): sha256(file.read_bytes()) for file in files if file.is_file()}
+
+
+def _sanity(spec: RunSpec, runs: RunRecords) -> tuple[Record | None, Finding]:
+    file = runs.directory(spec).record
+
+    def finding(ok: bool, check: str, measured: str, wanted: str, next_step: str) -> Finding:
+        place = (spec.variant, spec.mode, str(spec.scale), spec.repeat)
+        return Finding(*place, check, ok, measured, wanted, next_step)
+
+    again = "start snakemake again: the record is assembled again, or the run is repeated"
+    if file.is_dir():
+        again = f"remove the directory {file}, and {again}"
+    try:
+        if not file.exists() and (end := read_job_end(runs.results, str(spec.scale))):
+            wanted = "a job that leaves a record of every run"
+            return None, finding(False, "job", end.evidence, wanted, end.next)
+        record = runs.believed(spec)
+    except (OSError, ValueError) as error:
+        wanted = "the record that the planned run itself left, with its raw files"
+        return None, finding(False, "record", str(error), wanted, again)
+    if record.failure is not None:
+        failure = record.failure
+        # The box shows what was wanted on a line of its own.
+        why = failure.why
+        for check in record.checks:
+            why = why.replace(f", wanted {check.wanted}", "")
+        return record, finding(False, failure.verdict, why, _wanted(record, failure.verdict), failure.next)
+    return record, finding(True, "sanity", f"{len(record.checks)} checks passed", "all checks", "")
+
+
+def _wanted(record: Record, verdict: str) -> str:
+    """Return what the failed check of a run asked for."""
+    asked = {check.name: check.wanted for check in record.checks if not check.ok}
+    if verdict in asked:
+        return asked[verdict]
+    if not asked or "exit codes" in asked:
+        return "a training that ends by itself, with exit code 0 on every rank and node"
+    no_steps = "enough steps" in asked and not any(rank.steps for rank in record.ranks)
+    name = "enough steps" if no_steps else next(iter(asked))
+    return f"{name}: {asked[name]}"
+
+
+def _remarks(spec: RunSpec, record: Record) -> Iterator[Finding]:
+    """Yield the remarks of a record; a remark does not close the gate."""
+    for remark in record.remarks:
+        place = (spec.variant, spec.mode, str(spec.scale), spec.repeat)
+        yield Finding(*place, remark.name, True, remark.what, "nothing (a remark)", remark.next)
+
+
+def _copies(specs: list[RunSpec], records: Mapping[str, Record], runs: RunRecords) -> Iterator[Finding]:
+    """Yield runs whose steps equal another run's. Times that a program or its log reports may be rounded, so equal."""
+    seen: dict[str, str] = {}
+    for spec in specs:
+        record = records.get(spec.name)
+        if record is None or record.throughput is None or record.throughput.source in ("metrics", "log"):
+            continue
+        for rank in record.ranks:
+            other = seen.setdefault(rank.csv_sha256, spec.name)
+            if other != spec.name and not spec.is_plain:
+                place = (spec.variant, spec.mode, str(spec.scale), spec.repeat)
+                measured = f"rank {rank.rank} ({rank.host}) has exactly the steps of a rank of {other}: one is a copy"
+                directories = f"{runs.directory(spec).path} and {runs.results / 'runs' / other}"
+                next_step = f"delete {directories} and start snakemake again, which repeats both"
+                yield Finding(*place, "record", False, measured, "steps of its own in every run", next_step)
+                break
+
+
+def _weaker_evidence(stage: str, specs: list[RunSpec], records: Mapping[str, Record]) -> Iterator[Finding]:
+    """Yield one remark for each scale whose throughput was not counted; it does not close the gate."""
+    named = set()
+    for spec in specs:
+        record = records.get(spec.name)
+        source = record.throughput.source if record is not None and record.throughput else STRONGEST
+        place = (spec.variant, spec.mode, str(spec.scale))
+        if spec.stage == stage and not spec.is_plain and source != STRONGEST and place not in named:
+            named.add(place)
+            measured = f"weaker: {IN_WORDS[source]}"
+            yield Finding(*place, None, "evidence", True, measured, IN_WORDS[STRONGEST], "")
+
+
+def write_verdict(verdict: Verdict, gates: Path) -> Path:
+    """Write the file of the open or of the closed gate; exactly one of the two exists afterwards.
+
+    Raises UserError if a directory is in the place of either.
+    """
+    opened, closed = gate_files(gates, verdict.stage)
+    for file in (opened, closed):
+        if file.is_dir():
+            problem = "a directory is in the place of a gate file"
+            raise UserError(Problem(str(file), problem, next=f"remove it, and {JUDGE_AGAIN}"))
+    path, other = (opened, closed) if verdict.open else (closed, opened)
+    with writing(other):
+        other.unlink(missing_ok=True)
+    write_json(path, verdict.to_json())
+    return path
+
+
+def in_view(verdict: Verdict) -> GateView:
+    """Return the verdict as it would be read from its file."""
+    return gate_from_json(verdict.to_json(), verdict.stage)
+
+
+def require_open_gate(plan: Plan, stage: str, results: Path) -> GateView:
+    """Return the gate that the next stage relies on: its file exists, and its records still open it.
+
+    Raises UserError otherwise.
+    """
+    verdict = judge(plan, stage, results)
+    problem = gate_file_problem(verdict, results / "gates")
+    opened = gate_files(results / "gates", stage)[0]
+    if problem is None and not verdict.open:
+        gate = in_view(verdict)
+        problem = Problem(str(opened), f"the gate of {stage} is closed", gate.why, gate.wanted, gate.next)
+    if problem is None and not opened.exists():
+        problem = Problem(str(opened), "there is no evidence of an open gate", next=JUDGE_AGAIN)
+    if problem is not None:
+        raise UserError(problem)
+    return in_view(verdict)
+
+
+def gate_file_problem(verdict: Verdict, gates: Path) -> Problem | None:
+    """Return how the files of a gate contradict its present verdict; None if they agree or there are none."""
+    opened, closed = gate_files(gates, verdict.stage)
+    there = [file for file in (opened, closed) if file.exists() or file.is_symlink()]
+    if len(there) == 2:
+        return Problem(str(opened), f"{closed.name} is beside it: a gate is open or closed, not both", next=JUDGE_AGAIN)
+    for file in there:
+        if file.is_dir():
+            return Problem(str(file), "this is a directory, not a gate file", next=f"remove it, and {JUDGE_AGAIN}")
+        try:
+            data = read_json(file)
+            gate = gate_from_json(data, verdict.stage)
+        except (OSError, ValueError) as error:
+            return Problem(str(file), "this is not a complete gate file", found=str(error), next=JUDGE_AGAIN)
+        if gate.is_open != verdict.open or (file == opened) != gate.is_open:
+            now = "open" if verdict.open else f"closed: {in_view(verdict).why}"
+            return Problem(
+                str(file),
+                "this is not what the records give now",
+                found=f"{gate.verdict} in the file; judged again, the gate is {now}",
+                next=JUDGE_AGAIN,
+            )
+        if _judgement(data, gates.parent) != _judgement(verdict.to_json(), gates.parent):
+            problem = "this gate was judged on other records or thresholds than the present ones, or edited"
+            return Problem(str(file), problem, next=JUDGE_AGAIN)
+    return None
+
+
+def _judgement(data: Mapping[str, Any], results: Path) -> str:
+    """Return the judgement in a gate file as text, without the points: nothing relies on those."""
+    return placeless({key: value for key, value in data.items() if key != "points"}, results)

@@ -1,0 +1,185 @@
+"""Notes beside a point: why it has no ratio, what failed, what a reader should know. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ddp_ladder.gates.bootstrap import median_of_known
+from ddp_ladder.gates.groups import BASELINE, Group
+from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records.evidence import IN_WORDS, STRONGEST
+from ddp_ladder.records.explain import STILL_RUNNING
+from ddp_ladder.records.fingerprint import Difference, all_differences, differences
+from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Failure, Record
+from ddp_ladder.records.run_records import CUT_SHORT
+
+NOTABLE_WAIT = 0.05  # fraction of a step: a larger difference in data wait is noted
+NOTABLE_GAP = 0.05  # between samples / time and the median of blocks, or between the first third of a run and the last
+
+
+def obstacle_to_ratio(group: Group, baseline: Group | None) -> str:
+    """Return why no ratio to the baseline is given; empty if one may be given."""
+    spec = group.first
+    if group.differences:
+        return f"the repeats differ in {in_words(group.differences)}"
+    if group is baseline:
+        return ""
+    what = f"the {BASELINE} baseline of {spec.variant}, {spec.mode},"
+    if baseline is None:
+        return f"{what} is not in the plan"
+    if baseline.failed:
+        return f"{what} failed"
+    if not baseline.good:
+        return f"{what} has not been run"
+    if baseline.differences:
+        return f"{what} has repeats that differ in {in_words(baseline.differences)}"
+    found = group.forbidden(differences_to(group, baseline))
+    return f"not like for like: {in_words(found)}" if found else ""
+
+
+def differences_to(group: Group, baseline: Group | None) -> tuple[Difference, ...]:
+    """Return what differs between a group and its baseline; empty if there is no baseline."""
+    if baseline is None or group is baseline or not baseline.good:
+        return ()
+    return all_differences(baseline.good[0].record, group.good[0].record)
+
+
+def in_words(found: Sequence[Difference]) -> str:
+    """Return the differences as one text."""
+    return "; ".join(item.in_words for item in found)
+
+
+def no_plain_ratio(group: Group, plain: Group | None) -> str:
+    """Return why there is no efficiency against the plain script; empty if there is one or no plain run is planned."""
+    if plain is None:
+        return ""
+    why = no_plain_baseline(plain)
+    if not why and plain.good:
+        found = differences(plain.good[0].record, group.good[0].record, group.may_differ)
+        why = f"not like for like: {'; '.join(found)}" if found else ""
+    return f"no efficiency against the plain script: {why}" if why else ""
+
+
+def no_plain_baseline(plain: Group) -> str:
+    """Return why these runs cannot be the plain baseline; empty if they can."""
+    if plain.failed:
+        return _no_plain_run(plain.failed[0].failure)
+    if not plain.good:
+        return "it has not been run"
+    if plain.differences:
+        return f"its repeats differ in {in_words(plain.differences)}"
+    if any(run.record.world.backend is not None for run in plain.good):
+        return "it creates a process group even without a launcher"
+    return ""
+
+
+def _no_plain_run(failure: Failure | None) -> str:
+    if failure is None:
+        return "it does not run without a launcher (no reason recorded)"
+    if failure.verdict == STILL_RUNNING:
+        return failure.why
+    if failure.verdict in CUT_SHORT:
+        return f"it was cut short ({failure.why})"
+    return f"it does not run without a launcher ({failure.why})"
+
+
+def waits_longer(baseline: float | None, here: float | None) -> bool:
+    """Return True if the baseline's longer data wait explains an efficiency above the ideal."""
+    return (baseline or 0) - (here or 0) > NOTABLE_WAIT
+
+
+def excess_note(point: ScalePoint, baseline: Group) -> str:
+    """Return an explanation of an efficiency above the ideal."""
+    excess = f"{100 * (point.efficiency or 0):.0f} %: more than the ideal; "
+    base_wait = median_of_known([run.timing.data_wait_fraction for run in baseline.good])
+    here = point.data_wait_fraction
+    if waits_longer(base_wait, here):
+        return (
+            f"{excess}the baseline is slower than it should be: it waits for data "
+            f"{100 * (base_wait or 0):.0f} % of the time, here {100 * (here or 0):.0f} %"
+        )
+    if point.mode == "strong":
+        return f"{excess}the smaller batch per GPU may fit a cache, or the baseline is slower than it should be"
+    return (
+        f"{excess}the baseline is slower than it should be: no recorded field explains it, "
+        f"so repeat {BASELINE} and look for other load on its node"
+    )
+
+
+def notes_on(point: ScalePoint, group: Group) -> str:
+    """Return what a reader should know beside the status."""
+    spec, notes = group.first, [] if point.simulated is None else [point.simulated]
+    notes += [f"allowed to differ: {point.allowed}"] if point.allowed else []
+    sources = {run.throughput.source for run in group.good} - {STRONGEST}
+    notes += [f"weaker evidence: {IN_WORDS[source]}" for source in sorted(sources)]
+    notes += dict.fromkeys(remark.what for run in group.good for remark in run.record.remarks)
+    if point.batch_per_gpu != spec.batch_per_gpu:
+        notes.append(_other_batch(point.batch_per_gpu, spec, group.good[0].record))
+    notes += _unsteady(point, group)
+    if len(group.good) < len(group.specs):
+        notes.append(f"{len(group.good)} of {len(group.specs)} repeats have been run")
+    if len(group.good) == 1:
+        blocks = len(group.good[0].throughput.blocks_samples_per_s)
+        notes.append(
+            "one repeat: the interval is that of its blocks alone"
+            if blocks > 1
+            else "one repeat of one block: there is no interval"
+        )
+    return "; ".join(notes)
+
+
+def _unsteady(point: ScalePoint, group: Group) -> list[str]:
+    """Return the notes on slow steps, drift and unsteady step times, which a median alone would hide."""
+    notes = []
+    drift = point.drift_fraction
+    median, total = (replace(group, statistic=each).samples_per_s for each in (MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME))
+    gap = f"{100 * abs(total / median - 1):.1f} % {'below' if total < median else 'above'} the median of blocks"
+    if group.statistic == SAMPLES_PER_TIME:
+        why = f"{gap}: slow steps recur" if group.needs_samples_per_time else "as at the scales where slow steps recur"
+        notes.append(f"the figures are samples / time, {why}")
+    elif abs(total / median - 1) > NOTABLE_GAP:
+        notes.append(f"samples / time is {total:,.0f} samples/s, {gap}: some blocks are far from the others")
+    if drift is not None and abs(drift) > NOTABLE_GAP:
+        how = f"{100 * abs(drift):.0f} % {'slower' if drift > 0 else 'faster'}"
+        notes.append(f"the last third of the steps was {how} than the first")
+    unstable = sum(run.timing.warmup_stable is False for run in group.good)
+    if unstable:
+        notes.append(f"the step times of {unstable} of {len(group.good)} repeats were not steady after the warm-up")
+    return notes
+
+
+def _other_batch(seen: int, spec: RunSpec, record: Record) -> str:
+    """Return the note on a batch that is not the planned one."""
+    planned, loader = spec.batch_per_gpu, record.fingerprint.get("loader_batch")
+    batch = loader or planned  # not every loader shows its batch size
+    count, rest = divmod(seen, batch)
+    used = f"a step of the script has {seen} samples per GPU, the plan says {planned}"
+    if rest or count < 2:
+        return f"{used}: is {{batch_per_gpu}} in workload.args?"
+    advice = f'set workload.batch_per_gpu: {seen} and pass the loader\'s batch as "{{batch_per_gpu}} // {count}"'
+    if loader:
+        return f"{used}: it accumulates gradients over {count} batches of {batch}; {advice}"
+    return (
+        f"{used}: if it accumulates gradients over {count} batches of {batch}, {advice}; else, is {{batch_per_gpu}} in "
+        "workload.args?"
+    )
+
+
+def failure_note(group: Group) -> str:
+    """Return how many repeats failed, and why."""
+    count = f"{len(group.failed)} of {len(group.specs)} repeats failed"
+    reasons = dict.fromkeys(run.failure.verdict for run in group.failed if run.failure)
+    figures = "; the figures are those of the good ones" if group.good else ""
+    return f"{count}: {', '.join(reasons) or 'no reason recorded'}{figures}"
+
+
+def why_not_run(group: Group) -> str:
+    """Return why runs were left out on purpose; empty if none was."""
+    return "; ".join(dict.fromkeys(run.failure.why for run in group.left_out if run.failure))
+
+
+def joined(*parts: str) -> str:
+    """Return the parts that are not empty, as one text."""
+    return "; ".join(part for part in parts if part)

@@ -1,0 +1,175 @@
+"""The figures of a scale against the thresholds of its stage's gate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddp_ladder.gates.file import Finding
+from ddp_ladder.gates.groups import BASELINE
+from ddp_ladder.gates.notes import waits_longer
+from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.plan.plan import Plan
+from ddp_ladder.records.fingerprint import MUST_MATCH
+from ddp_ladder.records.record import SAMPLES_PER_TIME
+from ddp_ladder.settings.compared_fields import MAY_DIFFER
+
+MOST_REPEATS = 100  # as in the schema
+LEAST_REPEATS = 5  # from here on, intervals narrow with the square root of the number of repeats
+
+
+@dataclass(frozen=True)
+class _Threshold:
+    """A gate's threshold for one figure, and what was measured.
+
+    estimate: the figure and the ends of its 95 % interval (value, low, high); None if it could not be measured.
+    """
+
+    check: str
+    estimate: tuple[float, float, float] | None
+    least: float
+    measured: str
+    wanted: str
+    next: str
+
+    def judged(self, point: ScalePoint, certain: bool) -> Finding:
+        """Judge the estimate; with ``certain``, judge the lower end of its interval."""
+        if self.estimate is None:
+            return _finding(point, self.check, False, self.measured, self.wanted, self.next)
+        value, low, high = self.estimate
+        ok = (low if certain else value) >= self.least
+        measured, next_step = self.measured, "" if ok else self.next
+        inside = low < self.least <= high
+        if inside and not (certain and value < self.least):
+            repeats = self._deciding_repeats(point.repeats)
+            decided = f"about {repeats} repeats would decide it" if repeats else "more repeats would hardly decide it"
+            measured += f", {'not certain' if certain else 'uncertain'}: {decided}"
+            advice = f"set repeats: {repeats}, which keeps what is measured" if repeats else ""
+            next_step = "; or ".join(filter(None, (advice, next_step)))
+        uncertain = inside and not certain
+        return _finding(point, self.check, ok, measured, self.wanted, next_step, uncertain=uncertain)
+
+    def _deciding_repeats(self, repeats: int) -> int | None:
+        """Return about how many repeats would decide; None if the estimate is too close to the threshold."""
+        value, low, high = self.estimate or (0.0, 0.0, 0.0)
+        distance = abs(value - self.least)
+        half_width = value - low if value >= self.least else high - value
+        if not distance:
+            return None
+        needed = max(round(max(repeats, LEAST_REPEATS) * (half_width / distance) ** 2), repeats + 1)
+        return needed if needed <= MOST_REPEATS else None
+
+
+def _estimate(value: float | None, low: float | None, high: float | None) -> tuple[float, float, float] | None:
+    return None if value is None or low is None or high is None else (value, low, high)
+
+
+def performance(plan: Plan, point: ScalePoint, points: Sequence[ScalePoint], results: Path) -> Iterator[Finding]:
+    """Judge one scale by its stage's gate. A figure that cannot be computed does not pass.
+
+    points: those of all scales, the baseline included. results: where the runs are, for advice on what to delete.
+    """
+    if point.allowed:
+        measured = f"allowed to differ: {point.allowed}"
+        yield _finding(point, "like for like", True, measured, "equal, or named in fingerprint.may_differ")
+    gate = plan.gates[point.stage]
+    yield from _more_than_ideal(point, points, gate.max_efficiency, results)
+    for threshold in _thresholds(plan, point):
+        yield threshold.judged(point, gate.certain)
+    if gate.max_data_wait_fraction is not None:
+        yield _data_wait(point, gate.max_data_wait_fraction, gate.certain)
+
+
+def _thresholds(plan: Plan, point: ScalePoint) -> Iterator[_Threshold]:
+    gate, key = plan.gates[point.stage], f"stages.{point.stage}.gate"
+    least = "the interval's lower end at least" if gate.certain else "at least"
+    statistic = f", {SAMPLES_PER_TIME}" if point.statistic == SAMPLES_PER_TIME else ""
+    if gate.min_efficiency is not None:
+        yield _Threshold(
+            "efficiency",
+            _estimate(point.efficiency, point.efficiency_low, point.efficiency_high),
+            gate.min_efficiency,
+            _efficiency_text(point) + statistic,
+            f"{least} {gate.min_efficiency:.2f} ({key}.min_efficiency)",
+            f"see data wait, exposed communication and start-up in the report; a larger workload.batch_per_gpu "
+            f"hides communication; lower {key}.min_efficiency if this is good enough for you"
+            if point.efficiency is not None
+            else _to_be_comparable(plan, point),
+        )
+    if gate.min_samples_per_s is not None:
+        rate = f"{point.samples_per_s or 0:,.0f} samples/s"
+        if point.samples_per_s_low != point.samples_per_s_high:
+            rate += f" (95 % interval {point.samples_per_s_low:,.0f} to {point.samples_per_s_high:,.0f})"
+        yield _Threshold(
+            "throughput",
+            _estimate(point.samples_per_s, point.samples_per_s_low, point.samples_per_s_high),
+            gate.min_samples_per_s,
+            rate + statistic,
+            f"{least} {gate.min_samples_per_s:,.0f} samples/s ({key}.min_samples_per_s)",
+            f"make the single GPU faster first, or lower {key}.min_samples_per_s",
+        )
+
+
+def _data_wait(point: ScalePoint, most: float, certain: bool) -> Finding:
+    """Judge the data wait. It has no interval: with ``certain``, the repeat that waited longest is judged."""
+    key = f"stages.{point.stage}.gate.max_data_wait_fraction"
+    value = point.data_wait_fraction_max if certain else point.data_wait_fraction
+    ok = value is not None and value <= most
+    measured = f"{100 * (value or 0):.1f} % of the step time{' in the longest of the repeats' if certain else ''}"
+    advice = f"give the script more loader workers, or raise {key}"
+    if value is None:
+        measured, advice = "it was not measured", f"remove {key}: only what the instrument sees has a data wait"
+    return _finding(point, "data wait", ok, measured, f"at most {100 * most:.1f} % ({key})", "" if ok else advice)
+
+
+def _more_than_ideal(point: ScalePoint, points: Sequence[ScalePoint], most: float, results: Path) -> Iterator[Finding]:
+    """Yield a failed finding if the efficiency is above ``most``: then the baseline was measured too slow."""
+    if point.efficiency_low is None or point.efficiency_low <= most:
+        return
+    baseline = next(p for p in points if (p.variant, p.mode, p.scale) == (point.variant, point.mode, BASELINE))
+    runs = results / "runs" / point.variant / point.mode / str(BASELINE)
+    advice = (
+        f"look for other load on the node of {BASELINE}, delete {runs} and start snakemake again: the baseline is "
+        "measured again, and all gates are judged again"
+    )
+    if waits_longer(baseline.data_wait_fraction, point.data_wait_fraction):
+        advice = f"give the script more loader workers, so that {BASELINE} does not wait for data; or {advice}"
+    elif point.mode == "strong":
+        advice += "; if it stays so, the batch of one GPU is slow by itself: lower workload.batch_per_gpu"
+    key = f"stages.{point.stage}.gate.max_efficiency"
+    advice += f"; or raise {key} if you know why the larger scale does better"
+    measured = f"{_efficiency_text(point)}: more than the ideal"
+    yield _finding(point, "baseline", False, measured, f"an interval that reaches down to {most:g} ({key})", advice)
+
+
+def _efficiency_text(point: ScalePoint) -> str:
+    if point.efficiency is None:
+        return f"no efficiency: {point.status}{': ' if point.note else ''}{point.note}"
+    text = f"efficiency {point.efficiency:.2f}"
+    if point.efficiency_low is not None and point.efficiency_high is not None:
+        text += f" (95 % interval {point.efficiency_low:.2f} to {point.efficiency_high:.2f})"
+    return text
+
+
+def _to_be_comparable(plan: Plan, point: ScalePoint) -> str:
+    """Return what to do when there is no efficiency."""
+    if not point.differing:
+        return "make the runs comparable: see the note of this scale in the report"
+    text = f"make the runs comparable: give all scales and repeats the same {', '.join(point.differing)}"
+    text += "".join(f"; {item.next}" for item in MUST_MATCH if item.next and item.name in point.differing)
+    if set(point.differing) <= set(MAY_DIFFER):
+        names = ", ".join((*plan.may_differ, *point.differing))
+        text += (
+            f"; where the difference is meant, write `fingerprint: {{may_differ: [{names}]}}` in config.yaml: "
+            "the gates are then judged again, and nothing is measured again"
+        )
+    return text
+
+
+def _finding(
+    point: ScalePoint, check: str, ok: bool, measured: str, wanted: str, next_step: str = "", uncertain: bool = False
+) -> Finding:
+    return Finding(
+        point.variant, point.mode, str(point.scale), None, check, ok, measured, wanted, next_step, uncertain=uncertain
+    )

@@ -1,0 +1,173 @@
+"""Scaling: from records to one point per variant x mode x scale. Pure: no files.
+
+All points that are compared with each other have the same statistic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from ddp_ladder.gates.bootstrap import interval, median, median_of_known
+from ddp_ladder.gates.groups import Baselines, Group, groups_of, with_one_statistic
+from ddp_ladder.gates.notes import (
+    differences_to,
+    excess_note,
+    failure_note,
+    in_words,
+    joined,
+    no_plain_baseline,
+    no_plain_ratio,
+    notes_on,
+    obstacle_to_ratio,
+    why_not_run,
+)
+from ddp_ladder.gates.scale_point import ScalePoint, Status
+from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records.fingerprint import batch_per_gpu_seen
+from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
+from ddp_ladder.records.startup import startup_of
+from ddp_ladder.settings.models import GateThresholds
+
+MOST_EFFICIENCY = GateThresholds().max_efficiency  # above this, the baseline is suspect
+
+
+def scale_points(
+    runs: Sequence[RunSpec], records: Mapping[str, Record], may_differ: Collection[str] = ()
+) -> tuple[ScalePoint, ...]:
+    """Return one point per variant x mode x scale, sorted by mode, variant and scale as in ``runs``.
+
+    records: by ``RunSpec.name``. A run without one has not been run.
+    may_differ: fields of the fingerprint that the user allows to differ between both sides of a ratio.
+    """
+    groups = with_one_statistic(groups_of(runs, records, may_differ))
+    return tuple(_point(group, Baselines.of(group.first, groups)) for group in groups.values())
+
+
+def _point(group: Group, baselines: Baselines) -> ScalePoint:
+    spec, baseline = group.first, baselines.launched
+    point = ScalePoint(
+        variant=spec.variant,
+        mode=spec.mode,
+        stage=spec.stage,
+        nodes=spec.nodes,
+        gpus_per_node=spec.gpus_per_node,
+        world_size=spec.gpus,
+        batch_per_gpu=spec.batch_per_gpu,
+        global_batch=spec.global_batch,
+        repeats=len(group.good),
+    )
+    if group.good:
+        point = _with_startup(_with_figures(point, group), group)
+    if group.failed:
+        return replace(point, status="failed", note=failure_note(group))
+    if not group.good:
+        return replace(point, status="not run", note=why_not_run(group))
+    if spec.is_plain:
+        return replace(point, status="ok", note=joined(no_plain_baseline(group), notes_on(point, group)))
+    point = _with_plain_ratio(point, group, baselines.plain)
+    point = _with_differences(point, group, baseline)
+    obstacle = obstacle_to_ratio(group, baseline)
+    if obstacle or baseline is None:
+        return replace(point, status="not comparable", note=joined(obstacle, notes_on(point, group)))
+    point = _with_ratios(point, group, baseline)
+    status, excess = _judged(point, group, baseline)
+    plain = no_plain_ratio(group, baselines.plain) if group is baseline else ""
+    return replace(point, status=status, note=joined(excess, notes_on(point, group), plain))
+
+
+def _with_figures(point: ScalePoint, group: Group) -> ScalePoint:
+    """Return the point with the figures that need no baseline."""
+    rate = group.samples_per_s
+    rate_low, rate_high = interval(group.throughput_draws(), rate)
+    timings = [run.timing for run in group.good]
+    step = group.step_time_s
+    step_low, step_high = interval(group.step_time_draws(), step)
+    batch = batch_per_gpu_seen(group.good[0].record)
+    simulated = (run.record.world.simulated for run in group.good)
+    return replace(
+        point,
+        batch_per_gpu=batch,
+        global_batch=batch * point.world_size,
+        samples_per_s=rate,
+        samples_per_s_low=rate_low,
+        samples_per_s_high=rate_high,
+        step_time_s=step,
+        step_time_s_low=step_low,
+        step_time_s_high=step_high,
+        data_wait_fraction=median_of_known([timing.data_wait_fraction for timing in timings]),
+        data_wait_fraction_max=max(
+            (t.data_wait_fraction for t in timings if t.data_wait_fraction is not None), default=None
+        ),
+        exposed_comm_fraction=median_of_known([t.exposed_comm_fraction for t in timings]),
+        straggler_fraction=median_of_known([timing.straggler_fraction for timing in timings]),
+        statistic=group.statistic,
+        samples_per_s_total=median([run.throughput.samples_per_s_total for run in group.good]),
+        samples_per_s_end_to_end=median_of_known([run.throughput.samples_per_s_end_to_end for run in group.good]),
+        step_time_s_p5=median([timing.step_time_s_p5 for timing in timings]),
+        step_time_s_p95=median([timing.step_time_s_p95 for timing in timings]),
+        drift_fraction=median_of_known([timing.drift_fraction for timing in timings]),
+        gpu_hours_per_million_samples=point.world_size * 1e6 / rate / 3600,
+        simulated=next((words for words in simulated if words), None),
+    )
+
+
+def _with_startup(point: ScalePoint, group: Group) -> ScalePoint:
+    """Return the point with the start-up and its parts, each the median over repeats."""
+    startups = [startup for run in group.good if (startup := startup_of(run.record.ranks)) is not None]
+    return replace(
+        point,
+        startup_s=median_of_known([startup.total_s for startup in startups]),
+        startup_spawn_s=median_of_known([startup.spawn_s for startup in startups]),
+        startup_import_torch_s=median_of_known([startup.import_torch_s for startup in startups]),
+        startup_process_group_s=median_of_known([startup.process_group_s for startup in startups]),
+        startup_script_s=median_of_known([startup.script_s for startup in startups]),
+        startup_first_step_s=median_of_known([startup.first_step_s for startup in startups]),
+        startup_compile_s=median_of_known([startup.compile_s for startup in startups]),
+    )
+
+
+def _with_ratios(point: ScalePoint, group: Group, baseline: Group) -> ScalePoint:
+    n = point.world_size
+    if group is baseline:
+        speedup, low, high = 1.0, 1.0, 1.0  # by definition, not by measurement
+    else:
+        speedup = group.samples_per_s / baseline.samples_per_s
+        low, high = interval(group.throughput_draws() / baseline.throughput_draws(), speedup)
+    return replace(
+        point,
+        speedup=speedup,
+        speedup_low=low,
+        speedup_high=high,
+        efficiency=speedup / n,
+        efficiency_low=low / n,
+        efficiency_high=high / n,
+    )
+
+
+def _with_plain_ratio(point: ScalePoint, group: Group, plain: Group | None) -> ScalePoint:
+    if plain is None or no_plain_ratio(group, plain):
+        return point
+    if SAMPLES_PER_TIME in (group.statistic, plain.statistic):  # both sides must have the same one
+        group, plain = (replace(side, statistic=SAMPLES_PER_TIME) for side in (group, plain))
+    n, rate = point.world_size, group.samples_per_s / plain.samples_per_s
+    low, high = interval(group.throughput_draws() / plain.throughput_draws(), rate)
+    return replace(point, efficiency_plain=rate / n, efficiency_plain_low=low / n, efficiency_plain_high=high / n)
+
+
+def _with_differences(point: ScalePoint, group: Group, baseline: Group | None) -> ScalePoint:
+    """Return the point with the fields that forbid the ratio and the differences that the user allows."""
+    own = baseline.all_differences if baseline else ()
+    found = tuple(dict.fromkeys((*differences_to(group, baseline), *group.all_differences, *own)))
+    forbidden = group.forbidden(found)
+    return replace(
+        point,
+        differing=tuple(dict.fromkeys(item.field for item in forbidden)),
+        allowed=in_words([item for item in found if item not in forbidden]),
+    )
+
+
+def _judged(point: ScalePoint, group: Group, baseline: Group) -> tuple[Status, str]:
+    if point.efficiency is not None and point.efficiency > MOST_EFFICIENCY:
+        return "check", excess_note(point, baseline)
+    return ("incomplete" if len(group.good) < len(group.specs) else "ok"), ""

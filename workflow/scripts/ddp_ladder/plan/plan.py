@@ -1,0 +1,341 @@
+"""The plan: the fully resolved list of runs of every stage. Pure: no files, no torch, no Slurm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from ddp_ladder.common.files import canonical_sha256
+from ddp_ladder.settings.models import (
+    PLAIN_VARIANT,
+    REFERENCE_VARIANT,
+    STAGES,
+    Container,
+    Experiment,
+    GateThresholds,
+    Interface,
+    Node,
+    Scale,
+    Settings,
+    Slurm,
+    Stage,
+    Variant,
+    Workload,
+    batches,
+)
+from ddp_ladder.settings.placeholders import expand, whole_number
+
+SCHEMA_VERSION = 1
+OWN_DIRECTORY = "work"
+"""The subdirectory of a run that {run_dir} means in workload.directory: the script's files stay apart from ours."""
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One run of a training process group: everything that decides what is measured."""
+
+    stage: str
+    variant: str
+    mode: str
+    nodes: int
+    gpus_per_node: int
+    repeat: int  # from 1
+    batch_per_gpu: int
+    global_batch: int
+    lr: float | None  # after the learning-rate rule
+    seed: int
+    samples_per_step: int | None  # of each rank, if they cannot be counted
+    throughput_regex: str | None
+    script: str
+    args: tuple[str, ...]
+    args_template: tuple[str, ...]  # with placeholders: equal at every scale
+    directory: str | None  # working directory, relative to where Snakemake was started; None: that one
+    data_dir: str | None
+    env: Mapping[str, str]
+    env_template: Mapping[str, str]  # as args_template
+    python: str | None
+    modules: tuple[str, ...]
+    setup: str
+    container: Mapping[str, Any] | None  # image, engine, binds, args
+    launcher: str
+    device: str
+    backend: str  # nccl or gloo
+    backend_wanted: str  # as configured: "auto" leaves the choice to the script
+    interface: Interface
+    cpus_per_node: int
+    threads_per_rank: int
+    warmup_steps: int
+    min_steps: int
+    max_steps: int | None
+    max_seconds: float | None
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks: one per GPU; 1 with launcher ``python``, whose only process has all GPUs."""
+        return 1 if self.launcher == "python" else self.gpus
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def scale(self) -> Scale:
+        return Scale(self.nodes, self.gpus_per_node)
+
+    @property
+    def name(self) -> str:
+        """Path below results/runs and the name in messages: ``default/weak/1x2/r1``."""
+        return f"{self.variant}/{self.mode}/{self.scale}/r{self.repeat}"
+
+    @property
+    def is_plain(self) -> bool:
+        """True for the plain baseline. It closes no gate: many scripts need a process group."""
+        return self.variant == PLAIN_VARIANT
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the resolved spec: equal for runs of the same spec only."""
+        return canonical_sha256(asdict(self))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RunSpec:
+        """Build from ``asdict``'s JSON form. Raises TypeError on missing or unknown keys."""
+        lists = {key: tuple(data[key]) for key in ("args", "args_template", "modules") if key in data}
+        return cls(**{**data, **lists})
+
+
+@dataclass(frozen=True)
+class ScaleJob:
+    """One job: all runs of one scale, variants and repeats interleaved, on the same nodes.
+
+    Its Slurm options are not part of its runs: another queue does not change what is measured.
+    """
+
+    stage: str
+    scale: Scale
+    runtime_min: int
+    runs: tuple[RunSpec, ...]
+    cpus: int  # per node
+    memory_mb: int | None = None  # per node; None leaves it to the partition
+    gres: str | None = None  # per node, with its count: gpu:a100:4
+    slurm: Slurm = field(default_factory=Slurm)
+
+    @property
+    def gpu_hours_at_most(self) -> float:
+        return self.scale.world_size * self.runtime_min / 60
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every stage's jobs, in climbing order."""
+
+    site: str
+    results: str
+    jobs: tuple[ScaleJob, ...]
+    gates: Mapping[str, GateThresholds] = field(default_factory=dict)  # by stage
+    may_differ: tuple[str, ...] = ()  # fields of the fingerprint; like the gates, not part of a run
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(job.stage for job in self.jobs))
+
+    @property
+    def runs(self) -> tuple[RunSpec, ...]:
+        return tuple(run for job in self.jobs for run in job.runs)
+
+    def job(self, scale: Scale) -> ScaleJob:
+        """Return the job of a scale. Raises KeyError if the plan has none."""
+        for job in self.jobs:
+            if job.scale == scale:
+                return job
+        raise KeyError(str(scale))
+
+    def stage_jobs(self, stage: str) -> tuple[ScaleJob, ...]:
+        return tuple(job for job in self.jobs if job.stage == stage)
+
+    def stage_before(self, stage: str) -> str | None:
+        """Return the stage whose gate must be open before this one; None for the first."""
+        index = self.stages.index(stage)
+        return self.stages[index - 1] if index else None
+
+    def to_json(self) -> dict[str, Any]:
+        jobs = [
+            {
+                "stage": job.stage,
+                "scale": str(job.scale),
+                "runtime_min": job.runtime_min,
+                "gpu_hours_at_most": round(job.gpu_hours_at_most, 3),
+                "cpus": job.cpus,
+                "memory_mb": job.memory_mb,
+                "gres": job.gres,
+                "slurm": asdict(job.slurm),
+                "runs": [{**asdict(run), "spec_hash": run.hash} for run in job.runs],
+            }
+            for job in self.jobs
+        ]
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "site": self.site,
+            "results": self.results,
+            "gates": {stage: asdict(thresholds) for stage, thresholds in self.gates.items()},
+            "may_differ": list(self.may_differ),
+            "jobs": jobs,
+        }
+
+
+def make_plan(settings: Settings) -> Plan:
+    """Return the plan, with every run of every stage resolved."""
+    experiment = settings.experiment
+    jobs = tuple(_job(settings, stage, scale) for stage in experiment.stages for scale in stage.scales)
+    gates = {stage.name: stage.gate for stage in experiment.stages}
+    return Plan(settings.site.name, experiment.results, jobs, gates, experiment.may_differ)
+
+
+def _job(settings: Settings, stage: Stage, scale: Scale) -> ScaleJob:
+    node, gpus = settings.site.node, scale.gpus_per_node
+    return ScaleJob(
+        stage=stage.name,
+        scale=scale,
+        runtime_min=stage.runtime_min,
+        runs=_runs(settings, stage, scale),
+        cpus=max(1, _share(node.cpus, gpus, node)),
+        memory_mb=None if node.memory_mb is None else max(1, _share(node.memory_mb, gpus, node)),
+        gres=None if node.gres is None else f"{node.gres}:{gpus}",
+        slurm=settings.site.slurm.overridden(stage.slurm),
+    )
+
+
+def _share(amount: int, gpus: int, node: Node) -> int:
+    """Return the share of a node's cores or memory that its GPUs get: the same per GPU at every scale."""
+    return amount * gpus // node.gpus
+
+
+def _runs(settings: Settings, stage: Stage, scale: Scale) -> tuple[RunSpec, ...]:
+    """Return the runs of a scale, repeats outermost: variants alternate (A B A B), so drift affects all equally.
+
+    The plain baseline comes last, because a script that needs a launcher may hang without one.
+    """
+    experiment = settings.experiment
+    return tuple(
+        _resolve(settings, stage, scale, variant, mode, repeat)
+        for variants in (variants_of(experiment, stage.name), plain_variants(experiment, stage.name))
+        for repeat in range(1, experiment.repeats + 1)
+        for mode in experiment.modes
+        for variant in variants
+    )
+
+
+def variants_of(experiment: Experiment, stage: str) -> tuple[Variant, ...]:
+    """Return the variants that a stage measures: one process alone cannot use several nodes."""
+    several_nodes = stage == STAGES[-1]
+    return tuple(each for each in experiment.variants if not (several_nodes and each.launcher == "python"))
+
+
+def plain_variants(experiment: Experiment, stage: str) -> tuple[Variant, ...]:
+    """Return the plain baseline in stage1, unless measure.plain_baseline is false."""
+    if stage != STAGES[0] or not experiment.measure.plain_baseline:
+        return ()
+    default = next(variant for variant in experiment.variants if variant.name == REFERENCE_VARIANT)
+    return (replace(default, name=PLAIN_VARIANT, launcher="python"),)
+
+
+def scaled_lr(workload: Workload, global_batch: int) -> float | None:
+    """Return workload.lr, given for batch_per_gpu, scaled to the global batch by workload.lr_rule."""
+    if workload.lr is None:
+        return None
+    growth = global_batch / workload.batch_per_gpu
+    factor = {"linear": growth, "sqrt": math.sqrt(growth), "none": 1.0}[workload.lr_rule]
+    return workload.lr * factor
+
+
+def _container_json(container: Container | None, data_dir: str | None) -> Mapping[str, Any] | None:
+    """Return the container with the data bound, in JSON types, so that a run equals itself read back."""
+    if container is None:
+        return None
+    if data_dir is not None:
+        container = replace(container, binds=(*container.binds, data_dir))
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(container).items()}
+
+
+def argument_values(spec: RunSpec, run_dir: str, data_dir: str | None, start_dir: str) -> dict[str, object]:
+    """Return the values of a run's placeholders; paths are relative to its working directory."""
+    return {
+        "batch_per_gpu": spec.batch_per_gpu,
+        "global_batch": spec.global_batch,
+        "lr": f"{spec.lr:.10g}" if spec.lr is not None else None,
+        "nodes": spec.nodes,
+        "gpus_per_node": spec.gpus_per_node,
+        "world_size": spec.world_size,
+        "run_dir": run_dir,
+        "data_dir": data_dir,
+        "start_dir": start_dir,
+        "seed": spec.seed,
+        "backend": spec.backend,
+    }
+
+
+def _filled(spec: RunSpec, results: str, workload: Workload) -> RunSpec:
+    """Return the spec with placeholders filled in; paths are relative to where Snakemake was started.
+
+    So a spec does not depend on the checkout's path; ``launch.script_argv`` uses the paths of a run.
+    """
+    run_dir = f"{results}/runs/{spec.name}"
+    values = argument_values(spec, run_dir, workload.data_dir, ".")
+    in_work = {**values, "run_dir": f"{run_dir}/{OWN_DIRECTORY}"}
+    samples, directory = workload.samples_per_step, workload.directory
+    return replace(
+        spec,
+        samples_per_step=None if samples is None else whole_number(samples, values),
+        args=tuple(expand(argument, values) for argument in spec.args_template),
+        env={name: expand(value, values) for name, value in spec.env_template.items()},
+        directory=None if directory is None else expand(directory, in_work),
+    )
+
+
+def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, mode: str, repeat: int) -> RunSpec:
+    experiment, site = settings.experiment, settings.site
+    workload, measure = experiment.workload, experiment.measure
+    batch, global_batch = batches(workload.batch_per_gpu, mode, scale.world_size)
+    lr = scaled_lr(workload, global_batch)
+    wanted = variant.backend or site.network.backend
+    backend = wanted if wanted != "auto" else {"cuda": "nccl", "cpu": "gloo"}[site.node.device]
+    spec = RunSpec(
+        stage=stage.name,
+        variant=variant.name,
+        mode=mode,
+        nodes=scale.nodes,
+        gpus_per_node=scale.gpus_per_node,
+        repeat=repeat,
+        batch_per_gpu=batch,
+        global_batch=global_batch,
+        lr=lr,
+        seed=workload.seed + repeat - 1,
+        samples_per_step=None,
+        throughput_regex=workload.throughput_regex,
+        script=workload.script,
+        args=(),
+        args_template=workload.args + variant.args,
+        directory=None,
+        data_dir=workload.data_dir,
+        env={},
+        env_template={**site.network.env, **workload.env, **variant.env},
+        python=site.software.python,
+        modules=site.software.modules,
+        setup=site.software.setup,
+        container=_container_json(site.software.container, workload.data_dir),
+        launcher=variant.launcher or site.launcher,
+        device=site.node.device,
+        backend=backend,
+        backend_wanted=wanted,
+        interface=variant.interface or site.network.interface,
+        cpus_per_node=site.node.cpus,
+        # The same at every scale, so that the baseline does not win by using idle cores.
+        threads_per_rank=max(1, site.node.cpus // site.node.gpus),
+        warmup_steps=measure.warmup_steps_on(site.node.device),
+        min_steps=measure.min_steps,
+        max_steps=measure.max_steps,
+        max_seconds=measure.max_seconds,
+    )
+    return _filled(spec, experiment.results, workload)

@@ -1,0 +1,79 @@
+"""The plan as a table: what would run, on how many GPUs, for how long at most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.settings.models import GateThresholds
+
+
+def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[RunSpec]]) -> str:
+    """Return the table of the jobs of ``stages``. to_do: by scale, the runs still to be measured."""
+    jobs = [job for job in plan.jobs if job.stage in stages]
+    rows = [("stage", "scale", "GPUs", "runs", "to do", "at most", "GPU hours")]
+    to_do_hours = 0.0
+    for job in jobs:
+        missing = len(to_do.get(str(job.scale), ()))
+        hours = job.gpu_hours_at_most if missing else 0.0
+        to_do_hours += hours
+        rows.append(
+            (
+                job.stage,
+                str(job.scale),
+                str(job.scale.world_size),
+                _runs(job),
+                str(missing),
+                f"{job.runtime_min} min",
+                f"{hours:.2f}",
+            )
+        )
+    lines = [f"The plan for site {plan.site}:", "", *_table(rows), ""]
+    lines += [f"{stage} {_gate(plan.gates[stage])}" for stage in stages]
+    lines += ["", f"At most {to_do_hours:.2f} GPU hours from here; a job ends as soon as its runs have.", ""]
+    lines += _commands(jobs)
+    return "\n".join(lines)
+
+
+def _runs(job: ScaleJob) -> str:
+    """Return ``6 (default gloo; weak; 3 repeats)``."""
+    variants = " ".join(dict.fromkeys(run.variant for run in job.runs))
+    modes = " ".join(dict.fromkeys(run.mode for run in job.runs))
+    repeats = max(run.repeat for run in job.runs)
+    return f"{len(job.runs)} ({variants}; {modes}; {repeats} repeat{'s' if repeats > 1 else ''})"
+
+
+def _gate(gate: GateThresholds) -> str:
+    wanted = []
+    if gate.min_efficiency is not None:
+        wanted.append(f"efficiency at least {gate.min_efficiency:.2f}")
+    if gate.min_samples_per_s is not None:
+        wanted.append(f"at least {gate.min_samples_per_s:,.0f} samples/s")
+    if gate.max_data_wait_fraction is not None:
+        wanted.append(f"data wait at most {100 * gate.max_data_wait_fraction:.0f} %")
+    if gate.certain:
+        wanted.append("all of it with certainty (the lower end of the interval)")
+    return "passes its gate with sane runs" + (f" and {', '.join(wanted)}" if wanted else "")
+
+
+def _commands(jobs: Sequence[ScaleJob]) -> list[str]:
+    """Return lines with what the first run of each scale executes."""
+    lines = ["What a run executes:"]
+    for job in jobs:
+        run = job.runs[0]
+        batch = f"batch {run.batch_per_gpu} per GPU, {run.global_batch} in all"
+        rate = f", learning rate {run.lr:.4g}" if run.lr is not None else ""
+        threads = f"{run.threads_per_rank} thread{'s' if run.threads_per_rank > 1 else ''} per process"
+        lines.append(f"  {job.scale}: {run.launcher}, {run.backend}, {batch}{rate}, {threads}")
+        where = f"  (in {run.directory})" if run.directory is not None else ""
+        lines.append(f"    {' '.join((run.script, *run.args))}{where}")
+    return lines
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    rule = tuple("-" * width for width in widths)
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (rows[0], rule, *rows[1:])
+    ]

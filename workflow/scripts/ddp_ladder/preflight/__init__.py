@@ -1,0 +1,1 @@
+"""Checks of a plan's jobs against what Slurm offers, before any is submitted."""

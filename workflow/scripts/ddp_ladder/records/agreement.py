@@ -1,0 +1,232 @@
+"""Checks that every rank ran what was planned, and all ranks the same: one rank that did not spoils all figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ddp_ladder.common.files import Agent, canonical_sha256
+from ddp_ladder.node.launch import INSTRUMENT, Places, is_module, python_command, script_argv
+from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records.finding import End, Finding
+from ddp_ladder.records.fingerprint import MUST_MATCH, distinct_words
+from ddp_ladder.records.raw_files import RawRun
+from ddp_ladder.records.record import Check, Failure
+
+NAMED = 3  # disagreements, and hosts, in a message
+LONGEST = 300  # characters of what one agent started
+
+NOT_OF_ALL = (
+    "product_dtypes",  # sampled in the first backward passes, which may differ between ranks
+    "cpu_model",  # nodes of several generations: the slowest sets the pace, and the fingerprint says so
+)
+UNKNOWN = ("num_workers",)  # of a rank without a loader: another rank reads the data for it
+"""Compared only among the ranks that have it, like the fields with ``where_known``."""
+
+SOFTWARE = ("python", "torch", "cuda", "nccl", "cudnn", "libraries")
+FILES = ("script_sha256", "sources", "configuration")
+
+SAME_SOFTWARE = (
+    "let every node start the same Python: software.python, software.modules, software.setup and software.container in "
+    "cluster.yaml must lead to one installation, the same on all nodes"
+)
+SAME_FILES = (
+    "let every node read the same files (a shared file system, no copies of their own), and do not edit them while a "
+    "run goes on"
+)
+SAME_CHOICES = (
+    "look for what the script decides by rank or by node (RANK, the host's name, what a node has of GPUs and cores): "
+    "this must be the same on every rank"
+)
+ANOTHER_RUN = (
+    "these files are not all of this run: delete its directory under results/runs and start snakemake again, which "
+    "repeats it"
+)
+
+NO_SUCH_BACKEND = {"cpu": ("nccl", "fake"), "cuda": ("fake",)}
+"""Backends that do not carry tensors of a device."""
+
+
+def findings(spec: RunSpec, raw: RawRun) -> tuple[Finding, ...]:
+    """Compare the ranks with the plan, then with each other."""
+    ends = [rank.end for _, rank in sorted(raw.ranks.items())]
+    return (_as_planned(spec, raw, ends), _alike(ends))
+
+
+# Against the plan
+
+
+def _as_planned(spec: RunSpec, raw: RawRun, ends: Sequence[End]) -> Finding:
+    places = Places(Path(raw.run["start_directory"]), Path(raw.run["run_directory"]))
+    other = [*_other_settings(spec, raw), *_other_launches(spec, places, raw.agents)]
+    other += _other_arguments(spec, places, ends)
+    return Finding(
+        Check(
+            "as planned",
+            bool(ends) and not other,
+            "; ".join(other[:NAMED]) or ("script, arguments and launch of the plan" if ends else "nothing"),
+            "script, arguments and launch of the plan on every rank and node",
+        ),
+        Failure("not what was planned was run", "; ".join(other[:NAMED]), ANOTHER_RUN),
+    )
+
+
+def _other_settings(spec: RunSpec, raw: RawRun) -> Iterator[str]:
+    for name, value in sorted(raw.run["measure"].items()):
+        planned = getattr(spec, name, None)
+        if canonical_sha256(value) != canonical_sha256(planned):
+            yield f"run.json: measure.{name} is {value}, planned {planned}"
+    agents, allowed = raw.run["agents_per_node"], (1, spec.gpus_per_node) if spec.launcher == "srun" else (1,)
+    if agents not in allowed:
+        yield f"run.json: {agents} agents per node, planned {allowed[-1]}"
+
+
+def _other_launches(spec: RunSpec, places: Places, agents: Mapping[Agent, End]) -> Iterator[str]:
+    for agent, end in agents.items():
+        if "error" not in end and (wrong := _other_command(spec, places, end["argv"])):
+            yield f"{agent} ({end['host']}) {wrong}"
+
+
+def _other_command(spec: RunSpec, places: Places, argv: Sequence[str]) -> str:
+    """Return how an agent's command differs from the plan; only the options that the plan sets are compared."""
+    found = [place for place, word in enumerate(argv) if Path(word).name == INSTRUMENT.name]
+    if not found:
+        return f"started {' '.join(argv)[:LONGEST] or 'nothing'}, without {INSTRUMENT.name}"
+    place = found[0]
+    if difference := _first_difference(script_argv(spec, places), argv[place + 1 :]):
+        return f"started another command: {difference}"
+    options, of_torchrun = argv[:place], "torch.distributed.run"
+    torchrun = (of_torchrun, f"--nnodes={spec.nodes}", f"--nproc-per-node={spec.gpus_per_node}")
+    wanted = list(torchrun if spec.launcher == "torchrun" else ())
+    wanted += [python_command(spec, places, ())[-1]] if spec.python else []
+    wanted += [spec.container["image"]] if spec.container else []
+    if missing := [word for word in wanted if word not in options]:
+        return f"was started without {' '.join(missing)}"
+    return f"was started by {of_torchrun}" if spec.launcher != "torchrun" and of_torchrun in options else ""
+
+
+def _other_arguments(spec: RunSpec, places: Places, ends: Sequence[End]) -> Iterator[str]:
+    words = script_argv(spec, places)
+    arguments = words[2:] if is_module(spec) else words[1:]
+    limits = {"max_steps": spec.max_steps, "max_seconds": spec.max_seconds}
+    for end in ends:
+        if difference := _first_difference(arguments, end["fingerprint"]["args"]):
+            yield f"{who(end)} ran with other arguments: {difference}"
+        if end["ended_by"] in limits and limits[end["ended_by"]] is None:
+            yield f"{who(end)} was ended by measure.{end['ended_by']}, which is not set"
+
+
+def _first_difference(planned: Sequence[str], given: Sequence[str]) -> str:
+    """Return the first argument that differs, in words; empty if none does."""
+    for wanted, word in zip(planned, given, strict=False):
+        if word != wanted:
+            return f"{word[:LONGEST]!r}, planned {wanted[:LONGEST]!r}"
+    if len(planned) == len(given):
+        return ""
+    more, less = (given, planned) if len(given) > len(planned) else (planned, given)
+    of = "which is not planned" if more is given else "which is planned, is missing"
+    return f"{more[len(less)][:LONGEST]!r}, {of}"
+
+
+# Against each other
+
+
+def _alike(ends: Sequence[End]) -> Finding:
+    found = list(_disagreements(ends))
+    fields = [name for name, _ in found]
+    words = "; ".join(text for _, text in found[:NAMED])
+    words += f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    hints = [SAME_FILES] if set(fields) & set(FILES) else []
+    hints += [SAME_SOFTWARE] if set(fields) & set(SOFTWARE) else []
+    hints += [SAME_CHOICES] if not hints else []
+    return Finding(
+        Check("ranks agree", bool(ends) and not found, words or f"{len(ends)} ranks alike", "the same on every rank"),
+        Failure("the ranks are not alike", words, "; ".join(hints)),
+    )
+
+
+def _disagreements(ends: Sequence[End]) -> Iterator[tuple[str, str]]:
+    """Yield each field that differs, and which ranks have which value."""
+    for item in MUST_MATCH:
+        if item.measured and item.name not in NOT_OF_ALL:
+            known_only = item.where_known or item.name in UNKNOWN
+            values = {end["rank"]: end["fingerprint"].get(item.name) for end in ends}
+            yield from _differing(item.name, values, known_only, ends)
+    yield from _differing("DistributedDataParallel", _wrapped(ends), False, ends)
+    hooks = {end["rank"]: (end["ddp"] or {}).get("comm_hook") for end in ends}
+    yield from _differing("communication hook", hooks, False, ends)
+    yield from _differing("backend", {end["rank"]: end["backend"] for end in ends}, False, ends)
+
+
+def _wrapped(ends: Sequence[End]) -> dict[int, str]:
+    return {end["rank"]: "used" if end["ddp"] else "not used" for end in ends}
+
+
+def _differing(
+    name: str, values: Mapping[int, Any], known_only: bool, ends: Sequence[End]
+) -> Iterator[tuple[str, str]]:
+    """Yield what differs between ranks; each entry of a mapping is compared among the ranks that have it."""
+    if any(isinstance(value, Mapping) for value in values.values()):
+        known = {rank: value for rank, value in values.items() if isinstance(value, Mapping)}
+        for key in sorted({key for value in known.values() for key in value}):
+            having = {rank: value[key] for rank, value in known.items() if key in value}
+            yield from ((name, f"{name}: {text}") for _, text in _differing(key, having, True, ends))
+        return
+    if known_only:
+        values = {rank: value for rank, value in values.items() if value is not None}
+    groups: dict[str, list[int]] = {}
+    for rank, value in sorted(values.items()):
+        groups.setdefault(canonical_sha256(value), []).append(rank)
+    if len(groups) > 1:
+        largest_first = sorted(groups.values(), key=len, reverse=True)
+        yield name, f"{name}: {_who_has_what(name, largest_first, values, ends)}"
+
+
+def _who_has_what(name: str, groups: Sequence[Sequence[int]], values: Mapping[int, Any], ends: Sequence[End]) -> str:
+    """Return ``2.15.0 on ranks 0-2 (node0, node1), 2.4.1 on rank 3 (node1)``."""
+    hosts = {end["rank"]: end["host"] for end in ends}
+    usual = values[groups[0][0]]
+    first, parts = "", []
+    for ranks in groups[1:NAMED]:
+        first, other = distinct_words(name, usual, values[ranks[0]])
+        parts.append(f"{other} on {on_hosts(ranks, hosts)}")
+    more = f", and {len(groups) - NAMED} more" if len(groups) > NAMED else ""
+    return f"{first} on {on_hosts(groups[0], hosts)}, {', '.join(parts)}{more}"
+
+
+def on_hosts(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
+    """Return ``rank 3 (node1)`` or ``ranks 0-2, 7 (node0, node1)``."""
+    names = list(dict.fromkeys(hosts[rank] for rank in ranks))
+    where = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {_ranges(ranks)} ({where})"
+
+
+def _ranges(ranks: Sequence[int]) -> str:
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and runs[-1][1] == rank - 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def who(end: End) -> str:
+    """Return ``rank 3 (node1)``."""
+    return f"rank {end['rank']} ({end['host']})"
+
+
+# Backend
+
+
+def backend(spec: RunSpec, ends: Sequence[End]) -> Check:
+    """Check the backend: the wanted one; with ``auto``, any that carries tensors of the rank's device."""
+    seen = ", ".join(sorted({str(end["backend"]) for end in ends})) or "nothing"
+    if spec.backend_wanted != "auto":
+        ok = bool(ends) and all(end["backend"] == spec.backend for end in ends)
+        return Check("backend", ok, seen, spec.backend)
+    odd = [end for end in ends if end["backend"] in NO_SUCH_BACKEND.get(end["device"]["kind"], ())]
+    hosts = {end["rank"]: end["host"] for end in odd}
+    measured = f"{odd[0]['backend']} on {on_hosts(list(hosts), hosts)}" if odd else seen
+    return Check("backend", bool(ends) and not odd, measured, f"one that carries tensors of a {spec.device} device")

@@ -1,0 +1,171 @@
+"""Assemble a run's record from its raw files. Pure: the same files always give the same record.
+
+A gate assembles each record again and compares; an edited record is therefore noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ddp_ladder.common.files import RunDirectory, read_json
+from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records import remarks, shared_directory
+from ddp_ladder.records.blocks import data_wait_fraction, measure
+from ddp_ladder.records.evidence import weakest
+from ddp_ladder.records.explain import explain
+from ddp_ladder.records.fingerprint import whole_fingerprint
+from ddp_ladder.records.log_throughput import figures, printed_rates
+from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
+from ddp_ladder.records.record import Failure, Job, Rank, Record, Throughput, Timing, World
+from ddp_ladder.records.sanity import run_checks
+from ddp_ladder.records.schemas import first_error
+from ddp_ladder.records.warmup import Warmup, find_warmup
+
+PARAMETERS = ("count", "bytes", "sharded", "checksum")  # of each rank, in the record
+
+
+def assemble(directory: RunDirectory) -> Record:
+    """Read the run directory and build its record.
+
+    Raises OSError or ValueError if run.json, which describes the run, is missing or damaged.
+    """
+    spec, spec_hash, job = read_identity(directory)
+    raw = read_raw_run(directory, spec.nodes, spec.world_size)
+    warmup = _warmup(spec, raw)
+    throughput, timing = _figures(spec, raw, warmup, directory)
+    checks = run_checks(spec, raw, throughput)
+    ok = all(check.ok for check in checks)
+    return Record(
+        status="ok" if ok else "failed",
+        spec=spec,
+        spec_hash=spec_hash,
+        job=job,
+        world=_world(raw),
+        ranks=tuple(_rank(warmup, raw.ranks[k]) for k in sorted(raw.ranks)),
+        throughput=throughput,
+        timing=timing,
+        fingerprint=whole_fingerprint(spec, raw),
+        checks=checks,
+        failure=None if ok else explain(spec, raw, checks, directory),
+        remarks=(*remarks.remarks(spec, raw), *shared_directory.remarks(raw.ended)),
+    )
+
+
+def not_run(spec: RunSpec, why: str, next_step: str) -> Record:
+    """Return the record of a run that was left out on purpose, so that each planned run has a record."""
+    return Record(
+        status="failed",
+        spec=spec,
+        spec_hash=spec.hash,
+        job=None,
+        world=World(None, None, (), ()),
+        ranks=(),
+        throughput=None,
+        timing=None,
+        fingerprint={},
+        checks=(),
+        failure=Failure("not run", why, next_step),
+    )
+
+
+def read_identity(directory: RunDirectory) -> tuple[RunSpec, str, Job]:
+    """Return spec, spec hash and job from run.json. Raises OSError or ValueError."""
+    data = read_json(directory.run)
+    wrong = first_error("run", data) or first_error("record", data["spec"], part="spec")
+    if wrong:
+        raise ValueError(f"{directory.run} does not describe a run: {wrong}")
+    spec = RunSpec.from_json(data["spec"])
+    if data["spec_hash"] != spec.hash:
+        raise ValueError(f"{directory.run}: spec_hash is not that of its spec")
+    if len(data["nodes"]) != spec.nodes:
+        raise ValueError(f"{directory.run} names {len(data['nodes'])} nodes, its spec has {spec.nodes}")
+    return spec, spec.hash, Job(**data["job"])
+
+
+def _world(raw: RawRun) -> World:
+    ends = [rank.end for _, rank in sorted(raw.ranks.items())]
+    sizes = {end["world_size"] for end in ends}
+    backends = {end["backend"] for end in ends}
+    return World(
+        size=sizes.pop() if len(sizes) == 1 else None,
+        backend=backends.pop() if len(backends) == 1 else None,
+        nodes=tuple(raw.run["nodes"]),
+        hosts=tuple(dict.fromkeys(end["host"] for end in ends)),
+    )
+
+
+def _rank(warmup: Warmup, files: RankFiles) -> Rank:
+    end, steps = files.end, files.steps
+    measured = slice(warmup.steps, None)
+    times = steps.step_time_s[measured]
+    return Rank(
+        rank=end["rank"],
+        local_rank=end["local_rank"],
+        node_rank=end["node_rank"],
+        host=end["host"],
+        pid=end["pid"],
+        device=end["device"],
+        exit_code=end["exit_code"],
+        ended_by=end["ended_by"],
+        steps=len(steps),
+        samples=int(steps.samples.sum()),
+        padding_samples=int(steps.padding_samples.sum()),
+        step_time_s=float(np.median(times)) if len(times) else None,
+        data_wait_fraction=data_wait_fraction(steps.data_wait_s[measured], times),
+        startup_s=end["startup_s"],
+        peak_memory_bytes=end["peak_memory_bytes"],
+        parameters=_parameters(end),
+        csv_sha256=files.csv_sha256,
+    )
+
+
+def _parameters(end: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the number of parameters and their checksum; each tensor's own digest stays in the raw file."""
+    seen = end["parameters"]
+    return {key: seen[key] for key in PARAMETERS if key in seen} if seen else None
+
+
+def _warmup(spec: RunSpec, raw: RawRun) -> Warmup:
+    """Return the warm-up of the run: the planned minimum if the ranks have different numbers of steps."""
+    steps = [rank.steps.step_time_s for rank in raw.ranks.values()]
+    if len({len(times) for times in steps}) != 1:
+        return Warmup(spec.warmup_steps, stable=False)
+    return find_warmup(np.max(steps, axis=0), spec.warmup_steps, spec.min_steps)
+
+
+def _figures(
+    spec: RunSpec, raw: RawRun, warmup: Warmup, directory: RunDirectory
+) -> tuple[Throughput | None, Timing | None]:
+    """Return throughput and timing; None unless every rank is there with the same number of steps."""
+    if spec.throughput_regex is not None:
+        return _printed_figures(spec, raw, directory)
+    ranks = [raw.ranks[k] for k in sorted(raw.ranks)]
+    counts = {len(rank.steps) for rank in ranks}
+    if raw.ended is None or len(ranks) != spec.world_size or len(counts) != 1:
+        return None, None
+    if counts.pop() <= warmup.steps:
+        return None, None
+    exposed = [rank.end["ddp"]["exposed_comm_s"] for rank in ranks if rank.end["ddp"]]
+    startups = [rank.end["startup_s"]["total"] for rank in ranks]
+    trained = [value for rank in ranks if (value := rank.end.get("training_s")) is not None]
+    return measure(
+        [rank.steps for rank in ranks],
+        warmup,
+        [value for value in exposed if value is not None],
+        max((value for value in startups if value is not None), default=None),
+        raw.ended["ended_at_s"] - raw.ended["started_at_s"],
+        max(trained) if len(trained) == len(ranks) else None,
+        weakest([rank.end for rank in ranks]),
+    )
+
+
+def _printed_figures(spec: RunSpec, raw: RawRun, directory: RunDirectory) -> tuple[Throughput | None, Timing | None]:
+    assert spec.throughput_regex is not None
+    rates = printed_rates(directory.log, spec.throughput_regex)
+    if raw.ended is None or not rates:
+        return None, None
+    wall_s = raw.ended["ended_at_s"] - raw.ended["started_at_s"]
+    return figures(rates, spec.warmup_steps, spec.global_batch, None, wall_s)

@@ -1,0 +1,29 @@
+"""The sources of a throughput, from the strongest to the weakest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ddp_ladder.records.record import Source
+
+STRONGEST: Source = "counted"
+ORDER: tuple[Source, ...] = ("counted", "samples_per_step", "metrics", "log")
+
+IN_WORDS: Mapping[Source, str] = {
+    "counted": "samples counted at the loader, steps timed",
+    "samples_per_step": "steps timed, but their samples are what workload.samples_per_step says",
+    "metrics": "samples and times are what the program wrote to DDP_LADDER_METRICS",
+    "log": "the throughput is what the program printed (workload.throughput_regex)",
+}
+
+
+def weakest(ends: Sequence[Mapping[str, Any]]) -> Source:
+    """Return the weakest source among the ranks' end records; a rank without a source counts as the strongest."""
+    named = {end.get("source", STRONGEST) for end in ends}
+    return next((source for source in reversed(ORDER) if source in named), STRONGEST)
+
+
+def own_account(source: Source) -> bool:
+    """Return True if the program itself reported all figures: torch's devices and parameters may then be unseen."""
+    return source in ("metrics", "log")

@@ -1,0 +1,37 @@
+"""A check with its failure, and helpers for their wording."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ddp_ladder.records.record import Check, Failure
+
+End = Mapping[str, Any]
+Table = list[list[str]]
+"""Name and digest of each parameter."""
+NAMED = 3  # parameters in a message
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A check, and the failure that a closed gate reports if it does not pass."""
+
+    check: Check
+    failure: Failure
+
+
+def make_finding(name: str, ok: bool, measured: str, wanted: str, verdict: str, why: str, next_step: str) -> Finding:
+    """Return the finding of a check; the failure is used only if it did not pass."""
+    return Finding(Check(name, ok, measured, wanted), Failure(verdict, why, next_step))
+
+
+def first_names(names: Sequence[str]) -> str:
+    """Return the first names of a list."""
+    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Return the numbers as one text."""
+    return ", ".join(str(number) for number in numbers)

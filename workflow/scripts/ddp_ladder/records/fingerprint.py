@@ -1,0 +1,271 @@
+"""Like for like: the fields that must be equal before one run's throughput is divided by another's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ddp_ladder.common.files import sha256
+from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records.placement import rank_order
+from ddp_ladder.records.raw_files import RawRun
+from ddp_ladder.records.record import Record
+from ddp_ladder.records.shared_directory import OWN_DIRECTORY_ADVICE, files_found, found_in_words
+from ddp_ladder.records.training_done import same_training, training_of
+
+LONGEST_VALUE = 60  # characters of a value in a message
+DIGEST_LENGTH = 12
+NAMED = 3  # entries of a mapping in a message
+
+
+@dataclass(frozen=True)
+class MustMatch:
+    """A compared field, and how its value is read from a record.
+
+    same: the comparison, if it is not equality. cause: what explains a difference; empty if nothing does.
+    next: what to do about a difference.
+    """
+
+    name: str
+    value: Callable[[Record], Any]
+    where_known: bool = False  # compared only if both sides have it: some runs cannot measure it
+    measured: bool = False  # recorded by each rank, under this name
+    same: Callable[[Record, Record], bool] | None = None
+    cause: Callable[[Record], str] = lambda record: ""
+    next: str = ""
+
+    def differ(self, a: Record, b: Record) -> tuple[Any, Any] | None:
+        """Return both values if they differ, else None; of mappings (files, libraries) the common keys that differ."""
+        here, there = self.value(a), self.value(b)
+        if self.same is not None:
+            return None if self.same(a, b) else (here, there)
+        if self.where_known and not (here and there):
+            return None
+        if isinstance(here, Mapping) and isinstance(there, Mapping):
+            keys = [key for key in here if key in there and here[key] != there[key]]
+            here, there = ({key: side[key] for key in keys} for side in (here, there))
+        return (here, there) if here != there else None
+
+
+def _measured(name: str, where_known: bool = False) -> MustMatch:
+    return MustMatch(name, lambda record: record.fingerprint.get(name), where_known, measured=True)
+
+
+def _planned(name: str) -> MustMatch:
+    return MustMatch(name, lambda record: getattr(record.spec, name))
+
+
+def batch_per_gpu_seen(record: Record) -> int:
+    """Return the batch that the loader really drew, divided among the process's GPUs; if unknown, the planned one."""
+    seen = record.fingerprint.get("batch_per_gpu")
+    return int(seen) * record.spec.world_size // record.spec.gpus if seen is not None else record.spec.batch_per_gpu
+
+
+def global_batch_seen(record: Record) -> int:
+    """Return the batch of all ranks together."""
+    seen = record.fingerprint.get("global_batch")
+    return int(seen) if seen is not None else batch_per_gpu_seen(record) * record.spec.gpus
+
+
+def _gpu_models(record: Record) -> str | None:
+    """Return every GPU model in the group, not only rank 0's: one slower GPU slows down all ranks."""
+    names = {rank.device["name"] for rank in record.ranks if rank.device["kind"] == "cuda"}
+    known = sorted(str(name) for name in names if name)
+    return " + ".join(known) or record.fingerprint.get("gpu")
+
+
+def _parameters(record: Record) -> int | None:
+    """Return the number of parameters; None if they are sharded or not seen."""
+    seen = record.ranks[0].parameters if record.ranks else None
+    return None if seen is None or seen.get("sharded") else int(seen["count"])
+
+
+def _compiled(record: Record) -> str | None:
+    """Return "yes", "no" or None (unknown); the number of graphs depends on the scale and is not compared."""
+    graphs = record.fingerprint.get("compiled_graphs")
+    return None if graphs is None else "yes" if graphs else "no"
+
+
+def _training(record: Record) -> str | None:
+    done = training_of(record)
+    return done.in_words if done else None
+
+
+def _found_files(record: Record) -> str:
+    """Return the files that the run may have resumed from, in words; empty if it found none."""
+    found = record.fingerprint.get("files_found")
+    if not found:
+        return ""
+    return f"{record.spec.name} found {found_in_words(found)} in the working directory, and may have gone on from it"
+
+
+def _device_kinds(record: Record) -> str:
+    return " + ".join(sorted({rank.device["kind"] for rank in record.ranks})) or record.spec.device
+
+
+def _rank_order(record: Record) -> str | None:
+    return rank_order([(rank.node_rank, rank.local_rank) for rank in record.ranks])
+
+
+MUST_MATCH = (
+    _planned("script"),
+    _measured("script_sha256"),
+    _measured("sources", where_known=True),
+    _measured("configuration", where_known=True),
+    _planned("args_template"),
+    _measured("parameter_dtype"),
+    _measured("autocast_dtype"),
+    _measured("product_dtypes", where_known=True),
+    _measured("float32_products", where_known=True),
+    MustMatch("compiled", _compiled, where_known=True),
+    MustMatch("parameters", _parameters, where_known=True),
+    _measured("optimizer"),
+    _measured("num_workers"),
+    _measured("torch"),
+    _measured("cuda"),
+    _measured("nccl"),
+    _measured("cudnn", where_known=True),
+    _measured("libraries", where_known=True),
+    _measured("driver", where_known=True),
+    _measured("python"),
+    MustMatch("rank_order", _rank_order, where_known=True),
+    MustMatch("device", _device_kinds),
+    MustMatch("gpu", _gpu_models),
+    _measured("power_limit_w", where_known=True),
+    _measured("cpu_model"),
+    _measured("threads"),
+    _planned("threads_per_rank"),
+    MustMatch(
+        "steps",
+        _training,
+        same=same_training,
+        cause=_found_files,
+        next=OWN_DIRECTORY_ADVICE,
+    ),
+)
+
+BATCH = {
+    "weak": MustMatch("batch_per_gpu", batch_per_gpu_seen),
+    "strong": MustMatch("global_batch", global_batch_seen),
+}
+
+
+def must_match(mode: str) -> tuple[MustMatch, ...]:
+    """Return the fields that two runs of ``mode`` must have in common before a ratio is given."""
+    return (*MUST_MATCH, BATCH[mode])
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One field that differs between two runs."""
+
+    field: str
+    in_words: str  # ``num_workers: 0 at 1x1, 8 at 2x4``
+
+
+def all_differences(a: Record, b: Record) -> tuple[Difference, ...]:
+    """Return every field that differs.
+
+    Two runs of one scale are named by their repeat: ``num_workers: 0 in r1, 8 in r2``.
+    Raises ValueError if the runs are of different modes: those are never compared.
+    """
+    if a.spec.mode != b.spec.mode:
+        raise ValueError(f"{a.spec.name} and {b.spec.name} are of different modes")
+    found = []
+    for item in must_match(a.spec.mode):
+        values = item.differ(a, b)
+        if values is not None:
+            words = _in_words(item.name, a, values[0], b, values[1])
+            causes = [cause for cause in (item.cause(a), item.cause(b)) if cause]
+            found.append(Difference(item.name, " (".join([words, "; ".join(causes) + ")"]) if causes else words))
+    return tuple(found)
+
+
+def differences(a: Record, b: Record, may_differ: Collection[str] = ()) -> tuple[str, ...]:
+    """Return every field that forbids a ratio, in words. may_differ: fields that the user allows to differ."""
+    return tuple(found.in_words for found in all_differences(a, b) if found.field not in may_differ)
+
+
+def _in_words(name: str, a: Record, here: Any, b: Record, there: Any) -> str:
+    if a.spec.scale == b.spec.scale:
+        places = (f"in r{a.spec.repeat}", f"in r{b.spec.repeat}")
+    else:
+        places = (f"at {a.spec.scale}", f"at {b.spec.scale}")
+    first, second = distinct_words(name, here, there)
+    return f"{name}: {first} {places[0]}, {second} {places[1]}"
+
+
+def distinct_words(name: str, here: Any, there: Any) -> tuple[str, str]:
+    """Return both values as text, shortened unless that would make them look alike."""
+    short = shown(name, here), shown(name, there)
+    return short if short[0] != short[1] else (in_full(here), in_full(there))
+
+
+def shown(name: str, value: Any) -> str:
+    """Return a value as text for a message; digests and long texts are cut."""
+    text = in_full(value)
+    if name.endswith("sha256"):
+        return text[:DIGEST_LENGTH]
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
+
+
+def in_full(value: Any) -> str:
+    """Return a value as text in full: lists with spaces, ``none`` for None or an empty value."""
+    if value is None:
+        return "none"
+    if isinstance(value, Mapping):
+        items = [f"{key} {str(digest)[:DIGEST_LENGTH]}" for key, digest in sorted(value.items())]
+        more = f" and {len(items) - NAMED} more" if len(items) > NAMED else ""
+        return ", ".join(items[:NAMED]) + more or "none"
+    if isinstance(value, list | tuple):
+        return " ".join(str(part) for part in value) or "none"
+    return str(value)
+
+
+SCALE_FIELDS = (
+    "stage", "nodes", "gpus_per_node", "repeat", "batch_per_gpu", "global_batch", "lr", "seed", "args", "env",
+    "directory",
+)  # fmt: skip
+"""Fields of a spec that differ between the runs of one variant and mode."""
+
+
+def whole_fingerprint(spec: RunSpec, raw: RawRun) -> dict[str, Any]:
+    """Return rank 0's fingerprint, with the fields that come from all ranks, the nodes and the job."""
+    if 0 not in raw.ranks:
+        return {}
+    ends = [raw.ranks[k].end for k in sorted(raw.ranks)]
+    batches = [end["fingerprint"].get("batch_per_gpu") for end in ends]
+    ddp = ends[0]["ddp"] or {}
+    repository = raw.run.get("repository") or (raw.ended or {}).get("repository") or {}
+    return {
+        **ends[0]["fingerprint"],
+        "config_sha256": _configuration(spec),
+        "git_commit": repository.get("commit"),
+        "git_dirty": repository.get("dirty"),
+        "passes": (ends[0]["loader"] or {}).get("passes"),
+        "loader_batch": (ends[0]["loader"] or {}).get("batch_size"),
+        "goes_on": raw.run.get("goes_on", False),
+        "files_found": files_found(raw.ended),
+        "global_batch": sum(batches) if len(ends) == spec.world_size and all(batches) else None,
+        "gradient_bytes": sum(ddp.get("bucket_bytes") or []) or None,
+        "bucket_bytes": ddp.get("bucket_bytes"),
+        "comm_hook": ddp.get("comm_hook"),
+        "cpu_sets": sorted({str(end["fingerprint"].get("cpu_set")) for end in ends}),
+        **_gpus(ends, [gpu for agent in raw.agents.values() for gpu in agent.get("gpus") or []]),
+    }
+
+
+def _configuration(spec: RunSpec) -> str:
+    """Return the digest of the settings that are the same at every scale."""
+    alike = {key: value for key, value in asdict(spec).items() if key not in SCALE_FIELDS}
+    return sha256(json.dumps(alike, sort_keys=True).encode())
+
+
+def _gpus(ends: Sequence[Mapping[str, Any]], gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return driver and power limits of the GPUs that were used, matched by name: a node may have others too."""
+    names = {end["device"]["name"] for end in ends if end["device"]["kind"] == "cuda"}
+    used = [gpu for gpu in gpus if gpu["name"] in names]
+    limits = sorted({gpu["power_limit_w"] for gpu in used if gpu["power_limit_w"] is not None})
+    return {"driver": " + ".join(sorted({gpu["driver"] for gpu in used})) or None, "power_limit_w": limits or None}

@@ -1,0 +1,83 @@
+"""The reasons why torch sees no GPU on a node, and the driver that each CUDA version needs. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ddp_ladder.node.launch import training_python
+from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records.raw_files import RawRun
+from ddp_ladder.records.record import Failure
+
+LEAST_DRIVER = {13: "580.65.06", 12: "525.60.13", 11: "450.80.02"}
+"""Oldest NVIDIA driver on Linux for every release of a major CUDA version ("CUDA minor version compatibility",
+NVIDIA's CUDA Toolkit release notes)."""
+
+VERDICT = "torch sees no GPU"
+TOO_OLD = re.compile(r"driver on your system is too old|driver version is insufficient", re.IGNORECASE)
+
+
+def least_driver(cuda: str) -> str | None:
+    """Return the oldest driver for a torch built for this CUDA (``12.8``); None for an unknown CUDA."""
+    major = cuda.partition(".")[0]
+    return LEAST_DRIVER.get(int(major)) if major.isdigit() else None
+
+
+def is_too_old(driver: str, cuda: str) -> bool:
+    """Return True if a driver (``470.57.02``) is too old for a torch built for this CUDA."""
+    least = least_driver(cuda)
+    return least is not None and _numbers(driver) < _numbers(least)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def no_gpu(spec: RunSpec, raw: RawRun) -> Failure | None:
+    """Return the failure of a CUDA run in which a rank saw no GPU; None if every rank saw one or did not report."""
+    ends = [rank.end for _, rank in sorted(raw.ranks.items())]
+    without = [end for end in ends if (end.get("gpus_seen") or {}).get("count") == 0]
+    if spec.device != "cuda" or not without:
+        return None
+    end = without[0]
+    agents = [agent for agent in raw.agents.values() if agent["host"] == end["host"]]
+    python = next((training_python(agent["argv"]) for agent in agents if agent["argv"]), "the training Python")
+    gpus = [gpu for agent in agents for gpu in agent.get("gpus") or []]
+    why, next_step = _cause(end, python, gpus)
+    return Failure(
+        f"{VERDICT} on {end['host']}", f"rank {end['rank']}: {why}", f"{next_step}; then start snakemake again"
+    )
+
+
+def _cause(end: Mapping[str, Any], python: str, gpus: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Return the cause, and what to do. gpus: those that nvidia-smi showed to the agents of the rank's host."""
+    torch, seen = end["fingerprint"].get("torch"), end["gpus_seen"]
+    built, error, visible = seen["built_for"], seen["why"], seen["visible"]
+    if built is None:
+        return (
+            f"torch {torch} of {python} is built without CUDA",
+            "install a torch with CUDA for that Python, or name another one in software.python of cluster.yaml",
+        )
+    driver = next((gpu["driver"] for gpu in gpus), None)
+    if TOO_OLD.search(error) or (driver and is_too_old(driver, built)):
+        least = least_driver(built)
+        wants = f" (wants {least} or newer)" if least else ""
+        which = f"driver {driver}" if driver else "driver"
+        return (
+            f"the NVIDIA {which} is too old for torch {torch}, which is built for CUDA {built}{wants}",
+            f"install for {python} a torch that is built for an older CUDA (pytorch.org, previous versions)",
+        )
+    if visible in ("", "-1", "NoDevFiles") or not gpus:
+        shown = f"CUDA_VISIBLE_DEVICES is {visible!r}" if visible is not None else "nvidia-smi shows no GPU there"
+        return (
+            f"no GPU in the job step: {shown}; torch says: {error}",
+            "check node.gres and slurm.partition in cluster.yaml (`scontrol show node` names a node's gres), and that "
+            "workload.env and software.setup leave CUDA_VISIBLE_DEVICES alone",
+        )
+    return (
+        f"nvidia-smi shows {len(gpus)} x {gpus[0]['name']}, but torch {torch} says: {error}",
+        f"try it on that node: srun --pty {python} -c 'import torch; torch.cuda.init()'; ask the site's support where "
+        "another torch fails in the same way",
+    )

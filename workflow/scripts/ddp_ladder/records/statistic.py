@@ -1,0 +1,112 @@
+"""The statistic of a run's blocks that is its figure: their median, or all samples over all time.
+
+The median ignores a disturbance of the machine. It also ignores slow steps that belong to the training and recur (an
+evaluation, a checkpoint, a rollout every so many steps); then it cannot predict the time of a longer run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Statistic, Throughput, Timing
+
+Values = NDArray[np.float64]
+
+COVERAGE = 0.95
+RESAMPLES = 2000
+SEED = 2025
+TAILS = ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)
+LEAST_GAP = 0.005  # of the rate: a smaller gap does not matter
+MOST_ERRORS = 4.0
+ERROR_OF_GAP = 1.4826 * math.sqrt(math.pi / 2 - 1)
+"""Standard error of mean - median, in median absolute deviations / sqrt(blocks), for normally distributed blocks."""
+
+
+@dataclass(frozen=True)
+class PerBlock:
+    """A ratio of each block: samples / time, or time / steps. Arrays with one value per block."""
+
+    over: Values
+    under: Values
+
+    @property
+    def values(self) -> Values:
+        """Return the ratio of each block."""
+        ratio: Values = self.over / self.under
+        return ratio
+
+    def of(self, statistic: Statistic, picks: NDArray[np.intp] | None = None) -> Values:
+        """Return the statistic of all blocks, or for each row of ``picks`` that of the blocks with these indices."""
+        picks = np.arange(len(self.over)) if picks is None else picks
+        if statistic == MEDIAN_OF_BLOCKS:
+            return np.asarray(np.median(self.values[picks], axis=-1))
+        return np.asarray(self.over[picks].sum(axis=-1) / self.under[picks].sum(axis=-1))
+
+    def with_interval(self, statistic: Statistic) -> tuple[float, float, float]:
+        """Return the statistic of all blocks and its 95 % interval (low, high)."""
+        if statistic == MEDIAN_OF_BLOCKS:
+            return median_interval(self.values)
+        blocks = len(self.over)
+        picks = np.random.default_rng(SEED).integers(0, blocks, (RESAMPLES, blocks))
+        figure = float(self.of(statistic))
+        low, high = np.quantile(self.of(statistic, picks), TAILS)
+        return figure, min(float(low), figure), max(float(high), figure)
+
+
+def rates(throughput: Throughput, timing: Timing) -> PerBlock:
+    """Return the samples per second of each block, from a record."""
+    time_s = np.array(timing.blocks_step_time_s) * np.array(timing.blocks_steps)
+    return PerBlock(np.array(throughput.blocks_samples_per_s) * time_s, time_s)
+
+
+def step_times(timing: Timing) -> PerBlock:
+    """Return the seconds per step of each block, from a record."""
+    steps = np.array(timing.blocks_steps, dtype=np.float64)
+    return PerBlock(np.array(timing.blocks_step_time_s) * steps, steps)
+
+
+def statistic_of(runs: Sequence[PerBlock]) -> Statistic:
+    """Return the statistic for the rates (samples / time) of one run, or of several repeats together.
+
+    Samples / time if it differs from the median of blocks by more than 0.5 %, and by more than four times what the
+    scatter of the blocks explains; also without the block that moves it most, so that one disturbance is not enough.
+    Repeats are scaled to a common median first: differences between them do not matter here.
+    """
+    if any(not run.over.all() for run in runs):
+        return MEDIAN_OF_BLOCKS  # blocks without samples: their run has failed
+    samples = np.concatenate([run.over for run in runs])
+    time = np.concatenate([run.under * np.median(run.values) for run in runs])  # a sample of the median block takes 1
+    excess = time - samples
+    furthest = np.argmax(np.sign(excess.sum()) * excess)
+    gap = (excess.sum() - excess[furthest]) / (samples.sum() - samples[furthest]) if len(samples) > 1 else 0.0
+    scatter = np.median(np.abs(time / samples - 1))
+    explained = MOST_ERRORS * ERROR_OF_GAP * scatter / math.sqrt(len(samples))
+    recurs = gap * excess.sum() > 0 and abs(gap) > max(LEAST_GAP, explained)
+    return SAMPLES_PER_TIME if recurs else MEDIAN_OF_BLOCKS
+
+
+def median_interval(values: Values) -> tuple[float, float, float]:
+    """Return the median and its 95 % interval (low, high): two of the values, by their rank.
+
+    The number of values below the true median is binomial. With fewer than six values, even the smallest and the
+    largest enclose the median less often than that; they are the interval then.
+    """
+    ordered = np.sort(values)
+    outside = _places_outside(len(ordered))
+    return float(np.median(ordered)), float(ordered[outside]), float(ordered[-1 - outside])
+
+
+def _places_outside(count: int) -> int:
+    """Return how many of ``count`` ordered values to drop at each end and still enclose the median in 95 % of cases."""
+    tail, outside = 0.5**count, 0
+    while outside < (count - 1) // 2:
+        tail += math.comb(count, outside + 1) * 0.5**count
+        if 2 * tail > 1 - COVERAGE:
+            break
+        outside += 1
+    return outside

@@ -1,0 +1,164 @@
+"""scaling.md: the report as text that can be pasted into a proposal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddp_ladder.common import formats
+from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.records.record import SAMPLES_PER_TIME
+from ddp_ladder.report.columns import DEFINITIONS
+from ddp_ladder.report.view import FailureGroup, ReportView, gate_rows
+
+
+def markdown(view: ReportView) -> str:
+    """Return the text of scaling.md."""
+    parts = [f"# {_md(view.title)}", _md(view.headline.text)]
+    if view.headline.next:
+        parts.append(f"Next: {_md(formats.full_stop(view.headline.next))}")
+    if view.machine:
+        parts.append(_md(view.machine))
+    for series in view.series:
+        parts += [f"## {_md(series.title)}", _md_points(series.points)]
+    if view.notes:
+        parts.append("\n".join(f"- {_md(_place(view, p))}: {_md(p.note)}" for p in view.notes))
+    parts.append("Square brackets: 95 % intervals (bootstrap over repeats and blocks).")
+    if view.unit != "GPU":
+        parts.append('This site has no GPU: each "GPU" of a scale is one CPU process.')
+    if view.startup.rows:
+        parts += ["## Start-up", _md_startup(view)]
+    parts += ["## Gates", _md_gates(view)]
+    if view.failures:
+        parts += ["## Failed runs", "\n".join(_md_failure(group) for group in view.failures)]
+    if view.results.warnings:
+        lines = [f"- {_md(warning)}" for warning in view.results.warnings]
+        parts += ["## Left out", "\n".join(lines)]
+    parts += ["## Definitions", _md_definitions()]
+    if view.measured:
+        parts += ["## Measured on", _md_measured(view)]
+    parts.append(f"Written by ddp-ladder on {view.written_on.isoformat()}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _place(view: ReportView, point: ScalePoint) -> str:
+    series = f" {point.mode} {point.variant}" if view.several_series else ""
+    return f"{point.scale}{series}"
+
+
+def _md(text: str) -> str:
+    """Return text on one line, escaped for Markdown and HTML."""
+    flat = " ".join(text.split())
+    for sign in ("\\", "`", "*", "_", "|", "[", "]", "$"):
+        flat = flat.replace(sign, f"\\{sign}")
+    return flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _md_table(header: Sequence[str], rows: Sequence[Sequence[str]], figures: int = 0) -> str:
+    """Return a Markdown table. figures: how many of the last columns are right-aligned."""
+    rule = ["---"] * (len(header) - figures) + ["---:"] * figures
+    lines = [header, rule, *[[_md(cell) for cell in row] for row in rows]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _md_points(points: Sequence[ScalePoint]) -> str:
+    header = (
+        "scale",
+        "status",
+        "GPUs",
+        "batch per GPU",
+        "global batch",
+        "repeats",
+        "samples/s",
+        "speed-up",
+        "efficiency",
+        "against plain",
+        "step time (ms)",
+        "data wait",
+        "exposed comm.",
+        "GPU h per 10^6 samples",
+    )
+    return _md_table(header, [_md_point(point) for point in points], figures=12)
+
+
+def _md_point(point: ScalePoint) -> tuple[str, ...]:
+    rate, efficiency = formats.significant(point.samples_per_s), formats.percent(point.efficiency)
+    if point.samples_per_s is not None:
+        low, high = (formats.significant(x) for x in (point.samples_per_s_low, point.samples_per_s_high))
+        rate += f" {formats.interval(low, high)}"
+        rate += " (samples / time)" if point.statistic == SAMPLES_PER_TIME else ""
+    if point.efficiency is not None and point.world_size > 1:
+        low, high = (formats.percent(x) for x in (point.efficiency_low, point.efficiency_high))
+        efficiency += f" {formats.interval(low, high)}"
+    return (
+        f"{point.scale} plain" if point.is_plain else str(point.scale),
+        point.status,
+        str(point.world_size),
+        str(point.batch_per_gpu),
+        str(point.global_batch),
+        str(point.repeats),
+        rate,
+        formats.factor(point.speedup),
+        efficiency,
+        formats.percent(point.efficiency_plain),
+        formats.milliseconds(point.step_time_s),
+        formats.share(point.data_wait_fraction),
+        formats.share(point.exposed_comm_fraction),
+        formats.significant(point.gpu_hours_per_million_samples),
+    )
+
+
+def _md_startup(view: ReportView) -> str:
+    header = ("scale", *(f"{name} (s)" for name in view.startup.columns))
+    rows = [
+        (_row_name(view, point), *(formats.seconds(value) for value in seconds)) for point, seconds in view.startup.rows
+    ]
+    table = _md_table(header, rows, figures=len(view.startup.columns))
+    return f"{table}\n\nUntil the end of the first step, on the slowest rank; not part of the throughput."
+
+
+def _row_name(view: ReportView, point: ScalePoint) -> str:
+    return f"{point.scale} plain" if point.is_plain and not view.several_series else _place(view, point)
+
+
+def _md_gates(view: ReportView) -> str:
+    lines = []
+    for stage in view.stages:
+        gate = view.gates.get(stage)
+        if gate is None:
+            lines.append(f"- {formats.stage_name(stage)}: not judged yet")
+            continue
+        why = f": {_md(gate.why)}" if gate.why else ""
+        lines.append(f"- {formats.stage_name(stage)}: **{gate.verdict}**{why}")
+        lines += [
+            f"    - {_md(row.place(view.several_series))}: {_md(row.item.in_words)}, "
+            f"wanted {_md(row.item.wanted)}{'' if row.item.ok else ' (**not met**)'}"
+            for row in gate_rows(gate)
+        ]
+    return "\n".join(lines) or "No stage is planned."
+
+
+def _md_failure(group: FailureGroup) -> str:
+    failure = group.failure
+    return f"- {_md(', '.join(group.runs))}: {_md(failure.verdict)}. Why: {_md(failure.why)} Next: {_md(failure.next)}"
+
+
+def _md_definitions() -> str:
+    rows = [(item.name, item.unit, item.text) for item in DEFINITIONS]
+    return _md_table(("figure", "unit", "definition"), rows)
+
+
+def _md_measured(view: ReportView) -> str:
+    rows = [
+        (
+            row.name,
+            row.mark,
+            "; ".join(_with_places(pair) for pair in row.values),
+        )
+        for row in view.measured
+    ]
+    return _md_table(("field", "must match", "value"), rows)
+
+
+def _with_places(pair: tuple[str, str]) -> str:
+    value, places = pair
+    return f"{value} ({places})" if places else value

@@ -1,0 +1,326 @@
+"""The content of the report, computed once for the page and the Markdown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any
+
+from ddp_ladder.common import formats
+from ddp_ladder.gates.file import GateView, Judged
+from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.records.fingerprint import (
+    BATCH,
+    DIGEST_LENGTH,
+    MUST_MATCH,
+    MustMatch,
+    batch_per_gpu_seen,
+    global_batch_seen,
+    in_full,
+)
+from ddp_ladder.records.record import Failure, Record
+from ddp_ladder.report.headline import PLURALS, Headline, device_word, headline
+from ddp_ladder.report.results import LadderResults
+from ddp_ladder.settings.models import REFERENCE_VARIANT
+
+STARTUP_COLUMNS = {
+    "spawn": "startup_spawn_s",
+    "import torch": "startup_import_torch_s",
+    "process group": "startup_process_group_s",
+    "script": "startup_script_s",
+    "first step": "startup_first_step_s",
+    "total": "startup_s",
+    "torch.compile": "startup_compile_s",
+}
+"""In the usual order of time; torch.compile is already contained in the others."""
+SHOWN_WHEN_ABSENT = ("autocast_dtype", "optimizer")  # "none" is informative for these fields only
+
+
+@dataclass(frozen=True)
+class GateRow:
+    """One finding, with the repeats that share it."""
+
+    item: Judged
+    repeats: tuple[int, ...]
+
+    def place(self, several_series: bool) -> str:
+        """Return ``1x4 weak gloo r1 r2``; mode and variant only if there are several."""
+        series = (self.item.mode, self.item.variant) if several_series else ()
+        return " ".join((self.item.scale, *series, *(f"r{repeat}" for repeat in self.repeats)))
+
+
+@dataclass(frozen=True)
+class Series:
+    """One table: the points of one mode and variant."""
+
+    title: str
+    points: tuple[ScalePoint, ...]
+
+
+@dataclass(frozen=True)
+class FailureGroup:
+    """One failure, with all runs that ended in it."""
+
+    failure: Failure
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StartUpTable:
+    """Seconds of each point whose start-up is known; torch.compile only if something was compiled."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[ScalePoint, tuple[float | None, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row of "what was measured on": each value, with the runs that have it if there are several values."""
+
+    name: str
+    mark: str  # =: must match; "may differ": the user allows another value; empty: not compared
+    values: tuple[tuple[str, str], ...]  # (value, places)
+
+
+@dataclass(frozen=True)
+class ReportView:
+    """Everything that the page and the Markdown show."""
+
+    title: str
+    written_on: date
+    unit: str
+    results: LadderResults
+    points: tuple[ScalePoint, ...]
+    headline: Headline
+    series: tuple[Series, ...]
+    startup: StartUpTable
+    failures: tuple[FailureGroup, ...]
+    measured: tuple[Measured, ...]
+    runs: tuple[Record, ...]
+    machine: str
+
+    # Shorter names for the template.
+
+    @property
+    def gates(self) -> Mapping[str, GateView]:
+        """Return the gates by stage."""
+        return self.results.gates
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Return the stages in climbing order."""
+        return self.results.plan.stages
+
+    @property
+    def rungs(self) -> tuple[ScalePoint, ...]:
+        """Return the points without the plain baseline."""
+        return tuple(point for point in self.points if not point.is_plain)
+
+    @property
+    def units(self) -> str:
+        """Return ``GPUs`` or ``processes``."""
+        return PLURALS[self.unit]
+
+    @property
+    def thresholds(self) -> dict[str, float | None]:
+        """Return the efficiency that each stage's gate asks for, a fraction."""
+        return {stage: gate.min_efficiency for stage, gate in self.results.plan.gates.items()}
+
+    @property
+    def notes(self) -> tuple[ScalePoint, ...]:
+        """Return the points with a note."""
+        return tuple(point for point in self.rungs if point.note)
+
+    @property
+    def several_series(self) -> bool:
+        """Return True if a scale alone does not identify a point."""
+        return len(self.series) > 1
+
+    @property
+    def anything_measured(self) -> bool:
+        """Return True if there is something to plot."""
+        return any(point.samples_per_s is not None for point in self.points)
+
+
+def make_view(found: LadderResults, written_on: date) -> ReportView:
+    """Compute everything that the report shows. Pure."""
+    points = scale_points(found.plan.runs, found.records, found.plan.may_differ)
+    runs = _ordered_runs(found, points)
+    series = _series(points)
+    return ReportView(
+        title=f"Scaling of {_workload(found)} on {found.plan.site}",
+        written_on=written_on,
+        unit=device_word(found),
+        results=found,
+        points=points,
+        headline=headline(found, points),
+        series=series,
+        startup=_startup(series),
+        failures=_failures(runs),
+        measured=_measured(runs, found.plan.may_differ),
+        runs=tuple(runs),
+        machine=_machine(runs),
+    )
+
+
+def _ordered_runs(found: LadderResults, points: Sequence[ScalePoint]) -> list[Record]:
+    """Return the records in the order of the tables: mode, variant, scale, repeat."""
+    order = {(point.mode, point.variant, point.scale): index for index, point in enumerate(points)}
+
+    def place(run: Record) -> tuple[int, int]:
+        spec = run.spec
+        return order[spec.mode, spec.variant, spec.scale], spec.repeat
+
+    return sorted(found.records.values(), key=place)
+
+
+def _workload(found: LadderResults) -> str:
+    scripts = dict.fromkeys(run.script for run in found.plan.runs)
+    return " and ".join(script.rsplit("/", 1)[-1] for script in scripts) or "nothing"
+
+
+def _series(points: Sequence[ScalePoint]) -> tuple[Series, ...]:
+    """Return a table per mode and variant; the plain baseline is the first row of the reference variant's table."""
+    keys = dict.fromkeys((point.mode, point.variant) for point in points if not point.is_plain)
+    variants = {variant for _, variant in keys}
+    return tuple(
+        Series(
+            formats.capitalised(f"{mode} scaling") + (f", variant {variant}" if len(variants) > 1 else ""),
+            (
+                *(p for p in points if variant == REFERENCE_VARIANT and (p.mode, p.is_plain) == (mode, True)),
+                *(p for p in points if (p.mode, p.variant) == (mode, variant)),
+            ),
+        )
+        for mode, variant in keys
+    )
+
+
+def _startup(series: Sequence[Series]) -> StartUpTable:
+    points = [point for each in series for point in each.points if point.startup_s is not None]
+    compiled = any(point.startup_compile_s for point in points)
+    columns = {name: field for name, field in STARTUP_COLUMNS.items() if compiled or field != "startup_compile_s"}
+    rows = ((point, tuple(getattr(point, field) for field in columns.values())) for point in points)
+    return StartUpTable(tuple(columns), tuple(rows))
+
+
+def _failures(runs: Sequence[Record]) -> tuple[FailureGroup, ...]:
+    """Return the failures with their runs; runs left out on purpose are not among them (see their scale's note)."""
+    groups: dict[Failure, list[str]] = {}
+    for run in runs:
+        if run.failure and run.job and not run.spec.is_plain:
+            groups.setdefault(run.failure, []).append(run.spec.name)
+    return tuple(FailureGroup(failure, tuple(names)) for failure, names in groups.items())
+
+
+# What was measured on
+
+
+def _measured(runs: Sequence[Record], may_differ: Collection[str]) -> tuple[Measured, ...]:
+    """Return the fingerprint fields, first those that must match; fields that no run has are left out."""
+    seen = [run for run in runs if run.fingerprint]
+    rows = [(item.name, _mark(item, may_differ), item.value) for item in MUST_MATCH]
+    rows += [
+        ("batch", "=", _batch),
+        ("backend", "", lambda run: run.world.backend),
+        ("launcher", "", lambda run: run.spec.launcher),
+        ("global batch", "", lambda run: run.fingerprint.get("global_batch")),
+        ("gradient bytes", "", lambda run: run.fingerprint.get("gradient_bytes")),
+        ("buckets", "", lambda run: run.fingerprint.get("bucket_bytes")),
+        ("comm hook", "", lambda run: run.fingerprint.get("comm_hook")),
+        ("config_sha256", "", lambda run: run.fingerprint.get("config_sha256")),
+        ("repository", "", _repository),
+        ("cpus", "", lambda run: run.fingerprint.get("cpus")),
+        ("cpu sets", "", lambda run: run.fingerprint.get("cpu_sets")),
+        ("env", "", lambda run: [f"{key}={value}" for key, value in run.spec.env_template.items()]),
+    ]
+    table = [
+        Measured(name, mark, _values(name, [(run, value(run)) for run in seen])) for name, mark, value in rows if seen
+    ]
+    hosts = sorted({host for run in seen for host in run.world.hosts})
+    if hosts:
+        table.append(Measured("hosts", "", ((", ".join(hosts), ""),)))
+    absent = ((in_full(None), ""),)
+    return tuple(row for row in table if row.values != absent or row.name in SHOWN_WHEN_ABSENT)
+
+
+def _mark(item: MustMatch, may_differ: Collection[str]) -> str:
+    """Return the mark of a field: = for equality; empty if it is compared in another way."""
+    return "may differ" if item.name in may_differ else "" if item.same else "="
+
+
+def _repository(run: Record) -> str | None:
+    """Return the commit of the script's repository, marked if files differed from it."""
+    commit = run.fingerprint.get("git_commit")
+    return f"{commit[:DIGEST_LENGTH]}{' with changes' if run.fingerprint.get('git_dirty') else ''}" if commit else None
+
+
+def _batch(run: Record) -> str:
+    """Return the batch that must be equal in the run's mode."""
+    if BATCH[run.spec.mode].name == "batch_per_gpu":
+        return f"{batch_per_gpu_seen(run)} per GPU"
+    return f"{global_batch_seen(run)} global"
+
+
+def _values(name: str, seen: Sequence[tuple[Record, Any]]) -> tuple[tuple[str, str], ...]:
+    places: dict[str, list[Record]] = {}
+    for run, value in seen:
+        text = in_full(value)[: DIGEST_LENGTH if name.endswith("sha256") else None]
+        places.setdefault(text, []).append(run)
+    if len(places) == 1:
+        return tuple((value, "") for value in places)
+    everyone = [run for run, _ in seen]
+    return tuple((value, _places(runs, everyone)) for value, runs in places.items())
+
+
+def _places(runs: Sequence[Record], everyone: Sequence[Record]) -> str:
+    """Return the shortest names that distinguish the runs: ``1x1, 1x2`` or ``gloo`` or ``strong 1x2``."""
+    modes = {run.spec.mode for run in everyone}
+    variants = {run.spec.variant for run in everyone}
+    for parts in (("variant",), ("scale",), ("mode",), ("mode", "scale"), ("variant", "scale")):
+        mine = {_label(run, parts) for run in runs}
+        others = {_label(run, parts) for run in everyone if run not in runs}
+        if not mine & others:
+            return ", ".join(dict.fromkeys(_label(run, parts) for run in runs))
+    parts = (*(("mode",) if len(modes) > 1 else ()), *(("variant",) if len(variants) > 1 else ()))
+    names = dict.fromkeys(_label(run, (*parts, "scale", "repeat")) for run in runs)
+    return ", ".join(names)
+
+
+def _label(run: Record, parts: Sequence[str]) -> str:
+    words = {
+        "variant": run.spec.variant,
+        "mode": run.spec.mode,
+        "scale": str(run.spec.scale),
+        "repeat": f"r{run.spec.repeat}",
+    }
+    return " ".join(words[part] for part in parts)
+
+
+def _machine(runs: Sequence[Record]) -> str:
+    """Return a sentence for a proposal: hardware and versions. Empty while nothing has been measured."""
+    seen = [run for run in runs if run.fingerprint]
+    if not seen:
+        return ""
+    hosts = {host for run in seen for host in run.world.hosts}
+
+    def of(key: str) -> str:
+        values = dict.fromkeys(str(run.fingerprint[key]) for run in seen if run.fingerprint.get(key))
+        return " / ".join(values)
+
+    hardware = of("gpu") or of("cpu_model") or "an unnamed processor"
+    versions = [("PyTorch", "torch"), ("CUDA", "cuda"), ("NCCL", "nccl"), ("Python", "python")]
+    software = ", ".join(f"{label} {of(key)}" for label, key in versions if of(key))
+    precision = of("autocast_dtype") or of("parameter_dtype")
+    text = f"Measured on {formats.count(len(hosts), 'host')} with {hardware}, {software}"
+    return f"{text}; precision {precision}." if precision else f"{text}."
+
+
+def gate_rows(gate: GateView) -> tuple[GateRow, ...]:
+    """Return the findings to show; repeats with the same finding share one row."""
+    repeats: dict[Judged, list[int]] = {}
+    for item in gate.worth_showing:
+        known = repeats.setdefault(replace(item, repeat=None), [])
+        known += [item.repeat] if item.repeat is not None else []
+    return tuple(GateRow(item, tuple(numbers)) for item, numbers in repeats.items())

@@ -1,0 +1,1 @@
+"""The job of one scale: its runs, nodes, agents and progress."""

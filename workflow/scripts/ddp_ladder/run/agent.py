@@ -1,0 +1,306 @@
+"""The agent: it starts the part of a run on a node or a GPU, forwards signals and never leaves a process behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import psutil
+
+from ddp_ladder.common.files import Agent, RunDirectory, make_directory, read_json, write_json, writing
+from ddp_ladder.common.formats import signal_of
+from ddp_ladder.common.lifetime import adopt_orphans, die_with_parent
+from ddp_ladder.node.gpus import gpus
+from ddp_ladder.node.launch import Places, Process, Rendezvous, node_environment, processes, training_python
+from ddp_ladder.node.network import address, interface_towards, node_name
+from ddp_ladder.node.software import Runner, SetUpError, container_binds, environment
+from ddp_ladder.plan.plan import RunSpec
+
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+GRACE_S = 20.0  # for a script that saves its state on SIGTERM; then everything is killed
+
+
+@dataclass(frozen=True)
+class NodeTask:
+    """An agent's part of a run, read from run.json: that of a node, or of one GPU."""
+
+    directory: RunDirectory
+    spec: RunSpec
+    places: Places
+    job: dict[str, Any]
+    agent: Agent
+    log: Path
+    rendezvous: Rendezvous
+    simulated: tuple[str, ...] = ()  # names of the run's nodes without Slurm
+
+    @classmethod
+    def read(cls, path: Path, node_rank: int, local_rank: int | None) -> NodeTask:
+        """Read run.json. local_rank: which of the node's agents this is; ignored for the only one on its node."""
+        directory = RunDirectory(path.resolve())
+        data = read_json(directory.run)
+        spec, alone = RunSpec.from_json(data["spec"]), data["agents_per_node"] == 1
+        if local_rank is None and not alone:
+            raise ValueError(f"{directory.run} has several agents per node: --local-rank says which one this is")
+        agent = Agent(node_rank, None if alone else local_rank)
+        log = directory.agent_log(agent, spec.nodes * data["agents_per_node"])
+        places = Places(Path(data["start_directory"]), Path(data["run_directory"]))
+        simulated = () if "SLURM_JOB_ID" in os.environ else tuple(data["nodes"])
+        return cls(directory, spec, places, data["job"], agent, log, Rendezvous(**data["rendezvous"]), simulated)
+
+    def processes(self) -> tuple[Process, ...]:
+        """Return the processes that this agent starts."""
+        binds = container_binds(self.spec, self.places)
+        of_the_node = processes(self.spec, self.places, self.agent.node_rank, self.rendezvous, binds, self.simulated)
+        return of_the_node if self.agent.local_rank is None else (of_the_node[self.agent.local_rank],)
+
+
+def run_node(task: NodeTask) -> int:
+    """Run this agent's part to its end, write its end record and return the exit code (128 + n for signal n).
+
+    Raises NotWritten if its log or its end record cannot be written.
+    """
+    die_with_parent(signal.SIGTERM)
+    adopt_orphans()  # so that processes that the script leaves behind are ended too
+    events: SimpleQueue[tuple[str, int]] = SimpleQueue()
+    for signum in FORWARDED:
+        signal.signal(signum, lambda number, _frame: events.put(("signal", number)))
+    launched_at_s = time.time()
+    for directory in (task.log.parent, task.directory.nodes):
+        make_directory(directory)
+    starts: tuple[Process, ...] = ()
+    failed: list[dict[str, Any]] = []
+    error = None
+    try:
+        with writing(task.log):
+            opened = task.log.open("ab", buffering=0)
+        with opened as log:
+            working = _working_directory(task)
+            interface = _interface(task)
+            starts = task.processes()
+            site = environment(task.spec, os.environ, _shell(events), log)
+            env = node_environment(
+                task.spec, task.places, site, task.directory.run, interface, launched_at_s=time.time()
+            )
+            children = [_start_process(task.spec, start, env, log.fileno(), working) for start in starts]
+        code, own_ends = _supervise(children, events)
+        failed = _failed_ranks(task, starts, own_ends)
+    except SetUpError as failure:
+        code = failure.exit_code
+        if code >= 0:  # else a signal ended the agent
+            code, error = 1, str(failure)
+            with contextlib.suppress(OSError), task.log.open("ab") as log:  # the end record has it too
+                log.write(f"{failure.what}\n".encode())  # without the output, which the log has
+    finally:
+        _end_descendants()
+        shutil.rmtree(task.directory.torchrun_logs(task.agent.node_rank), ignore_errors=True)
+    _write_end(task, starts, launched_at_s, code, failed, error)
+    return code if code >= 0 else 128 - code
+
+
+def _working_directory(task: NodeTask) -> Path | None:
+    """Return where to start the processes, after creating it; None for here (a container's engine enters it)."""
+    if task.spec.directory is None:
+        return None
+    working = task.places.working(task.spec)
+    try:
+        working.mkdir(parents=True, exist_ok=True)
+        os.stat(working / ".")  # fails if it may not be entered
+    except OSError as error:
+        raise SetUpError("workload.directory", f"{working} cannot be used: {error.strerror}") from error
+    return None if task.spec.container else working
+
+
+def _interface(task: NodeTask) -> str:
+    """Return this node's interface; SetUpError if it has no address."""
+    try:
+        interface = interface_towards(task.spec.interface, task.rendezvous.host)
+        address(interface)
+        return interface
+    except OSError as error:
+        raise SetUpError("network.interface", str(error)) from error
+
+
+def _shell(events: SimpleQueue[tuple[str, int]]) -> Runner:
+    """Return a function that runs the shell of the site's software as a launcher is run: signals end it."""
+    return lambda argv, env, output, result: _supervise([_start(argv, env, output, (result,))], events)[0]
+
+
+def _start_process(
+    spec: RunSpec, start: Process, env: dict[str, str], log: int, working: Path | None
+) -> subprocess.Popen[bytes]:
+    try:
+        return _start(start.argv, {**env, **start.env}, log, directory=working)
+    except OSError as error:
+        key = "software.container" if spec.container else "software.python"
+        raise SetUpError(key, f"{start.argv[0]} cannot be started: {error.strerror}") from error
+
+
+def _start(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    output: int,
+    pass_fds: Sequence[int] = (),
+    directory: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        argv,
+        env=env,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        pass_fds=pass_fds,
+        # A launcher whose agent was killed must not go on; its ranks die with it in the same way.
+        preexec_fn=lambda: die_with_parent(signal.SIGKILL),
+    )
+
+
+@dataclass(frozen=True)
+class OwnEnd:
+    """A child that failed without a signal from this agent: its index, pid, exit code and unix time."""
+
+    child: int
+    pid: int
+    code: int
+    at_s: float
+
+
+def _supervise(
+    children: Sequence[subprocess.Popen[bytes]], events: SimpleQueue[tuple[str, int]]
+) -> tuple[int, list[OwnEnd]]:
+    """Wait for all children; end the rest when one fails. Return the first failure, or 0, and the OwnEnds."""
+    for index, child in enumerate(children):
+        threading.Thread(target=_report_end, args=(child, index, events), daemon=True).start()
+    running, first_failure, deadline = len(children), 0, None
+    signalled: set[int] = set()
+    own_ends: list[OwnEnd] = []
+    while running:
+        try:
+            kind, number = events.get(timeout=_until(deadline))
+        except Empty:
+            signalled |= _signal_all(children, signal.SIGKILL)
+            deadline = None
+            continue
+        if kind == "signal":
+            signalled |= _signal_all(children, signal.Signals(number))
+            if number in ENDING and deadline is None:
+                deadline = time.monotonic() + GRACE_S
+                first_failure = first_failure or -number
+        else:
+            running -= 1
+            code = children[number].wait()
+            if code != 0 and number not in signalled:
+                own_ends.append(OwnEnd(number, children[number].pid, code, time.time()))
+            if code != 0 and running and deadline is None:
+                signalled |= _signal_all(children, signal.SIGTERM)
+                deadline = time.monotonic() + GRACE_S
+            first_failure = first_failure or code
+    return first_failure, own_ends
+
+
+def _report_end(child: subprocess.Popen[bytes], index: int, events: SimpleQueue[tuple[str, int]]) -> None:
+    child.wait()
+    events.put(("exit", index))
+
+
+def _until(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def _signal_all(children: Sequence[subprocess.Popen[bytes]], signum: signal.Signals) -> set[int]:
+    """Signal the children that still run; return their indices."""
+    running = {index for index, child in enumerate(children) if child.poll() is None}
+    for index in running:
+        children[index].send_signal(signum)
+    return running
+
+
+def _failed_ranks(task: NodeTask, starts: Sequence[Process], own_ends: Sequence[OwnEnd]) -> list[dict[str, Any]]:
+    """Return the end of each rank that failed by itself, as torchrun saw it, or the agent if it started the ranks.
+
+    Raises SetUpError if the training's Python could not import torchrun.
+    """
+    if task.spec.launcher == "torchrun":
+        written = task.directory.failed_ranks(task.agent.node_rank)
+        try:
+            seen = read_json(written)
+            written.unlink()
+        except (OSError, ValueError):
+            return []  # no rank failed, or torchrun itself did
+        if "cannot_import_torch" in seen:
+            python = training_python(starts[0].argv)
+            raise SetUpError("software.python", f"{python} cannot import torch: {seen['cannot_import_torch']}")
+    else:
+        seen = [
+            {
+                "rank": int(starts[end.child].env.get("RANK", 0)),
+                "local_rank": int(starts[end.child].env.get("LOCAL_RANK", 0)),
+                "pid": end.pid,
+                "exit_code": end.code,
+                "ended_at_s": end.at_s,
+            }
+            for end in own_ends
+        ]
+    return [{**rank, "signal": signal_of(rank["exit_code"])} for rank in seen]
+
+
+def _end_descendants() -> None:
+    """Kill all descendants of this process, also those re-parented to it."""
+    left = psutil.Process().children(recursive=True)
+    for process in left:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(left, timeout=GRACE_S)
+
+
+def _write_end(
+    task: NodeTask,
+    starts: Sequence[Process],
+    launched_at_s: float,
+    code: int,
+    failed: Sequence[Mapping[str, Any]],
+    error: str | None,
+) -> None:
+    write_json(
+        task.directory.agent_end(task.agent),
+        {
+            "schema_version": 1,
+            "spec_hash": task.spec.hash,
+            "job": task.job,
+            "node_rank": task.agent.node_rank,
+            "local_rank": task.agent.local_rank,
+            "node": node_name(),
+            "host": socket.gethostname(),
+            "launched_at_s": launched_at_s,
+            "ended_at_s": time.time(),
+            "exit_code": code,
+            "signal": signal.Signals(-code).name if code < 0 else None,
+            "failed_ranks": list(failed),
+            "argv": list(starts[0].argv) if starts else [],
+            "cpus": _cpus(),
+            "gpus": gpus(),
+            **({} if error is None else {"error": error}),
+        },
+    )
+
+
+def _cpus() -> list[int]:
+    """Return the CPUs that this process may use; all of them if the system does not report it."""
+    if sys.platform == "linux":
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))

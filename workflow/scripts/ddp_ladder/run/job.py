@@ -1,0 +1,383 @@
+"""The job of one scale: it holds one allocation and executes every run of the scale in it, one after the other.
+
+The job measures, the gate judges: the job ends well if every run left a record, also of a failure.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+from uuid import uuid4
+
+from ddp_ladder.common.command import leave_lost_terminal
+from ddp_ladder.common.files import (
+    NotWritten,
+    RunDirectory,
+    agents_of,
+    make_directory,
+    read_json,
+    write_json,
+    writing,
+    written_atomically,
+)
+from ddp_ladder.common.lifetime import SIGNALS, ignored_from_the_start
+from ddp_ladder.job_script.eject import write_job_script
+from ddp_ladder.node.launch import Places, Rendezvous, is_module
+from ddp_ladder.node.repository import git_state
+from ddp_ladder.plan.plan import OWN_DIRECTORY, RunSpec, ScaleJob
+from ddp_ladder.records.assemble import assemble, not_run
+from ddp_ladder.records.explain import PORT_TAKEN
+from ddp_ladder.records.record import Job, Record, write_record
+from ddp_ladder.records.run_records import RunRecords
+from ddp_ladder.records.shared_directory import Watch
+from ddp_ladder.run.agent import GRACE_S
+from ddp_ladder.run.nodes import Nodes, NoRendezvous
+from ddp_ladder.run.progress import Console
+from ddp_ladder.settings.models import REFERENCE_VARIANT
+
+RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", OWN_DIRECTORY)
+TICK_S = 0.5
+PLAIN_TIMES = 3.0  # limit of a plain baseline, in times of the default variant's run
+PLAIN_AT_LEAST_S = 60.0  # but no less: starting on a busy file system takes time
+LAST_WORDS = "every run has left its record"  # the last line of a scale's job
+END_S = 2 * GRACE_S  # for agents to end after SIGTERM; each needs one grace period for its own processes
+
+
+class Interrupted(Exception):
+    """A signal, ``signum``, ends the job."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signum
+
+
+def raise_on_signals() -> None:
+    """Make the first SIGINT, SIGTERM or SIGHUP raise Interrupted; later ones are ignored during the clean-up."""
+    for signum in SIGNALS:
+        if not ignored_from_the_start(signum):
+            signal.signal(signum, _interrupt)
+
+
+_delayed: list[int] | None = None  # signals that came while none may interrupt
+
+
+def _interrupt(signum: int, _frame: object) -> None:
+    if _delayed is not None:
+        _delayed.append(signum)
+        return
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    leave_lost_terminal()
+    raise Interrupted(signum)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Delay Interrupted to the end of the block, so that every started process is in the list of those to end."""
+    global _delayed
+    _delayed = []
+    try:
+        yield
+    finally:
+        came, _delayed = _delayed, None
+    if came:
+        _interrupt(came[0], None)
+
+
+@dataclass(frozen=True)
+class Context:
+    """Objects and limits that all runs of one job share.
+
+    deadline_s: on the monotonic clock, when the runs' time is up. end_s: time for agents to end after SIGTERM.
+    """
+
+    job: ScaleJob
+    results: Path
+    nodes: Nodes
+    deadline_s: float
+    console: Console
+    end_s: float = END_S
+
+    def directory(self, spec: RunSpec) -> RunDirectory:
+        return RunDirectory(self.results / "runs" / spec.name)
+
+    @property
+    def left_s(self) -> float:
+        return self.deadline_s - time.monotonic()
+
+
+def run_scale(context: Context, left_out: Mapping[str, str]) -> None:
+    """Bring every run of the scale to a record.
+
+    left_out: variants not to be run, and why. A variant that fails is not repeated in this job: its stage's gate
+    cannot open any more, so the other variants get the time. Raises Interrupted.
+
+    The records are written together at the end: they are outputs in Snakemake's sense, and if one existed after an
+    interruption, it would ask for --rerun-incomplete. A later job goes on from the raw files.
+    """
+    stopped = dict(left_out)
+    earlier = RunRecords(context.results)
+    records: dict[RunDirectory, Record] = {}
+    for spec in context.job.runs:
+        directory = context.directory(spec)
+        record = earlier.kept(spec)
+        if record is not None:
+            context.console.reused(spec)
+        elif spec.variant in stopped:
+            record = _leave_out(directory, spec, stopped[spec.variant], "see the records of the runs before it")
+        elif context.left_s <= 0:
+            why, key = "the job's time was up before it could start", f"stages.{spec.stage}.runtime"
+            record = _leave_out(directory, spec, why, f"raise {key} and start snakemake again")
+        else:
+            try:
+                record = _run_on_free_port(context, directory, spec, records.values())
+            except NotWritten as error:
+                error.lost = f"the run {spec.name}; those that finished are kept"
+                raise
+        records[directory] = record
+        if record.status == "failed" and record.job is not None:
+            stopped.setdefault(spec.variant, f"{spec.name} failed in the same job")
+    for directory, record in records.items():
+        write_record(directory.record, record)
+
+
+def _run_on_free_port(context: Context, directory: RunDirectory, spec: RunSpec, records: Iterable[Record]) -> Record:
+    """Run; run again on another port if another process took the free one meanwhile. records: of the job."""
+    for last in (False, False, True):
+        record = _run(context, directory, spec, plain_limit(spec, records, context.left_s))
+        if last or record.failure is None or record.failure.verdict != PORT_TAKEN or context.left_s <= 0:
+            break
+        context.console.say(f"{spec.name}: {record.failure.why}; starting again on another port")
+    return record
+
+
+def _set_aside(directory: RunDirectory) -> int:
+    """Move an earlier attempt's files to attempts/<n>/, so that nothing is lost; return the next attempt's number."""
+    done = len(list(directory.attempts.glob("*"))) if directory.attempts.exists() else 0
+    old = [directory.path / name for name in RAW if (directory.path / name).exists()]
+    if old:
+        done += 1
+        target = directory.attempts / str(done)
+        with writing(target):
+            target.mkdir(parents=True)
+            for path in old:
+                path.rename(target / path.name)
+    return done + 1
+
+
+def _leave_out(directory: RunDirectory, spec: RunSpec, why: str, next_step: str) -> Record:
+    _set_aside(directory)
+    return not_run(spec, why, next_step)
+
+
+@dataclass(frozen=True)
+class PlainLimit:
+    """The time limit of a plain baseline, and the time of the run under the launcher that it is derived from."""
+
+    after_s: float
+    launched_s: float
+
+
+def plain_limit(spec: RunSpec, records: Iterable[Record], left_s: float) -> PlainLimit | None:
+    """Return the limit of a run; None for no plain baseline, no run to compare with, or too short a left_s.
+
+    records: of the same job. left_s: until the job's time is up. If that is sooner, it is the limit, provided it is
+    long enough to show that the script hangs.
+    """
+    like = [one for one in records if (one.spec.variant, one.spec.mode) == (REFERENCE_VARIANT, spec.mode)]
+    took_s = [one.timing.wall_s for one in like if one.status == "ok" and one.timing]
+    if not spec.is_plain or not took_s or left_s < 1.5 * max(took_s):
+        return None
+    return PlainLimit(min(left_s, max(PLAIN_AT_LEAST_S, PLAIN_TIMES * max(took_s))), max(took_s))
+
+
+def _run(context: Context, directory: RunDirectory, spec: RunSpec, limit: PlainLimit | None) -> Record:
+    attempt = _set_aside(directory)
+    job = Job(context.nodes.job_id, attempt, uuid4().hex)
+    total_steps = expected_steps(context, spec)
+    write_job_script(context.job, spec, directory)
+    for path in (directory.ranks, directory.nodes):
+        make_directory(path)
+    try:
+        _write_run_file(context, directory, spec, job)
+    except NoRendezvous as error:
+        return not_run(spec, str(error), error.next_step)
+    context.console.started(spec, total_steps)
+    watch = _watch(context, directory, spec)
+    started_at_s = time.time()
+    try:
+        outcome = _supervise(context, directory, spec, total_steps, limit)
+    except NoRendezvous as error:
+        record = not_run(spec, str(error), error.next_step)
+        context.console.ended(record)
+        return record
+    _join_logs(directory, spec.nodes, context.nodes.agents_per_node(spec))
+    write_json(
+        directory.ended,
+        {
+            "schema_version": 1,
+            "spec_hash": spec.hash,
+            "job": asdict(job),
+            "host": socket.gethostname(),
+            "started_at_s": started_at_s,
+            "ended_at_s": time.time(),
+            "outcome": outcome,
+            "plain_limit": asdict(limit) if limit else None,
+            "repository": _repository_of_module(directory, spec, started_at_s),
+            "shared_directory": watch.end() if watch else None,
+        },
+    )
+    record = assemble(directory)
+    context.console.ended(record)
+    return record
+
+
+def _repository_of_module(directory: RunDirectory, spec: RunSpec, started_at_s: float) -> dict[str, Any] | None:
+    """Return the git state of the module's file, which only the Python that ran it could find; None for a script."""
+    if not is_module(spec):
+        return None
+    try:
+        return git_state(Path(read_json(directory.ranks / "rank0.json")["script_file"]), started_at_s)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # the rank left no record, or ran no file
+
+
+def _goes_on(directory: RunDirectory) -> bool:
+    """Return True if an earlier attempt reported that it saved its state: the script may resume, with fewer steps."""
+    for file in directory.attempts.glob("*/ranks/rank*.json"):
+        try:
+            if read_json(file)["exit_code"] == os.EX_TEMPFAIL:
+                return True
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return False
+
+
+def _watch(context: Context, directory: RunDirectory, spec: RunSpec) -> Watch | None:
+    """Return the watch of the working directory; None if no other run shares it."""
+    places = Places.here(directory.path)
+    data_dir = None if spec.data_dir is None else places.start / spec.data_dir
+    return None if places.is_own(spec) else Watch.start(places.working(spec), context.results, data_dir)
+
+
+def expected_steps(context: Context, spec: RunSpec) -> int | None:
+    """Return the steps that the run will take: its maximum, or those of a finished run of the same variant and mode."""
+    if spec.max_steps is not None:
+        return spec.max_steps
+    runs = context.results / "runs" / spec.variant / spec.mode
+    for path in sorted(runs.glob("*/r*/run.json"), key=lambda file: -file.stat().st_mtime):
+        try:
+            record = assemble(RunDirectory(path.parent))
+        except (OSError, ValueError):
+            continue
+        if record.status == "ok" and record.spec.max_seconds is None:
+            samples = sum(rank.samples + rank.padding_samples for rank in record.ranks)
+            return max(1, round(samples / spec.global_batch))
+    return None
+
+
+def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, job: Job) -> None:
+    key = f"{job.id}.{job.attempt}.{spec.name}"
+    host, port = context.nodes.endpoint(spec, key)
+    rendezvous = Rendezvous(id=key.replace("/", "."), host=host, port=port)
+    places = Places.here(directory.path)
+    write_json(
+        directory.run,
+        {
+            "schema_version": 1,
+            "spec": asdict(spec),
+            "spec_hash": spec.hash,
+            "job": asdict(job),
+            "measure": {
+                "warmup_steps": spec.warmup_steps,
+                "min_steps": spec.min_steps,
+                "max_steps": spec.max_steps,
+                "max_seconds": spec.max_seconds,
+                "samples_per_step": spec.samples_per_step,
+                "device": spec.device,
+            },
+            "rendezvous": asdict(rendezvous),
+            "start_directory": str(places.start),
+            "run_directory": str(places.run),
+            "nodes": context.nodes.names(spec),
+            "agents_per_node": context.nodes.agents_per_node(spec),
+            "repository": None if is_module(spec) else git_state(Path(spec.script)),
+            "goes_on": _goes_on(directory),
+        },
+    )
+
+
+def _supervise(
+    context: Context, directory: RunDirectory, spec: RunSpec, total_steps: int | None, limit: PlainLimit | None
+) -> str:
+    """Run the agents to their end; return ended.json's outcome.
+
+    Raises Interrupted, with the agents ended, and NoRendezvous if the nodes are gone, or Slurm does not answer.
+    """
+    plain_until_s = time.monotonic() + limit.after_s if limit else math.inf
+    agents: list[subprocess.Popen[bytes]] = []
+    exits: SimpleQueue[int] = SimpleQueue()
+    try:
+        for start in context.nodes.starters(directory, spec):
+            with _uninterrupted():
+                agents.append(start())
+        for agent in agents:
+            threading.Thread(target=lambda agent=agent: exits.put(agent.wait()), daemon=True).start()
+        running = len(agents)
+        while running:
+            left_s = min(context.left_s, plain_until_s - time.monotonic())
+            if left_s <= 0 and limit:
+                return "plain limit"
+            if left_s <= 0:
+                return "time limit"
+            try:
+                code = exits.get(timeout=TICK_S)
+            except Empty:
+                context.console.follow(directory.progress, total_steps, left_s)
+                continue
+            running -= 1
+            if code == os.EX_CANTCREAT:
+                return "not written"
+            if code != 0:
+                break  # the others would wait for the lost node until they time out
+        return "finished"
+    finally:
+        _end(agents, context.end_s)
+
+
+def _end(agents: Sequence[subprocess.Popen[bytes]], within_s: float) -> None:
+    """Send SIGTERM to all agents, and SIGKILL to those that are still there after ``within_s``."""
+    deadline_s = time.monotonic() + within_s  # it includes Slurm's time to pass the signal on
+    for agent in agents:
+        if agent.poll() is None:
+            agent.terminate()
+    for agent in agents:
+        try:
+            agent.wait(max(0.1, deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            agent.kill()
+
+
+def _join_logs(directory: RunDirectory, nodes: int, agents_per_node: int) -> None:
+    """Join srun's own messages, if any, and the logs of several agents as train.log."""
+    agents = agents_of(nodes, agents_per_node)
+    logs = {"srun": directory.launcher_log} | {str(agent): directory.agent_log(agent, len(agents)) for agent in agents}
+    parts = {name: log for name, log in logs.items() if log.exists() and log.stat().st_size}
+    if len(agents) > 1 or "srun" in parts:
+        with written_atomically(directory.log) as joined:
+            for name, log in parts.items():
+                joined.write(f"==== {name} ====\n".encode())
+                with log.open("rb") as part:
+                    shutil.copyfileobj(part, joined)

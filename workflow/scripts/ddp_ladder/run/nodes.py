@@ -1,0 +1,271 @@
+"""The nodes of a job: agents on this machine that simulate nodes, or the nodes of a Slurm allocation."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from ddp_ladder.common.files import RunDirectory, writing
+from ddp_ladder.common.formats import count
+from ddp_ladder.common.lifetime import die_with_parent
+from ddp_ladder.common.messages import UserError, printable
+from ddp_ladder.common.paths import SCRIPTS
+from ddp_ladder.node.network import LOOPBACK, address_towards, free_port, is_loopback, node_name
+from ddp_ladder.plan.plan import RunSpec, ScaleJob
+from ddp_ladder.settings.models import Interface
+from ddp_ladder.slurm.allocation import salloc_for
+from ddp_ladder.slurm.job_step import step_argv, step_environment
+from ddp_ladder.slurm.notation import host_names
+from ddp_ladder.slurm.query import SHORTEST_ANSWER_S, SlurmError, Unreadable, job_field, run_command, squeue, unanswered
+
+AGENT = SCRIPTS / "agent.py"
+ENDPOINT = SCRIPTS / "meeting_point.py"
+ANSWER_S = 120.0  # for a job step and the start of a Python on a busy file system
+ENDING_ANSWER_S = 5.0  # while a job ends its runs; without an answer by then it goes on
+
+
+class NoRendezvous(Exception):
+    """A run's processes have no rendezvous endpoint; ``next_step`` says what to do."""
+
+    def __init__(self, why: object, next_step: str = "correct network.interface in cluster.yaml or in the variant"):
+        super().__init__(str(why))
+        self.next_step = next_step
+
+
+class Nodes(Protocol):
+    """The nodes of a scale's job, or their simulation."""
+
+    @property
+    def job_id(self) -> str:
+        """The id of the job in every record."""
+
+    def names(self, spec: RunSpec) -> list[str]:
+        """Return the run's nodes, in the order of their ranks. Raises NoRendezvous if there are too few."""
+
+    def agents_per_node(self, spec: RunSpec) -> int:
+        """Return 1, or the number of GPUs per node."""
+
+    def endpoint(self, spec: RunSpec, key: str) -> tuple[str, int]:
+        """Return an address of the first node that every node of the run reaches, and a port that is free there.
+
+        Raises NoRendezvous.
+        """
+
+    def starters(self, directory: RunDirectory, spec: RunSpec) -> list[Callable[[], subprocess.Popen[bytes]]]:
+        """Return functions that start the agents. Each process ends after its agents; SIGTERM ends them in order."""
+
+
+def nodes_of(environment: Mapping[str, str], job: ScaleJob) -> Nodes:
+    """Return the nodes of this process's allocation; nodes simulated on this machine if it has none."""
+    job_id = environment.get("SLURM_JOB_ID")
+    return Allocation(job_id, job) if job_id else ThisMachine(local_job_id())
+
+
+def local_job_id() -> str:
+    """Return an id that is unique on this machine: local-<host>-<time>-<pid>."""
+    return f"local-{socket.gethostname()}-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
+
+
+@dataclass(frozen=True)
+class ThisMachine:
+    """Nodes without Slurm: each is simulated by an agent on this machine."""
+
+    job_id: str
+
+    def names(self, spec: RunSpec) -> list[str]:
+        return [node_name()] * spec.nodes
+
+    def agents_per_node(self, spec: RunSpec) -> int:
+        return 1
+
+    def endpoint(self, spec: RunSpec, key: str) -> tuple[str, int]:
+        try:
+            return address_towards(spec.interface, LOOPBACK), free_port(key)
+        except OSError as error:
+            raise NoRendezvous(error) from error
+
+    def starters(self, directory: RunDirectory, spec: RunSpec) -> list[Callable[[], subprocess.Popen[bytes]]]:
+        return [partial(_start_agent, directory, spec, node_rank) for node_rank in range(spec.nodes)]
+
+
+def _agent_command(directory: RunDirectory) -> list[str]:
+    """Return the agent's argument list; in a job step Slurm's variables number the agents."""
+    return [sys.executable, str(AGENT), "--run", str(directory.path)]
+
+
+def _start_agent(directory: RunDirectory, spec: RunSpec, node_rank: int) -> subprocess.Popen[bytes]:
+    env, job = dict(os.environ), os.getpid()
+    if spec.device == "cuda" and spec.nodes > 1:
+        first = node_rank * spec.gpus_per_node
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(first + k) for k in range(spec.gpus_per_node))
+    return subprocess.Popen(
+        [*_agent_command(directory), "--node-rank", str(node_rank)],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C reaches the job alone, which ends its agents in order
+        preexec_fn=lambda: die_with_parent(signal.SIGTERM, job),  # also if the job dies while the agent still starts
+    )
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The first nodes of a Slurm job, as many as the scale has. This process may be on one of them or on none.
+
+    until_s: on the monotonic clock, when the time of the scale's runs is up; no query to Slurm takes longer.
+    """
+
+    job_id: str
+    job: ScaleJob
+    until_s: float = math.inf
+    _heads: dict[str, tuple[str, list[int]]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def hostnames(self) -> list[str]:
+        """Return the nodes in the order of a job step's tasks, which is Slurm's own; --nodelist cannot change it.
+
+        Asks Slurm, because Snakemake's job step removes SLURM_JOB_NODELIST from the environment. Asks again before each
+        job step: srun gives up if the controller does not answer, this waits for it.
+
+        Raises NoRendezvous if there are too few, or Slurm does not answer.
+        """
+        try:
+            names = list(host_names(job_field(self.job_id, "N", self.until_s)))
+        except UserError as error:
+            problem = error.problems[0]
+            again = "see whether `squeue --me` answers; then start snakemake again: finished runs are kept"
+            raise NoRendezvous(f"{problem.where}: {problem.what}: {problem.found}", again) from error
+        if len(names) < self.job.scale.nodes:
+            few = f"job {self.job_id} has {count(len(names), 'node')}, {self.job.scale} needs {self.job.scale.nodes}"
+            raise NoRendezvous(few, f"start inside a larger allocation: {salloc_for(self.job)}")
+        return names[: self.job.scale.nodes]
+
+    def names(self, spec: RunSpec) -> list[str]:
+        return self.hostnames()
+
+    def agents_per_node(self, spec: RunSpec) -> int:
+        return spec.gpus_per_node if spec.launcher == "srun" else 1
+
+    def endpoint(self, spec: RunSpec, key: str) -> tuple[str, int]:
+        host, ports = self._head(spec.interface)
+        return host, ports[zlib.crc32(key.encode()) % len(ports)]
+
+    def _head(self, interface: Interface) -> tuple[str, list[int]]:
+        """Ask on the first node, the only one that knows; once for each interface that a variant uses."""
+        wanted = json.dumps(interface)
+        if wanted not in self._heads:
+            self._heads[wanted] = self._ask_head(wanted)
+        return self._heads[wanted]
+
+    def _ask_head(self, wanted: str) -> tuple[str, list[int]]:
+        hostnames = self.hostnames()
+        asked = self._question(hostnames, wanted)
+        if unanswered(asked.stderr):
+            asked = self._question(self.hostnames(), wanted)  # hostnames waits for the controller
+        own, of_srun = _split(asked.stderr)
+        if asked.returncode != 0 and own:
+            raise NoRendezvous(own)
+        if asked.returncode != 0:
+            raise NoRendezvous(of_srun or f"srun ended with {asked.returncode}", self._compare)
+        host, ports = self._read_head(asked.stdout)
+        if len(hostnames) > 1 and is_loopback(host):
+            raise NoRendezvous(f"{host} of {hostnames[0]} is an address that no other node reaches")
+        if not ports:
+            raise NoRendezvous(f"no free port on {hostnames[0]}", "look at what listens there: ss --listening")
+        return host, ports
+
+    def _read_head(self, printed: str) -> tuple[str, list[int]]:
+        """Find the answer in the output; a prolog or an epilog of the site may have printed other lines."""
+        for line in reversed(printed.splitlines()):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                endpoint = json.loads(line)
+                return endpoint["host"], endpoint["ports"]
+        raise NoRendezvous(str(Unreadable("srun", printed)), self._compare)
+
+    def _question(self, hostnames: list[str], wanted: str) -> subprocess.CompletedProcess[str]:
+        towards = hostnames[1] if len(hostnames) > 1 else LOOPBACK
+        within_s = min(ANSWER_S, max(SHORTEST_ANSWER_S, self.until_s - time.monotonic()))
+        question = [sys.executable, str(ENDPOINT), "--interface", wanted, "--towards", towards]
+        try:
+            return subprocess.run(
+                [*step_argv(self.job, hostnames[:1], 1, "meeting-point"), *question, "--key", self.job_id],
+                env=step_environment(os.environ),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=within_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            message = printable(os.fsdecode(error.stderr or b"")).strip()
+            waited = f"waited {within_s:.3g} s for a job step on {hostnames[0]}"
+            raise NoRendezvous(f"{waited}: {message}", self._compare) from error
+
+    @property
+    def _compare(self) -> str:
+        return f"compare `node` in cluster.yaml with what the job has: scontrol show job --details {self.job_id}"
+
+    def starters(self, directory: RunDirectory, spec: RunSpec) -> list[Callable[[], subprocess.Popen[bytes]]]:
+        name = "-".join(("run", *Path(spec.name).parts, str(os.getpid())))
+        nodes = self.hostnames()
+        argv = step_argv(self.job, nodes, self.agents_per_node(spec), name)
+        # srun does not set this one for its tasks; scripts expect it, as in a job of the job step's shape.
+        env = {**step_environment(os.environ), "SLURM_JOB_NUM_NODES": str(len(nodes))}
+
+        def start() -> subprocess.Popen[bytes]:
+            with writing(directory.launcher_log), directory.launcher_log.open("ab") as log:
+                return JobStep(self.job_id, name, [*argv, *_agent_command(directory)], env, log.fileno())
+
+        return [start]
+
+
+def _split(errors: str) -> tuple[str, str]:
+    """Return separately what a program in a job step printed, and what srun printed."""
+    lines = [line for line in printable(errors).splitlines() if line.strip()]
+    of_srun = [line for line in lines if line.startswith(("srun: ", "slurmstepd"))]
+    return "; ".join(line for line in lines if line not in of_srun), "; ".join(of_srun)
+
+
+class JobStep(subprocess.Popen[bytes]):
+    """An srun. ``terminate`` ends its tasks in order; SIGTERM to srun itself would kill them at once."""
+
+    def __init__(self, job_id: str, name: str, argv: list[str], env: Mapping[str, str], output: int) -> None:
+        self._job_id, self._name = job_id, name
+        super().__init__(
+            argv,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C reaches the job alone
+            preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # in an allocation the job step could outlive the job
+        )
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the job step's tasks; to srun if there is no such job step, and so nothing to lose."""
+        try:
+            steps = squeue("ij", "--steps", f"--jobs={self._job_id}", within_s=ENDING_ANSWER_S)
+        except SlurmError:
+            steps = []
+        ids = [step for step, name in steps if name == self._name]
+        if ids:
+            # Its exit code is ignored: it may be 1 although the signal has arrived.
+            with contextlib.suppress(SlurmError):
+                run_command(["scancel", "--signal=TERM", *ids], ENDING_ANSWER_S)
+        else:
+            super().terminate()
+
+    def kill(self) -> None:
+        """Send SIGTERM to srun: after SIGKILL its tasks would go on."""
+        super().terminate()

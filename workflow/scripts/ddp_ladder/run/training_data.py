@@ -1,0 +1,150 @@
+"""The training data: missing data are reported before any job; only one process at a time prepares data."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ddp_ladder.common.file_systems import filesystem, is_shared
+from ddp_ladder.common.files import nearest, read_json, write_json
+from ddp_ladder.common.findings import Outcome
+from ddp_ladder.common.lifetime import die_with_parent
+from ddp_ladder.common.messages import Problem, UserError, did_you_mean
+from ddp_ladder.node.launch import Places, python_command
+from ddp_ladder.node.software import SetUpError, container_binds, environment
+from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.run.nodes import local_job_id
+from ddp_ladder.settings.models import Experiment, Site
+from ddp_ladder.slurm.scale_lock import Locked, held
+
+LOCK = ".prepare"
+A_DAY_S = 86_400.0  # a download takes long
+
+
+def data_problem(experiment: Experiment, on_nodes: bool) -> tuple[Outcome, Problem] | None:
+    """Return the problem with data that no ``prepare`` writes: FAIL if they are missing, warn if they may be.
+
+    on_nodes: whether the training runs on other machines, which have disks of their own.
+    """
+    wanted = experiment.workload.data_dir
+    if wanted is None or experiment.workload.prepare is not None:
+        return None
+    where, path = f"{experiment.file}: workload.data_dir", Path(wanted)
+    make = f"for a script that downloads its data itself, make the directory: mkdir -p {wanted}"
+    try:
+        path.stat()
+    except OSError as error:
+        found = _found(path, error)
+        if on_nodes and _may_be_on_nodes_alone(path, error):
+            look = f"if only compute nodes have it, look there: srun --nodes=1 ls {wanted}; else correct the path"
+            return "warn", Problem(where, "there is no such directory on this machine", found, next=look)
+        return "FAIL", Problem(
+            where,
+            "the training data are missing",
+            found,
+            allowed="a directory that is there, or one that `workload.prepare` writes",
+            next=f"correct the path, or name in `workload.prepare` the script that writes it; {make}",
+        )
+    with contextlib.suppress(OSError):  # a file, or a directory that may be entered and not listed
+        if not any(path.iterdir()):
+            next_step = "put the data there, unless the script downloads them itself"
+            return "warn", Problem(where, "the directory of the training data is empty", wanted, next=next_step)
+    return None
+
+
+def _may_be_on_nodes_alone(path: Path, error: OSError) -> bool:
+    """Return True if data missing here may exist on other machines: not on a file system that they share."""
+    there = Path(os.path.realpath(path))  # of a link, its target
+    below_start = there.is_relative_to(Path.cwd().resolve())
+    return error.errno == errno.ENOENT and not below_start and not is_shared(filesystem(nearest(there)))
+
+
+def _found(path: Path, error: OSError) -> str:
+    """Describe what exists instead: the link, or the nearest directory, and a similar name in it."""
+    found = f"{path}: {error.strerror}"
+    if path.is_symlink():
+        return f"{found}; it is a link to {os.readlink(path)}"
+    if error.errno != errno.ENOENT:
+        return found
+    there = nearest(path.absolute())
+    missing = path.absolute().relative_to(there).parts[0]
+    with contextlib.suppress(OSError):
+        if meant := did_you_mean(missing, (each.name for each in there.iterdir())):
+            return f"{found}; in {there}, {meant}"
+    return f"{found}; {there} is there"
+
+
+def prepare_data(spec: RunSpec, site: Site, command: Sequence[str], marker: Path) -> int:
+    """Run ``command``, workload.prepare, with the software of the training; return its exit code.
+
+    It starts where Snakemake was started, in the container if there is one; its output goes to standard output.
+    marker: in the directory of the data, written after a good end. Of two starts on one directory the second one
+    waits, and does nothing if the first one ran the same command.
+
+    Raises UserError if it cannot be started, and while a start on another machine prepares the same data.
+    """
+    data = marker.parent
+    locked = Locked(data, LOCK, f"workload.data_dir {data}", "these data", A_DAY_S)
+    with held(locked, local_job_id(), _say, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)):
+        if _is_prepared(marker, command):
+            print(f"{data} has been prepared by another start")
+            return 0
+        code = _run(spec, site, command, data)
+        if code == 0:
+            write_json(marker, {"command": list(command)})
+        return code
+
+
+def _is_prepared(marker: Path, command: Sequence[str]) -> bool:
+    try:
+        return bool(read_json(marker)["command"] == list(command))
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+
+
+def prepare_argv(spec: RunSpec, command: Sequence[str], data: Path) -> tuple[str, ...]:
+    """Return the argument list of workload.prepare: the Python of the training, in its container with its binds."""
+    preparing = replace(spec, script=command[0], directory=None)
+    places = Places.here(data)
+    return (*python_command(preparing, places, container_binds(preparing, places)), *command)
+
+
+def _run(spec: RunSpec, site: Site, command: Sequence[str], data: Path) -> int:
+    argv = prepare_argv(spec, command, data)
+    try:
+        env = environment(spec, os.environ)
+        parent = os.getpid()
+        with subprocess.Popen(
+            argv,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+            preexec_fn=lambda: die_with_parent(signal.SIGTERM, parent),
+        ) as process:
+            return process.wait()
+    except SetUpError as error:
+        raise UserError(_not_started(site, str(error))) from None
+    except OSError as error:
+        key = "software.python" if spec.container is None else "software.container"
+        raise UserError(_not_started(site, f"{key}: {argv[0]} cannot be started: {error.strerror}")) from None
+
+
+def _not_started(site: Site, why: str) -> Problem:
+    return Problem(
+        str(site.file),
+        why,
+        allowed="workload.prepare runs where Snakemake runs, with the software of the training",
+        next="correct the key; if only compute nodes have that software, climb there (`snakemake eject`, then "
+        "sbatch climb.sh), or put the data there yourself and set workload.prepare: null",
+    )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Settings of the experiment and the site: their shape, reader, checks and defaults."""

@@ -1,0 +1,1 @@
+"""Slurm's own commands: queries, answers, resources of a site, job states and job steps."""

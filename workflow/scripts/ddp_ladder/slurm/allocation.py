@@ -1,0 +1,136 @@
+"""A Slurm allocation: its nodes, its time left, and whether a plan fits into it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ddp_ladder.common.formats import count
+from ddp_ladder.common.messages import Problem, UserError
+from ddp_ladder.common.paths import profile
+from ddp_ladder.plan.plan import Plan, ScaleJob
+from ddp_ladder.slurm.query import answer, job_field, no_job, run_command
+
+SIMULATE = f"or simulate the nodes on this machine: env -u SLURM_JOB_ID snakemake --profile {profile('local')}"
+_TIME_LEFT = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
+_SHARE = re.compile(r"Nodes=(?P<nodes>\S+) CPU_IDs=(?P<cpus>\S*) Mem=(?P<memory_mb>\d+) GRES=(?P<gres>\S*)")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The resources of an allocation. Amounts per node are those of the smallest node."""
+
+    job_id: str
+    nodes: int
+    gpus: int  # per node
+    cpus: int  # per node, as Slurm counts them
+    memory_mb: int  # per node
+
+    def __str__(self) -> str:
+        return (
+            f"job {self.job_id} offers {count(self.nodes, 'node')}, and on each {count(self.gpus, 'GPU')}, "
+            f"{count(self.cpus, 'CPU')} and {self.memory_mb} MB"
+        )
+
+
+def own_allocation(environment: Mapping[str, str]) -> Offer:
+    """Return the resources of the job that this process belongs to. Raises UserError if there is none."""
+    job_id = environment.get("SLURM_JOB_ID")
+    if not job_id:
+        raise UserError(
+            Problem(
+                where=f"--profile {profile('allocation')}",
+                what="this is not inside a Slurm allocation",
+                found="SLURM_JOB_ID is not set",
+                next=f"start it inside salloc or sbatch, or let the scales queue as jobs: --profile {profile('slurm')}",
+            )
+        )
+    question = ["scontrol", "show", "job", "--details", job_id]
+    return parse_offer(job_id, answer(job_id, lambda within_s: run_command(question, within_s)))
+
+
+def parse_offer(job_id: str, shown: str) -> Offer:
+    """Parse the output of ``scontrol show job --details``. Raises UserError if it shows no nodes."""
+    nodes = re.search(r"\bNumNodes=(\d+)", shown)
+    shares = list(_SHARE.finditer(shown))
+    if not nodes or not shares:
+        raise UserError(no_job(job_id, "it has no nodes"))
+    return Offer(
+        job_id,
+        int(nodes[1]),
+        gpus=min(_gpus(share["gres"]) for share in shares),
+        cpus=min(_ids(share["cpus"]) for share in shares),
+        memory_mb=min(int(share["memory_mb"]) for share in shares),
+    )
+
+
+def _gpus(gres: str) -> int:
+    """Count GPUs: ``gpu:a100:2(IDX:0-1),gpu:v100:1(IDX:2)`` is 3."""
+    return sum(int(count) for count in re.findall(r"\bgpu(?::[^:(,]+)??:(\d+)(?:\(|,|$)", gres))
+
+
+def _ids(ranges: str) -> int:
+    """Count CPUs: ``0-3,8`` is 5."""
+    pairs = (part.partition("-") for part in ranges.split(",") if part)
+    return sum(int(last or first) - int(first) + 1 for first, _, last in pairs)
+
+
+def time_left_s(job_id: str, until_s: float) -> float | None:
+    """Return the seconds until Slurm ends the job; None if it has no limit.
+
+    until_s: as in query.answer. Raises UserError if there is no such job, or no answer.
+    """
+    return parse_time_left(job_field(job_id, "L", until_s))
+
+
+def parse_time_left(text: str) -> float | None:
+    """Return seconds: squeue's ``1-02:03:04`` is 93784.0; None without a limit."""
+    found = _TIME_LEFT.fullmatch(text)
+    if not found:
+        return None  # UNLIMITED, NOT_SET
+    days, hours, minutes, seconds = (int(found[name] or 0) for name in ("days", "hours", "minutes", "seconds"))
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def check_allocation(plan: Plan, stages: Sequence[str], environment: Mapping[str, str], cluster_file: str) -> None:
+    """Raise UserError if there is no allocation, or if a scale of these stages does not fit into it.
+
+    cluster_file: the file with the key `node`, for messages.
+    """
+    offer = own_allocation(environment)
+    problems = [
+        problem for stage in stages for job in plan.stage_jobs(stage) for problem in misfits(job, offer, cluster_file)
+    ]
+    if problems:
+        raise UserError(problems)
+
+
+def misfits(job: ScaleJob, offer: Offer, cluster_file: str) -> Iterator[Problem]:
+    """Yield a problem for each resource of which the allocation has too little for a scale."""
+    gpus = job.scale.gpus_per_node if job.gres else 0
+    scales = f"stages.{job.stage}.scales"
+    wants = (
+        (scales, "nodes", job.scale.nodes, offer.nodes),
+        (f"{scales} and {cluster_file}: node.gres", "GPUs per node", gpus, offer.gpus),
+        (f"{scales} and {cluster_file}: node.cpus", "CPUs per node", job.cpus, offer.cpus),
+        (f"{scales} and {cluster_file}: node.memory_mb", "MB per node", job.memory_mb or 0, offer.memory_mb),
+    )
+    for key, unit, wanted, offered in wants:
+        if wanted > offered:
+            yield Problem(
+                where=key,
+                what=f"{job.stage} {job.scale} does not fit into the allocation",
+                found=f"{wanted} {unit}",
+                allowed=f"{offered} {unit}: {offer}",
+                next=f"remove {job.scale}, or start inside a larger allocation: {salloc_for(job)}"
+                + (f"; {SIMULATE}" if unit == "nodes" else ""),
+            )
+
+
+def salloc_for(job: ScaleJob) -> str:
+    """Return an salloc command for an allocation that has room for a scale."""
+    gres = f" --gres={job.gres}" if job.gres else ""
+    memory = f" --mem={job.memory_mb}" if job.memory_mb else ""
+    nodes = job.scale.nodes
+    return f"salloc --nodes={nodes} --ntasks-per-node=1 --cpus-per-task={job.cpus}{gres}{memory}"

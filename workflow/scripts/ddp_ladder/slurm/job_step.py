@@ -1,0 +1,93 @@
+"""A job step: the command line of srun, and the variables that srun sets for its tasks. Pure; it never asks Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ddp_ladder.plan.plan import RunSpec, ScaleJob
+
+# All other SLURM_* and SRUN_* set defaults of srun. They come from the allocation (SLURM_NTASKS, SLURM_MEM_PER_NODE,
+# SLURM_GPU_BIND, ...) and would add to or contradict the command line. The job step gets its own from Slurm.
+KEPT = frozenset(
+    {
+        # The Slurm to use, and the job.
+        "SLURM_CONF",
+        "SLURM_CONF_SERVER",
+        "SLURM_JWT",
+        "SLURM_JOB_ID",
+        # The unit of --cpus-per-task: a core or a hardware thread.
+        "SLURM_HINT",
+        "SLURM_THREADS_PER_CORE",
+        # srun ignores these; the training may read them.
+        "SLURM_CLUSTER_NAME",
+        "SLURM_JOB_ACCOUNT",
+        "SLURM_JOB_PARTITION",
+        "SLURM_JOB_QOS",
+        "SLURM_SUBMIT_DIR",
+        "SLURM_SUBMIT_HOST",
+    }
+)
+
+# Slurm's job ids end at 67 million, so simulated ones start here: a script may call scancel with its SLURM_JOB_ID, and
+# this machine may be a cluster's login node.
+NO_JOB_OF_SLURM = 100_000_000
+
+
+def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for srun."""
+    return {key: value for key, value in environment.items() if not _default_of_srun(key)}
+
+
+def _default_of_srun(key: str) -> bool:
+    return key.startswith(("SLURM_", "SRUN_")) and key not in KEPT
+
+
+def step_argv(job: ScaleJob, nodes: Sequence[str], tasks_per_node: int, name: str) -> list[str]:
+    """Return srun with its options, for a job step that has exactly the scale's share of each of these nodes.
+
+    Every count is explicit: Snakemake's job step removes Slurm's own from the environment, and in an allocation of
+    another shape they would not be the scale's.
+    """
+    return [
+        "srun",
+        f"--job-name={name}",
+        f"--nodes={len(nodes)}",
+        f"--nodelist={','.join(nodes)}",
+        f"--ntasks={len(nodes) * tasks_per_node}",
+        f"--ntasks-per-node={tasks_per_node}",
+        f"--cpus-per-task={max(1, job.cpus // tasks_per_node)}",
+        # Per node, and without --gpu-bind, so that each task sees all GPUs. With --gpu-bind=none several tasks see no
+        # GPU at all in Slurm 22.05.
+        *([f"--gres={job.gres}"] if job.gres else []),
+        f"--mem={job.memory_mb or 0}",  # 0: all memory of the job
+        "--exact",
+        "--distribution=block",  # rank k of a node is the node's k-th task
+        *(option for option in job.slurm.extra if option.startswith(("--hint=", "--threads-per-core="))),
+        "--kill-on-bad-exit=1",
+        "--mpi=none",
+        "--export=ALL",
+        "--input=none",
+    ]
+
+
+def step_variables(spec: RunSpec, job_id: str, nodes: Sequence[str]) -> dict[str, str]:
+    """Return the variables that srun sets for all tasks of a run's job step, for tasks that no srun starts."""
+    per_node = spec.gpus_per_node
+    on_all = f"(x{spec.nodes})" if spec.nodes > 1 else ""
+    values: Mapping[str, object] = {
+        "SLURM_JOB_ID SLURM_JOBID": job_id,
+        "SLURM_STEP_ID SLURM_STEPID": 0,
+        "SLURM_JOB_NODELIST SLURM_NODELIST SLURM_STEP_NODELIST": ",".join(nodes),
+        "SLURM_JOB_NUM_NODES SLURM_NNODES SLURM_STEP_NUM_NODES": spec.nodes,
+        "SLURM_NTASKS SLURM_NPROCS SLURM_STEP_NUM_TASKS": spec.world_size,
+        "SLURM_NTASKS_PER_NODE SLURM_GPUS_ON_NODE": per_node,
+        "SLURM_TASKS_PER_NODE SLURM_STEP_TASKS_PER_NODE": f"{per_node}{on_all}",
+        "SLURM_CPUS_PER_TASK": spec.threads_per_rank,
+        "SLURM_CPUS_ON_NODE": per_node * spec.threads_per_rank,
+    }
+    return {name: str(value) for names, value in values.items() for name in names.split()}
+
+
+def task_variables(rank: int | str, local_rank: int | str, node_rank: int | str) -> dict[str, str]:
+    """Return the variables that srun sets for one task."""
+    return {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(local_rank), "SLURM_NODEID": str(node_rank)}

@@ -1,0 +1,42 @@
+"""Prepare the training data: run workload.prepare with the training's software, in its container if it has one."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddp_ladder.climb.ladder import Ladder
+from ddp_ladder.common.command import command
+from ddp_ladder.common.lifetime import die_with_parent
+from ddp_ladder.common.messages import UserError
+from ddp_ladder.run.training_data import prepare_data
+from ddp_ladder.settings.sources import Sources, add_options
+
+
+@command
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run it to its end. Exit code 128 + n if signal n ended it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="example: python workflow/scripts/prepare.py -- prepare.py data/digits",
+    )
+    add_options(parser)
+    parser.add_argument("command", nargs="+", help="script and arguments, after --")
+    arguments = parser.parse_args(argv)
+    die_with_parent(signal.SIGTERM)
+    ladder = Ladder.of(Sources.of(arguments).load())
+    try:
+        code = prepare_data(ladder.plan.runs[0], ladder.settings.site, arguments.command, Path(ladder.data_marker))
+    except UserError as error:
+        print(error)  # to standard output, like the script's output: into the log, which a failed rule shows
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
