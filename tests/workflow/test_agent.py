@@ -200,7 +200,9 @@ def test_script_that_ignores_sigterm_is_killed_after_the_grace_period(spec: RunS
 
 def test_one_failing_process_ends_the_others(spec: RunSpec, tmp_path: Path) -> None:
     # Rank 1 fails once rank 0 is ready: the agent ends the others at once.
-    other_is_ready = "while not ((here / 'ready0').exists() and (here / 'ready0').read_text()): pass"
+    other_is_ready = (
+        "while not ((here / 'ready0').exists() and (here / 'ready0').read_text()): threading.Event().wait(0.01)"
+    )
     body = f"if rank == '1':\n    ready()\n    {other_is_ready}\n    sys.exit(3)\n" + WAIT
     agent = start(replace(spec, launcher="srun"), tmp_path, body)
     assert agent.wait(TIMEOUT_S) == 3
