@@ -5,6 +5,7 @@
 # make oldest   set up .venv-oldest with the oldest torch that the instrument supports; make test then tests with it too
 # make lint     formatting, linting, types, and that imports go one way
 # make docs     build the documentation into site/, links checked
+# make schemas  write workflow/schemas/*.json from the models that read and write these files
 # make cluster  a shell on a real Slurm with fake GPUs, on this machine, as root (CLUSTER="--nodes 6 --gpus 4")
 # make help     this text
 #
@@ -22,7 +23,7 @@ BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: run setup test quick oldest lint docs cluster help
+.PHONY: run setup test quick oldest lint docs schemas cluster help
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.run-ready
@@ -53,6 +54,9 @@ lint: $(VENV)/.test-ready
 docs: $(VENV)/.test-ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "written: site/index.html"
+
+schemas: $(VENV)/.workflow-ready
+	$(BIN)/python workflow/scripts/write_schemas.py
 
 cluster: $(VENV)/.run-ready
 	@$(BIN)/python tests/slurm/cluster.py shell $(CLUSTER)

@@ -1,0 +1,49 @@
+"""The base of every model of a file: it reads the file, writes it, and is its published JSON Schema."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import BaseModel, Strict, ValidationError
+from pydantic.json_schema import GenerateJsonSchema
+
+LONGEST_VALUE = 80  # characters of a value in a message
+
+T = TypeVar("T")
+Several = Annotated[tuple[T, ...], Strict(False)]
+"""A tuple, read from a JSON array; its items are strict."""
+
+
+class Model(BaseModel, strict=True, frozen=True, extra="forbid"):
+    """Values of exactly the declared types: no key may be unknown, and no value is converted."""
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with other values, which are checked. Raises ValidationError, a ValueError."""
+        return self.model_validate({**dict(self), **changes})
+
+
+class Schema(GenerateJsonSchema):
+    """JSON Schema without a title for each field, which would only repeat its name."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def schema_of(model: type[Model]) -> dict[str, Any]:
+    """Return the JSON Schema of the files that the model reads and writes."""
+    return {"$schema": Schema.schema_dialect, **model.model_json_schema(schema_generator=Schema)}
+
+
+def first_error(error: ValidationError) -> str:
+    """Return place and message of the first violation: ``spec/nodes: should be a valid integer, found '1'``."""
+    first = error.errors(include_url=False)[0]
+    place = "/".join(str(key) for key in first["loc"])
+    if first["type"] == "missing":
+        return f"{place} is missing"
+    if first["type"] == "extra_forbidden":
+        return f"{place}: there is no such key"
+    if first["type"] in ("value_error", "assertion_error"):
+        return ": ".join(part for part in (place, str(first["ctx"]["error"])) if part)
+    value = repr(first["input"])
+    found = value if len(value) <= LONGEST_VALUE else f"{value[:LONGEST_VALUE]}..."
+    return f"{place or 'top level'}: {first['msg'].removeprefix('Input ')}, found {found}"

@@ -1,0 +1,27 @@
+"""Write workflow/schemas/<name>.schema.json: the JSON Schemas of the models of files, for editors and other programs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+
+from ddp_ladder.common.command import command
+from ddp_ladder.common.files import write_json
+from ddp_ladder.common.model import Model, schema_of
+from ddp_ladder.common.paths import SCHEMAS
+
+MODELS: Mapping[str, type[Model]] = {}
+
+
+@command
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write all schemas."""
+    argparse.ArgumentParser(description=__doc__).parse_args(argv)
+    for name, model in MODELS.items():
+        write_json(SCHEMAS / f"{name}.schema.json", schema_of(model))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
