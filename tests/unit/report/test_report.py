@@ -14,12 +14,12 @@ import pandas as pd
 import pytest
 import report as report_command
 from ddp_ladder.common.formats import DASH, seconds, significant
+from ddp_ladder.gates.figures import csv_columns
 from ddp_ladder.gates.file import gate_from_json
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.record import Record
-from ddp_ladder.report.columns import CSV_COLUMNS, CSV_FIRST, DEFINITIONS
 from ddp_ladder.report.headline import headline
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.plots import looks
@@ -136,7 +136,7 @@ def test_every_file_is_written_and_well_formed(tmp_path: Path, case: str) -> Non
         if path.suffix == ".png":
             assert path.read_bytes().startswith(b"\x89PNG")
     frame = pd.read_csv(tmp_path / "report" / "scaling.csv")
-    assert list(frame.columns) == list(CSV_COLUMNS)
+    assert list(frame.columns) == list(csv_columns())
     assert len(frame) == len(scale_points(results.plan.runs, results.records))
 
 
@@ -145,12 +145,6 @@ def test_the_same_records_give_the_same_files(tmp_path: Path) -> None:
     second = write_report(tmp_path / "b", CASES["full"](), TODAY)
     for a, b in zip(first, second, strict=True):
         assert a.read_bytes() == b.read_bytes(), a.name
-
-
-def test_columns_of_the_design_come_first_and_all_are_defined() -> None:
-    assert CSV_COLUMNS[: len(CSV_FIRST)] == CSV_FIRST
-    defined = {column for item in DEFINITIONS for column in item.columns}
-    assert defined == set(CSV_COLUMNS)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -24,6 +24,11 @@ def significant(value: float | None) -> str:
     return f"{value:#.3g}"
 
 
+def whole(value: int | None) -> str:
+    """Return a count: ``3``, ``4096``."""
+    return UNKNOWN if value is None else str(value)
+
+
 def factor(value: float | None) -> str:
     """Return a speed-up: ``1.71``, ``27.4``."""
     return UNKNOWN if value is None else f"{value:.2f}" if value < 9.995 else f"{value:.1f}"

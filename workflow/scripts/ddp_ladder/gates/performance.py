@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S
 from ddp_ladder.gates.file import Finding
 from ddp_ladder.gates.groups import BASELINE
 from ddp_ladder.gates.notes import waits_longer
@@ -61,10 +62,6 @@ class _Threshold:
         return needed if needed <= MOST_REPEATS else None
 
 
-def _estimate(value: float | None, low: float | None, high: float | None) -> tuple[float, float, float] | None:
-    return None if value is None or low is None or high is None else (value, low, high)
-
-
 def performance(plan: Plan, point: ScalePoint, points: Sequence[ScalePoint], results: Path) -> Iterator[Finding]:
     """Judge one scale by its stage's gate. A figure that cannot be computed does not pass.
 
@@ -88,7 +85,7 @@ def _thresholds(plan: Plan, point: ScalePoint) -> Iterator[_Threshold]:
     if gate.min_efficiency is not None:
         yield _Threshold(
             "efficiency",
-            _estimate(point.efficiency, point.efficiency_low, point.efficiency_high),
+            EFFICIENCY.estimate(point),
             gate.min_efficiency,
             _efficiency_text(point) + statistic,
             f"{least} {gate.min_efficiency:.2f} ({key}.min_efficiency)",
@@ -103,7 +100,7 @@ def _thresholds(plan: Plan, point: ScalePoint) -> Iterator[_Threshold]:
             rate += f" (95 % interval {point.samples_per_s_low:,.0f} to {point.samples_per_s_high:,.0f})"
         yield _Threshold(
             "throughput",
-            _estimate(point.samples_per_s, point.samples_per_s_low, point.samples_per_s_high),
+            SAMPLES_PER_S.estimate(point),
             gate.min_samples_per_s,
             rate + statistic,
             f"{least} {gate.min_samples_per_s:,.0f} samples/s ({key}.min_samples_per_s)",

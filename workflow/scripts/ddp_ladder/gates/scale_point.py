@@ -13,9 +13,9 @@ Status = Literal["ok", "check", "incomplete", "not comparable", "failed", "not r
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """The figures of one scale; None if not known.
+    """One row of scaling.csv: its columns in their order, defined in gates/figures, and after ``note`` what it lacks.
 
-    Times in seconds; ``*_fraction`` of data wait and communication are fractions of the step time.
+    None: not known.
     """
 
     variant: str
@@ -51,18 +51,18 @@ class ScalePoint:
     startup_script_s: float | None = None
     startup_first_step_s: float | None = None
     startup_compile_s: float | None = None
-    statistic: Statistic = MEDIAN_OF_BLOCKS  # of rate and step time, and thus of all ratios
     samples_per_s_total: float | None = None
     samples_per_s_end_to_end: float | None = None
     step_time_s_p5: float | None = None
     step_time_s_p95: float | None = None
     drift_fraction: float | None = None
-    data_wait_fraction_max: float | None = None  # of the repeats
+    statistic: Statistic = MEDIAN_OF_BLOCKS  # of rate and step time, and thus of all ratios
     efficiency_plain: float | None = None  # against the script with no launcher and no process group
     efficiency_plain_low: float | None = None
     efficiency_plain_high: float | None = None
-    simulated: str | None = None  # the note if nodes were agents on one machine
     note: str = ""
+    data_wait_fraction_max: float | None = None  # of the repeats
+    simulated: str | None = None  # the note if nodes were agents on one machine
     differing: tuple[str, ...] = ()  # fields of the fingerprint that forbid the ratio
     allowed: str = ""  # the allowed differences, in words
 
@@ -75,3 +75,7 @@ class ScalePoint:
     def is_plain(self) -> bool:
         """Return True for the plain baseline, which is not a scale of the ladder."""
         return self.variant == PLAIN_VARIANT
+
+    def place(self, several_series: bool) -> str:
+        """Return ``1x4 weak gloo``; mode and variant only if there are several."""
+        return f"{self.scale} {self.mode} {self.variant}" if several_series else str(self.scale)

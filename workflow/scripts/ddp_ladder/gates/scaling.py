@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from ddp_ladder.gates.bootstrap import interval, median, median_of_known
+from ddp_ladder.gates.bootstrap import interval, median_of_known
+from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.groups import Baselines, Group, groups_of, with_one_statistic
 from ddp_ladder.gates.notes import (
     differences_to,
@@ -26,7 +28,6 @@ from ddp_ladder.gates.scale_point import ScalePoint, Status
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.fingerprint import batch_per_gpu_seen
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
-from ddp_ladder.records.startup import startup_of
 from ddp_ladder.settings.models import GateThresholds
 
 MOST_EFFICIENCY = GateThresholds().max_efficiency  # above this, the baseline is suspect
@@ -58,7 +59,7 @@ def _point(group: Group, baselines: Baselines) -> ScalePoint:
         repeats=len(group.good),
     )
     if group.good:
-        point = _with_startup(_with_figures(point, group), group)
+        point = _with_figures(point, group)
     if group.failed:
         return replace(point, status="failed", note=failure_note(group))
     if not group.good:
@@ -78,15 +79,19 @@ def _point(group: Group, baselines: Baselines) -> ScalePoint:
 
 def _with_figures(point: ScalePoint, group: Group) -> ScalePoint:
     """Return the point with the figures that need no baseline."""
-    rate = group.samples_per_s
+    medians: dict[str, Any] = {
+        column.key: median_of_known([column.of_run(run.record) for run in group.good])
+        for column in columns("csv")
+        if column.of_run
+    }
+    rate, step = group.samples_per_s, group.step_time_s
     rate_low, rate_high = interval(group.throughput_draws(), rate)
-    timings = [run.timing for run in group.good]
-    step = group.step_time_s
     step_low, step_high = interval(group.step_time_draws(), step)
+    waits = [wait for run in group.good if (wait := run.timing.data_wait_fraction) is not None]
     batch = batch_per_gpu_seen(group.good[0].record)
     simulated = (run.record.world.simulated for run in group.good)
     return replace(
-        point,
+        replace(point, **medians),
         batch_per_gpu=batch,
         global_batch=batch * point.world_size,
         samples_per_s=rate,
@@ -95,35 +100,10 @@ def _with_figures(point: ScalePoint, group: Group) -> ScalePoint:
         step_time_s=step,
         step_time_s_low=step_low,
         step_time_s_high=step_high,
-        data_wait_fraction=median_of_known([timing.data_wait_fraction for timing in timings]),
-        data_wait_fraction_max=max(
-            (t.data_wait_fraction for t in timings if t.data_wait_fraction is not None), default=None
-        ),
-        exposed_comm_fraction=median_of_known([t.exposed_comm_fraction for t in timings]),
-        straggler_fraction=median_of_known([timing.straggler_fraction for timing in timings]),
         statistic=group.statistic,
-        samples_per_s_total=median([run.throughput.samples_per_s_total for run in group.good]),
-        samples_per_s_end_to_end=median_of_known([run.throughput.samples_per_s_end_to_end for run in group.good]),
-        step_time_s_p5=median([timing.step_time_s_p5 for timing in timings]),
-        step_time_s_p95=median([timing.step_time_s_p95 for timing in timings]),
-        drift_fraction=median_of_known([timing.drift_fraction for timing in timings]),
+        data_wait_fraction_max=max(waits, default=None),
         gpu_hours_per_million_samples=point.world_size * 1e6 / rate / 3600,
         simulated=next((words for words in simulated if words), None),
-    )
-
-
-def _with_startup(point: ScalePoint, group: Group) -> ScalePoint:
-    """Return the point with the start-up and its parts, each the median over repeats."""
-    startups = [startup for run in group.good if (startup := startup_of(run.record.ranks)) is not None]
-    return replace(
-        point,
-        startup_s=median_of_known([startup.total_s for startup in startups]),
-        startup_spawn_s=median_of_known([startup.spawn_s for startup in startups]),
-        startup_import_torch_s=median_of_known([startup.import_torch_s for startup in startups]),
-        startup_process_group_s=median_of_known([startup.process_group_s for startup in startups]),
-        startup_script_s=median_of_known([startup.script_s for startup in startups]),
-        startup_first_step_s=median_of_known([startup.first_step_s for startup in startups]),
-        startup_compile_s=median_of_known([startup.compile_s for startup in startups]),
     )
 
 

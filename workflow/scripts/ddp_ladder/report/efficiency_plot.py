@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ddp_ladder.common.formats import percent, stage_name
+from ddp_ladder.common.formats import stage_name
+from ddp_ladder.gates.figures import EFFICIENCY
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.report.plots import (
     BAND,
@@ -19,9 +20,9 @@ from ddp_ladder.report.plots import (
     PALE,
     Look,
     Thresholds,
+    draw_marker,
     legend_key,
     looks,
-    marker_style,
     panel_figure,
     show_message,
     variant_keys,
@@ -61,9 +62,9 @@ def _efficiency_panel(
     axes.set_xticks(list(places.values()), [str(scale) for scale in scales])
     axes.tick_params(axis="x", length=0)
     axes.set_xlabel("scale: nodes x GPUs per node")
-    axes.set_ylabel("efficiency")
+    axes.set_ylabel(EFFICIENCY.heading)
     ticks = [tick / 5 for tick in range(math.floor(5 * top) + 1)]
-    axes.set_yticks(ticks, [percent(tick) for tick in ticks])
+    axes.set_yticks(ticks, [EFFICIENCY.text(tick) for tick in ticks])
     axes.grid(visible=True, axis="y", color=PALE, linewidth=0.6)
     axes.set_axisbelow(True)
 
@@ -114,13 +115,11 @@ def _efficiency_marker(axes: Axes, point: ScalePoint, place: float, look: Look, 
             color=colour,
         )
         return
-    value = point.efficiency
-    low, high = point.efficiency_low or value, point.efficiency_high or value
-    axes.errorbar(place, value, yerr=[[value - low], [high - value]], **marker_style(point, look))
+    draw_marker(axes, place, EFFICIENCY, point, look)
     if variants == 1 and point.world_size > 1:
         axes.annotate(
-            percent(value),
-            (place, value),
+            EFFICIENCY.shown(point),
+            (place, point.efficiency),
             xytext=(8, 0),
             textcoords="offset points",
             ha="left",

@@ -6,17 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ddp_ladder.common.formats import (
-    UNKNOWN,
-    capitalised,
-    count,
-    factor,
-    full_stop,
-    interval,
-    percent,
-    significant,
-    stage_name,
-)
+from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, stage_name
+from ddp_ladder.gates.figures import AGAINST_PLAIN, EFFICIENCY, SAMPLES_PER_S, SPEEDUP
 from ddp_ladder.gates.file import GateView, Judged
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.records.record import SAMPLES_PER_TIME
@@ -140,19 +131,17 @@ def _places(points: Sequence[ScalePoint]) -> str:
 
 
 def _figures(point: ScalePoint, unit: str) -> str:
-    rate = f"{point.scale} runs at {significant(point.samples_per_s)} samples/s"
+    rate = f"{point.scale} runs at {SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.heading}"
     if point.statistic == SAMPLES_PER_TIME:
         rate += " (samples / time)"
     if point.world_size == 1 and point.status != "not comparable":
-        low, high = significant(point.samples_per_s_low), significant(point.samples_per_s_high)
-        return f"{rate} {interval(low, high)}"
+        return f"{rate} {SAMPLES_PER_S.interval(point)}".rstrip()
     if point.efficiency is None:
         return f"{rate}; no efficiency can be given ({point.note})"
-    range_ = interval(percent(point.efficiency_low), percent(point.efficiency_high))
-    speedup, efficiency = factor(point.speedup), percent(point.efficiency)
-    text = f"{rate}, {speedup}x one {unit}, {efficiency} efficiency {range_}"
+    efficiency = f"{EFFICIENCY.shown(point)} {EFFICIENCY.heading} {EFFICIENCY.interval(point)}".rstrip()
+    text = f"{rate}, {SPEEDUP.shown(point)}x one {unit}, {efficiency}"
     if point.efficiency_plain is not None:
-        text += f" ({percent(point.efficiency_plain)} against the script without DDP)"
+        text += f" ({AGAINST_PLAIN.shown(point)} against the script without DDP)"
     return f"{text}, which is more than the ideal (see its note)" if point.status == "check" else text
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddp_ladder.common import formats
+from ddp_ladder.gates.figures import Column, columns, figures_in
 from ddp_ladder.gates.scale_point import ScalePoint
-from ddp_ladder.records.record import SAMPLES_PER_TIME
-from ddp_ladder.report.columns import DEFINITIONS
 from ddp_ladder.report.view import FailureGroup, ReportView, gate_rows
 
 
@@ -21,11 +20,11 @@ def markdown(view: ReportView) -> str:
     for series in view.series:
         parts += [f"## {_md(series.title)}", _md_points(series.points)]
     if view.notes:
-        parts.append("\n".join(f"- {_md(_place(view, p))}: {_md(p.note)}" for p in view.notes))
+        parts.append("\n".join(f"- {_md(view.place(p))}: {_md(p.note)}" for p in view.notes))
     parts.append("Square brackets: 95 % intervals (bootstrap over repeats and blocks).")
     if view.unit != "GPU":
         parts.append('This site has no GPU: each "GPU" of a scale is one CPU process.')
-    if view.startup.rows:
+    if view.startup.points:
         parts += ["## Start-up", _md_startup(view)]
     parts += ["## Gates", _md_gates(view)]
     if view.failures:
@@ -38,11 +37,6 @@ def markdown(view: ReportView) -> str:
         parts += ["## Measured on", _md_measured(view)]
     parts.append(f"Written by ddp-ladder on {view.written_on.isoformat()}.")
     return "\n\n".join(parts) + "\n"
-
-
-def _place(view: ReportView, point: ScalePoint) -> str:
-    series = f" {point.mode} {point.variant}" if view.several_series else ""
-    return f"{point.scale}{series}"
 
 
 def _md(text: str) -> str:
@@ -61,63 +55,32 @@ def _md_table(header: Sequence[str], rows: Sequence[Sequence[str]], figures: int
 
 
 def _md_points(points: Sequence[ScalePoint]) -> str:
-    header = (
-        "scale",
-        "status",
-        "GPUs",
-        "batch per GPU",
-        "global batch",
-        "repeats",
-        "samples/s",
-        "speed-up",
-        "efficiency",
-        "against plain",
-        "step time (ms)",
-        "data wait",
-        "exposed comm.",
-        "GPU h per 10^6 samples",
-    )
-    return _md_table(header, [_md_point(point) for point in points], figures=12)
+    shown = columns("markdown")
+    rows = [(_name(point), point.status, *(_md_cell(column, point) for column in shown)) for point in points]
+    return _md_table(("scale", "status", *map(_heading, shown)), rows, figures=len(shown))
 
 
-def _md_point(point: ScalePoint) -> tuple[str, ...]:
-    rate, efficiency = formats.significant(point.samples_per_s), formats.percent(point.efficiency)
-    if point.samples_per_s is not None:
-        low, high = (formats.significant(x) for x in (point.samples_per_s_low, point.samples_per_s_high))
-        rate += f" {formats.interval(low, high)}"
-        rate += " (samples / time)" if point.statistic == SAMPLES_PER_TIME else ""
-    if point.efficiency is not None and point.world_size > 1:
-        low, high = (formats.percent(x) for x in (point.efficiency_low, point.efficiency_high))
-        efficiency += f" {formats.interval(low, high)}"
-    return (
-        f"{point.scale} plain" if point.is_plain else str(point.scale),
-        point.status,
-        str(point.world_size),
-        str(point.batch_per_gpu),
-        str(point.global_batch),
-        str(point.repeats),
-        rate,
-        formats.factor(point.speedup),
-        efficiency,
-        formats.percent(point.efficiency_plain),
-        formats.milliseconds(point.step_time_s),
-        formats.share(point.data_wait_fraction),
-        formats.share(point.exposed_comm_fraction),
-        formats.significant(point.gpu_hours_per_million_samples),
-    )
+def _name(point: ScalePoint) -> str:
+    return f"{point.scale} plain" if point.is_plain else str(point.scale)
+
+
+def _heading(column: Column) -> str:
+    return f"{column.heading} ({column.unit})" if column.unit else column.heading
+
+
+def _md_cell(column: Column, point: ScalePoint) -> str:
+    interval, mark = column.beside(point, "markdown")
+    return " ".join(filter(None, (column.shown(point), interval, f"({mark})" if mark else "")))
 
 
 def _md_startup(view: ReportView) -> str:
-    header = ("scale", *(f"{name} (s)" for name in view.startup.columns))
+    shown = view.startup.columns
     rows = [
-        (_row_name(view, point), *(formats.seconds(value) for value in seconds)) for point, seconds in view.startup.rows
+        (view.place(point) if view.several_series else _name(point), *(column.shown(point) for column in shown))
+        for point in view.startup.points
     ]
-    table = _md_table(header, rows, figures=len(view.startup.columns))
+    table = _md_table(("scale", *map(_heading, shown)), rows, figures=len(shown))
     return f"{table}\n\nUntil the end of the first step, on the slowest rank; not part of the throughput."
-
-
-def _row_name(view: ReportView, point: ScalePoint) -> str:
-    return f"{point.scale} plain" if point.is_plain and not view.several_series else _place(view, point)
 
 
 def _md_gates(view: ReportView) -> str:
@@ -143,22 +106,14 @@ def _md_failure(group: FailureGroup) -> str:
 
 
 def _md_definitions() -> str:
-    rows = [(item.name, item.unit, item.text) for item in DEFINITIONS]
+    rows = [(figure.name, figure.unit, figure.definition) for figure in figures_in("csv")]
     return _md_table(("figure", "unit", "definition"), rows)
 
 
 def _md_measured(view: ReportView) -> str:
-    rows = [
-        (
-            row.name,
-            row.mark,
-            "; ".join(_with_places(pair) for pair in row.values),
-        )
-        for row in view.measured
-    ]
+    rows = [(row.name, row.mark, "; ".join(_with_places(*pair) for pair in row.values)) for row in view.measured]
     return _md_table(("field", "must match", "value"), rows)
 
 
-def _with_places(pair: tuple[str, str]) -> str:
-    value, places = pair
+def _with_places(value: str, places: str) -> str:
     return f"{value} ({places})" if places else value

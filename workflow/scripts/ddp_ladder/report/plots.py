@@ -7,6 +7,7 @@ A line connects growth of one kind: more GPUs in one node, or more nodes with th
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from ddp_ladder.gates.figures import Column
 from ddp_ladder.gates.scale_point import ScalePoint
 
 # Okabe and Ito: distinct with any colour vision; the markers are distinct without any colour.
@@ -156,16 +158,20 @@ def _plain(text: str) -> str:
     return f" {text}" if text.startswith("_") else text
 
 
-def marker_style(point: ScalePoint, look: Look) -> dict[str, Any]:
-    """Return the style of a marker: full within one node, hollow across nodes."""
-    return {
-        "color": look.colour,
-        "marker": look.marker,
-        "markersize": 6.5,
-        "markerfacecolor": look.colour if point.nodes == 1 else "white",
-        "markeredgewidth": 1.4,
-        "elinewidth": 1.3,
-        "capsize": 3,
-        "linestyle": "none",
-        "zorder": 3,
-    }
+def draw_marker(axes: Axes, place: float, column: Column, point: ScalePoint, look: Look) -> None:
+    """Draw a figure of a point with its interval: full within one node, hollow across nodes."""
+    value, low, high = column.estimate(point) or (math.nan, math.nan, math.nan)
+    axes.errorbar(
+        place,
+        value,
+        yerr=[[value - low], [high - value]],
+        color=look.colour,
+        marker=look.marker,
+        markersize=6.5,
+        markerfacecolor=look.colour if point.nodes == 1 else "white",
+        markeredgewidth=1.4,
+        elinewidth=1.3,
+        capsize=3,
+        linestyle="none",
+        zorder=3,
+    )

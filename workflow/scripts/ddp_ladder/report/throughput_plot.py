@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from ddp_ladder.gates.figures import SAMPLES_PER_S
 from ddp_ladder.gates.groups import BASELINE
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.report.plots import (
@@ -17,9 +18,9 @@ from ddp_ladder.report.plots import (
     GREY,
     PALE,
     Look,
+    draw_marker,
     legend_key,
     looks,
-    marker_style,
     panel_figure,
     show_message,
     variant_keys,
@@ -50,10 +51,10 @@ def _throughput_panel(axes: Axes, points: Sequence[ScalePoint], styles: Mapping[
         _ideal_line(axes, own, look if len(styles) > 1 else Look(GREY, ""), sizes[-1] * ROOM)
         _growth_lines(axes, own, look)
         for point in own:
-            _throughput_marker(axes, point, look)
+            draw_marker(axes, point.world_size, SAMPLES_PER_S, point, look)
     _name_shapes(axes, measured)
     axes.set(xscale="log", yscale="log", xlim=(low_x, high_x), xlabel=units)
-    axes.set_ylabel("samples/s")
+    axes.set_ylabel(SAMPLES_PER_S.heading)
     axes.xaxis.set_major_locator(FixedLocator(sizes))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -84,17 +85,6 @@ def growth(points: Sequence[ScalePoint]) -> list[tuple[list[ScalePoint], str]]:
         column = [point for point in points if point.gpus_per_node == gpus]
         lines.append((sorted(column, key=lambda point: point.nodes), "--"))
     return [(line, style) for line, style in lines if len(line) > 1]
-
-
-def _throughput_marker(axes: Axes, point: ScalePoint, look: Look) -> None:
-    rate = point.samples_per_s or math.nan
-    low, high = point.samples_per_s_low or rate, point.samples_per_s_high or rate
-    axes.errorbar(
-        point.world_size,
-        rate,
-        yerr=[[rate - low], [high - rate]],
-        **marker_style(point, look),
-    )
 
 
 def _name_shapes(axes: Axes, points: Sequence[ScalePoint]) -> None:

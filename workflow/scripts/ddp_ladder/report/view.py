@@ -8,6 +8,7 @@ from datetime import date
 from typing import Any
 
 from ddp_ladder.common import formats
+from ddp_ladder.gates.figures import Column, columns
 from ddp_ladder.gates.file import GateView, Judged
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
@@ -25,16 +26,6 @@ from ddp_ladder.report.headline import PLURALS, Headline, device_word, headline
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.settings.models import REFERENCE_VARIANT
 
-STARTUP_COLUMNS = {
-    "spawn": "startup_spawn_s",
-    "import torch": "startup_import_torch_s",
-    "process group": "startup_process_group_s",
-    "script": "startup_script_s",
-    "first step": "startup_first_step_s",
-    "total": "startup_s",
-    "torch.compile": "startup_compile_s",
-}
-"""In the usual order of time; torch.compile is already contained in the others."""
 SHOWN_WHEN_ABSENT = ("autocast_dtype", "optimizer")  # "none" is informative for these fields only
 
 
@@ -69,10 +60,10 @@ class FailureGroup:
 
 @dataclass(frozen=True)
 class StartUpTable:
-    """Seconds of each point whose start-up is known; torch.compile only if something was compiled."""
+    """The points whose start-up is known, and the columns: torch.compile only if something was compiled."""
 
-    columns: tuple[str, ...]
-    rows: tuple[tuple[ScalePoint, tuple[float | None, ...]], ...]
+    columns: tuple[Column, ...]
+    points: tuple[ScalePoint, ...]
 
 
 @dataclass(frozen=True)
@@ -122,6 +113,14 @@ class ReportView:
     def units(self) -> str:
         """Return ``GPUs`` or ``processes``."""
         return PLURALS[self.unit]
+
+    def of_device(self, heading: str) -> str:
+        """Return a heading with ``process`` in place of ``GPU`` if the ladder has none."""
+        return heading.replace("GPUs", self.units).replace("GPU", self.unit)
+
+    def place(self, point: ScalePoint) -> str:
+        """Return the shortest name of a point."""
+        return point.place(self.several_series)
 
     @property
     def thresholds(self) -> dict[str, float | None]:
@@ -200,9 +199,9 @@ def _series(points: Sequence[ScalePoint]) -> tuple[Series, ...]:
 def _startup(series: Sequence[Series]) -> StartUpTable:
     points = [point for each in series for point in each.points if point.startup_s is not None]
     compiled = any(point.startup_compile_s for point in points)
-    columns = {name: field for name, field in STARTUP_COLUMNS.items() if compiled or field != "startup_compile_s"}
-    rows = ((point, tuple(getattr(point, field) for field in columns.values())) for point in points)
-    return StartUpTable(tuple(columns), tuple(rows))
+    shown = [column for column in columns("startup") if compiled or column.key != "startup_compile_s"]
+    named = (replace(column, heading="total") if column.key == "startup_s" else column for column in shown)
+    return StartUpTable(tuple(named), tuple(points))
 
 
 def _failures(runs: Sequence[Record]) -> tuple[FailureGroup, ...]:

@@ -1,0 +1,70 @@
+"""The table of figures is complete, and defines each figure once."""
+
+from collections import Counter
+from dataclasses import fields, replace
+
+import pytest
+from ddp_ladder.gates.figures import EFFICIENCY, FIGURES, SAMPLES_PER_S, Table, columns, csv_columns, figures_in
+from ddp_ladder.gates.scale_point import ScalePoint
+from make_records import make_record, make_spec
+
+IN_SCALING_CSV = """
+    variant mode stage nodes gpus_per_node world_size batch_per_gpu global_batch repeats
+    samples_per_s samples_per_s_low samples_per_s_high speedup efficiency efficiency_low efficiency_high
+    step_time_s data_wait_fraction exposed_comm_fraction gpu_hours_per_million_samples status
+    speedup_low speedup_high step_time_s_low step_time_s_high straggler_fraction startup_s
+    startup_spawn_s startup_import_torch_s startup_process_group_s startup_script_s startup_first_step_s
+    startup_compile_s samples_per_s_total samples_per_s_end_to_end step_time_s_p5 step_time_s_p95 drift_fraction
+    statistic efficiency_plain efficiency_plain_low efficiency_plain_high note
+""".split()
+POINT = ScalePoint("default", "weak", "stage2", 1, 2, 2, 64, 128, 3)
+EVERY_COLUMN = [column for figure in FIGURES for column in figure.columns]
+
+
+def test_columns_of_scaling_csv_that_readers_rely_on() -> None:
+    assert list(csv_columns()) == IN_SCALING_CSV
+
+
+def test_every_column_of_scaling_csv_belongs_to_exactly_one_figure() -> None:
+    told = Counter(key for column in EVERY_COLUMN for key in column.keys)
+    assert set(told.values()) == {1}
+    assert set(csv_columns()) <= set(told)
+
+
+def test_every_number_of_a_point_is_a_figure() -> None:
+    numbers = {field.name for field in fields(ScalePoint) if str(field.type).split(" | ")[0] in ("int", "float")}
+    assert len(numbers) > 30
+    assert numbers <= {key for column in EVERY_COLUMN for key in column.keys}
+
+
+def test_every_figure_has_a_name_and_a_definition_of_its_own() -> None:
+    for told in ([figure.name for figure in FIGURES], [figure.definition for figure in FIGURES]):
+        assert all(told)
+        assert len(set(told)) == len(told)
+    assert figures_in("csv", "runs") == FIGURES
+
+
+@pytest.mark.parametrize("table", ["page", "markdown", "terminal", "runs", "startup"])
+def test_no_two_columns_of_a_table_have_the_same_heading(table: Table) -> None:
+    headings = [column.heading for column in columns(table)]
+    assert headings
+    assert len(set(headings)) == len(headings)
+
+
+def test_every_figure_of_a_run_is_read_from_its_record() -> None:
+    record = make_record(make_spec("1x2"))
+    nothing = replace(record, throughput=None, timing=None, ranks=())
+    for column in columns("runs"):
+        assert column.of_run is not None
+        assert column.of_run(nothing) is None
+        assert column.text(None) == "\u2013"
+    shown = {column.heading: column.text(column.of_run(record)) for column in columns("runs") if column.of_run}
+    assert (shown["steps measured"], shown["samples/s"], shown["peak memory"]) == ("120", "1,000", "412")
+
+
+def test_an_interval_is_shown_only_where_there_is_one() -> None:
+    assert EFFICIENCY.interval(POINT) == ""
+    assert EFFICIENCY.interval(replace(POINT, efficiency=1.0, efficiency_low=1.0, efficiency_high=1.0)) == ""
+    known = replace(POINT, samples_per_s=1239.6, samples_per_s_low=1200.0, samples_per_s_high=1300.0)
+    assert SAMPLES_PER_S.interval(known) == "[1,200\u20131,300]"
+    assert SAMPLES_PER_S.estimate(known) == (1239.6, 1200.0, 1300.0)

@@ -1,0 +1,318 @@
+"""The table of figures: what each one is, how it is computed from the repeats, and how and where it is shown.
+
+scaling.csv, every table of the report, its definitions and its sentences take their figures from here. A new figure is
+a row of FIGURES and a field of ScalePoint; gates/scaling computes it if it is more than the median over repeats. That
+needs the table, which is therefore not in report/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+from ddp_ladder.common import formats
+from ddp_ladder.common.formats import factor, megabytes, milliseconds, percent, seconds, share, significant, whole
+from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.records.record import SAMPLES_PER_TIME, Record, Throughput, Timing
+from ddp_ladder.records.startup import StartUp, startup_of
+
+Table = Literal["csv", "page", "markdown", "terminal", "runs", "startup"]
+REPORT: tuple[Table, ...] = ("csv", "page", "markdown")  # the table of scales
+OfRun = Callable[[Record], float | None]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of scaling.csv, of the tables of the report, or of both.
+
+    key: its name in scaling.csv and ScalePoint. text: a value as it is shown, in ``unit``.
+    of_run: the value of one run. That of a scale is the median over repeats, unless gates/scaling computes it.
+    interval_in: where the 95 % interval is shown too. marks: a remark beside the value in a table.
+    """
+
+    key: str
+    heading: str = ""  # the figure's name if empty
+    unit: str = ""
+    text: Callable[[Any], str] = whole
+    tables: tuple[Table, ...] = ("csv",)
+    interval_in: tuple[Table, ...] = ()
+    marks: Mapping[Table, Callable[[ScalePoint], str]] = field(default_factory=dict)
+    of_run: OfRun | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Return the fields of ScalePoint: the value and, if it has one, the ends of its interval."""
+        return (self.key, *((f"{self.key}_low", f"{self.key}_high") if self.interval_in else ()))
+
+    def shown(self, point: ScalePoint) -> str:
+        """Return the value as text; a dash if it is not known."""
+        return self.text(getattr(point, self.key))
+
+    def estimate(self, point: ScalePoint) -> tuple[float, float, float] | None:
+        """Return the value and the ends of its interval; None if it is not known."""
+        value, low, high = (getattr(point, key) for key in self.keys)
+        return None if value is None or low is None or high is None else (value, low, high)
+
+    def interval(self, point: ScalePoint) -> str:
+        """Return ``[83-87 %]``; empty if the value is not known or, as at the baseline of a ratio, has no interval."""
+        _, low, high = self.estimate(point) or (0.0, 0.0, 0.0)
+        return formats.interval(self.text(low), self.text(high)) if low < high else ""
+
+    def beside(self, point: ScalePoint, table: Table) -> tuple[str, str]:
+        """Return the interval and the mark that a table shows beside the value; empty if there is none."""
+        mark = self.marks[table](point) if table in self.marks else ""
+        return self.interval(point) if table in self.interval_in else "", mark
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure, or several that belong together, with its definition. unit: in scaling.csv."""
+
+    name: str
+    unit: str
+    definition: str
+    columns: tuple[Column, ...]
+
+
+def _figure(name: str, unit: str, definition: str, *columns: Column) -> Figure:
+    return Figure(name, unit, definition, tuple(replace(each, heading=each.heading or name) for each in columns))
+
+
+def _throughput(read: Callable[[Throughput], float | None]) -> OfRun:
+    return lambda run: read(run.throughput) if run.throughput else None
+
+
+def _timing(read: Callable[[Timing], float | None]) -> OfRun:
+    return lambda run: read(run.timing) if run.timing else None
+
+
+def _part(key: str, heading: str, read: Callable[[StartUp], float | None], *tables: Table) -> Column:
+    """Return a column of the start-up, in seconds."""
+
+    def of_run(run: Record) -> float | None:
+        startup = startup_of(run.ranks)
+        return read(startup) if startup else None
+
+    return Column(key, heading, "s", seconds, ("csv", "startup", *tables), of_run=of_run)
+
+
+def _peak_memory_bytes(run: Record) -> int | None:
+    for kind in ("device", "host"):
+        if known := [value for rank in run.ranks if (value := rank.peak_memory_bytes.get(kind)) is not None]:
+            return max(known)
+    return None
+
+
+def _statistic(point: ScalePoint) -> str:
+    return point.statistic if point.statistic == SAMPLES_PER_TIME else ""
+
+
+def _against_plain(point: ScalePoint) -> str:
+    return "" if point.efficiency_plain is None else f"{percent(point.efficiency_plain)} vs plain"
+
+
+FIGURES = (  # in the order of the definitions, and of the columns in every table
+    _figure(
+        "scale",
+        "1",
+        "nodes x GPUs per node; n is their product, the number of ranks. "
+        "Stage 1 is one GPU, stage 2 one node, stage 3 several nodes.",
+        Column("stage"),
+        Column("nodes"),
+        Column("gpus_per_node"),
+        Column("world_size", "GPUs", tables=(*REPORT, "terminal")),
+    ),
+    _figure(
+        "mode",
+        "samples",
+        "weak: the batch per GPU is constant and the global batch grows with n; strong: the global batch is constant.",
+        Column("mode"),
+        Column("batch_per_gpu", "batch per GPU", tables=REPORT),
+        Column("global_batch", "global batch", tables=REPORT),
+    ),
+    _figure(
+        "variant",
+        "1",
+        "a named set of overrides of workload, network or launcher; "
+        "repeats counts the good runs from which the figures are made.",
+        Column("variant"),
+        Column("repeats", "repeats", tables=REPORT),
+    ),
+    _figure(
+        "steps measured",
+        "1",
+        "optimizer steps of a run without its warm-up.",
+        Column("measured_steps", tables=("runs",), of_run=_timing(lambda timing: timing.measured_steps)),
+    ),
+    _figure(
+        "samples/s",
+        "1/s",
+        "X(n): training samples that all ranks really drew per second, without the sampler's padding. Median over "
+        "repeats of the median over blocks; if slow steps recur, which such a median hides, all measured samples / all "
+        "measured time, at every scale: the figures are then marked samples / time.",
+        Column(
+            "samples_per_s",
+            text=significant,
+            tables=(*REPORT, "terminal", "runs"),
+            interval_in=REPORT,
+            marks={"page": _statistic, "markdown": _statistic},
+            of_run=_throughput(lambda throughput: throughput.samples_per_s),
+        ),
+        Column("statistic"),
+    ),
+    _figure(
+        "total, end to end",
+        "1/s",
+        "samples / time of all measured steps; and of everything after the first step, with validation, checkpoints, "
+        "and clean-up. Both are in scaling.csv; the first is noted if it is the figure or over 5 % off the median.",
+        Column("samples_per_s_total", of_run=_throughput(lambda throughput: throughput.samples_per_s_total)),
+        Column("samples_per_s_end_to_end", of_run=_throughput(lambda throughput: throughput.samples_per_s_end_to_end)),
+    ),
+    _figure(
+        "speed-up",
+        "1",
+        "X(n) / X(1), with X(1) of the same variant and mode at 1x1: the same script in a process group of one.",
+        Column("speedup", text=factor, tables=(*REPORT, "terminal"), interval_in=("csv", "page")),
+    ),
+    _figure(
+        "efficiency",
+        "1 (shown in %)",
+        "X(n) / (n X(1)), with the same X(1). Given only if every field marked = below is equal at both scales.",
+        Column(
+            "efficiency",
+            text=percent,
+            tables=(*REPORT, "terminal"),
+            interval_in=(*REPORT, "terminal"),
+            marks={"page": _against_plain},
+        ),
+    ),
+    _figure(
+        "against plain",
+        "1 (shown in %)",
+        "X(n) / (n X(plain)), with X(plain) of the script at 1x1 with no launcher and no process group; at 1x1, the "
+        "difference to 100 % is the cost of DDP on one GPU.",
+        Column("efficiency_plain", text=percent, tables=("csv", "markdown"), interval_in=("csv",)),
+    ),
+    _figure(
+        "step time",
+        "s (shown in ms)",
+        "median over blocks of (the slowest rank's block time / steps in the block); all time / all steps if "
+        "samples/s is samples / time.",
+        Column(
+            "step_time_s",
+            unit="ms",
+            text=milliseconds,
+            tables=(*REPORT, "runs"),
+            interval_in=("csv", "page"),
+            of_run=_timing(lambda timing: timing.step_time_s),
+        ),
+    ),
+    _figure(
+        "p5, p95, drift",
+        "s; 1",
+        "percentiles of single steps, each that of its slowest rank; step time in the last third of the blocks / in "
+        "the first, minus 1. In scaling.csv; a drift over 5 % is noted.",
+        Column("step_time_s_p5", of_run=_timing(lambda timing: timing.step_time_s_p5)),
+        Column("step_time_s_p95", of_run=_timing(lambda timing: timing.step_time_s_p95)),
+        Column("drift_fraction", of_run=_timing(lambda timing: timing.drift_fraction)),
+    ),
+    _figure(
+        "data wait",
+        "1 (shown in %)",
+        "time spent waiting for the data loader / step time, over all ranks.",
+        Column(
+            "data_wait_fraction",
+            text=share,
+            tables=(*REPORT, "runs"),
+            of_run=_timing(lambda timing: timing.data_wait_fraction),
+        ),
+        Column("data_wait_fraction_max", tables=()),  # of the repeats, for gates
+    ),
+    _figure(
+        "exposed comm.",
+        "1 (shown in %)",
+        "gradient communication that the backward pass did not hide / step time, as DDP measures it.",
+        Column(
+            "exposed_comm_fraction",
+            text=share,
+            tables=(*REPORT, "runs"),
+            of_run=_timing(lambda timing: timing.exposed_comm_fraction),
+        ),
+    ),
+    _figure(
+        "straggler",
+        "1 (shown in %)",
+        "(slowest rank's median step - median rank's) / slowest rank's.",
+        Column(
+            "straggler_fraction",
+            text=share,
+            tables=("csv", "page", "runs"),
+            of_run=_timing(lambda timing: timing.straggler_fraction),
+        ),
+    ),
+    _figure(
+        "start-up",
+        "s",
+        "from the launcher's start to the end of the first step, on the slowest rank; not part of the throughput. "
+        "Median over repeats. Parts of it, on the same rank: spawn, until Python runs in it; import torch; process "
+        "group, its initialisation with the wait for other ranks; script, the rest: other imports, data, model; first "
+        "step, from the request for its first batch. torch.compile, of the whole run, is contained in the others, "
+        "mostly in the first step.",
+        _part("startup_spawn_s", "spawn", lambda startup: startup.spawn_s),
+        _part("startup_import_torch_s", "import torch", lambda startup: startup.import_torch_s),
+        _part("startup_process_group_s", "process group", lambda startup: startup.process_group_s),
+        _part("startup_script_s", "script", lambda startup: startup.script_s),
+        _part("startup_first_step_s", "first step", lambda startup: startup.first_step_s),
+        _part("startup_s", "", lambda startup: startup.total_s, "page", "runs"),
+        _part("startup_compile_s", "torch.compile", lambda startup: startup.compile_s),
+    ),
+    _figure(
+        "GPU h per million samples",
+        "h",
+        "n x 1,000,000 / X(n) / 3600.",
+        Column("gpu_hours_per_million_samples", text=significant, tables=REPORT),
+    ),
+    _figure(
+        "wall time",
+        "s",
+        "of a run, from before its processes start to the end of the last one.",
+        Column("wall_s", unit="s", text=significant, tables=("runs",), of_run=_timing(lambda timing: timing.wall_s)),
+    ),
+    _figure(
+        "peak memory",
+        "bytes (shown in MB)",
+        "of the run's rank with the most: of its device if that has a memory of its own, else of the host.",
+        Column("peak_memory_bytes", "", "MB per rank", megabytes, ("runs",), of_run=_peak_memory_bytes),
+    ),
+    _figure(
+        "status",
+        "",
+        "ok; check: efficiency over 105 %; incomplete: repeats are missing; not comparable: a "
+        "field differs from the baseline; failed: a repeat failed; not run.",
+        Column("status"),
+        Column("note"),
+    ),
+)
+
+
+def columns(table: Table) -> tuple[Column, ...]:
+    """Return the columns of a table, in order."""
+    return tuple(column for figure in FIGURES for column in figure.columns if table in column.tables)
+
+
+def figures_in(*tables: Table) -> tuple[Figure, ...]:
+    """Return the figures that are shown in any of these tables."""
+    return tuple(figure for figure in FIGURES if any(set(column.tables) & set(tables) for column in figure.columns))
+
+
+def csv_columns() -> tuple[str, ...]:
+    """Return the columns of scaling.csv, in the order of ScalePoint's fields."""
+    keys = {key for column in columns("csv") for key in column.keys}
+    return tuple(each.name for each in fields(ScalePoint) if each.name in keys)
+
+
+SAMPLES_PER_S, SPEEDUP, EFFICIENCY, AGAINST_PLAIN = (
+    next(column for column in columns("csv") if column.key == key)
+    for key in ("samples_per_s", "speedup", "efficiency", "efficiency_plain")
+)
