@@ -87,6 +87,11 @@ def _timing(read: Callable[[Timing], float | None]) -> OfRun:
     return lambda run: read(run.timing) if run.timing else None
 
 
+def _fraction(key: str, read: Callable[[Timing], float | None], *tables: Table) -> Column:
+    """Return a column of a fraction of the step time."""
+    return Column(key, text=share, tables=tables, of_run=_timing(read))
+
+
 def _part(key: str, heading: str, read: Callable[[StartUp], float | None], *tables: Table) -> Column:
     """Return a column of the start-up, in seconds."""
 
@@ -114,8 +119,7 @@ def _against_plain(point: ScalePoint) -> str:
 
 FIGURES = (  # in the order of the definitions, and of the columns in every table
     _figure(
-        "scale",
-        "1",
+        "scale", "1",
         "nodes x GPUs per node; n is their product, the number of ranks. "
         "Stage 1 is one GPU, stage 2 one node, stage 3 several nodes.",
         Column("stage"),
@@ -124,176 +128,132 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         Column("world_size", "GPUs", tables=(*REPORT, "terminal")),
     ),
     _figure(
-        "mode",
-        "samples",
+        "mode", "samples",
         "weak: the batch per GPU is constant and the global batch grows with n; strong: the global batch is constant.",
         Column("mode"),
         Column("batch_per_gpu", "batch per GPU", tables=REPORT),
         Column("global_batch", "global batch", tables=REPORT),
     ),
     _figure(
-        "variant",
-        "1",
+        "variant", "1",
         "a named set of overrides of workload, network or launcher; "
         "repeats counts the good runs from which the figures are made.",
         Column("variant"),
         Column("repeats", "repeats", tables=REPORT),
     ),
     _figure(
-        "steps measured",
-        "1",
+        "steps measured", "1",
         "optimizer steps of a run without its warm-up.",
-        Column("measured_steps", tables=("runs",), of_run=_timing(lambda timing: timing.measured_steps)),
+        Column("measured_steps", tables=("runs",), of_run=_timing(lambda t: t.measured_steps)),
     ),
     _figure(
-        "samples/s",
-        "1/s",
+        "samples/s", "1/s",
         "X(n): training samples that all ranks really drew per second, without the sampler's padding. Median over "
         "repeats of the median over blocks; if slow steps recur, which such a median hides, all measured samples / all "
         "measured time, at every scale: the figures are then marked samples / time.",
         Column(
-            "samples_per_s",
-            text=significant,
-            tables=(*REPORT, "terminal", "runs"),
-            interval_in=REPORT,
-            marks={"page": _statistic, "markdown": _statistic},
-            of_run=_throughput(lambda throughput: throughput.samples_per_s),
+            "samples_per_s", text=significant, tables=(*REPORT, "terminal", "runs"), interval_in=REPORT,
+            marks={"page": _statistic, "markdown": _statistic}, of_run=_throughput(lambda t: t.samples_per_s),
         ),
         Column("statistic"),
     ),
     _figure(
-        "total, end to end",
-        "1/s",
+        "total, end to end", "1/s",
         "samples / time of all measured steps; and of everything after the first step, with validation, checkpoints, "
         "and clean-up. Both are in scaling.csv; the first is noted if it is the figure or over 5 % off the median.",
-        Column("samples_per_s_total", of_run=_throughput(lambda throughput: throughput.samples_per_s_total)),
-        Column("samples_per_s_end_to_end", of_run=_throughput(lambda throughput: throughput.samples_per_s_end_to_end)),
+        Column("samples_per_s_total", of_run=_throughput(lambda t: t.samples_per_s_total)),
+        Column("samples_per_s_end_to_end", of_run=_throughput(lambda t: t.samples_per_s_end_to_end)),
     ),
     _figure(
-        "speed-up",
-        "1",
+        "speed-up", "1",
         "X(n) / X(1), with X(1) of the same variant and mode at 1x1: the same script in a process group of one.",
         Column("speedup", text=factor, tables=(*REPORT, "terminal"), interval_in=("csv", "page")),
     ),
     _figure(
-        "efficiency",
-        "1 (shown in %)",
+        "efficiency", "1 (shown in %)",
         "X(n) / (n X(1)), with the same X(1). Given only if every field marked = below is equal at both scales.",
         Column(
-            "efficiency",
-            text=percent,
-            tables=(*REPORT, "terminal"),
-            interval_in=(*REPORT, "terminal"),
+            "efficiency", text=percent, tables=(*REPORT, "terminal"), interval_in=(*REPORT, "terminal"),
             marks={"page": _against_plain},
         ),
     ),
     _figure(
-        "against plain",
-        "1 (shown in %)",
+        "against plain", "1 (shown in %)",
         "X(n) / (n X(plain)), with X(plain) of the script at 1x1 with no launcher and no process group; at 1x1, the "
         "difference to 100 % is the cost of DDP on one GPU.",
         Column("efficiency_plain", text=percent, tables=("csv", "markdown"), interval_in=("csv",)),
     ),
     _figure(
-        "step time",
-        "s (shown in ms)",
+        "step time", "s (shown in ms)",
         "median over blocks of (the slowest rank's block time / steps in the block); all time / all steps if "
         "samples/s is samples / time.",
         Column(
-            "step_time_s",
-            unit="ms",
-            text=milliseconds,
-            tables=(*REPORT, "runs"),
-            interval_in=("csv", "page"),
-            of_run=_timing(lambda timing: timing.step_time_s),
+            "step_time_s", unit="ms", text=milliseconds, tables=(*REPORT, "runs"), interval_in=("csv", "page"),
+            of_run=_timing(lambda t: t.step_time_s),
         ),
     ),
     _figure(
-        "p5, p95, drift",
-        "s; 1",
+        "p5, p95, drift", "s; 1",
         "percentiles of single steps, each that of its slowest rank; step time in the last third of the blocks / in "
         "the first, minus 1. In scaling.csv; a drift over 5 % is noted.",
-        Column("step_time_s_p5", of_run=_timing(lambda timing: timing.step_time_s_p5)),
-        Column("step_time_s_p95", of_run=_timing(lambda timing: timing.step_time_s_p95)),
-        Column("drift_fraction", of_run=_timing(lambda timing: timing.drift_fraction)),
+        Column("step_time_s_p5", of_run=_timing(lambda t: t.step_time_s_p5)),
+        Column("step_time_s_p95", of_run=_timing(lambda t: t.step_time_s_p95)),
+        Column("drift_fraction", of_run=_timing(lambda t: t.drift_fraction)),
     ),
     _figure(
-        "data wait",
-        "1 (shown in %)",
+        "data wait", "1 (shown in %)",
         "time spent waiting for the data loader / step time, over all ranks.",
-        Column(
-            "data_wait_fraction",
-            text=share,
-            tables=(*REPORT, "runs"),
-            of_run=_timing(lambda timing: timing.data_wait_fraction),
-        ),
+        _fraction("data_wait_fraction", lambda t: t.data_wait_fraction, *REPORT, "runs"),
         Column("data_wait_fraction_max", tables=()),  # of the repeats, for gates
     ),
     _figure(
-        "exposed comm.",
-        "1 (shown in %)",
+        "exposed comm.", "1 (shown in %)",
         "gradient communication that the backward pass did not hide / step time, as DDP measures it.",
-        Column(
-            "exposed_comm_fraction",
-            text=share,
-            tables=(*REPORT, "runs"),
-            of_run=_timing(lambda timing: timing.exposed_comm_fraction),
-        ),
+        _fraction("exposed_comm_fraction", lambda t: t.exposed_comm_fraction, *REPORT, "runs"),
     ),
     _figure(
-        "straggler",
-        "1 (shown in %)",
+        "straggler", "1 (shown in %)",
         "(slowest rank's median step - median rank's) / slowest rank's.",
-        Column(
-            "straggler_fraction",
-            text=share,
-            tables=("csv", "page", "runs"),
-            of_run=_timing(lambda timing: timing.straggler_fraction),
-        ),
+        _fraction("straggler_fraction", lambda t: t.straggler_fraction, "csv", "page", "runs"),
     ),
     _figure(
-        "start-up",
-        "s",
+        "start-up", "s",
         "from the launcher's start to the end of the first step, on the slowest rank; not part of the throughput. "
         "Median over repeats. Parts of it, on the same rank: spawn, until Python runs in it; import torch; process "
         "group, its initialisation with the wait for other ranks; script, the rest: other imports, data, model; first "
         "step, from the request for its first batch. torch.compile, of the whole run, is contained in the others, "
         "mostly in the first step.",
-        _part("startup_spawn_s", "spawn", lambda startup: startup.spawn_s),
-        _part("startup_import_torch_s", "import torch", lambda startup: startup.import_torch_s),
-        _part("startup_process_group_s", "process group", lambda startup: startup.process_group_s),
-        _part("startup_script_s", "script", lambda startup: startup.script_s),
-        _part("startup_first_step_s", "first step", lambda startup: startup.first_step_s),
-        _part("startup_s", "", lambda startup: startup.total_s, "page", "runs"),
-        _part("startup_compile_s", "torch.compile", lambda startup: startup.compile_s),
+        _part("startup_spawn_s", "spawn", lambda s: s.spawn_s),
+        _part("startup_import_torch_s", "import torch", lambda s: s.import_torch_s),
+        _part("startup_process_group_s", "process group", lambda s: s.process_group_s),
+        _part("startup_script_s", "script", lambda s: s.script_s),
+        _part("startup_first_step_s", "first step", lambda s: s.first_step_s),
+        _part("startup_s", "", lambda s: s.total_s, "page", "runs"),
+        _part("startup_compile_s", "torch.compile", lambda s: s.compile_s),
     ),
     _figure(
-        "GPU h per million samples",
-        "h",
+        "GPU h per million samples", "h",
         "n x 1,000,000 / X(n) / 3600.",
         Column("gpu_hours_per_million_samples", text=significant, tables=REPORT),
     ),
     _figure(
-        "wall time",
-        "s",
+        "wall time", "s",
         "of a run, from before its processes start to the end of the last one.",
-        Column("wall_s", unit="s", text=significant, tables=("runs",), of_run=_timing(lambda timing: timing.wall_s)),
+        Column("wall_s", unit="s", text=significant, tables=("runs",), of_run=_timing(lambda t: t.wall_s)),
     ),
     _figure(
-        "peak memory",
-        "bytes (shown in MB)",
+        "peak memory", "bytes (shown in MB)",
         "of the run's rank with the most: of its device if that has a memory of its own, else of the host.",
         Column("peak_memory_bytes", "", "MB per rank", megabytes, ("runs",), of_run=_peak_memory_bytes),
     ),
     _figure(
-        "status",
-        "",
+        "status", "",
         "ok; check: efficiency over 105 %; incomplete: repeats are missing; not comparable: a "
         "field differs from the baseline; failed: a repeat failed; not run.",
         Column("status"),
         Column("note"),
     ),
-)
+)  # fmt: skip
 
 
 def columns(table: Table) -> tuple[Column, ...]:

@@ -17,14 +17,9 @@ VERDICTS = ("open", "closed")
 SANITY = "sanity"  # the name of the one finding for a run that passed all its checks
 
 
-def in_words(check: str, measured: str) -> str:
-    """Return ``efficiency 0.41``, ``exit codes: rank 1: 3``: the check is not named twice."""
-    return measured if measured.startswith(check) else f"{check}: {measured}"
-
-
 @dataclass(frozen=True)
 class Finding:
-    """One finding of a gate as it is written: of one variant, mode and scale (and of one repeat, for sanity)."""
+    """One finding of a gate: of one variant, mode and scale (and of one repeat, for a check on one run)."""
 
     variant: str
     mode: str
@@ -39,7 +34,8 @@ class Finding:
 
     @property
     def in_words(self) -> str:
-        return in_words(self.check, self.measured)
+        """Return ``efficiency 0.41``, ``exit codes: rank 1: 3``: the check is not named twice."""
+        return self.measured if self.measured.startswith(self.check) else f"{self.check}: {self.measured}"
 
     @property
     def where(self) -> str:
@@ -48,32 +44,12 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """One finding as it is read from a gate file."""
-
-    variant: str
-    mode: str
-    scale: str
-    check: str
-    ok: bool
-    measured: str
-    wanted: str
-    next: str | None
-    repeat: int | None = None  # of a check on one run
-    uncertain: bool = False
-
-    @property
-    def in_words(self) -> str:
-        return in_words(self.check, self.measured)
-
-
-@dataclass(frozen=True)
 class GateView:
     """The content of a gate file, as the report shows it."""
 
     stage: str
     verdict: str  # open or closed
-    judged: tuple[Judged, ...]
+    judged: tuple[Finding, ...]
     variants: Mapping[str, str]
     why: str | None
     wanted: str | None
@@ -85,12 +61,12 @@ class GateView:
         return self.verdict == "open"
 
     @property
-    def failing(self) -> tuple[Judged, ...]:
+    def failing(self) -> tuple[Finding, ...]:
         """Return the findings that close the gate or exclude a variant."""
         return tuple(item for item in self.judged if not item.ok)
 
     @property
-    def worth_showing(self) -> tuple[Judged, ...]:
+    def worth_showing(self) -> tuple[Finding, ...]:
         """Return every threshold and every failed check; runs that passed all sanity checks are only counted."""
         return tuple(item for item in self.judged if not item.ok or item.check != SANITY)
 
@@ -103,7 +79,7 @@ class GateView:
         """Return the verdict on the point's variant; the gate's own verdict if it has none for this variant."""
         return self.variants.get(point.variant, self.verdict)
 
-    def uncertain(self, variant: str) -> tuple[Judged, ...]:
+    def uncertain(self, variant: str) -> tuple[Finding, ...]:
         """Return the findings that make the verdict uncertain; empty if a certain finding closes the gate as well."""
         own = [item for item in self.judged if item.variant == variant]
         failing = [item for item in own if not item.ok]
@@ -135,7 +111,7 @@ def gate_from_json(data: Any, stage: str) -> GateView:
         return GateView(
             stage=stage,
             verdict=data["verdict"],
-            judged=tuple(_judged(item) for item in data["judged"]),
+            judged=tuple(Finding(**item) for item in data["judged"]),
             variants={str(name): str(word) for name, word in data["variants"].items()},
             why=data["why"],
             wanted=data["wanted"],
@@ -143,21 +119,6 @@ def gate_from_json(data: Any, stage: str) -> GateView:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
-
-
-def _judged(data: Mapping[str, Any]) -> Judged:
-    return Judged(
-        variant=str(data["variant"]),
-        mode=str(data["mode"]),
-        scale=str(data["scale"]),
-        check=str(data["check"]),
-        ok=bool(data["ok"]),
-        measured=str(data["measured"]),
-        wanted=str(data["wanted"]),
-        next=data["next"] or None,
-        repeat=data.get("repeat"),
-        uncertain=bool(data.get("uncertain", False)),
-    )
 
 
 def closed_variants(gate: GateView) -> dict[str, str]:

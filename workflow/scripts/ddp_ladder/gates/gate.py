@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ddp_ladder.common.files import read_json, sha256, write_json, writing
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.gates.file import Finding, GateView, gate_files, gate_from_json
+from ddp_ladder.gates.file import SANITY, Finding, GateView, gate_files, gate_from_json
 from ddp_ladder.gates.performance import performance
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
@@ -114,29 +114,30 @@ def _digests(runs: RunRecords, specs: list[RunSpec]) -> dict[str, str]:
 def _sanity(spec: RunSpec, runs: RunRecords) -> tuple[Record | None, Finding]:
     file = runs.directory(spec).record
 
-    def finding(ok: bool, check: str, measured: str, wanted: str, next_step: str) -> Finding:
-        place = (spec.variant, spec.mode, str(spec.scale), spec.repeat)
-        return Finding(*place, check, ok, measured, wanted, next_step)
-
     again = "start snakemake again: the record is assembled again, or the run is repeated"
     if file.is_dir():
         again = f"remove the directory {file}, and {again}"
     try:
         if not file.exists() and (end := read_job_end(runs.results, str(spec.scale))):
             wanted = "a job that leaves a record of every run"
-            return None, finding(False, "job", end.evidence, wanted, end.next)
+            return None, Finding(*_place(spec), "job", False, end.evidence, wanted, end.next)
         record = runs.believed(spec)
     except (OSError, ValueError) as error:
         wanted = "the record that the planned run itself left, with its raw files"
-        return None, finding(False, "record", str(error), wanted, again)
+        return None, Finding(*_place(spec), "record", False, str(error), wanted, again)
     if record.failure is not None:
         failure = record.failure
         # The box shows what was wanted on a line of its own.
         why = failure.why
         for check in record.checks:
             why = why.replace(f", wanted {check.wanted}", "")
-        return record, finding(False, failure.verdict, why, _wanted(record, failure.verdict), failure.next)
-    return record, finding(True, "sanity", f"{len(record.checks)} checks passed", "all checks", "")
+        wanted = _wanted(record, failure.verdict)
+        return record, Finding(*_place(spec), failure.verdict, False, why, wanted, failure.next)
+    return record, Finding(*_place(spec), SANITY, True, f"{len(record.checks)} checks passed", "all checks", "")
+
+
+def _place(spec: RunSpec) -> tuple[str, str, str, int]:
+    return spec.variant, spec.mode, str(spec.scale), spec.repeat
 
 
 def _wanted(record: Record, verdict: str) -> str:
@@ -154,8 +155,7 @@ def _wanted(record: Record, verdict: str) -> str:
 def _remarks(spec: RunSpec, record: Record) -> Iterator[Finding]:
     """Yield the remarks of a record; a remark does not close the gate."""
     for remark in record.remarks:
-        place = (spec.variant, spec.mode, str(spec.scale), spec.repeat)
-        yield Finding(*place, remark.name, True, remark.what, "nothing (a remark)", remark.next)
+        yield Finding(*_place(spec), remark.name, True, remark.what, "nothing (a remark)", remark.next)
 
 
 def _copies(specs: list[RunSpec], records: Mapping[str, Record], runs: RunRecords) -> Iterator[Finding]:
@@ -168,11 +168,10 @@ def _copies(specs: list[RunSpec], records: Mapping[str, Record], runs: RunRecord
         for rank in record.ranks:
             other = seen.setdefault(rank.csv_sha256, spec.name)
             if other != spec.name and not spec.is_plain:
-                place = (spec.variant, spec.mode, str(spec.scale), spec.repeat)
                 measured = f"rank {rank.rank} ({rank.host}) has exactly the steps of a rank of {other}: one is a copy"
                 directories = f"{runs.directory(spec).path} and {runs.results / 'runs' / other}"
                 next_step = f"delete {directories} and start snakemake again, which repeats both"
-                yield Finding(*place, "record", False, measured, "steps of its own in every run", next_step)
+                yield Finding(*_place(spec), "record", False, measured, "steps of its own in every run", next_step)
                 break
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, stage_name
 from ddp_ladder.gates.figures import AGAINST_PLAIN, EFFICIENCY, SAMPLES_PER_S, SPEEDUP
-from ddp_ladder.gates.file import GateView, Judged
+from ddp_ladder.gates.file import Finding, GateView
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.records.record import SAMPLES_PER_TIME
 from ddp_ladder.report.results import LadderResults
@@ -67,16 +67,16 @@ def _stopped(gate: GateView, points: Sequence[ScalePoint], unit: str) -> Headlin
     before = [point for point in _furthest(points) if point.stage != gate.stage]
     if before:
         text += f" Before it, {_figures(before[0], unit)}."
-    return Headline("stopped", text, gate.next or (reason.next if reason else None))
+    return Headline("stopped", text, gate.next or (reason and reason.next) or None)
 
 
-def _reason(gate: GateView) -> Judged | None:
+def _reason(gate: GateView) -> Finding | None:
     """Return the first failed check of the reference variant; if it has none, of any variant."""
     own = [item for item in gate.failing if item.variant == REFERENCE_VARIANT]
     return next(iter(own or gate.failing), None)
 
 
-def _why(item: Judged, several_modes: bool) -> str:
+def _why(item: Finding, several_modes: bool) -> str:
     place = f"{item.scale} {item.mode}" if several_modes else item.scale
     return f"{place} {item.in_words}, wanted {item.wanted}"
 

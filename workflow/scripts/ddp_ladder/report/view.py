@@ -9,7 +9,7 @@ from typing import Any
 
 from ddp_ladder.common import formats
 from ddp_ladder.gates.figures import Column, columns
-from ddp_ladder.gates.file import GateView, Judged
+from ddp_ladder.gates.file import Finding, GateView
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.records.fingerprint import (
@@ -33,7 +33,7 @@ SHOWN_WHEN_ABSENT = ("autocast_dtype", "optimizer")  # "none" is informative for
 class GateRow:
     """One finding, with the repeats that share it."""
 
-    item: Judged
+    item: Finding
     repeats: tuple[int, ...]
 
     def place(self, several_series: bool) -> str:
@@ -318,7 +318,7 @@ def _machine(runs: Sequence[Record]) -> str:
 
 def gate_rows(gate: GateView) -> tuple[GateRow, ...]:
     """Return the findings to show; repeats with the same finding share one row."""
-    repeats: dict[Judged, list[int]] = {}
+    repeats: dict[Finding, list[int]] = {}
     for item in gate.worth_showing:
         known = repeats.setdefault(replace(item, repeat=None), [])
         known += [item.repeat] if item.repeat is not None else []
