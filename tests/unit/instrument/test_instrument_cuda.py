@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from ddp_ladder_instrument.cuda import CudaTimeline
-from ddp_ladder_instrument.loops import Loop
-from ddp_ladder_instrument.steps import NEVER, Steps
+from ddp_ladder_instrument.loops import NEVER, Loop
+from ddp_ladder_instrument.step_clock import StepClock
 
 
 class Device:
@@ -54,89 +54,89 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
 
 
 @pytest.fixture
-def steps(device: Device) -> Steps:
+def clock(device: Device) -> StepClock:
     """The script stepped once before: an optimizer's first step starts the timeline."""
-    steps = Steps()
-    steps.timeline = CudaTimeline(torch.device("cpu"))
-    return steps
+    clock = StepClock()
+    clock.timer.timeline = CudaTimeline(torch.device("cpu"))
+    return clock
 
 
-def step(steps: Steps, device: Device, loop: Loop, seconds: float) -> None:
-    if steps.loop is not loop:
-        steps.enter(loop, 0.0)
-    steps.yielded(loop, 0.0, 4)
+def step(clock: StepClock, device: Device, loop: Loop, seconds: float) -> None:
+    if clock.timer.loop is not loop:
+        clock.timer.enter(loop, 0.0)
+    clock.yielded(loop, 0.0, 4)
     device.queued_s += seconds
-    steps.after_step(device, (), {})
+    clock.after_step(device, (), {})
 
 
-def new_loop(steps: Steps) -> Loop:
+def new_loop(clock: StepClock) -> Loop:
     loop = Loop(lambda: None, NEVER)
-    steps.enter(loop, 0.0)
+    clock.timer.enter(loop, 0.0)
     return loop
 
 
-def finish(steps: Steps, wait: bool = True) -> int:
-    assert steps.timeline is not None
-    return steps.timeline.finish(steps.step_time_s, wait)
+def finish(clock: StepClock, wait: bool = True) -> int:
+    assert clock.timer.timeline is not None
+    return clock.timer.timeline.finish(clock.table.step_time_s, wait)
 
 
-def test_times_are_those_of_the_device(steps: Steps, device: Device) -> None:
+def test_times_are_those_of_the_device(clock: StepClock, device: Device) -> None:
     device.queued_s = 50.0
-    loop = new_loop(steps)
+    loop = new_loop(clock)
     for seconds in (3.0, 4.0, 5.0):
-        step(steps, device, loop, seconds)
+        step(clock, device, loop, seconds)
     assert device.synchronised == 0
-    assert finish(steps) == 0
+    assert finish(clock) == 0
     assert device.synchronised == 1
-    assert list(steps.step_time_s) == pytest.approx([3, 4, 5])
+    assert list(clock.table.step_time_s) == pytest.approx([3, 4, 5])
 
 
-def test_validation_between_steps_is_not_counted(steps: Steps, device: Device) -> None:
-    train = new_loop(steps)
-    step(steps, device, train, 3.0)
-    new_loop(steps)
+def test_validation_between_steps_is_not_counted(clock: StepClock, device: Device) -> None:
+    train = new_loop(clock)
+    step(clock, device, train, 3.0)
+    new_loop(clock)
     device.queued_s += 100.0
-    step(steps, device, train, 3.0)
-    finish(steps)
-    assert list(steps.step_time_s) == pytest.approx([3, 3])
+    step(clock, device, train, 3.0)
+    finish(clock)
+    assert list(clock.table.step_time_s) == pytest.approx([3, 3])
 
 
-def test_validation_within_an_accumulation_is_not_counted(steps: Steps, device: Device) -> None:
-    train = new_loop(steps)
-    steps.yielded(train, 0.0, 4)
+def test_validation_within_an_accumulation_is_not_counted(clock: StepClock, device: Device) -> None:
+    train = new_loop(clock)
+    clock.yielded(train, 0.0, 4)
     device.queued_s += 2.0
-    new_loop(steps)
+    new_loop(clock)
     device.queued_s += 100.0
-    step(steps, device, train, 3.0)
-    finish(steps)
-    assert list(steps.step_time_s) == pytest.approx([5])
-    assert list(steps.samples) == [8]
+    step(clock, device, train, 3.0)
+    finish(clock)
+    assert list(clock.table.step_time_s) == pytest.approx([5])
+    assert list(clock.table.samples) == [8]
 
 
-def test_events_are_used_again(steps: Steps, device: Device) -> None:
-    loop = new_loop(steps)
+def test_events_are_used_again(clock: StepClock, device: Device) -> None:
+    loop = new_loop(clock)
     for _ in range(50):
-        step(steps, device, loop, 1.0)
+        step(clock, device, loop, 1.0)
     while_the_host_ran_ahead = device.events
     for _ in range(200):
         device.done_s = device.queued_s
-        step(steps, device, loop, 1.0)
+        step(clock, device, loop, 1.0)
     assert device.events <= while_the_host_ran_ahead + 2
-    finish(steps)
-    assert list(steps.step_time_s) == pytest.approx([1.0] * 250)
+    finish(clock)
+    assert list(clock.table.step_time_s) == pytest.approx([1.0] * 250)
 
 
-def test_after_a_failure_nothing_is_waited_for(steps: Steps, device: Device) -> None:
-    loop = new_loop(steps)
+def test_after_a_failure_nothing_is_waited_for(clock: StepClock, device: Device) -> None:
+    loop = new_loop(clock)
     for _ in range(5):
-        step(steps, device, loop, 1.0)
+        step(clock, device, loop, 1.0)
     device.done_s = 2.0
-    assert finish(steps, wait=False) == 3
+    assert finish(clock, wait=False) == 3
     assert device.synchronised == 0
 
 
-def test_steps_captured_into_a_graph_are_not_steps(steps: Steps, device: Device) -> None:
-    loop = new_loop(steps)
+def test_steps_captured_into_a_graph_are_not_steps(clock: StepClock, device: Device) -> None:
+    loop = new_loop(clock)
     device.capturing = True
-    step(steps, device, loop, 1.0)
-    assert steps.count == 0
+    step(clock, device, loop, 1.0)
+    assert clock.table.count == 0

@@ -7,10 +7,10 @@ from collections import namedtuple
 import numpy as np
 import pytest
 import torch
-from ddp_ladder_instrument import loaders, parameters, steps
+from ddp_ladder_instrument import loaders, parameters, step_clock
 from ddp_ladder_instrument.gradients import Gradient
-from ddp_ladder_instrument.loops import Loop
-from ddp_ladder_instrument.steps import NEVER, Steps
+from ddp_ladder_instrument.loops import NEVER, Loop
+from ddp_ladder_instrument.step_clock import StepClock
 from torch.nn.utils.rnn import pack_sequence
 
 
@@ -28,40 +28,40 @@ class Script:
     """Does what a training script does, seen from the hooks."""
 
     def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self.steps = Steps()
+        self.time = clock
+        self.clock = StepClock()
 
     def loop(self, real_samples: int = NEVER) -> Loop:
         loop = Loop(lambda: None, real_samples)
-        self.steps.enter(loop, self.clock.now_s)
+        self.clock.timer.enter(loop, self.time.now_s)
         return loop
 
     def batch(self, loop: Loop, size: int = 8, wait_s: float = 1.0) -> None:
-        entered_s = self.clock.now_s
-        if self.steps.loop is not loop:
-            self.steps.enter(loop, entered_s)
-        self.clock.now_s += wait_s
-        self.steps.yielded(loop, entered_s, size)
+        entered_s = self.time.now_s
+        if self.clock.timer.loop is not loop:
+            self.clock.timer.enter(loop, entered_s)
+        self.time.now_s += wait_s
+        self.clock.yielded(loop, entered_s, size)
 
     def leave(self, loop: Loop) -> None:
-        self.steps.left(loop)
+        self.clock.left(loop)
 
     def compute(self, seconds: float) -> None:
-        self.clock.now_s += seconds
+        self.time.now_s += seconds
 
     def step(self, seconds: float = 0.0, optimizer: object = None) -> None:
         self.compute(seconds)
-        self.steps.after_step(optimizer or self, (), {})
+        self.clock.after_step(optimizer or self, (), {})
 
     def rows(self) -> list[tuple[int, int, float, float]]:
-        s = self.steps
-        return list(zip(s.samples, s.padding_samples, s.step_time_s, s.data_wait_s, strict=True))
+        table = self.clock.table
+        return list(zip(table.samples, table.padding_samples, table.step_time_s, table.data_wait_s, strict=True))
 
 
 @pytest.fixture
 def code(monkeypatch: pytest.MonkeyPatch) -> Script:
     clock = Clock()
-    monkeypatch.setattr("ddp_ladder_instrument.steps.time.perf_counter", clock)
+    monkeypatch.setattr("ddp_ladder_instrument.step_clock.time.perf_counter", clock)
     return Script(clock)
 
 
@@ -79,13 +79,13 @@ def test_steps_of_one_pass_follow_each_other(code: Script) -> None:
 
 def test_what_leads_to_the_first_step_of_a_loop_without_a_loader_is_no_part_of_it(code: Script) -> None:
     code.compute(50)  # import torch
-    code.steps.started()
+    code.clock.timer.started()
     code.compute(20)  # a process group
-    code.steps.started()
+    code.clock.timer.started()
     code.compute(2)
     code.step(4)
     code.compute(1)
-    code.steps.started()  # another process group
+    code.clock.timer.started()  # another process group
     code.step(4)
     assert [seconds for _, _, seconds, _ in code.rows()] == [6, 5]
 
@@ -94,7 +94,7 @@ def test_a_process_group_that_is_made_within_a_pass_is_part_of_its_step(code: Sc
     train = code.loop()
     code.batch(train)
     code.compute(20)
-    code.steps.started()
+    code.clock.timer.started()
     code.step(4)
     assert code.rows() == [(8, 0, 25, 1)]
 
@@ -156,9 +156,9 @@ def test_batches_drawn_without_gradients_never_train(code: Script) -> None:
     train, val = code.loop(), code.loop()
     for _ in range(2):
         code.batch(train)
-        code.steps.grad_enabled = lambda: False
+        code.clock.grad_enabled = lambda: False
         code.batch(val, size=1000)  # a loader kept for later: its pass goes on
-        code.steps.grad_enabled = lambda: True
+        code.clock.grad_enabled = lambda: True
         code.step(4)
     assert [row[0] for row in code.rows()] == [8, 8]
 
@@ -167,15 +167,15 @@ def test_evaluation_without_a_loader_is_not_counted(code: Script) -> None:
     code.step(4)
     for evaluate_s in (0, 100):
         if evaluate_s:
-            code.steps.eval_mode()
+            code.clock.timer.eval_mode()
             code.compute(evaluate_s)
-            code.steps.train_mode()
+            code.clock.timer.train_mode()
         code.step(4)
     train = code.loop()
     code.batch(train)
-    code.steps.eval_mode()
+    code.clock.timer.eval_mode()
     code.compute(100)
-    code.steps.train_mode()
+    code.clock.timer.train_mode()
     code.step(4)
     assert [row[2] for row in code.rows()] == [4, 4, 4, 5]
 
@@ -184,7 +184,7 @@ def test_training_in_eval_mode_is_counted(code: Script) -> None:
     train = code.loop()
     for _ in range(3):
         code.batch(train)
-        code.steps.eval_mode()
+        code.clock.timer.eval_mode()
         code.step(4)
     assert code.rows() == [(8, 0, 5, 1)] * 3
 
@@ -206,7 +206,7 @@ def test_remainder_of_a_pass_belongs_to_the_next_over_the_same_loader(code: Scri
     loader = Loader()
     rows = []
     for again in (loader, Loader()):
-        code.steps = Steps()
+        code.clock = StepClock()
         first, second = code.loop(), None
         first.loader = lambda: loader
         code.batch(first)
@@ -261,7 +261,7 @@ def test_second_optimizer_belongs_to_the_same_step(code: Script) -> None:
 
 
 def test_second_optimizer_without_a_loader(code: Script) -> None:
-    code.steps = Steps(samples_per_step=16)
+    code.clock = StepClock(samples_per_step=16)
     other = Loader()
     for _ in range(2):
         code.step(4)
@@ -302,15 +302,15 @@ def test_evaluation_after_a_pass_is_not_counted(code: Script) -> None:
     code.batch(train)
     code.leave(train)
     code.step(4)
-    code.steps.eval_mode()
+    code.clock.timer.eval_mode()
     code.compute(100)
-    code.steps.train_mode()
+    code.clock.timer.train_mode()
     code.step(2)
     assert [row[2] for row in code.rows()] == [5, 5, 2]
 
 
 def backward(code: Script, seconds: float = 2.0) -> None:
-    after = code.steps.before_backward()
+    after = code.clock.before_backward()
     code.compute(seconds)
     if after is not None:
         after()
@@ -349,7 +349,7 @@ def test_a_step_left_out_of_one_optimizer_only(code: Script) -> None:
         code.batch(train)
         for name, optimizer in (("first", code), ("other", other)):
             backward(code)
-            code.steps.skipped() if name in skipped else code.step(0, optimizer)
+            code.clock.batches.skipped() if name in skipped else code.step(0, optimizer)
     assert [row[0] for row in code.rows()] == [8, 8, 8]
     assert sum(row[2] for row in code.rows()) == 4 * 5
 
@@ -377,13 +377,13 @@ def test_gradients_are_kept_until_they_are_gone_or_written_to() -> None:
 
 def test_limits_are_checked_when_the_last_optimizer_has_stepped(code: Script) -> None:
     train, other, checks = code.loop(), Loader(), []
-    code.steps.check_at = 2
+    code.clock.check_at = 2
 
     def check(step: int, now_s: float) -> int:
         checks.append((step, now_s))
         return NEVER
 
-    code.steps.check_limits = check
+    code.clock.check_limits = check
     for _ in range(3):
         code.batch(train)
         code.step(4)
@@ -410,18 +410,18 @@ def test_csv(code: Script) -> None:
     train = code.loop()
     code.batch(train, wait_s=0.25)
     code.step(1)
-    assert "".join(code.steps.csv()) == (
+    assert "".join(code.clock.table.csv()) == (
         "step,samples,padding_samples,step_time_s,data_wait_s\n1,8,0,1.250000000,0.250000000\n"
     )
 
 
 def test_ticks_are_rare_after_the_first_steps(code: Script) -> None:
     ticks: list[int] = []
-    code.steps.on_tick = lambda now_s: ticks.append(code.steps.count)
+    code.clock.on_tick = lambda now_s: ticks.append(code.clock.table.count)
     for _ in range(1000):
         code.step(0.01)
-    assert ticks[: steps.EARLY_STEPS] == list(range(1, steps.EARLY_STEPS + 1))
-    assert 35 < len(ticks) - steps.EARLY_STEPS < 42
+    assert ticks[: step_clock.EARLY_STEPS] == list(range(1, step_clock.EARLY_STEPS + 1))
+    assert 35 < len(ticks) - step_clock.EARLY_STEPS < 42
 
 
 Pair = namedtuple("Pair", "x y")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ddp_ladder_instrument.stop import EndOfMeasurement, Limits
+from ddp_ladder_instrument.stop import EndOfMeasurement, RunLimits
 
 
-class FakeBoard:
-    """A board that fails where the real one would make a rank wait for rank 0."""
+class FakeStore:
+    """A store that fails where the real one would make a rank wait for rank 0."""
 
     def __init__(self, rank: int, notes: dict[str, str]) -> None:
         self.rank = rank
@@ -26,7 +26,7 @@ class FakeBoard:
 class FakeRank:
     """Takes a step each step_s until its limits end it."""
 
-    def __init__(self, limits: Limits, step_s: float) -> None:
+    def __init__(self, limits: RunLimits, step_s: float) -> None:
         self.limits = limits
         self.step_s = step_s
         self.step = 0
@@ -47,8 +47,8 @@ class FakeRank:
             self.ended = True
 
 
-def limits_of(rank: int, notes: dict[str, str], seconds: float, steps: int | None = None) -> Limits:
-    return Limits(steps, seconds, lambda: FakeBoard(rank, notes))
+def limits_of(rank: int, notes: dict[str, str], seconds: float, steps: int | None = None) -> RunLimits:
+    return RunLimits(steps, seconds, lambda: FakeStore(rank, notes))
 
 
 def climb(ranks: list[FakeRank]) -> None:
@@ -62,24 +62,24 @@ def test_the_end_is_a_good_exit() -> None:
 
 
 def test_max_steps_needs_nobody() -> None:
-    rank = FakeRank(Limits(7, None, lambda: None), 0.1)
+    rank = FakeRank(RunLimits(7, None, lambda: None), 0.1)
     climb([rank])
     assert (rank.step, rank.checks) == (7, 1)
 
 
 def test_no_limit_is_never_checked() -> None:
-    assert Limits(None, None, lambda: None).first_check > 10**15
+    assert RunLimits(None, None, lambda: None).first_check > 10**15
 
 
 def test_max_seconds_alone() -> None:
-    rank = FakeRank(Limits(None, 5.0, lambda: None), 0.01)
+    rank = FakeRank(RunLimits(None, 5.0, lambda: None), 0.01)
     climb([rank])
     assert 5.0 <= rank.now_s - 100.01 <= 5.1
     assert rank.checks < 15
 
 
 def test_first_limit_reached_ends() -> None:
-    rank = FakeRank(Limits(20, 5.0, lambda: None), 0.01)
+    rank = FakeRank(RunLimits(20, 5.0, lambda: None), 0.01)
     climb([rank])
     assert rank.step == 20
     assert rank.limits.ended_by == "max_steps"
@@ -126,7 +126,7 @@ def test_rank_zero_that_leaves_early_is_not_waited_for() -> None:
 
 
 def test_swallowed_end_is_raised_again() -> None:
-    rank = FakeRank(Limits(3, None, lambda: None), 0.1)
+    rank = FakeRank(RunLimits(3, None, lambda: None), 0.1)
     climb([rank])
     rank.ended = False
     rank.take_step()

@@ -9,8 +9,8 @@ import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard, IterableDatasetShard, SeedableRandomSampler, SkipBatchSampler
 from ddp_ladder_instrument import loaders, samplers
+from ddp_ladder_instrument.loops import NEVER
 from ddp_ladder_instrument.samplers import Sampling
-from ddp_ladder_instrument.steps import NEVER
 from lightning_fabric.utilities.distributed import DistributedSamplerWrapper
 from pytorch_lightning.overrides.distributed import UnrepeatedDistributedSampler, _IndexBatchSamplerWrapper
 from timm.data.distributed_sampler import OrderedDistributedSampler, RepeatAugSampler

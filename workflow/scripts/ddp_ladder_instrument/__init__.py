@@ -6,15 +6,22 @@ imported torch, because a script may set environment variables before it does.
 
     entry         command line: what to run, how the process ends
     program       run the user's script as python itself would
-    job           the job's settings (run.json, environment)
+    run_settings  the run's settings (run.json, environment)
     lifetime      end when the launcher ends
     output        a full disk under the log does not end the script
     hard_exit     write the record also when the script calls os._exit
     after_import  call back when torch has been imported
     measurement   connects everything that is measured in this rank
-    steps         step clock: one row per training step
+    program_end   how the program ended
+    not_measured  what could not be measured, and why
+    step_clock    one row per training step
+    step_table    the rows, written as CSV
+    step_batches  which batches a step trains on
+    pass_timer    the time of each pass over a loader
+    optimizer_steps  which optimizer's step ends a row
+    loader_threads  batches that other threads draw
     loops         passes over loaders, and which of them are training
-    gradients     detects gradients that the script has dropped
+    gradients     backward passes, and gradients that the script has dropped
     stop          measure.max_steps and measure.max_seconds
     progress      progress.json, for display only
     host          names and sizes of this process and its machine
@@ -24,6 +31,7 @@ imported torch, because a script may set environment variables before it does.
     provenance    digests of source and configuration files, versions of libraries
     files         atomic writes
     compiler *    keeps torch.compile out of the hooks
+    torch_observer * what the hooks observe of the training
     hooks *       the patches on optimizers, DDP, process groups, autocast
     loader_hooks * the patches on DataLoader
     model_hooks * the patches on Module.eval and train

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from ddp_ladder_instrument import record
 from ddp_ladder_instrument.after_import import when_imported
 from ddp_ladder_instrument.hard_exit import on_hard_exit
-from ddp_ladder_instrument.job import JobError, read_job
 from ddp_ladder_instrument.lifetime import die_with_parent
 from ddp_ladder_instrument.measurement import Measurement
 from ddp_ladder_instrument.program import Program, ProgramError, hide_own_frames
+from ddp_ladder_instrument.run_settings import RunSettingsError, read_run_settings
 
 USAGE_EXIT_CODE = 2
 HELP = """\
@@ -43,12 +43,12 @@ def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -
     try:
         program = _program(arguments)
         program.check()
-        job = read_job()
-    except (ProgramError, JobError) as error:
+        run = read_run_settings()
+    except (ProgramError, RunSettingsError) as error:
         print(f"instrument.py: {error}", file=sys.stderr)
         sys.exit(USAGE_EXIT_CODE)
     die_with_parent()
-    measurement = Measurement(job, program, started_at_s)
+    measurement = Measurement(run, program, started_at_s)
     measurement.watch()
     when_imported("torch", lambda took_s: _measure_own_ranks(measurement))
     on_hard_exit(lambda code: _record(measurement, SystemExit(code)))

@@ -1,10 +1,12 @@
-"""Detection of gradients that the script has dropped; nothing is read from the device."""
+"""Backward passes, and the detection of gradients that the script has dropped; nothing is read from the device."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from ddp_ladder_instrument.loops import Loop, is_remainder
 
 
 class Gradient:
@@ -37,3 +39,64 @@ class Gradient:
         if gradient is None:
             return False
         return bool(gradient.data_ptr() != self._place or gradient._version == self._version)
+
+
+class BackwardPasses:
+    """The backward passes of the running step, and which passes over a DataLoader end without one.
+
+    count: the number of all backward passes.
+    optimizers: those whose gradients show whether the script has dropped them.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._at_step = 0
+        self._between = False  # a pass ended since the last step, and no backward pass followed in another
+        self._gradient: Gradient | None = None  # its state at that end
+
+    @property
+    def since_step(self) -> int:
+        """The number of backward passes since the last step."""
+        return self.count - self._at_step
+
+    def end_pass(self, loop: Loop) -> None:
+        """Note the end of a pass with batches for the running step."""
+        loop.spent = self.since_step > 0
+        self._between = True
+        self.look_at_gradient()
+
+    def begin(self, pending: Sequence[Loop]) -> bool:
+        """Count a backward pass that begins; return True if it belongs to a pass that is over."""
+        self.count += 1
+        if not self._between:
+            return False
+        living = [loop for loop in pending if loop.living and not loop.without_grad]
+        over = [loop for loop in pending if not loop.living]
+        if not living:
+            for loop in over:
+                loop.spent = True
+            return True
+        lost = self._gradient is not None and not self._gradient.is_kept()
+        for loop in over:
+            loop.dropped = lost and is_remainder(loop, living)
+        self._between = False
+        return False
+
+    def look_at_gradient(self) -> None:
+        """Note the state of the gradient at the end of a pass, or of its last backward pass."""
+        self._gradient = Gradient.of(self.optimizers) if self.since_step else None
+
+    def drop_untrained(self, pending: Sequence[Loop]) -> None:
+        """Drop the rest of a pass for which no backward pass was made, neither before nor after its end."""
+        living = [loop for loop in pending if loop.living]
+        if living and 0 < self.since_step <= max(loop.batches for loop in living):
+            for loop in pending:
+                if not loop.living and not loop.spent:
+                    loop.dropped = is_remainder(loop, living)
+
+    def end_step(self) -> None:
+        """Begin the next step."""
+        self._at_step = self.count
+        self._between = False
+        self._gradient = None

@@ -16,11 +16,11 @@ from typing import Any, Optional
 
 from ddp_ladder_instrument.compiler import eager
 from ddp_ladder_instrument.hooks import patch
+from ddp_ladder_instrument.loader_threads import Batches, LoaderThreads
 from ddp_ladder_instrument.loops import Loop
-from ddp_ladder_instrument.steps import Steps
+from ddp_ladder_instrument.step_clock import StepClock
 
 ATTRIBUTE = "_ddp_ladder_batches"
-Batches = list[tuple[Loop, int]]
 
 
 class QueuedBatches(deque[Optional[Batches]]):
@@ -29,50 +29,35 @@ class QueuedBatches(deque[Optional[Batches]]):
     loop: Loop | None = None
 
 
-def note_drawn(steps: Steps, loop: Loop, size: int) -> None:
-    """Note that a thread that does not train drew a batch of ``size`` samples."""
-    if not loop.given:
-        steps.background = [other for other in steps.background if other.living] + [loop]
-    loop.given += 1
-    steps.held.setdefault(threading.get_ident(), []).append((loop, size))
-
-
-def patch_handovers(steps: Steps) -> str | None:
+def patch_handovers(clock: StepClock) -> str | None:
     """Patch the queues, futures and threads by which batches are handed over."""
+    threads = clock.threads
     return (
-        patch(queue.Queue, "_put", lambda original: _put(original, steps))
-        or patch(queue.Queue, "_get", lambda original: _take(original, steps))
-        or patch(queue.Queue, "get", lambda original: _get(original, steps))
-        or patch(Future, "set_result", lambda original: _set_result(original, steps))
-        or patch(Future, "result", lambda original: _result(original, steps))
-        or patch(threading.Thread, "join", lambda original: _join(original, steps))
+        patch(queue.Queue, "_put", lambda original: _put(original, threads))
+        or patch(queue.Queue, "_get", lambda original: _take(original, threads))
+        or patch(queue.Queue, "get", lambda original: _get(original, clock))
+        or patch(Future, "set_result", lambda original: _set_result(original, threads))
+        or patch(Future, "result", lambda original: _result(original, clock))
+        or patch(threading.Thread, "join", lambda original: _join(original, clock))
     )
 
 
-def _hold(steps: Steps, batches: Batches | None) -> None:
-    if batches:
-        steps.held.setdefault(threading.get_ident(), []).extend(batches)
-
-
-def _deliver(steps: Steps, entered_s: float) -> Loop | None:
+def _deliver(clock: StepClock, entered_s: float) -> Loop | None:
     """Give the step clock the batches that this thread holds, if it trains; return the pass that they are from."""
-    thread = threading.get_ident()
-    if thread not in steps.trainers:
-        return None
-    batches = steps.held.pop(thread, None)
+    batches = clock.threads.take() if threading.get_ident() in clock.threads.trainers else None
     if not batches:
         return None
-    steps.received(batches, entered_s)
+    clock.received(batches, entered_s)
     return batches[-1][0]
 
 
-def _put(original: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
+def _put(original: Callable[..., Any], threads: LoaderThreads) -> Callable[..., Any]:
     def put(self: Any, item: Any) -> None:
         original(self, item)
-        if not steps.background:
+        if not threads.background:
             return
         queued: QueuedBatches | None = self.__dict__.get(ATTRIBUTE)
-        batches = steps.held.pop(threading.get_ident(), None)
+        batches = threads.take()
         if queued is None and batches is not None:
             queued = self.__dict__[ATTRIBUTE] = QueuedBatches([None] * (len(self.queue) - 1))
         if queued is not None:
@@ -81,27 +66,27 @@ def _put(original: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
     return put
 
 
-def _take(original: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
+def _take(original: Callable[..., Any], threads: LoaderThreads) -> Callable[..., Any]:
     def take(self: Any) -> Any:
         item = original(self)
         queued: QueuedBatches | None = self.__dict__.get(ATTRIBUTE)
         if queued:
             while len(queued) > len(self.queue) + 1:  # the script cleared it
                 queued.popleft()
-            _hold(steps, queued.popleft())
+            threads.hold(queued.popleft())
         return item
 
     return take
 
 
-def _get(original: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
+def _get(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
     @eager
     def got(queued: QueuedBatches, entered_s: float) -> None:
-        loop = _deliver(steps, entered_s)
+        loop = _deliver(clock, entered_s)
         if loop is not None:
             queued.loop = loop
-        elif queued.loop is not None and threading.get_ident() in steps.trainers:
-            steps.waited(queued.loop, entered_s)
+        elif queued.loop is not None and threading.get_ident() in clock.threads.trainers:
+            clock.waited(queued.loop, entered_s)
 
     def get(self: Any, *args: Any, **kwargs: Any) -> Any:
         entered_s = time.perf_counter()
@@ -115,10 +100,10 @@ def _get(original: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
     return get
 
 
-def _set_result(original: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
+def _set_result(original: Callable[..., Any], threads: LoaderThreads) -> Callable[..., Any]:
     def set_result(self: Any, result: Any) -> None:
-        if steps.background:
-            batches = steps.held.pop(threading.get_ident(), None)
+        if threads.background:
+            batches = threads.take()
             if batches is not None:
                 self.__dict__[ATTRIBUTE] = batches
         original(self, result)
@@ -126,24 +111,28 @@ def _set_result(original: Callable[..., Any], steps: Steps) -> Callable[..., Any
     return set_result
 
 
-def _result(original: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
+def _result(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
+    threads = clock.threads
+
     def result(self: Any, timeout: float | None = None) -> Any:
         entered_s = time.perf_counter()
         value = original(self, timeout)
-        if steps.background:
-            _hold(steps, self.__dict__.pop(ATTRIBUTE, None))
-            _deliver(steps, entered_s)
+        if threads.background:
+            threads.hold(self.__dict__.pop(ATTRIBUTE, None))
+            _deliver(clock, entered_s)
         return value
 
     return result
 
 
-def _join(original: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
+def _join(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
+    threads = clock.threads
+
     def join(self: Any, timeout: float | None = None) -> None:
         entered_s = time.perf_counter()
         original(self, timeout)
-        if steps.background and not self.is_alive():
-            _hold(steps, steps.held.pop(self.ident, None))
-            _deliver(steps, entered_s)
+        if threads.background and not self.is_alive():
+            threads.hold(threads.take(self.ident))
+            _deliver(clock, entered_s)
 
     return join

@@ -17,7 +17,8 @@ import torch.distributed
 from torch.nn.parallel import distributed as ddp_module
 
 from ddp_ladder_instrument.compiler import eager, not_compiled
-from ddp_ladder_instrument.steps import Steps
+from ddp_ladder_instrument.optimizer_steps import OptimizerSteps
+from ddp_ladder_instrument.step_clock import StepClock
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -32,7 +33,7 @@ def patch(owner: Any, name: str, wrap: Wrap) -> str | None:
     return None
 
 
-def patch_optimizers(steps: Steps) -> str | None:
+def patch_optimizers(clock: StepClock) -> str | None:
     """Count the steps of every optimizer."""
     # Imported by name: torch.optim deletes its attribute ``optimizer``.
     optimizer = importlib.import_module("torch.optim.optimizer")
@@ -40,19 +41,19 @@ def patch_optimizers(steps: Steps) -> str | None:
     if register is None:
         return "torch.optim.optimizer.register_optimizer_step_post_hook is missing"
 
-    register(eager(steps.after_step))
+    register(eager(clock.after_step))
     return None
 
 
-def patch_grad_scaler(steps: Steps) -> str | None:
-    """Notify the step clock of steps that GradScaler skips."""
-    skipped = eager(steps.skipped)
+def patch_grad_scaler(optimizers: OptimizerSteps, on_skipped: Callable[[], None]) -> str | None:
+    """Call ``on_skipped`` after each step that GradScaler skips."""
+    skipped = eager(on_skipped)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def _maybe_opt_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-            before = steps.calls
+            before = optimizers.calls
             result = original(self, *args, **kwargs)
-            if steps.calls == before:
+            if optimizers.calls == before:
                 skipped()
             return result
 

@@ -18,11 +18,11 @@ from typing import Any, Optional
 from torch.utils.data import dataloader
 from torch.utils.data.distributed import DistributedSampler
 
-from ddp_ladder_instrument import handovers, loaders
+from ddp_ladder_instrument import loaders
 from ddp_ladder_instrument.compiler import eager, not_compiled
 from ddp_ladder_instrument.hooks import patch
 from ddp_ladder_instrument.loops import Loop
-from ddp_ladder_instrument.steps import EARLY_STEPS, Steps
+from ddp_ladder_instrument.step_clock import EARLY_STEPS, StepClock
 
 LOOP_ATTRIBUTE = "_ddp_ladder_loop"
 SIZES_ATTRIBUTE = "_ddp_ladder_sizes"
@@ -34,20 +34,20 @@ Sizes = tuple[Any, deque[Optional[int]]]
 """The sampler's iterator of this pass, and the sizes of the batches whose indices it has given."""
 
 
-def patch_loaders(steps: Steps) -> str | None:
+def patch_loaders(clock: StepClock) -> str | None:
     """Patch torch's DataLoader."""
     single = getattr(dataloader, "_SingleProcessDataLoaderIter", None)
     several = getattr(dataloader, "_MultiProcessingDataLoaderIter", None)
     if single is None or several is None:
         return "torch.utils.data.dataloader._SingleProcessDataLoaderIter is missing"
-    return _patch_kinds(dataloader.DataLoader, single, several, steps)
+    return _patch_kinds(dataloader.DataLoader, single, several, clock)
 
 
-def _patch_kinds(loader: type, single: type, several: type, steps: Steps) -> str | None:
+def _patch_kinds(loader: type, single: type, several: type, clock: StepClock) -> str | None:
     return (
-        patch(loader, "__iter__", lambda original: _iter(original, steps, LOADER_THREADS))
-        or patch(single, "_next_data", lambda original: _next(original, steps, LOADER_THREADS))
-        or patch(several, "_next_data", lambda original: _next(original, steps, LOADER_THREADS))
+        patch(loader, "__iter__", lambda original: _iter(original, clock, LOADER_THREADS))
+        or patch(single, "_next_data", lambda original: _next(original, clock, LOADER_THREADS))
+        or patch(several, "_next_data", lambda original: _next(original, clock, LOADER_THREADS))
     )
 
 
@@ -65,7 +65,7 @@ def patch_set_epoch() -> str | None:
     return loaders.watch_class(DistributedSampler)
 
 
-def patch_torchdata(steps: Steps) -> str | None:
+def patch_torchdata(clock: StepClock) -> str | None:
     """Patch torchdata's loader, which has its own iterators."""
     module = sys.modules[TORCHDATA]
     loader = getattr(module, "StatefulDataLoader", None)
@@ -73,17 +73,17 @@ def patch_torchdata(steps: Steps) -> str | None:
     single, several = (getattr(module, name, None) for name in kinds)
     if loader is None or single is None or several is None:
         return f"{TORCHDATA}.{kinds[0]} is missing"
-    return _patch_kinds(loader, single, several, steps)
+    return _patch_kinds(loader, single, several, clock)
 
 
-def patch_accelerate(steps: Steps) -> str | None:
+def patch_accelerate(clock: StepClock) -> str | None:
     """Patch accelerate's loaders. They draw one batch ahead from the loaders inside, which are then ignored."""
     module = sys.modules[ACCELERATE]
     for name in ("DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"):
         kind = getattr(module, name, None)
         if kind is None:
             return f"{ACCELERATE}.{name} is missing"
-        patch(kind, "__iter__", lambda original: _outer_iter(original, steps))
+        patch(kind, "__iter__", lambda original: _outer_iter(original, clock))
     return None
 
 
@@ -94,14 +94,14 @@ OUTER_THREADS: set[int] = set()
 """Threads that fetch for an outer loader: batches of the loaders inside belong to it."""
 
 
-def _iter(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Callable[..., Any]:
+def _iter(original: Callable[..., Any], clock: StepClock, in_loader: set[int]) -> Callable[..., Any]:
     process = os.getpid()
 
     @eager
     def _enter(loader: Any, entered_s: float) -> Loop:
         loop = loaders.new_loop(loader)
-        if threading.get_ident() in steps.trainers:
-            steps.enter(loop, entered_s)
+        if threading.get_ident() in clock.threads.trainers:
+            clock.timer.enter(loop, entered_s)
         return loop
 
     def iterate(self: Any) -> Any:
@@ -120,25 +120,25 @@ def _iter(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Ca
     def _begin_pass(iterator: Any, loop: Loop) -> None:
         before = iterator.__dict__.get(LOOP_ATTRIBUTE)
         if before is not None and before.living:  # persistent workers: the same iterator again
-            steps.left(before)
+            clock.left(before)
         setattr(iterator, LOOP_ATTRIBUTE, loop)
         loop.position = loaders.samples_before(loop.loader(), getattr(iterator, "_num_yielded", 0))
         loop.iterator = weakref.ref(iterator, lambda _: _gone(loop))
 
     def _gone(loop: Loop) -> None:
         if loop.living and os.getpid() == process:
-            steps.exhausted(loop) if loop.given else steps.left(loop)
+            clock.exhausted(loop) if loop.given else clock.left(loop)
 
     return iterate
 
 
-def _next(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Callable[..., Any]:
+def _next(original: Callable[..., Any], clock: StepClock, in_loader: set[int]) -> Callable[..., Any]:
     get_thread = threading.get_ident
-    clock = time.perf_counter
-    enter, left, yielded = eager(steps.enter), eager(steps.left), eager(steps.yielded)
+    now = time.perf_counter
+    enter, left, yielded = eager(clock.timer.enter), eager(clock.left), eager(clock.yielded)
     batch_size, on_batch = eager(loaders.batch_size), eager(_on_batch)
     next_size = not_compiled(_announced_size)
-    trainers = steps.trainers
+    trainers, timer, table = clock.threads.trainers, clock.timer, clock.table
 
     def _next_data(self: Any) -> Any:
         thread = get_thread()
@@ -149,15 +149,15 @@ def _next(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Ca
             batch = original(self)
             next_size(state)
             return batch
-        entered_s = clock()
+        entered_s = now()
         trains = thread in trainers
-        if trains and steps.loop is not loop:
+        if trains and timer.loop is not loop:
             enter(loop, entered_s)
         in_loader.add(thread)
         try:
             batch = original(self)
         except StopIteration:
-            left(loop) if trains else steps.exhausted(loop)
+            left(loop) if trains else clock.exhausted(loop)
             raise
         except BaseException:
             next_size(state)
@@ -167,16 +167,16 @@ def _next(original: Callable[..., Any], steps: Steps, in_loader: set[int]) -> Ca
         size = next_size(state)
         if size is None:
             size = batch_size(batch)
-        yielded(loop, entered_s, size) if trains else handovers.note_drawn(steps, loop, size)
-        if steps.count < EARLY_STEPS:
-            on_batch(steps, loop, batch)
+        yielded(loop, entered_s, size) if trains else clock.threads.note_drawn(loop, size)
+        if table.count < EARLY_STEPS:
+            on_batch(clock, loop, batch)
         return batch
 
     return _next_data
 
 
-def _on_batch(steps: Steps, loop: Loop, batch: object) -> None:
-    steps.on_batch(loop, batch)
+def _on_batch(clock: StepClock, loop: Loop, batch: object) -> None:
+    clock.on_batch(loop, batch)
 
 
 def _announced_size(state: dict[str, Any]) -> int | None:
@@ -203,9 +203,9 @@ def _next_index(original: Callable[..., Any], of_maps: Any) -> Callable[..., Any
     return next_index
 
 
-def _outer_iter(original: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
+def _outer_iter(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
     new_loop, batch_size, on_batch = eager(loaders.new_loop), eager(loaders.batch_size), eager(_on_batch)
-    enter, left, yielded = eager(steps.enter), eager(steps.left), eager(steps.yielded)
+    enter, left, yielded = eager(clock.timer.enter), eager(clock.left), eager(clock.yielded)
     samples_before, resumed_after = eager(loaders.samples_before), eager(loaders.resumed_after)
 
     def iterate(self: Any) -> Iterator[Any]:
@@ -216,15 +216,15 @@ def _outer_iter(original: Callable[..., Any], steps: Steps) -> Callable[..., Any
         entered_s = time.perf_counter()
         loop = new_loop(self)
         loop.position = samples_before(self, resumed_after(self))
-        trains = thread in steps.trainers
+        trains = thread in clock.threads.trainers
         if trains:
             enter(loop, entered_s)
         inner = original(self)
         try:
             while True:
                 thread = threading.get_ident()
-                trains = thread in steps.trainers
-                if trains and steps.loop is not loop:
+                trains = thread in clock.threads.trainers
+                if trains and clock.timer.loop is not loop:
                     enter(loop, entered_s)
                 OUTER_THREADS.add(thread)
                 try:
@@ -234,13 +234,13 @@ def _outer_iter(original: Callable[..., Any], steps: Steps) -> Callable[..., Any
                 finally:
                     OUTER_THREADS.discard(thread)
                 size = batch_size(batch)
-                yielded(loop, entered_s, size) if trains else handovers.note_drawn(steps, loop, size)
-                if steps.count < EARLY_STEPS:
-                    on_batch(steps, loop, batch)
+                yielded(loop, entered_s, size) if trains else clock.threads.note_drawn(loop, size)
+                if clock.table.count < EARLY_STEPS:
+                    on_batch(clock, loop, batch)
                 yield batch
                 entered_s = time.perf_counter()
         finally:
-            left(loop) if trains else steps.exhausted(loop)
+            left(loop) if trains else clock.exhausted(loop)
             inner.close()
 
     return iterate

@@ -13,8 +13,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from ddp_ladder_instrument import samplers
 from ddp_ladder_instrument.hooks import patch
-from ddp_ladder_instrument.loops import Loop
-from ddp_ladder_instrument.steps import NEVER
+from ddp_ladder_instrument.loops import NEVER, Loop
 
 EPOCHS: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 """Samplers and datasets whose set_epoch was called, and its arguments."""
@@ -130,7 +129,7 @@ def _set_epoch_called(loader: Any, own_order: bool, passes: int) -> bool | None:
     return False if from_the_start or passes > 1 else None
 
 
-def epochs_set(loader: Any) -> frozenset[str] | None:
+def _epochs_set(loader: Any) -> frozenset[str] | None:
     """Return the arguments of the calls of set_epoch; None if they are not known, or not needed."""
     if samplers.sampling(loader).own_order:
         return None
@@ -158,6 +157,35 @@ class Passes:
         """Return the passes of a deleted loader over the same dataset: some scripts make a loader for each epoch."""
         is_next = self._last() is None and self._last_dataset() is loader.dataset
         return self._last_count if is_next else 0
+
+
+class TrainingLoader:
+    """The DataLoader that trains. first_samples: digests of its first samples; epoch_steps: batches of one pass."""
+
+    def __init__(self) -> None:
+        self.facts: dict[str, Any] | None = None
+        self.first_samples: list[str] = []
+        self.epoch_steps: int | None = None
+        self._passes = Passes()
+        self._epochs: frozenset[str] | None = None
+
+    def begin_pass(self, loop: Loop, world_size: int) -> None:
+        """Update the facts at the first step of this pass."""
+        loader, before = loop.loader(), self.facts
+        if loader is None:
+            return
+        if before is None:
+            self.first_samples = loop.first_samples
+        passes = self._passes.begin(loader)
+        self.facts = facts(loader, world_size, passes)
+        epochs = _epochs_set(loader)
+        if before is not None and before["set_epoch_called"]:
+            self.facts["set_epoch_called"] = True
+            epochs = None if self._epochs is None or epochs is None else self._epochs | epochs
+        self._epochs = epochs
+        self.facts["epochs_set"] = len(epochs) if epochs else None
+        self.facts["passes"] = max(passes, before["passes"] if before is not None else 0)
+        self.epoch_steps = _epoch_batches(loader)
 
 
 def _weakly(thing: Any) -> Callable[[], Any]:
@@ -206,6 +234,6 @@ def watch_class(kind: type) -> str | None:
     return patch(kind, "set_epoch", wrap)
 
 
-def epoch_batches(loader: DataLoader[Any]) -> int | None:
+def _epoch_batches(loader: DataLoader[Any]) -> int | None:
     """Return the batches of one pass; None for an IterableDataset, because its len() changes later warnings."""
     return None if isinstance(loader.dataset, IterableDataset) else samplers.length_of(loader)

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ddp_ladder_instrument.cuda import Segment
 
+NEVER = 2**62
+
 
 class Loop:
     """One pass over a DataLoader, with its batches since the last optimizer step.
@@ -38,35 +40,6 @@ class Loop:
     given, received: batches that another thread drew, and how many of them the training has received.
     exhausted: the other thread has drawn all batches.
     """
-
-    __slots__ = (
-        "ahead",
-        "backwards_at_begin",
-        "backwards_at_end",
-        "batches",
-        "before",
-        "carried_s",
-        "carried_segments",
-        "dropped",
-        "each_step",
-        "exhausted",
-        "first",
-        "first_samples",
-        "given",
-        "in_eval_mode",
-        "iterator",
-        "living",
-        "loader",
-        "position",
-        "real_samples",
-        "received",
-        "sizes",
-        "spent",
-        "step",
-        "stepped",
-        "wait_s",
-        "without_grad",
-    )
 
     def __init__(self, loader: Callable[[], Any], real_samples: int) -> None:
         self.loader = loader
@@ -104,6 +77,10 @@ class Loop:
         """Add a batch of ``size`` samples, padding included."""
         self.batches += 1
         self.sizes.append(size)
+
+    def is_drawn(self, step: int) -> bool:
+        """Return True if it yielded a batch for this step."""
+        return self.step == step and self.batches > 0
 
     def take(self, left: int = 0) -> list[tuple[int, int]]:
         """Remove and return the samples and padding of each batch, except the last ``left`` ones."""

@@ -10,7 +10,7 @@ import torch
 
 from ddp_ladder_instrument.compiler import eager
 from ddp_ladder_instrument.hooks import patch
-from ddp_ladder_instrument.steps import Steps
+from ddp_ladder_instrument.pass_timer import PassTimer
 
 
 class Trained:
@@ -40,10 +40,10 @@ class Trained:
         return known
 
 
-def patch_modes(steps: Steps, trained: Trained) -> str | None:
-    """Notify the step clock of eval() and train() on a model that is trained as a whole."""
+def patch_modes(timer: PassTimer, trained: Trained) -> str | None:
+    """Notify the timer of eval() and train() on a model that is trained as a whole."""
 
-    holds, eval_mode, train_mode = eager(trained.holds), eager(steps.eval_mode), eager(steps.train_mode)
+    holds, eval_mode, train_mode = eager(trained.holds), eager(timer.eval_mode), eager(timer.train_mode)
 
     def wrap_eval(original: Callable[..., Any]) -> Callable[..., Any]:
         def eval(self: Any) -> Any:  # noqa: A001
@@ -56,7 +56,7 @@ def patch_modes(steps: Steps, trained: Trained) -> str | None:
     def wrap_train(original: Callable[..., Any]) -> Callable[..., Any]:
         def train(self: Any, mode: bool = True) -> Any:
             result = original(self, mode)
-            if mode and steps.evaluating and holds(self):
+            if mode and timer.evaluating and holds(self):
                 train_mode()
             return result
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from ddp_ladder_instrument import record
 from ddp_ladder_instrument.hooks import patch
-from ddp_ladder_instrument.job import read_job
 from ddp_ladder_instrument.measurement import Measurement
 from ddp_ladder_instrument.program import Program
+from ddp_ladder_instrument.run_settings import read_run_settings
 
 PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _hooked: list[Measurement] = []
@@ -34,7 +34,7 @@ class OwnRank:
         if PACKAGE_DIRECTORY in sys.path:
             sys.path.remove(PACKAGE_DIRECTORY)
         measurement = _measurement(self.program)
-        began_at = measurement.steps.count
+        began_at = measurement.clock.table.count
         ended_with: BaseException | None = None
         try:
             self.function(*arguments)
@@ -43,7 +43,13 @@ class OwnRank:
         ended_with = measurement.end(ended_with)
         # A helper that is no rank forms no group and steps no optimizer; the file belongs to a rank. Steps that were
         # made before a process was forked are not its own.
-        if measurement.process_group_s is not None and measurement.steps.count and not began_at:
+        observer = measurement.observer
+        if (
+            observer is not None
+            and observer.process_group_s is not None
+            and measurement.clock.table.count
+            and not began_at
+        ):
             record.write_or_note(measurement)
         if ended_with is not None:
             raise ended_with
@@ -55,7 +61,7 @@ def _measurement(program: Program) -> Measurement:
         (measurement,) = _hooked
         measurement.begin_in_fork()
         return measurement
-    measurement = Measurement(read_job(), program, time.time())
+    measurement = Measurement(read_run_settings(), program, time.time())
     measurement.watch()
     measure_own_ranks(measurement)
     return measurement
@@ -63,7 +69,7 @@ def _measurement(program: Program) -> Measurement:
 
 def measure_own_ranks(measurement: Measurement) -> None:
     """Measure the ranks that this process starts; torch must be imported."""
-    measurement.hook("own processes", lambda: _patch_spawn(measurement))
+    measurement.not_measured.hook("own processes", lambda: _patch_spawn(measurement))
 
 
 def _patch_spawn(measurement: Measurement) -> str | None:

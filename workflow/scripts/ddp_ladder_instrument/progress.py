@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from ddp_ladder_instrument.files import write_atomically
@@ -18,24 +19,22 @@ class Progress:
         self._path = path
         self._began_s: float | None = None
         self._written_s = 0.0
+        self._written_step = 0
 
-    def update(self, now_s: float, step: int, samples_since: int, world_size: int, epoch_steps: int | None) -> bool:
-        """Write the file if a second has passed; return True if so. Raises OSError.
-
-        samples_since: samples of this rank since the last write.
-        """
+    def update(self, now_s: float, samples: Sequence[int], world_size: int, epoch_steps: int | None) -> None:
+        """Write the file if a second has passed. Raises OSError. samples: of each step of this rank."""
         if self._began_s is None:
             self._began_s = self._written_s = now_s
         elif now_s - self._written_s < INTERVAL_S:
-            return False
+            return
         since_s = now_s - self._written_s
         content = {
-            "step": step,
-            "samples_per_s": samples_since * world_size / since_s if since_s > 0 else None,
+            "step": len(samples),
+            "samples_per_s": sum(samples[self._written_step :]) * world_size / since_s if since_s > 0 else None,
             "elapsed_s": now_s - self._began_s,
             "epoch_steps": epoch_steps,
             "updated_at_s": time.time(),
         }
         write_atomically(self._path, [json.dumps(content) + "\n"], durable=False)
         self._written_s = now_s
-        return True
+        self._written_step = len(samples)

@@ -15,7 +15,8 @@ from typing import Any
 
 from ddp_ladder_instrument import compile_time, host, provenance
 from ddp_ladder_instrument.files import write_atomically
-from ddp_ladder_instrument.measurement import Measurement, one_line
+from ddp_ladder_instrument.measurement import Measurement
+from ddp_ladder_instrument.not_measured import one_line
 
 SCHEMA_VERSION = 1
 
@@ -26,7 +27,7 @@ def write_or_note(measurement: Measurement) -> None:
     If that fails, the error is printed, and noted for the verdict; the training ends as it would have.
     """
     try:
-        if not (measurement.own_processes and not measurement.steps.count and is_written(measurement)):
+        if not (measurement.own_processes and not measurement.clock.table.count and is_written(measurement)):
             write(measurement)
     except Exception as error:  # a full disk or a bug of ours must not fail the training
         note_unwritten(measurement, error)
@@ -34,10 +35,10 @@ def write_or_note(measurement: Measurement) -> None:
 
 def write(measurement: Measurement) -> None:
     """Write ranks/rank<k>.csv, then ranks/rank<k>.json. Raises OSError."""
-    record = end_record(measurement)
-    ranks = measurement.job.directory / "ranks"
+    record, clock = end_record(measurement), measurement.clock
+    ranks = measurement.run.directory / "ranks"
     csv = ranks / record["steps"]["file"]
-    record["steps"]["sha256"] = write_atomically(csv, measurement.steps.csv())
+    record["steps"]["sha256"] = write_atomically(csv, clock.table.csv(not clock.threads.wait_unknown))
     text = json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     # A message may quote a file name that is not valid Unicode.
     text = text.encode("utf-8", "replace").decode("utf-8")
@@ -53,22 +54,22 @@ def note_unwritten(measurement: Measurement, error: Exception) -> None:
     note = {"host": socket.gethostname(), "error": one_line(error)}
     # If this fails too, the job will probably fail to write as well, and report it.
     with contextlib.suppress(OSError):
-        write_atomically(measurement.job.directory / "ranks" / f"rank{rank}.unwritten", [json.dumps(note) + "\n"])
+        write_atomically(measurement.run.directory / "ranks" / f"rank{rank}.unwritten", [json.dumps(note) + "\n"])
 
 
 def is_written(measurement: Measurement) -> bool:
     """Return True if this rank has its end record already."""
     rank = _rank_facts(measurement, "cpu")["rank"]
-    return (measurement.job.directory / "ranks" / f"rank{rank}.json").exists()
+    return (measurement.run.directory / "ranks" / f"rank{rank}.json").exists()
 
 
 def end_record(measurement: Measurement) -> dict[str, Any]:
     """Return the rank's end record, without the digest of the CSV."""
-    device = _device(measurement)
+    device, observer = _device(measurement), measurement.observer
     record = {
         "schema_version": SCHEMA_VERSION,
-        "spec_hash": measurement.job.spec_hash,
-        "job": measurement.job.job,
+        "spec_hash": measurement.run.spec_hash,
+        "job": measurement.run.job,
         **_rank_facts(measurement, device["kind"]),
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -78,23 +79,23 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "source": measurement.source,
         "own_processes": measurement.own_processes,
         "ended_at_s": time.time(),
-        "exit_code": measurement.exit_code,
-        "ended_by": measurement.ended_by,
-        "exception": measurement.exception,
+        "exit_code": measurement.program_end.exit_code,
+        "ended_by": measurement.program_end.ended_by,
+        "exception": measurement.program_end.exception,
         "startup_s": _startup(measurement),
         "training_s": measurement.training_s,
         "peak_memory_bytes": _peak_memory(measurement),
         "parameters": _parameters(measurement),
-        "ddp": measurement.ddp.summary() if measurement.ddp is not None else None,
-        "loader": measurement.loader,
+        "ddp": observer.ddp.summary() if observer is not None else None,
+        "loader": observer.loader.facts if observer is not None else None,
         "feeders": provenance.feeders(),
-        "first_samples": measurement.first_samples,
+        "first_samples": observer.loader.first_samples if observer is not None else [],
         "loss": _loss(measurement),
         "fingerprint": _fingerprint(measurement, device),
     }
     record["steps"] = {
         "file": f"rank{record['rank']}.csv",
-        "count": measurement.steps.count,
+        "count": measurement.clock.table.count,
         "sha256": None,
     }
     record["not_measured"] = measurement.not_measured
@@ -102,7 +103,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
 
 
 def _device(measurement: Measurement) -> dict[str, Any]:
-    if measurement.world is None:
+    if measurement.observer is None:
         return {
             "kind": "cpu",
             "index": None,
@@ -111,21 +112,21 @@ def _device(measurement: Measurement) -> dict[str, Any]:
         }
     from ddp_ladder_instrument.world import describe
 
-    return describe(measurement.device)
+    return describe(measurement.observer.device)
 
 
 def _gpus_seen(measurement: Measurement, device_kind: str) -> dict[str, Any] | None:
     """Return which GPUs torch sees, if the run should have used CUDA and did not; else None."""
-    if measurement.world is None or measurement.job.device != "cuda" or device_kind == "cuda":
+    if measurement.observer is None or measurement.run.device != "cuda" or device_kind == "cuda":
         return None
     from ddp_ladder_instrument import torch_facts
 
-    seen: dict[str, Any] | None = measurement.attempt("gpus_seen", torch_facts.gpus_seen)
+    seen: dict[str, Any] | None = measurement.not_measured.attempt("gpus_seen", torch_facts.gpus_seen)
     return seen
 
 
 def _rank_facts(measurement: Measurement, device_kind: str) -> dict[str, Any]:
-    world = measurement.world
+    world = measurement.observer.world if measurement.observer is not None else None
     node_rank = os.environ.get("GROUP_RANK")  # from the launcher: torch.distributed does not know nodes
     place = {"node_rank": int(node_rank) if node_rank else None}
     if world is None:  # torch was never imported
@@ -147,27 +148,29 @@ def _rank_facts(measurement: Measurement, device_kind: str) -> dict[str, Any]:
 
 def _startup(measurement: Measurement) -> dict[str, float | None]:
     """Return the start-up times in seconds; the parts exclude what the script itself did in between."""
-    steps = measurement.steps
-    launched_at_s = measurement.job.launched_at_s
-    ended_at_s = steps.first_step_ended_at_s
+    table, observer = measurement.clock.table, measurement.observer
+    launched_at_s = measurement.run.launched_at_s
+    ended_at_s = table.first_step_ended_at_s
     begin_s = launched_at_s if launched_at_s is not None else measurement.started_at_s
     return {
         "spawn": measurement.started_at_s - launched_at_s if launched_at_s is not None else None,
         "import_torch": measurement.import_torch_s,
-        "process_group": measurement.process_group_s,
-        "first_step": steps.step_time_s[0] if steps.count else None,
-        "compile": measurement.attempt("startup_s.compile", compile_time.compile_s),
+        "process_group": observer.process_group_s if observer is not None else None,
+        "first_step": table.step_time_s[0] if table.count else None,
+        "compile": measurement.not_measured.attempt("startup_s.compile", compile_time.compile_s),
         "total": ended_at_s - begin_s if ended_at_s is not None else None,
     }
 
 
 def _peak_memory(measurement: Measurement) -> dict[str, int | None]:
-    device = measurement.device
+    device = measurement.observer.device if measurement.observer is not None else None
     on_device = None
     if device is not None and device.type == "cuda":
         import torch
 
-        on_device = measurement.attempt("peak_memory_bytes.device", lambda: torch.cuda.max_memory_allocated(device))
+        on_device = measurement.not_measured.attempt(
+            "peak_memory_bytes.device", lambda: torch.cuda.max_memory_allocated(device)
+        )
     return {"host": host.peak_memory_bytes(), "device": on_device}
 
 
@@ -180,21 +183,25 @@ def _parameters(measurement: Measurement) -> dict[str, Any] | None:
         return None
     from ddp_ladder_instrument import parameters
 
-    world_size = measurement.world.size if measurement.world is not None else 1
-    summary: dict[str, Any] | None = measurement.attempt("parameters", lambda: parameters.summary(named, world_size))
+    world_size = measurement.observer.world.size if measurement.observer is not None else 1
+    summary: dict[str, Any] | None = measurement.not_measured.attempt(
+        "parameters", lambda: parameters.summary(named, world_size)
+    )
     return summary
 
 
 def _fingerprint(measurement: Measurement, device: dict[str, Any]) -> dict[str, Any]:
+    observer = measurement.observer
+    loader = observer.loader.facts if observer is not None else None
     return {
-        "script_sha256": measurement.attempt("script_sha256", measurement.program.sha256),
+        "script_sha256": measurement.not_measured.attempt("script_sha256", measurement.program.sha256),
         "args": list(measurement.program.args),
         "batch_per_gpu": _batch_per_gpu(measurement),
-        "sources": measurement.attempt("sources", provenance.source_files) or {},
+        "sources": measurement.not_measured.attempt("sources", provenance.source_files) or {},
         "configuration": measurement.configuration,
         **_precision(measurement),
-        "optimizer": " + ".join(sorted(measurement.optimizers)) or None,
-        "num_workers": measurement.loader["num_workers"] if measurement.loader else None,
+        "optimizer": _joined(observer.optimizers) if observer is not None else None,
+        "num_workers": loader["num_workers"] if loader else None,
         **_versions(measurement, device["kind"] == "cuda"),
         "python": platform.python_version(),
         "gpu": device["name"] if device["kind"] == "cuda" else None,
@@ -205,38 +212,47 @@ def _fingerprint(measurement: Measurement, device: dict[str, Any]) -> dict[str, 
     }
 
 
+def _joined(names: set[str]) -> str | None:
+    return " + ".join(sorted(names)) or None
+
+
 def _batch_per_gpu(measurement: Measurement) -> int | None:
     """Return the median of the steps' samples, the sampler's padding included."""
-    steps = measurement.steps
-    batches = [steps.samples[row] + steps.padding_samples[row] for row in range(steps.count)]
+    table = measurement.clock.table
+    batches = [table.samples[row] + table.padding_samples[row] for row in range(table.count)]
     return (int(statistics.median_low(batches)) or None) if batches else None
 
 
 def _precision(measurement: Measurement) -> dict[str, Any]:
     """Return the dtypes of parameters, autocast and matrix products, and what torch may use instead of float32."""
-    if measurement.backwards is None:
+    observer = measurement.observer
+    if observer is None:
         return dict.fromkeys(("parameter_dtype", "parameter_dtypes", "autocast_dtype", "product_dtypes"))
     from ddp_ladder_instrument import parameters, torch_facts
 
     named = measurement.parameters
-    on_cuda = measurement.device is not None and measurement.device.type == "cuda"
+    on_cuda = observer.device is not None and observer.device.type == "cuda"
     return {
         "parameter_dtype": parameters.main_dtype(named) if named else None,
         "parameter_dtypes": parameters.dtypes(named),
-        "autocast_dtype": " + ".join(sorted(measurement.autocast_dtypes)) or None,
-        "product_dtypes": sorted(measurement.backwards.product_dtypes),
-        "float32_products": measurement.attempt("float32_products", lambda: torch_facts.float32_products(on_cuda)),
-        "compiled_graphs": measurement.attempt("compiled_graphs", torch_facts.compiled_graphs),
-        "cudnn": measurement.attempt("cudnn", lambda: torch_facts.cudnn(on_cuda)),
+        "autocast_dtype": _joined(observer.autocast_dtypes),
+        "product_dtypes": sorted(observer.backwards.product_dtypes),
+        "float32_products": measurement.not_measured.attempt(
+            "float32_products", lambda: torch_facts.float32_products(on_cuda)
+        ),
+        "compiled_graphs": measurement.not_measured.attempt("compiled_graphs", torch_facts.compiled_graphs),
+        "cudnn": measurement.not_measured.attempt("cudnn", lambda: torch_facts.cudnn(on_cuda)),
     }
 
 
 def _loss(measurement: Measurement) -> dict[str, Any] | None:
-    backwards = measurement.backwards
-    on_device = measurement.device is not None and measurement.device.type != "cpu"
-    if backwards is None or (on_device and not measurement.device_answers):
+    observer = measurement.observer
+    if observer is None:
         return None
-    loss: dict[str, Any] | None = measurement.attempt("loss", backwards.losses)
+    on_device = observer.device is not None and observer.device.type != "cpu"
+    if on_device and not measurement.device_answers:
+        return None
+    loss: dict[str, Any] | None = measurement.not_measured.attempt("loss", observer.backwards.losses)
     return loss
 
 
@@ -245,7 +261,7 @@ def _versions(measurement: Measurement, cuda: bool) -> dict[str, Any]:
     torch = sys.modules.get("torch")
     if torch is None:
         return {"torch": None, "cuda": None, "nccl": None, "threads": None}
-    nccl = measurement.attempt("nccl", torch.cuda.nccl.version) if cuda else None
+    nccl = measurement.not_measured.attempt("nccl", torch.cuda.nccl.version) if cuda else None
     return {
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda if cuda else None,

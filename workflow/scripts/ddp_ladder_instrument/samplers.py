@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from ddp_ladder_instrument.steps import NEVER
+from ddp_ladder_instrument.loops import NEVER
 
 DEEPEST = 8
 """Levels of nested samplers that are searched; objects may refer to each other in a cycle."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from ddp_ladder_instrument.steps import NEVER
+from ddp_ladder_instrument.loops import NEVER
 
 LOOK_AHEAD_S = 1.0
 FIRST_CHECK = 2
@@ -21,7 +21,7 @@ class EndOfMeasurement(SystemExit):
         self.ended_by = ended_by
 
 
-class Board(Protocol):
+class DecisionStore(Protocol):
     """A key-value store in which rank 0 writes its decisions for the other ranks."""
 
     rank: int
@@ -36,25 +36,25 @@ class Board(Protocol):
         """Return at once, but on rank 0 only when every other rank has called this."""
 
 
-class Limits:
+class RunLimits:
     """The decision at which step the measurement ends.
 
-    max_seconds counts from the end of the first step. Ranks agree through a board: at one check
+    max_seconds counts from the end of the first step. Ranks agree through a store: at one check
     rank 0 writes what all ranks do at the *next* check (end there, or the step of the check after
     it). The others read it about a second later, so no rank waits. The end may come a second or two
     late, and hardly ever early.
-    find_board returns None in a world of one rank.
+    find_store returns None in a world of one rank.
     """
 
     def __init__(
         self,
         max_steps: int | None,
         max_seconds: float | None,
-        find_board: Callable[[], Board | None],
+        find_store: Callable[[], DecisionStore | None],
     ) -> None:
         self._max_steps = max_steps if max_steps is not None else NEVER
         self._max_seconds = max_seconds
-        self._find_board = find_board
+        self._find_store = find_store
         self._began_s: float | None = None
         self._last_check: tuple[int, float] = (0, 0.0)
         self._fastest_step_s = math.inf
@@ -70,7 +70,7 @@ class Limits:
         return min(self._max_steps, self._seconds_check)
 
     def new_group(self, step: int) -> int:
-        """Start over with the board of a new process group; return the step of the next check.
+        """Start over with the store of a new process group; return the step of the next check.
 
         All ranks call this after the same step, because making a group is collective.
         """
@@ -105,41 +105,41 @@ class Limits:
         step_s = (now_s - before_s) / (step - before)
         self._fastest_step_s = min(self._fastest_step_s, step_s)
         left_s = self._began_s + max_seconds - now_s
-        board = self._find_board()
-        if board is None:
+        store = self._find_store()
+        if store is None:
             if left_s <= 0:
                 self._end("max_seconds")
             return step + _stride(left_s, step_s)
-        return self._check_together(board, step, step_s, left_s)
+        return self._check_together(store, step, step_s, left_s)
 
-    def _check_together(self, board: Board, step: int, step_s: float, left_s: float) -> int:
-        decision = self._decision(board, step)
+    def _check_together(self, store: DecisionStore, step: int, step_s: float, left_s: float) -> int:
+        decision = self._decision(store, step)
         if decision == STOP:
-            # Rank 0's process may host the board: if it ended first, a slower rank could not read this.
-            board.leave_together(self._key(self._index))
+            # Rank 0's process may host the store: if it ended first, a slower rank could not read this.
+            store.leave_together(self._key(self._index))
             self._end("max_seconds")
         next_check = int(decision)
         self._index += 1
-        if board.rank == 0:
+        if store.rank == 0:
             # At the fastest pace seen, so that one slow second does not end the run early.
             left_there_s = left_s - (next_check - step) * self._fastest_step_s
             self._decide(
-                board,
+                store,
                 self._index,
                 STOP if left_there_s <= 0 else str(next_check + _stride(left_there_s, step_s)),
             )
         return next_check
 
-    def _decision(self, board: Board, step: int) -> str:
+    def _decision(self, store: DecisionStore, step: int) -> str:
         if self._index == 0:
             return str(step + 1)
-        if board.rank == 0:
+        if store.rank == 0:
             return self._decided.pop(self._index)
-        return board.get(self._key(self._index))
+        return store.get(self._key(self._index))
 
-    def _decide(self, board: Board, index: int, decision: str) -> None:
+    def _decide(self, store: DecisionStore, index: int, decision: str) -> None:
         self._decided[index] = decision
-        board.set(self._key(index), decision)
+        store.set(self._key(index), decision)
 
     def _key(self, index: int) -> str:
         return f"max_seconds/{self._group}/{index}"
@@ -148,9 +148,9 @@ class Limits:
         """Write rank 0's last decision, so that a rank that makes more steps does not wait for another."""
         if self._max_seconds is None or self.ended_by is not None:
             return
-        board = self._find_board()
-        if board is not None and board.rank == 0:
-            board.set(self._key(self._index + 1), str(NEVER))
+        store = self._find_store()
+        if store is not None and store.rank == 0:
+            store.set(self._key(self._index + 1), str(NEVER))
 
 
 def _stride(left_s: float, step_s: float) -> int:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ddp_ladder_instrument import host
 
 
-class World:
+class RankFacts:
     """Rank, local rank, world size and backend.
 
     They come from torch.distributed once there has been a group, from the environment before.
@@ -47,8 +47,8 @@ def has_group() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-class StoreBoard:
-    """The default group's store as a ``stop.Board``. Raises RuntimeError if the store is gone."""
+class GroupStore:
+    """The default group's store as a ``stop.DecisionStore``. Raises RuntimeError if the store is gone."""
 
     def __init__(self) -> None:
         from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
@@ -72,9 +72,9 @@ class StoreBoard:
             self._store.wait([f"{key}/left/{other}" for other in range(1, dist.get_world_size())])
 
 
-def find_board() -> StoreBoard | None:
-    """Return the board of the default group; None if this process is the only rank."""
-    return StoreBoard() if has_group() and dist.get_world_size() > 1 else None
+def find_store() -> GroupStore | None:
+    """Return the store of the default group; None if this process is the only rank."""
+    return GroupStore() if has_group() and dist.get_world_size() > 1 else None
 
 
 def describe(device: torch.device | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The job's settings for this rank, from run.json and the environment."""
+"""The run's settings for this rank, from run.json and the environment."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ RUN_VARIABLE = "DDP_LADDER_RUN"
 LAUNCHED_VARIABLE = "DDP_LADDER_LAUNCHED_AT"
 
 
-class JobError(Exception):
+class RunSettingsError(Exception):
     """The environment or run.json is invalid; the text is for the user."""
 
 
 @dataclass(frozen=True)
-class Job:
+class RunSettings:
     """The settings of one run that this rank needs. ``launched_at_s`` is Unix time."""
 
     directory: Path
@@ -32,21 +32,21 @@ class Job:
     launched_at_s: float | None
 
 
-def read_job(environment: Mapping[str, str] = os.environ) -> Job:
-    """Read the run.json that DDP_LADDER_RUN names. Raises JobError."""
+def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSettings:
+    """Read the run.json that DDP_LADDER_RUN names. Raises RunSettingsError."""
     name = environment.get(RUN_VARIABLE)
     if not name:
-        raise JobError(
+        raise RunSettingsError(
             f"{RUN_VARIABLE} is not set: it must hold the absolute path of the run's run.json.\n"
             "  next     let the workflow start the run, or run the script without instrument.py"
         )
     path = Path(name)
     if not path.is_absolute():
-        raise JobError(f"{RUN_VARIABLE} must be an absolute path\n  found    {name}")
+        raise RunSettingsError(f"{RUN_VARIABLE} must be an absolute path\n  found    {name}")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         measure = data.get("measure") or {}
-        return Job(
+        return RunSettings(
             directory=path.parent,
             spec_hash=str(data["spec_hash"]),
             job=dict(data["job"]),
@@ -58,9 +58,9 @@ def read_job(environment: Mapping[str, str] = os.environ) -> Job:
             launched_at_s=_unix_seconds(environment.get(LAUNCHED_VARIABLE)),
         )
     except OSError as error:
-        raise JobError(f"cannot read {path}: {error.strerror}") from error
+        raise RunSettingsError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise JobError(f"{path} is not a run.json: {type(error).__name__}: {error}") from error
+        raise RunSettingsError(f"{path} is not a run.json: {type(error).__name__}: {error}") from error
 
 
 def _limit(measure: Mapping[str, Any], key: str, kind: type[int] | type[float]) -> Any:

@@ -1,0 +1,180 @@
+"""The step clock: one row per training step with its samples, its time and its wait for data.
+
+A step ends with an optimizer's step. If another optimizer (a GAN's second one) steps before the next
+batch is drawn, that belongs to the same step.
+
+A step's time is that of its training passes (module ``loops``): validation is another pass. The time between two
+passes, or between the model's ``eval()`` and ``train()``, belongs to no step. A step between the end of
+a pass and the next pass (its last batch was drawn ahead, or ends an accumulation) gets the time since
+that end. A training loop without a DataLoader gets the time that belongs to no pass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ddp_ladder_instrument.gradients import BackwardPasses
+from ddp_ladder_instrument.loader_threads import LoaderThreads
+from ddp_ladder_instrument.loops import NEVER, Loop
+from ddp_ladder_instrument.optimizer_steps import OptimizerSteps
+from ddp_ladder_instrument.pass_timer import PassTimer
+from ddp_ladder_instrument.step_batches import StepBatches
+from ddp_ladder_instrument.step_table import StepTable
+
+if TYPE_CHECKING:
+    from ddp_ladder_instrument.cuda import Mark
+
+TICK_INTERVAL_S = 0.25
+EARLY_STEPS = 12
+"""The tick runs at each of the first steps: some of what it looks for happens only there."""
+
+
+class StepClock:
+    """The clock that the hooks notify; each part of it has its own class. Seconds are from time.perf_counter().
+
+    on_batch: called with the pass and each batch that it yields during the first EARLY_STEPS.
+    on_tick: called with the current time at a step's end, every TICK_INTERVAL_S.
+    check_limits: called with step and current time at step ``check_at``; returns the next such step.
+    """
+
+    def __init__(self, samples_per_step: int | None = None) -> None:
+        self.table = StepTable()
+        self.timer = PassTimer(self.table)
+        self.threads = LoaderThreads()
+        self.backwards = BackwardPasses()
+        self.optimizers = OptimizerSteps(self.backwards.optimizers)
+        self.batches = StepBatches(self.table, self.backwards, samples_per_step)
+        self.grad_enabled: Callable[[], bool] = lambda: True
+        self.on_batch: Callable[[Loop, object], None] = lambda loop, batch: None
+        self.on_tick: Callable[[float], None] = lambda now_s: None
+        self.check_at = NEVER
+        self.check_limits: Callable[[int, float], int] = lambda step, now_s: NEVER
+        self._ended = False
+        self._tick_at_s = 0.0
+
+    def yielded(self, loop: Loop, entered_s: float, size: int) -> None:
+        """Count a batch of ``size`` samples, padding included, that the active pass yielded."""
+        self.batches.add(loop, size)
+        loop.without_grad = not self.grad_enabled()
+        loop.in_eval_mode = self.timer.evaluating
+        loop.wait_s += time.perf_counter() - entered_s
+
+    def left(self, loop: Loop) -> None:
+        """End a pass that is exhausted or abandoned."""
+        self.batches.end_pass(loop)
+        loop.iterator = None
+        self.timer.leave(loop)
+
+    def received(self, batches: Sequence[tuple[Loop, int]], entered_s: float) -> None:
+        """Count batches that a training thread got from the one that drew them; it waited since ``entered_s``."""
+        for loop, size in batches:
+            if not loop.received:
+                self.batches.end_others(loop)
+            loop.received += 1
+            if self.timer.loop is not loop:
+                self.timer.enter(loop, entered_s)
+            self.yielded(loop, entered_s, size)
+            entered_s = time.perf_counter()
+            if loop.exhausted and loop.received == loop.given:
+                self.batches.end_pass(loop)
+
+    def waited(self, loop: Loop, entered_s: float) -> None:
+        """Count a wait of the training for a batch of this pass that brought none."""
+        if not loop.living:
+            self.left(loop)
+            return
+        if loop.step != self.table.count:
+            loop.begin_step(self.table.count)
+        loop.wait_s += time.perf_counter() - entered_s
+
+    def exhausted(self, loop: Loop) -> None:
+        """Note that the other thread has finished or abandoned the pass; the training may lag behind."""
+        loop.exhausted = True
+        if loop.received == loop.given:
+            self.batches.end_pass(loop)
+
+    def before_backward(self) -> Callable[[], None] | None:
+        """Count a backward pass that begins; return a function to call after it, if any."""
+        if self.threads.background:
+            self.received(self.threads.take_to_train(), time.perf_counter())
+        return self._after_backward if self.backwards.begin(self.batches.pending) else None
+
+    def _after_backward(self) -> None:
+        """Give the time up to now to the pass that is over: its backward pass has just ended."""
+        self.backwards.look_at_gradient()
+        over = [loop for loop in self.batches.pending if not loop.living]
+        if over:
+            self.timer.give_after_to(over[-1])
+
+    def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Add a row, or extend the last one; torch calls this after each optimizer step."""
+        now_s = time.perf_counter()
+        if self._ended:  # the script caught our SystemExit and continues
+            self.check_limits(self.table.count, now_s)
+        self.optimizers.count(optimizer)
+        mark = None
+        if self.timer.timeline is not None:
+            mark = self.timer.timeline.mark()
+            if mark is None:  # captured into a CUDA graph: no step was made
+                return
+        if self.timer.evaluating:
+            self.timer.trained_in_eval_mode()
+        batches = self.batches
+        if self.threads.background and not batches.pending:
+            self._look_for_batches(optimizer)
+        if len(batches.pending) > 1:
+            self.backwards.drop_untrained(batches.pending)
+        loops = batches.training()
+        if not loops and self.table.count and self.optimizers.is_another(optimizer):
+            self._extend_row(now_s, mark)
+        else:
+            self._add_row(loops or batches.drawn_ahead(), now_s, mark)
+        batches.end_step()
+        self._after_row(now_s)
+
+    def _after_row(self, now_s: float) -> None:
+        if now_s >= self._tick_at_s:
+            if self.table.count > EARLY_STEPS:
+                self._tick_at_s = now_s + TICK_INTERVAL_S
+            self.on_tick(now_s)
+        # With several optimizers, check only after the last of them has stepped.
+        if self.table.count >= self.check_at and self.optimizers.all_stepped:
+            self._ended = True  # remains True if the check raises
+            self.check_at = self.check_limits(self.table.count, now_s)
+            self._ended = False
+
+    def _look_for_batches(self, optimizer: Any) -> None:
+        """Find the batches of a step for which none came: other threads may hand them over unseen."""
+        if self.threads.holds():
+            self.received(self.threads.take_to_train(), time.perf_counter())
+        elif not (self.table.count and (self.optimizers.is_another(optimizer) or self.batches.drawn_ahead())):
+            for held in self.threads.take_unseen():
+                self.received(held, time.perf_counter())
+
+    def _add_row(self, loops: list[Loop], now_s: float, mark: Mark | None) -> None:
+        samples, padding, wait_s = self.batches.count_samples(loops)
+        step_time_s = self.timer.end_row(self._owners(loops), now_s, mark)
+        self.table.add(samples, padding, step_time_s, wait_s)
+        if loops:
+            self.batches.trained = loops
+            self.timer.without_loader = False
+        self.optimizers.end_row()
+
+    def _owners(self, loops: list[Loop]) -> list[Loop]:
+        """Return the passes whose time a step gets. If loaders alternate, the previous one has the time until this one.
+
+        Dropped batches count too: they took time.
+        """
+        trained, timer = self.batches.trained, self.timer
+        if loops and loops == trained and timer.loop is not timer.after:
+            return loops
+        before = [loop for loop in trained if loop not in loops and (loop.living or not loops)]
+        dropped = [loop for loop in self.batches.pending if loop.dropped and loop not in before]
+        return [*before, *dropped, *(loops or [timer.outside]), timer.after]
+
+    def _extend_row(self, now_s: float, mark: Mark | None) -> None:
+        self.timer.extend_row([*(self.batches.trained or [self.timer.outside]), self.timer.after], now_s, mark)
+        self.batches.drop_pending()
+        self.optimizers.extend_row()

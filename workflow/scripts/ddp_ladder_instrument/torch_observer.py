@@ -1,0 +1,130 @@
+"""What the hooks on torch observe of the training in this rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ddp_ladder_instrument import compiler, handovers, hooks, loader_hooks, model_hooks, shards, torch_facts
+from ddp_ladder_instrument.backwards import Backwards
+from ddp_ladder_instrument.cuda import CudaTimeline
+from ddp_ladder_instrument.ddp import DdpTimings
+from ddp_ladder_instrument.loaders import TrainingLoader
+from ddp_ladder_instrument.loops import Loop
+from ddp_ladder_instrument.not_measured import NotMeasured
+from ddp_ladder_instrument.parameters import Kept, Named
+from ddp_ladder_instrument.progress import Progress
+from ddp_ladder_instrument.run_settings import RunSettings
+from ddp_ladder_instrument.step_clock import StepClock
+from ddp_ladder_instrument.stop import RunLimits
+from ddp_ladder_instrument.world import RankFacts
+
+AUTOCAST_STEPS = 3
+"""Autocast regions are watched during the first steps only."""
+WAIT_UNKNOWN = (
+    "data_wait_s: another thread draws the batches and does not hand them over by queue.Queue, Future or Thread.join; "
+    "how long the training waited for them is not known"
+)
+
+
+class TorchObserver:
+    """The facts that the hooks notify this of. device: of the first parameters that are trained."""
+
+    def __init__(self, run: RunSettings, clock: StepClock, limits: RunLimits, not_measured: NotMeasured) -> None:
+        self._clock = clock
+        self._limits = limits
+        self._not_measured = not_measured
+        self.world = RankFacts()
+        self.ddp = DdpTimings(run.warmup_steps, not_measured)
+        self.kept = Kept()
+        self.backwards = Backwards(lambda: clock.table.count, not_measured, clock.before_backward)
+        self.loader = TrainingLoader()
+        self.device: torch.device | None = None
+        self.optimizers: set[str] = set()
+        self.autocast_dtypes: set[str] = set()
+        self.process_group_s: float | None = None
+        self._trained = model_hooks.Trained()
+        self._progress: Progress | None = Progress(run.directory / "progress.json")
+        self._stop_watching: Callable[[], None] | None = None
+
+    def install(self) -> None:
+        """Install the hooks on torch."""
+        clock, patch = self._clock, self._not_measured.hook
+        clock.grad_enabled = torch.is_grad_enabled
+        clock.optimizers.on_new = self._on_optimizer
+        clock.on_batch = self._on_batch
+        clock.batches.on_loop = self._on_loop
+        clock.on_tick = self._on_tick
+        clock.threads.on_wait_unknown = lambda: self._not_measured.append(WAIT_UNKNOWN)
+        clock.check_limits = self._limits.check
+        clock.check_at = self._limits.first_check
+        patch("steps", lambda: hooks.patch_optimizers(clock))
+        patch("samples, data_wait_s", lambda: loader_hooks.patch_loaders(clock))
+        patch("batches that other threads draw", lambda: handovers.patch_handovers(clock))
+        patch("steps that GradScaler skips", lambda: hooks.patch_grad_scaler(clock.optimizers, clock.batches.skipped))
+        patch("samples by their indices", loader_hooks.patch_indices)
+        patch("loader.set_epoch_called", loader_hooks.patch_set_epoch)
+        patch("evaluation without a DataLoader", lambda: model_hooks.patch_modes(clock.timer, self._trained))
+        patch("ddp", lambda: hooks.patch_ddp(self._on_ddp))
+        patch("loss", self.backwards.install)
+        patch("exclusion of the hooks from torch.compile", compiler.patch_compiler)
+        patch("startup_s.process_group", lambda: hooks.patch_process_group(self._on_process_group))
+        self._stop_watching = self._not_measured.attempt(
+            "autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast)
+        )
+
+    def _on_process_group(self, took_s: float) -> None:
+        step = self._clock.table.count
+        self.world.observe()
+        self._clock.check_at = self._limits.new_group(step)
+        # A group that is made again later is no part of the start-up.
+        self.process_group_s = (self.process_group_s or 0.0) + (0.0 if step else took_s)
+        self._clock.timer.started()
+
+    def _on_ddp(self, module: Any) -> None:
+        self.world.observe()
+        self._use_device(self.kept.add_module(module))
+        if self.device is not None:
+            self.ddp.attach(module, self.device)
+
+    def _on_optimizer(self, optimizer: Any) -> None:
+        self.optimizers.add(torch_facts.optimizer_name(optimizer))
+        self.world.observe()
+        self._use_device(self.kept.add_optimizer(optimizer))
+        self._trained.add(optimizer)
+
+    def _use_device(self, named: Named) -> None:
+        """Use the device of these parameters for the timing, unless one is set."""
+        if self.device is not None or not named:
+            return
+        self.device = named[0][1].device
+        if self.device.type == "cuda":
+            self._clock.timer.timeline = CudaTimeline(self.device)
+
+    def _on_batch(self, loop: Loop, batch: object) -> None:
+        """Digest the first batches of each pass; only later is it known which passes are training."""
+        if len(loop.first_samples) < shards.MOST_DIGESTS:
+            loop.first_samples += self._not_measured.attempt("first samples", lambda: shards.digests(batch)) or []
+
+    def _on_loop(self, loop: Loop) -> None:
+        self.loader.begin_pass(loop, self.world.size)
+
+    def _on_autocast(self, dtype: torch.dtype) -> None:
+        self.autocast_dtypes.add(str(dtype).partition(".")[2])
+
+    def _on_tick(self, now_s: float) -> None:
+        table = self._clock.table
+        if self._stop_watching is not None and table.count >= AUTOCAST_STEPS:
+            self._stop_watching()
+            self._stop_watching = None
+        self.ddp.poll(table.count)
+        self.backwards.wanted = True
+        if self.world.rank == 0 and self._progress is not None:
+            try:
+                self._progress.update(now_s, table.samples, self.world.size, self.loader.epoch_steps)
+            except OSError as error:
+                # Progress is for display only: the training continues without it.
+                self._not_measured.append(f"progress: {error}")
+                self._progress = None
