@@ -15,7 +15,7 @@ from ddp_ladder.plan.plan import RunSpec, make_plan
 from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.run.job import Context, run_scale
 from ddp_ladder.run.nodes import Nodes, ThisMachine
-from ddp_ladder.run.progress import Console
+from ddp_ladder.run.progress import RunConsole
 from ddp_ladder.settings.loading import load_settings
 from project_copy import ROOT
 
@@ -34,7 +34,7 @@ def run_script(
     spec = replace(shipped.runs[0], script=str(script), **changes)
     assert isinstance(spec, RunSpec)
     job = replace(shipped, runs=(spec,))
-    run_scale(Context(job, tmp_path, nodes or ThisMachine(JOB), time.monotonic() + 300, Console(1, sys.stderr)), {})
+    run_scale(Context(job, tmp_path, nodes or ThisMachine(JOB), time.monotonic() + 300, RunConsole(1, sys.stderr)), {})
     return read_record(directory(tmp_path, spec.name).record)
 
 

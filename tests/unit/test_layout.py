@@ -1,7 +1,8 @@
-"""The packages and modules that CONTRIBUTING and the instrument list are those on disk."""
+"""The packages and modules are those that CONTRIBUTING and the instrument list, and none is too long."""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import ddp_ladder_instrument
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "workflow/scripts"
 UNIT = ROOT / "tests/unit"
+MODULE_LINES = 400
+CLASS_LINES = 150
+BEING_SPLIT = {f"workflow/scripts/ddp_ladder/settings/{name}.py" for name in ("schema_check", "strict_yaml")}
 
 
 def modules(directory: Path) -> list[str]:
@@ -26,10 +30,10 @@ def test_the_tree_in_contributing_is_the_tree_on_disk() -> None:
     _, _, tree = text.partition("    workflow/scripts/ddp_ladder/\n")
     tree, _, _ = tree.partition("\n\n")
     listed = re.split(r"^      (\w+)/", tree, flags=re.MULTILINE)[1:]
-    told = dict(zip(listed[::2], listed[1::2], strict=True))
-    assert set(told) == set(packages())
+    documented = dict(zip(listed[::2], listed[1::2], strict=True))
+    assert set(documented) == set(packages())
     for name, directory in packages().items():
-        sentence, _, names = told[name].rpartition(".\n")
+        sentence, _, names = documented[name].rpartition(".\n")
         assert sentence.split(), name
         assert sorted(names.split()) == modules(directory), name
 
@@ -42,3 +46,16 @@ def test_the_instrument_lists_its_modules() -> None:
 def test_unit_tests_mirror_the_packages() -> None:
     directories = {file.parent.name for file in UNIT.glob("*/test_*.py")}
     assert directories == {*packages(), "instrument"}
+
+
+def test_no_module_and_no_class_is_too_long() -> None:
+    lengths = {}
+    for file in (ROOT / "workflow").rglob("*.py"):
+        text = file.read_text()
+        lengths[str(file.relative_to(ROOT))] = (len(text.splitlines()), MODULE_LINES)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                lengths[f"{file.relative_to(ROOT)}: {node.name}"] = (node.end_lineno - node.lineno + 1, CLASS_LINES)
+    too_long = {name: lines for name, (lines, most) in lengths.items() if lines > most and name not in BEING_SPLIT}
+    assert len(lengths) > 200
+    assert not too_long

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ddp_ladder.common.command import command
-from ddp_ladder.common.findings import listing
+from ddp_ladder.doctor.check_results import listing
 from ddp_ladder.doctor.checks import PROFILE, examine, failed
 from ddp_ladder.settings.sources import Sources, add_options
 

@@ -22,7 +22,7 @@ from ddp_ladder.gates.gate import require_open_gate
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.run.job import END_S, LAST_WORDS, Context, Interrupted, raise_on_signals, run_scale
 from ddp_ladder.run.nodes import Allocation, nodes_of
-from ddp_ladder.run.progress import Console
+from ddp_ladder.run.progress import RunConsole
 from ddp_ladder.settings.models import Scale
 from ddp_ladder.slurm.allocation import time_left_s
 from ddp_ladder.slurm.scale_lock import Locked, held
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     deadline_s = time.monotonic() + runs_s
     if isinstance(nodes, Allocation):
         nodes = replace(nodes, until_s=deadline_s)
-    context = Context(job, results, nodes, deadline_s, Console(len(job.runs)), end_s)
+    context = Context(job, results, nodes, deadline_s, RunConsole(len(job.runs)), end_s)
     raise_on_signals()
     try:
         label, say = f"{job.stage} {job.scale}", context.console.say

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ddp_ladder.climb.announcements import announcements
 from ddp_ladder.climb.ladder import Ladder, stages_up_to
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.settings.loading import load_settings
@@ -90,7 +91,7 @@ def test_preparation(ladder: Ladder) -> None:
 
 def test_arguments_that_are_meant_otherwise_are_named(ladder: Ladder, monkeypatch: pytest.MonkeyPatch) -> None:
     def warnings(ladder: Ladder) -> list[str]:
-        return [said.removeprefix("warning: ") for said in ladder.announcements(["stage1"]) if "warning" in said]
+        return [said.removeprefix("warning: ") for said in announcements(ladder, ["stage1"]) if "warning" in said]
 
     assert warnings(ladder) == []
     monkeypatch.setenv("SCRATCH", "/fast")

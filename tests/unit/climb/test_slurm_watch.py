@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
-from ddp_ladder.climb.watch import ASK_EVERY_S, GONE_AFTER_S, REMIND_EVERY_S, Watch
+from ddp_ladder.climb.watch import ASK_EVERY_S, GONE_AFTER_S, REMIND_EVERY_S, JobWatch
 from ddp_ladder.run.job import LAST_WORDS
-from ddp_ladder.run.progress import Board
+from ddp_ladder.run.progress import JobConsole
 from ddp_ladder.slurm.job_end import JobEnd
 from ddp_ladder.slurm.query import SlurmError
 from ddp_ladder.slurm.states import GONE, JobState
@@ -44,7 +44,9 @@ class Desk:
     def __init__(self, log: Path) -> None:
         self.cluster = Cluster()
         self.stream = io.StringIO()
-        self.watch = Watch(self.cluster.ask, self.cluster.cancel, Board(self.stream), lambda: self.cluster.now_s)
+        self.watch = JobWatch(
+            self.cluster.ask, self.cluster.cancel, JobConsole(self.stream), lambda: self.cluster.now_s
+        )
         self.log = log
         self.cluster.states["7"] = JobState("PENDING", "Priority")
         self.files = 0  # what changes while the job lives

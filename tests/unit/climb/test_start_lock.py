@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.climb import start_lock
-from ddp_ladder.climb.start_lock import LAST, START, Place, Start, held, processes_on, unlock_by_hand
+from ddp_ladder.climb.start_lock import LAST, START, DirectoryId, Start, held, processes_on, unlock_by_hand
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.messages import Refused, UserError
 
@@ -200,10 +200,10 @@ def test_a_checkout_that_was_moved_or_is_mounted_elsewhere_is_no_other_one(scrat
     rewrite(
         scratch,
         process={"host": "login1", "kernel": "its own"},
-        checkout=Place("/mounted/there/alone", moved.stat().st_ino),
+        checkout=DirectoryId("/mounted/there/alone", moved.stat().st_ino),
     )
     assert start_on(scratch, moved) is None
-    rewrite(scratch, process={"host": "login1", "kernel": "its own"}, checkout=Place("/local/of/login1", 2**40))
+    rewrite(scratch, process={"host": "login1", "kernel": "its own"}, checkout=DirectoryId("/local/of/login1", 2**40))
     assert start_on(scratch, moved) is not None, "it may well be there"
 
 

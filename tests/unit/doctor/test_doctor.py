@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.common.findings import WIDTH, Finding, listing
 from ddp_ladder.common.messages import Problem
 from ddp_ladder.doctor import checks
 from ddp_ladder.doctor import software as doctor_software
+from ddp_ladder.doctor.check_results import WIDTH, CheckResult, listing
 from ddp_ladder.doctor.checks import PROFILE, examine, failed, profile_findings, profile_problems, shared_directory
 from ddp_ladder.doctor.software import executor_settings, judge_python, package_version, site_python, version_tuple
 from ddp_ladder.settings.loading import load_settings
@@ -28,12 +28,12 @@ def on_a_cluster(**site: Any) -> Settings:
     return replace(SHIPPED, site=replace(SHIPPED.site, name="test", **site))
 
 
-def software(python: str | None = None, **values: Any) -> list[Finding]:
+def software(python: str | None = None, **values: Any) -> list[CheckResult]:
     settings = on_a_cluster(software=Software(python=python, **values))
     return list(site_python(Ladder.of(settings).plan.runs[0], settings.site, os.environ))
 
 
-def only(findings: list[Finding], topic: str) -> Finding:
+def only(findings: list[CheckResult], topic: str) -> CheckResult:
     (finding,) = [each for each in findings if each.topic == topic]
     return finding
 
@@ -44,8 +44,8 @@ def only(findings: list[Finding], topic: str) -> Finding:
 def test_the_list_is_aligned_and_counted() -> None:
     problem = Problem("config/cluster.yaml: slurm.partition", "there is no such partition", "gup", "gpu, debug", "gpu?")
     sections = [
-        ("Versions", [Finding("pass", "Python", "3.11.2")]),
-        ("Slurm", [Finding.of(problem, "jobs"), Finding("not checked", "accounting", "none here")]),
+        ("Versions", [CheckResult("pass", "Python", "3.11.2")]),
+        ("Slurm", [CheckResult.of(problem, "jobs"), CheckResult("not checked", "accounting", "none here")]),
     ]
     assert listing(sections).splitlines() == [
         "Versions",
@@ -64,7 +64,7 @@ def test_the_list_is_aligned_and_counted() -> None:
 
 
 def test_a_doubt_or_something_unchecked_is_no_failure() -> None:
-    assert not failed([("x", [Finding("warn", "a", "b", "c"), Finding("not checked", "a", "b")])])
+    assert not failed([("x", [CheckResult("warn", "a", "b", "c"), CheckResult("not checked", "a", "b")])])
 
 
 def test_every_finding_that_is_no_pass_of_the_shipped_ladder_says_what_is_next() -> None:

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.paths import TEMPLATES
 from ddp_ladder.job_script.eject import write_job_script
-from ddp_ladder.job_script.script import Place, job_script
+from ddp_ladder.job_script.script import job_script
 from ddp_ladder.node.launch import INSTRUMENT, TORCHRUN, Places, Rendezvous, node_environment, processes, script_argv
 from ddp_ladder.node.network import PORTS, free_port
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
@@ -28,7 +29,7 @@ from read_job_script import read_job_script
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PROJECT = Path("/home/me/ladder")
-PLACE = Place(PROJECT, Path("results/runs/default/weak/2x4/r1"))
+PLACES = Places(PROJECT, PROJECT / "results/runs/default/weak/2x4/r1")
 HOSTILE = """it's "$HOME" `x` $(y) \\ #1
 two"""
 
@@ -48,7 +49,7 @@ def make_job(spec: RunSpec, **changes: Any) -> ScaleJob:
 
 
 def text_of(spec: RunSpec, binds: tuple[str, ...] = (), **job: Any) -> str:
-    return job_script(make_job(spec, **job), spec, Place(PROJECT, Path("results/runs") / spec.name, binds))
+    return job_script(make_job(spec, **job), spec, Places(PROJECT, PROJECT / "results/runs" / spec.name), binds)
 
 
 def spec_of(scale: str, **changes: Any) -> RunSpec:
@@ -76,7 +77,7 @@ def golden_texts() -> dict[str, str]:
         "hostile_1x2": job_script(
             make_job(spec := spec_of("1x2", python="/my env/bin/python", args=("--name", HOSTILE), env={"A": HOSTILE})),
             spec,
-            Place(Path("/home/me/it's #1 50%"), Path("results/50%/run")),
+            Places(Path("/home/me/it's #1 50%"), Path("/home/me/it's #1 50%/results/50%/run")),
         ),
         "directory_2x1": text_of(
             spec_of(
@@ -100,8 +101,18 @@ def test_golden(name: str) -> None:
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_shellcheck_finds_nothing(name: str) -> None:
+    check_shell(GOLDEN / f"job_{name}.sh")
+
+
+@pytest.mark.parametrize("file", sorted(TEMPLATES.glob("*.sh")), ids=lambda file: file.name)
+def test_shellcheck_finds_nothing_in_what_sets_up_a_node(file: Path) -> None:
+    check_shell(file)
+
+
+def check_shell(file: Path) -> None:
     # SC2016: what stands in single quotes on purpose, for the trap and in hostile values.
-    command = [Path(sys.executable).with_name("shellcheck"), "--exclude=SC2016", GOLDEN / f"job_{name}.sh"]
+    shellcheck = Path(sys.executable).with_name("shellcheck")
+    command = [shellcheck, "--shell=bash", "--exclude=SC2016", "--external-sources", file]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
@@ -133,8 +144,8 @@ def test_starts_what_the_measured_run_starts_without_the_instrument(changes: dic
         for word in read_job_script(text_of(spec, binds=binds)).launch
     ]
     meet = Rendezvous("42.default.weak.2x4.r1", "10.0.0.1", 20042)
-    (measured,) = processes(spec, PLACE.places, node_rank, meet, binds)
-    ours = (str(INSTRUMENT), str(TORCHRUN), str(RunDirectory(PLACE.places.run).failed_ranks(node_rank)))
+    (measured,) = processes(spec, PLACES, node_rank, meet, binds)
+    ours = (str(INSTRUMENT), str(TORCHRUN), str(RunDirectory(PLACES.run).failed_ranks(node_rank)))
     wanted = " ".join(word for word in measured.argv if word not in ours)
     assert " ".join(words) == wanted.replace("-- -m", "-m --")  # -m is torchrun's here, in place of the instrument's
 
@@ -143,12 +154,12 @@ def test_tells_each_process_what_the_measured_run_tells_it() -> None:
     for device, env in (("cuda", {"NCCL_NET": "IB", "GLOO_SOCKET_IFNAME": "eth9"}), ("cpu", {"OMP_NUM_THREADS": "3"})):
         spec = spec_of("2x2", device=device, env=env, launcher="srun")
         told = read_job_script(text_of(spec)).exports
-        measured = node_environment(spec, PLACE.places, {}, Path("run.json"), "$own_interface", 0.0)
+        measured = node_environment(spec, PLACES, {}, Path("run.json"), "$own_interface", 0.0)
         for name in ("DDP_LADDER_RUN", "DDP_LADDER_LAUNCHED_AT"):
             del measured[name]
         assert measured.items() <= told.items()
         own = {name: value for name, value in told.items() if name not in measured}
-        (process, *_) = processes(spec, PLACE.places, 1, Rendezvous("id", "$own_address", 0), ())
+        (process, *_) = processes(spec, PLACES, 1, Rendezvous("id", "$own_address", 0), ())
         assert own.keys() == process.env.keys()
         for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"):
             assert own[name] == process.env[name]
@@ -199,7 +210,7 @@ def test_hostile_values_arrive_as_they_are(tmp_path: Path, monkeypatch: pytest.M
     assert done.returncode == 0, done.stderr
     for rank in (0, 1):
         seen = (project / f"seen.{rank}").read_text()
-        assert seen == "\n".join([str(project), HOSTILE, *script_argv(spec, PLACE.places)]) + "\n"
+        assert seen == "\n".join([str(project), HOSTILE, *script_argv(spec, PLACES)]) + "\n"
 
 
 SHORT_FOR_TORCHRUNS = ("--logs", "x", "--local", "--n", "3", "-m", "--", "--help")

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ddp_ladder.job_script.script import Place, job_script
+from ddp_ladder.job_script.script import job_script
+from ddp_ladder.node.launch import Places
 from ddp_ladder.plan.plan import ScaleJob, make_plan
 from ddp_ladder.settings.loading import load_settings
 from ddp_ladder.settings.models import Scale
@@ -203,7 +204,7 @@ def job_of(site: str, scale: str, slurm: Mapping[str, Any] | None = None) -> Sca
 
 def script_of(job: ScaleJob, site: str) -> BatchScript:
     run = job.runs[0]
-    return read_job_script(job_script(job, run, Place(PROJECT, Path("results/runs") / run.name)))
+    return read_job_script(job_script(job, run, Places(PROJECT, PROJECT / "results/runs" / run.name)))
 
 
 # What Snakemake's executor makes of a job

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ddp_ladder.common.messages import Problem
 from ddp_ladder.plan.plan import make_plan
-from ddp_ladder.preflight.check import Verdict, check_jobs
+from ddp_ladder.preflight.check import PreflightResult, check_jobs
 from ddp_ladder.settings.loading import load_settings
 from ddp_ladder.settings.models import Node, Scale, Settings, Slurm, Stage
 from ddp_ladder.settings.sources import CLUSTER, CONFIG
@@ -36,7 +36,7 @@ def settings(scales: str = "2x4", runtime_min: int = 20, stage: dict[str, Any] |
     )
 
 
-def verdict(wanted: Settings, offer: Offer = OFFER) -> Verdict:
+def verdict(wanted: Settings, offer: Offer = OFFER) -> PreflightResult:
     return check_jobs(make_plan(wanted).jobs, wanted, offer)
 
 
@@ -62,7 +62,7 @@ def partition(name: str, **changes: Any) -> Offer:
 
 
 def test_a_plan_that_fits_has_nothing_wrong() -> None:
-    assert verdict(settings("1x1 2x4 3x4")) == Verdict((), (), ())
+    assert verdict(settings("1x1 2x4 3x4")) == PreflightResult((), (), ())
 
 
 # Partition
@@ -259,7 +259,7 @@ def test_jobs_do_not_wait_where_another_partition_of_the_list_is_up() -> None:
     single = {f"only-{node.name}": Partition(f"only-{node.name}") for node in nodes}
     offer = replace(OFFER, nodes=nodes, partitions={**OFFER.partitions, **single})
     assert len(verdict(settings("1x4", partition="only-node6"), offer).waits) == 1
-    assert verdict(settings("1x4", partition="only-node6,only-node1"), offer) == Verdict((), (), ())
+    assert verdict(settings("1x4", partition="only-node6,only-node1"), offer) == PreflightResult((), (), ())
 
 
 # Reservation
@@ -274,7 +274,7 @@ def test_unknown_reservation() -> None:
 
 def test_reservation_of_others_and_one_that_is_to_come() -> None:
     assert "for others" in the_problem(settings("1x4", reservation="course"), replace(OFFER, user="ada")).what
-    assert verdict(settings("1x4", reservation="course")) == Verdict((), (), ())
+    assert verdict(settings("1x4", reservation="course")) == PreflightResult((), (), ())
     found = verdict(settings("1x4", reservation="later"))
     assert found.wrong == ()
     assert "has not begun" in found.waits[0].what

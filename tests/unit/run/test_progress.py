@@ -8,7 +8,7 @@ import pytest
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.formats import duration
 from ddp_ladder.run import progress
-from ddp_ladder.run.progress import Board, Console, outcome, read_progress, state
+from ddp_ladder.run.progress import JobConsole, RunConsole, outcome, read_progress, state
 from make_records import make_failed_record, make_record, make_spec
 
 
@@ -74,7 +74,7 @@ def test_no_progress_before_the_first_step(tmp_path: Path) -> None:
 
 def test_lines_in_a_pipe(clock: Clock) -> None:
     stream = io.StringIO()
-    console = Console(3, stream)
+    console = RunConsole(3, stream)
     first, second, third = (make_spec("1x2", repeat=k) for k in (1, 2, 3))
     console.reused(first)
     console.started(second, 400)
@@ -99,7 +99,7 @@ def test_lines_in_a_pipe(clock: Clock) -> None:
 
 def test_a_slow_start_is_told_too(clock: Clock) -> None:
     stream = io.StringIO()
-    console = Console(1, stream)
+    console = RunConsole(1, stream)
     console.started(make_spec("1x2"), None)
     clock.now_s += 11
     console.show(None, None, 90.0)
@@ -109,7 +109,7 @@ def test_a_slow_start_is_told_too(clock: Clock) -> None:
 @pytest.mark.parametrize("total", [400, None])
 def test_a_bar_in_a_terminal_ends_as_one_line(total: int | None) -> None:
     stream = Terminal()
-    console = Console(1, stream)
+    console = RunConsole(1, stream)
     spec = make_spec("1x2")
     console.started(spec, total)
     console.show(None, total, 600.0)
@@ -123,7 +123,7 @@ def test_a_bar_in_a_terminal_ends_as_one_line(total: int | None) -> None:
 
 
 def test_the_bar_never_passes_its_end() -> None:
-    console = Console(1, Terminal())
+    console = RunConsole(1, Terminal())
     console.started(make_spec("1x2"), 400)
     console.show(at(500), 400, 600.0)
     bar = console._bar
@@ -136,7 +136,7 @@ def test_the_bar_never_passes_its_end() -> None:
 
 def test_messages_do_not_tear_the_bar() -> None:
     stream = Terminal()
-    console = Console(1, stream)
+    console = RunConsole(1, stream)
     console.started(make_spec("1x2"), 400)
     console.say("interrupted")
     assert "\ninterrupted" not in stream.getvalue()
@@ -159,7 +159,7 @@ def test_outcomes() -> None:
 def test_a_foreign_file_is_told_once_and_the_run_goes_on(tmp_path: Path, clock: Clock, content: str) -> None:
     path, stream = tmp_path / "progress.json", io.StringIO()
     path.write_text(content)
-    console = Console(2, stream)
+    console = RunConsole(2, stream)
     for repeat in (1, 2):
         console.started(make_spec("1x1", repeat=repeat), None)
         for _ in range(3):
@@ -189,7 +189,7 @@ def test_a_file_system_that_is_gone_costs_the_run_nothing(
 
     monkeypatch.setattr(progress, "read_json", gone)
     stream = io.StringIO()
-    console = Console(1, stream)
+    console = RunConsole(1, stream)
     console.started(make_spec("1x1"), None)
     for _ in range(3):
         console.follow(tmp_path, 400, 60.0)
@@ -198,14 +198,14 @@ def test_a_file_system_that_is_gone_costs_the_run_nothing(
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_what_a_terminal_cannot_print_is_replaced(encoding: str) -> None:
-    for board in (Console, Board):
+    for console in (RunConsole, JobConsole):
         stream = io.TextIOWrapper(io.BytesIO(), encoding, errors="strict")
-        (board(1, stream) if board is Console else board(stream)).say("größer \u2265 1 \ud800")
+        (console(1, stream) if console is RunConsole else console(stream)).say("größer \u2265 1 \ud800")
         stream.seek(0)
         assert stream.read().startswith("gr")
 
 
 def test_escapes_do_not_reach_the_terminal() -> None:
     stream = io.StringIO()
-    Console(1, stream).say("\x1b[31mred\x1b[0m\x07 \x1b]0;title\x07a\rb\x9b2J\x1bc\nnext")
+    RunConsole(1, stream).say("\x1b[31mred\x1b[0m\x07 \x1b]0;title\x07a\rb\x9b2J\x1bc\nnext")
     assert stream.getvalue() == "red ab2J\nnext\n"

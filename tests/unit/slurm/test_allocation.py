@@ -10,11 +10,11 @@ from ddp_ladder.run.job import END_S
 from ddp_ladder.settings.models import Scale
 from ddp_ladder.slurm.allocation import (
     SIMULATE,
-    Offer,
+    AllocatedResources,
     check_allocation,
     misfits,
     own_allocation,
-    parse_offer,
+    parse_allocation,
     parse_time_left,
     salloc_for,
 )
@@ -30,12 +30,12 @@ SHOWN = """JobId=1 JobName=interactive
      Nodes=node[1-2] CPU_IDs=0-3 Mem=8000 GRES=gpu:2(IDX:0-1)
      Nodes=node3 CPU_IDs=0-1,4,6-8 Mem=7000 GRES=gpu:4(IDX:0-3)
 """
-OFFER = Offer("1", nodes=2, gpus=2, cpus=4, memory_mb=8000)
+OFFER = AllocatedResources("1", nodes=2, gpus=2, cpus=4, memory_mb=8000)
 JOB = ScaleJob(stage="stage3", scale=Scale(2, 2), runtime_min=5, runs=(), cpus=4, memory_mb=8000, gres="gpu:2")
 
 
 def test_an_allocation_offers_what_its_least_node_has() -> None:
-    assert parse_offer("1", SHOWN) == Offer("1", nodes=3, gpus=2, cpus=4, memory_mb=7000)
+    assert parse_allocation("1", SHOWN) == AllocatedResources("1", nodes=3, gpus=2, cpus=4, memory_mb=7000)
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,13 @@ def test_an_allocation_offers_what_its_least_node_has() -> None:
     ],
 )
 def test_gpus_are_counted_whatever_they_are_called(gres: str, gpus: int) -> None:
-    assert parse_offer("1", f"NumNodes=1\n     Nodes=n1 CPU_IDs=0 Mem=1 GRES={gres}\n").gpus == gpus
+    assert parse_allocation("1", f"NumNodes=1\n     Nodes=n1 CPU_IDs=0 Mem=1 GRES={gres}\n").gpus == gpus
 
 
 @pytest.mark.parametrize("shown", ["", "JobId=1 JobState=PENDING\n   NumNodes=2 NumCPUs=2\n"])
 def test_a_job_without_nodes_is_no_allocation(shown: str) -> None:
     with pytest.raises(UserError, match="Slurm does not show the nodes of this allocation"):
-        parse_offer("1", shown)
+        parse_allocation("1", shown)
 
 
 @pytest.mark.parametrize(

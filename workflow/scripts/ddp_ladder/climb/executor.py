@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from functools import partial
@@ -30,10 +29,10 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from ddp_ladder.climb.executor_interface import ATTRIBUTES, problem_of
-from ddp_ladder.climb.watch import LOOK_EVERY_S, Watch
+from ddp_ladder.climb.watch import LOOK_EVERY_S, JobWatch
 from ddp_ladder.common.files import NotWritten, shown_path
-from ddp_ladder.common.messages import UserError
-from ddp_ladder.run.progress import Board
+from ddp_ladder.common.messages import UserError, notify
+from ddp_ladder.run.progress import JobConsole
 from ddp_ladder.slurm.environment import set_aside
 from ddp_ladder.slurm.job_end import NOT_SUBMITTED, SUBMITTED, JobEnd, job_end_file, write_job_end
 from ddp_ladder.slurm.job_names import new_job_name
@@ -66,10 +65,10 @@ class LadderJobs:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if notice := set_aside(os.environ):
-            print(notice, file=sys.stderr, flush=True)
-        self._board = Board()
-        self._watch = Watch(ask, cancel, self._board)
-        self._submitter = Submitter(self.results, self._board.say)
+            notify(notice)
+        self._console = JobConsole()
+        self._watch = JobWatch(ask, cancel, self._console)
+        self._submitter = Submitter(self.results, self._console.say)
         self._others_due_s = 0.0
         plugin: Any = super()
         plugin.__init__(*args, **kwargs)
@@ -93,7 +92,7 @@ class LadderJobs:
             return
         except NotSubmitted as error:
             end = JobEnd("", stage, wanted.scale, NOT_SUBMITTED, "", why=str(error), next=error.next)
-            self._board.say(f"{stage} {wanted.scale}: {end.in_words}")
+            self._console.say(f"{stage} {wanted.scale}: {end.in_words}")
             self._report_job_error_threadsafe(info, _message(end, self.results))
             return
         except Exception as error:
@@ -103,7 +102,7 @@ class LadderJobs:
         info.aux = {"slurm_logfile": log}
         noted = _record(JobEnd(info.external_jobid, stage, wanted.scale, SUBMITTED, shown_path(log)), self.results)
         if noted.startswith(NOT_RECORDED):  # Slurm knows it by its name
-            self._board.say(f"job {info.external_jobid} is followed. {noted}")
+            self._console.say(f"job {info.external_jobid} is followed. {noted}")
         self._report_job_submission_threadsafe(info)
 
     async def check_active_jobs(self: Any, active_jobs: Sequence[Any]) -> AsyncIterator[Any]:
@@ -119,7 +118,7 @@ class LadderJobs:
         except Exception:
             # Snakemake now ends without cancelling the jobs.
             left = " ".join(sorted(self._submitter.stop()))
-            self._board.say(f"still in the queue: {left}; to end them: scancel with these ids")
+            self._console.say(f"still in the queue: {left}; to end them: scancel with these ids")
             raise
         for info in own:
             end = ends.get(info.external_jobid)

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder.climb.to_do import runs_of_edited_scripts, runs_to_do
-from ddp_ladder.common import meant
+from ddp_ladder.climb.to_do import runs_to_do
 from ddp_ladder.common.files import NotWritten, check_room, read_json
-from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.gates.file import gate_files
 from ddp_ladder.plan.changes import changes_in_words
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, make_plan, plain_variants, variants_of
 from ddp_ladder.records.run_records import RunRecords
-from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.settings.models import Scale, Settings
 from ddp_ladder.settings.placeholders import expand
 from ddp_ladder.slurm.job_end import job_end_file
@@ -89,13 +84,13 @@ class Ladder:
         return self.records(self.plan.job(Scale.parse(scale)))
 
     @cached_property
-    def _runs(self) -> RunRecords:
+    def runs(self) -> RunRecords:
         return RunRecords(Path(self.results))
 
     @cached_property
     def to_do(self) -> Mapping[str, tuple[RunSpec, ...]]:
         """Runs that this start has to measure, by scale."""
-        return runs_to_do(self.plan, self._runs)
+        return runs_to_do(self.plan, self.runs)
 
     def awaited_records(self, stage: str) -> list[str]:
         """Return the records that a stage's gate waits for: those of the scales that still have runs to measure."""
@@ -147,61 +142,6 @@ class Ladder:
     def measures(self, stages: Sequence[str]) -> bool:
         """Return True if a start for these stages has a run to measure."""
         return any(run.stage in stages for missing in self.to_do.values() for run in missing)
-
-    def check_data(self, stages: Sequence[str], on_nodes: bool, dry_run: bool) -> list[str]:
-        """Return warnings about missing training data. Raises UserError if no run can find them; a dry run only warns.
-
-        on_nodes: whether the training may run on other machines.
-        """
-        found = data_problem(self.settings.experiment, on_nodes) if self.measures(stages) else None
-        if found is None:
-            return []
-        outcome, problem = found
-        if outcome == "FAIL" and not dry_run:
-            raise UserError(problem)
-        return [f"warning: {problem}"]
-
-    def _doubtful_texts(self) -> Iterator[str]:
-        """Yield a doubt on each argument and variable that the user seems to mean otherwise than the script gets it."""
-        work, network = self.settings.experiment.workload, self.settings.site.network
-        variants = self.settings.experiment.variants
-        arguments: list[tuple[str, Iterable[str]]] = [
-            ("workload.args", work.args),
-            ("workload.prepare", work.prepare or ()),
-            *((f"variants.{each.name}.args", each.args) for each in variants),
-        ]
-        variables: list[tuple[str, Iterable[str]]] = [
-            ("workload.env", work.env.values()),
-            ("network.env", network.env.values()),
-            *((f"variants.{each.name}.env", each.env.values()) for each in variants),
-        ]
-        for key, text in ((key, text) for key, texts in arguments for text in texts):
-            if re.match(r"--?[A-Za-z][\w-]* \S", text):
-                yield f"{key}: {text!r} reaches the script as one word; write its parts as items of the list"
-        for key, text in ((key, text) for key, texts in (*arguments, *variables) for text in texts):
-            if meant.has_variables(text):
-                yield f"{key}: {text} reaches the script as it is, without the variable's value; {meant.path(text)}"
-
-    def announcements(self, stages: Sequence[str]) -> list[str]:
-        """Return the lines that a start prints before it begins."""
-        lines = []
-        if not self.measures(stages):
-            known = "every run has a good record of these settings"
-            lines.append(f"nothing to measure: {known}; the gates are judged again")
-        for stage in stages:
-            opened, closed = gate_files(Path(self.results) / "gates", stage)
-            if opened.exists() and closed.exists():
-                lines.append(f"warning: {opened}: {closed.name} is beside it; neither counts, the gate is judged again")
-        lines += [f"warning: {doubt}" for doubt in self._doubtful_texts()]
-        edited = [run for run in runs_of_edited_scripts(self.plan, self._runs) if run.stage in stages]
-        for script in dict.fromkeys(run.script for run in edited):
-            names = [run.name for run in edited if run.script == script]
-            lines.append(
-                f"warning: {script} has changed since it ran as {in_short(names)}; these runs are kept, and not "
-                "compared with runs of another version. To repeat them, delete their directories below "
-                f"{self.results}/runs"
-            )
-        return lines
 
     def job_resources(self) -> dict[str, Callable[[Any], str | int | None]]:
         """Return the resources of a scale's job by the Slurm executor's names, each as a function of its wildcards."""

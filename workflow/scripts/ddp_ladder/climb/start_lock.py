@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import pwd
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from ddp_ladder.common.files import read_json
-from ddp_ladder.common.messages import Problem, Refused, UserError
+from ddp_ladder.common.messages import Problem, Refused, UserError, notify
 from ddp_ladder.common.process_id import ProcessId
 
 START = "start.json"  # while a start is at work, and after one that was killed
@@ -33,14 +32,14 @@ NO_START = ("not what a start writes", "look for another start on these results;
 
 
 @dataclass(frozen=True)
-class Place:
+class DirectoryId:
     """A directory: its path with links resolved, and its inode, which a move and another mount do not change."""
 
     path: str
     inode: int
 
     @classmethod
-    def of(cls, directory: Path) -> Place:
+    def of(cls, directory: Path) -> DirectoryId:
         return cls(os.path.realpath(directory), directory.stat().st_ino)
 
 
@@ -50,8 +49,8 @@ class Start:
 
     process: ProcessId
     user: str
-    checkout: Place
-    results: Place
+    checkout: DirectoryId
+    results: DirectoryId
     since_s: float
 
     @classmethod
@@ -61,7 +60,7 @@ class Start:
             user = pwd.getpwuid(os.getuid()).pw_name
         except KeyError:
             user = str(os.getuid())
-        return cls(ProcessId.own(), user, Place.of(checkout), Place.of(results), time.time())
+        return cls(ProcessId.own(), user, DirectoryId.of(checkout), DirectoryId.of(results), time.time())
 
     def is_on(self, other: Start) -> bool:
         """Return True if both are on the same results; a copy of them, which contains this file too, is not."""
@@ -147,7 +146,7 @@ def _make_room(results: Path, start: Start, check_jobs: Callable[[bool], None]) 
     if killed is not None:
         _await_processes(results, killed)
         was = f"the start of {killed.since} (process {killed.process.pid} on {killed.process.host})"
-        print(f"{was} was killed; this one goes on from what it has left", file=sys.stderr, flush=True)
+        notify(f"{was} was killed; this one goes on from what it has left")
     (results / START).unlink(missing_ok=True)
 
 
@@ -184,7 +183,7 @@ def _await_processes(results: Path, killed: Start) -> None:
             verdict = "not started: processes of a start that was killed are still at work on these results"
             raise Refused(verdict, f"{pids}, of the start of {killed.since}", f"end them: `kill {pids}`")
         if not is_announced:
-            print(f"waiting for processes of a killed start to end: {pids}", file=sys.stderr, flush=True)
+            notify(f"waiting for processes of a killed start to end: {pids}")
             is_announced = True
         time.sleep(LOOK_EVERY_S)
 
@@ -229,8 +228,8 @@ def _parsed(file: Path) -> Start:
     return Start(
         ProcessId(str(raw["host"]), str(raw["kernel"]), str(raw["name_space"]), int(raw["pid"]), float(raw["started"])),
         str(data["user"]),
-        Place(str(data["checkout"]["path"]), int(data["checkout"]["inode"])),
-        Place(str(data["results"]["path"]), int(data["results"]["inode"])),
+        DirectoryId(str(data["checkout"]["path"]), int(data["checkout"]["inode"])),
+        DirectoryId(str(data["results"]["path"]), int(data["results"]["inode"])),
         float(data["since_s"]),
     )
 

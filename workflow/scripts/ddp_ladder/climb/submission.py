@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.common.messages import Problem, UserError
+from ddp_ladder.common.messages import Problem, UserError, notify
 from ddp_ladder.common.paths import profile
 from ddp_ladder.preflight.check import check_jobs
 from ddp_ladder.slurm.job_end import SUBMITTED, JobEnd, job_end_file, read_job_end
@@ -34,7 +33,7 @@ def check_before_submission(ladder: Ladder, scales: Collection[str]) -> None:
     jobs = [job for job in ladder.plan.jobs if str(job.scale) in scales]
     verdict = check_jobs(jobs, ladder.settings, read_offer())
     for problem in verdict.waits:
-        print(f"warning: {problem}\n", file=sys.stderr)
+        notify(f"warning: {problem}\n")
     if verdict.wrong:
         raise UserError(verdict.wrong)
 
@@ -89,7 +88,7 @@ def _left(results: Path, scale: str, queue: Sequence[NamedJob]) -> Iterator[Prob
             found=f"job {job_id} of {scale}: {state}",
             next=f"wait for it, or end it with `scancel {job_id}`; then start snakemake again",
         )
-    if not found and (problem := problem_of_holder(results, scale, _say)):
+    if not found and (problem := problem_of_holder(results, scale, notify)):
         yield problem
 
 
@@ -100,7 +99,3 @@ def _noted(results: Path, scale: str) -> JobEnd | None:
     except (OSError, ValueError):
         return None
     return end if end and end.state == SUBMITTED else None
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ddp_ladder.common.formats import duration
 from ddp_ladder.run.job import LAST_WORDS
-from ddp_ladder.run.progress import Board
+from ddp_ladder.run.progress import JobConsole
 from ddp_ladder.slurm.job_end import JobEnd
 from ddp_ladder.slurm.query import SlurmError
 from ddp_ladder.slurm.states import ENDED_WELL, GONE, JobState, advice, reason_in_words, slurms_words
@@ -77,13 +77,15 @@ class WatchedJob:
         return next(iter(slurms_words(text)[-1:]), "")
 
 
-class Watch:
+class JobWatch:
     """The watch of the jobs of one start of the workflow. ``look`` may be called at any rate."""
 
-    def __init__(self, ask: Ask, cancel: Cancel, board: Board, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, ask: Ask, cancel: Cancel, console: JobConsole, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._ask = ask
         self._cancel = cancel
-        self._board = board
+        self._console = console
         self._clock = clock
         self._jobs: dict[str, WatchedJob] = {}
         self._asked_s: float | None = None
@@ -95,7 +97,7 @@ class Watch:
         job = WatchedJob(job_id, stage, scale, log, signs, self._clock, submitted_s=self._clock())
         self._jobs[job_id] = job
         self._asked_s = None  # it may start at once
-        self._board.say(f"{job.label} submitted; its log: {log}")
+        self._console.say(f"{job.label} submitted; its log: {log}")
 
     def knows(self, job_id: str) -> bool:
         return job_id in self._jobs
@@ -104,14 +106,14 @@ class Watch:
         """Cancel every job that is followed, and ``others``, which are not followed yet."""
         jobs = sorted({*self._jobs, *others}, key=int)
         if jobs:
-            self._board.say(self._cancel(jobs))
+            self._console.say(self._cancel(jobs))
 
     def look(self) -> list[JobEnd]:
         """Print what is new; return the jobs that have ended since the last look."""
         for job in self._jobs.values():
             self._print_lines(job)
         ends = self._ask_slurm() if self._is_due() else []
-        self._board.status([self._status(job) for job in self._jobs.values()])
+        self._console.status([self._status(job) for job in self._jobs.values()])
         return ends
 
     def _is_due(self) -> bool:
@@ -131,7 +133,7 @@ class Watch:
             self._report_silence(str(silent))
             return []
         if self._silent_since_s is not None:
-            self._board.say("Slurm answers again")
+            self._console.say("Slurm answers again")
             self._silent_since_s = None
         return [end for job in list(self._jobs.values()) if (end := self._follow(job, states[job.id]))]
 
@@ -139,10 +141,10 @@ class Watch:
         now_s = self._clock()
         if self._silent_since_s is None:
             self._silent_since_s = self._reminded_s = now_s
-            self._board.say(f"Slurm does not answer ({why}); the jobs go on, and it will be asked again")
+            self._console.say(f"Slurm does not answer ({why}); the jobs go on, and it will be asked again")
         elif now_s - self._reminded_s >= REMIND_EVERY_S:
             self._reminded_s = now_s
-            self._board.say(f"Slurm has not answered for {duration(now_s - self._silent_since_s)}; still asking")
+            self._console.say(f"Slurm has not answered for {duration(now_s - self._silent_since_s)}; still asking")
 
     def _follow(self, job: WatchedJob, new: JobState) -> JobEnd | None:
         if new.state == GONE and not self._is_gone(job):
@@ -150,10 +152,10 @@ class Watch:
         job.gone_since_s = None
         before, job.state = job.state, new
         if new.phase == "waiting" and (new.reason, new.start) != (before.reason, before.start):
-            self._board.say(f"{job.label} {_waiting(job)}")
+            self._console.say(f"{job.label} {_waiting(job)}")
         if new.phase == "running" and job.started_s is None:
             job.started_s = self._clock()
-            self._board.say(f"{job.label} runs on {new.nodes}")
+            self._console.say(f"{job.label} runs on {new.nodes}")
         return self._end(job) if new.phase == "ended" else None
 
     def _is_gone(self, job: WatchedJob) -> bool:
@@ -163,7 +165,7 @@ class Watch:
             job.gone_since_s = now_s
         elif signs != job.last_signs:
             if not job.is_reported_alive:
-                self._board.say(f"{job.label} is unknown to squeue and sacct, but its files change: it goes on")
+                self._console.say(f"{job.label} is unknown to squeue and sacct, but its files change: it goes on")
             job.gone_since_s, job.is_reported_alive = now_s, True
         job.last_signs = signs
         return job.is_finished or now_s - job.gone_since_s >= GONE_AFTER_S
@@ -189,13 +191,13 @@ class Watch:
             log=str(job.log),
         )
         after = f"after {duration(ran_s)}"
-        self._board.say(f"{job.stage} {job.scale}: {end.in_words}, {after}")
+        self._console.say(f"{job.stage} {job.scale}: {end.in_words}, {after}")
         return end
 
     def _print_lines(self, job: WatchedJob) -> None:
         for line in job.new_lines():
             job.is_finished = job.is_finished or line.endswith(LAST_WORDS)
-            self._board.say(line)
+            self._console.say(line)
 
     def _status(self, job: WatchedJob) -> str:
         if job.started_s is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -66,6 +67,11 @@ def printable(text: str) -> str:
     Apply it to all foreign text: on reading (files.read_json, slurm.query.run_command), and in messages.
     """
     return _CONTROL_SEQUENCE.sub("", text)
+
+
+def notify(text: str) -> None:
+    """Print a line for the user on standard error, at once."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def box(rows: Iterable[tuple[str, str | None]]) -> str:

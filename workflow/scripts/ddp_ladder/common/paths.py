@@ -8,7 +8,7 @@ WORKFLOW = Path(__file__).parents[3]
 OWN = WORKFLOW.parent  # the checkout, or its copy if Snakemake reads the module from a repository
 SCRIPTS = WORKFLOW / "scripts"
 SCHEMAS = WORKFLOW / "schemas"
-TEMPLATES = WORKFLOW / "templates"  # of job.sh and climb.sh
+TEMPLATES = WORKFLOW / "templates"  # shell: job.sh and climb.sh, and what sets up a node
 REPORT = WORKFLOW / "report"
 
 

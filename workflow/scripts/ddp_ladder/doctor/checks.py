@@ -14,10 +14,10 @@ import yaml
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.file_systems import ALONE, filesystem, is_shared
 from ddp_ladder.common.files import NotWritten, check_room, nearest
-from ddp_ladder.common.findings import Finding, Section
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.common.paths import profile
 from ddp_ladder.doctor import software
+from ddp_ladder.doctor.check_results import CheckResult, Section
 from ddp_ladder.node import network
 from ddp_ladder.preflight.check import check_jobs
 from ddp_ladder.run.training_data import data_problem
@@ -41,8 +41,8 @@ def examine(sources: Sources, profile: Path = PROFILE, base_env: Mapping[str, st
     try:
         ladder = Ladder.of(sources.load())
     except UserError as error:
-        mistakes = [Finding.of(problem, "settings") for problem in error.problems]
-        rest = Finding("not checked", "all else", "it needs valid settings", "fix them and run the doctor again")
+        mistakes = [CheckResult.of(problem, "settings") for problem in error.problems]
+        rest = CheckResult("not checked", "all else", "it needs valid settings", "fix them and run the doctor again")
         return [*sections, ("Settings", [*mistakes, rest])]
     site, on_a_cluster = ladder.settings.site, has_slurm()
     sections += [
@@ -74,30 +74,32 @@ def failed(sections: Collection[Section]) -> bool:
 # Settings
 
 
-def settings(ladder: Ladder, sources: Sources) -> Iterator[Finding]:
+def settings(ladder: Ladder, sources: Sources) -> Iterator[CheckResult]:
     """Yield that the settings were read, and how many runs and jobs they give."""
     runs, jobs = len(ladder.plan.runs), len(ladder.plan.jobs)
-    yield Finding("pass", "experiment", f"{ladder.settings.experiment.file}: {runs} runs in {jobs} jobs")
-    yield Finding("pass", "site", f"{sources.cluster}: {ladder.settings.site.name}")
+    yield CheckResult("pass", "experiment", f"{ladder.settings.experiment.file}: {runs} runs in {jobs} jobs")
+    yield CheckResult("pass", "site", f"{sources.cluster}: {ladder.settings.site.name}")
 
 
-def profile_findings(profile: Path) -> Iterator[Finding]:
+def profile_findings(profile: Path) -> Iterator[CheckResult]:
     """Yield what is wrong with the profile for Slurm."""
     topic = "Slurm profile"
     try:
         data = yaml.safe_load(profile.read_text())
     except (OSError, yaml.YAMLError) as error:
         reason = (str(getattr(error, "strerror", None) or error).splitlines() or ["unreadable"])[0]
-        yield Finding("FAIL", topic, f"{profile}: {reason}", "take it from the project again: git checkout profiles")
+        yield CheckResult(
+            "FAIL", topic, f"{profile}: {reason}", "take it from the project again: git checkout profiles"
+        )
         return
     if not isinstance(data, dict):
-        yield Finding("FAIL", topic, f"{profile}: holds no settings", "git checkout profiles")
+        yield CheckResult("FAIL", topic, f"{profile}: holds no settings", "git checkout profiles")
         return
     wrong = list(profile_problems(data, software.executor_settings()))
     for what, advice in wrong:
-        yield Finding("FAIL", topic, f"{profile}: {what}", advice)
+        yield CheckResult("FAIL", topic, f"{profile}: {what}", advice)
     if not wrong:
-        yield Finding("pass", topic, str(profile))
+        yield CheckResult("pass", topic, str(profile))
 
 
 def profile_problems(data: Mapping[str, Any], known: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -133,7 +135,7 @@ def _resource_names(value: Any) -> set[str]:
 # Files
 
 
-def results(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
+def results(ladder: Ladder, on_a_cluster: bool) -> Iterator[CheckResult]:
     """Check whether results can be written, by the compute nodes as well, and whether there is room."""
     wanted = Path(ladder.results).absolute()
     there = nearest(wanted)
@@ -142,29 +144,29 @@ def results(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         check_room(wanted)
     except NotWritten as error:
         advice = "choose another directory for results, or have its permissions changed"
-        yield Finding("FAIL", "results", f"{key}: {there}: {error.strerror}", advice)
+        yield CheckResult("FAIL", "results", f"{key}: {there}: {error.strerror}", advice)
         return
-    yield Finding("pass", "results", f"{ladder.results} can be written")
+    yield CheckResult("pass", "results", f"{ladder.results} can be written")
     yield shared_directory(there, filesystem(there), on_a_cluster)
     free_mb = shutil.disk_usage(there).free // 1_000_000
     advice = "free some space, or choose another directory for results"
     if free_mb < TOO_LITTLE_SPACE_MB:
-        yield Finding("FAIL", "disk space", f"{key}: {free_mb} MB free", advice)
+        yield CheckResult("FAIL", "disk space", f"{key}: {free_mb} MB free", advice)
     elif free_mb < SPACE_FOR_RESULTS_MB:
-        yield Finding("warn", "disk space", f"{key}: {free_mb} MB free", advice)
+        yield CheckResult("warn", "disk space", f"{key}: {free_mb} MB free", advice)
     else:
-        yield Finding("pass", "disk space", f"{free_mb / 1000:.0f} GB free")
+        yield CheckResult("pass", "disk space", f"{free_mb / 1000:.0f} GB free")
 
 
-def shared_directory(path: Path, kind: str, on_a_cluster: bool) -> Finding:
+def shared_directory(path: Path, kind: str, on_a_cluster: bool) -> CheckResult:
     """Check whether compute nodes see a directory, by the kind of its file system."""
     topic = "shared directory"
     if not on_a_cluster:
-        return Finding("pass", topic, "not needed: no Slurm here, everything runs on this machine")
+        return CheckResult("pass", topic, "not needed: no Slurm here, everything runs on this machine")
     if is_shared(kind):
-        return Finding("pass", topic, f"{path} is on {kind}")
+        return CheckResult("pass", topic, f"{path} is on {kind}")
     alone = "a file system of one machine" if kind in ALONE else "which may not be shared"
-    return Finding(
+    return CheckResult(
         "warn",
         topic,
         f"{path} is on {kind or 'an unknown file system'}, {alone}; compute nodes must see it under this name",
@@ -172,25 +174,27 @@ def shared_directory(path: Path, kind: str, on_a_cluster: bool) -> Finding:
     )
 
 
-def workload(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
+def workload(ladder: Ladder, on_a_cluster: bool) -> Iterator[CheckResult]:
     """Check the training script and its data. A missing script has been reported with the settings."""
     work = ladder.settings.experiment.workload
     if not work.script.startswith("-m "):  # a module is looked for by the training's Python
-        yield Finding("pass", "workload", work.script)
+        yield CheckResult("pass", "workload", work.script)
     if problem := data_problem(ladder.settings.experiment, on_a_cluster):
-        yield Finding.of(problem[1], "data", problem[0])
+        yield CheckResult.of(problem[1], "data", problem[0])
     elif Path(ladder.data_marker).exists():
-        yield Finding("pass", "data", f"{work.data_dir}, prepared")
+        yield CheckResult("pass", "data", f"{work.data_dir}, prepared")
     elif ladder.prepared_data:
-        yield Finding("pass", "data", f"{work.data_dir}, not there yet: the first start prepares it on this machine")
+        yield CheckResult(
+            "pass", "data", f"{work.data_dir}, not there yet: the first start prepares it on this machine"
+        )
     elif work.data_dir is not None:
-        yield Finding("pass", "data", work.data_dir)
+        yield CheckResult("pass", "data", work.data_dir)
 
 
 # Network
 
 
-def interface(settings: Settings, here: Collection[str], on_a_cluster: bool) -> Iterator[Finding]:
+def interface(settings: Settings, here: Collection[str], on_a_cluster: bool) -> Iterator[CheckResult]:
     """Check network.interface. here: names of this machine's interfaces."""
     topic, wanted = "interface", settings.site.network.interface
     where = f"{settings.site.file}: network.interface"
@@ -198,39 +202,41 @@ def interface(settings: Settings, here: Collection[str], on_a_cluster: bool) -> 
     names = {wanted} if isinstance(wanted, str) else set(wanted.values())
     if "lo" in names and several_nodes and on_a_cluster:
         advice = "set it to auto, or to what `srun ip -brief address` shows"
-        yield Finding("FAIL", topic, f"{where}: lo does not lead to other nodes", advice)
+        yield CheckResult("FAIL", topic, f"{where}: lo does not lead to other nodes", advice)
     elif names == {"auto"}:
-        yield Finding(
+        yield CheckResult(
             "pass", topic, "auto: each node takes its route to the first one" if on_a_cluster else "auto: the loopback"
         )
     elif missing := sorted(names - {"auto"} - set(here)):
         text = f"{where}: this machine has no {', '.join(missing)}; it has {', '.join(sorted(here))}"
         if on_a_cluster:
-            yield Finding("not checked", topic, text, "look at a compute node: srun ip -brief address")
+            yield CheckResult("not checked", topic, text, "look at a compute node: srun ip -brief address")
         else:
-            yield Finding("warn", topic, text, f"use one of these, or auto; to check another cluster's, {LOGIN_NODE}")
+            yield CheckResult(
+                "warn", topic, text, f"use one of these, or auto; to check another cluster's, {LOGIN_NODE}"
+            )
     else:
-        yield Finding("pass", topic, ", ".join(sorted(names)))
+        yield CheckResult("pass", topic, ", ".join(sorted(names)))
 
 
 # Slurm
 
 
-def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
+def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[CheckResult]:
     """Check whether Slurm takes every job of the plan."""
     if not on_a_cluster:
-        yield Finding("not checked", "jobs", "no Slurm here", LOGIN_NODE)
+        yield CheckResult("not checked", "jobs", "no Slurm here", LOGIN_NODE)
     else:
         try:
             offer = read_offer()
         except UserError as error:
-            yield from (Finding.of(problem, "controller") for problem in error.problems)
-            yield Finding("not checked", "jobs", "Slurm does not answer", LOGIN_NODE)
+            yield from (CheckResult.of(problem, "controller") for problem in error.problems)
+            yield CheckResult("not checked", "jobs", "Slurm does not answer", LOGIN_NODE)
             return
         yield from judge_jobs(ladder, offer)
 
 
-def architecture(ladder: Ladder, offer: Offer, here: str) -> Iterator[Finding]:
+def architecture(ladder: Ladder, offer: Offer, here: str) -> Iterator[CheckResult]:
     """Check whether this machine's programs run on the nodes of the jobs; no finding if they do, or it is not known.
 
     here: this machine's architecture, as ``uname -m`` prints it.
@@ -239,7 +245,7 @@ def architecture(ladder: Ladder, offer: Offer, here: str) -> Iterator[Finding]:
     nodes = [node for node in offer.nodes if not wanted or wanted & {*node.partitions}]
     other = sorted({node.architecture for node in nodes} - {here, ""})
     if other:
-        yield Finding(
+        yield CheckResult(
             "FAIL" if len(other) == len({node.architecture for node in nodes}) else "warn",
             "architecture",
             f"this machine is {here}, compute nodes are {', '.join(other)}: no Python runs on both",
@@ -248,15 +254,15 @@ def architecture(ladder: Ladder, offer: Offer, here: str) -> Iterator[Finding]:
         )
 
 
-def judge_jobs(ladder: Ladder, offer: Offer) -> Iterator[Finding]:
+def judge_jobs(ladder: Ladder, offer: Offer) -> Iterator[CheckResult]:
     """Check every job of the plan against what Slurm offers."""
-    yield Finding("pass", "controller", f"Slurm {offer.version} answers; partitions: {', '.join(offer.partitions)}")
+    yield CheckResult("pass", "controller", f"Slurm {offer.version} answers; partitions: {', '.join(offer.partitions)}")
     yield from architecture(ladder, offer, platform.machine())
     verdict = check_jobs(ladder.plan.jobs, ladder.settings, offer)
-    yield from (Finding.of(problem, "jobs") for problem in verdict.wrong)
-    yield from (Finding.of(problem, "jobs", "warn") for problem in verdict.waits)
+    yield from (CheckResult.of(problem, "jobs") for problem in verdict.wrong)
+    yield from (CheckResult.of(problem, "jobs", "warn") for problem in verdict.waits)
     if not verdict.wrong:
         scales = " ".join(str(job.scale) for job in ladder.plan.jobs)
-        yield Finding("pass", "jobs", f"Slurm can take all of them: {scales}")
+        yield CheckResult("pass", "jobs", f"Slurm can take all of them: {scales}")
     for what in verdict.not_checked:
-        yield Finding("not checked", "accounting", what, "nothing, unless the site's documentation speaks of them")
+        yield CheckResult("not checked", "accounting", what, "nothing, unless the site's documentation speaks of them")

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ddp_ladder.climb.executor_interface import BELOW, DISTRIBUTION, INSTALL, METHODS, OLDEST, problem_of
-from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import dotted
+from ddp_ladder.common.paths import SCRIPTS
+from ddp_ladder.doctor.check_results import CheckResult
 from ddp_ladder.node.gpus import gpus
 from ddp_ladder.node.software import SetUpError, environment
 from ddp_ladder.plan.plan import RunSpec
@@ -33,19 +34,7 @@ PACKAGES = (
     ("snakemake-executor-plugin-slurm-jobstep", "Slurm job step", (0, 6), (1,)),
 )
 IMPORT_WITHIN_S = 180  # torch on a cold network file system takes long
-PROBE = """
-import importlib.util, json, sys
-found = {"python": list(sys.version_info[:3]), "executable": sys.executable}
-if sys.argv[1]:
-    sys.path.insert(0, "")
-    found["module"] = importlib.util.find_spec(sys.argv[1].split(".")[0]) is not None
-try:
-    import torch
-    found.update(torch=torch.__version__, cuda=torch.version.cuda)
-except Exception as error:
-    found["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
-print("\\n" + json.dumps(found))
-"""
+PROBE = SCRIPTS / "ddp_ladder/doctor/python_probe.py"
 
 
 def version_tuple(text: str) -> tuple[int, ...]:
@@ -54,37 +43,37 @@ def version_tuple(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in form[0].split(".")) if form else ()
 
 
-def workflow_versions() -> Iterator[Finding]:
+def workflow_versions() -> Iterator[CheckResult]:
     """Check the Python that runs Snakemake, and the versions of the packages that the ladder uses."""
     own = sys.version_info[:3]
     if own >= OLDEST_WORKFLOW_PYTHON:
-        yield Finding("pass", "Python", f"{dotted(own)} ({sys.executable})")
+        yield CheckResult("pass", "Python", f"{dotted(own)} ({sys.executable})")
     else:
         wanted = f"the workflow needs {dotted(OLDEST_WORKFLOW_PYTHON)} or newer"
-        yield Finding("FAIL", "Python", f"{dotted(own)}; {wanted}", "make setup PYTHON=/path/to/python3.12")
+        yield CheckResult("FAIL", "Python", f"{dotted(own)}; {wanted}", "make setup PYTHON=/path/to/python3.12")
     for distribution, topic, oldest, below in PACKAGES:
         yield package_version(distribution, topic, oldest, below)
     yield from executor_interface()
 
 
-def executor_interface(methods: Sequence[str] = METHODS) -> Iterator[Finding]:
+def executor_interface(methods: Sequence[str] = METHODS) -> Iterator[CheckResult]:
     """Check that the Slurm executor has the methods that the ladder overrides; no finding if it does, or is missing."""
     with contextlib.suppress(ImportError):  # reported with its version
         executor = importlib.import_module("snakemake_executor_plugin_slurm").Executor
         if problem := problem_of(executor, methods):
-            yield Finding("FAIL", "Slurm executor", problem.what, problem.next)
+            yield CheckResult("FAIL", "Slurm executor", problem.what, problem.next)
 
 
-def package_version(distribution: str, topic: str, oldest: tuple[int, ...], below: tuple[int, ...]) -> Finding:
+def package_version(distribution: str, topic: str, oldest: tuple[int, ...], below: tuple[int, ...]) -> CheckResult:
     """Check that an installed package has a version that the ladder was tested with."""
     wanted = f"{dotted(oldest)} or newer, below {dotted(below)}"
     try:
         found = importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        return Finding("FAIL", topic, f"{distribution} is not installed; wanted {wanted}", INSTALL)
+        return CheckResult("FAIL", topic, f"{distribution} is not installed; wanted {wanted}", INSTALL)
     if oldest <= version_tuple(found) < below:
-        return Finding("pass", topic, found)
-    return Finding("FAIL", topic, f"{found}; wanted {wanted}", INSTALL)
+        return CheckResult("pass", topic, found)
+    return CheckResult("FAIL", topic, f"{found}; wanted {wanted}", INSTALL)
 
 
 def executor_settings() -> frozenset[str]:
@@ -97,65 +86,65 @@ def executor_settings() -> frozenset[str]:
     return frozenset(f"slurm-{name.replace('_', '-')}" for name in fields)
 
 
-def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Iterator[Finding]:
+def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Iterator[CheckResult]:
     """Check the training's software, set up on this machine as it would be on a node."""
     try:
         env = environment(spec, base_env)
     except SetUpError as error:
-        yield Finding(
+        yield CheckResult(
             "FAIL",
             "environment",
             f"{site.file}: {' / '.join(str(error).splitlines()[:4])}",
             "try the same in a shell here; if only compute nodes have it, in a shell there: srun --pty bash",
         )
-        yield Finding("not checked", "training Python", "it needs the environment", "fix that first")
+        yield CheckResult("not checked", "training Python", "it needs the environment", "fix that first")
         return
     if spec.modules or spec.setup.strip():
         done = [*spec.modules, *(["the setup snippet"] if spec.setup.strip() else [])]
-        yield Finding("pass", "environment", ", ".join(done))
+        yield CheckResult("pass", "environment", ", ".join(done))
     if spec.container is not None:
         yield from _container(spec.container, site, env)
         return
     yield from _training_python(spec, site, env)
 
 
-def _container(container: Mapping[str, Any], site: Site, env: Mapping[str, str]) -> Iterator[Finding]:
+def _container(container: Mapping[str, Any], site: Site, env: Mapping[str, str]) -> Iterator[CheckResult]:
     engine, image = container["engine"], container["image"]
     where = f"{site.file}: software.container"
     program = shutil.which(engine, path=env.get("PATH"))
     if program is not None:
-        yield Finding("pass", "container engine", program)
+        yield CheckResult("pass", "container engine", program)
     else:
         advice = f"load its module in software.modules, or check that the compute nodes have it: srun which {engine}"
-        yield Finding("FAIL", "container engine", f"{where}.engine: there is no {engine} here", advice)
+        yield CheckResult("FAIL", "container engine", f"{where}.engine: there is no {engine} here", advice)
     if "://" in image:
-        yield Finding(
+        yield CheckResult(
             "warn",
             "container image",
             f"{where}.image: {image} is fetched again by every node",
             f"fetch it once: {engine} pull image.sif {image}",
         )
     elif Path(image).exists():
-        yield Finding("pass", "container image", image)
+        yield CheckResult("pass", "container image", image)
     else:
-        yield Finding("FAIL", "container image", f"{where}.image: there is no {image}", "correct the path")
+        yield CheckResult("FAIL", "container image", f"{where}.image: there is no {image}", "correct the path")
     look = f"try it: {engine} exec {image} {site.software.python} -c 'import torch'"
-    yield Finding("not checked", "training Python", f"{site.software.python} is inside the image", look)
+    yield CheckResult("not checked", "training Python", f"{site.software.python} is inside the image", look)
 
 
-def _training_python(spec: RunSpec, site: Site, env: Mapping[str, str]) -> Iterator[Finding]:
+def _training_python(spec: RunSpec, site: Site, env: Mapping[str, str]) -> Iterator[CheckResult]:
     topic, where = "training Python", f"{site.file}: software.python"
     program = spec.python or sys.executable
     path = shutil.which(program, path=env.get("PATH"))
     if path is None:
         advice = "write its full path, or name in software.modules the modules that bring it"
-        yield Finding("FAIL", topic, f"{where}: there is no {program} here", advice)
+        yield CheckResult("FAIL", topic, f"{where}: there is no {program} here", advice)
         return
     module = spec.script[3:] if spec.script.startswith("-m ") else ""
     try:
         report = _probe(path, module, env)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        yield Finding("FAIL", topic, f"{where}: {program} does not start: {error}", f"try it: {program} --version")
+        yield CheckResult("FAIL", topic, f"{where}: {program} does not start: {error}", f"try it: {program} --version")
         return
     yield from judge_python(report, program, where, site.node.device)
     if site.node.device == "cuda" and report.get("cuda"):
@@ -163,16 +152,16 @@ def _training_python(spec: RunSpec, site: Site, env: Mapping[str, str]) -> Itera
         yield judge_driver(site.node.driver or next(iter(here), None), report, f"{site.file}: node.driver")
     if module:
         if report.get("module"):
-            yield Finding("pass", "workload", spec.script)
+            yield CheckResult("pass", "workload", spec.script)
         else:
             advice = "install it for that Python, or correct workload.script"
-            yield Finding("FAIL", "workload", f"{spec.script}: {program} has no such module", advice)
+            yield CheckResult("FAIL", "workload", f"{spec.script}: {program} has no such module", advice)
 
 
 def _probe(path: str, module: str, env: Mapping[str, str]) -> dict[str, Any]:
     """Return a Python's report on itself. Raises OSError, ValueError or SubprocessError if it gives none."""
     done = subprocess.run(
-        [path, "-c", PROBE, module],
+        [path, "-c", PROBE.read_text(), module],
         env=dict(env),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -186,40 +175,40 @@ def _probe(path: str, module: str, env: Mapping[str, str]) -> dict[str, Any]:
     return report
 
 
-def judge_python(report: Mapping[str, Any], program: str, where: str, device: str) -> Iterator[Finding]:
+def judge_python(report: Mapping[str, Any], program: str, where: str, device: str) -> Iterator[CheckResult]:
     """Check the versions of the training's Python and torch against what the instrumentation needs."""
     topic, version = "training Python", tuple(report["python"])
     if version < OLDEST_SITE_PYTHON:
         wanted = f"wanted {dotted(OLDEST_SITE_PYTHON)} or newer"
-        yield Finding("FAIL", topic, f"{where}: {program} is {dotted(version)}; {wanted}", "name a newer one")
+        yield CheckResult("FAIL", topic, f"{where}: {program} is {dotted(version)}; {wanted}", "name a newer one")
     else:
-        yield Finding("pass", topic, f"{dotted(version)} ({report['executable']})")
+        yield CheckResult("pass", topic, f"{dotted(version)} ({report['executable']})")
     if "torch" not in report:
         own = "`make setup TRAINING=1` adds torch to it" if program == sys.executable else "install torch for it"
         advice = f"{own}, or name in {where.rpartition(' ')[2]} the Python that you train with"
-        yield Finding("FAIL", "torch", f"{where}: {program} cannot import torch: {report['error']}", advice)
+        yield CheckResult("FAIL", "torch", f"{where}: {program} cannot import torch: {report['error']}", advice)
     elif version_tuple(report["torch"]) < OLDEST_TORCH:
         wanted = f"wanted {dotted(OLDEST_TORCH)} or newer"
-        yield Finding(
+        yield CheckResult(
             "FAIL", "torch", f"{where}: {program} has torch {report['torch']}; {wanted}", "install a newer one"
         )
     elif device == "cuda" and report["cuda"] is None:
         advice = "install a torch with CUDA for it, or set node.device: cpu"
-        yield Finding("FAIL", "torch", f"{report['torch']} is built without CUDA, and node.device is cuda", advice)
+        yield CheckResult("FAIL", "torch", f"{report['torch']} is built without CUDA, and node.device is cuda", advice)
     else:
-        yield Finding("pass", "torch", f"{report['torch']}, built {_cuda(report['cuda'])}")
+        yield CheckResult("pass", "torch", f"{report['torch']}, built {_cuda(report['cuda'])}")
 
 
-def judge_driver(driver: str | None, report: Mapping[str, Any], where: str) -> Finding:
+def judge_driver(driver: str | None, report: Mapping[str, Any], where: str) -> CheckResult:
     """Check the nodes' NVIDIA driver against the CUDA that torch is built for. driver: None if it is not known."""
     least, built = least_driver(report["cuda"]), f"torch {report['torch']} is built for CUDA {report['cuda']}"
     wants = f"{built}, which wants {least} or newer" if least else built
     if driver is None:
-        return Finding("not checked", "driver", wants, f"write what `srun nvidia-smi` shows into {where}")
+        return CheckResult("not checked", "driver", wants, f"write what `srun nvidia-smi` shows into {where}")
     if is_too_old(driver, report["cuda"]):
         advice = "install a torch that is built for an older CUDA (pytorch.org, previous versions)"
-        return Finding("FAIL", "driver", f"{driver} is too old: {wants}", advice)
-    return Finding("pass", "driver", f"{driver}; {wants}")
+        return CheckResult("FAIL", "driver", f"{driver} is too old: {wants}", advice)
+    return CheckResult("pass", "driver", f"{driver}; {wants}")
 
 
 def _cuda(version: str | None) -> str:

@@ -6,8 +6,7 @@ stay the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 
 from ddp_ladder.job_script.sbatch_header import sbatch_options
 from ddp_ladder.job_script.shell_text import command_line, render, variable
@@ -24,7 +23,7 @@ from ddp_ladder.node.launch import (
     training_environment,
 )
 from ddp_ladder.node.network import PORTS
-from ddp_ladder.node.software import MODULE_COMMAND, WORKFLOW_VARIABLES
+from ddp_ladder.node.software import WORKFLOW_VARIABLES
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.slurm.job_step import NO_JOB_OF_SLURM, step_variables, task_variables
 
@@ -33,50 +32,40 @@ _VARIABLES = "job_id MASTER_ADDR MASTER_PORT SLURM_NODEID".split()
 _JOB, _HEAD, _PORT, _NODE_RANK = map(variable, _VARIABLES)
 
 
-@dataclass(frozen=True)
-class Place:
-    """The place of a run. directory: the run's own, relative to the project if it is inside."""
+def job_script(job: ScaleJob, spec: RunSpec, places: Places, binds: Sequence[str] = ()) -> str:
+    """Return the text of job.sh: for sbatch, and with one node also for bash without Slurm.
 
-    project: Path
-    directory: Path
-    binds: tuple[str, ...] = ()  # for the container
-
-    @property
-    def places(self) -> Places:
-        """The same directories, absolute."""
-        return Places(self.project, self.project / self.directory)
-
-
-def job_script(job: ScaleJob, spec: RunSpec, place: Place) -> str:
-    """Return the text of job.sh: for sbatch, and with one node also for bash without Slurm."""
+    binds: directories to bind into the container, if there is one.
+    """
     per_node = tasks_per_node(spec)
     return render(
         "job.sh.j2",
         run=spec,
-        project=str(place.project),
-        sbatch_options=_sbatch_options(job, spec, place),
+        project=str(places.start),
+        sbatch_options=_sbatch_options(job, spec, places),
         early_ends=_early_ends(spec),
         tasks_per_node=per_node,
         cpus_per_task=job.cpus // per_node,
         of_the_workflow=WORKFLOW_VARIABLES,
-        module_command=MODULE_COMMAND,
         thread_variables=THREAD_VARIABLES,
-        environment=_environment(spec, place),
-        module_path=_module_path(spec, place),
+        environment=_environment(spec, places),
+        module_path=_module_path(spec, places),
         ports=PORTS,
         interface_exports=_interface_exports(spec),
-        directory=_working(spec, place) if spec.directory is not None else None,
-        directory_is_own=place.places.is_own(spec),
-        training=command_line(_training(spec, place)),
+        directory=_working(spec, places) if spec.directory is not None else None,
+        directory_is_own=places.is_own(spec),
+        training=command_line(_training(spec, places, binds)),
         no_job_of_slurm=NO_JOB_OF_SLURM,
-        step_told=step_variables(spec, variable("simulated"), [variable("HOSTNAME")]),
-        task_told=" ".join(f"{name}={value}" for name, value in task_variables("$k", "$k", 0).items()),
+        step_variables=step_variables(spec, variable("simulated"), [variable("HOSTNAME")]),
+        task_variables=" ".join(f"{name}={value}" for name, value in task_variables("$k", "$k", 0).items()),
     )
 
 
-def _sbatch_options(job: ScaleJob, spec: RunSpec, place: Place) -> list[str]:
+def _sbatch_options(job: ScaleJob, spec: RunSpec, places: Places) -> list[str]:
     per_node = tasks_per_node(spec)
-    log = str(place.directory / "job-%j.log").replace("%", "%%").replace("%%j.log", "%j.log")
+    inside = places.run.is_relative_to(places.start)  # then the line stays right if the project is moved
+    directory = places.run.relative_to(places.start) if inside else places.run
+    log = f"{directory}/job-".replace("%", "%%") + "%j.log"
     asked: dict[str, str | int | None] = {
         "job-name": spec.name.replace("/", "-"),
         "nodes": spec.nodes,
@@ -86,7 +75,7 @@ def _sbatch_options(job: ScaleJob, spec: RunSpec, place: Place) -> list[str]:
         "mem": None if job.memory_mb is None else f"{job.memory_mb}M",
         "time": job.runtime_min,
     }
-    return sbatch_options(asked, job.slurm, {"chdir": str(place.project), "output": log})
+    return sbatch_options(asked, job.slurm, {"chdir": str(places.start), "output": log})
 
 
 def tasks_per_node(spec: RunSpec) -> int:
@@ -100,18 +89,18 @@ def _early_ends(spec: RunSpec) -> list[str]:
     return [*ends, f"{spec.max_seconds:g} seconds"] if spec.max_seconds is not None else ends
 
 
-def _environment(spec: RunSpec, place: Place) -> dict[str, str]:
-    env = training_environment(spec, place.places)
+def _environment(spec: RunSpec, places: Places) -> dict[str, str]:
+    env = training_environment(spec, places)
     if "PYTHONPATH" in env:
-        env["PYTHONPATH"] = python_path(spec, place.places, env["PYTHONPATH"])
+        env["PYTHONPATH"] = python_path(spec, places, env["PYTHONPATH"])
     return env
 
 
-def _module_path(spec: RunSpec, place: Place) -> str | None:
+def _module_path(spec: RunSpec, places: Places) -> str | None:
     """Return the search path of the module; None if none is needed, or the configuration sets PYTHONPATH itself."""
     if spec.directory is None or not is_module(spec) or "PYTHONPATH" in spec.env:
         return None
-    return str(place.project)
+    return str(places.start)
 
 
 def _interface_exports(spec: RunSpec) -> str:
@@ -120,20 +109,19 @@ def _interface_exports(spec: RunSpec) -> str:
     return " ".join(["export", *(f'{name}="$own_interface"' for name in names)]) if names else ""
 
 
-def _working(spec: RunSpec, place: Place) -> str:
+def _working(spec: RunSpec, places: Places) -> str:
     """Return the measured run's working directory; if that is its own, a new one beside it for each start."""
-    places = place.places
     working = places.working(spec)
     if not places.is_own(spec):
         return str(working)
     return str(places.own.with_name(f"{places.own.name}-{_JOB}") / working.relative_to(places.own))
 
 
-def _training(spec: RunSpec, place: Place) -> list[list[str]]:
+def _training(spec: RunSpec, places: Places, binds: Sequence[str]) -> list[list[str]]:
     """Return the command that trains, in groups of words, one group a line."""
-    *container, python = python_command(spec, place.places, place.binds, _working(spec, place))
+    *container, python = python_command(spec, places, binds, _working(spec, places))
     groups = [list(container), [python]] if container else [[python]]
-    script = list(script_argv(spec, place.places))
+    script = list(script_argv(spec, places))
     if spec.launcher == "torchrun":
         node_rank = "0" if spec.nodes == 1 else _NODE_RANK
         module, name, *options = torchrun(spec, f"{_JOB}.{spec.name.replace('/', '.')}", node_rank, _HEAD, _PORT)

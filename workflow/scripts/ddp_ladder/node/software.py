@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from ddp_ladder.common.paths import TEMPLATES
 from ddp_ladder.node.launch import INSTRUMENT, Places, is_module
 from ddp_ladder.plan.plan import RunSpec
 
@@ -17,61 +18,12 @@ from ddp_ladder.plan.plan import RunSpec
 WORKFLOW_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT")
 SHELL_VARIABLES = ("_", "SHLVL", "PWD", "OLDPWD")
 MESSAGE_LINES = 20
+MODULE_COMMAND = TEMPLATES / "module_command.sh"
+NODE_ENVIRONMENT = TEMPLATES / "node_environment.sh"
 WITHIN_S = 180.0  # for the doctor; a run's own limit is its job's
 
 # argv, environment, descriptor for output and errors, descriptor to be passed on; returns the exit code.
 Runner = Callable[[Sequence[str], Mapping[str, str], int, int], int]
-
-# A batch job's shell may lack `module`: sbatch starts no login shell.
-MODULE_COMMAND = r"""
-for ddp_ladder_file in "${LMOD_PKG:+$LMOD_PKG/init/bash}" "${MODULESHOME:+$MODULESHOME/init/bash}" \
-  /etc/profile.d/{lmod,modules,z00_lmod}.sh /usr/share/lmod/lmod/init/bash /usr/share/modules/init/bash; do
-  if ! declare -F module >/dev/null && [[ -r $ddp_ladder_file ]]; then
-    # shellcheck source=/dev/null
-    . "$ddp_ladder_file"
-  fi
-done
-""".strip()
-
-# Arguments: a file descriptor, the setup snippet, the modules. On the descriptor it writes each stage, so that an error
-# can name its key, and in the end the environment; each item ends with NUL.
-#   LOADEDMODULES   Modules before version 4 report success for a module that fails. A module listed under another name
-#                   (an alias, a default version) is recognised because the list has changed.
-#   unload          `module load` would skip a module that the user's shell had loaded, but its PYTHONPATH was removed.
-#                   The last one first, as others may need the first.
-_SHELL = r"""
-ddp_ladder_descriptor=$1 ddp_ladder_setup=$2
-shift 2
-ddp_ladder_modules=("$@")
-set --
-ddp_ladder_say() { printf '%s\0' "$1" >&"$ddp_ladder_descriptor"; }
-
-MODULE_COMMAND
-if ((${#ddp_ladder_modules[@]})) && ! declare -F module >/dev/null; then
-  ddp_ladder_say 'no module command'
-  exit 1
-fi
-for ((ddp_ladder_k = ${#ddp_ladder_modules[@]} - 1; ddp_ladder_k >= 0; ddp_ladder_k--)); do
-  if [[ :${LOADEDMODULES-}: == *:"${ddp_ladder_modules[ddp_ladder_k]}"[:/]* ]]; then
-    module unload "${ddp_ladder_modules[ddp_ladder_k]}"
-  fi
-done
-for ddp_ladder_module in "${ddp_ladder_modules[@]}"; do
-  ddp_ladder_say "module $ddp_ladder_module"
-  ddp_ladder_before=${LOADEDMODULES-}
-  module load "$ddp_ladder_module" || exit 1
-  if [[ ${LOADEDMODULES-} == "$ddp_ladder_before" && :${LOADEDMODULES-}: != *:"$ddp_ladder_module"[:/.-]* ]]; then
-    exit 1
-  fi
-done
-
-ddp_ladder_say setup
-set -e
-eval "$ddp_ladder_setup"$'\n\n:'
-set +e
-ddp_ladder_say environment
-/usr/bin/env -0 >&"$ddp_ladder_descriptor"
-""".replace("MODULE_COMMAND", MODULE_COMMAND)
 
 
 class SetUpError(Exception):
@@ -134,7 +86,8 @@ def _run(spec: RunSpec, env: Mapping[str, str], run: Runner) -> tuple[int, bytes
     # Files, not pipes: a process that the snippet leaves running would hold a pipe open.
     with _temporary_file() as output, _temporary_file() as result:
         descriptor = result.fileno()
-        argv = ["bash", "--noprofile", "--norc", "-c", _SHELL, "bash", str(descriptor), spec.setup, *spec.modules]
+        shell = ("bash", "--noprofile", "--norc", "-c", NODE_ENVIRONMENT.read_text(), "bash")
+        argv = (*shell, str(descriptor), str(MODULE_COMMAND), spec.setup, *spec.modules)
         try:
             code = run(argv, env, output.fileno(), descriptor)
         except OSError as error:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddp_ladder.common.messages import did_you_mean
-from ddp_ladder.preflight.request import ACCOUNTS_ENFORCED_BY, QOS_ENFORCED_BY, Complaint, Request, listed
+from ddp_ladder.preflight.request import ACCOUNTS_ENFORCED_BY, QOS_ENFORCED_BY, JobProblem, Request, listed
 from ddp_ladder.slurm.facts import Reservation
 
 
-def check_account(request: Request) -> Iterator[Complaint]:
+def check_account(request: Request) -> Iterator[JobProblem]:
     """Refuse an account that the user does not have, if Slurm enforces accounts."""
     accounting = request.accounting_with(ACCOUNTS_ENFORCED_BY)
     if accounting is None or request.account is None or request.associations():
         return
     yours = sorted({each.account for each in accounting.associations})
     guess = did_you_mean(request.account, yours)
-    yield Complaint(
+    yield JobProblem(
         request.key("account"),
         f"{request.offer.user or 'this user'} has no such account here",
         request.account,
@@ -25,7 +25,7 @@ def check_account(request: Request) -> Iterator[Complaint]:
     )
 
 
-def check_qos(request: Request) -> Iterator[Complaint]:
+def check_qos(request: Request) -> Iterator[JobProblem]:
     """Refuse a QOS that does not exist, or that the account may not use."""
     wanted, accounting = request.job.slurm.qos, request.accounting_with(QOS_ENFORCED_BY)
     if wanted is None or accounting is None:
@@ -35,7 +35,7 @@ def check_qos(request: Request) -> Iterator[Complaint]:
     if known and (wanted in allowed or not request.associations()):
         return
     choice = allowed or sorted(accounting.qos)
-    yield Complaint(
+    yield JobProblem(
         request.key("qos"),
         f"the account {request.account} may not use this QOS" if known else "there is no such QOS",
         wanted,
@@ -44,13 +44,13 @@ def check_qos(request: Request) -> Iterator[Complaint]:
     )
 
 
-def check_reservation(request: Request) -> Iterator[Complaint]:
+def check_reservation(request: Request) -> Iterator[JobProblem]:
     """Refuse a reservation that is missing or for others; report one that has not begun."""
     wanted, there = request.job.slurm.reservation, request.offer.reservations
     if wanted is None:
         return
     if wanted not in there:
-        yield Complaint(
+        yield JobProblem(
             request.key("reservation"),
             "there is no such reservation, or it is over",
             wanted,
@@ -61,11 +61,11 @@ def check_reservation(request: Request) -> Iterator[Complaint]:
         yield from _check_access(request, there[wanted])
 
 
-def _check_access(request: Request, reservation: Reservation) -> Iterator[Complaint]:
+def _check_access(request: Request, reservation: Reservation) -> Iterator[JobProblem]:
     user, account = request.offer.user, request.account
     users, accounts = reservation.users, reservation.accounts
     if (users or accounts) and not (user in users or account in accounts):
-        yield Complaint(
+        yield JobProblem(
             request.key("reservation"),
             "the reservation is for others",
             f"{reservation.name}, as {user}" + (f" of {account}" if account else ""),
@@ -73,7 +73,7 @@ def _check_access(request: Request, reservation: Reservation) -> Iterator[Compla
             "set it to null, or use an account that it is for",
         )
     elif not reservation.active:
-        yield Complaint(
+        yield JobProblem(
             request.key("reservation"),
             "the reservation has not begun; the jobs wait for it",
             f"{reservation.name}, from {reservation.start}",

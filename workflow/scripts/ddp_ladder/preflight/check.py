@@ -14,7 +14,7 @@ from ddp_ladder.preflight.request import (
     ACCOUNTS_ENFORCED_BY,
     LIMITS_ENFORCED_BY,
     QOS_ENFORCED_BY,
-    Complaint,
+    JobProblem,
     Request,
     merged,
 )
@@ -25,7 +25,7 @@ NOT_ENFORCED = "this Slurm does not enforce them"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PreflightResult:
     """Result of the check. wrong: Slurm would refuse or never start the job; waits: it starts only after a change."""
 
     wrong: tuple[Problem, ...]
@@ -33,17 +33,17 @@ class Verdict:
     not_checked: tuple[str, ...]
 
 
-def check_jobs(jobs: Sequence[ScaleJob], settings: Settings, offer: Offer) -> Verdict:
+def check_jobs(jobs: Sequence[ScaleJob], settings: Settings, offer: Offer) -> PreflightResult:
     """Return every distinct mistake of the jobs, once."""
-    complaints = merged(complaint for job in jobs for complaint in _complaints(Request(job, settings, offer)))
-    return Verdict(
-        wrong=tuple(complaint.problem() for complaint in complaints if not complaint.waits),
-        waits=tuple(complaint.problem() for complaint in complaints if complaint.waits),
+    problems = merged(problem for job in jobs for problem in _problems(Request(job, settings, offer)))
+    return PreflightResult(
+        wrong=tuple(problem for problem in problems if not problem.waits),
+        waits=tuple(problem for problem in problems if problem.waits),
         not_checked=tuple(_not_checked(offer)),
     )
 
 
-def _complaints(request: Request) -> Iterator[Complaint]:
+def _problems(request: Request) -> Iterator[JobProblem]:
     yield from check_account(request)
     yield from check_qos(request)
     yield from check_reservation(request)

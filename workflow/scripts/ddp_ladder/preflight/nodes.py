@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import did_you_mean
-from ddp_ladder.preflight.request import SMALLER_SCALES, Complaint, Request, counted, listed
+from ddp_ladder.preflight.request import SMALLER_SCALES, JobProblem, Request, listed
 from ddp_ladder.slurm.facts import ComputeNode, Partition
 from ddp_ladder.slurm.notation import host_names
 
 
-def check_shape(request: Request, partition: Partition, nodes: Sequence[ComputeNode]) -> Iterator[Complaint]:
+def check_shape(request: Request, partition: Partition, nodes: Sequence[ComputeNode]) -> Iterator[JobProblem]:
     """Check the number and the size of nodes. nodes: all of the partition's."""
     yield from _number(request, partition, nodes)
     if nodes:
@@ -30,44 +31,44 @@ def is_large_enough(node: ComputeNode, request: Request) -> bool:
     return enough_gpus and node.cpus >= job.cpus and node.memory_mb >= (job.memory_mb or 0)
 
 
-def _number(request: Request, partition: Partition, nodes: Sequence[ComputeNode]) -> Iterator[Complaint]:
+def _number(request: Request, partition: Partition, nodes: Sequence[ComputeNode]) -> Iterator[JobProblem]:
     scale = request.job.scale
     most = min(len(nodes), partition.max_nodes or len(nodes))
     if scale.nodes > most:
         limited = most < len(nodes)
-        yield Complaint(
+        yield JobProblem(
             request.stage_key("scales"),
             f"more nodes than the partition {partition.name} {'allows per job' if limited else 'has'}",
-            f"{scale}: {counted(scale.nodes, 'node')}",
-            f"up to {counted(most, 'node')}" + ("" if limited else f": {listed([node.name for node in nodes])}"),
+            f"{scale}: {count(scale.nodes, 'node')}",
+            f"up to {count(most, 'node')}" + ("" if limited else f": {listed([node.name for node in nodes])}"),
             SMALLER_SCALES,
         )
 
 
-def _gpus(request: Request, partition: Partition, nodes: Sequence[ComputeNode]) -> Iterator[Complaint]:
+def _gpus(request: Request, partition: Partition, nodes: Sequence[ComputeNode]) -> Iterator[JobProblem]:
     if (wanted := request.gpus_per_node()) is None:
         return
-    kind, count = wanted
+    kind, number = wanted
     name = f"gpu:{kind}" if kind else "gpu"
     most = max(node.gpus_of(kind) for node in nodes)
     if most == 0:
         yield _no_such_gpus(request, partition, nodes, name)
-    elif count > most:
-        yield Complaint(
+    elif number > most:
+        yield JobProblem(
             request.node_key("gpus"),
             f"no node of the partition {partition.name} has that many GPUs",
-            f"{request.job.scale}: {name}:{count} per node",
+            f"{request.job.scale}: {name}:{number} per node",
             f"up to {name}:{most} per node",
             f"set node.gpus: {most}, and scales with at most {most} GPUs per node in "
             f"{request.settings.experiment.file}",
         )
 
 
-def _no_such_gpus(request: Request, partition: Partition, nodes: Sequence[ComputeNode], name: str) -> Complaint:
+def _no_such_gpus(request: Request, partition: Partition, nodes: Sequence[ComputeNode], name: str) -> JobProblem:
     kinds = sorted({each for node in nodes for each in node.gpus})
     there = [f"gpu:{each}" if each else "gpu" for each in kinds]
     guess = None if name == "gpu" else did_you_mean(name, there)
-    return Complaint(
+    return JobProblem(
         request.node_key("gres"),
         f"no node of the partition {partition.name} has such GPUs",
         name,
@@ -78,7 +79,7 @@ def _no_such_gpus(request: Request, partition: Partition, nodes: Sequence[Comput
 
 def _amount(
     request: Request, partition: Partition, key: str, wanted: int, has: Sequence[int], limit: int | None
-) -> Iterator[Complaint]:
+) -> Iterator[JobProblem]:
     """Check the cores or memory of a node (key: cpus or memory_mb)."""
     most = min(max(has), limit or max(has))
     if wanted <= most:
@@ -89,7 +90,7 @@ def _amount(
     # node.cpus and node.memory_mb are for all GPUs of a node; a scale gets its share.
     whole = getattr(request.settings.site.node, key)
     fits = most if whole is None else min(whole * most // wanted, whole)
-    yield Complaint(
+    yield JobProblem(
         request.node_key(key),
         f"more {what} per node than {whose}",
         f"{request.job.scale}: {wanted} {unit}",
@@ -101,14 +102,14 @@ def _amount(
 Filter = tuple[str, str, list[ComputeNode]]  # the key that sets it, in words, and the nodes that pass
 
 
-def check_node_names(request: Request) -> Iterator[Complaint]:
+def check_node_names(request: Request) -> Iterator[JobProblem]:
     """Check nodelist and exclude, which do not depend on the partition."""
     known = {node.name for node in request.offer.nodes}
     for key in ("nodelist", "exclude"):
         names = list(host_names(getattr(request.job.slurm, key) or ""))
         for name in names:
             if name not in known:
-                yield Complaint(
+                yield JobProblem(
                     request.key(key),
                     "there is no such node",
                     name,
@@ -116,7 +117,7 @@ def check_node_names(request: Request) -> Iterator[Complaint]:
                     did_you_mean(name, known) or "write names as `sinfo --Node` shows them",
                 )
         if key == "nodelist" and len(names) > request.job.scale.nodes:
-            yield Complaint(
+            yield JobProblem(
                 request.key(key),
                 "more nodes than a job has: sbatch requires all of them",
                 f"{len(names)} nodes for {request.job.scale}",
@@ -125,11 +126,11 @@ def check_node_names(request: Request) -> Iterator[Complaint]:
             )
 
 
-def check_choice(request: Request, partition: Partition, nodes: Sequence[ComputeNode]) -> Iterator[Complaint]:
+def check_choice(request: Request, partition: Partition, nodes: Sequence[ComputeNode]) -> Iterator[JobProblem]:
     """Check that enough nodes pass all filters. nodes: all of the partition's."""
     fitting = [node for node in nodes if is_large_enough(node, request)]
     if missing := _missing_of_the_list(request, fitting):
-        yield Complaint(
+        yield JobProblem(
             request.key("nodelist"),
             f"not a node of the partition {partition.name} that is large enough",
             listed(missing),
@@ -175,32 +176,32 @@ def _with_features(constraint: str, nodes: Sequence[ComputeNode]) -> list[Comput
     return [node for node in nodes if not words or quantifier(word in node.features for word in words)]
 
 
-def _too_few(request: Request, partition: Partition, where: str, words: str, left: Sequence[str]) -> Complaint:
+def _too_few(request: Request, partition: Partition, where: str, words: str, left: Sequence[str]) -> JobProblem:
     advice = SMALLER_SCALES
     if where != request.stage_key("scales"):
         advice = f"change {where.rpartition(' ')[2]}, or leave out the scale"
     scale = request.job.scale
-    return Complaint(
+    return JobProblem(
         where,
         f"too few nodes of the partition {partition.name} {words}",
-        f"{scale}: {counted(scale.nodes, 'node')}",
-        f"up to {counted(len(left), 'node')}{': ' if left else ''}{listed(left) if left else ''}",
+        f"{scale}: {count(scale.nodes, 'node')}",
+        f"up to {count(len(left), 'node')}{': ' if left else ''}{listed(left) if left else ''}",
         advice,
     )
 
 
-def _check_up(request: Request, partition: Partition, left: Sequence[ComputeNode]) -> Iterator[Complaint]:
+def _check_up(request: Request, partition: Partition, left: Sequence[ComputeNode]) -> Iterator[JobProblem]:
     # A node in a maintenance reservation still runs the jobs of that reservation.
     reserved = request.job.slurm.reservation in request.offer.reservations
     up = [node for node in left if node.can_start_jobs or reserved]
     scale = request.job.scale
     if len(up) < scale.nodes:
         down = [f"{node.name} ({'+'.join(node.state)})" for node in left if node not in up]
-        yield Complaint(
+        yield JobProblem(
             request.stage_key("scales"),
             f"too few nodes of the partition {partition.name} are up now; the jobs wait",
-            f"{scale}: {counted(scale.nodes, 'node')}",
-            f"{counted(len(up), 'node')} now; not up: {listed(down)}",
+            f"{scale}: {count(scale.nodes, 'node')}",
+            f"{count(len(up), 'node')} now; not up: {listed(down)}",
             "nothing, if they come back soon (`sinfo --list-reasons`); else a smaller scale",
             waits=True,
         )

@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ddp_ladder.common.messages import did_you_mean
 from ddp_ladder.preflight.nodes import check_choice, check_shape
-from ddp_ladder.preflight.request import LIMITS_ENFORCED_BY, Complaint, Request, listed
+from ddp_ladder.preflight.request import LIMITS_ENFORCED_BY, JobProblem, Request, listed
 from ddp_ladder.slurm.facts import Accounting, Limits, Partition
 
 
-def check_partitions(request: Request) -> Iterator[Complaint]:
+def check_partitions(request: Request) -> Iterator[JobProblem]:
     """Check the partitions that the job names, or the default one, with their nodes and limits."""
     there = request.offer.partitions
     names = _names(request)
     unknown = [name for name in names if name not in there]
     if not names:
-        yield Complaint(
+        yield JobProblem(
             request.key("partition"),
             "this Slurm has no default partition",
             "null",
@@ -37,32 +37,32 @@ def _names(request: Request) -> list[str]:
     return [partition.name for partition in request.offer.partitions.values() if partition.default]
 
 
-def _unknown(request: Request, name: str) -> Complaint:
+def _unknown(request: Request, name: str) -> JobProblem:
     there = sorted(request.offer.partitions)
     guess = did_you_mean(name, there) or "use one of these; `sinfo --summarize` shows what they are"
-    return Complaint(request.key("partition"), "there is no such partition", name, listed(there), guess)
+    return JobProblem(request.key("partition"), "there is no such partition", name, listed(there), guess)
 
 
-def _of_the_list(request: Request, partitions: Sequence[Partition]) -> Iterator[Complaint]:
+def _of_the_list(request: Request, partitions: Sequence[Partition]) -> Iterator[JobProblem]:
     """Check a list of partitions: one that can start the job is enough, unless the site requires all to fit."""
-    complaints = {partition.name: list(_one(request, partition)) for partition in partitions}
-    wrong = {name: [each for each in found if not each.waits] for name, found in complaints.items()}
-    fitting = [name for name in complaints if not wrong[name]]
-    needed = len(complaints) if request.offer.all_partitions_must_fit else 1
+    problems = {partition.name: list(_one(request, partition)) for partition in partitions}
+    wrong = {name: [each for each in found if not each.waits] for name, found in problems.items()}
+    fitting = [name for name in problems if not wrong[name]]
+    needed = len(problems) if request.offer.all_partitions_must_fit else 1
     if len(fitting) >= needed:
-        if all(complaints[name] for name in fitting):
-            yield from (each for name in fitting for each in complaints[name])
-    elif len(complaints) == 1:
+        if all(problems[name] for name in fitting):
+            yield from (each for name in fitting for each in problems[name])
+    elif len(problems) == 1:
         yield from (each for found in wrong.values() for each in found)
     else:
         yield _none_or_not_all(request, wrong, bool(fitting))
 
 
-def _none_or_not_all(request: Request, wrong: Mapping[str, Sequence[Complaint]], some_fit: bool) -> Complaint:
+def _none_or_not_all(request: Request, wrong: Mapping[str, Sequence[JobProblem]], some_fit: bool) -> JobProblem:
     why = [
         f"{name}: {listed([f'{each.what} ({each.found})' for each in found])}" for name, found in wrong.items() if found
     ]
-    return Complaint(
+    return JobProblem(
         request.key("partition"),
         "not every partition of the list takes the job, which this site requires"
         if some_fit
@@ -73,7 +73,7 @@ def _none_or_not_all(request: Request, wrong: Mapping[str, Sequence[Complaint]],
     )
 
 
-def _one(request: Request, partition: Partition) -> Iterator[Complaint]:
+def _one(request: Request, partition: Partition) -> Iterator[JobProblem]:
     yield from _state(request, partition)
     yield from _groups(request, partition)
     yield from _open_for(request, partition, "account", request.account)
@@ -89,11 +89,11 @@ def _others(request: Request) -> str:
     return listed(sorted(each.name for each in request.offer.partitions.values() if each.state == "UP"))
 
 
-def _state(request: Request, partition: Partition) -> Iterator[Complaint]:
+def _state(request: Request, partition: Partition) -> Iterator[JobProblem]:
     if partition.state == "UP":
         return
     takes_none = partition.state in ("INACTIVE", "DRAIN")
-    yield Complaint(
+    yield JobProblem(
         request.key("partition"),
         f"the partition {partition.name} {'takes' if takes_none else 'starts'} no jobs now",
         f"state {partition.state}",
@@ -102,16 +102,16 @@ def _state(request: Request, partition: Partition) -> Iterator[Complaint]:
     )
 
 
-def _groups(request: Request, partition: Partition) -> Iterator[Complaint]:
+def _groups(request: Request, partition: Partition) -> Iterator[JobProblem]:
     user, allowed = request.offer.user, partition.allow_groups
     where, name = request.key("partition"), partition.name
     if user == "root":
         return
     if partition.root_only:
         what = f"the partition {name} is for root alone"
-        yield Complaint(where, what, name, _others(request), "choose another partition")
+        yield JobProblem(where, what, name, _others(request), "choose another partition")
     elif allowed is not None and not request.offer.groups.intersection(allowed):
-        yield Complaint(
+        yield JobProblem(
             where,
             f"the partition {name} is for certain groups",
             f"{user} is in none of them",
@@ -120,14 +120,14 @@ def _groups(request: Request, partition: Partition) -> Iterator[Complaint]:
         )
 
 
-def _open_for(request: Request, partition: Partition, key: str, value: str | None) -> Iterator[Complaint]:
+def _open_for(request: Request, partition: Partition, key: str, value: str | None) -> Iterator[JobProblem]:
     """Check that the partition is open for the account or the QOS (key)."""
     allowed = partition.allow_accounts if key == "account" else partition.allow_qos
     denied = partition.deny_accounts if key == "account" else partition.deny_qos
     word = "account" if key == "account" else "QOS"
     if value is None or ((allowed is None or value in allowed) and value not in denied):
         return
-    yield Complaint(
+    yield JobProblem(
         request.key(key),
         f"the partition {partition.name} is closed for this {word}",
         value,
@@ -136,10 +136,10 @@ def _open_for(request: Request, partition: Partition, key: str, value: str | Non
     )
 
 
-def _runtime(request: Request, partition: Partition) -> Iterator[Complaint]:
+def _runtime(request: Request, partition: Partition) -> Iterator[JobProblem]:
     most = partition.max_time_min
     if most is not None and request.job.runtime_min > most:
-        yield Complaint(
+        yield JobProblem(
             request.stage_key("runtime"),
             f"longer than the partition {partition.name} allows",
             f"{request.job.runtime_min} min",
@@ -151,7 +151,7 @@ def _runtime(request: Request, partition: Partition) -> Iterator[Complaint]:
 Sources = Sequence[tuple[str, Limits]]  # the owner in words, and its limits
 
 
-def check_limits(request: Request, partition: Partition) -> Iterator[Complaint]:
+def check_limits(request: Request, partition: Partition) -> Iterator[JobProblem]:
     """Check the limits of accounts and QOS, also of the partition's own QOS."""
     accounting = request.accounting_with(LIMITS_ENFORCED_BY)
     if accounting is None:
@@ -178,11 +178,11 @@ def _sources(request: Request, partition: Partition, accounting: Accounting) -> 
         above = accounting.accounts[above].parent
 
 
-def _wall_limit(request: Request, sources: Sources) -> Iterator[Complaint]:
+def _wall_limit(request: Request, sources: Sources) -> Iterator[JobProblem]:
     set_by = ((whose, limits.max_wall_min) for whose, limits in sources if limits.max_wall_min is not None)
     whose, most = next(set_by, ("", None))
     if most is not None and request.job.runtime_min > most:
-        yield Complaint(
+        yield JobProblem(
             request.stage_key("runtime"),
             f"longer than {whose} allows",
             f"{request.job.runtime_min} min",
@@ -205,7 +205,7 @@ def _tres(request: Request) -> dict[str, int]:
     return wanted
 
 
-def _tres_limit(request: Request, name: str, wanted: int, sources: Sources) -> Iterator[Complaint]:
+def _tres_limit(request: Request, name: str, wanted: int, sources: Sources) -> Iterator[JobProblem]:
     word = {"node": "nodes", "cpu": "cores", "mem": "MB of memory"}.get(name, f"GPUs ({name})")
     kinds = (
         ("per_job", 1, "allows per job"),
@@ -219,7 +219,7 @@ def _tres_limit(request: Request, name: str, wanted: int, sources: Sources) -> I
         if most is None or wanted * factor <= most:
             continue
         timed = kind == "minutes_per_job"
-        yield Complaint(
+        yield JobProblem(
             request.stage_key("runtime" if timed else "scales"),
             f"more than {whose} {words} {word}" if timed else f"more {word} than {whose} {words}",
             f"{request.job.scale}: {wanted * factor}" + (f" ({wanted} for {factor} min)" if timed else ""),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 
+from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import Problem
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.settings.models import Settings
@@ -82,36 +83,22 @@ SMALLER_SCALES = "leave out the scale, or choose a partition that takes it: `sin
 
 
 @dataclass(frozen=True)
-class Complaint:
-    """A mistake of one job; complaints that differ only in ``found`` are merged into one problem."""
+class JobProblem(Problem):
+    """A mistake of one job. waits: Slurm takes the job and starts it only after a change."""
 
-    where: str
-    what: str
-    found: str
-    allowed: str
-    next: str
     waits: bool = False
 
-    def problem(self) -> Problem:
-        return Problem(self.where, self.what, self.found, self.allowed, self.next)
 
-
-def merged(complaints: Iterable[Complaint]) -> list[Complaint]:
+def merged(problems: Iterable[JobProblem]) -> list[JobProblem]:
     """Return each mistake once, with everything that was found."""
-    found_by_mistake: dict[Complaint, list[str]] = {}
-    for complaint in complaints:
-        found = found_by_mistake.setdefault(replace(complaint, found=""), [])
-        if complaint.found not in found:
-            found.append(complaint.found)
+    found_by_mistake: dict[JobProblem, list[str]] = {}
+    for problem in problems:
+        found = found_by_mistake.setdefault(replace(problem, found=None), [])
+        if problem.found and problem.found not in found:
+            found.append(problem.found)
     return [replace(mistake, found="; ".join(found)) for mistake, found in found_by_mistake.items()]
 
 
 def listed(names: Sequence[str]) -> str:
     """Return the first names of a list, and how many more there are."""
-    more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f", and {more} more" if more > 0 else "")
-
-
-def counted(number: int, word: str) -> str:
-    """Return ``1 node``, ``2 nodes``."""
-    return f"{number} {word}{'' if number == 1 else 's'}"
+    return in_short(names, MOST_NAMES)

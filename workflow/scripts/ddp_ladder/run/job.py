@@ -44,7 +44,7 @@ from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.records.shared_directory import Watch
 from ddp_ladder.run.agent import GRACE_S
 from ddp_ladder.run.nodes import Nodes, NoRendezvous
-from ddp_ladder.run.progress import Console
+from ddp_ladder.run.progress import RunConsole
 from ddp_ladder.settings.models import REFERENCE_VARIANT
 
 RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", OWN_DIRECTORY)
@@ -107,7 +107,7 @@ class Context:
     results: Path
     nodes: Nodes
     deadline_s: float
-    console: Console
+    console: RunConsole
     end_s: float = END_S
 
     def directory(self, spec: RunSpec) -> RunDirectory:

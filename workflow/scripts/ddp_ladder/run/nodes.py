@@ -32,7 +32,7 @@ from ddp_ladder.slurm.notation import host_names
 from ddp_ladder.slurm.query import SHORTEST_ANSWER_S, SlurmError, Unreadable, job_field, run_command, squeue, unanswered
 
 AGENT = SCRIPTS / "agent.py"
-ENDPOINT = SCRIPTS / "meeting_point.py"
+RENDEZVOUS = SCRIPTS / "rendezvous.py"
 ANSWER_S = 120.0  # for a job step and the start of a Python on a busy file system
 ENDING_ANSWER_S = 5.0  # while a job ends its runs; without an answer by then it goes on
 
@@ -196,10 +196,10 @@ class Allocation:
     def _question(self, hostnames: list[str], wanted: str) -> subprocess.CompletedProcess[str]:
         towards = hostnames[1] if len(hostnames) > 1 else LOOPBACK
         within_s = min(ANSWER_S, max(SHORTEST_ANSWER_S, self.until_s - time.monotonic()))
-        question = [sys.executable, str(ENDPOINT), "--interface", wanted, "--towards", towards]
+        question = [sys.executable, str(RENDEZVOUS), "--interface", wanted, "--towards", towards]
         try:
             return subprocess.run(
-                [*step_argv(self.job, hostnames[:1], 1, "meeting-point"), *question, "--key", self.job_id],
+                [*step_argv(self.job, hostnames[:1], 1, "rendezvous"), *question, "--key", self.job_id],
                 env=step_environment(os.environ),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,

@@ -63,7 +63,7 @@ def state(progress: Mapping[str, Any] | None, total_steps: int | None, left_at_m
     return f"{steps}, {rate_text}, {left}"
 
 
-class Console:
+class RunConsole:
     """The progress of one run after the other. ``show`` may be called at any rate."""
 
     def __init__(self, runs: int, stream: TextIO = sys.stderr) -> None:
@@ -138,7 +138,7 @@ class Console:
         self.say(f"{self._begin(spec)}: finished earlier, kept")
 
 
-class Board:
+class JobConsole:
     """The terminal of a start that waits for Slurm jobs: lines, and a status line below them."""
 
     def __init__(self, stream: TextIO = sys.stderr) -> None:

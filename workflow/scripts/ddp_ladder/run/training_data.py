@@ -7,16 +7,15 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from ddp_ladder.common.file_systems import filesystem, is_shared
 from ddp_ladder.common.files import nearest, read_json, write_json
-from ddp_ladder.common.findings import Outcome
 from ddp_ladder.common.lifetime import die_with_parent
-from ddp_ladder.common.messages import Problem, UserError, did_you_mean
+from ddp_ladder.common.messages import Problem, UserError, did_you_mean, notify
 from ddp_ladder.node.launch import Places, python_command
 from ddp_ladder.node.software import SetUpError, container_binds, environment
 from ddp_ladder.plan.plan import RunSpec
@@ -28,7 +27,7 @@ LOCK = ".prepare"
 A_DAY_S = 86_400.0  # a download takes long
 
 
-def data_problem(experiment: Experiment, on_nodes: bool) -> tuple[Outcome, Problem] | None:
+def data_problem(experiment: Experiment, on_nodes: bool) -> tuple[Literal["warn", "FAIL"], Problem] | None:
     """Return the problem with data that no ``prepare`` writes: FAIL if they are missing, warn if they may be.
 
     on_nodes: whether the training runs on other machines, which have disks of their own.
@@ -92,7 +91,7 @@ def prepare_data(spec: RunSpec, site: Site, command: Sequence[str], marker: Path
     """
     data = marker.parent
     locked = Locked(data, LOCK, f"workload.data_dir {data}", "these data", A_DAY_S)
-    with held(locked, local_job_id(), _say, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)):
+    with held(locked, local_job_id(), notify, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)):
         if _is_prepared(marker, command):
             print(f"{data} has been prepared by another start")
             return 0
@@ -144,7 +143,3 @@ def _not_started(site: Site, why: str) -> Problem:
         next="correct the key; if only compute nodes have that software, climb there (`snakemake eject`, then "
         "sbatch climb.sh), or put the data there yourself and set workload.prepare: null",
     )
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.paths import profile
 from ddp_ladder.plan.plan import Plan, ScaleJob
+from ddp_ladder.slurm.notation import gpus
 from ddp_ladder.slurm.query import answer, job_field, no_job, run_command
 
 SIMULATE = f"or simulate the nodes on this machine: env -u SLURM_JOB_ID snakemake --profile {profile('local')}"
@@ -18,7 +19,7 @@ _SHARE = re.compile(r"Nodes=(?P<nodes>\S+) CPU_IDs=(?P<cpus>\S*) Mem=(?P<memory_
 
 
 @dataclass(frozen=True)
-class Offer:
+class AllocatedResources:
     """The resources of an allocation. Amounts per node are those of the smallest node."""
 
     job_id: str
@@ -34,7 +35,7 @@ class Offer:
         )
 
 
-def own_allocation(environment: Mapping[str, str]) -> Offer:
+def own_allocation(environment: Mapping[str, str]) -> AllocatedResources:
     """Return the resources of the job that this process belongs to. Raises UserError if there is none."""
     job_id = environment.get("SLURM_JOB_ID")
     if not job_id:
@@ -47,27 +48,22 @@ def own_allocation(environment: Mapping[str, str]) -> Offer:
             )
         )
     question = ["scontrol", "show", "job", "--details", job_id]
-    return parse_offer(job_id, answer(job_id, lambda within_s: run_command(question, within_s)))
+    return parse_allocation(job_id, answer(job_id, lambda within_s: run_command(question, within_s)))
 
 
-def parse_offer(job_id: str, shown: str) -> Offer:
+def parse_allocation(job_id: str, shown: str) -> AllocatedResources:
     """Parse the output of ``scontrol show job --details``. Raises UserError if it shows no nodes."""
     nodes = re.search(r"\bNumNodes=(\d+)", shown)
     shares = list(_SHARE.finditer(shown))
     if not nodes or not shares:
         raise UserError(no_job(job_id, "it has no nodes"))
-    return Offer(
+    return AllocatedResources(
         job_id,
         int(nodes[1]),
-        gpus=min(_gpus(share["gres"]) for share in shares),
+        gpus=min(sum(gpus(share["gres"]).values()) for share in shares),
         cpus=min(_ids(share["cpus"]) for share in shares),
         memory_mb=min(int(share["memory_mb"]) for share in shares),
     )
-
-
-def _gpus(gres: str) -> int:
-    """Count GPUs: ``gpu:a100:2(IDX:0-1),gpu:v100:1(IDX:2)`` is 3."""
-    return sum(int(count) for count in re.findall(r"\bgpu(?::[^:(,]+)??:(\d+)(?:\(|,|$)", gres))
 
 
 def _ids(ranges: str) -> int:
@@ -106,13 +102,13 @@ def check_allocation(plan: Plan, stages: Sequence[str], environment: Mapping[str
         raise UserError(problems)
 
 
-def misfits(job: ScaleJob, offer: Offer, cluster_file: str) -> Iterator[Problem]:
+def misfits(job: ScaleJob, offer: AllocatedResources, cluster_file: str) -> Iterator[Problem]:
     """Yield a problem for each resource of which the allocation has too little for a scale."""
-    gpus = job.scale.gpus_per_node if job.gres else 0
+    per_node = job.scale.gpus_per_node if job.gres else 0
     scales = f"stages.{job.stage}.scales"
     wants = (
         (scales, "nodes", job.scale.nodes, offer.nodes),
-        (f"{scales} and {cluster_file}: node.gres", "GPUs per node", gpus, offer.gpus),
+        (f"{scales} and {cluster_file}: node.gres", "GPUs per node", per_node, offer.gpus),
         (f"{scales} and {cluster_file}: node.cpus", "CPUs per node", job.cpus, offer.cpus),
         (f"{scales} and {cluster_file}: node.memory_mb", "MB per node", job.memory_mb or 0, offer.memory_mb),
     )

@@ -11,12 +11,11 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ddp_ladder.common.messages import Problem, UserError, printable
+from ddp_ladder.common.messages import Problem, UserError, notify, printable
 from ddp_ladder.slurm.environment import question_environment
 
 T = TypeVar("T")
@@ -102,7 +101,7 @@ def answer(job_id: str, ask: Callable[[float], T], until_s: float = math.inf) ->
             raise UserError(no_job(job_id, message))
         if not is_announced:
             again = f"asking again for {patience_s:.0f} s"
-            print(f"Slurm does not answer ({message}); {again}", file=sys.stderr, flush=True)
+            notify(f"Slurm does not answer ({message}); {again}")
             is_announced = True
         time.sleep(min(AGAIN_S, max(0.0, deadline_s - time.monotonic())))
 

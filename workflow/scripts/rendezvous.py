@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python workflow/scripts/meeting_point.py --interface '\"auto\"' --towards node2 --key 42",
+        epilog="example: python workflow/scripts/rendezvous.py --interface '\"auto\"' --towards node2 --key 42",
     )
     parser.add_argument("--interface", type=json.loads, required=True, help="network.interface, as JSON")
     parser.add_argument("--towards", required=True, help="another node of the run; 127.0.0.1 if there is none")

@@ -17,7 +17,7 @@ WORDS = {"FAIL": "failed", "warn": "warned", "pass": "passed", "not checked": "n
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """One line of the doctor's list; next: what to do, unless it passed."""
 
     outcome: Outcome
@@ -26,7 +26,7 @@ class Finding:
     next: str | None = None
 
     @classmethod
-    def of(cls, problem: Problem, topic: str, outcome: Outcome = "FAIL") -> Finding:
+    def of(cls, problem: Problem, topic: str, outcome: Outcome = "FAIL") -> CheckResult:
         """Return a user's mistake as a finding."""
         details = [
             f"{label} {text}" for label, text in (("found", problem.found), ("allowed", problem.allowed)) if text
@@ -35,7 +35,7 @@ class Finding:
         return cls(outcome, topic, f"{text} ({'; '.join(details)})" if details else text, problem.next)
 
 
-Section = tuple[str, Sequence[Finding]]  # title, findings
+Section = tuple[str, Sequence[CheckResult]]  # title, findings
 
 
 def listing(sections: Sequence[Section]) -> str:
@@ -52,7 +52,7 @@ def listing(sections: Sequence[Section]) -> str:
     return "\n".join([*lines, "", summary])
 
 
-def _lines(finding: Finding, topic_width: int) -> Iterator[str]:
+def _lines(finding: CheckResult, topic_width: int) -> Iterator[str]:
     head = f"  {finding.outcome:<11}  {finding.topic:<{topic_width}}  "
     margin, text = " " * len(head), printable(finding.text)
     yield from textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=margin, break_on_hyphens=False)

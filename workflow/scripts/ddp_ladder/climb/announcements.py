@@ -1,0 +1,74 @@
+"""What a start says before it begins: what it has to measure, and doubts about the settings and the data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from ddp_ladder.climb.ladder import Ladder
+from ddp_ladder.climb.to_do import runs_of_edited_scripts
+from ddp_ladder.common import meant
+from ddp_ladder.common.formats import in_short
+from ddp_ladder.common.messages import UserError
+from ddp_ladder.gates.file import gate_files
+from ddp_ladder.run.training_data import data_problem
+from ddp_ladder.settings.models import Settings
+
+
+def check_data(ladder: Ladder, stages: Sequence[str], on_nodes: bool, dry_run: bool) -> list[str]:
+    """Return warnings about missing training data. Raises UserError if no run can find them; a dry run only warns.
+
+    on_nodes: whether the training may run on other machines.
+    """
+    found = data_problem(ladder.settings.experiment, on_nodes) if ladder.measures(stages) else None
+    if found is None:
+        return []
+    outcome, problem = found
+    if outcome == "FAIL" and not dry_run:
+        raise UserError(problem)
+    return [f"warning: {problem}"]
+
+
+def announcements(ladder: Ladder, stages: Sequence[str]) -> list[str]:
+    """Return the lines that a start prints before it begins."""
+    lines = []
+    if not ladder.measures(stages):
+        known = "every run has a good record of these settings"
+        lines.append(f"nothing to measure: {known}; the gates are judged again")
+    for stage in stages:
+        opened, closed = gate_files(Path(ladder.results) / "gates", stage)
+        if opened.exists() and closed.exists():
+            lines.append(f"warning: {opened}: {closed.name} is beside it; neither counts, the gate is judged again")
+    lines += [f"warning: {doubt}" for doubt in _doubtful_texts(ladder.settings)]
+    edited = [run for run in runs_of_edited_scripts(ladder.plan, ladder.runs) if run.stage in stages]
+    for script in dict.fromkeys(run.script for run in edited):
+        names = [run.name for run in edited if run.script == script]
+        lines.append(
+            f"warning: {script} has changed since it ran as {in_short(names)}; these runs are kept, and not "
+            "compared with runs of another version. To repeat them, delete their directories below "
+            f"{ladder.results}/runs"
+        )
+    return lines
+
+
+def _doubtful_texts(settings: Settings) -> Iterator[str]:
+    """Yield a doubt on each argument and variable that the user seems to mean otherwise than the script gets it."""
+    work, network = settings.experiment.workload, settings.site.network
+    variants = settings.experiment.variants
+    arguments: list[tuple[str, Iterable[str]]] = [
+        ("workload.args", work.args),
+        ("workload.prepare", work.prepare or ()),
+        *((f"variants.{each.name}.args", each.args) for each in variants),
+    ]
+    variables: list[tuple[str, Iterable[str]]] = [
+        ("workload.env", work.env.values()),
+        ("network.env", network.env.values()),
+        *((f"variants.{each.name}.env", each.env.values()) for each in variants),
+    ]
+    for key, text in ((key, text) for key, texts in arguments for text in texts):
+        if re.match(r"--?[A-Za-z][\w-]* \S", text):
+            yield f"{key}: {text!r} reaches the script as one word; write its parts as items of the list"
+    for key, text in ((key, text) for key, texts in (*arguments, *variables) for text in texts):
+        if meant.has_variables(text):
+            yield f"{key}: {text} reaches the script as it is, without the variable's value; {meant.path(text)}"
