@@ -1,5 +1,6 @@
 """Every output of the report takes its figures from the table of figures, and shows a new one by itself."""
 
+import ast
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.terminal_table import terminal_table
 from make_records import make_plan_of, make_record, make_specs, records_by_name
 
-TEMPLATE = REPORT / "index.html.j2"
 FORMATS: tuple[Callable[..., str], ...] = (
     formats.significant, formats.whole, formats.factor, formats.percent, formats.share, formats.milliseconds,
     formats.seconds, formats.megabytes,
@@ -60,11 +60,22 @@ def test_every_column_of_figures_is_one_of_the_table(tmp_path: Path) -> None:
     assert header(texts["terminal"], "scale ") == [*(column.heading for column in columns("terminal")), "gate"]
 
 
+def names_in(source: Path) -> set[str]:
+    """The names that a module imports or uses."""
+    nodes = list(ast.walk(ast.parse(source.read_text())))
+    imported = {node.name for node in nodes if isinstance(node, ast.alias)}
+    return imported | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+
+
 def test_figures_are_formatted_in_the_table_alone() -> None:
-    sources = [TEMPLATE, *Path(next(iter(ddp_ladder.report.__path__))).glob("*.py")]
-    assert len(sources) > 5
-    used = re.compile(rf"(formats\.|import [^\n]*|\| )\b({'|'.join(each.__name__ for each in FORMATS)})\b")
-    assert [(source.name, found[0]) for source in sources if (found := used.search(source.read_text()))] == []
+    formatting = {each.__name__ for each in FORMATS}
+    modules = list(Path(next(iter(ddp_ladder.report.__path__))).glob("*.py"))
+    assert len(modules) > 5
+    assert {module.name: found for module in modules if (found := names_in(module) & formatting)} == {}
+    assert formatting < names_in(Path(figures.__file__))
+    filters = re.findall(r"\| (\w+)", (REPORT / "index.html.j2").read_text())
+    assert "full_stop" in filters
+    assert set(filters) & {*formatting, "format", "round"} == set()
 
 
 @dataclass(frozen=True)

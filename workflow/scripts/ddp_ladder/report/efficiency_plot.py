@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,15 +14,15 @@ from ddp_ladder.gates.figures import EFFICIENCY
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.report.plots import (
     BAND,
-    COLOURS,
     GREY,
+    IDEAL,
     INK,
     PALE,
     Look,
     Thresholds,
     draw_marker,
+    legend_colour,
     legend_key,
-    looks,
     panel_figure,
     show_message,
     variant_keys,
@@ -54,7 +54,7 @@ def _efficiency_panel(
     top = max(1.05, *(1.05 * high for high in highs), 0)
     axes.set(xlim=(-0.5, len(scales) - 0.5), ylim=(0, top + 0.09))
     _stage_bands(axes, points, places, thresholds)
-    axes.axhline(1, color=GREY, linewidth=0.9, linestyle=(0, (1, 1.6)), zorder=1)
+    axes.axhline(1, color=GREY, zorder=1, **IDEAL)
     names = list(styles)
     for point in points:
         shift = _dodge(names.index(point.variant), len(names))
@@ -131,14 +131,10 @@ def _efficiency_marker(axes: Axes, point: ScalePoint, place: float, look: Look, 
 def _efficiency_legend(points: Sequence[ScalePoint], thresholds: Thresholds) -> list[Line2D]:
     if not points:
         return []
-    keys = variant_keys(points) if len(looks(points)) > 1 else []
-    shapes: Iterable[tuple[str, str]] = (("one node", COLOURS[0]), ("several nodes", "white"))
-    several = len(looks(points)) > 1
-    for label, face in shapes:
-        edge = GREY if several else COLOURS[0]
-        fill = face if face == "white" else edge
-        keys.append(legend_key(label, color=edge, marker="o", linestyle="none", markerfacecolor=fill, markersize=6))
-    keys.append(legend_key("ideal", color=GREY, linewidth=0.9, linestyle=(0, (1, 1.6))))
+    keys, colour = variant_keys(points), legend_colour(points)
+    for label, face in (("one node", colour), ("several nodes", "white")):
+        keys.append(legend_key(label, color=colour, marker="o", linestyle="none", markerfacecolor=face, markersize=6))
+    keys.append(legend_key("ideal", color=GREY, **IDEAL))
     if any(thresholds.get(point.stage) is not None for point in points):
         keys.append(legend_key("asked by the gate", color=INK, linewidth=0.9))
     return keys

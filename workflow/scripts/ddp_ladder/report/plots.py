@@ -48,6 +48,7 @@ STYLE: dict[Any, Any] = {  # matplotlib types the keys as a literal of all its s
     "text.parse_math": False,  # a variant may have a dollar sign in its name
     "svg.hashsalt": "ddp-ladder",  # fixed ids: the same records give the same file
 }
+IDEAL: dict[str, Any] = {"linewidth": 0.9, "linestyle": (0, (1, 1.6))}
 Format = Literal["svg", "png"]
 Thresholds = Mapping[str, float | None]  # min_efficiency by stage, a fraction
 
@@ -145,11 +146,18 @@ def legend_key(label: str, **style: Any) -> Line2D:
     return Line2D([], [], label=label, **style)
 
 
+def legend_colour(points: Sequence[ScalePoint]) -> str:
+    """Return the colour of the entries that hold for every variant: grey if there are several."""
+    return GREY if len(looks(points)) > 1 else COLOURS[0]
+
+
 def variant_keys(points: Sequence[ScalePoint]) -> list[Line2D]:
-    """Return an entry of the legend for each variant."""
+    """Return an entry of the legend for each variant; none if there is only one."""
+    found = looks(points)
     return [
         legend_key(_plain(name), color=look.colour, marker=look.marker, linestyle="none", markersize=6)
-        for name, look in looks(points).items()
+        for name, look in found.items()
+        if len(found) > 1
     ]
 
 

@@ -14,11 +14,12 @@ from ddp_ladder.gates.figures import SAMPLES_PER_S
 from ddp_ladder.gates.groups import BASELINE
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.report.plots import (
-    COLOURS,
     GREY,
+    IDEAL,
     PALE,
     Look,
     draw_marker,
+    legend_colour,
     legend_key,
     looks,
     panel_figure,
@@ -67,7 +68,7 @@ def _ideal_line(axes: Axes, own: Sequence[ScalePoint], look: Look, until: float)
         return
     ends = (1, until)
     ideal = [base.samples_per_s * n for n in ends]
-    axes.plot(ends, ideal, color=look.colour, linewidth=0.9, linestyle=(0, (1, 1.6)), zorder=1)
+    axes.plot(ends, ideal, color=look.colour, zorder=1, **IDEAL)
 
 
 def _growth_lines(axes: Axes, own: Sequence[ScalePoint], look: Look) -> None:
@@ -153,9 +154,7 @@ def _throughput_legend(points: Sequence[ScalePoint], units: str) -> list[Line2D]
     measured = [point for point in points if point.samples_per_s is not None]
     if not measured:
         return []
-    several = len(looks(points)) > 1
-    keys = variant_keys(points) if several else []
-    colour = GREY if several else COLOURS[0]
+    keys, colour = variant_keys(points), legend_colour(points)
     lines = [
         style
         for name in looks(measured)
@@ -166,5 +165,5 @@ def _throughput_legend(points: Sequence[ScalePoint], units: str) -> list[Line2D]
         keys.append(legend_key(f"more {units} in one node", color=colour, linewidth=1.5))
     if "--" in lines:
         keys.append(legend_key("more nodes", color=colour, linewidth=1.5, linestyle="--"))
-    keys.append(legend_key("ideal", color=GREY, linewidth=0.9, linestyle=(0, (1, 1.6))))
+    keys.append(legend_key("ideal", color=GREY, **IDEAL))
     return keys
