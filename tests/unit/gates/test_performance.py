@@ -164,3 +164,11 @@ def test_the_doubts_of_one_variant_are_not_those_of_another() -> None:
     assert outcome_line(gate) == "gate stage2: open"
     assert gate.words_of(point("1x2")) == "open"
     assert gate.words_of(replace(point("1x2"), variant="gloo")) == "open (uncertain)"
+
+
+def test_a_throughput_that_is_not_known_is_not_called_zero() -> None:
+    plan = make_plan_of(make_specs(["1x1", "1x2"]))
+    plan = replace(plan, gates={"stage2": GateThresholds(min_samples_per_s=100)})
+    nothing = replace(point("1x2"), samples_per_s=None, efficiency_low=None, status="failed", note="3 repeats failed")
+    (finding,) = performance(plan, nothing, (point("1x1"), nothing), Path("results"))
+    assert (finding.ok, finding.measured) == (False, "no throughput: failed: 3 repeats failed")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S
+from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column
 from ddp_ladder.gates.file import Finding
 from ddp_ladder.gates.groups import BASELINE
 from ddp_ladder.gates.notes import waits_longer
@@ -18,6 +18,7 @@ from ddp_ladder.settings.compared_fields import MAY_DIFFER
 
 MOST_REPEATS = 100  # as in the schema
 LEAST_REPEATS = 5  # from here on, intervals narrow with the square root of the number of repeats
+EFFICIENCY_TEXT = ("efficiency", EFFICIENCY, "efficiency {:.2f}", "{:.2f}")
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def _thresholds(plan: Plan, point: ScalePoint) -> Iterator[_Threshold]:
             "efficiency",
             EFFICIENCY.estimate(point),
             gate.min_efficiency,
-            _efficiency_text(point) + statistic,
+            _measured(point, *EFFICIENCY_TEXT) + statistic,
             f"{least} {gate.min_efficiency:.2f} ({key}.min_efficiency)",
             f"see data wait, exposed communication and start-up in the report; a larger workload.batch_per_gpu "
             f"hides communication; lower {key}.min_efficiency if this is good enough for you"
@@ -95,14 +96,11 @@ def _thresholds(plan: Plan, point: ScalePoint) -> Iterator[_Threshold]:
             else _to_be_comparable(plan, point),
         )
     if gate.min_samples_per_s is not None:
-        rate = f"{point.samples_per_s or 0:,.0f} samples/s"
-        if point.samples_per_s_low != point.samples_per_s_high:
-            rate += f" (95 % interval {point.samples_per_s_low:,.0f} to {point.samples_per_s_high:,.0f})"
         yield _Threshold(
             "throughput",
             SAMPLES_PER_S.estimate(point),
             gate.min_samples_per_s,
-            rate + statistic,
+            _measured(point, "throughput", SAMPLES_PER_S, "{:,.0f} samples/s", "{:,.0f}") + statistic,
             f"{least} {gate.min_samples_per_s:,.0f} samples/s ({key}.min_samples_per_s)",
             f"make the single GPU faster first, or lower {key}.min_samples_per_s",
         )
@@ -136,17 +134,18 @@ def _more_than_ideal(point: ScalePoint, points: Sequence[ScalePoint], most: floa
         advice += "; if it stays so, the batch of one GPU is slow by itself: lower workload.batch_per_gpu"
     key = f"stages.{point.stage}.gate.max_efficiency"
     advice += f"; or raise {key} if you know why the larger scale does better"
-    measured = f"{_efficiency_text(point)}: more than the ideal"
+    measured = f"{_measured(point, *EFFICIENCY_TEXT)}: more than the ideal"
     yield _finding(point, "baseline", False, measured, f"an interval that reaches down to {most:g} ({key})", advice)
 
 
-def _efficiency_text(point: ScalePoint) -> str:
-    if point.efficiency is None:
-        return f"no efficiency: {point.status}{': ' if point.note else ''}{point.note}"
-    text = f"efficiency {point.efficiency:.2f}"
-    if point.efficiency_low is not None and point.efficiency_high is not None:
-        text += f" (95 % interval {point.efficiency_low:.2f} to {point.efficiency_high:.2f})"
-    return text
+def _measured(point: ScalePoint, name: str, column: Column, text: str, end: str) -> str:
+    """Return a figure with its interval in the unit of its threshold, or why there is none."""
+    estimate = column.estimate(point)
+    if estimate is None:
+        return f"no {name}: {point.status}{': ' if point.note else ''}{point.note}"
+    value, low, high = estimate
+    interval = f" (95 % interval {end.format(low)} to {end.format(high)})" if low < high else ""
+    return text.format(value) + interval
 
 
 def _to_be_comparable(plan: Plan, point: ScalePoint) -> str:
