@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,8 @@ from ddp_ladder.common.files import sha256
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.records.blocks import measure
 from ddp_ladder.records.raw_files import Steps
-from ddp_ladder.records.record import Check, Failure, Job, Rank, Record, Throughput, Timing, World
+from ddp_ladder.records.raw_models import Job
+from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Check, Failure, Rank, Record, Throughput, Timing, World
 from ddp_ladder.records.warmup import Warmup
 from ddp_ladder.settings.models import GateThresholds, Scale, batches
 
@@ -95,7 +95,7 @@ def make_spec(
         samples_per_step=None,
         throughput_regex=None,
     )
-    return replace(spec, **{"env_template": changes.get("env", {}), **changes})
+    return spec.replace(**{"env_template": changes.get("env", {}), **changes})
 
 
 def stage_of(scale: Scale) -> str:
@@ -160,9 +160,12 @@ def make_record(
         status="ok",
         spec=spec,
         spec_hash=spec.hash,
-        job=Job(JOB_ID, 1, sha256(spec.name.encode())),
+        job=Job(id=JOB_ID, attempt=1, run_id=sha256(spec.name.encode())),
         world=World(
-            spec.world_size, spec.backend, tuple(hosts[k % len(hosts)] for k in range(spec.nodes)), tuple(hosts)
+            size=spec.world_size,
+            backend=spec.backend,
+            nodes=tuple(hosts[k % len(hosts)] for k in range(spec.nodes)),
+            hosts=tuple(hosts),
         ),
         ranks=tuple(make_rank(spec, k, step, hosts, startup_s) for k in range(spec.world_size)),
         throughput=Throughput(
@@ -172,6 +175,8 @@ def make_record(
             samples_per_s_total=samples_per_s,
             samples_per_s_end_to_end=0.9 * samples_per_s,
             blocks_samples_per_s=tuple(rates.tolist()),
+            source="counted",
+            statistic=MEDIAN_OF_BLOCKS,
         ),
         timing=Timing(
             warmup_steps=spec.warmup_steps,
@@ -195,8 +200,10 @@ def make_record(
             wall_s=130 * step + 5,
         ),
         fingerprint={**seen, **(fingerprint or {})},
-        checks=(Check("complete", True, "all files", "all files"),),
+        checks=(Check(name="complete", ok=True, measured="all files", wanted="all files"),),
         failure=None,
+        remarks=(),
+        schema_version=1,
     )
 
 
@@ -205,7 +212,7 @@ def with_steps(record: Record, step_time_s: npt.NDArray[np.float64]) -> Record:
     spec, count = record.spec, len(step_time_s)
     steps = Steps(np.full(count, spec.batch_per_gpu), np.zeros(count), step_time_s, np.zeros(count))
     throughput, timing = measure([steps] * spec.world_size, Warmup(0, True), [], 4.2, 60.0)
-    return replace(record, throughput=throughput, timing=timing)
+    return record.replace(throughput=throughput, timing=timing)
 
 
 def make_rank(
@@ -260,14 +267,16 @@ def make_failed_record(
         status="failed",
         spec=spec,
         spec_hash=spec.hash,
-        job=Job(JOB_ID, 1, sha256(spec.name.encode())) if started else None,
-        world=World(None, None, (), ()),
+        job=Job(id=JOB_ID, attempt=1, run_id=sha256(spec.name.encode())) if started else None,
+        world=World(size=None, backend=None, nodes=(), hosts=()),
         ranks=(),
         throughput=None,
         timing=None,
         fingerprint={},
-        checks=(Check("exit codes", False, "rank 1: 1", "0 on every rank and node"),),
-        failure=Failure(verdict, why, next_step),
+        checks=(Check(name="exit codes", ok=False, measured="rank 1: 1", wanted="0 on every rank and node"),),
+        failure=Failure(verdict=verdict, why=why, next=next_step),
+        remarks=(),
+        schema_version=1,
     )
 
 

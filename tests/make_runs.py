@@ -6,7 +6,6 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +96,7 @@ def write_run(
 def _run_settings(spec: RunSpec) -> dict[str, Any]:
     keys = ("warmup_steps", "min_steps", "max_steps", "max_seconds", "samples_per_step", "device")
     return {
-        "spec": asdict(spec),
+        "spec": spec.model_dump(),
         "nodes": [f"node{k}" for k in range(spec.nodes)],
         "measure": {key: getattr(spec, key) for key in keys},
         "rendezvous": {"id": f"local.{spec.scale}", "host": LOOPBACK, "port": 20_001},

@@ -31,7 +31,7 @@ def run_script(
     script.write_text(text)
     plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
     shipped = next(job for job in plan.jobs if str(job.scale) == scale)
-    spec = replace(shipped.runs[0], script=str(script), **changes)
+    spec = shipped.runs[0].replace(script=str(script), **changes)
     assert isinstance(spec, RunSpec)
     job = replace(shipped, runs=(spec,))
     run_scale(Context(job, tmp_path, nodes or ThisMachine(JOB), time.monotonic() + 300, RunConsole(1, sys.stderr)), {})

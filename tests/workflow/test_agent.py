@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
@@ -19,6 +18,7 @@ from ddp_ladder.common.files import Agent, RunDirectory, write_json
 from ddp_ladder.node.network import free_port, node_name
 from ddp_ladder.plan.plan import RunSpec, make_plan
 from ddp_ladder.records.assemble import assemble
+from ddp_ladder.records.raw_models import Limits
 from ddp_ladder.settings.loading import load_settings
 from project_copy import ROOT, environment
 
@@ -40,7 +40,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSpec:
     monkeypatch.chdir(ROOT)
     shipped = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
     run = next(run for run in shipped.runs if run.world_size == 2 and run.nodes == 1)
-    return replace(run, script=str(tmp_path / "script.py"), args=(str(tmp_path),))
+    return run.replace(script=str(tmp_path / "script.py"), args=(str(tmp_path),))
 
 
 def start(spec: RunSpec, tmp_path: Path, body: str, grace_s: float | None = None) -> subprocess.Popen[bytes]:
@@ -49,10 +49,10 @@ def start(spec: RunSpec, tmp_path: Path, body: str, grace_s: float | None = None
     port = free_port(str(tmp_path))
     run = {
         "schema_version": 1,
-        "spec": asdict(spec),
+        "spec": spec.model_dump(),
         "spec_hash": spec.hash,
         "job": {"id": "test", "attempt": 1, "run_id": "1"},
-        "measure": {"warmup_steps": 1, "min_steps": 1, "max_steps": None, "max_seconds": None},
+        "measure": {name: getattr(spec, name) for name in Limits.model_fields},
         "rendezvous": {"id": tmp_path.name, "host": "127.0.0.1", "port": port},
         "start_directory": str(ROOT),
         "run_directory": str(tmp_path),
@@ -104,7 +104,7 @@ WAIT = "ready(); threading.Event().wait()\n"
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
 def test_killed_agent_leaves_no_process(spec: RunSpec, tmp_path: Path, launcher: str) -> None:
-    agent = start(replace(spec, launcher=launcher), tmp_path, WAIT)
+    agent = start(spec.replace(launcher=launcher), tmp_path, WAIT)
     below = family(agent)
     assert len(below) >= 2
     agent.kill()
@@ -156,20 +156,20 @@ def test_a_workload_that_is_told_to_stop_saves_its_state_and_the_record_says_so(
 
 def test_sigterm_ends_the_setup_of_the_software(spec: RunSpec, tmp_path: Path) -> None:
     setup = f"cd {shlex.quote(str(tmp_path))}; echo $$ >ready0; echo $$ >ready1; sleep 600"
-    agent = start(replace(spec, setup=setup), tmp_path, "")
+    agent = start(spec.replace(setup=setup), tmp_path, "")
     below = family(agent)
     assert below != []
     agent.terminate()
     assert agent.wait(TIMEOUT_S) == 128 + signal.SIGTERM
     assert_gone(below)
     end = json.loads(RunDirectory(tmp_path).agent_end(Agent(0)).read_text())
-    assert (end["exit_code"], end["signal"], "error" in end) == (-signal.SIGTERM, "SIGTERM", False)
+    assert (end["exit_code"], end["signal"], end["error"]) == (-signal.SIGTERM, "SIGTERM", None)
 
 
 def test_an_engine_that_is_missing_is_told(spec: RunSpec, tmp_path: Path) -> None:
     container = {"image": "a.sif", "engine": "apptainer", "binds": [], "args": []}
     setup = f"cd {shlex.quote(str(tmp_path))}; echo x >ready0; echo x >ready1; PATH={shlex.quote(str(tmp_path))}"
-    agent = start(replace(spec, setup=setup, container=container), tmp_path, "")
+    agent = start(spec.replace(setup=setup, container=container), tmp_path, "")
     assert agent.wait(TIMEOUT_S) == 1
     end = json.loads(RunDirectory(tmp_path).agent_end(Agent(0)).read_text())
     assert end["error"] == "software.container: apptainer cannot be started: No such file or directory"
@@ -191,7 +191,7 @@ def test_sigusr1_reaches_the_script(spec: RunSpec, tmp_path: Path) -> None:
 
 def test_script_that_ignores_sigterm_is_killed_after_the_grace_period(spec: RunSpec, tmp_path: Path) -> None:
     body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAIT
-    agent = start(replace(spec, launcher="srun"), tmp_path, body, grace_s=1)
+    agent = start(spec.replace(launcher="srun"), tmp_path, body, grace_s=1)
     below = family(agent)
     agent.terminate()
     assert agent.wait(TIMEOUT_S) == 128 + signal.SIGTERM
@@ -204,7 +204,7 @@ def test_one_failing_process_ends_the_others(spec: RunSpec, tmp_path: Path) -> N
         "while not ((here / 'ready0').exists() and (here / 'ready0').read_text()): threading.Event().wait(0.01)"
     )
     body = f"if rank == '1':\n    ready()\n    {other_is_ready}\n    sys.exit(3)\n" + WAIT
-    agent = start(replace(spec, launcher="srun"), tmp_path, body)
+    agent = start(spec.replace(launcher="srun"), tmp_path, body)
     assert agent.wait(TIMEOUT_S) == 3
     assert not [p for p in psutil.process_iter(["cmdline"]) if spec.script in (p.info["cmdline"] or [])]
 

@@ -106,7 +106,7 @@ def is_named(record: Record, scale: str, dying: int, said: tuple[str, str, str])
     assert [rank.rank for rank in record.ranks if rank.rank == dying] == []
     for rank in survivors:
         end = read_json(record_path(record) / "ranks" / f"rank{rank.rank}.json")
-        assert is_consequence(end), end["exception"]
+        assert is_consequence(end["exception"]), end["exception"]
 
 
 def record_path(record: Record) -> Path:

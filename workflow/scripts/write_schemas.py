@@ -1,4 +1,4 @@
-"""Write workflow/schemas/<name>.schema.json: the JSON Schemas of the models of files, for editors and other programs."""
+"""Write workflow/schemas/<name>.schema.json: the JSON Schema of each model of a file, for editors and programs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ from ddp_ladder.common.command import command
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.model import Model, schema_of
 from ddp_ladder.common.paths import SCHEMAS
+from ddp_ladder.records.raw_models import AgentEnd, RankEnd, RunEnd, RunFile
+from ddp_ladder.records.record import Record
 
-MODELS: Mapping[str, type[Model]] = {}
+MODELS: Mapping[str, type[Model]] = {
+    "run": RunFile,
+    "ended": RunEnd,
+    "node": AgentEnd,
+    "rank": RankEnd,
+    "record": Record,
+}
 
 
 @command

@@ -122,10 +122,10 @@ def _newer_settings(results: Path) -> None:
 Alter = Callable[[Path, Plan], Plan | None]
 CHANGES: dict[str, tuple[Alter, set[str]]] = {
     "none": (lambda results, plan: None, NOTHING),
-    "argument": (lambda results, plan: _of_specs(plan, lambda run: replace(run, args=("--amp",))), NAMES),
+    "argument": (lambda results, plan: _of_specs(plan, lambda run: run.replace(args=("--amp",))), NAMES),
     "argument of one scale": (
         lambda results, plan: _of_specs(
-            plan, lambda run: replace(run, env={"A": "b"}) if str(run.scale) == "2x1" else run
+            plan, lambda run: run.replace(env={"A": "b"}) if str(run.scale) == "2x1" else run
         ),
         {name for name in NAMES if "2x1" in name},
     ),
@@ -225,7 +225,7 @@ def test_a_scale_with_something_to_do_leaves_its_records_to_its_job(ladder: tupl
 @pytest.fixture
 def with_plain(tmp_path: Path) -> tuple[Path, Plan]:
     specs = [make_spec("1x1", variant=variant, repeat=k) for k in (1, 2) for variant in ("default", "plain")]
-    specs = [replace(spec, launcher="python") if spec.is_plain else spec for spec in specs]
+    specs = [spec.replace(launcher="python") if spec.is_plain else spec for spec in specs]
     for spec in specs:
         write_run(tmp_path, spec)
     return tmp_path, make_plan_of(specs)

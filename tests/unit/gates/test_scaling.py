@@ -1,7 +1,6 @@
 """From records to points: medians, intervals, ratios, and when there is none."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -325,7 +324,7 @@ def test_the_parts_of_the_start_up_are_medians_over_repeats() -> None:
     for factor, spec in zip((1, 2, 9), specs, strict=True):
         record = make_record(spec)
         startup_s = {**{part: factor * value for part, value in seconds.items()}, "total": factor * 4.0}
-        records.append(replace(record, ranks=(replace(record.ranks[0], startup_s=startup_s),)))
+        records.append(record.replace(ranks=(record.ranks[0].replace(startup_s=startup_s),)))
     (point,) = scale_points(specs, records_by_name(records))
     assert (point.startup_spawn_s, point.startup_import_torch_s, point.startup_process_group_s) == (2, 4, 1)
     assert (point.startup_script_s, point.startup_first_step_s, point.startup_compile_s) == (0.5, 0.5, 0.25)
@@ -339,8 +338,8 @@ def unsteady(throughput: dict[str, Any] | None = None, timing: dict[str, Any] | 
         record = make_record(spec)
         assert record.throughput
         assert record.timing
-        changed = replace(record.throughput, **(throughput or {})), replace(record.timing, **(timing or {}))
-        records.append(replace(record, throughput=changed[0], timing=changed[1]))
+        changed = record.throughput.replace(**(throughput or {})), record.timing.replace(**(timing or {}))
+        records.append(record.replace(throughput=changed[0], timing=changed[1]))
     return scale_points(make_specs(["1x1"]), records_by_name(records))[0]
 
 
@@ -439,8 +438,8 @@ def with_plain(rate: float = 1100.0, **changes: Any) -> tuple[list[RunSpec], dic
     records = ladder(rungs)
     for spec in plain:
         record = make_record(spec, rate)
-        alone = replace(record, world=replace(record.world, backend=None))
-        records[spec.name] = replace(alone, **changes)
+        alone = record.replace(world=record.world.replace(backend=None))
+        records[spec.name] = alone.replace(**changes)
     return [*rungs, *plain], records
 
 

@@ -251,7 +251,7 @@ def test_each_start_has_a_working_directory_of_its_own(
         done = run_here(spec, tmp_path, monkeypatch)
         assert (done.returncode, done.stdout) == (0, f"{tmp_path}/{spec.script}\n"), done.stderr
         assert len(list(run.glob("work-*/x/seen"))) == starts
-    assert run_here(replace(spec, directory="shared"), tmp_path, monkeypatch).returncode == 0
+    assert run_here(spec.replace(directory="shared"), tmp_path, monkeypatch).returncode == 0
     assert (tmp_path / "shared/seen").exists()
 
 

@@ -119,7 +119,10 @@ def test_a_module_that_was_loaded_already_may_have_a_longer_name() -> None:
     assert made["LOADEDMODULES"] == base["LOADEDMODULES"]
 
 
-@pytest.mark.parametrize("spec", [{"python": "/opt/python"}, {"python": "python3", "container": {"image": "a"}}])
+IMAGE = {"image": "a", "engine": "apptainer", "binds": [], "args": []}
+
+
+@pytest.mark.parametrize("spec", [{"python": "/opt/python"}, {"python": "python3", "container": IMAGE}])
 def test_another_python_gets_nothing_that_the_workflows_goes_by(spec: dict[str, Any]) -> None:
     own = {"PYTHONPATH": "/ours", "VIRTUAL_ENV": "/venv", "PYTHONHOME": "/home"}
     assert environment(make_spec(**spec), {**BASE, **own}) == BASE

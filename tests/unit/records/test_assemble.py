@@ -51,7 +51,7 @@ def test_the_same_files_give_the_same_record_also_elsewhere(run: RunDirectory, t
     copy = RunDirectory(tmp_path / "copy")
     shutil.copytree(run.path, copy.path)
     copy.record.unlink()
-    assert assemble(run).to_json() == assemble(run).to_json() == assemble(copy).to_json()
+    assert assemble(run).model_dump() == assemble(run).model_dump() == assemble(copy).model_dump()
     assert read_record(run.record) == assemble(run)
 
 
@@ -199,7 +199,7 @@ def test_too_few_steps_name_the_key(tmp_path: Path, made: int, ended_by: str, ad
         _rank(k, ended_by=ended_by)(run)
     wanted = f"measured {made} optimizer steps, wanted {SHORT}"
     assert reassemble(run).failure == Failure(
-        "enough steps", wanted, f"{advice} in config.yaml, and start snakemake again"
+        verdict="enough steps", why=wanted, next=f"{advice} in config.yaml, and start snakemake again"
     )
 
 
@@ -211,9 +211,9 @@ def test_failures_say_what_why_and_next(
     record = reassemble(run)
     assert record.status == "failed"
     assert record.failure == Failure(
-        verdict,
-        why,
-        f"read {run.log}, fix the cause, and start snakemake again: only failed runs are repeated",
+        verdict=verdict,
+        why=why,
+        next=f"read {run.log}, fix the cause, and start snakemake again: only failed runs are repeated",
     )
     assert read_record(run.record) == record
 
@@ -286,9 +286,9 @@ def test_the_time_limit_is_told_before_what_it_caused(run: RunDirectory) -> None
     edit(run.ended, lambda end: end.update(outcome="time limit"))
     _all(_raised(0, LOST), _node(0, exit_code=-15, signal="SIGTERM"))(run)
     assert assemble(run).failure == Failure(
-        "time limit",
-        "the job of scale 1x2 reached its stages.stage2.runtime, or the end of the allocation that it runs in",
-        "raise stages.stage2.runtime or ask for a longer allocation, or shorten the run with measure.max_steps or "
+        verdict="time limit",
+        why="the job of scale 1x2 reached its stages.stage2.runtime, or the end of the allocation that it runs in",
+        next="raise stages.stage2.runtime or ask for a longer allocation, or shorten the run with measure.max_steps or "
         "measure.max_seconds",
     )
 
@@ -458,5 +458,5 @@ def test_run_json_whose_spec_was_edited(run: RunDirectory) -> None:
 def test_a_run_left_out_is_accounted_for() -> None:
     record = not_run(make_spec("1x2"), "ring failed", "see its records")
     assert (record.status, record.job) == ("failed", None)
-    assert record.failure == Failure("not run", "ring failed", "see its records")
-    assert json.loads(json.dumps(record.to_json()))["spec_hash"] == make_spec("1x2").hash
+    assert record.failure == Failure(verdict="not run", why="ring failed", next="see its records")
+    assert json.loads(json.dumps(record.model_dump()))["spec_hash"] == make_spec("1x2").hash

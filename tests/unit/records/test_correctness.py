@@ -256,7 +256,7 @@ def test_at_the_time_limit_only_who_had_left_long_before_is_the_cause(
     ],
 )
 def test_a_lost_rank_is_told_by_these(exception: str) -> None:
-    assert is_consequence({"exception": exception})
+    assert is_consequence(exception)
 
 
 @pytest.mark.parametrize(
@@ -271,4 +271,4 @@ def test_a_lost_rank_is_told_by_these(exception: str) -> None:
     ],
 )
 def test_an_own_fault_is_none_of_another_rank(exception: str) -> None:
-    assert not is_consequence({"exception": exception})
+    assert not is_consequence(exception)

@@ -1,6 +1,5 @@
 """Which runs may be divided by each other."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +95,7 @@ def test_another_model_is_no_baseline_unless_each_rank_holds_a_part() -> None:
     def with_count(scale: str, count: int, sharded: bool) -> Record:
         record = at(scale)
         seen = {"count": count, "bytes": 4 * count, "checksum": "sha256:a", "sharded": sharded}
-        return replace(record, ranks=tuple(replace(rank, parameters=seen) for rank in record.ranks))
+        return record.replace(ranks=tuple(rank.replace(parameters=seen) for rank in record.ranks))
 
     assert differences(with_count("1x1", 10, False), with_count("1x2", 20, False)) == (
         "parameters: 10 at 1x1, 20 at 1x2",
@@ -148,8 +147,8 @@ def test_a_cpu_process_is_no_baseline_for_a_gpu() -> None:
 
 def test_one_other_gpu_in_the_group_is_noticed() -> None:
     a, b = (make_record(make_spec(scale, device="cuda")) for scale in ("1x1", "1x2"))
-    slow = replace(b.ranks[1], device={**b.ranks[1].device, "name": "NVIDIA A100-SXM4-40GB"})
-    (found,) = differences(a, replace(b, ranks=(b.ranks[0], slow)))
+    slow = b.ranks[1].replace(device=b.ranks[1].device.replace(name="NVIDIA A100-SXM4-40GB"))
+    (found,) = differences(a, b.replace(ranks=(b.ranks[0], slow)))
     assert found == ("gpu: NVIDIA A100-SXM4-64GB at 1x1, NVIDIA A100-SXM4-40GB + NVIDIA A100-SXM4-64GB at 1x2")
 
 

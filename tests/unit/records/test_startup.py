@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from ddp_ladder.records.record import Rank
 from ddp_ladder.records.startup import StartUp, startup_of
@@ -11,7 +9,7 @@ from make_records import make_rank, make_spec
 
 
 def rank(number: int, **startup_s: float | None) -> Rank:
-    return replace(make_rank(make_spec("1x4"), number, 0.1, ["node0"]), startup_s=startup_s)
+    return make_rank(make_spec("1x4"), number, 0.1, ["node0"]).replace(startup_s=startup_s)
 
 
 def test_the_parts_are_those_of_the_rank_that_took_longest_and_add_up() -> None:

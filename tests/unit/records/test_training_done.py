@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,9 +29,9 @@ def did(
     total = steps * BATCH * spec.world_size if samples is None else samples
     assert record.throughput is not None
     ranks = tuple(
-        replace(rank, steps=steps, samples=total // spec.world_size, ended_by=ended_by) for rank in record.ranks
+        rank.replace(steps=steps, samples=total // spec.world_size, ended_by=ended_by) for rank in record.ranks
     )
-    return replace(record, ranks=ranks, throughput=replace(record.throughput, source=source))
+    return record.replace(ranks=ranks, throughput=record.throughput.replace(source=source))
 
 
 ALIKE = {

@@ -112,7 +112,7 @@ CASES: dict[str, Callable[[], LadderResults]] = {
     "one repeat of one block": lambda: found(
         SPECS, [make_record(s, blocks=1, spread=0.0) for s in SPECS if s.repeat == 1]
     ),
-    "nothing known of the hardware": lambda: found(SPECS, [replace(make_record(s), fingerprint={}) for s in SPECS]),
+    "nothing known of the hardware": lambda: found(SPECS, [make_record(s).replace(fingerprint={}) for s in SPECS]),
     "weak and strong, two variants": lambda: found(
         make_specs(["1x1", "1x2", "2x2"], variants=["default", "b"], modes=["weak", "strong"])
     ),
@@ -283,8 +283,8 @@ def test_markdown_has_units_gates_definitions_machine_and_versions(tmp_path: Pat
 def with_startup(results: LadderResults, **seconds: float | None) -> LadderResults:
     """The same ladder with these parts of each rank's start-up."""
     records = {
-        name: replace(
-            record, ranks=tuple(replace(rank, startup_s={**rank.startup_s, **seconds}) for rank in record.ranks)
+        name: record.replace(
+            ranks=tuple(rank.replace(startup_s={**rank.startup_s, **seconds}) for rank in record.ranks)
         )
         for name, record in results.records.items()
     }
@@ -334,7 +334,7 @@ FIELDS: dict[str, Any] = {
 def test_the_report_shows_what_each_field_is_at_each_scale(field: str) -> None:
     """Of every field of the fingerprint: where it differs both values, and where they were seen."""
     records = [make_record(s, fingerprint=FIELDS) for s in SPECS[:6]]
-    records[5] = replace(records[5], fingerprint={key: value for key, value in FIELDS.items() if key != field})
+    records[5] = records[5].replace(fingerprint={key: value for key, value in FIELDS.items() if key != field})
     rows = {row.name: row.values for row in make_view(found(SPECS[:6], records), TODAY).measured}
     assert [value for value, _ in rows.pop("steps")] == ["130 (8,320 samples)", "130 (16,640 samples)"]
     different = [values for values in rows.values() if len(values) > 1]
@@ -373,7 +373,7 @@ def test_unusable_records_are_warned_of_and_left_out(tmp_path: Path) -> None:
     for spec in SPECS[:3]:
         write_run(tmp_path, spec)
     (tmp_path / "runs" / SPECS[0].name / "record.json").write_text("{")
-    write_run(tmp_path, replace(SPECS[1], seed=99))
+    write_run(tmp_path, SPECS[1].replace(seed=99))
     stranger = make_spec("1x1", variant="old")
     write_run(tmp_path, stranger)
     results = read_results(tmp_path, plan)
@@ -481,7 +481,7 @@ def with_plain(ok: bool = True) -> LadderResults:
     records = [make_record(spec, rate(spec)) for spec in SPECS]
     for spec in plain:
         good = make_record(spec, 1250.0)
-        alone = replace(good, world=replace(good.world, backend=None))
+        alone = good.replace(world=good.world.replace(backend=None))
         records.append(alone if ok else make_failed_record(spec, why="rank 0: ValueError: RANK expected"))
     return found([*SPECS, *plain], records, open_gates("stage1", "stage2", "stage3"))
 

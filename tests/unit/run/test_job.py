@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -25,13 +24,13 @@ HOURS = 7200.0
 def took(wall_s: float, mode: str = "weak", variant: str = "default") -> Record:
     record = make_record(make_spec("1x1", mode=mode, variant=variant))
     assert record.timing
-    return replace(record, timing=replace(record.timing, wall_s=wall_s))
+    return record.replace(timing=record.timing.replace(wall_s=wall_s))
 
 
 def test_a_plain_baseline_may_take_a_multiple_of_the_longest_run_under_the_launcher() -> None:
     records = [took(100.0), took(120.0), took(900.0, mode="strong"), took(900.0, variant="ring")]
-    assert plain_limit(PLAIN, records, HOURS) == PlainLimit(PLAIN_TIMES * 120.0, 120.0)
-    assert plain_limit(PLAIN, [took(1.0)], HOURS) == PlainLimit(PLAIN_AT_LEAST_S, 1.0)
+    assert plain_limit(PLAIN, records, HOURS) == PlainLimit(after_s=PLAIN_TIMES * 120.0, launched_s=120.0)
+    assert plain_limit(PLAIN, [took(1.0)], HOURS) == PlainLimit(after_s=PLAIN_AT_LEAST_S, launched_s=1.0)
 
 
 @pytest.mark.parametrize("records", [[], [make_failed_record(make_spec("1x1"), "x", "y")], [took(5.0, mode="strong")]])
@@ -40,7 +39,7 @@ def test_where_nothing_is_known_it_has_the_rest_of_the_job(records: list[Record]
 
 
 def test_what_is_left_of_the_job_is_the_limit_where_it_tells_that_the_script_hangs() -> None:
-    assert plain_limit(PLAIN, [took(100.0)], 200.0) == PlainLimit(200.0, 100.0)
+    assert plain_limit(PLAIN, [took(100.0)], 200.0) == PlainLimit(after_s=200.0, launched_s=100.0)
     assert plain_limit(PLAIN, [took(100.0)], 110.0) is None
 
 

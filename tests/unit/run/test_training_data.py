@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,7 +97,7 @@ def test_the_doctor_tells_it() -> None:
 
 def test_prepare_runs_in_the_container_with_the_binds_of_the_training(checkout: Path) -> None:
     ladder = Ladder.of(settings("/data/mine", '[prepare.py, "{data_dir}"]', CONTAINER))
-    spec = replace(ladder.plan.runs[0], directory="work")  # the training's; prepare starts where Snakemake does
+    spec = ladder.plan.runs[0].replace(directory="work")  # the training's; prepare starts where Snakemake does
     argv = prepare_argv(spec, ladder.prepare_command, Path("/data/mine"))
     assert argv[:2] == ("apptainer", "exec")
     assert argv[-4:] == ("torch.sif", "python3", "prepare.py", "/data/mine")
@@ -152,7 +151,7 @@ def test_a_prepare_that_fails_or_cannot_be_started_leaves_no_marker() -> None:
     ladder, _ = prepare("raise SystemExit(3)")
     spec, site, marker = ladder.plan.runs[0], ladder.settings.site, Path(ladder.data_marker)
     assert prepare_data(spec, site, ladder.prepare_command, marker) == 3
-    broken = replace(spec, setup="echo no licence; false")
+    broken = spec.replace(setup="echo no licence; false")
     with pytest.raises(UserError) as caught:
         prepare_data(broken, site, ladder.prepare_command, marker)
     assert str(caught.value).startswith(
@@ -162,7 +161,7 @@ def test_a_prepare_that_fails_or_cannot_be_started_leaves_no_marker() -> None:
     other.write_bytes(b"\x7fELF")
     other.chmod(0o755)
     with pytest.raises(UserError) as caught:
-        prepare_data(replace(spec, python=f"./{other}"), site, ladder.prepare_command, marker)
+        prepare_data(spec.replace(python=f"./{other}"), site, ladder.prepare_command, marker)
     assert "software.python: ./of_another_architecture cannot be started: Exec format error" in str(caught.value)
     assert "set workload.prepare: null" in str(caught.value)
     assert not marker.exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, Strict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 LONGEST_VALUE = 80  # characters of a value in a message
@@ -13,9 +13,22 @@ T = TypeVar("T")
 Several = Annotated[tuple[T, ...], Strict(False)]
 """A tuple, read from a JSON array; its items are strict."""
 
+Version1 = Annotated[int, Field(ge=1, le=1, description="Version of this format.")]
+"""Not a Literal, which also accepts 1.0 and true."""
 
-class Model(BaseModel, strict=True, frozen=True, extra="forbid"):
+
+class Model(BaseModel):
     """Values of exactly the declared types: no key may be unknown, and no value is converted."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def from_json(cls, data: Any) -> Self:
+        """Build from JSON. Raises ValueError with place and message of the first violation."""
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise ValueError(first_error(error)) from None
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with other values, which are checked. Raises ValidationError, a ValueError."""

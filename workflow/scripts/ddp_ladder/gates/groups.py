@@ -102,7 +102,7 @@ def groups_of(
     runs: Sequence[RunSpec], records: Mapping[str, Record], may_differ: Collection[str]
 ) -> dict[tuple[str, str, Scale], Group]:
     """Return the groups by mode, variant and scale, in this order. Arguments: see ``scale_points``."""
-    modes = list(dict.fromkeys(run.mode for run in runs))
+    modes: list[str] = list(dict.fromkeys(run.mode for run in runs))
     variants = list(dict.fromkeys(run.variant for run in runs))
     scales = list(dict.fromkeys(run.scale for run in runs))
     specs: dict[tuple[str, str, Scale], list[RunSpec]] = {}

@@ -5,17 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, with_config
+from typing_extensions import TypedDict
 
 from ddp_ladder.common.files import canonical_sha256
+from ddp_ladder.common.model import Model, Several
 from ddp_ladder.settings.models import (
     PLAIN_VARIANT,
     REFERENCE_VARIANT,
     STAGES,
+    Backend,
     Container,
+    Device,
+    Engine,
     Experiment,
     GateThresholds,
     Interface,
+    Launcher,
+    Mode,
     Node,
     Scale,
     Settings,
@@ -32,44 +41,62 @@ OWN_DIRECTORY = "work"
 """The subdirectory of a run that {run_dir} means in workload.directory: the script's files stay apart from ours."""
 
 
-@dataclass(frozen=True)
-class RunSpec:
+Positive = Annotated[int, Field(ge=1)]
+Name = Annotated[str, Field(min_length=1)]
+
+
+@with_config(ConfigDict(strict=True, extra="forbid"))
+class BoundContainer(TypedDict):
+    """The image that the training runs in, with the data bound."""
+
+    image: Name
+    engine: Engine
+    binds: list[str]
+    args: list[str]
+
+
+class RunSpec(Model):
     """One run of a training process group: everything that decides what is measured."""
 
-    stage: str
-    variant: str
-    mode: str
-    nodes: int
-    gpus_per_node: int
-    repeat: int  # from 1
-    batch_per_gpu: int
-    global_batch: int
-    lr: float | None  # after the learning-rate rule
+    stage: Annotated[str, Field(pattern="^stage[123]$")]
+    variant: Name
+    mode: Mode
+    nodes: Positive
+    gpus_per_node: Positive
+    repeat: int = Field(ge=1, description="From 1.")
+    batch_per_gpu: Positive
+    global_batch: Positive
+    lr: float | None = Field(description="After the learning-rate rule.")
     seed: int
-    samples_per_step: int | None  # of each rank, if they cannot be counted
-    throughput_regex: str | None
-    script: str
-    args: tuple[str, ...]
-    args_template: tuple[str, ...]  # with placeholders: equal at every scale
-    directory: str | None  # working directory, relative to where Snakemake was started; None: that one
+    samples_per_step: Positive | None = Field(
+        description="Samples of one process in one step, if they cannot be counted; null counts them."
+    )
+    throughput_regex: str | None = Field(description="Reads samples per second from the log; null measures them.")
+    script: Name
+    args: Several[str]
+    args_template: Several[str] = Field(description="With placeholders: equal at every scale.")
+    directory: str | None = Field(
+        description="Working directory, relative to where Snakemake was started; null is that one."
+    )
     data_dir: str | None
     env: Mapping[str, str]
-    env_template: Mapping[str, str]  # as args_template
+    env_template: Mapping[str, str] = Field(description="As args_template.")
     python: str | None
-    modules: tuple[str, ...]
+    modules: Several[str]
     setup: str
-    container: Mapping[str, Any] | None  # image, engine, binds, args
-    launcher: str
-    device: str
-    backend: str  # nccl or gloo
-    backend_wanted: str  # as configured: "auto" leaves the choice to the script
-    interface: Interface
-    cpus_per_node: int
-    threads_per_rank: int
-    warmup_steps: int
-    min_steps: int
-    max_steps: int | None
-    max_seconds: float | None
+    container: BoundContainer | None
+    launcher: Launcher
+    device: Device
+    backend: Literal["nccl", "gloo"]
+    backend_wanted: Backend = Field(description="As configured: auto leaves the choice to the script.")
+    interface: Interface = Field(description="auto, a name, or a name for each node.")
+    cpus_per_node: Positive
+    threads_per_rank: Positive
+    warmup_steps: int = Field(ge=0)
+    min_steps: Positive
+    max_steps: Positive | None
+    # An integer stays one: the hash of a spec depends on how its figures are written.
+    max_seconds: Positive | Annotated[float, Field(gt=0)] | None
 
     @property
     def world_size(self) -> int:
@@ -97,13 +124,7 @@ class RunSpec:
     @property
     def hash(self) -> str:
         """SHA-256 of the resolved spec: equal for runs of the same spec only."""
-        return canonical_sha256(asdict(self))
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> RunSpec:
-        """Build from ``asdict``'s JSON form. Raises TypeError on missing or unknown keys."""
-        lists = {key: tuple(data[key]) for key in ("args", "args_template", "modules") if key in data}
-        return cls(**{**data, **lists})
+        return canonical_sha256(self.model_dump())
 
 
 @dataclass(frozen=True)
@@ -171,7 +192,7 @@ class Plan:
                 "memory_mb": job.memory_mb,
                 "gres": job.gres,
                 "slurm": asdict(job.slurm),
-                "runs": [{**asdict(run), "spec_hash": run.hash} for run in job.runs],
+                "runs": [{**run.model_dump(), "spec_hash": run.hash} for run in job.runs],
             }
             for job in self.jobs
         ]
@@ -250,13 +271,12 @@ def scaled_lr(workload: Workload, global_batch: int) -> float | None:
     return workload.lr * factor
 
 
-def _container_json(container: Container | None, data_dir: str | None) -> Mapping[str, Any] | None:
-    """Return the container with the data bound, in JSON types, so that a run equals itself read back."""
+def _bound(container: Container | None, data_dir: str | None) -> BoundContainer | None:
+    """Return the container with the data bound."""
     if container is None:
         return None
-    if data_dir is not None:
-        container = replace(container, binds=(*container.binds, data_dir))
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(container).items()}
+    binds = [*container.binds, *([] if data_dir is None else [data_dir])]
+    return BoundContainer(image=container.image, engine=container.engine, binds=binds, args=list(container.args))
 
 
 def argument_values(spec: RunSpec, run_dir: str, data_dir: str | None, start_dir: str) -> dict[str, object]:
@@ -285,8 +305,7 @@ def _filled(spec: RunSpec, results: str, workload: Workload) -> RunSpec:
     values = argument_values(spec, run_dir, workload.data_dir, ".")
     in_work = {**values, "run_dir": f"{run_dir}/{OWN_DIRECTORY}"}
     samples, directory = workload.samples_per_step, workload.directory
-    return replace(
-        spec,
+    return spec.replace(
         samples_per_step=None if samples is None else whole_number(samples, values),
         args=tuple(expand(argument, values) for argument in spec.args_template),
         env={name: expand(value, values) for name, value in spec.env_template.items()},
@@ -294,13 +313,13 @@ def _filled(spec: RunSpec, results: str, workload: Workload) -> RunSpec:
     )
 
 
-def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, mode: str, repeat: int) -> RunSpec:
+def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, mode: Mode, repeat: int) -> RunSpec:
     experiment, site = settings.experiment, settings.site
     workload, measure = experiment.workload, experiment.measure
     batch, global_batch = batches(workload.batch_per_gpu, mode, scale.world_size)
     lr = scaled_lr(workload, global_batch)
     wanted = variant.backend or site.network.backend
-    backend = wanted if wanted != "auto" else {"cuda": "nccl", "cpu": "gloo"}[site.node.device]
+    of_device: Literal["nccl", "gloo"] = "nccl" if site.node.device == "cuda" else "gloo"
     spec = RunSpec(
         stage=stage.name,
         variant=variant.name,
@@ -324,10 +343,10 @@ def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, m
         python=site.software.python,
         modules=site.software.modules,
         setup=site.software.setup,
-        container=_container_json(site.software.container, workload.data_dir),
+        container=_bound(site.software.container, workload.data_dir),
         launcher=variant.launcher or site.launcher,
         device=site.node.device,
-        backend=backend,
+        backend=of_device if wanted == "auto" else wanted,
         backend_wanted=wanted,
         interface=variant.interface or site.network.interface,
         cpus_per_node=site.node.cpus,

@@ -9,9 +9,10 @@ from typing import Any
 from ddp_ladder.common.files import Agent, canonical_sha256
 from ddp_ladder.node.launch import INSTRUMENT, Places, is_module, python_command, script_argv
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.finding import End, Finding
+from ddp_ladder.records.finding import Finding
 from ddp_ladder.records.fingerprint import MUST_MATCH, distinct_words
 from ddp_ladder.records.raw_files import RawRun
+from ddp_ladder.records.raw_models import AgentEnd, RankEnd
 from ddp_ladder.records.record import Check, Failure
 
 NAMED = 3  # disagreements, and hosts, in a message
@@ -57,35 +58,35 @@ def findings(spec: RunSpec, raw: RawRun) -> tuple[Finding, ...]:
 # Against the plan
 
 
-def _as_planned(spec: RunSpec, raw: RawRun, ends: Sequence[End]) -> Finding:
-    places = Places(Path(raw.run["start_directory"]), Path(raw.run["run_directory"]))
+def _as_planned(spec: RunSpec, raw: RawRun, ends: Sequence[RankEnd]) -> Finding:
+    places = Places(Path(raw.run.start_directory), Path(raw.run.run_directory))
     other = [*_other_settings(spec, raw), *_other_launches(spec, places, raw.agents)]
     other += _other_arguments(spec, places, ends)
     return Finding(
         Check(
-            "as planned",
-            bool(ends) and not other,
-            "; ".join(other[:NAMED]) or ("script, arguments and launch of the plan" if ends else "nothing"),
-            "script, arguments and launch of the plan on every rank and node",
+            name="as planned",
+            ok=bool(ends) and not other,
+            measured="; ".join(other[:NAMED]) or ("script, arguments and launch of the plan" if ends else "nothing"),
+            wanted="script, arguments and launch of the plan on every rank and node",
         ),
-        Failure("not what was planned was run", "; ".join(other[:NAMED]), ANOTHER_RUN),
+        Failure(verdict="not what was planned was run", why="; ".join(other[:NAMED]), next=ANOTHER_RUN),
     )
 
 
 def _other_settings(spec: RunSpec, raw: RawRun) -> Iterator[str]:
-    for name, value in sorted(raw.run["measure"].items()):
-        planned = getattr(spec, name, None)
+    for name, value in sorted(raw.run.measure.model_dump().items()):
+        planned = getattr(spec, name)
         if canonical_sha256(value) != canonical_sha256(planned):
             yield f"run.json: measure.{name} is {value}, planned {planned}"
-    agents, allowed = raw.run["agents_per_node"], (1, spec.gpus_per_node) if spec.launcher == "srun" else (1,)
+    agents, allowed = raw.run.agents_per_node, (1, spec.gpus_per_node) if spec.launcher == "srun" else (1,)
     if agents not in allowed:
         yield f"run.json: {agents} agents per node, planned {allowed[-1]}"
 
 
-def _other_launches(spec: RunSpec, places: Places, agents: Mapping[Agent, End]) -> Iterator[str]:
+def _other_launches(spec: RunSpec, places: Places, agents: Mapping[Agent, AgentEnd]) -> Iterator[str]:
     for agent, end in agents.items():
-        if "error" not in end and (wrong := _other_command(spec, places, end["argv"])):
-            yield f"{agent} ({end['host']}) {wrong}"
+        if end.error is None and (wrong := _other_command(spec, places, end.argv)):
+            yield f"{agent} ({end.host}) {wrong}"
 
 
 def _other_command(spec: RunSpec, places: Places, argv: Sequence[str]) -> str:
@@ -106,15 +107,15 @@ def _other_command(spec: RunSpec, places: Places, argv: Sequence[str]) -> str:
     return f"was started by {of_torchrun}" if spec.launcher != "torchrun" and of_torchrun in options else ""
 
 
-def _other_arguments(spec: RunSpec, places: Places, ends: Sequence[End]) -> Iterator[str]:
+def _other_arguments(spec: RunSpec, places: Places, ends: Sequence[RankEnd]) -> Iterator[str]:
     words = script_argv(spec, places)
     arguments = words[2:] if is_module(spec) else words[1:]
     limits = {"max_steps": spec.max_steps, "max_seconds": spec.max_seconds}
     for end in ends:
-        if difference := _first_difference(arguments, end["fingerprint"]["args"]):
+        if difference := _first_difference(arguments, end.fingerprint["args"]):
             yield f"{who(end)} ran with other arguments: {difference}"
-        if end["ended_by"] in limits and limits[end["ended_by"]] is None:
-            yield f"{who(end)} was ended by measure.{end['ended_by']}, which is not set"
+        if end.ended_by in limits and limits[end.ended_by] is None:
+            yield f"{who(end)} was ended by measure.{end.ended_by}, which is not set"
 
 
 def _first_difference(planned: Sequence[str], given: Sequence[str]) -> str:
@@ -132,7 +133,7 @@ def _first_difference(planned: Sequence[str], given: Sequence[str]) -> str:
 # Against each other
 
 
-def _alike(ends: Sequence[End]) -> Finding:
+def _alike(ends: Sequence[RankEnd]) -> Finding:
     found = list(_disagreements(ends))
     fields = [name for name, _ in found]
     words = "; ".join(text for _, text in found[:NAMED])
@@ -141,30 +142,35 @@ def _alike(ends: Sequence[End]) -> Finding:
     hints += [SAME_SOFTWARE] if set(fields) & set(SOFTWARE) else []
     hints += [SAME_CHOICES] if not hints else []
     return Finding(
-        Check("ranks agree", bool(ends) and not found, words or f"{len(ends)} ranks alike", "the same on every rank"),
-        Failure("the ranks are not alike", words, "; ".join(hints)),
+        Check(
+            name="ranks agree",
+            ok=bool(ends) and not found,
+            measured=words or f"{len(ends)} ranks alike",
+            wanted="the same on every rank",
+        ),
+        Failure(verdict="the ranks are not alike", why=words, next="; ".join(hints)),
     )
 
 
-def _disagreements(ends: Sequence[End]) -> Iterator[tuple[str, str]]:
+def _disagreements(ends: Sequence[RankEnd]) -> Iterator[tuple[str, str]]:
     """Yield each field that differs, and which ranks have which value."""
     for item in MUST_MATCH:
         if item.measured and item.name not in NOT_OF_ALL:
             known_only = item.where_known or item.name in UNKNOWN
-            values = {end["rank"]: end["fingerprint"].get(item.name) for end in ends}
+            values = {end.rank: end.fingerprint.get(item.name) for end in ends}
             yield from _differing(item.name, values, known_only, ends)
     yield from _differing("DistributedDataParallel", _wrapped(ends), False, ends)
-    hooks = {end["rank"]: (end["ddp"] or {}).get("comm_hook") for end in ends}
+    hooks = {end.rank: end.ddp and end.ddp.comm_hook for end in ends}
     yield from _differing("communication hook", hooks, False, ends)
-    yield from _differing("backend", {end["rank"]: end["backend"] for end in ends}, False, ends)
+    yield from _differing("backend", {end.rank: end.backend for end in ends}, False, ends)
 
 
-def _wrapped(ends: Sequence[End]) -> dict[int, str]:
-    return {end["rank"]: "used" if end["ddp"] else "not used" for end in ends}
+def _wrapped(ends: Sequence[RankEnd]) -> dict[int, str]:
+    return {end.rank: "used" if end.ddp else "not used" for end in ends}
 
 
 def _differing(
-    name: str, values: Mapping[int, Any], known_only: bool, ends: Sequence[End]
+    name: str, values: Mapping[int, Any], known_only: bool, ends: Sequence[RankEnd]
 ) -> Iterator[tuple[str, str]]:
     """Yield what differs between ranks; each entry of a mapping is compared among the ranks that have it."""
     if any(isinstance(value, Mapping) for value in values.values()):
@@ -183,9 +189,11 @@ def _differing(
         yield name, f"{name}: {_who_has_what(name, largest_first, values, ends)}"
 
 
-def _who_has_what(name: str, groups: Sequence[Sequence[int]], values: Mapping[int, Any], ends: Sequence[End]) -> str:
+def _who_has_what(
+    name: str, groups: Sequence[Sequence[int]], values: Mapping[int, Any], ends: Sequence[RankEnd]
+) -> str:
     """Return ``2.15.0 on ranks 0-2 (node0, node1), 2.4.1 on rank 3 (node1)``."""
-    hosts = {end["rank"]: end["host"] for end in ends}
+    hosts = {end.rank: end.host for end in ends}
     usual = values[groups[0][0]]
     first, parts = "", []
     for ranks in groups[1:NAMED]:
@@ -212,21 +220,26 @@ def _ranges(ranks: Sequence[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def who(end: End) -> str:
+def who(end: RankEnd) -> str:
     """Return ``rank 3 (node1)``."""
-    return f"rank {end['rank']} ({end['host']})"
+    return f"rank {end.rank} ({end.host})"
 
 
 # Backend
 
 
-def backend(spec: RunSpec, ends: Sequence[End]) -> Check:
+def backend(spec: RunSpec, ends: Sequence[RankEnd]) -> Check:
     """Check the backend: the wanted one; with ``auto``, any that carries tensors of the rank's device."""
-    seen = ", ".join(sorted({str(end["backend"]) for end in ends})) or "nothing"
+    seen = ", ".join(sorted({str(end.backend) for end in ends})) or "nothing"
     if spec.backend_wanted != "auto":
-        ok = bool(ends) and all(end["backend"] == spec.backend for end in ends)
-        return Check("backend", ok, seen, spec.backend)
-    odd = [end for end in ends if end["backend"] in NO_SUCH_BACKEND.get(end["device"]["kind"], ())]
-    hosts = {end["rank"]: end["host"] for end in odd}
-    measured = f"{odd[0]['backend']} on {on_hosts(list(hosts), hosts)}" if odd else seen
-    return Check("backend", bool(ends) and not odd, measured, f"one that carries tensors of a {spec.device} device")
+        ok = bool(ends) and all(end.backend == spec.backend for end in ends)
+        return Check(name="backend", ok=ok, measured=seen, wanted=spec.backend)
+    odd = [end for end in ends if end.backend in NO_SUCH_BACKEND.get(end.device.kind, ())]
+    hosts = {end.rank: end.host for end in odd}
+    measured = f"{odd[0].backend} on {on_hosts(list(hosts), hosts)}" if odd else seen
+    return Check(
+        name="backend",
+        ok=bool(ends) and not odd,
+        measured=measured,
+        wanted=f"one that carries tensors of a {spec.device} device",
+    )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import Failure
 from ddp_ladder.slurm.job_step import step_variables, task_variables
 
@@ -14,7 +13,7 @@ _NAME = re.compile(r"\bSLURM_[A-Z_]+\b")
 _ABOVE = 2  # lines of a traceback between an exception and its statement: the statement itself, and carets below it
 
 
-def asks_slurm(spec: RunSpec, end: Mapping[str, Any], output: str) -> Failure | None:
+def asks_slurm(spec: RunSpec, end: RankEnd, output: str) -> Failure | None:
     """Return the failure of a rank that lacked a variable of srun; None for any other, or without torchrun.
 
     end: the rank's end record. output: what the run's processes printed, before torchrun's own report.
@@ -22,17 +21,17 @@ def asks_slurm(spec: RunSpec, end: Mapping[str, Any], output: str) -> Failure | 
     if spec.launcher != "torchrun":
         return None
     set_by_srun = {*step_variables(spec, "", ()), *task_variables(0, 0, 0)}
-    exception = end["exception"] or ""
+    exception = end.exception or ""
     names = _NAME.findall(f"{exception}\n{_statement(exception, output)}")
     missing = [name for name in names if name in set_by_srun]
     if not missing:
         return None
     return Failure(
-        "the script needs srun",
-        f"rank {end['rank']}: {exception or _last(output)}: {missing[0]} is a variable that srun sets for each "
+        verdict="the script needs srun",
+        why=f"rank {end.rank}: {exception or _last(output)}: {missing[0]} is a variable that srun sets for each "
         "process, and torchrun does not",
-        "set launcher: srun in cluster.yaml, or in the variant, and start snakemake again; on a machine without Slurm "
-        "the ladder then sets the variables that srun would set",
+        next="set launcher: srun in cluster.yaml, or in the variant, and start snakemake again; on a machine without "
+        "Slurm the ladder then sets the variables that srun would set",
     )
 
 

@@ -5,12 +5,9 @@ A gate assembles each record again and compares; an edited record is therefore n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
-from ddp_ladder.common.files import RunDirectory, read_json
+from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records import remarks, shared_directory
 from ddp_ladder.records.blocks import data_wait_fraction, measure
@@ -19,12 +16,10 @@ from ddp_ladder.records.explain import explain
 from ddp_ladder.records.fingerprint import whole_fingerprint
 from ddp_ladder.records.log_throughput import figures, printed_rates
 from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
-from ddp_ladder.records.record import Failure, Job, Rank, Record, Throughput, Timing, World
+from ddp_ladder.records.raw_models import Parameters
+from ddp_ladder.records.record import SCHEMA_VERSION, Failure, Rank, Record, Throughput, Timing, World
 from ddp_ladder.records.sanity import run_checks
-from ddp_ladder.records.schemas import first_error
 from ddp_ladder.records.warmup import Warmup, find_warmup
-
-PARAMETERS = ("count", "bytes", "sharded", "checksum")  # of each rank, in the record
 
 
 def assemble(directory: RunDirectory) -> Record:
@@ -32,8 +27,8 @@ def assemble(directory: RunDirectory) -> Record:
 
     Raises OSError or ValueError if run.json, which describes the run, is missing or damaged.
     """
-    spec, spec_hash, job = read_identity(directory)
-    raw = read_raw_run(directory, spec.nodes, spec.world_size)
+    raw = read_raw_run(directory)
+    spec = raw.run.spec
     warmup = _warmup(spec, raw)
     throughput, timing = _figures(spec, raw, warmup, directory)
     checks = run_checks(spec, raw, throughput)
@@ -41,8 +36,8 @@ def assemble(directory: RunDirectory) -> Record:
     return Record(
         status="ok" if ok else "failed",
         spec=spec,
-        spec_hash=spec_hash,
-        job=job,
+        spec_hash=raw.run.spec_hash,
+        job=raw.run.job,
         world=_world(raw),
         ranks=tuple(_rank(warmup, raw.ranks[k]) for k in sorted(raw.ranks)),
         throughput=throughput,
@@ -51,6 +46,7 @@ def assemble(directory: RunDirectory) -> Record:
         checks=checks,
         failure=None if ok else explain(spec, raw, checks, directory),
         remarks=(*remarks.remarks(spec, raw), *shared_directory.remarks(raw.ended)),
+        schema_version=SCHEMA_VERSION,
     )
 
 
@@ -61,39 +57,27 @@ def not_run(spec: RunSpec, why: str, next_step: str) -> Record:
         spec=spec,
         spec_hash=spec.hash,
         job=None,
-        world=World(None, None, (), ()),
+        world=World(size=None, backend=None, nodes=(), hosts=()),
         ranks=(),
         throughput=None,
         timing=None,
         fingerprint={},
         checks=(),
-        failure=Failure("not run", why, next_step),
+        failure=Failure(verdict="not run", why=why, next=next_step),
+        remarks=(),
+        schema_version=SCHEMA_VERSION,
     )
-
-
-def read_identity(directory: RunDirectory) -> tuple[RunSpec, str, Job]:
-    """Return spec, spec hash and job from run.json. Raises OSError or ValueError."""
-    data = read_json(directory.run)
-    wrong = first_error("run", data) or first_error("record", data["spec"], part="spec")
-    if wrong:
-        raise ValueError(f"{directory.run} does not describe a run: {wrong}")
-    spec = RunSpec.from_json(data["spec"])
-    if data["spec_hash"] != spec.hash:
-        raise ValueError(f"{directory.run}: spec_hash is not that of its spec")
-    if len(data["nodes"]) != spec.nodes:
-        raise ValueError(f"{directory.run} names {len(data['nodes'])} nodes, its spec has {spec.nodes}")
-    return spec, spec.hash, Job(**data["job"])
 
 
 def _world(raw: RawRun) -> World:
     ends = [rank.end for _, rank in sorted(raw.ranks.items())]
-    sizes = {end["world_size"] for end in ends}
-    backends = {end["backend"] for end in ends}
+    sizes = {end.world_size for end in ends}
+    backends = {end.backend for end in ends}
     return World(
         size=sizes.pop() if len(sizes) == 1 else None,
         backend=backends.pop() if len(backends) == 1 else None,
-        nodes=tuple(raw.run["nodes"]),
-        hosts=tuple(dict.fromkeys(end["host"] for end in ends)),
+        nodes=tuple(raw.run.nodes),
+        hosts=tuple(dict.fromkeys(end.host for end in ends)),
     )
 
 
@@ -102,30 +86,25 @@ def _rank(warmup: Warmup, files: RankFiles) -> Rank:
     measured = slice(warmup.steps, None)
     times = steps.step_time_s[measured]
     return Rank(
-        rank=end["rank"],
-        local_rank=end["local_rank"],
-        node_rank=end["node_rank"],
-        host=end["host"],
-        pid=end["pid"],
-        device=end["device"],
-        exit_code=end["exit_code"],
-        ended_by=end["ended_by"],
+        rank=end.rank,
+        local_rank=end.local_rank,
+        node_rank=end.node_rank,
+        host=end.host,
+        pid=end.pid,
+        device=end.device,
+        exit_code=end.exit_code,
+        ended_by=end.ended_by,
         steps=len(steps),
         samples=int(steps.samples.sum()),
         padding_samples=int(steps.padding_samples.sum()),
         step_time_s=float(np.median(times)) if len(times) else None,
         data_wait_fraction=data_wait_fraction(steps.data_wait_s[measured], times),
-        startup_s=end["startup_s"],
-        peak_memory_bytes=end["peak_memory_bytes"],
-        parameters=_parameters(end),
+        startup_s=end.startup_s,
+        peak_memory_bytes=end.peak_memory_bytes,
+        parameters=end.parameters
+        and Parameters(**{key: getattr(end.parameters, key) for key in Parameters.model_fields}),
         csv_sha256=files.csv_sha256,
     )
-
-
-def _parameters(end: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the number of parameters and their checksum; each tensor's own digest stays in the raw file."""
-    seen = end["parameters"]
-    return {key: seen[key] for key in PARAMETERS if key in seen} if seen else None
 
 
 def _warmup(spec: RunSpec, raw: RawRun) -> Warmup:
@@ -148,17 +127,17 @@ def _figures(
         return None, None
     if counts.pop() <= warmup.steps:
         return None, None
-    exposed = [rank.end["ddp"]["exposed_comm_s"] for rank in ranks if rank.end["ddp"]]
-    startups = [rank.end["startup_s"]["total"] for rank in ranks]
-    trained = [value for rank in ranks if (value := rank.end.get("training_s")) is not None]
+    exposed = [rank.end.ddp.exposed_comm_s for rank in ranks if rank.end.ddp]
+    startups = [rank.end.startup_s.get("total") for rank in ranks]
+    trained = [value for rank in ranks if (value := rank.end.training_s) is not None]
     return measure(
         [rank.steps for rank in ranks],
         warmup,
         [value for value in exposed if value is not None],
         max((value for value in startups if value is not None), default=None),
-        raw.ended["ended_at_s"] - raw.ended["started_at_s"],
+        raw.ended.wall_s,
         max(trained) if len(trained) == len(ranks) else None,
-        weakest([rank.end for rank in ranks]),
+        weakest(rank.end.source for rank in ranks),
     )
 
 
@@ -167,5 +146,4 @@ def _printed_figures(spec: RunSpec, raw: RawRun, directory: RunDirectory) -> tup
     rates = printed_rates(directory.log, spec.throughput_regex)
     if raw.ended is None or not rates:
         return None, None
-    wall_s = raw.ended["ended_at_s"] - raw.ended["started_at_s"]
-    return figures(rates, spec.warmup_steps, spec.global_batch, None, wall_s)
+    return figures(rates, spec.warmup_steps, spec.global_batch, None, raw.ended.wall_s)

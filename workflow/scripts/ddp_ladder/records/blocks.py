@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp_ladder.records.raw_files import Steps
-from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Source, Throughput, Timing
+from ddp_ladder.records.raw_models import Source
+from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Throughput, Timing
 from ddp_ladder.records.statistic import PerBlock, statistic_of
 from ddp_ladder.records.warmup import Warmup
 

@@ -6,14 +6,14 @@ Every finding names what to change in the script. What may be intended is a rema
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import Any
 
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.equal_parameters import EQUALLY_MANY, parameters_agree
-from ddp_ladder.records.finding import NAMED, End, Finding, first_names, listed, make_finding
+from ddp_ladder.records.finding import NAMED, Finding, first_names, listed, make_finding
 from ddp_ladder.records.raw_files import RawRun
+from ddp_ladder.records.raw_models import Loader, RankEnd
 
 MOST_SHARED = 0.5  # of the first samples of two ranks; disjoint shards share none
 
@@ -24,7 +24,7 @@ def findings(spec: RunSpec, raw: RawRun) -> tuple[Finding, ...]:
     return tuple(_findings(spec, ends))
 
 
-def _findings(spec: RunSpec, ends: Sequence[End]) -> Iterator[Finding]:
+def _findings(spec: RunSpec, ends: Sequence[RankEnd]) -> Iterator[Finding]:
     yield _devices(spec, ends)
     data = _disjoint_data(ends)
     if data is not None:
@@ -43,11 +43,11 @@ def _findings(spec: RunSpec, ends: Sequence[End]) -> Iterator[Finding]:
 def world(spec: RunSpec, raw: RawRun) -> Finding:
     """Check that all ranks are in one process group. Without one each trains alone, and appears faster."""
     ends = [rank.end for _, rank in sorted(raw.ranks.items())]
-    sizes = sorted({end["world_size"] for end in ends})
+    sizes = sorted({end.world_size for end in ends})
     judged = spec.world_size > 1 and spec.throughput_regex is None  # a program whose log is read may lack torch
-    alone = [end["rank"] for end in ends if judged and end["backend"] is None]
+    alone = [end.rank for end in ends if judged and end.backend is None]
     measured = " and ".join(str(size) for size in sizes) or "nothing"
-    others = [end["rank"] for end in ends if end["world_size"] != spec.world_size]
+    others = [end.rank for end in ends if end.world_size != spec.world_size]
     who = "all ranks" if len(others) == len(ends) else f"rank {listed(others)}"
     seen = " and ".join(str(size) for size in sizes if size != spec.world_size)
     why = f"{spec.world_size} ranks were started; for {who} the world has {seen or measured}"
@@ -69,11 +69,11 @@ def world(spec: RunSpec, raw: RawRun) -> Finding:
     )
 
 
-def _devices(spec: RunSpec, ends: Sequence[End]) -> Finding:
+def _devices(spec: RunSpec, ends: Sequence[RankEnd]) -> Finding:
     held: dict[tuple[str, str], list[int]] = {}
     for end in ends:
-        held.setdefault((end["host"], end["device"]["id"]), []).append(end["rank"])
-    kinds = sorted({end["device"]["kind"] for end in ends})
+        held.setdefault((end.host, end.device.id), []).append(end.rank)
+    kinds = sorted({end.device.kind for end in ends})
     several = {host: ranks for (host, _), ranks in held.items() if len(ranks) > 1}
     shared = [f"ranks {listed(ranks)} on {host} use one device" for host, ranks in several.items()]
     ok = len(held) == spec.world_size and kinds == [spec.device]
@@ -90,16 +90,16 @@ def _devices(spec: RunSpec, ends: Sequence[End]) -> Finding:
     return make_finding("distinct devices", ok, measured, wanted, verdict, why, next_step)
 
 
-def _disjoint_data(ends: Sequence[End]) -> Finding | None:
+def _disjoint_data(ends: Sequence[RankEnd]) -> Finding | None:
     """Check that no two ranks share samples; None for one rank, no samples seen, or samples that are all alike."""
     samples = distinct_samples(ends)
     if samples is None:
         return None
     shares = {pair: shared_fraction(samples[pair[0]], samples[pair[1]]) for pair in combinations(sorted(samples), 2)}
     (first, second), most = max(shares.items(), key=lambda item: item[1])
-    loader = ends[0]["loader"] or {}
+    loader = ends[0].loader
     next_step = _give_each_its_own(loader)
-    if any((end["parameters"] or {}).get("sharded") for end in ends):
+    if any(end.parameters and end.parameters.sharded for end in ends):
         next_step += (
             "; ranks that work on the same samples with parts of one model (tensor parallelism) would each count them: "
             "their throughput cannot be measured here"
@@ -111,28 +111,27 @@ def _disjoint_data(ends: Sequence[End]) -> Finding | None:
         measured if most else "no two ranks share any of their first samples",
         "other samples on each rank",
         "ranks train on the same data",
-        f"{measured} (training loader with {loader.get('sampler', 'no sampler')})",
+        f"{measured} (training loader with {loader.sampler if loader else 'no sampler'})",
         next_step,
     )
 
 
-def _give_each_its_own(loader: Mapping[str, Any]) -> str:
+def _give_each_its_own(loader: Loader | None) -> str:
     """Return what to do when the ranks draw the same samples, from what is known of the training loader."""
-    sampler = loader.get("sampler")
-    if loader.get("iterable"):
+    if loader and loader.iterable:
         return (
             "let the IterableDataset give each rank its own part: by torch.distributed.get_rank() and "
             "get_world_size(), and by torch.utils.data.get_worker_info() with loader workers"
         )
-    if loader.get("shards"):
+    if loader and loader.shards:
         return (
-            f"{sampler} divides the data: see that it has this process's own rank, and that other indices give other "
-            "samples; data made at random need a seed that differs by rank"
+            f"{loader.sampler} divides the data: see that it has this process's own rank, and that other indices give "
+            "other samples; data made at random need a seed that differs by rank"
         )
-    if loader.get("shards", False) is None:
+    if loader and loader.shards is None:
         return (
-            f"let {sampler} give each rank its own part, by torch.distributed.get_rank() and get_world_size(), or put "
-            "DistributedSampler(dataset) in its place; data made at random need a seed that differs by rank"
+            f"let {loader.sampler} give each rank its own part, by torch.distributed.get_rank() and get_world_size(), "
+            "or put DistributedSampler(dataset) in its place; data made at random need a seed that differs by rank"
         )
     return (
         "give the training DataLoader sampler=DistributedSampler(dataset) in place of shuffle=True, and call its "
@@ -140,12 +139,12 @@ def _give_each_its_own(loader: Mapping[str, Any]) -> str:
     )
 
 
-def distinct_samples(ends: Sequence[End]) -> dict[int, set[str]] | None:
+def distinct_samples(ends: Sequence[RankEnd]) -> dict[int, set[str]] | None:
     """Return, by rank, the digests of first samples that occur once there: a constant proves nothing."""
     distinct = {}
     for end in ends:
-        counts = Counter(end.get("first_samples") or [])
-        distinct[end["rank"]] = {digest for digest, count in counts.items() if count == 1}
+        counts = Counter(end.first_samples)
+        distinct[end.rank] = {digest for digest, count in counts.items() if count == 1}
     return distinct if len(distinct) > 1 and all(distinct.values()) else None
 
 
@@ -154,15 +153,15 @@ def shared_fraction(a: set[str], b: set[str]) -> float:
     return len(a & b) / min(len(a), len(b))
 
 
-def _order(ends: Sequence[End]) -> Finding | None:
+def _order(ends: Sequence[RankEnd]) -> Finding | None:
     """Check that each epoch had its own order; None for a single epoch, or if no sampler shuffles by epoch."""
-    loaders = [end["loader"] for end in ends if end["loader"] and end["loader"].get("set_epoch_called") is not None]
-    repeated = [loader for loader in loaders if loader.get("shuffle") and loader.get("passes", 1) > 1]
+    loaders = [end.loader for end in ends if end.loader and end.loader.set_epoch_called is not None]
+    repeated = [loader for loader in loaders if loader.shuffle and loader.passes > 1]
     if not repeated:
         return None
-    passes = repeated[0]["passes"]
-    called = all(loader["set_epoch_called"] for loader in repeated)
-    ok = called and all(loader.get("epochs_set") != 1 for loader in repeated)
+    passes = repeated[0].passes
+    called = all(loader.set_epoch_called for loader in repeated)
+    ok = called and all(loader.epochs_set != 1 for loader in repeated)
     what = "was called" if ok else "was called with one and the same epoch" if called else "was not called"
     return make_finding(
         "order of samples",
@@ -170,14 +169,14 @@ def _order(ends: Sequence[End]) -> Finding | None:
         f"set_epoch {what} in {passes} passes over the training data",
         "set_epoch before each pass of a sampler that shuffles",
         "every epoch has the same order",
-        f"{repeated[0]['sampler']} shuffles, but set_epoch {what} in {passes} passes over the training data",
+        f"{repeated[0].sampler} shuffles, but set_epoch {what} in {passes} passes over the training data",
         "call sampler.set_epoch(epoch) at the beginning of each epoch",
     )
 
 
-def _finite(ends: Sequence[End]) -> Finding | None:
+def _finite(ends: Sequence[RankEnd]) -> Finding | None:
     """Check that loss and parameters are finite; None if neither was seen."""
-    seen = [end for end in ends if end["parameters"] or end.get("loss")]
+    seen = [end for end in ends if end.parameters or end.loss]
     if not seen:
         return None
     bad = [text for end in seen if (text := _not_finite(end))]
@@ -193,21 +192,20 @@ def _finite(ends: Sequence[End]) -> Finding | None:
     )
 
 
-def _not_finite(end: End) -> str:
+def _not_finite(end: RankEnd) -> str:
     """Return what was not finite at the end on this rank; empty if everything was."""
-    broken = (end["parameters"] or {}).get("not_finite") or {"count": 0, "names": []}
-    loss = end.get("loss")
+    seen, loss = end.parameters, end.loss
     parts = []
-    if broken["count"]:
-        tensors = len((end["parameters"] or {}).get("tensors") or [])
-        parts.append(f"{broken['count']} of {tensors} parameters at the end ({first_names(broken['names'])})")
-    if loss and loss["last"] is None:
-        parts.append(f"the loss, for the first time at step {loss['not_finite_steps'][0]}")
-    return f"rank {end['rank']}: not finite: {' and '.join(parts)}" if parts else ""
+    if seen and seen.not_finite.count:
+        broken, tensors = seen.not_finite, len(seen.tensors)
+        parts.append(f"{broken.count} of {tensors} parameters at the end ({first_names(broken.names)})")
+    if loss and loss.last is None:
+        parts.append(f"the loss, for the first time at step {loss.not_finite_steps[0]}")
+    return f"rank {end.rank}: not finite: {' and '.join(parts)}" if parts else ""
 
 
-def _steps(ends: Sequence[End]) -> Finding:
-    counts = {end["rank"]: end["steps"]["count"] for end in ends}
+def _steps(ends: Sequence[RankEnd]) -> Finding:
+    counts = {end.rank: end.steps.count for end in ends}
     fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
     ok = counts[fewest] == counts[most]
     measured = f"rank {fewest} made {counts[fewest]} steps, rank {most} made {counts[most]}"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.finding import End, Finding, Table, first_names, listed, make_finding
+from ddp_ladder.records.finding import Finding, Table, first_names, listed, make_finding
+from ddp_ladder.records.raw_models import RankEnd, RankParameters
 
 EQUALLY_MANY = (
     "let every rank make the same number of steps: no break or return on a condition that holds on one rank only, and "
@@ -14,10 +14,14 @@ EQUALLY_MANY = (
 )
 
 
-def parameters_agree(spec: RunSpec, ends: Sequence[End]) -> Finding:
+def parameters_agree(spec: RunSpec, ends: Sequence[RankEnd]) -> Finding:
     """Check that all replicas end with the same bits, as replicas that were trained together do."""
-    checksums = [end["parameters"]["checksum"] for end in ends if end["parameters"]]
-    sharded = bool(ends) and len(checksums) == spec.world_size and all(end["parameters"].get("sharded") for end in ends)
+    checksums = [end.parameters.checksum for end in ends if end.parameters]
+    sharded = (
+        bool(ends)
+        and len(checksums) == spec.world_size
+        and all(end.parameters and end.parameters.sharded for end in ends)
+    )
     if sharded:
         return _shards(ends)
     measured = f"{len(set(checksums))} distinct on {len(checksums)} ranks"
@@ -26,9 +30,9 @@ def parameters_agree(spec: RunSpec, ends: Sequence[End]) -> Finding:
     return make_finding("equal parameters", ok, measured, wanted, *_why_apart(ends, measured, wanted))
 
 
-def _shards(ends: Sequence[End]) -> Finding:
+def _shards(ends: Sequence[RankEnd]) -> Finding:
     """Check sharded models (FSDP, tensor parallelism): only parameters marked as replicated are compared."""
-    which = _which_differ({end["rank"]: _replicated(end["parameters"]) for end in ends})
+    which = _which_differ({end.rank: _replicated(end.parameters) for end in ends if end.parameters})
     return make_finding(
         "equal parameters",
         not which,
@@ -41,20 +45,20 @@ def _shards(ends: Sequence[End]) -> Finding:
     )
 
 
-def _replicated(parameters: Mapping[str, Any]) -> Table:
-    tensors = parameters.get("tensors") or []
-    return [tensors[place] for place in parameters.get("replicated") or [] if place < len(tensors)]
+def _replicated(parameters: RankParameters) -> Table:
+    tensors = parameters.tensors
+    return [tensors[place] for place in parameters.replicated if place < len(tensors)]
 
 
-def _why_apart(ends: Sequence[End], measured: str, wanted: str) -> tuple[str, str, str]:
+def _why_apart(ends: Sequence[RankEnd], measured: str, wanted: str) -> tuple[str, str, str]:
     """Return verdict, why and next of replicas that differ."""
-    without = [end["rank"] for end in ends if not end["parameters"]]
+    without = [end.rank for end in ends if not end.parameters]
     if without or not ends:
         why = f"no trained parameters were seen on {f'rank {listed(without)}' if without else 'any rank'}"
         return "equal parameters", why, "see not_measured in the end records of these ranks, in ranks/"
-    tables = {end["rank"]: end["parameters"].get("tensors") or [] for end in ends}
+    tables = {end.rank: end.parameters.tensors for end in ends if end.parameters}
     which = f"{measured}, wanted {wanted}{_which_differ(tables)}"
-    if not any(end["ddp"] for end in ends):
+    if not any(end.ddp for end in ends):
         return (
             "the model is not wrapped in DistributedDataParallel",
             f"each rank trained a model of its own: {which}",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
 
-from ddp_ladder.records.record import Source
+from ddp_ladder.records.raw_models import Source
 
 STRONGEST: Source = "counted"
 ORDER: tuple[Source, ...] = ("counted", "samples_per_step", "metrics", "log")
@@ -18,9 +17,9 @@ IN_WORDS: Mapping[Source, str] = {
 }
 
 
-def weakest(ends: Sequence[Mapping[str, Any]]) -> Source:
-    """Return the weakest source among the ranks' end records; a rank without a source counts as the strongest."""
-    named = {end.get("source", STRONGEST) for end in ends}
+def weakest(sources: Iterable[str]) -> Source:
+    """Return the weakest of the ranks' sources; one that is unknown counts as the strongest."""
+    named = set(sources)
     return next((source for source in reversed(ORDER) if source in named), STRONGEST)
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ddp_ladder.records.record import Check, Failure
 
-End = Mapping[str, Any]
-Table = list[list[str]]
+Table = Sequence[tuple[str, str]]
 """Name and digest of each parameter."""
 NAMED = 3  # parameters in a message
 
@@ -24,7 +22,9 @@ class Finding:
 
 def make_finding(name: str, ok: bool, measured: str, wanted: str, verdict: str, why: str, next_step: str) -> Finding:
     """Return the finding of a check; the failure is used only if it did not pass."""
-    return Finding(Check(name, ok, measured, wanted), Failure(verdict, why, next_step))
+    return Finding(
+        Check(name=name, ok=ok, measured=measured, wanted=wanted), Failure(verdict=verdict, why=why, next=next_step)
+    )
 
 
 def first_names(names: Sequence[str]) -> str:

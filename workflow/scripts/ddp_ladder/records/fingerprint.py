@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ddp_ladder.common.files import sha256
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.placement import rank_order
 from ddp_ladder.records.raw_files import RawRun
+from ddp_ladder.records.raw_models import Gpu, RankEnd
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.shared_directory import OWN_DIRECTORY_ADVICE, files_found, found_in_words
 from ddp_ladder.records.training_done import same_training, training_of
@@ -71,7 +72,7 @@ def global_batch_seen(record: Record) -> int:
 
 def _gpu_models(record: Record) -> str | None:
     """Return every GPU model in the group, not only rank 0's: one slower GPU slows down all ranks."""
-    names = {rank.device["name"] for rank in record.ranks if rank.device["kind"] == "cuda"}
+    names = {rank.device.name for rank in record.ranks if rank.device.kind == "cuda"}
     known = sorted(str(name) for name in names if name)
     return " + ".join(known) or record.fingerprint.get("gpu")
 
@@ -79,7 +80,7 @@ def _gpu_models(record: Record) -> str | None:
 def _parameters(record: Record) -> int | None:
     """Return the number of parameters; None if they are sharded or not seen."""
     seen = record.ranks[0].parameters if record.ranks else None
-    return None if seen is None or seen.get("sharded") else int(seen["count"])
+    return None if seen is None or seen.sharded else seen.count
 
 
 def _compiled(record: Record) -> str | None:
@@ -102,7 +103,7 @@ def _found_files(record: Record) -> str:
 
 
 def _device_kinds(record: Record) -> str:
-    return " + ".join(sorted({rank.device["kind"] for rank in record.ranks})) or record.spec.device
+    return " + ".join(sorted({rank.device.kind for rank in record.ranks})) or record.spec.device
 
 
 def _rank_order(record: Record) -> str | None:
@@ -236,36 +237,36 @@ def whole_fingerprint(spec: RunSpec, raw: RawRun) -> dict[str, Any]:
     if 0 not in raw.ranks:
         return {}
     ends = [raw.ranks[k].end for k in sorted(raw.ranks)]
-    batches = [end["fingerprint"].get("batch_per_gpu") for end in ends]
-    ddp = ends[0]["ddp"] or {}
-    repository = raw.run.get("repository") or (raw.ended or {}).get("repository") or {}
+    batches = [end.fingerprint.get("batch_per_gpu") for end in ends]
+    ddp, loader = ends[0].ddp, ends[0].loader
+    repository = raw.run.repository or (raw.ended and raw.ended.repository)
     return {
-        **ends[0]["fingerprint"],
+        **ends[0].fingerprint,
         "config_sha256": _configuration(spec),
-        "git_commit": repository.get("commit"),
-        "git_dirty": repository.get("dirty"),
-        "passes": (ends[0]["loader"] or {}).get("passes"),
-        "loader_batch": (ends[0]["loader"] or {}).get("batch_size"),
-        "goes_on": raw.run.get("goes_on", False),
+        "git_commit": repository and repository.commit,
+        "git_dirty": repository and repository.dirty,
+        "passes": loader and loader.passes,
+        "loader_batch": loader and loader.batch_size,
+        "goes_on": raw.run.goes_on,
         "files_found": files_found(raw.ended),
         "global_batch": sum(batches) if len(ends) == spec.world_size and all(batches) else None,
-        "gradient_bytes": sum(ddp.get("bucket_bytes") or []) or None,
-        "bucket_bytes": ddp.get("bucket_bytes"),
-        "comm_hook": ddp.get("comm_hook"),
-        "cpu_sets": sorted({str(end["fingerprint"].get("cpu_set")) for end in ends}),
-        **_gpus(ends, [gpu for agent in raw.agents.values() for gpu in agent.get("gpus") or []]),
+        "gradient_bytes": sum(buckets) if (buckets := ddp and ddp.bucket_bytes) else None,
+        "bucket_bytes": ddp and ddp.bucket_bytes,
+        "comm_hook": ddp and ddp.comm_hook,
+        "cpu_sets": sorted({str(end.fingerprint.get("cpu_set")) for end in ends}),
+        **_gpus(ends, [gpu for agent in raw.agents.values() for gpu in agent.gpus]),
     }
 
 
 def _configuration(spec: RunSpec) -> str:
     """Return the digest of the settings that are the same at every scale."""
-    alike = {key: value for key, value in asdict(spec).items() if key not in SCALE_FIELDS}
+    alike = {key: value for key, value in spec.model_dump().items() if key not in SCALE_FIELDS}
     return sha256(json.dumps(alike, sort_keys=True).encode())
 
 
-def _gpus(ends: Sequence[Mapping[str, Any]], gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _gpus(ends: Sequence[RankEnd], gpus: Sequence[Gpu]) -> dict[str, Any]:
     """Return driver and power limits of the GPUs that were used, matched by name: a node may have others too."""
-    names = {end["device"]["name"] for end in ends if end["device"]["kind"] == "cuda"}
-    used = [gpu for gpu in gpus if gpu["name"] in names]
-    limits = sorted({gpu["power_limit_w"] for gpu in used if gpu["power_limit_w"] is not None})
-    return {"driver": " + ".join(sorted({gpu["driver"] for gpu in used})) or None, "power_limit_w": limits or None}
+    names = {end.device.name for end in ends if end.device.kind == "cuda"}
+    used = [gpu for gpu in gpus if gpu.name in names]
+    limits = sorted({gpu.power_limit_w for gpu in used if gpu.power_limit_w is not None})
+    return {"driver": " + ".join(sorted({gpu.driver for gpu in used})) or None, "power_limit_w": limits or None}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ddp_ladder.node.launch import training_python
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_files import RawRun
+from ddp_ladder.records.raw_models import Gpu, GpusSeen, RankEnd
 from ddp_ladder.records.record import Failure
 
 LEAST_DRIVER = {13: "580.65.06", 12: "525.60.13", 11: "450.80.02"}
@@ -38,29 +38,31 @@ def _numbers(version: str) -> tuple[int, ...]:
 def no_gpu(spec: RunSpec, raw: RawRun) -> Failure | None:
     """Return the failure of a CUDA run in which a rank saw no GPU; None if every rank saw one or did not report."""
     ends = [rank.end for _, rank in sorted(raw.ranks.items())]
-    without = [end for end in ends if (end.get("gpus_seen") or {}).get("count") == 0]
+    without = [(end, end.gpus_seen) for end in ends if end.gpus_seen and end.gpus_seen.count == 0]
     if spec.device != "cuda" or not without:
         return None
-    end = without[0]
-    agents = [agent for agent in raw.agents.values() if agent["host"] == end["host"]]
-    python = next((training_python(agent["argv"]) for agent in agents if agent["argv"]), "the training Python")
-    gpus = [gpu for agent in agents for gpu in agent.get("gpus") or []]
-    why, next_step = _cause(end, python, gpus)
+    end, seen = without[0]
+    agents = [agent for agent in raw.agents.values() if agent.host == end.host]
+    python = next((training_python(agent.argv) for agent in agents if agent.argv), "the training Python")
+    gpus = [gpu for agent in agents for gpu in agent.gpus]
+    why, next_step = _cause(end, seen, python, gpus)
     return Failure(
-        f"{VERDICT} on {end['host']}", f"rank {end['rank']}: {why}", f"{next_step}; then start snakemake again"
+        verdict=f"{VERDICT} on {end.host}",
+        why=f"rank {end.rank}: {why}",
+        next=f"{next_step}; then start snakemake again",
     )
 
 
-def _cause(end: Mapping[str, Any], python: str, gpus: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+def _cause(end: RankEnd, seen: GpusSeen, python: str, gpus: Sequence[Gpu]) -> tuple[str, str]:
     """Return the cause, and what to do. gpus: those that nvidia-smi showed to the agents of the rank's host."""
-    torch, seen = end["fingerprint"].get("torch"), end["gpus_seen"]
-    built, error, visible = seen["built_for"], seen["why"], seen["visible"]
+    torch = end.fingerprint.get("torch")
+    built, error, visible = seen.built_for, seen.why, seen.visible
     if built is None:
         return (
             f"torch {torch} of {python} is built without CUDA",
             "install a torch with CUDA for that Python, or name another one in software.python of cluster.yaml",
         )
-    driver = next((gpu["driver"] for gpu in gpus), None)
+    driver = next((gpu.driver for gpu in gpus), None)
     if TOO_OLD.search(error) or (driver and is_too_old(driver, built)):
         least = least_driver(built)
         wants = f" (wants {least} or newer)" if least else ""
@@ -77,7 +79,7 @@ def _cause(end: Mapping[str, Any], python: str, gpus: Sequence[Mapping[str, Any]
             "workload.env and software.setup leave CUDA_VISIBLE_DEVICES alone",
         )
     return (
-        f"nvidia-smi shows {len(gpus)} x {gpus[0]['name']}, but torch {torch} says: {error}",
+        f"nvidia-smi shows {len(gpus)} x {gpus[0].name}, but torch {torch} says: {error}",
         f"try it on that node: srun --pty {python} -c 'import torch; torch.cuda.init()'; ask the site's support where "
         "another torch fails in the same way",
     )

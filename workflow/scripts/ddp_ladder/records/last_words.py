@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.common.messages import printable
+from ddp_ladder.records.raw_models import RunFile
 
 _TAIL_BYTES = 64 * 1024
 _LONGEST = 300
@@ -19,11 +19,10 @@ _OF_TORCHRUN = re.compile(r"^[WE][0-9]{4} [0-9:.]+ .*torch/distributed/elastic/"
 _OF_RANK = re.compile(r"\[rank([0-9]+)\]:")
 
 
-def last_words(directory: RunDirectory, run: Mapping[str, Any], end: Mapping[str, Any]) -> str:
+def last_words(directory: RunDirectory, run: RunFile, end: Any) -> str:
     """Return ``; the last line that was printed: ...`` by the agent or rank of ``end``. run: run.json."""
-    per_node = run["agents_per_node"]
-    agent = Agent(end["node_rank"], None if per_node == 1 else end["local_rank"])
-    line = last_line(directory.agent_log(agent, len(run["nodes"]) * per_node), end.get("rank"))
+    agent = Agent(end.node_rank, None if run.agents_per_node == 1 else end.local_rank)
+    line = last_line(directory.agent_log(agent, run.agents), getattr(end, "rank", None))
     return f"; the last line that was printed: {line}" if line else ""
 
 

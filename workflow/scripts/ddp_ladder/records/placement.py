@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.finding import NAMED, Finding
 from ddp_ladder.records.raw_files import RawRun
+from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import Check, Failure
 
 Nodes = Sequence[str]
@@ -15,7 +15,7 @@ Nodes = Sequence[str]
 
 def placement(spec: RunSpec, raw: RawRun) -> Finding:
     """Check that agents and ranks ran where the job put them. Only the short host names are compared."""
-    nodes: Nodes = raw.run["nodes"]
+    nodes: Nodes = raw.run.nodes
     ends = [rank.end for _, rank in sorted(raw.ranks.items())]
     groups = (
         (
@@ -42,15 +42,21 @@ def placement(spec: RunSpec, raw: RawRun) -> Finding:
             "a rank of its own",
         ),
     )
-    hosts = len({_short(end["host"]) for end in raw.agents.values()})
+    hosts = len({_short(end.host) for end in raw.agents.values()})
     wanted = f"ranks in the order of {_list(nodes)}, {spec.gpus_per_node} on each"
     for verdict, wrong, next_step in groups:
         if wrong:
             why = "; ".join(wrong[:NAMED]) + (f"; and {len(wrong) - NAMED} more" if len(wrong) > NAMED else "")
-            return Finding(Check("placement", False, why, wanted), Failure(verdict, why, next_step))
+            return Finding(
+                Check(name="placement", ok=False, measured=why, wanted=wanted),
+                Failure(verdict=verdict, why=why, next=next_step),
+            )
     ok = bool(ends) and bool(raw.agents)
     measured = f"{len(ends)} ranks in the order of {spec.nodes} nodes on {hosts} hosts" if ok else "nothing"
-    return Finding(Check("placement", ok, measured, wanted), Failure("placement", measured, "read train.log"))
+    return Finding(
+        Check(name="placement", ok=ok, measured=measured, wanted=wanted),
+        Failure(verdict="placement", why=measured, next="read train.log"),
+    )
 
 
 def rank_order(ranks: Sequence[tuple[int | None, int]]) -> str | None:
@@ -74,8 +80,8 @@ def _short(host: str) -> str:
 
 def _other_nodes(nodes: Nodes, raw: RawRun) -> Iterator[str]:
     for agent, end in raw.agents.items():
-        if _short(end["node"]) != _short(nodes[agent.node_rank]):
-            yield f"{agent} was {end['node']}, not {nodes[agent.node_rank]}"
+        if _short(end.node) != _short(nodes[agent.node_rank]):
+            yield f"{agent} was {end.node}, not {nodes[agent.node_rank]}"
 
 
 def _shared_hosts(nodes: Nodes, raw: RawRun) -> Iterator[str]:
@@ -83,34 +89,34 @@ def _shared_hosts(nodes: Nodes, raw: RawRun) -> Iterator[str]:
     hosts: dict[str, dict[str, None]] = {}
     names: dict[str, dict[str, None]] = {}
     for agent, end in raw.agents.items():
-        hosts.setdefault(nodes[agent.node_rank], {})[_short(end["host"])] = None
-        names.setdefault(_short(end["host"]), {})[nodes[agent.node_rank]] = None
+        hosts.setdefault(nodes[agent.node_rank], {})[_short(end.host)] = None
+        names.setdefault(_short(end.host), {})[nodes[agent.node_rank]] = None
     yield from (f"{_list([*several])} are one host, {host}" for host, several in names.items() if len(several) > 1)
     yield from (f"{name} is several hosts: {_list([*several])}" for name, several in hosts.items() if len(several) > 1)
 
 
-def _other_hosts(raw: RawRun, ends: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    hosts = {_short(end["host"]) for end in raw.agents.values()}
+def _other_hosts(raw: RawRun, ends: Sequence[RankEnd]) -> Iterator[str]:
+    hosts = {_short(end.host) for end in raw.agents.values()}
     for end in ends:
-        if _short(end["host"]) not in hosts:
-            yield f"rank {end['rank']} was on {end['host']}, where no agent of the run was"
+        if _short(end.host) not in hosts:
+            yield f"rank {end.rank} was on {end.host}, where no agent of the run was"
 
 
-def _out_of_order(spec: RunSpec, raw: RawRun, ends: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    hosts = {agent.node_rank: _short(end["host"]) for agent, end in raw.agents.items()}
+def _out_of_order(spec: RunSpec, raw: RawRun, ends: Sequence[RankEnd]) -> Iterator[str]:
+    hosts = {agent.node_rank: _short(end.host) for agent, end in raw.agents.items()}
     for end in ends:
-        wanted = divmod(end["rank"], spec.gpus_per_node)
-        place = (_node_rank(end, hosts), end["local_rank"])
+        wanted = divmod(end.rank, spec.gpus_per_node)
+        place = (_node_rank(end, hosts), end.local_rank)
         if place != wanted:
-            yield f"rank {end['rank']} was {_place(raw.run['nodes'], *place)}, not {_place(raw.run['nodes'], *wanted)}"
+            yield f"rank {end.rank} was {_place(raw.run.nodes, *place)}, not {_place(raw.run.nodes, *wanted)}"
 
 
-def _node_rank(end: Mapping[str, Any], hosts: Mapping[int, str]) -> int | None:
+def _node_rank(end: RankEnd, hosts: Mapping[int, str]) -> int | None:
     """Return the launcher's node rank, or that of the rank's host if it differs: c10d numbers nodes in any order."""
-    given: int | None = end["node_rank"]
-    if given is None or hosts.get(given, _short(end["host"])) == _short(end["host"]):
+    given: int | None = end.node_rank
+    if given is None or hosts.get(given, _short(end.host)) == _short(end.host):
         return given
-    return next((node_rank for node_rank, host in hosts.items() if host == _short(end["host"])), given)
+    return next((node_rank for node_rank, host in hosts.items() if host == _short(end.host)), given)
 
 
 def _place(nodes: Nodes, node_rank: int | None, local_rank: int) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.agreement import ANOTHER_RUN, NAMED, who
-from ddp_ladder.records.finding import End, Finding
+from ddp_ladder.records.finding import Finding
 from ddp_ladder.records.raw_files import RankFiles, RawRun, Steps
+from ddp_ladder.records.raw_models import AgentEnd, RankEnd, RunEnd
 from ddp_ladder.records.record import Check, Failure
 
 CLOCKS_APART_S = 60.0  # between two hosts: more than NTP leaves, less than Slurm's credentials tolerate
@@ -45,8 +45,13 @@ def _finding(name: str, seen: bool, good: str, verdict: str, wrong: Sequence[str
     words = "; ".join(wrong[:NAMED]) + (f"; and {len(wrong) - NAMED} more" if len(wrong) > NAMED else "")
     clocks = " (compare the clocks of the nodes where it happens again)" if name == "times" else ""
     return Finding(
-        Check(name, seen and not wrong, words or (good if seen else "nothing"), f"{good}, on every rank and node"),
-        Failure(verdict, words, ANOTHER_RUN + clocks),
+        Check(
+            name=name,
+            ok=seen and not wrong,
+            measured=words or (good if seen else "nothing"),
+            wanted=f"{good}, on every rank and node",
+        ),
+        Failure(verdict=verdict, why=words, next=ANOTHER_RUN + clocks),
     )
 
 
@@ -57,60 +62,59 @@ def _times(raw: RawRun) -> Iterator[str]:
     if raw.ended is None:
         return
     for agent, end in raw.agents.items():
-        name = f"{agent} ({end['host']})"
-        if end["ended_at_s"] < end["launched_at_s"] - READINGS_APART_S:
-            yield f"{name} ended {end['launched_at_s'] - end['ended_at_s']:.1f} s before it was started"
-        yield from _outside(name, "was started", end["launched_at_s"], end["host"], raw.ended)
-        yield from _outside(name, "ended", end["ended_at_s"], end["host"], raw.ended)
+        name = f"{agent} ({end.host})"
+        if end.ended_at_s < end.launched_at_s - READINGS_APART_S:
+            yield f"{name} ended {end.launched_at_s - end.ended_at_s:.1f} s before it was started"
+        yield from _outside(name, "was started", end.launched_at_s, end.host, raw.ended)
+        yield from _outside(name, "ended", end.ended_at_s, end.host, raw.ended)
     for _, rank in sorted(raw.ranks.items()):
         yield from _of_rank(rank, raw.ended, list(raw.agents.values()))
 
 
-def _outside(name: str, what: str, at_s: float, host: str, ended: Mapping[str, Any]) -> Iterator[str]:
-    slack_s = READINGS_APART_S if host == ended["host"] else CLOCKS_APART_S
-    if at_s < ended["started_at_s"] - slack_s:
-        yield f"{name} {what} {ended['started_at_s'] - at_s:.1f} s before the run began (ended.json)"
-    if at_s > ended["ended_at_s"] + slack_s:
-        yield f"{name} {what} {at_s - ended['ended_at_s']:.1f} s after the run had ended (ended.json)"
+def _outside(name: str, what: str, at_s: float, host: str, ended: RunEnd) -> Iterator[str]:
+    slack_s = READINGS_APART_S if host == ended.host else CLOCKS_APART_S
+    if at_s < ended.started_at_s - slack_s:
+        yield f"{name} {what} {ended.started_at_s - at_s:.1f} s before the run began (ended.json)"
+    if at_s > ended.ended_at_s + slack_s:
+        yield f"{name} {what} {at_s - ended.ended_at_s:.1f} s after the run had ended (ended.json)"
 
 
-def _of_rank(rank: RankFiles, ended: Mapping[str, Any], agents: Sequence[End]) -> Iterator[str]:
+def _of_rank(rank: RankFiles, ended: RunEnd, agents: Sequence[AgentEnd]) -> Iterator[str]:
     end, name, steps = rank.end, who(rank.end), rank.steps
-    here = [agent for agent in agents if agent["host"] == end["host"]]  # empty for a container with its own host name
-    ended_at_s = end["ended_at_s"]
-    yield from _outside(name, "ended", ended_at_s, end["host"], ended)
-    began_s = ended["started_at_s"] - CLOCKS_APART_S
+    here = [agent for agent in agents if agent.host == end.host]  # empty for a container with its own host name
+    ended_at_s = end.ended_at_s
+    yield from _outside(name, "ended", ended_at_s, end.host, ended)
+    began_s = ended.started_at_s - CLOCKS_APART_S
     if here:
-        began_s = min(agent["launched_at_s"] for agent in here)
-        last_s = max(agent["ended_at_s"] for agent in here)
+        began_s = min(agent.launched_at_s for agent in here)
+        last_s = max(agent.ended_at_s for agent in here)
         if not began_s - READINGS_APART_S <= ended_at_s <= last_s + READINGS_APART_S:
             yield f"{name} ended at another time than its node's launcher ran"
             return
     yield from _too_long(name, _at_most(ended_at_s - began_s), end, steps)
 
 
-def _too_long(name: str, most_s: float, end: End, steps: Steps) -> Iterator[str]:
+def _too_long(name: str, most_s: float, end: RankEnd, steps: Steps) -> Iterator[str]:
     """Yield what took longer than the rank ran; start-up and training follow each other and are added."""
-    startup, training_s = end["startup_s"], end.get("training_s") or 0.0
-    total_s = startup["total"] or 0.0
-    ddp = end["ddp"] or {}
+    startup, training_s = end.startup_s, end.training_s or 0.0
+    total_s = startup.get("total") or 0.0
     lengths = {
         "start-up and training": total_s + training_s,
         f"{len(steps)} steps": float(steps.step_time_s.sum()),
         "waits for data": float(steps.data_wait_s.sum()),
-        "communication of one step": ddp.get("exposed_comm_s") or 0.0,
+        "communication of one step": (end.ddp and end.ddp.exposed_comm_s) or 0.0,
     }
     for what, seconds in lengths.items():
         if seconds > most_s:
             yield f"{name}: {what} of {seconds:.1f} s, though it ran for at most {most_s:.1f} s"
             return
-    if startup["total"] is not None:
+    if startup.get("total") is not None:
         for part in STARTUP_PARTS:
             if (startup.get(part) or 0.0) > _at_most(total_s):
                 yield f"{name}: {part} of {startup[part]:.1f} s in a start-up of {total_s:.1f} s"
     # On a GPU the host finishes before the device: its training_s does not limit the device's times.
     after_first_s = float(steps.step_time_s[1:].sum())
-    if training_s and end["device"]["kind"] == "cpu" and after_first_s > _at_most(training_s):
+    if training_s and end.device.kind == "cpu" and after_first_s > _at_most(training_s):
         yield f"{name}: steps of {after_first_s:.1f} s in a training of {training_s:.1f} s"
 
 
@@ -123,11 +127,11 @@ def _at_most(seconds: float) -> float:
 
 def _copies(spec: RunSpec, raw: RawRun) -> Iterator[str]:
     """Yield repeated steps. Times that a program reports itself may be rounded: they are not compared."""
-    timed = [rank for _, rank in sorted(raw.ranks.items()) if rank.end.get("source", "counted") != "metrics"]
+    timed = [rank for _, rank in sorted(raw.ranks.items()) if rank.end.source != "metrics"]
     timed = [rank for rank in timed if len(rank.steps) >= spec.min_steps]
     rows = [_rows(rank.steps) for rank in timed]
     for rank, own in zip(timed, rows, strict=True):
-        if wrong := repeated(own, rank.end["device"]["kind"]):
+        if wrong := repeated(own, rank.end.device.kind):
             yield f"{who(rank.end)}: {wrong}"
     if len(timed) > 1:
         yield from _shared([rank.end for rank in timed], rows)
@@ -138,11 +142,11 @@ def _rows(steps: Steps) -> Rows:
     return steps.step_time_s + 1j * np.nan_to_num(steps.data_wait_s)  # nan: not known
 
 
-def _shared(ends: Sequence[End], rows: Sequence[Rows]) -> Iterator[str]:
+def _shared(ends: Sequence[RankEnd], rows: Sequence[Rows]) -> Iterator[str]:
     length = min(len(own) for own in rows)
     places = np.unique(np.linspace(0, length - 1, SAMPLED).astype(int))
     sampled = np.stack([own[places] for own in rows])
-    most = SAME_ROWS.get(ends[0]["device"]["kind"], 1.0)
+    most = SAME_ROWS.get(ends[0].device.kind, 1.0)
     for first in range(len(ends) - 1):
         alike = (sampled[first + 1 :] == sampled[first]).mean(axis=1)
         for other in np.flatnonzero(alike > most).tolist():

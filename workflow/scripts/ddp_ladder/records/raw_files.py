@@ -7,17 +7,18 @@ import io
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_json, sha256
 from ddp_ladder.common.messages import printable
-from ddp_ladder.records.schemas import first_error
+from ddp_ladder.records.raw_models import AgentEnd, RankEnd, RawFile, RunEnd, RunFile, read_run_file
 
 LARGEST_FIGURE = 1e12  # samples or seconds: sums of larger figures are not exact
 SHORTEST_STEP_S = 1e-9  # the resolution of the file
+File = TypeVar("File", bound=RawFile)
 COLUMNS = ("step", "samples", "padding_samples", "step_time_s", "data_wait_s")
 
 
@@ -38,7 +39,7 @@ class Steps:
 class RankFiles:
     """One rank's end record and its steps."""
 
-    end: Mapping[str, Any]
+    end: RankEnd
     steps: Steps
     csv_sha256: str
 
@@ -50,66 +51,60 @@ class RawRun:
     unwritten: why ranks could not write their record, if they could still report it.
     """
 
-    run: Mapping[str, Any]
-    ended: Mapping[str, Any] | None
-    agents: Mapping[Agent, Mapping[str, Any]]
+    run: RunFile
+    ended: RunEnd | None
+    agents: Mapping[Agent, AgentEnd]
     ranks: Mapping[int, RankFiles]
     problems: tuple[str, ...]
     unwritten: Mapping[int, str] = field(default_factory=dict)
 
 
-def read_raw_run(directory: RunDirectory, nodes: int, world_size: int) -> RawRun:
+def read_raw_run(directory: RunDirectory) -> RawRun:
     """Read the files of one run.
 
-    Raises OSError, ValueError or KeyError only for run.json, without which nothing is known about the run;
-    damage elsewhere is listed in ``problems``.
+    Raises OSError or ValueError only for run.json, without which nothing is known about the run; damage elsewhere is
+    listed in ``problems``.
     """
-    run = cast("dict[str, Any]", read_json(directory.run))
+    run = read_run_file(directory)
     problems: list[str] = []
 
-    def attempt(path: Path, schema: str) -> Mapping[str, Any] | None:
+    def attempt(path: Path, model: type[File]) -> File | None:
         name = path.relative_to(directory.path)
         try:
-            data = read_json(path)
+            return model.from_json(read_json(path))
         except FileNotFoundError:
             problems.append(f"{name} is missing")
-            return None
         except (OSError, ValueError) as error:
             problems.append(f"{name} is damaged: {error}")
-            return None
-        wrong = first_error(schema, data)
-        if wrong:
-            problems.append(f"{name} is damaged: {wrong}")
-            return None
-        return cast("dict[str, Any]", data)
+        return None
 
-    ended = attempt(directory.ended, "ended")
-    if ended is not None and ended["ended_at_s"] < ended["started_at_s"]:
+    ended = attempt(directory.ended, RunEnd)
+    if ended is not None and ended.wall_s < 0:
         problems.append("ended.json is damaged: it ends before it starts")
         ended = None
-    agents = agents_of(nodes, run["agents_per_node"])
-    agent_ends = {agent: attempt(directory.agent_end(agent), "node") for agent in agents}
+    agents = agents_of(run.spec.nodes, run.agents_per_node)
+    agent_ends = {agent: attempt(directory.agent_end(agent), AgentEnd) for agent in agents}
     ranks = {}
-    for k in range(world_size):
-        end = attempt(directory.ranks / f"rank{k}.json", "rank")
+    for k in range(run.spec.world_size):
+        end = attempt(directory.ranks / f"rank{k}.json", RankEnd)
         if end is None:
             continue
         path = directory.ranks / f"rank{k}.csv"
         try:
             content = path.read_bytes()
             digest = sha256(content)
-            if digest != end["steps"]["sha256"]:
+            if digest != end.steps.sha256:
                 raise ValueError("its digest is not the one in the rank's end record")
             steps = _parse_steps(content.decode())
-            if len(steps) != end["steps"]["count"]:
-                raise ValueError(f"it has {len(steps)} steps, not {end['steps']['count']}")
+            if len(steps) != end.steps.count:
+                raise ValueError(f"it has {len(steps)} steps, not {end.steps.count}")
             ranks[k] = RankFiles(end, steps, digest)
         except (OSError, ValueError) as error:
             problems.append(f"ranks/{path.name} is damaged: {error}")
-    problems += _unplanned_files(directory.ranks, "rank", {f"rank{k}" for k in range(world_size)})
+    problems += _unplanned_files(directory.ranks, "rank", {f"rank{k}" for k in range(run.spec.world_size)})
     problems += _unplanned_files(directory.nodes, "node", {agent.stem for agent in agents})
     present = {agent: end for agent, end in agent_ends.items() if end is not None}
-    unwritten = {k: why for k in range(world_size) if k not in ranks and (why := _unwritten(directory, k))}
+    unwritten = {k: why for k in range(run.spec.world_size) if k not in ranks and (why := _unwritten(directory, k))}
     return RawRun(run, ended, present, ranks, tuple(problems), unwritten)
 
 

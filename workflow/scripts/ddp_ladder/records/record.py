@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
 
 from ddp_ladder.common.files import read_json, write_json
 from ddp_ladder.common.formats import count
+from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.schemas import first_error
+from ddp_ladder.records.raw_models import Count, Device, Duration, EndedBy, Job, Name, Parameters, Positive, Source
+
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Rate = Annotated[
+    float,
+    Field(ge=0, description="Samples per second; 0 if the loop drew no batch from a DataLoader (the run has failed)."),
+]
 
 SCHEMA_VERSION = 1
-
-Source = Literal["counted", "samples_per_step", "metrics", "log"]
-"""Source of the throughput: samples counted at the loader; steps timed, with their samples set in the configuration;
-steps and samples reported by the program itself; read from its log."""
 
 Statistic = Literal["median of blocks", "samples / time"]
 MEDIAN_OF_BLOCKS: Statistic = "median of blocks"
@@ -24,23 +28,13 @@ SAMPLES_PER_TIME: Statistic = "samples / time"
 """Statistic of rate and step time: the median over the blocks of a run, or all samples / all time."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """The job of a run, the number of the attempt (from 1), and the id of this attempt."""
+class World(Model):
+    """The process group as the ranks saw it; null if no rank reported it, or they disagree."""
 
-    id: str
-    attempt: int
-    run_id: str  # random: every process of the attempt writes it into its file
-
-
-@dataclass(frozen=True)
-class World:
-    """The process group as the ranks saw it; None if no rank reported it, or they disagree."""
-
-    size: int | None
+    size: Positive | None
     backend: str | None
-    nodes: tuple[str, ...]  # by node rank; equal names: simulated on one machine
-    hosts: tuple[str, ...]  # in the order of the ranks
+    nodes: Several[str] = Field(description="Node names in the order of their ranks; equal if simulated.")
+    hosts: Several[str] = Field(description="Host names in the order of the ranks.")
 
     @property
     def simulated(self) -> str | None:
@@ -50,157 +44,149 @@ class World:
         return f"simulated nodes: {len(self.nodes)} agents on {count(len(set(self.nodes)), 'host')}"
 
 
-@dataclass(frozen=True)
-class Rank:
+class Rank(Model):
     """One process of the group. Times in seconds, memory in bytes."""
 
-    rank: int
-    local_rank: int
-    node_rank: int | None  # None: started without a launcher
-    host: str
-    pid: int
-    device: Mapping[str, Any]  # kind, index, name, id
+    rank: Count
+    local_rank: Count
+    node_rank: Count | None = Field(description="The launcher's GROUP_RANK; null without one.")
+    host: Name
+    pid: Positive
+    device: Device
     exit_code: int
-    ended_by: str
-    steps: int
-    samples: int
-    padding_samples: int
-    step_time_s: float | None  # median of the measured steps
-    data_wait_fraction: float | None
-    startup_s: Mapping[str, float | None]
-    peak_memory_bytes: Mapping[str, int | None]
-    parameters: Mapping[str, Any] | None  # count, bytes, checksum
-    csv_sha256: str
+    ended_by: EndedBy
+    steps: Count
+    samples: Count
+    padding_samples: Count
+    step_time_s: Duration | None = Field(description="Median of the measured steps.")
+    data_wait_fraction: Annotated[float, Field(ge=0)] | None
+    startup_s: Mapping[str, Duration | None] = Field(
+        description="spawn, import_torch, process_group, first_step, compile, total."
+    )
+    peak_memory_bytes: Mapping[str, Count | None] = Field(description="host, device.")
+    parameters: Parameters | None
+    csv_sha256: Sha256
 
 
-@dataclass(frozen=True)
-class Throughput:
+class Throughput(Model):
     """Samples per second that all ranks really consumed, with the 95 % interval of the statistic."""
 
-    samples_per_s: float
-    samples_per_s_low: float
-    samples_per_s_high: float
-    samples_per_s_total: float  # all measured samples / all measured time
-    samples_per_s_end_to_end: float | None  # after the first step, with validation, checkpoints and clean-up
-    blocks_samples_per_s: tuple[float, ...]
-    source: Source = "counted"
-    statistic: Statistic = MEDIAN_OF_BLOCKS  # of the rate and of the step time
+    samples_per_s: Rate
+    samples_per_s_low: Rate
+    samples_per_s_high: Rate
+    samples_per_s_total: float = Field(ge=0, description="All measured samples / all measured time.")
+    samples_per_s_end_to_end: Annotated[float, Field(ge=0)] | None = Field(
+        description="Samples after the first step / time from its end to the script's end, with validation, "
+        "checkpoints and clean-up."
+    )
+    blocks_samples_per_s: Several[Rate] = Field(min_length=1)
+    source: Source = Field(
+        description="counted at the loader; set by workload.samples_per_step; reported by the program (metrics); "
+        "read from its log."
+    )
+    statistic: Statistic = Field(
+        description="Of samples_per_s and step_time_s: samples / time if slow steps recur that the median would hide."
+    )
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Times of a run in seconds; fractions are of the step time."""
+class Timing(Model):
+    """Times after the warm-up in seconds; fractions are of the step time."""
 
-    warmup_steps: int
-    warmup_stable: bool | None  # step times were steady after it; None: not checked
-    measured_steps: int
-    step_time_s: float
-    step_time_s_low: float
-    step_time_s_high: float
-    step_time_s_p5: float  # of single steps, each on its slowest rank
-    step_time_s_p95: float
-    blocks_step_time_s: tuple[float, ...]
-    blocks_steps: tuple[int, ...]
-    block_variation: float  # standard deviation / mean of the blocks' step times
-    drift_fraction: float | None  # last third of the blocks against the first; above 0: it got slower
-    rank_step_time_s_min: float
-    rank_step_time_s_max: float
-    straggler_fraction: float | None  # None: not measured
-    data_wait_fraction: float | None
-    exposed_comm_fraction: float | None
-    startup_s: float | None
-    wall_s: float
+    warmup_steps: int = Field(ge=0, description="First steps that were left out.")
+    warmup_stable: bool | None = Field(description="Step times were steady after it; null if not checked (log).")
+    measured_steps: Positive
+    step_time_s: Duration
+    step_time_s_low: Duration
+    step_time_s_high: Duration
+    step_time_s_p5: float = Field(ge=0, description="5th percentile of single steps, each on its slowest rank.")
+    step_time_s_p95: float = Field(ge=0, description="95th percentile of single steps.")
+    blocks_step_time_s: Several[Duration] = Field(min_length=1)
+    blocks_steps: Several[Positive] = Field(min_length=1, description="Number of steps of each block.")
+    block_variation: float = Field(ge=0, description="Standard deviation / mean of the blocks' step times.")
+    drift_fraction: float | None = Field(
+        description="Median of the last third of the blocks' step times / of the first, minus 1; null below 3 blocks."
+    )
+    rank_step_time_s_min: Duration
+    rank_step_time_s_max: Duration
+    straggler_fraction: Annotated[float, Field(ge=0, le=1)] | None = Field(description="Null: not measured.")
+    data_wait_fraction: Annotated[float, Field(ge=0)] | None
+    exposed_comm_fraction: Annotated[float, Field(ge=0)] | None = Field(
+        description="Null if DDP did not report it; may exceed 1, as it divides medians of different steps."
+    )
+    startup_s: Duration | None = Field(description="Launcher start to the end of the first step.")
+    wall_s: Duration
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Model):
     """One sanity check of one run."""
 
-    name: str
+    name: Name
     ok: bool
     measured: str
     wanted: str
 
 
-@dataclass(frozen=True)
-class Remark:
+class Remark(Model):
     """A fact that a reader of the figures should know, and that does not close a gate."""
 
-    name: str
-    what: str
+    name: Name
+    what: Name
     next: str
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Model):
     """A failure: what went wrong, why, and what to do next."""
 
-    verdict: str
+    verdict: Name
     why: str
     next: str
 
 
-@dataclass(frozen=True)
-class Record:
-    """One run: variant x mode x scale x repeat."""
+class Record(Model):
+    """One run (variant x mode x scale x repeat). Written by assemble, read by gates and report."""
 
-    status: Literal["ok", "failed"]
+    status: Literal["ok", "failed"] = Field(
+        description="ok: it ran to its end and every check held; failed: see failure."
+    )
     spec: RunSpec
-    spec_hash: str
-    job: Job | None  # None: the run was not started
+    spec_hash: Sha256 = Field(description="SHA-256 of the spec in canonical JSON, as passed to the job.")
+    job: Job | None = Field(description="The job that made the run; null if it was not started.")
     world: World
-    ranks: tuple[Rank, ...]
-    throughput: Throughput | None
-    timing: Timing | None
-    fingerprint: Mapping[str, Any]
-    checks: tuple[Check, ...]
-    failure: Failure | None
-    remarks: tuple[Remark, ...] = ()
-    schema_version: int = field(default=SCHEMA_VERSION)
+    ranks: Several[Rank] = Field(description="One entry per process that left an end record.")
+    throughput: Throughput | None = Field(description="Null if no step was measured.")
+    timing: Timing | None = Field(description="Null if no step was measured.")
+    fingerprint: Mapping[str, Any] = Field(
+        description="Script, arguments, precision, batch, workers, versions and hardware as rank 0 saw them, the bytes "
+        "that all ranks exchange, and what the job knows of repository and GPUs. Open map."
+    )
+    checks: Several[Check] = Field(description="Sanity checks of this run.")
+    failure: Failure | None = Field(description="Null for a good run.")
+    remarks: Several[Remark]
+    schema_version: Version1
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Record:
-        """Build from JSON. Raises ValueError, naming the place, if it does not fit the schema."""
-        wrong = first_error("record", data)
-        if wrong:
-            raise ValueError(f"not a record of version {SCHEMA_VERSION}: {wrong}")
-        try:
-            spec = RunSpec.from_json(data["spec"])
-        except TypeError as problem:
-            raise ValueError(f"not a record of version {SCHEMA_VERSION}: spec: {problem}") from None
-        throughput, timing, job = data["throughput"], data["timing"], data["job"]
-        return cls(
-            status=data["status"],
-            spec=spec,
-            spec_hash=data["spec_hash"],
-            job=Job(**job) if job else None,
-            world=World(**{**data["world"], **{key: tuple(data["world"][key]) for key in ("nodes", "hosts")}}),
-            ranks=tuple(Rank(**rank) for rank in data["ranks"]),
-            throughput=_with_tuples(Throughput, throughput, "blocks_samples_per_s"),
-            timing=_with_tuples(Timing, timing, "blocks_step_time_s", "blocks_steps"),
-            fingerprint=data["fingerprint"],
-            checks=tuple(Check(**check) for check in data["checks"]),
-            failure=Failure(**data["failure"]) if data["failure"] else None,
-            remarks=tuple(Remark(**remark) for remark in data["remarks"]),
-            schema_version=data["schema_version"],
-        )
-
-
-def _with_tuples(kind: type, data: Mapping[str, Any] | None, *keys: str) -> Any:
-    return kind(**{**data, **{key: tuple(data[key]) for key in keys}}) if data else None
+    @model_validator(mode="after")
+    def _explained(self) -> Self:
+        """Check that a failed run says why, and that a good one has figures and no failure."""
+        if self.status == "failed" and self.failure is None:
+            raise ValueError("failure is null, though the run failed")
+        if self.status == "ok":
+            figures = {name: getattr(self, name) for name in ("job", "throughput", "timing", "ranks")}
+            if missing := [name for name, value in figures.items() if not value]:
+                raise ValueError(f"{missing[0]} is empty, though the run did not fail")
+            if self.failure is not None:
+                raise ValueError("there is a failure, though the run did not fail")
+        return self
 
 
 def read_record(path: Path) -> Record:
     """Read record.json. Raises OSError or ValueError naming the file."""
+    data = read_json(path)
     try:
-        return Record.from_json(read_json(path))
+        return Record.from_json(data)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{path}: not a record of version {SCHEMA_VERSION}: {error}") from None
 
 
 def write_record(path: Path, record: Record) -> None:
     """Write record.json, atomically."""
-    write_json(path, record.to_json())
+    write_json(path, record.model_dump())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import Any
 
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.correctness import MOST_SHARED, distinct_samples, shared_fraction
-from ddp_ladder.records.finding import NAMED, End, listed
+from ddp_ladder.records.finding import NAMED, listed
 from ddp_ladder.records.raw_files import RawRun
+from ddp_ladder.records.raw_models import Loader, Loss, RankEnd
 from ddp_ladder.records.record import Remark
 
 
@@ -19,67 +19,75 @@ def remarks(spec: RunSpec, raw: RawRun) -> tuple[Remark, ...]:
     return tuple(_remarks(spec, ends))
 
 
-def _remarks(spec: RunSpec, ends: Sequence[End]) -> Iterator[Remark]:
-    loader: Mapping[str, Any] = (ends[0]["loader"] if ends else None) or {}
+def _remarks(spec: RunSpec, ends: Sequence[RankEnd]) -> Iterator[Remark]:
+    loader = ends[0].loader if ends else None
     if spec.world_size > 1 and len(ends) == spec.world_size:
         yield from _remarks_on_data(ends, loader)
-    if loader.get("set_epoch_called") is False:
+    if loader and loader.set_epoch_called is False:
         yield from _remarks_on_order(loader)
-    passing = [end for end in ends if _recovered(end)]
+    passing = [(end.rank, end.loss) for end in ends if end.loss and _recovered(end.loss)]
     if passing:
-        steps = passing[0]["loss"]["not_finite_steps"]
+        rank, loss = passing[0]
         yield Remark(
-            "finite",
-            f"on rank {passing[0]['rank']} the loss was not finite at step {listed(steps[:NAMED])}, later it was",
-            "expected now and then with GradScaler, which leaves such steps out; else lower the learning rate",
+            name="finite",
+            what=f"on rank {rank} the loss was not finite at step {listed(loss.not_finite_steps[:NAMED])}, later it "
+            "was",
+            next="expected now and then with GradScaler, which leaves such steps out; else lower the learning rate",
         )
 
 
-def _remarks_on_order(loader: Mapping[str, Any]) -> Iterator[Remark]:
+def _remarks_on_order(loader: Loader) -> Iterator[Remark]:
     """Yield remarks on a set_epoch that was not called, where this does not close the gate."""
-    passes = loader.get("passes", 1)
-    if loader.get("shuffle") and passes == 1:
+    passes = loader.passes
+    if loader.shuffle and passes == 1:
         yield Remark(
-            "order of samples",
-            "set_epoch was not called; in the one epoch that was run this changes nothing",
-            "call sampler.set_epoch(epoch) at the beginning of each epoch, or every epoch has the same order",
+            name="order of samples",
+            what="set_epoch was not called; in the one epoch that was run this changes nothing",
+            next="call sampler.set_epoch(epoch) at the beginning of each epoch, or every epoch has the same order",
         )
-    if loader.get("shuffle") is None and passes > 1:
+    if loader.shuffle is None and passes > 1:
         yield Remark(
-            "order of samples",
-            f"set_epoch was not called in {passes} passes over the training data; it is unknown whether "
-            f"{loader['sampler']} changes the order without it",
-            "call set_epoch(epoch) at the beginning of each epoch, unless the order changes without it",
+            name="order of samples",
+            what=f"set_epoch was not called in {passes} passes over the training data; it is unknown whether "
+            f"{loader.sampler} changes the order without it",
+            next="call set_epoch(epoch) at the beginning of each epoch, unless the order changes without it",
         )
 
 
-def _remarks_on_data(ends: Sequence[End], loader: Mapping[str, Any]) -> Iterator[Remark]:
-    batches = {end["rank"]: end["fingerprint"].get("batch_per_gpu") for end in ends}
+def _remarks_on_data(ends: Sequence[RankEnd], loader: Loader | None) -> Iterator[Remark]:
+    batches = {end.rank: end.fingerprint.get("batch_per_gpu") for end in ends}
     if len(set(batches.values())) > 1:
         seen = ", ".join(f"{batch} on rank {rank}" for rank, batch in sorted(batches.items())[:NAMED])
-        yield Remark("batch", f"the ranks use batches of different size: {seen}", "give every rank the same batch size")
+        yield Remark(
+            name="batch",
+            what=f"the ranks use batches of different size: {seen}",
+            next="give every rank the same batch size",
+        )
     samples = distinct_samples(ends)
     if samples is None:
         yield Remark(
-            "disjoint data",
-            "not checked: no samples were seen that distinguish the ranks' data "
+            name="disjoint data",
+            what="not checked: no samples were seen that distinguish the ranks' data "
             "(no DataLoader, batches made on the device, or samples all alike)",
-            "",
+            next="",
         )
         return
     most = max(shared_fraction(a, b) for a, b in combinations(samples.values(), 2))
     if 0 < most < MOST_SHARED:
         what = f"two ranks share {100 * most:.0f} % of their first samples"
-        yield Remark("disjoint data", what, "expected where the data hold duplicates, or are drawn with replacement")
-    if most < MOST_SHARED and loader.get("shards") is False:
         yield Remark(
-            "disjoint data",
-            f"the sampler ({loader['sampler']}) does not divide the data between the ranks: every rank passes over all "
-            "of them, unless its dataset is a part",
-            "use DistributedSampler, unless each rank's dataset is a part",
+            name="disjoint data",
+            what=what,
+            next="expected where the data hold duplicates, or are drawn with replacement",
+        )
+    if most < MOST_SHARED and loader and loader.shards is False:
+        yield Remark(
+            name="disjoint data",
+            what=f"the sampler ({loader.sampler}) does not divide the data between the ranks: every rank passes over "
+            "all of them, unless its dataset is a part",
+            next="use DistributedSampler, unless each rank's dataset is a part",
         )
 
 
-def _recovered(end: End) -> bool:
-    loss = end.get("loss")
-    return bool(loss and loss["not_finite_steps"] and loss["last"] is not None)
+def _recovered(loss: Loss) -> bool:
+    return bool(loss.not_finite_steps) and loss.last is not None

@@ -10,7 +10,8 @@ from typing import Any
 
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.assemble import assemble, read_identity
+from ddp_ladder.records.assemble import assemble
+from ddp_ladder.records.raw_models import read_run_file
 from ddp_ladder.records.record import Record, read_record
 
 ANOTHER_SPEC = "a record of another spec (the configuration has changed since, or it was copied here)"
@@ -71,7 +72,7 @@ class RunRecords:
         directory = self.directory(spec)
         record = read_record(directory.record)
         started = record.job is not None
-        was_run = read_identity(directory)[0] if started else record.spec
+        was_run = read_run_file(directory).spec if started else record.spec
         if any((one, one.hash) != (spec, spec.hash) for one in (record.spec, was_run)):
             raise ValueError(ANOTHER_SPEC)
         if started and self._text(record) != self._text(self.assembled(spec)):
@@ -79,7 +80,7 @@ class RunRecords:
         return record
 
     def _text(self, record: Record) -> str:
-        return placeless(record.to_json(), self.results)
+        return placeless(record.model_dump(), self.results)
 
 
 class RestoredRecords(RunRecords):

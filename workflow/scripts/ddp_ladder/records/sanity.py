@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from ddp_ladder.common.files import Agent
 from ddp_ladder.plan.plan import RunSpec
@@ -13,6 +12,7 @@ from ddp_ladder.records.correctness import findings, world
 from ddp_ladder.records.evidence import IN_WORDS, own_account
 from ddp_ladder.records.placement import placement
 from ddp_ladder.records.raw_files import RawRun
+from ddp_ladder.records.raw_models import RankEnd, RawFile
 from ddp_ladder.records.record import Check, Throughput
 
 SAMPLES_SEEN = "samples seen"
@@ -26,22 +26,26 @@ def run_checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> tup
 def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterator[Check]:
     ends = [rank.end for _, rank in sorted(raw.ranks.items())]
     yield Check(
-        "complete",
-        not raw.problems,
-        "; ".join(raw.problems[:3]) or f"{len(ends)} ranks, {len({agent.node_rank for agent in raw.agents})} nodes",
-        f"the files of {spec.world_size} ranks and {spec.nodes} nodes",
+        name="complete",
+        ok=not raw.problems,
+        measured="; ".join(raw.problems[:3])
+        or f"{len(ends)} ranks, {len({agent.node_rank for agent in raw.agents})} nodes",
+        wanted=f"the files of {spec.world_size} ranks and {spec.nodes} nodes",
     )
     yield _same_origin(spec, raw)
     yield _exit_codes(raw, ends)
     is_own_account = (
-        throughput is not None and own_account(throughput.source) and not any(end["parameters"] for end in ends)
+        throughput is not None and own_account(throughput.source) and not any(end.parameters for end in ends)
     )
     yield _world_size(spec, ends) if is_own_account else world(spec, raw).check
     yield placement(spec, raw).check
     yield from (finding.check for finding in (*agreement.findings(spec, raw), *plausible.findings(spec, raw)))
     if throughput is not None and is_own_account:
         yield Check(
-            "evidence", True, IN_WORDS[throughput.source], "the program's own account, as there is no better one"
+            name="evidence",
+            ok=True,
+            measured=IN_WORDS[throughput.source],
+            wanted="the program's own account, as there is no better one",
         )
     else:
         yield from (finding.check for finding in findings(spec, raw))
@@ -56,16 +60,14 @@ def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterat
 
 def _same_origin(spec: RunSpec, raw: RawRun) -> Check:
     """Check that all files are of this spec, this job and this attempt: none is stale or foreign."""
-    job = raw.run["job"]
-    parts: dict[str, Any] = {f"rank {k}": rank.end for k, rank in raw.ranks.items()}
+    job = raw.run.job
+    parts: dict[str, RawFile] = {f"rank {k}": rank.end for k, rank in raw.ranks.items()}
     parts |= {str(agent): end for agent, end in raw.agents.items()}
     if raw.ended is not None:
         parts["ended.json"] = raw.ended
-    foreign = [name for name, part in parts.items() if part.get("spec_hash") != spec.hash or part.get("job") != job]
-    exchanged = [f"rank {k}" for k, rank in raw.ranks.items() if rank.end["rank"] != k]
-    exchanged += [
-        str(agent) for agent, end in raw.agents.items() if Agent(end["node_rank"], end["local_rank"]) != agent
-    ]
+    foreign = [name for name, part in parts.items() if part.spec_hash != spec.hash or part.job != job]
+    exchanged = [f"rank {k}" for k, rank in raw.ranks.items() if rank.end.rank != k]
+    exchanged += [str(agent) for agent, end in raw.agents.items() if Agent(end.node_rank, end.local_rank) != agent]
     measured = f"foreign: {', '.join(foreign)}" if foreign else "one" if parts else "nothing"
     if exchanged:
         measured = f"another's number in the file of {', '.join(exchanged)}"
@@ -73,10 +75,10 @@ def _same_origin(spec: RunSpec, raw: RawRun) -> Check:
     if twice and not foreign and not exchanged:
         measured = twice
     return Check(
-        "one origin",
-        bool(parts) and not foreign and not exchanged and not twice,
-        measured,
-        f"one spec, job {job['id']}, attempt {job['attempt']}",
+        name="one origin",
+        ok=bool(parts) and not foreign and not exchanged and not twice,
+        measured=measured,
+        wanted=f"one spec, job {job.id}, attempt {job.attempt}",
     )
 
 
@@ -84,7 +86,7 @@ def _processes_of_two_ranks(spec: RunSpec, raw: RawRun) -> str:
     """Return processes that claim two ranks, in words. In containers process ids may repeat; they are not checked."""
     held: dict[tuple[str, int], list[int]] = {}
     for k, rank in sorted(raw.ranks.items()):
-        held.setdefault((rank.end["host"], rank.end["pid"]), []).append(k)
+        held.setdefault((rank.end.host, rank.end.pid), []).append(k)
     several = {} if spec.container else {process: ranks for process, ranks in held.items() if len(ranks) > 1}
     parts = [
         f"process {pid} of {host} is {' and '.join(f'rank {k}' for k in ranks)}"
@@ -93,28 +95,29 @@ def _processes_of_two_ranks(spec: RunSpec, raw: RawRun) -> str:
     return "; ".join(parts[:3])
 
 
-def _exit_codes(raw: RawRun, ends: list[Any]) -> Check:
-    bad = [
-        f"rank {end['rank']}: {end['exception'] or end['exit_code']}"
-        for end in ends
-        if end["exit_code"] != 0 or end["exception"]
-    ]
+def _exit_codes(raw: RawRun, ends: Sequence[RankEnd]) -> Check:
+    bad = [f"rank {end.rank}: {end.exception or end.exit_code}" for end in ends if end.exit_code != 0 or end.exception]
     bad += [
-        f"{agent}: {end['signal'] or end['exit_code']}"
+        f"{agent}: {end.signal or end.exit_code}"
         for agent, end in raw.agents.items()
-        if end["exit_code"] != 0 or end["signal"]
+        if end.exit_code != 0 or end.signal
     ]
-    outcome = raw.ended["outcome"] if raw.ended else "no end recorded"
+    outcome = raw.ended.outcome if raw.ended else "no end recorded"
     if outcome != "finished":
         bad.append(str(outcome))
-    return Check("exit codes", not bad and bool(ends), ", ".join(bad) or "all 0", "0 on every rank and node")
+    return Check(
+        name="exit codes",
+        ok=not bad and bool(ends),
+        measured=", ".join(bad) or "all 0",
+        wanted="0 on every rank and node",
+    )
 
 
-def _world_size(spec: RunSpec, ends: list[Any]) -> Check:
-    odd = {end["rank"]: end["host"] for end in ends if end["world_size"] != spec.world_size}
-    sizes = ", ".join(sorted({str(end["world_size"]) for end in ends})) or "nothing"
+def _world_size(spec: RunSpec, ends: Sequence[RankEnd]) -> Check:
+    odd = {end.rank: end.host for end in ends if end.world_size != spec.world_size}
+    sizes = ", ".join(sorted({str(end.world_size) for end in ends})) or "nothing"
     measured = f"{sizes}, other than planned on {on_hosts(list(odd), odd)}" if odd else sizes
-    return Check("world size", bool(ends) and not odd, measured, str(spec.world_size))
+    return Check(name="world size", ok=bool(ends) and not odd, measured=measured, wanted=str(spec.world_size))
 
 
 def _steps(spec: RunSpec, raw: RawRun) -> Check:
@@ -123,10 +126,10 @@ def _steps(spec: RunSpec, raw: RawRun) -> Check:
     ok = len(counts) == 1 and counts[0] >= wanted
     measured = " and ".join(str(count) for count in counts) or "none"
     return Check(
-        "enough steps",
-        ok,
-        f"{measured} optimizer steps",
-        f"at least {wanted} on every rank (measure.warmup_steps + measure.min_steps), equally many",
+        name="enough steps",
+        ok=ok,
+        measured=f"{measured} optimizer steps",
+        wanted=f"at least {wanted} on every rank (measure.warmup_steps + measure.min_steps), equally many",
     )
 
 
@@ -134,10 +137,10 @@ def _printed(spec: RunSpec, throughput: Throughput | None) -> Check:
     """Check that the regular expression matched a line after the warm-up."""
     count = len(throughput.blocks_samples_per_s) if throughput else 0
     return Check(
-        "throughput printed",
-        count > 0,
-        f"{count} matches after the warm-up",
-        f"at least 1 match of workload.throughput_regex ({spec.throughput_regex}) in the log",
+        name="throughput printed",
+        ok=count > 0,
+        measured=f"{count} matches after the warm-up",
+        wanted=f"at least 1 match of workload.throughput_regex ({spec.throughput_regex}) in the log",
     )
 
 
@@ -152,8 +155,8 @@ def _samples(raw: RawRun, throughput: Throughput | None) -> Check:
     elif idle:
         measured = f"none in {idle} of {len(rates)} blocks of steps"
     return Check(
-        SAMPLES_SEEN,
-        bool(raw.ranks) and not empty and not idle,
-        measured,
-        "training batches from a torch DataLoader on every rank, all the time",
+        name=SAMPLES_SEEN,
+        ok=bool(raw.ranks) and not empty and not idle,
+        measured=measured,
+        wanted="training batches from a torch DataLoader on every rank, all the time",
     )

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ddp_ladder.common.files import read_json
+from ddp_ladder.records.raw_models import RunEnd, SharedDirectory
 from ddp_ladder.records.record import Remark
 
 DEPTH = 3  # levels below the working directory that are listed
@@ -108,17 +108,17 @@ class Watch:
         left = {path: run for path, run in _left_by_runs(results, directory).items() if before.holds(path)}
         return cls(directory, left_out, before, left)
 
-    def end(self) -> dict[str, Any]:
+    def end(self) -> SharedDirectory:
         """Return the found, appeared and changed paths, for the end record."""
         after = Listing.of(self.directory, self.left_out)
         appeared, changed = changes(self.before, after)
-        return {
-            "path": str(self.directory),
-            "found": dict(list(self.found.items())[:MOST_NAMES]),
-            "appeared": appeared[:MOST_NAMES],
-            "changed": changed[:MOST_NAMES],
-            "complete": self.before.complete and after.complete,
-        }
+        return SharedDirectory(
+            path=str(self.directory),
+            found=dict(list(self.found.items())[:MOST_NAMES]),
+            appeared=tuple(appeared[:MOST_NAMES]),
+            changed=tuple(changed[:MOST_NAMES]),
+            complete=self.before.complete and after.complete,
+        )
 
 
 def _left_by_runs(results: Path, directory: Path) -> dict[str, str]:
@@ -127,23 +127,18 @@ def _left_by_runs(results: Path, directory: Path) -> dict[str, str]:
     for pattern in ("*/*/*/r*/ended.json", "*/*/*/r*/attempts/*/ended.json"):
         for file in (results / "runs").glob(pattern):
             try:
-                end = read_json(file)
-                if end["shared_directory"]["path"] == str(directory):
-                    run = "/".join(file.relative_to(results / "runs").parts[:4])
-                    ends.append((float(end["ended_at_s"]), run, end["shared_directory"]))
-            except (OSError, ValueError, KeyError, TypeError):
+                end = RunEnd.from_json(read_json(file))
+            except (OSError, ValueError):
                 continue  # a damaged end record is reported with its own run
-    return {path: run for _, run, left in sorted(ends, key=lambda end: end[0]) for path in _written(left)}
+            if end.shared_directory and end.shared_directory.path == str(directory):
+                run = "/".join(file.relative_to(results / "runs").parts[:4])
+                ends.append((end.ended_at_s, run, end.shared_directory.written))
+    return {path: run for _, run, left in sorted(ends, key=lambda end: end[0]) for path in left}
 
 
-def _written(left: Mapping[str, Any]) -> list[str]:
-    return sorted({*left["appeared"], *left["changed"]})
-
-
-def files_found(ended: Mapping[str, Any] | None) -> Mapping[str, str]:
+def files_found(ended: RunEnd | None) -> Mapping[str, str]:
     """Return the paths that a run found at its start, with the runs that had left them, from its end record."""
-    shared = ended.get("shared_directory") if ended else None
-    return shared["found"] if shared else {}
+    return ended.shared_directory.found if ended and ended.shared_directory else {}
 
 
 def found_in_words(found: Mapping[str, str]) -> str:
@@ -151,16 +146,13 @@ def found_in_words(found: Mapping[str, str]) -> str:
     return f"{some(list(found))}, which {list(found.values())[-1]} left"
 
 
-def remarks(ended: Mapping[str, Any] | None) -> Iterator[Remark]:
+def remarks(ended: RunEnd | None) -> Iterator[Remark]:
     """Yield a remark if the run left files in a shared working directory."""
-    shared = ended.get("shared_directory") if ended else None
-    if not shared:
-        return
-    written = _written(shared)
-    if written:
-        where = f"in the shared working directory {shared['path']}"
+    shared = ended.shared_directory if ended else None
+    if shared and (written := shared.written):
+        where = f"in the shared working directory {shared.path}"
         what = f"{some(written)} appeared or changed {where} during the run: a later run may start from it"
-        yield Remark("working directory", what, OWN_DIRECTORY_ADVICE)
+        yield Remark(name="working directory", what=what, next=OWN_DIRECTORY_ADVICE)
 
 
 def some(names: Sequence[str]) -> str:

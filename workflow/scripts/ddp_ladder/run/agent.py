@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
 
 import psutil
 
@@ -27,6 +26,7 @@ from ddp_ladder.node.launch import Places, Process, Rendezvous, node_environment
 from ddp_ladder.node.network import address, interface_towards, node_name
 from ddp_ladder.node.software import Runner, SetUpError, container_binds, environment
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records.raw_models import AgentEnd, FailedRank, Gpu, Job, read_run_file
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -40,7 +40,7 @@ class NodeTask:
     directory: RunDirectory
     spec: RunSpec
     places: Places
-    job: dict[str, Any]
+    job: Job
     agent: Agent
     log: Path
     rendezvous: Rendezvous
@@ -50,15 +50,15 @@ class NodeTask:
     def read(cls, path: Path, node_rank: int, local_rank: int | None) -> NodeTask:
         """Read run.json. local_rank: which of the node's agents this is; ignored for the only one on its node."""
         directory = RunDirectory(path.resolve())
-        data = read_json(directory.run)
-        spec, alone = RunSpec.from_json(data["spec"]), data["agents_per_node"] == 1
+        run = read_run_file(directory)
+        spec, alone = run.spec, run.agents_per_node == 1
         if local_rank is None and not alone:
             raise ValueError(f"{directory.run} has several agents per node: --local-rank says which one this is")
         agent = Agent(node_rank, None if alone else local_rank)
-        log = directory.agent_log(agent, spec.nodes * data["agents_per_node"])
-        places = Places(Path(data["start_directory"]), Path(data["run_directory"]))
-        simulated = () if "SLURM_JOB_ID" in os.environ else tuple(data["nodes"])
-        return cls(directory, spec, places, data["job"], agent, log, Rendezvous(**data["rendezvous"]), simulated)
+        log = directory.agent_log(agent, run.agents)
+        places = Places(Path(run.start_directory), Path(run.run_directory))
+        simulated = () if "SLURM_JOB_ID" in os.environ else run.nodes
+        return cls(directory, spec, places, run.job, agent, log, Rendezvous(**dict(run.rendezvous)), simulated)
 
     def processes(self) -> tuple[Process, ...]:
         """Return the processes that this agent starts."""
@@ -81,7 +81,7 @@ def run_node(task: NodeTask) -> int:
     for directory in (task.log.parent, task.directory.nodes):
         make_directory(directory)
     starts: tuple[Process, ...] = ()
-    failed: list[dict[str, Any]] = []
+    failed: list[FailedRank] = []
     error = None
     try:
         with writing(task.log):
@@ -228,7 +228,7 @@ def _signal_all(children: Sequence[subprocess.Popen[bytes]], signum: signal.Sign
     return running
 
 
-def _failed_ranks(task: NodeTask, starts: Sequence[Process], own_ends: Sequence[OwnEnd]) -> list[dict[str, Any]]:
+def _failed_ranks(task: NodeTask, starts: Sequence[Process], own_ends: Sequence[OwnEnd]) -> list[FailedRank]:
     """Return the end of each rank that failed by itself, as torchrun saw it, or the agent if it started the ranks.
 
     Raises SetUpError if the training's Python could not import torchrun.
@@ -254,7 +254,7 @@ def _failed_ranks(task: NodeTask, starts: Sequence[Process], own_ends: Sequence[
             }
             for end in own_ends
         ]
-    return [{**rank, "signal": signal_of(rank["exit_code"])} for rank in seen]
+    return [FailedRank(**rank, signal=signal_of(rank["exit_code"])) for rank in seen]
 
 
 def _end_descendants() -> None:
@@ -273,30 +273,28 @@ def _write_end(
     starts: Sequence[Process],
     launched_at_s: float,
     code: int,
-    failed: Sequence[Mapping[str, Any]],
+    failed: Sequence[FailedRank],
     error: str | None,
 ) -> None:
-    write_json(
-        task.directory.agent_end(task.agent),
-        {
-            "schema_version": 1,
-            "spec_hash": task.spec.hash,
-            "job": task.job,
-            "node_rank": task.agent.node_rank,
-            "local_rank": task.agent.local_rank,
-            "node": node_name(),
-            "host": socket.gethostname(),
-            "launched_at_s": launched_at_s,
-            "ended_at_s": time.time(),
-            "exit_code": code,
-            "signal": signal.Signals(-code).name if code < 0 else None,
-            "failed_ranks": list(failed),
-            "argv": list(starts[0].argv) if starts else [],
-            "cpus": _cpus(),
-            "gpus": gpus(),
-            **({} if error is None else {"error": error}),
-        },
+    end = AgentEnd(
+        schema_version=1,
+        spec_hash=task.spec.hash,
+        job=task.job,
+        node_rank=task.agent.node_rank,
+        local_rank=task.agent.local_rank,
+        node=node_name(),
+        host=socket.gethostname(),
+        launched_at_s=launched_at_s,
+        ended_at_s=time.time(),
+        exit_code=code,
+        signal=signal.Signals(-code).name if code < 0 else None,
+        failed_ranks=tuple(failed),
+        argv=starts[0].argv if starts else (),
+        cpus=tuple(_cpus()),
+        gpus=tuple(Gpu(**gpu) for gpu in gpus()),
+        error=error,
     )
+    write_json(task.directory.agent_end(task.agent), end.model_dump())
 
 
 def _cpus() -> list[int]:

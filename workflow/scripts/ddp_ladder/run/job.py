@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
 from uuid import uuid4
 
 from ddp_ladder.common.command import leave_lost_terminal
@@ -39,7 +38,8 @@ from ddp_ladder.node.repository import git_state
 from ddp_ladder.plan.plan import OWN_DIRECTORY, RunSpec, ScaleJob
 from ddp_ladder.records.assemble import assemble, not_run
 from ddp_ladder.records.explain import PORT_TAKEN
-from ddp_ladder.records.record import Job, Record, write_record
+from ddp_ladder.records.raw_models import Endpoint, Job, Limits, Outcome, PlainLimit, Repository, RunEnd, RunFile
+from ddp_ladder.records.record import Record, write_record
 from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.records.shared_directory import Watch
 from ddp_ladder.run.agent import GRACE_S
@@ -182,14 +182,6 @@ def _leave_out(directory: RunDirectory, spec: RunSpec, why: str, next_step: str)
     return not_run(spec, why, next_step)
 
 
-@dataclass(frozen=True)
-class PlainLimit:
-    """The time limit of a plain baseline, and the time of the run under the launcher that it is derived from."""
-
-    after_s: float
-    launched_s: float
-
-
 def plain_limit(spec: RunSpec, records: Iterable[Record], left_s: float) -> PlainLimit | None:
     """Return the limit of a run; None for no plain baseline, no run to compare with, or too short a left_s.
 
@@ -200,12 +192,13 @@ def plain_limit(spec: RunSpec, records: Iterable[Record], left_s: float) -> Plai
     took_s = [one.timing.wall_s for one in like if one.status == "ok" and one.timing]
     if not spec.is_plain or not took_s or left_s < 1.5 * max(took_s):
         return None
-    return PlainLimit(min(left_s, max(PLAIN_AT_LEAST_S, PLAIN_TIMES * max(took_s))), max(took_s))
+    after_s = min(left_s, max(PLAIN_AT_LEAST_S, PLAIN_TIMES * max(took_s)))
+    return PlainLimit(after_s=after_s, launched_s=max(took_s))
 
 
 def _run(context: Context, directory: RunDirectory, spec: RunSpec, limit: PlainLimit | None) -> Record:
     attempt = _set_aside(directory)
-    job = Job(context.nodes.job_id, attempt, uuid4().hex)
+    job = Job(id=context.nodes.job_id, attempt=attempt, run_id=uuid4().hex)
     total_steps = expected_steps(context, spec)
     write_job_script(context.job, spec, directory)
     for path in (directory.ranks, directory.nodes):
@@ -224,34 +217,37 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, limit: PlainL
         context.console.ended(record)
         return record
     _join_logs(directory, spec.nodes, context.nodes.agents_per_node(spec))
-    write_json(
-        directory.ended,
-        {
-            "schema_version": 1,
-            "spec_hash": spec.hash,
-            "job": asdict(job),
-            "host": socket.gethostname(),
-            "started_at_s": started_at_s,
-            "ended_at_s": time.time(),
-            "outcome": outcome,
-            "plain_limit": asdict(limit) if limit else None,
-            "repository": _repository_of_module(directory, spec, started_at_s),
-            "shared_directory": watch.end() if watch else None,
-        },
+    end = RunEnd(
+        schema_version=1,
+        spec_hash=spec.hash,
+        job=job,
+        host=socket.gethostname(),
+        started_at_s=started_at_s,
+        ended_at_s=time.time(),
+        outcome=outcome,
+        plain_limit=limit,
+        repository=_repository_of_module(directory, spec, started_at_s),
+        shared_directory=watch.end() if watch else None,
     )
+    write_json(directory.ended, end.model_dump())
     record = assemble(directory)
     context.console.ended(record)
     return record
 
 
-def _repository_of_module(directory: RunDirectory, spec: RunSpec, started_at_s: float) -> dict[str, Any] | None:
+def _repository_of_module(directory: RunDirectory, spec: RunSpec, started_at_s: float) -> Repository | None:
     """Return the git state of the module's file, which only the Python that ran it could find; None for a script."""
     if not is_module(spec):
         return None
     try:
-        return git_state(Path(read_json(directory.ranks / "rank0.json")["script_file"]), started_at_s)
+        return _repository(Path(read_json(directory.ranks / "rank0.json")["script_file"]), started_at_s)
     except (OSError, ValueError, KeyError, TypeError):
         return None  # the rank left no record, or ran no file
+
+
+def _repository(file: Path, at_s: float | None = None) -> Repository | None:
+    state = git_state(file, at_s)
+    return Repository(**state) if state else None
 
 
 def _goes_on(directory: RunDirectory) -> bool:
@@ -293,35 +289,26 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
     host, port = context.nodes.endpoint(spec, key)
     rendezvous = Rendezvous(id=key.replace("/", "."), host=host, port=port)
     places = Places.here(directory.path)
-    write_json(
-        directory.run,
-        {
-            "schema_version": 1,
-            "spec": asdict(spec),
-            "spec_hash": spec.hash,
-            "job": asdict(job),
-            "measure": {
-                "warmup_steps": spec.warmup_steps,
-                "min_steps": spec.min_steps,
-                "max_steps": spec.max_steps,
-                "max_seconds": spec.max_seconds,
-                "samples_per_step": spec.samples_per_step,
-                "device": spec.device,
-            },
-            "rendezvous": asdict(rendezvous),
-            "start_directory": str(places.start),
-            "run_directory": str(places.run),
-            "nodes": context.nodes.names(spec),
-            "agents_per_node": context.nodes.agents_per_node(spec),
-            "repository": None if is_module(spec) else git_state(Path(spec.script)),
-            "goes_on": _goes_on(directory),
-        },
+    run = RunFile(
+        schema_version=1,
+        spec=spec,
+        spec_hash=spec.hash,
+        job=job,
+        measure=Limits(**{name: getattr(spec, name) for name in Limits.model_fields}),
+        rendezvous=Endpoint(**asdict(rendezvous)),
+        start_directory=str(places.start),
+        run_directory=str(places.run),
+        nodes=tuple(context.nodes.names(spec)),
+        agents_per_node=context.nodes.agents_per_node(spec),
+        repository=None if is_module(spec) else _repository(Path(spec.script)),
+        goes_on=_goes_on(directory),
     )
+    write_json(directory.run, run.model_dump())
 
 
 def _supervise(
     context: Context, directory: RunDirectory, spec: RunSpec, total_steps: int | None, limit: PlainLimit | None
-) -> str:
+) -> Outcome:
     """Run the agents to their end; return ended.json's outcome.
 
     Raises Interrupted, with the agents ended, and NoRendezvous if the nodes are gone, or Slurm does not answer.

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -110,7 +109,7 @@ def _is_prepared(marker: Path, command: Sequence[str]) -> bool:
 
 def prepare_argv(spec: RunSpec, command: Sequence[str], data: Path) -> tuple[str, ...]:
     """Return the argument list of workload.prepare: the Python of the training, in its container with its binds."""
-    preparing = replace(spec, script=command[0], directory=None)
+    preparing = spec.replace(script=command[0], directory=None)
     places = Places.here(data)
     return (*python_command(preparing, places, container_binds(preparing, places)), *command)
 

@@ -1,0 +1,352 @@
+"""Models of the raw files of a run: run.json and ended.json of its job, and the end records of its agents and ranks.
+
+Times are unix times or durations in seconds, sizes are bytes. A field with a default may be missing in a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, Required
+
+from pydantic import ConfigDict, Field, with_config
+from typing_extensions import TypedDict
+
+from ddp_ladder.common.files import RunDirectory, read_json
+from ddp_ladder.common.model import Model, Several, Version1
+from ddp_ladder.plan.plan import RunSpec
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Name = Annotated[str, Field(min_length=1)]
+Duration = Annotated[float, Field(ge=0, description="Seconds.")]
+Digests = Annotated[Mapping[str, str], Field(description="Digests by name; for libraries, versions.")]
+
+Source = Literal["counted", "samples_per_step", "metrics", "log"]
+"""Source of the throughput: samples counted at the loader; steps timed, with their samples set in the configuration;
+steps and samples reported by the program itself; read from its log."""
+EndedBy = Literal["script", "max_steps", "max_seconds", "exception"]
+Outcome = Literal["finished", "time limit", "plain limit", "not written"]
+
+
+class Job(Model):
+    """The job of a run, and the attempt that made it."""
+
+    id: Name
+    attempt: int = Field(ge=1, description="Number of the attempt, from 1.")
+    run_id: Name = Field(description="Random id of this attempt: each of its processes writes it into its file.")
+
+
+class RawFile(Model):
+    """The keys that every raw file starts with. They show that it belongs to this spec, job and attempt."""
+
+    schema_version: Version1
+    spec_hash: str
+    job: Job
+
+
+class Repository(Model):
+    """Git state of the repository that tracks the script."""
+
+    commit: str
+    dirty: bool | None = Field(description="True if tracked files differed; null if it has another commit now.")
+
+
+class Limits(Model):
+    """The part of the spec that the instrument reads."""
+
+    warmup_steps: Count
+    min_steps: Positive
+    max_steps: Positive | None
+    max_seconds: Positive | Annotated[float, Field(gt=0)] | None
+    samples_per_step: Positive | None
+    device: Literal["cuda", "cpu"]
+
+
+class Endpoint(Model):
+    """Rendezvous endpoint of the run's ranks."""
+
+    id: str
+    host: str
+    port: int
+
+
+class RunFile(RawFile):
+    """Input of a run (run.json), written by its job before it starts."""
+
+    spec: RunSpec
+    measure: Limits
+    rendezvous: Endpoint
+    start_directory: str = Field(description="Absolute path where Snakemake was started; the spec's paths start there.")
+    run_directory: str = Field(description="Absolute path of the run's own directory when it ran.")
+    nodes: Several[Name] = Field(
+        min_length=1, description="Node names by rank. Equal names are simulated nodes, agents on one machine."
+    )
+    agents_per_node: int = Field(ge=1, description="Agents that start the run's processes on each node.")
+    repository: Repository | None = Field(
+        None, description="Null if there is none, and for a module (-m), whose repository is in ended.json."
+    )
+    goes_on: bool = Field(
+        False, description="True if an earlier attempt saved its state (exit code 75): this one may make fewer steps."
+    )
+
+    @property
+    def agents(self) -> int:
+        """Return the number of agents on all nodes."""
+        return len(self.nodes) * self.agents_per_node
+
+
+def read_run_file(directory: RunDirectory) -> RunFile:
+    """Read run.json. Raises OSError or ValueError if it does not describe a run."""
+    data = read_json(directory.run)
+    try:
+        run = RunFile.from_json(data)
+    except ValueError as error:
+        raise ValueError(f"{directory.run} does not describe a run: {error}") from None
+    if run.spec_hash != run.spec.hash:
+        raise ValueError(f"{directory.run}: spec_hash is not that of its spec")
+    if len(run.nodes) != run.spec.nodes:
+        raise ValueError(f"{directory.run} names {len(run.nodes)} nodes, its spec has {run.spec.nodes}")
+    return run
+
+
+class PlainLimit(Model):
+    """Time limit of a plain baseline, and the duration of the run under the launcher that it is derived from."""
+
+    after_s: float = Field(gt=0)
+    launched_s: float = Field(gt=0)
+
+
+class SharedDirectory(Model):
+    """A working directory that a run shares with others: what it found there, and what it left."""
+
+    path: str
+    found: Mapping[str, str] = Field(description="Paths that existed at the start, with the run that left each.")
+    appeared: Several[str] = Field(description="Paths that did not exist when it started.")
+    changed: Several[str] = Field(description="Files with another size or modification time.")
+    complete: bool = Field(description="False if the directory was too large to be scanned.")
+
+    @property
+    def written(self) -> list[str]:
+        """Return the paths that the run left, sorted."""
+        return sorted({*self.appeared, *self.changed})
+
+
+class RunEnd(RawFile):
+    """End record of one run (ended.json), written by its job."""
+
+    host: Name = Field(description="The host whose clock it is.")
+    started_at_s: float
+    ended_at_s: float
+    outcome: Outcome
+    plain_limit: PlainLimit | None = None
+    repository: Repository | None = Field(None, description="Of the file that rank 0 ran as a module (-m).")
+    shared_directory: SharedDirectory | None = Field(
+        None, description="Null if the working directory is the run's own."
+    )
+
+    @property
+    def wall_s(self) -> float:
+        return self.ended_at_s - self.started_at_s
+
+
+class FailedRank(Model):
+    """A rank that failed by itself, not because of a signal from its agent or launcher."""
+
+    rank: Count
+    local_rank: Count
+    pid: Positive
+    exit_code: int
+    ended_at_s: float = Field(description="In whole seconds, rounded down, if torchrun started the ranks.")
+    signal: str | None
+
+
+class Gpu(Model):
+    """A GPU as nvidia-smi shows it."""
+
+    name: str
+    driver: str
+    power_limit_w: float | None
+
+
+class AgentEnd(RawFile):
+    """End record of one agent (nodes/node<k>.json, or nodes/node<k>.task<l>.json where each GPU has its own)."""
+
+    node_rank: Count
+    local_rank: Count | None = Field(description="Null if the node has one agent.")
+    node: Name = Field(description="Slurm's name of the node if Slurm started the agent.")
+    host: Name
+    launched_at_s: float
+    ended_at_s: float
+    exit_code: int
+    signal: str | None
+    failed_ranks: Several[FailedRank] = ()
+    argv: Several[str]
+    cpus: Several[int]
+    gpus: Several[Gpu] = Field((), description="Empty without nvidia-smi.")
+    error: Name | None = Field(None, description="Why its processes could not be started.")
+
+
+class Device(Model):
+    """The device that a rank trained on."""
+
+    kind: Name
+    index: Count | None
+    name: str | None
+    id: Name
+
+
+class GpusSeen(Model):
+    """The GPUs that torch saw, for a rank that should have trained on CUDA and did not."""
+
+    count: Count
+    built_for: str | None = Field(description="CUDA version of the torch build.")
+    visible: str | None = Field(description="CUDA_VISIBLE_DEVICES.")
+    why: str = Field(description="Torch's error if it saw none.")
+
+
+class StepsFile(Model):
+    """The rank's CSV of its steps."""
+
+    file: str
+    count: Count
+    sha256: str
+
+
+class Parameters(Model):
+    """The trained parameters of a rank at the end."""
+
+    count: Count
+    bytes: Count
+    sharded: bool = Field(False, description="This rank held only a part of them.")
+    checksum: Name
+
+
+class NotFinite(Model):
+    """Tensors with values that are not finite, and the first names."""
+
+    count: Count
+    names: Several[str]
+
+
+class RankParameters(Parameters):
+    """Parameters with what shows where ranks differ."""
+
+    not_finite: NotFinite = NotFinite(count=0, names=())
+    replicated: Several[Count] = Field(
+        (), description="Indices in tensors, from 0, of DTensors that are replicated on every rank."
+    )
+    tensors: Several[Annotated[tuple[str, str], Field(strict=False)]] = Field(
+        (), description="Name and short digest of each."
+    )
+
+
+class Ddp(Model):
+    """DistributedDataParallel: its gradient buckets, and medians of single steps' times in seconds."""
+
+    wrapped: bool = True
+    bucket_bytes: list[Count] | None = None
+    comm_hook: str | None = None
+    samples: Count = Field(0, description="Number of steps that were timed.")
+    forward_s: Duration | None = None
+    backward_s: Duration | None = None
+    comm_s: Duration | None = None
+    overlap_s: Duration | None = None
+    exposed_comm_s: Duration | None
+
+
+class Loader(Model):
+    """The training DataLoader. Null: unknown."""
+
+    batch_size: Positive | None = None
+    num_workers: Count | None = None
+    sampler: str | None = Field(
+        None, description="The innermost sampler and the wrappers that change its samples; of a stream the dataset."
+    )
+    shards: bool | None = Field(False, description="True if it divides the data between the ranks.")
+    shuffle: bool | None = None
+    set_epoch_called: bool | None = Field(None, description="Null also if the sampler has none.")
+    epochs_set: Positive | None = Field(None, description="Number of distinct epochs that set_epoch was called with.")
+    padding_known: bool = Field(False, description="True if samples that pad the ranks' shares could be identified.")
+    iterable: bool = False
+    dataset_size: Count | None = None
+    passes: Positive = 1
+
+
+class Loss(Model):
+    """Losses sampled at backward(); first and last are null if not finite. Steps count from 1."""
+
+    samples: Positive
+    first: float | None
+    last: float | None
+    last_step: Positive
+    not_finite_steps: Several[Positive]
+
+
+@with_config(ConfigDict(strict=True, extra="allow"))
+class Fingerprint(TypedDict, total=False):
+    """What ran, and on which software and hardware. Further keys are kept as they are."""
+
+    script_sha256: str | None
+    args: Required[list[str]]
+    batch_per_gpu: Positive | None
+    sources: Digests
+    configuration: Digests
+    parameter_dtype: str | None
+    parameter_dtypes: object
+    autocast_dtype: str | None
+    product_dtypes: list[str] | None
+    float32_products: object
+    compiled_graphs: Count | None
+    cudnn: object
+    optimizer: str | None
+    num_workers: Count | None
+    torch: str | None
+    cuda: str | None
+    nccl: str | None
+    threads: Positive | None
+    python: Name
+    gpu: str | None
+    cpu_model: str
+    cpus: Positive
+    cpu_set: str | None
+    libraries: Digests
+
+
+class RankEnd(RawFile):
+    """End record of one rank (ranks/rank<k>.json), written by the instrument."""
+
+    node_rank: Count | None = Field(description="The launcher's GROUP_RANK; null without one.")
+    rank: Count
+    local_rank: Count
+    world_size: Positive
+    backend: str | None
+    host: Name
+    pid: Positive
+    device: Device
+    gpus_seen: GpusSeen | None = None
+    script_file: str | None = Field(None, description="The file that ran as __main__; absolute, links resolved.")
+    source: Literal["counted", "samples_per_step", "metrics", "none"] = "counted"
+    own_processes: int = Field(0, ge=0, description="Started by the script with torch.multiprocessing.spawn.")
+    ended_at_s: float = Field(description="Unix time at which the script had ended.")
+    exit_code: int
+    ended_by: EndedBy
+    exception: str | None
+    startup_s: Mapping[str, Duration | None] = Field(
+        description="spawn, import_torch, process_group, first_step, compile, total."
+    )
+    training_s: Duration | None = Field(None, description="From the end of the first step to the script's end.")
+    peak_memory_bytes: Mapping[str, Count | None] = Field(description="host, device.")
+    parameters: RankParameters | None
+    ddp: Ddp | None
+    loader: Loader | None
+    feeders: Several[str] = Field((), description="Imported libraries with loaders that are not a torch DataLoader.")
+    first_samples: Several[str] = Field((), description="Digests of the first samples that were trained on.")
+    loss: Loss | None = None
+    fingerprint: Fingerprint
+    steps: StepsFile
+    not_measured: Several[str]
+
+    @property
+    def failed(self) -> bool:
+        """Return True if the script raised an exception or ended with another exit code than 0."""
+        return self.exit_code != 0 or bool(self.exception)
