@@ -1,13 +1,16 @@
 """The table of figures is complete, and defines each figure once."""
 
+import re
 from collections import Counter
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 from ddp_ladder.gates.figures import EFFICIENCY, FIGURES, SAMPLES_PER_S, Table, columns, csv_columns, figures_in
 from ddp_ladder.gates.scale_point import ScalePoint
 from make_records import make_failed_record, make_record, make_spec
 
+DOCS = Path(__file__).parents[3] / "docs"
 IN_SCALING_CSV = """
     variant mode stage nodes gpus_per_node world_size batch_per_gpu global_batch repeats
     samples_per_s samples_per_s_low samples_per_s_high speedup efficiency efficiency_low efficiency_high
@@ -68,3 +71,11 @@ def test_an_interval_is_shown_only_where_there_is_one() -> None:
     known = replace(POINT, samples_per_s=1239.6, samples_per_s_low=1200.0, samples_per_s_high=1300.0)
     assert SAMPLES_PER_S.interval(known) == "[1,200\u20131,300]"
     assert SAMPLES_PER_S.estimate(known) == (1239.6, 1200.0, 1300.0)
+
+
+def test_the_documentation_names_every_part_of_the_start_up() -> None:
+    text = (DOCS / "measuring.md").read_text()
+    named = set(re.findall(r"\*([a-z ]+)\*|`(torch\.compile)`", text[text.index("Start-up") :]))
+    parts = {column.heading for column in columns("startup")} - {"start-up"}
+    assert len(parts) == 6
+    assert parts <= {name or program for name, program in named}

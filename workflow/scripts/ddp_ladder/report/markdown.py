@@ -80,7 +80,7 @@ def _md_startup(view: ReportView) -> str:
         for point in view.startup.points
     ]
     table = _md_table(("scale", *map(_heading, shown)), rows, figures=len(shown))
-    return f"{table}\n\nUntil the end of the first step, on the slowest rank; not part of the throughput."
+    return f"{table}\n\n{view.startup.note}"
 
 
 def _md_gates(view: ReportView) -> str:

@@ -64,6 +64,10 @@ class StartUpTable:
 
     columns: tuple[Column, ...]
     points: tuple[ScalePoint, ...]
+    note: str = (
+        "Until the end of the first step, on the slowest rank; medians over repeats; not part of the throughput. "
+        "The parts are defined below."
+    )
 
 
 @dataclass(frozen=True)
