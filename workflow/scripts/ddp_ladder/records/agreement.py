@@ -9,7 +9,7 @@ from typing import Any
 from ddp_ladder.common.files import Agent, canonical_sha256
 from ddp_ladder.node.launch import INSTRUMENT, Places, is_module, python_command, script_argv
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.finding import Finding
+from ddp_ladder.records.diagnosis import Diagnosis
 from ddp_ladder.records.fingerprint import MUST_MATCH, distinct_words
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import AgentEnd, RankEnd
@@ -49,7 +49,7 @@ NO_SUCH_BACKEND = {"cpu": ("nccl", "fake"), "cuda": ("fake",)}
 """Backends that do not carry tensors of a device."""
 
 
-def findings(spec: RunSpec, raw: RawRun) -> tuple[Finding, ...]:
+def diagnoses(spec: RunSpec, raw: RawRun) -> tuple[Diagnosis, ...]:
     """Compare the ranks with the plan, then with each other."""
     ends = [rank.end for _, rank in sorted(raw.ranks.items())]
     return (_as_planned(spec, raw, ends), _alike(ends))
@@ -58,11 +58,11 @@ def findings(spec: RunSpec, raw: RawRun) -> tuple[Finding, ...]:
 # Against the plan
 
 
-def _as_planned(spec: RunSpec, raw: RawRun, ends: Sequence[RankEnd]) -> Finding:
+def _as_planned(spec: RunSpec, raw: RawRun, ends: Sequence[RankEnd]) -> Diagnosis:
     places = Places(Path(raw.run.start_directory), Path(raw.run.run_directory))
     other = [*_other_settings(spec, raw), *_other_launches(spec, places, raw.agents)]
     other += _other_arguments(spec, places, ends)
-    return Finding(
+    return Diagnosis(
         Check(
             name="as planned",
             ok=bool(ends) and not other,
@@ -133,7 +133,7 @@ def _first_difference(planned: Sequence[str], given: Sequence[str]) -> str:
 # Against each other
 
 
-def _alike(ends: Sequence[RankEnd]) -> Finding:
+def _alike(ends: Sequence[RankEnd]) -> Diagnosis:
     found = list(_disagreements(ends))
     fields = [name for name, _ in found]
     words = "; ".join(text for _, text in found[:NAMED])
@@ -141,7 +141,7 @@ def _alike(ends: Sequence[RankEnd]) -> Finding:
     hints = [SAME_FILES] if set(fields) & set(FILES) else []
     hints += [SAME_SOFTWARE] if set(fields) & set(SOFTWARE) else []
     hints += [SAME_CHOICES] if not hints else []
-    return Finding(
+    return Diagnosis(
         Check(
             name="ranks agree",
             ok=bool(ends) and not found,

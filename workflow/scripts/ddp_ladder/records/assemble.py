@@ -18,7 +18,7 @@ from ddp_ladder.records.log_throughput import figures, printed_rates
 from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
 from ddp_ladder.records.raw_models import Parameters
 from ddp_ladder.records.record import SCHEMA_VERSION, Failure, Rank, Record, Throughput, Timing, World
-from ddp_ladder.records.sanity import run_checks
+from ddp_ladder.records.sanity import diagnoses
 from ddp_ladder.records.warmup import Warmup, find_warmup
 
 
@@ -31,7 +31,8 @@ def assemble(directory: RunDirectory) -> Record:
     spec = raw.run.spec
     warmup = _warmup(spec, raw)
     throughput, timing = _figures(spec, raw, warmup, directory)
-    checks = run_checks(spec, raw, throughput)
+    found = diagnoses(spec, raw, throughput)
+    checks = tuple(each.check for each in found)
     ok = all(check.ok for check in checks)
     return Record(
         status="ok" if ok else "failed",
@@ -44,7 +45,7 @@ def assemble(directory: RunDirectory) -> Record:
         timing=timing,
         fingerprint=whole_fingerprint(spec, raw),
         checks=checks,
-        failure=None if ok else explain(spec, raw, checks, directory),
+        failure=None if ok else explain(spec, raw, found, directory),
         remarks=(*remarks.remarks(spec, raw), *shared_directory.remarks(raw.ended)),
         schema_version=SCHEMA_VERSION,
     )

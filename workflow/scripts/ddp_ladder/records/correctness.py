@@ -10,21 +10,21 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records.diagnosis import NAMED, Diagnosis, diagnose, first_names, listed
 from ddp_ladder.records.equal_parameters import EQUALLY_MANY, parameters_agree
-from ddp_ladder.records.finding import NAMED, Finding, first_names, listed, make_finding
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import Loader, RankEnd
 
 MOST_SHARED = 0.5  # of the first samples of two ranks; disjoint shards share none
 
 
-def findings(spec: RunSpec, raw: RawRun) -> tuple[Finding, ...]:
+def diagnoses(spec: RunSpec, raw: RawRun) -> tuple[Diagnosis, ...]:
     """Return every finding that the evidence allows, causes first."""
     ends = [rank.end for _, rank in sorted(raw.ranks.items())]
-    return tuple(_findings(spec, ends))
+    return tuple(_diagnoses(spec, ends))
 
 
-def _findings(spec: RunSpec, ends: Sequence[RankEnd]) -> Iterator[Finding]:
+def _diagnoses(spec: RunSpec, ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
     yield _devices(spec, ends)
     data = _disjoint_data(ends)
     if data is not None:
@@ -40,7 +40,7 @@ def _findings(spec: RunSpec, ends: Sequence[RankEnd]) -> Iterator[Finding]:
         yield order
 
 
-def world(spec: RunSpec, raw: RawRun) -> Finding:
+def world(spec: RunSpec, raw: RawRun) -> Diagnosis:
     """Check that all ranks are in one process group. Without one each trains alone, and appears faster."""
     ends = [rank.end for _, rank in sorted(raw.ranks.items())]
     sizes = sorted({end.world_size for end in ends})
@@ -54,7 +54,7 @@ def world(spec: RunSpec, raw: RawRun) -> Finding:
     if alone:
         measured = f"no process group on {'any rank' if len(alone) == len(ends) else f'rank {listed(alone)}'}"
         why = f"{measured}, so each of them trained a model of its own"
-    return make_finding(
+    return diagnose(
         "world size",
         sizes == [spec.world_size] and not alone,
         measured,
@@ -69,7 +69,7 @@ def world(spec: RunSpec, raw: RawRun) -> Finding:
     )
 
 
-def _devices(spec: RunSpec, ends: Sequence[RankEnd]) -> Finding:
+def _devices(spec: RunSpec, ends: Sequence[RankEnd]) -> Diagnosis:
     held: dict[tuple[str, str], list[int]] = {}
     for end in ends:
         held.setdefault((end.host, end.device.id), []).append(end.rank)
@@ -87,10 +87,10 @@ def _devices(spec: RunSpec, ends: Sequence[RankEnd]) -> Finding:
     wanted = f"{spec.world_size} x {spec.device}"
     verdict = "several ranks share one device" if shared else "distinct devices"
     why = "; ".join(shared[:NAMED]) or f"measured {measured}, wanted {wanted}"
-    return make_finding("distinct devices", ok, measured, wanted, verdict, why, next_step)
+    return diagnose("distinct devices", ok, measured, wanted, verdict, why, next_step)
 
 
-def _disjoint_data(ends: Sequence[RankEnd]) -> Finding | None:
+def _disjoint_data(ends: Sequence[RankEnd]) -> Diagnosis | None:
     """Check that no two ranks share samples; None for one rank, no samples seen, or samples that are all alike."""
     samples = distinct_samples(ends)
     if samples is None:
@@ -105,7 +105,7 @@ def _disjoint_data(ends: Sequence[RankEnd]) -> Finding | None:
             "their throughput cannot be measured here"
         )
     measured = f"ranks {first} and {second} share {100 * most:.0f} % of their first samples"
-    return make_finding(
+    return diagnose(
         "disjoint data",
         most < MOST_SHARED,
         measured if most else "no two ranks share any of their first samples",
@@ -153,7 +153,7 @@ def shared_fraction(a: set[str], b: set[str]) -> float:
     return len(a & b) / min(len(a), len(b))
 
 
-def _order(ends: Sequence[RankEnd]) -> Finding | None:
+def _order(ends: Sequence[RankEnd]) -> Diagnosis | None:
     """Check that each epoch had its own order; None for a single epoch, or if no sampler shuffles by epoch."""
     loaders = [end.loader for end in ends if end.loader and end.loader.set_epoch_called is not None]
     repeated = [loader for loader in loaders if loader.shuffle and loader.passes > 1]
@@ -163,7 +163,7 @@ def _order(ends: Sequence[RankEnd]) -> Finding | None:
     called = all(loader.set_epoch_called for loader in repeated)
     ok = called and all(loader.epochs_set != 1 for loader in repeated)
     what = "was called" if ok else "was called with one and the same epoch" if called else "was not called"
-    return make_finding(
+    return diagnose(
         "order of samples",
         ok,
         f"set_epoch {what} in {passes} passes over the training data",
@@ -174,13 +174,13 @@ def _order(ends: Sequence[RankEnd]) -> Finding | None:
     )
 
 
-def _finite(ends: Sequence[RankEnd]) -> Finding | None:
+def _finite(ends: Sequence[RankEnd]) -> Diagnosis | None:
     """Check that loss and parameters are finite; None if neither was seen."""
     seen = [end for end in ends if end.parameters or end.loss]
     if not seen:
         return None
     bad = [text for end in seen if (text := _not_finite(end))]
-    return make_finding(
+    return diagnose(
         "finite",
         not bad,
         bad[0] if bad else "loss and parameters",
@@ -204,12 +204,12 @@ def _not_finite(end: RankEnd) -> str:
     return f"rank {end.rank}: not finite: {' and '.join(parts)}" if parts else ""
 
 
-def _steps(ends: Sequence[RankEnd]) -> Finding:
+def _steps(ends: Sequence[RankEnd]) -> Diagnosis:
     counts = {end.rank: end.steps.count for end in ends}
     fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
     ok = counts[fewest] == counts[most]
     measured = f"rank {fewest} made {counts[fewest]} steps, rank {most} made {counts[most]}"
-    return make_finding(
+    return diagnose(
         "equal steps",
         ok,
         f"{counts[most]} on every rank" if ok else measured,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.finding import Finding, Table, first_names, listed, make_finding
+from ddp_ladder.records.diagnosis import Diagnosis, Table, diagnose, first_names, listed
 from ddp_ladder.records.raw_models import RankEnd, RankParameters
 
 EQUALLY_MANY = (
@@ -14,7 +14,7 @@ EQUALLY_MANY = (
 )
 
 
-def parameters_agree(spec: RunSpec, ends: Sequence[RankEnd]) -> Finding:
+def parameters_agree(spec: RunSpec, ends: Sequence[RankEnd]) -> Diagnosis:
     """Check that all replicas end with the same bits, as replicas that were trained together do."""
     checksums = [end.parameters.checksum for end in ends if end.parameters]
     sharded = (
@@ -27,13 +27,13 @@ def parameters_agree(spec: RunSpec, ends: Sequence[RankEnd]) -> Finding:
     measured = f"{len(set(checksums))} distinct on {len(checksums)} ranks"
     wanted = f"1 distinct on {spec.world_size} ranks"
     ok = len(checksums) == spec.world_size and len(set(checksums)) == 1
-    return make_finding("equal parameters", ok, measured, wanted, *_why_apart(ends, measured, wanted))
+    return diagnose("equal parameters", ok, measured, wanted, *_why_apart(ends, measured, wanted))
 
 
-def _shards(ends: Sequence[RankEnd]) -> Finding:
+def _shards(ends: Sequence[RankEnd]) -> Diagnosis:
     """Check sharded models (FSDP, tensor parallelism): only parameters marked as replicated are compared."""
     which = _which_differ({end.rank: _replicated(end.parameters) for end in ends if end.parameters})
-    return make_finding(
+    return diagnose(
         "equal parameters",
         not which,
         f"sharded over {len(ends)} ranks{which}",

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.node.launch import training_python
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records import agreement, correctness, failed_ranks, lost_peers, plausible, shared_directory
+from ddp_ladder.records import failed_ranks, lost_peers, shared_directory
 from ddp_ladder.records.asks_slurm import asks_slurm
+from ddp_ladder.records.diagnosis import Diagnosis
 from ddp_ladder.records.gpu_access import no_gpu
 from ddp_ladder.records.last_words import last_words, printed, tail
-from ddp_ladder.records.placement import placement
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import AgentEnd, PlainLimit, RankEnd
 from ddp_ladder.records.record import Check, Failure
@@ -24,7 +24,7 @@ PORT_TAKEN = "the port of the rendezvous is taken"
 STILL_RUNNING = "the plain script was still running"
 
 
-def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunDirectory) -> Failure:
+def explain(spec: RunSpec, raw: RawRun, found: Sequence[Diagnosis], directory: RunDirectory) -> Failure:
     """Return why a run failed: the ladder's own verdict, else an exception, else an exit code, else a check."""
     look = f"read {directory.log}, fix the cause, and start snakemake again: only failed runs are repeated"
     not_set_up = [end for end in raw.agents.values() if end.error is not None]
@@ -89,17 +89,13 @@ def explain(spec: RunSpec, raw: RawRun, checks: Sequence[Check], directory: RunD
     unseen = _nothing_seen(spec, raw)
     if unseen is not None:
         return unseen
-    first = next(check for check in checks if not check.ok)
-    if first.name == "enough steps":
-        return _beside_files(_too_few_steps(spec, raw, first), raw)
-    of_ranks = (*agreement.findings(spec, raw), *plausible.findings(spec, raw), *correctness.findings(spec, raw))
-    for finding in (correctness.world(spec, raw), placement(spec, raw), *of_ranks):
-        if finding.check == first:
-            return finding.failure
-    why = f"measured {first.measured}, wanted {first.wanted}"
-    if first.name == SAMPLES_SEEN:
+    first = next(each for each in found if not each.check.ok)
+    if first.check.name == "enough steps":
+        return _beside_files(_too_few_steps(spec, raw, first.check), raw)
+    why = f"measured {first.check.measured}, wanted {first.check.wanted}"
+    if first.check.name == SAMPLES_SEEN:
         return _no_samples(raw, why)
-    return Failure(verdict=first.name, why=why, next=look)
+    return first.failure or Failure(verdict=first.check.name, why=why, next=look)
 
 
 def _port_taken(

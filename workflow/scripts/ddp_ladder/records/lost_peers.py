@@ -6,8 +6,8 @@ import math
 
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records import failed_ranks
+from ddp_ladder.records.diagnosis import NAMED
 from ddp_ladder.records.equal_parameters import EQUALLY_MANY
-from ddp_ladder.records.finding import NAMED
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.record import Failure
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.finding import NAMED, Finding
+from ddp_ladder.records.diagnosis import NAMED, Diagnosis
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import Check, Failure
@@ -13,7 +13,7 @@ from ddp_ladder.records.record import Check, Failure
 Nodes = Sequence[str]
 
 
-def placement(spec: RunSpec, raw: RawRun) -> Finding:
+def placement(spec: RunSpec, raw: RawRun) -> Diagnosis:
     """Check that agents and ranks ran where the job put them. Only the short host names are compared."""
     nodes: Nodes = raw.run.nodes
     ends = [rank.end for _, rank in sorted(raw.ranks.items())]
@@ -47,13 +47,13 @@ def placement(spec: RunSpec, raw: RawRun) -> Finding:
     for verdict, wrong, next_step in groups:
         if wrong:
             why = "; ".join(wrong[:NAMED]) + (f"; and {len(wrong) - NAMED} more" if len(wrong) > NAMED else "")
-            return Finding(
+            return Diagnosis(
                 Check(name="placement", ok=False, measured=why, wanted=wanted),
                 Failure(verdict=verdict, why=why, next=next_step),
             )
     ok = bool(ends) and bool(raw.agents)
     measured = f"{len(ends)} ranks in the order of {spec.nodes} nodes on {hosts} hosts" if ok else "nothing"
-    return Finding(
+    return Diagnosis(
         Check(name="placement", ok=ok, measured=measured, wanted=wanted),
         Failure(verdict="placement", why=measured, next="read train.log"),
     )

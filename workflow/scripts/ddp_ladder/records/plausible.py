@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.agreement import ANOTHER_RUN, NAMED, who
-from ddp_ladder.records.finding import Finding
+from ddp_ladder.records.diagnosis import Diagnosis
 from ddp_ladder.records.raw_files import RankFiles, RawRun, Steps
 from ddp_ladder.records.raw_models import AgentEnd, RankEnd, RunEnd
 from ddp_ladder.records.record import Check, Failure
@@ -32,19 +32,19 @@ LEAST_BITS = 2.0  # per row: below it, times are too coarse to distinguish repet
 USUAL_BITS = 12.0  # per row, if hardly two are equal and there are too few rows to estimate it
 
 
-def findings(spec: RunSpec, raw: RawRun) -> tuple[Finding, ...]:
+def diagnoses(spec: RunSpec, raw: RawRun) -> tuple[Diagnosis, ...]:
     """Compare times with those of the job, then steps with each other."""
     seen = bool(raw.ranks)
     return (
-        _finding("times", seen, "within those of the job", "times that cannot be", [*_times(raw)]),
-        _finding("own steps", seen, "each step once", "steps that are there twice", [*_copies(spec, raw)]),
+        _diagnosis("times", seen, "within those of the job", "times that cannot be", [*_times(raw)]),
+        _diagnosis("own steps", seen, "each step once", "steps that are there twice", [*_copies(spec, raw)]),
     )
 
 
-def _finding(name: str, seen: bool, good: str, verdict: str, wrong: Sequence[str]) -> Finding:
+def _diagnosis(name: str, seen: bool, good: str, verdict: str, wrong: Sequence[str]) -> Diagnosis:
     words = "; ".join(wrong[:NAMED]) + (f"; and {len(wrong) - NAMED} more" if len(wrong) > NAMED else "")
     clocks = " (compare the clocks of the nodes where it happens again)" if name == "times" else ""
-    return Finding(
+    return Diagnosis(
         Check(
             name=name,
             ok=seen and not wrong,

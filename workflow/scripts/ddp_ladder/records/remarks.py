@@ -7,7 +7,7 @@ from itertools import combinations
 
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.correctness import MOST_SHARED, distinct_samples, shared_fraction
-from ddp_ladder.records.finding import NAMED, listed
+from ddp_ladder.records.diagnosis import NAMED, listed
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import Loader, Loss, RankEnd
 from ddp_ladder.records.record import Remark

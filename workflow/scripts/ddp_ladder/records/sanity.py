@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from ddp_ladder.common.files import Agent
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records import agreement, plausible
+from ddp_ladder.records import agreement, correctness, plausible
 from ddp_ladder.records.agreement import on_hosts
-from ddp_ladder.records.correctness import findings, world
+from ddp_ladder.records.correctness import world
+from ddp_ladder.records.diagnosis import Diagnosis
 from ddp_ladder.records.evidence import IN_WORDS, own_account
 from ddp_ladder.records.placement import placement
 from ddp_ladder.records.raw_files import RawRun
@@ -18,12 +19,12 @@ from ddp_ladder.records.record import Check, Throughput
 SAMPLES_SEEN = "samples seen"
 
 
-def run_checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> tuple[Check, ...]:
-    """Return all sanity checks of a run. A check that lacks its evidence fails."""
-    return tuple(_checks(spec, raw, throughput))
+def diagnoses(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> tuple[Diagnosis, ...]:
+    """Return all sanity checks of a run, with their failures. A check that lacks its evidence fails."""
+    return tuple(each if isinstance(each, Diagnosis) else Diagnosis(each) for each in _checks(spec, raw, throughput))
 
 
-def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterator[Check]:
+def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterator[Check | Diagnosis]:
     ends = [rank.end for _, rank in sorted(raw.ranks.items())]
     yield Check(
         name="complete",
@@ -37,9 +38,9 @@ def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterat
     is_own_account = (
         throughput is not None and own_account(throughput.source) and not any(end.parameters for end in ends)
     )
-    yield _world_size(spec, ends) if is_own_account else world(spec, raw).check
-    yield placement(spec, raw).check
-    yield from (finding.check for finding in (*agreement.findings(spec, raw), *plausible.findings(spec, raw)))
+    yield _world_size(spec, ends) if is_own_account else world(spec, raw)
+    yield placement(spec, raw)
+    yield from (*agreement.diagnoses(spec, raw), *plausible.diagnoses(spec, raw))
     if throughput is not None and is_own_account:
         yield Check(
             name="evidence",
@@ -48,7 +49,7 @@ def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterat
             wanted="the program's own account, as there is no better one",
         )
     else:
-        yield from (finding.check for finding in findings(spec, raw))
+        yield from correctness.diagnoses(spec, raw)
     if spec.launcher != "python":
         yield agreement.backend(spec, ends)
     if spec.throughput_regex is not None:

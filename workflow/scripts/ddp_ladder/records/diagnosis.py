@@ -1,4 +1,4 @@
-"""A check with its failure, and helpers for their wording."""
+"""A sanity check with the failure behind it, and helpers for their wording."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ NAMED = 3  # parameters in a message
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A check, and the failure that a closed gate reports if it does not pass."""
+class Diagnosis:
+    """A check, and what it means if it did not pass; None: only what the check itself shows."""
 
     check: Check
-    failure: Failure
+    failure: Failure | None = None
 
 
-def make_finding(name: str, ok: bool, measured: str, wanted: str, verdict: str, why: str, next_step: str) -> Finding:
-    """Return the finding of a check; the failure is used only if it did not pass."""
-    return Finding(
+def diagnose(name: str, ok: bool, measured: str, wanted: str, verdict: str, why: str, next_step: str) -> Diagnosis:
+    """Return a check with its failure, which is used only if it did not pass."""
+    return Diagnosis(
         Check(name=name, ok=ok, measured=measured, wanted=wanted), Failure(verdict=verdict, why=why, next=next_step)
     )
 
