@@ -14,7 +14,9 @@ from ddp_ladder.records.raw_files import Steps
 from ddp_ladder.records.raw_models import Job
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Check, Failure, Rank, Record, Throughput, Timing, World
 from ddp_ladder.records.warmup import Warmup
-from ddp_ladder.settings.models import GateThresholds, Scale, batches
+from ddp_ladder.settings.cluster_keys import Slurm
+from ddp_ladder.settings.config_keys import GateThresholds
+from ddp_ladder.settings.terms import Scale, batches
 
 BATCH_PER_GPU = 64
 JOB_ID = "local-a-host-name-20261120T185429-11831"
@@ -128,8 +130,10 @@ def make_plan_of(specs: Sequence[RunSpec], site: str = "local", min_efficiency: 
     jobs = []
     for scale in scales:
         runs = tuple(spec for spec in specs if spec.scale == scale)
-        jobs.append(ScaleJob(runs[0].stage, scale, 20, runs, cpus=2))
-    gates = {job.stage: GateThresholds(None if job.stage == "stage1" else min_efficiency) for job in jobs}
+        jobs.append(ScaleJob(runs[0].stage, scale, 20, runs, cpus=2, slurm=Slurm()))
+    gates = {
+        job.stage: GateThresholds(min_efficiency=None if job.stage == "stage1" else min_efficiency) for job in jobs
+    }
     return Plan(site, "results", tuple(jobs), gates)
 
 

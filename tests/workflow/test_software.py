@@ -16,6 +16,7 @@ import pytest
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.job_script.eject import write_job_script
 from ddp_ladder.plan.plan import ScaleJob
+from ddp_ladder.settings.cluster_keys import Slurm
 from instrument_support import oldest_python
 from make_records import make_spec
 from project_copy import EXPERIMENT, NO_TORCH, Checkout
@@ -216,7 +217,7 @@ def test_job_sh_loads_modules_as_the_run_does(
     python.chmod(0o755)
     monkeypatch.chdir(tmp_path)
     spec = make_spec(python=str(python), modules=(name,))
-    job = ScaleJob(spec.stage, spec.scale, runtime_min=5, runs=(spec,), cpus=1)
+    job = ScaleJob(spec.stage, spec.scale, runtime_min=5, runs=(spec,), cpus=1, slurm=Slurm())
     script = write_job_script(job, spec, RunDirectory(Path("run")))
     done = subprocess.run(["bash", script, "here"], capture_output=True, text=True, check=False)
     if name == "Site/1.0":

@@ -23,7 +23,7 @@ from ddp_ladder.plan.file import read_plan
 from ddp_ladder.run.job import END_S, LAST_WORDS, Context, Interrupted, raise_on_signals, run_scale
 from ddp_ladder.run.nodes import Allocation, nodes_of
 from ddp_ladder.run.progress import RunConsole
-from ddp_ladder.settings.models import Scale
+from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.allocation import time_left_s
 from ddp_ladder.slurm.scale_lock import Locked, held
 

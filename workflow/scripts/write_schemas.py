@@ -12,8 +12,12 @@ from ddp_ladder.common.model import Model, schema_of
 from ddp_ladder.common.paths import SCHEMAS
 from ddp_ladder.records.raw_models import AgentEnd, RankEnd, RunEnd, RunFile
 from ddp_ladder.records.record import Record
+from ddp_ladder.settings.cluster_keys import ClusterKeys
+from ddp_ladder.settings.config_keys import ConfigKeys
 
 MODELS: Mapping[str, type[Model]] = {
+    "config": ConfigKeys,
+    "cluster": ClusterKeys,
     "run": RunFile,
     "ended": RunEnd,
     "node": AgentEnd,

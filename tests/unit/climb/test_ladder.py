@@ -9,7 +9,7 @@ from ddp_ladder.climb.announcements import announcements
 from ddp_ladder.climb.ladder import Ladder, stages_up_to
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.settings.loading import load_settings
-from ddp_ladder.settings.models import Scale
+from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.resources import slurm_resources
 from make_records import make_plan_of, make_specs
 

@@ -16,7 +16,8 @@ from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.records.assemble import not_run
 from ddp_ladder.records.record import read_record, write_record
 from ddp_ladder.records.run_records import RunRecords
-from ddp_ladder.settings.models import GateThresholds, Slurm
+from ddp_ladder.settings.cluster_keys import Slurm
+from ddp_ladder.settings.config_keys import GateThresholds
 from ddp_ladder.slurm.job_end import SUBMITTED, JobEnd, write_job_end
 from make_records import FINGERPRINT, make_plan_of, make_spec, make_specs
 from make_runs import RATES, edit, reassemble, write_ladder, write_run
@@ -131,7 +132,7 @@ CHANGES: dict[str, tuple[Alter, set[str]]] = {
     ),
     "runtime": (lambda results, plan: _of_jobs(plan, lambda job: replace(job, runtime_min=99)), NOTHING),
     "queue": (lambda results, plan: _of_jobs(plan, lambda job: replace(job, slurm=Slurm(partition="x"))), NOTHING),
-    "threshold": (lambda results, plan: replace(plan, gates={"stage2": GateThresholds(0.99)}), NOTHING),
+    "threshold": (lambda results, plan: replace(plan, gates={"stage2": GateThresholds(min_efficiency=0.99)}), NOTHING),
     "may_differ": (lambda results, plan: replace(plan, may_differ=("num_workers",)), NOTHING),
     "environment of the shell": (lambda results, plan: os.environ.update(OMP_NUM_THREADS="7"), NOTHING),
     "deleted record": (lambda results, plan: run_of(results, "default/weak/1x1/r1").record.unlink(), NOTHING),
@@ -274,7 +275,7 @@ def test_a_variant_that_a_gate_keeps_out_asks_for_no_job(too_slow: tuple[Path, P
 
 def test_a_variant_that_the_gate_would_let_in_now_is_run_at_once(too_slow: tuple[Path, Plan]) -> None:
     results, plan = too_slow
-    lowered = replace(plan, gates={**plan.gates, "stage2": GateThresholds(0.3)})
+    lowered = replace(plan, gates={**plan.gates, "stage2": GateThresholds(min_efficiency=0.3)})
     assert to_do(lowered, results) == {"ring/weak/2x1/r1"}
     shutil.rmtree(run_of(results, "ring/weak/1x2/r1").path)
     assert to_do(plan, results) == {"ring/weak/1x2/r1", "ring/weak/2x1/r1"}

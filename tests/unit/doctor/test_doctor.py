@@ -15,8 +15,9 @@ from ddp_ladder.doctor import software as doctor_software
 from ddp_ladder.doctor.check_results import WIDTH, CheckResult, listing
 from ddp_ladder.doctor.checks import PROFILE, examine, failed, profile_findings, profile_problems, shared_directory
 from ddp_ladder.doctor.software import executor_settings, judge_python, package_version, site_python, version_tuple
+from ddp_ladder.settings.cluster_keys import Container, Software
 from ddp_ladder.settings.loading import load_settings
-from ddp_ladder.settings.models import Container, Settings, Software
+from ddp_ladder.settings.models import Settings
 from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
 from ddp_ladder.slurm.offer import read_offer
 from slurm_captured import answer
@@ -239,22 +240,22 @@ def test_what_a_python_must_have(told: dict[str, Any], device: str, topic: str, 
 
 def test_containers_are_looked_at_from_outside(tmp_path: Path) -> None:
     image = tmp_path / "torch.sif"
-    found = software("python3", container=Container(str(image)), setup="export PATH=/none")
+    found = software("python3", container=Container(image=str(image)), setup="export PATH=/none")
     assert only(found, "container engine").outcome == "FAIL"
     assert only(found, "container image").outcome == "FAIL"
     assert only(found, "training Python").outcome == "not checked"
     image.touch()
     (tmp_path / "apptainer").write_text("#!/bin/sh\n")
     (tmp_path / "apptainer").chmod(0o755)
-    found = software("python3", container=Container(str(image)), setup=f"export PATH={tmp_path}")
+    found = software("python3", container=Container(image=str(image)), setup=f"export PATH={tmp_path}")
     assert [finding.outcome for finding in found] == ["pass", "pass", "pass", "not checked"]
-    remote = software("python3", container=Container("docker://pytorch/pytorch"))
+    remote = software("python3", container=Container(image="docker://pytorch/pytorch"))
     assert only(remote, "container image").outcome == "warn"
 
 
 def test_a_module_that_is_not_there_as_workload() -> None:
     settings = on_a_cluster()
-    work = replace(settings.experiment.workload, script="-m no_such_module.train")
+    work = settings.experiment.workload.replace(script="-m no_such_module.train")
     wanted = replace(settings, experiment=replace(settings.experiment, workload=work))
     found = list(site_python(Ladder.of(wanted).plan.runs[0], wanted.site, os.environ))
     assert only(found, "workload").outcome == "FAIL"
@@ -277,7 +278,7 @@ def test_a_module_that_is_not_there_as_workload() -> None:
     ],
 )
 def test_interfaces(interface: Any, slurm: bool, outcome: str) -> None:
-    settings = on_a_cluster(network=replace(SHIPPED.site.network, interface=interface))
+    settings = on_a_cluster(network=SHIPPED.site.network.replace(interface=interface))
     (finding,) = checks.interface(settings, ("lo", "eth0"), slurm)
     assert finding.outcome == outcome
     assert finding.next or outcome == "pass"
@@ -289,7 +290,7 @@ def test_interfaces(interface: Any, slurm: bool, outcome: str) -> None:
 def test_jobs_against_a_captured_slurm() -> None:
     found = list(checks.judge_jobs(Ladder.of(on_a_cluster()), read_offer(answer)))
     assert [finding.outcome for finding in found] == ["pass", "pass"]
-    wrong = on_a_cluster(slurm=replace(SHIPPED.site.slurm, partition="gup"))
+    wrong = on_a_cluster(slurm=SHIPPED.site.slurm.replace(partition="gup"))
     found = list(checks.judge_jobs(Ladder.of(wrong), replace(read_offer(answer), accounting="there is none")))
     assert [finding.outcome for finding in found] == ["pass", "FAIL", "not checked"]
     assert found[1].next == 'did you mean "gpu"?'

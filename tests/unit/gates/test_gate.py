@@ -18,7 +18,7 @@ from ddp_ladder.gates.gate import Verdict, judge, write_verdict
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.assemble import not_run
 from ddp_ladder.records.record import write_record
-from ddp_ladder.settings.models import GateThresholds
+from ddp_ladder.settings.config_keys import GateThresholds
 from ddp_ladder.slurm.job_end import JobEnd, job_end_file, write_job_end
 from gate import main
 from make_records import make_plan_of, make_spec, make_specs
@@ -748,7 +748,7 @@ def test_backend_other_than_the_wanted_one(tmp_path: Path) -> None:
 
 
 def _with_gate(ladder: Ladder, **thresholds: float) -> Ladder:
-    gates = {**ladder.plan.gates, "stage2": GateThresholds(**thresholds)}
+    gates = {**ladder.plan.gates, "stage2": GateThresholds.model_construct(**thresholds)}  # not checked
     return replace(ladder, plan=replace(ladder.plan, gates=gates))
 
 

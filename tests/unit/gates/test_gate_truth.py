@@ -18,7 +18,7 @@ from ddp_ladder.plan.file import read_plan
 from ddp_ladder.records import run_records
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.results import read_results
-from ddp_ladder.settings.models import GateThresholds
+from ddp_ladder.settings.config_keys import GateThresholds
 from make_records import make_gate
 from make_runs import edit, reassemble, write_ladder
 
@@ -91,7 +91,10 @@ def _renamed_from_closed(results: Path) -> None:
 
 def _of_other_thresholds(results: Path) -> None:
     plan = read_plan(results / "plan.json")
-    write_json(results / "plan.json", replace(plan, gates={**plan.gates, "stage2": GateThresholds(0.5)}).to_json())
+    write_json(
+        results / "plan.json",
+        replace(plan, gates={**plan.gates, "stage2": GateThresholds(min_efficiency=0.5)}).to_json(),
+    )
 
 
 def _of_another_results_directory(results: Path) -> None:

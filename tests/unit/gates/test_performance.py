@@ -10,7 +10,7 @@ from ddp_ladder.gates.file import Finding, closed_box, gate_from_json, outcome_l
 from ddp_ladder.gates.performance import performance
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.report.headline import gate_words
-from ddp_ladder.settings.models import GateThresholds
+from ddp_ladder.settings.config_keys import GateThresholds
 from make_records import make_gate, make_judged, make_plan_of, make_specs
 
 Interval = tuple[float, float, float]  # value, low, high
@@ -49,7 +49,7 @@ def only(efficiency: Interval, gate: GateThresholds, repeats: int = 5) -> Findin
 
 
 AT_80 = GateThresholds(min_efficiency=0.8)
-CERTAINLY_80 = replace(AT_80, certain=True)
+CERTAINLY_80 = AT_80.replace(certain=True)
 
 
 @pytest.mark.parametrize("gate", [GateThresholds(), AT_80])

@@ -22,7 +22,7 @@ from ddp_ladder.job_script.script import job_script
 from ddp_ladder.node.launch import INSTRUMENT, TORCHRUN, Places, Rendezvous, node_environment, processes, script_argv
 from ddp_ladder.node.network import PORTS, free_port
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
-from ddp_ladder.settings.models import Slurm
+from ddp_ladder.settings.cluster_keys import Slurm
 from instrument_support import python_named, run_json
 from make_records import make_spec
 from read_job_script import read_job_script
@@ -58,7 +58,14 @@ def spec_of(scale: str, **changes: Any) -> RunSpec:
 
 def golden_texts() -> dict[str, str]:
     everything = Slurm(
-        "p1", "gpu,big", "devel", "a100&ib", "course", "n[1-2]", "n3", ("--exclusive", "--signal=TERM@60")
+        account="p1",
+        partition="gpu,big",
+        qos="devel",
+        constraint="a100&ib",
+        reservation="course",
+        nodelist="n[1-2]",
+        exclude="n3",
+        extra=("--exclusive", "--signal=TERM@60"),
     )
     container = {"image": "/images/torch.sif", "engine": "apptainer", "binds": [], "args": ["--cleanenv"]}
     names = {"node01": "ens1f1", "node02": "ens1f0np0"}

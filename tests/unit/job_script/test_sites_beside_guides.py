@@ -21,7 +21,7 @@ from ddp_ladder.job_script.script import job_script
 from ddp_ladder.node.launch import Places
 from ddp_ladder.plan.plan import ScaleJob, make_plan
 from ddp_ladder.settings.loading import load_settings
-from ddp_ladder.settings.models import Scale
+from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.resources import slurm_resources
 from read_job_script import BatchScript, read_job_script
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command

@@ -14,25 +14,11 @@ from typing import Any
 
 import pytest
 from ddp_ladder.plan.plan import Plan, RunSpec, make_plan, scaled_lr
+from ddp_ladder.settings.cluster_keys import Container, Network, Node, Slurm, Software
+from ddp_ladder.settings.config_keys import GateThresholds, Measure, Workload
 from ddp_ladder.settings.loading import load_settings
-from ddp_ladder.settings.models import (
-    Container,
-    Experiment,
-    GateThresholds,
-    Measure,
-    Network,
-    Node,
-    Scale,
-    Settings,
-    Site,
-    Slurm,
-    Software,
-    Stage,
-    Variant,
-    Workload,
-    batches,
-    interface_on,
-)
+from ddp_ladder.settings.models import Experiment, Settings, Site, Stage, Variant
+from ddp_ladder.settings.terms import Scale, batches, interface_on
 
 REPOSITORY = Path(__file__).parents[3]
 GOLDEN = Path(__file__).parents[1] / "golden" / "shipped_plan.json"
@@ -57,15 +43,15 @@ def settings(
         env={},
     )
     stages = (
-        Stage("stage1", (Scale(1, 1),), 10, GateThresholds()),
-        Stage("stage2", (Scale(1, 2), Scale(1, 4)), 20, GateThresholds(min_efficiency=0.8)),
-        Stage("stage3", (Scale(2, 4),), 30, GateThresholds(min_samples_per_s=5.0)),
+        Stage("stage1", (Scale(1, 1),), 10, GateThresholds(), Slurm()),
+        Stage("stage2", (Scale(1, 2), Scale(1, 4)), 20, GateThresholds(min_efficiency=0.8), Slurm()),
+        Stage("stage3", (Scale(2, 4),), 30, GateThresholds(min_samples_per_s=5.0), Slurm()),
     )
     fields: dict[str, Any] = {
         "file": Path("config.yaml"),
         "results": "results",
-        "workload": replace(base, **(workload or {})),
-        "measure": Measure(10, 30, None, None),
+        "workload": base.replace(**(workload or {})),
+        "measure": Measure(warmup_steps=10, min_steps=30),
         "modes": ("weak",),
         "repeats": 1,
         "stages": stages,
@@ -78,7 +64,7 @@ def settings(
         slurm=Slurm(),
         node=Node(gpus=4, device="cuda", cpus=32),
         software=Software(),
-        network=Network("auto", "auto", {}),
+        network=Network(backend="auto", interface="auto", env={}),
         launcher="torchrun",
     )
     return Settings(Experiment(**fields), replace(place, **(site or {})))
@@ -205,8 +191,8 @@ def test_a_variant_overrides_the_site_and_adds_to_the_workload() -> None:
             variants=(Variant("default"), ring),
             workload={"env": {"A": "workload", "B": "workload"}, "args": ("-x",)},
             site={
-                "network": Network("nccl", "ib0", {"A": "site", "B": "site", "D": "site"}),
-                "software": Software("/opt/python"),
+                "network": Network(backend="nccl", interface="ib0", env={"A": "site", "B": "site", "D": "site"}),
+                "software": Software(python="/opt/python"),
             },
         )
     )
@@ -230,7 +216,10 @@ def test_backend_auto_follows_the_device(device: str, backend: str) -> None:
     ("device", "chosen", "steps"), [("cuda", None, 20), ("cpu", None, 10), ("cuda", 10, 10), ("cpu", 0, 0)]
 )
 def test_the_warm_up_is_that_of_the_device_unless_chosen(device: Any, chosen: int | None, steps: int) -> None:
-    given = settings(measure=Measure(chosen, 30, None, None), site={"node": Node(gpus=4, device=device, cpus=32)})
+    given = settings(
+        measure=Measure(warmup_steps=chosen, min_steps=30),
+        site={"node": Node(gpus=4, device=device, cpus=32)},
+    )
     assert {run.warmup_steps for run in make_plan(given).runs} == {steps}
 
 
@@ -258,31 +247,37 @@ CHANGES: dict[str, Settings] = {
     "env": settings(workload={"env": {"A": "1"}}),
     "directory": settings(workload={"directory": "{run_dir}"}),
     "data_dir, not an argument": settings(workload={"data_dir": "data"}),
-    "warmup_steps": settings(measure=Measure(11, 30, None, None)),
-    "min_steps": settings(measure=Measure(10, 31, None, None)),
-    "max_steps": settings(measure=Measure(10, 30, 99, None)),
-    "max_seconds": settings(measure=Measure(10, 30, None, 99.0)),
+    "warmup_steps": settings(measure=Measure(warmup_steps=11, min_steps=30)),
+    "min_steps": settings(measure=Measure(warmup_steps=10, min_steps=31)),
+    "max_steps": settings(measure=Measure(warmup_steps=10, min_steps=30, max_steps=99, max_seconds=None)),
+    "max_seconds": settings(measure=Measure(warmup_steps=10, min_steps=30, max_steps=None, max_seconds=99.0)),
     "variant args": settings(variants=(Variant("default", args=("-v",)),)),
     "variant env": settings(variants=(Variant("default", env={"A": "1"}),)),
     "launcher": settings(site={"launcher": "srun"}),
-    "python": settings(site={"software": Software("/opt/python")}),
+    "python": settings(site={"software": Software(python="/opt/python")}),
     "modules": settings(site={"software": Software(modules=("A/1",))}),
     "setup": settings(site={"software": Software(setup="ulimit -l")}),
-    "container": settings(site={"software": Software(container=Container("a.sif"))}),
-    "container engine": settings(site={"software": Software(container=Container("a.sif", "singularity"))}),
-    "container binds": settings(site={"software": Software(container=Container("a.sif", binds=("/data",)))}),
-    "container args": settings(site={"software": Software(container=Container("a.sif", args=("-e",)))}),
-    "backend": settings(site={"network": Network("nccl", "auto", {})}),
-    "interface": settings(site={"network": Network("auto", "ib0", {})}),
-    "interface of a node": settings(site={"network": Network("auto", {"node01": "eth1"}, {})}),
-    "network env": settings(site={"network": Network("auto", "auto", {"A": "1"})}),
-    "device": settings(site={"node": Node(4, "cpu", 32)}),
-    "cpus": settings(site={"node": Node(4, "cuda", 64)}),
+    "container": settings(site={"software": Software(container=Container(image="a.sif"))}),
+    "container engine": settings(site={"software": Software(container=Container(image="a.sif", engine="singularity"))}),
+    "container binds": settings(site={"software": Software(container=Container(image="a.sif", binds=("/data",)))}),
+    "container args": settings(site={"software": Software(container=Container(image="a.sif", args=("-e",)))}),
+    "backend": settings(site={"network": Network(backend="nccl", interface="auto", env={})}),
+    "interface": settings(site={"network": Network(backend="auto", interface="ib0", env={})}),
+    "interface of a node": settings(site={"network": Network(backend="auto", interface={"node01": "eth1"}, env={})}),
+    "network env": settings(site={"network": Network(backend="auto", interface="auto", env={"A": "1"})}),
+    "device": settings(site={"node": Node(gpus=4, device="cpu", cpus=32)}),
+    "cpus": settings(site={"node": Node(gpus=4, device="cuda", cpus=64)}),
 }
 NO_CHANGES: dict[str, Settings] = {
     "thresholds and runtime": settings(
         stages=tuple(
-            replace(stage, runtime_min=99, gate=GateThresholds(0.1, 0.1, 0.1, certain=True))
+            replace(
+                stage,
+                runtime_min=99,
+                gate=GateThresholds(
+                    min_efficiency=0.1, min_samples_per_s=0.1, max_data_wait_fraction=0.1, certain=True
+                ),
+            )
             for stage in SAME.experiment.stages
         )
     ),
@@ -298,11 +293,26 @@ NO_CHANGES: dict[str, Settings] = {
     "files": settings(file=Path("other.yaml"), site={"file": Path("other.yaml")}),
     "prepare": settings(workload={"prepare": ("prepare.py",)}),
     "results, not an argument": settings(results="elsewhere"),
-    "queue": settings(site={"slurm": Slurm("me", "gpu", "debug", "a100", "course", "n[1-2]", "n3", ("--exclusive",))}),
+    "queue": settings(
+        site={
+            "slurm": Slurm(
+                account="me",
+                partition="gpu",
+                qos="debug",
+                constraint="a100",
+                reservation="course",
+                nodelist="n[1-2]",
+                exclude="n3",
+                extra=("--exclusive",),
+            )
+        }
+    ),
     "queue of a stage": settings(
         stages=tuple(replace(stage, slurm=Slurm(partition="debug")) for stage in SAME.experiment.stages)
     ),
-    "gres and memory": settings(site={"node": Node(4, "cuda", 32, "gpu:a100", 256_000)}),
+    "gres and memory": settings(
+        site={"node": Node(gpus=4, device="cuda", cpus=32, gres="gpu:a100", memory_mb=256_000)}
+    ),
 }
 
 
@@ -330,17 +340,21 @@ def test_all_hashes_and_names_differ() -> None:
     assert len({run.hash for run in plan.runs}) == len({run.name for run in plan.runs}) == 36
 
 
-CONTAINER = Container("a.sif", "singularity", ("/data:/data", "/scratch"), ("--cleanenv",))
+CONTAINER = Container(image="a.sif", engine="singularity", binds=("/data:/data", "/scratch"), args=("--cleanenv",))
 ELSEWHERE = settings(
     site={
-        "software": Software("python3", ("A/1", "B/2"), "export A=1\nulimit -l", CONTAINER),
-        "network": Network("auto", {"node01": "eth0", "node02": "eth1"}, {}),
+        "software": Software(
+            python="python3", modules=("A/1", "B/2"), setup="export A=1\nulimit -l", container=CONTAINER
+        ),
+        "network": Network(backend="auto", interface={"node01": "eth0", "node02": "eth1"}, env={}),
     }
 )
 
 
 def test_the_data_are_shown_in_the_container() -> None:
-    inside = settings(site={"software": Software("python3", container=CONTAINER)}, workload={"data_dir": "data/digits"})
+    inside = settings(
+        site={"software": Software(python="python3", container=CONTAINER)}, workload={"data_dir": "data/digits"}
+    )
     (binds,) = {tuple((run.container or {})["binds"]) for run in make_plan(inside).runs}
     assert binds == ("/data:/data", "/scratch", "data/digits")
 
@@ -362,12 +376,14 @@ def test_software_and_interfaces_of_the_site() -> None:
      ("1x4", 32, 256_000, "gpu:a100:4"), ("2x4", 32, 256_000, "gpu:a100:4")],
 )  # fmt: skip
 def test_a_job_gets_the_share_of_its_gpus(scale: str, cpus: int, memory_mb: int, gres: str) -> None:
-    job = make_plan(settings(site={"node": Node(4, "cuda", 32, "gpu:a100", 256_000)})).job(Scale.parse(scale))
+    job = make_plan(
+        settings(site={"node": Node(gpus=4, device="cuda", cpus=32, gres="gpu:a100", memory_mb=256_000)})
+    ).job(Scale.parse(scale))
     assert (job.cpus, job.memory_mb, job.gres) == (cpus, memory_mb, gres)
 
 
 def test_a_site_that_does_not_say_asks_for_no_gpu_and_no_memory() -> None:
-    job = make_plan(settings(site={"node": Node(4, "cuda", 6)})).job(Scale(1, 1))
+    job = make_plan(settings(site={"node": Node(gpus=4, device="cuda", cpus=6)})).job(Scale(1, 1))
     assert (job.cpus, job.memory_mb, job.gres) == (1, None, None)
 
 
@@ -421,7 +437,7 @@ def test_stage_1_has_the_plain_baseline_beside_the_others() -> None:
     default = plan.runs[0]
     assert plain[0].replace(variant="default", launcher=default.launcher, args=default.args) == default
     assert (plain[0].launcher, plain[0].env) == ("python", {"A": "1"})
-    without = make_plan(settings(measure=Measure(10, 30, None, None, plain_baseline=False)))
+    without = make_plan(settings(measure=Measure(warmup_steps=10, min_steps=30, plain_baseline=False)))
     assert not any(run.is_plain for run in without.runs)
 
 

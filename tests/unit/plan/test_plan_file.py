@@ -10,12 +10,22 @@ from ddp_ladder.common.files import write_json
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.plan.plan import Plan
-from ddp_ladder.settings.models import GateThresholds, Slurm
+from ddp_ladder.settings.cluster_keys import Slurm
+from ddp_ladder.settings.config_keys import GateThresholds
 from make_records import make_plan_of, make_specs
 
 PLAN = make_plan_of(make_specs(["1x1", "1x2", "2x2"], modes=["weak", "strong"], lr=0.1))
 CONTAINER = {"image": "a.sif", "engine": "apptainer", "binds": ["/data"], "args": []}
-SLURM = Slurm("me", "gpu", "debug", "a100", "course", "n[1-2]", "n3", ("--exclusive", "--hint=nomultithread"))
+SLURM = Slurm(
+    account="me",
+    partition="gpu",
+    qos="debug",
+    constraint="a100",
+    reservation="course",
+    nodelist="n[1-2]",
+    exclude="n3",
+    extra=("--exclusive", "--hint=nomultithread"),
+)
 
 
 def test_the_inverse_of_writing(tmp_path: Path) -> None:

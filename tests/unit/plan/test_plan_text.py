@@ -9,8 +9,8 @@ from ddp_ladder.climb.to_do import runs_to_do
 from ddp_ladder.plan.plan import Plan, make_plan
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.records.run_records import RunRecords
+from ddp_ladder.settings.config_keys import GateThresholds
 from ddp_ladder.settings.loading import load_settings
-from ddp_ladder.settings.models import GateThresholds
 from make_runs import write_ladder
 
 REPOSITORY = Path(__file__).parents[3]
@@ -64,7 +64,10 @@ def test_failed_and_missing_runs_are_to_do(climbed: Plan) -> None:
 
 
 def test_gates_and_learning_rates_in_words(climbed: Plan) -> None:
-    gates = {"stage1": GateThresholds(0.85, 1200.0, 0.1), "stage2": GateThresholds()}
+    gates = {
+        "stage1": GateThresholds(min_efficiency=0.85, min_samples_per_s=1200.0, max_data_wait_fraction=0.1),
+        "stage2": GateThresholds(),
+    }
     text = shown(replace(climbed, gates=gates), ("stage1", "stage2"))
     assert (
         "stage1 passes its gate with sane runs and efficiency at least 0.85, "

@@ -9,9 +9,11 @@ import pytest
 from ddp_ladder.common.messages import Problem
 from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.preflight.check import PreflightResult, check_jobs
+from ddp_ladder.settings.cluster_keys import Node, Slurm
 from ddp_ladder.settings.loading import load_settings
-from ddp_ladder.settings.models import Node, Scale, Settings, Slurm, Stage
+from ddp_ladder.settings.models import Settings, Stage
 from ddp_ladder.settings.sources import CLUSTER, CONFIG
+from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.offer import Accounting, Association, Limits, Offer, Partition, read_offer
 from slurm_captured import answer
 

@@ -16,12 +16,13 @@ from ddp_ladder.node.network import LOOPBACK, address, interface_here, node_name
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run import nodes
 from ddp_ladder.run.nodes import Allocation, JobStep, NoRendezvous, ThisMachine, nodes_of
-from ddp_ladder.settings.models import Scale
+from ddp_ladder.settings.cluster_keys import Slurm
+from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm import query
 from make_records import make_spec
 
 LO = interface_here(LOOPBACK)
-JOB = ScaleJob(stage="stage3", scale=Scale(2, 2), runtime_min=5, runs=(), cpus=4)
+JOB = ScaleJob(stage="stage3", scale=Scale(2, 2), runtime_min=5, runs=(), cpus=4, slurm=Slurm())
 
 
 def test_a_slurm_job_has_its_allocation_and_everything_else_this_machine() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,22 +9,14 @@ from typing import Any
 import pytest
 import yaml
 from ddp_ladder.common.messages import UserError
+from ddp_ladder.settings.cluster_keys import ClusterKeys, Container, Network, Node, Slurm, Software
+from ddp_ladder.settings.config_keys import ConfigKeys, GateThresholds, Measure
+from ddp_ladder.settings.json_schema import written_out
 from ddp_ladder.settings.loading import load_settings
-from ddp_ladder.settings.models import (
-    Container,
-    GateThresholds,
-    Measure,
-    Network,
-    Node,
-    Scale,
-    Settings,
-    Slurm,
-    Software,
-    Stage,
-    Variant,
-)
+from ddp_ladder.settings.models import Settings, Stage, Variant
 from ddp_ladder.settings.placeholders import NAMES
-from ddp_ladder.settings.schema_check import load_schema, with_defaults
+from ddp_ladder.settings.terms import WARMUP_STEPS, Scale
+from jsonschema import Draft202012Validator
 
 REPOSITORY = Path(__file__).parents[3]
 SITES = sorted((REPOSITORY / "config/sites").glob("*.yaml"))
@@ -108,15 +101,15 @@ def test_defaults(directory: Path) -> None:
     assert (workload.lr, workload.lr_rule, workload.seed, workload.data_dir) == (
         None, "linear", 1, None,
     )  # fmt: skip
-    assert experiment.measure == Measure(None, 30, None, None)
+    assert experiment.measure == Measure(min_steps=30)
     assert (experiment.modes, experiment.repeats) == (("weak",), 3)
-    assert experiment.stages == (Stage("stage1", (Scale(1, 1),), 20, GateThresholds()),)
+    assert experiment.stages == (Stage("stage1", (Scale(1, 1),), 20, GateThresholds(), Slurm()),)
     assert experiment.variants == (Variant("default"),)
-    assert site.slurm == Slurm(None, None, None, None, None, None, None, ())
+    assert site.slurm == Slurm()
     assert site.node == Node(gpus=2, device="cuda", cpus=8, gres=None, memory_mb=None)
-    assert site.software == Software(None, (), "", None)
+    assert site.software == Software(python=None, modules=(), setup="", container=None)
     assert (site.name, site.launcher) == ("here", "torchrun")
-    assert site.network == Network("auto", "auto", {})
+    assert site.network == Network(backend="auto", interface="auto", env={})
 
 
 def test_every_value_arrives(directory: Path) -> None:
@@ -163,20 +156,28 @@ variants:
     assert (workload.seed, workload.data_dir) == (7, "d")
     assert workload.prepare == ("p.py", "{data_dir}", "3")
     assert workload.env == {"A": "1", "B": "0.50", "C": "$(id)"}
-    assert experiment.measure == Measure(1, 2, 3, 4.0, plain_baseline=False)
+    assert experiment.measure == Measure(
+        warmup_steps=1, min_steps=2, max_steps=3, max_seconds=4.0, plain_baseline=False
+    )
     assert (experiment.modes, experiment.repeats) == (("strong", "weak"), 5)
     assert experiment.may_differ == ("num_workers", "driver")
     assert experiment.stages == (
-        Stage("stage1", (Scale(1, 1),), 20, GateThresholds()),
-        Stage("stage2", (Scale(1, 2),), 6, GateThresholds(min_efficiency=1.0, certain=True)),
-        Stage("stage3", (Scale(2, 1), Scale(2, 2)), 20, GateThresholds(None, 9.0, 0.0)),
+        Stage("stage1", (Scale(1, 1),), 20, GateThresholds(), Slurm()),
+        Stage("stage2", (Scale(1, 2),), 6, GateThresholds(min_efficiency=1.0, certain=True), Slurm()),
+        Stage(
+            "stage3",
+            (Scale(2, 1), Scale(2, 2)),
+            20,
+            GateThresholds(min_efficiency=None, min_samples_per_s=9.0, max_data_wait_fraction=0.0),
+            Slurm(),
+        ),
     )
     assert experiment.variants == (
         Variant("default"),
         Variant("g", "srun", "gloo", "ib0", ("2", "{batch_per_gpu}"), {"M": "2"}, "why"),
         Variant("told", args=("{global_batch}",)),
     )
-    assert settings.site.network == Network("nccl", "ib1", {"X": "1"})
+    assert settings.site.network == Network(backend="nccl", interface="ib1", env={"X": "1"})
     assert settings.site.launcher == "srun"
     assert not Path("x").exists()
 
@@ -203,13 +204,23 @@ network: {interface: {node01: eth0, node-02.cluster: auto}, env: {A: 0.10}}
     site = settings.site
     assert settings.experiment.stages[0].slurm == Slurm(partition="debug", extra=("--hold",))
     assert site.slurm == Slurm(
-        "p_1", "gpu,gpu2", "high", "a100&[r1|r2]", "course", "node[01-03],x", "node07",
-        ("--exclusive", "--hint=nomultithread"),
-    )  # fmt: skip
-    assert site.node == Node(4, "cuda", 64, "gpu:a100", 256_000)
+        account="p_1",
+        partition="gpu,gpu2",
+        qos="high",
+        constraint="a100&[r1|r2]",
+        reservation="course",
+        nodelist="node[01-03],x",
+        exclude="node07",
+        extra=("--exclusive", "--hint=nomultithread"),
+    )
+    assert site.node == Node(gpus=4, device="cuda", cpus=64, gres="gpu:a100", memory_mb=256_000)
     assert isinstance(site.node.memory_mb, int)
-    container = Container("a.sif", "singularity", ("/data:/d", "/scratch"), ("--env", "A=1", "2"))
-    assert site.software == Software("python3", ("A/1.0", "B"), "source x\nexport A=1\n", container)
+    container = Container(
+        image="a.sif", engine="singularity", binds=("/data:/d", "/scratch"), args=("--env", "A=1", "2")
+    )
+    assert site.software == Software(
+        python="python3", modules=("A/1.0", "B"), setup="source x\nexport A=1\n", container=container
+    )
     assert site.network.interface == {"node01": "eth0", "node-02.cluster": "auto"}
 
 
@@ -217,7 +228,12 @@ def test_defaults_of_a_container_and_of_empty_lists(directory: Path) -> None:
     software = load(
         site=SITE + "software: {python: python3, modules: , container: {image: a.sif, binds: }}\n"
     ).site.software
-    assert software == Software("python3", (), "", Container("a.sif", "apptainer", (), ()))
+    assert software == Software(
+        python="python3",
+        modules=(),
+        setup="",
+        container=Container(image="a.sif", engine="apptainer", binds=(), args=()),
+    )
 
 
 def test_slurm_values_of_a_stage_from_the_command_line(directory: Path) -> None:
@@ -257,7 +273,7 @@ def test_overrides(directory: Path) -> None:
     )
     experiment = load(config, overrides=overrides).experiment
     assert experiment.repeats == 1
-    assert experiment.measure == Measure(None, 20, 50, None)
+    assert experiment.measure == Measure(min_steps=20, max_steps=50, max_seconds=None)
     assert experiment.workload.args == ("--epochs", "8", "no")
     assert (experiment.workload.lr, experiment.workload.seed) == (0.001, 4)
     assert experiment.stages[1].scales == (Scale(1, 2),)
@@ -289,7 +305,7 @@ def test_problems_in_overrides_are_placed_on_the_command_line(directory: Path) -
 
 def test_both_files_are_read_before_giving_up(directory: Path) -> None:
     text = message("repeats: 012\n", "a: [\n")
-    assert text.startswith("config.yaml, line 1: repeats: a number with a leading zero")
+    assert text.startswith("config.yaml, line 1: repeats: some YAML readers take 012 for the number 10")
     assert "\n\ncluster.yaml, line 2, column 1: not YAML" in text
     with pytest.raises(UserError) as caught:
         load_settings(Path("a.yaml"), Path("b.yaml"))
@@ -316,6 +332,19 @@ def test_the_shipped_ladder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.experiment.repeats == 3
 
 
+SHIPPED = sorted(set((REPOSITORY / "config").rglob("*.yaml")) - {REPOSITORY / "config/laptop.yaml"})  # an overlay
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+def test_shipped_files_name_their_schema_for_editors_and_fit_it(file: Path) -> None:
+    head, _, schema = file.read_text().partition("\n")[0].partition("$schema=")
+    assert head == "# yaml-language-server: "
+    described = json.loads((file.parent / schema).read_text())
+    data = yaml.safe_load(file.read_text())
+    assert described["title"] == ("The site" if "site" in data else "The experiment")
+    Draft202012Validator(described).validate(data)
+
+
 def test_the_site_in_use_is_the_local_one() -> None:
     in_use = yaml.safe_load((REPOSITORY / "config/cluster.yaml").read_text())
     assert in_use == yaml.safe_load((REPOSITORY / "config/sites/local.yaml").read_text())
@@ -331,13 +360,13 @@ def keys(schema: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "file"),
-    [("config", "config.yaml"), ("cluster", "cluster.yaml"), ("cluster", "sites/local.yaml")],
+    ("model", "file"),
+    [(ConfigKeys, "config.yaml"), (ClusterKeys, "cluster.yaml"), (ClusterKeys, "sites/local.yaml")],
 )
-def test_shipped_files_and_readme_tell_of_every_key(name: str, file: str) -> None:
+def test_shipped_files_and_readme_tell_of_every_key(model: type, file: str) -> None:
     text = (REPOSITORY / "config" / file).read_text()
     readme = (REPOSITORY / "config/README.md").read_text()
-    for key in keys(load_schema(name)):
+    for key in keys(written_out(model)):
         assert re.search(rf"\b{key}\b", text), f"{key} is not in config/{file}"
         assert re.search(rf"\b{key}\b", readme), f"{key} is not in config/README.md"
 
@@ -348,15 +377,79 @@ def test_readme_tells_of_every_placeholder() -> None:
         assert [name for name in NAMES if f"{{{name}}}" not in text] == []
 
 
-def test_readme_has_the_defaults_of_the_schema() -> None:
+def rows_of(heading: str) -> Iterator[tuple[str, str]]:
+    """The first two columns of the tables of keys below a heading of config/README.md, without their backquotes."""
     readme = (REPOSITORY / "config/README.md").read_text()
-    filled = with_defaults({"workload": {}}, load_schema("config"))
-    for section in (filled["workload"], filled["measure"]):
-        for key, value in section.items():
-            shown = yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
-            assert f"| `{key}` | `{shown}` |" in readme
-    filled = with_defaults({"node": {}}, load_schema("cluster"))
-    for section in ("slurm", "node", "software", "network"):
-        for key, value in filled[section].items():
-            shown = yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
-            assert f"| `{section}.{key}` | `{shown}` |" in readme
+    _, _, below = readme.partition(f"\n{heading}\n")
+    below = re.split(r"^##", below, flags=re.MULTILINE)[0]
+    for table in re.findall(r"^\| key \|.*\n\| ---.*\n((?:\|.*\n)+)", below, re.MULTILINE):
+        for row in table.splitlines():
+            key, second = (cell.strip(" |`") for cell in row.split(" | ")[:2])
+            yield key, second
+
+
+def section(model: type, *path: str) -> dict[str, Any]:
+    part: Any = written_out(model)
+    for key in path:
+        part = part["properties"][key]
+    return part  # type: ignore[no-any-return]
+
+
+def default_of(part: Any, key: str) -> str:
+    """What the column ``default`` says of a key."""
+    if key in part.get("required", ()):
+        return "required"
+    text = yaml.safe_dump(part["properties"][key]["default"], default_flow_style=True)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+@pytest.mark.parametrize(
+    ("heading", "model", "path"),
+    [
+        ("### workload", ConfigKeys, ("workload",)),
+        ("### measure", ConfigKeys, ("measure",)),
+        ("### container", ClusterKeys, ("software", "container")),
+    ],
+)
+def test_readme_has_the_default_of_each_key(heading: str, model: type, path: tuple[str, ...]) -> None:
+    part = section(model, *path)
+    assert dict(rows_of(heading)) == {key: default_of(part, key) for key in part["properties"]}
+
+
+def test_readme_has_the_default_of_each_key_of_a_site() -> None:
+    rows, site = dict([*rows_of("## cluster.yaml"), *rows_of("### slurm")]), section(ClusterKeys)
+    expected = {"slurm": default_of(site, "slurm")}
+    for name, part in site["properties"].items():
+        names = [f"{name}.{key}" for key in part.get("properties", ())]
+        expected |= {each: default_of(part, each.partition(".")[2]) for each in names} or {name: default_of(site, name)}
+    assert rows == expected
+
+
+def test_readme_has_the_default_of_each_key_of_a_stage() -> None:
+    stage, rows = section(ConfigKeys, "stages", "stage1"), dict(rows_of("### stages"))
+    assert rows.pop("scales") == "stage1 `[1x1]`, else required"
+    gate = stage["properties"]["gate"]
+    for key in gate["properties"]:
+        told = re.search(r"default `?([\w.]+)", rows.pop(key))
+        assert (told[1] if told else "null") == default_of(gate, key)
+    assert rows == {key: default_of(stage, key) for key in ("runtime", "gate", "slurm")}
+
+
+def test_readme_has_each_key_of_a_variant() -> None:
+    variant = section(ConfigKeys, "variants")["additionalProperties"]
+    assert [key for key, _ in rows_of("### variants")] == list(variant["properties"])
+
+
+def test_readme_has_the_defaults_of_single_keys() -> None:
+    readme = (REPOSITORY / "config/README.md").read_text()
+    for key in ("results", "modes", "repeats"):
+        assert f"`{key}` (default `{default_of(section(ConfigKeys), key)}`)" in readme
+
+
+def test_defaults_in_comments() -> None:
+    text = (REPOSITORY / "config/config.yaml").read_text()
+    cuda, cpu = WARMUP_STEPS["cuda"], WARMUP_STEPS["cpu"]
+    assert f"max_efficiency ({GateThresholds().max_efficiency}:" in text
+    assert f"null: {cuda} if node.device in cluster.yaml is cuda, {cpu} if it is cpu" in text
+    readme = (REPOSITORY / "config/README.md").read_text()
+    assert f"`null` is {cuda} if `node.device` is `cuda` and {cpu} if it is `cpu`" in readme

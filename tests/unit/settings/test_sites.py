@@ -9,17 +9,19 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from ddp_ladder.common.model import Model
 from ddp_ladder.plan.plan import Plan, ScaleJob, make_plan
 from ddp_ladder.settings import strict_yaml
+from ddp_ladder.settings.cluster_keys import ClusterKeys
+from ddp_ladder.settings.json_schema import written_out
 from ddp_ladder.settings.loading import load_settings
-from ddp_ladder.settings.models import Scale, Settings, interface_on
-from ddp_ladder.settings.schema_check import load_schema, with_defaults
+from ddp_ladder.settings.models import Settings
+from ddp_ladder.settings.terms import Scale, interface_on
 
 REPOSITORY = Path(__file__).parents[3]
 SITES = REPOSITORY / "config" / "sites"
@@ -236,7 +238,10 @@ def comment_of(lines: list[str], number: int) -> str:
 def test_every_value_names_its_source(site: str) -> None:
     document = strict_yaml.read(SITES / f"{site}.yaml")
     lines = document.file.read_text().splitlines()
-    defaults = dict(leaves(with_defaults({"node": {}}, load_schema("cluster"))))
+    schema = written_out(ClusterKeys)["properties"]
+    keys = {(name, key): part for name in schema for key, part in schema[name].get("properties", {}).items()}
+    defaults = {path: part["default"] for path, part in keys.items() if "default" in part}
+    defaults |= {("launcher",): schema["launcher"]["default"]}
     for path, value in leaves({key: part for key, part in document.data.items() if key != "site"}):
         if path in defaults and defaults[path] == value:
             continue
@@ -259,7 +264,7 @@ def test_every_source_has_a_date(site: str) -> None:
 @pytest.mark.parametrize("site", CLUSTERS)
 def test_every_key_is_there_to_be_filled_in(site: str) -> None:
     data = yaml.safe_load((SITES / f"{site}.yaml").read_text())
-    schema = load_schema("cluster")["properties"]
+    schema = written_out(ClusterKeys)["properties"]
     assert set(data) == set(schema)
     for section in ("slurm", "node", "software", "network"):
         assert set(data[section]) == set(schema[section]["properties"]), section
@@ -268,8 +273,8 @@ def test_every_key_is_there_to_be_filled_in(site: str) -> None:
 def listing(site: str, directory: Path) -> str:
     """Everything that a site's file says, and what it makes a job ask for."""
     settings = settings_of(site, directory, {"ethernet6": "6x1", "local": "2x1"}.get(site, "2x4"))
-    data = asdict(settings.site)
-    del data["file"]
+    site = {name: value for name, value in vars(settings.site).items() if name != "file"}
+    data = {name: value.model_dump() if isinstance(value, Model) else value for name, value in site.items()}
     rows = [f"{'.'.join(map(str, path))} = {json.dumps(value)}" for path, value in leaves(data)]
     for job in make_plan(settings).jobs:
         rows += ["", f"{job.stage} {job.scale}", *(f"  {name} {value}" for name, value in asked_for(job).items())]

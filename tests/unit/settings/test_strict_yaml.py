@@ -67,9 +67,8 @@ def test_data_lines_and_texts() -> None:
     assert document.lines == {
         ("a",): 1, ("b",): 2, ("b", 0): 3, ("b", 1): 4, ("b", 2): 5, ("b", 2, "c"): 5, ("d",): 8,
     }  # fmt: skip
-    assert document.text("a") == "1e-3"
-    assert document.text("b", 1) == "012"
-    assert document.text("b", 2, "c") == "8"
+    assert document.data["a"].text == "1e-3"
+    assert document.data["b"][2]["c"].text == "8"
 
 
 def test_where() -> None:
@@ -94,58 +93,35 @@ def test_a_byte_order_mark_is_no_matter() -> None:
     assert read(b"\xef\xbb\xbfa: 1\n").data == {"a": 1}
 
 
+NUMBER_OR_TEXT = "a plain number, or text in quotes"
 TRAPS = {
-    "1:30:00": (
-        "a time without quotes: some YAML readers take it for the number 5400",
-        "a plain number, or text in quotes",
-        'write the plain number, or "1:30:00" in quotes for the text',
-    ),
-    "1:30": (
-        "a time without quotes: some YAML readers take it for the number 90",
-        "a plain number, or text in quotes",
-        'write the plain number, or "1:30" in quotes for the text',
-    ),
-    "012": (
-        "a number with a leading zero: some YAML readers take it for octal",
-        "a plain number, or text in quotes",
-        'write 12, or "012" in quotes for the text',
-    ),
-    "-00": (
-        "a number with a leading zero: some YAML readers take it for octal",
-        "a plain number, or text in quotes",
-        'write -0, or "-00" in quotes for the text',
-    ),
-    "0o12": (
-        "a number that is not decimal: not every YAML reader takes it for a number",
-        "a plain number, or text in quotes",
-        'write the decimal number, or "0o12" in quotes for the text',
-    ),
-    "0x1F": (
-        "a number that is not decimal: not every YAML reader takes it for a number",
-        "a plain number, or text in quotes",
-        'write the decimal number, or "0x1F" in quotes for the text',
-    ),
-    "1_000": (
-        "a number with underscores: some YAML readers take it for text",
-        "a plain number, or text in quotes",
-        'write 1000, or "1_000" in quotes for the text',
-    ),
-    "2026-01-31": (
-        "a date without quotes: some YAML readers make a date object of it",
-        "text in quotes",
-        'write "2026-01-31" in quotes',
-    ),
-    ".inf": (
-        "not a finite number",
-        "a plain number, or text in quotes",
-        'write a number, null for none, or ".inf" in quotes for the text',
-    ),
-    "1e999": (
-        "a number too large to be kept exactly",
-        "a plain number, or text in quotes",
-        "write a smaller number, or put it in quotes if you mean the text",
-    ),
+    text: (
+        f"some YAML readers take {text} for {old}",
+        NUMBER_OR_TEXT,
+        f'write {new}, or "{text}" in quotes for the text',
+    )
+    for text, old, new in [
+        ("1:30:00", "the number 5400", "a plain number"),
+        ("1:30", "the number 90", "a plain number"),
+        ("012", "the number 10", "12"),
+        ("08", "text", "8"),
+        ("-00", "the number 0", "0"),
+        ("0o12", "text", "a plain number"),
+        ("0x1F", "the number 31", "a plain number"),
+        ("1_000", "the number 1000", "1000"),
+        (".inf", "the number inf", "a plain number"),
+    ]
 }
+TRAPS["2026-01-31"] = (
+    "some YAML readers take 2026-01-31 for a date",
+    "text in quotes",
+    'write "2026-01-31" in quotes',
+)
+TRAPS["1e999"] = (
+    "a number too large to be kept exactly",
+    NUMBER_OR_TEXT,
+    "write a smaller number, or put it in quotes if you mean the text",
+)
 for _word, _truth in [
     *((word, "false") for word in ("no", "No", "NO", "off", "n", "N")),
     *((word, "true") for word in ("yes", "Yes", "ON", "y")),
@@ -168,6 +144,12 @@ def test_traps_are_refused_where_they_stand(value: str) -> None:
 @pytest.mark.parametrize("value", TRAPS)
 def test_traps_in_quotes_are_text(value: str) -> None:
     assert read(f"a: '{value}'\nb: \"{value}\"\n").data == {"a": value, "b": value}
+
+
+def test_a_whole_number_with_a_point_is_a_whole_number() -> None:
+    whole, big = read("a: 16.0\nb: 1e30\n").data.values()
+    assert (whole, whole.text, isinstance(whole, int)) == (16, "16.0", True)
+    assert isinstance(big, float)
 
 
 @pytest.mark.parametrize("value", [".nan", "-.INF", "9" * 5000, "1" * 5000 + ".5e9", "2026-1-1 10:00:00", "0b11"])
@@ -275,7 +257,7 @@ def test_control_character() -> None:
 
 def test_a_time_limit_as_slurm_writes_it() -> None:
     with pytest.raises(UserError) as caught:
-        read("stages:\n  stage1: {runtime: 01:00:00}\n")
+        read("stages:\n  stage1: {runtime: 1:00:00}\n")
     (problem,) = caught.value.problems
     assert problem.where == "c.yaml, line 2: stages.stage1.runtime"
     assert (problem.allowed, problem.next) == ("a whole number of minutes", "write minutes: runtime: 60")

@@ -7,7 +7,8 @@ from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run.agent import GRACE_S
 from ddp_ladder.run.job import END_S
-from ddp_ladder.settings.models import Scale
+from ddp_ladder.settings.cluster_keys import Slurm
+from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.allocation import (
     SIMULATE,
     AllocatedResources,
@@ -31,7 +32,9 @@ SHOWN = """JobId=1 JobName=interactive
      Nodes=node3 CPU_IDs=0-1,4,6-8 Mem=7000 GRES=gpu:4(IDX:0-3)
 """
 OFFER = AllocatedResources("1", nodes=2, gpus=2, cpus=4, memory_mb=8000)
-JOB = ScaleJob(stage="stage3", scale=Scale(2, 2), runtime_min=5, runs=(), cpus=4, memory_mb=8000, gres="gpu:2")
+JOB = ScaleJob(
+    stage="stage3", scale=Scale(2, 2), runtime_min=5, runs=(), cpus=4, slurm=Slurm(), memory_mb=8000, gres="gpu:2"
+)
 
 
 def test_an_allocation_offers_what_its_least_node_has() -> None:

@@ -3,10 +3,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.settings.models import Scale, Slurm
+from ddp_ladder.settings.cluster_keys import Slurm
+from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.job_step import step_argv, step_environment
 
-JOB = ScaleJob(stage="stage3", scale=Scale(2, 4), runtime_min=20, runs=(), cpus=34, memory_mb=64000, gres="gpu:a100:4")
+JOB = ScaleJob(
+    stage="stage3",
+    scale=Scale(2, 4),
+    runtime_min=20,
+    runs=(),
+    cpus=34,
+    slurm=Slurm(),
+    memory_mb=64000,
+    gres="gpu:a100:4",
+)
 NODES = ["node1", "node2"]
 
 

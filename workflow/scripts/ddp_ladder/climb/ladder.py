@@ -16,8 +16,9 @@ from ddp_ladder.plan.changes import changes_in_words
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, make_plan, plain_variants, variants_of
 from ddp_ladder.records.run_records import RunRecords
-from ddp_ladder.settings.models import Scale, Settings
+from ddp_ladder.settings.models import Settings
 from ddp_ladder.settings.placeholders import expand
+from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.job_end import job_end_file
 from ddp_ladder.slurm.resources import slurm_resources
 

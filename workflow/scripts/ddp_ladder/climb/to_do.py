@@ -15,7 +15,7 @@ from ddp_ladder.gates.gate import judge
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.records.record import write_record
 from ddp_ladder.records.run_records import RestoredRecords, RunRecords
-from ddp_ladder.settings.models import REFERENCE_VARIANT
+from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 
 def runs_to_do(plan: Plan, runs: RunRecords) -> Mapping[str, tuple[RunSpec, ...]]:

@@ -10,7 +10,7 @@ from typing import Any
 from ddp_ladder.common.files import read_json
 from ddp_ladder.common.messages import box
 from ddp_ladder.gates.scale_point import ScalePoint
-from ddp_ladder.settings.models import REFERENCE_VARIANT
+from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 GATE_SCHEMA_VERSION = 1
 VERDICTS = ("open", "closed")

@@ -20,7 +20,7 @@ from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.evidence import IN_WORDS, STRONGEST
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.run_records import RunRecords, placeless
-from ddp_ladder.settings.models import REFERENCE_VARIANT
+from ddp_ladder.settings.terms import REFERENCE_VARIANT
 from ddp_ladder.slurm.job_end import read_job_end
 
 SCHEMA_VERSION = 1

@@ -11,7 +11,7 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.fingerprint import Difference, all_differences
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Record, Statistic, Throughput, Timing
 from ddp_ladder.records.statistic import PerBlock, rates, statistic_of, step_times
-from ddp_ladder.settings.models import PLAIN_VARIANT, REFERENCE_VARIANT, Scale
+from ddp_ladder.settings.terms import PLAIN_VARIANT, REFERENCE_VARIANT, Scale
 
 BASELINE = Scale(1, 1)
 

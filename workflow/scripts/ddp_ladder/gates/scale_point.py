@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Statistic
-from ddp_ladder.settings.models import PLAIN_VARIANT, Scale
+from ddp_ladder.settings.terms import PLAIN_VARIANT, Scale
 
 Status = Literal["ok", "check", "incomplete", "not comparable", "failed", "not run"]
 

@@ -28,7 +28,7 @@ from ddp_ladder.gates.scale_point import ScalePoint, Status
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.fingerprint import batch_per_gpu_seen
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
-from ddp_ladder.settings.models import GateThresholds
+from ddp_ladder.settings.config_keys import GateThresholds
 
 MOST_EFFICIENCY = GateThresholds().max_efficiency  # above this, the baseline is suspect
 

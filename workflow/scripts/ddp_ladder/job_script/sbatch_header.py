@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ddp_ladder.job_script.shell_text import quote
-from ddp_ladder.settings.models import Slurm
+from ddp_ladder.settings.cluster_keys import Slurm
 
 
 def sbatch_options(asked: Mapping[str, str | int | None], slurm: Slurm, last: Mapping[str, str]) -> list[str]:

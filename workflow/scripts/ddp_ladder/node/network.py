@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import psutil
 
-from ddp_ladder.settings.models import Interface, interface_on
+from ddp_ladder.settings.terms import Interface, interface_on
 
 LOOPBACK = "127.0.0.1"
 

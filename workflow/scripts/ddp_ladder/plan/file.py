@@ -9,7 +9,9 @@ from typing import Any
 from ddp_ladder.common.files import read_json
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.plan.plan import SCHEMA_VERSION, Plan, RunSpec, ScaleJob
-from ddp_ladder.settings.models import GateThresholds, Scale, Slurm
+from ddp_ladder.settings.cluster_keys import Slurm
+from ddp_ladder.settings.config_keys import GateThresholds
+from ddp_ladder.settings.terms import Scale
 
 REWRITE_ADVICE = "delete it and run `snakemake report`: the plan is written again from config/"
 
@@ -42,7 +44,7 @@ def plan_from_json(data: Any) -> Plan:
         if data["schema_version"] != SCHEMA_VERSION:
             raise ValueError(f"schema_version is {data['schema_version']}, not {SCHEMA_VERSION}")
         jobs = tuple(_job(job) for job in data["jobs"])
-        gates = {stage: GateThresholds(**values) for stage, values in data["gates"].items()}
+        gates = {stage: GateThresholds.model_validate(values) for stage, values in data["gates"].items()}
         return Plan(data["site"], data["results"], jobs, gates, tuple(data["may_differ"]))
     except KeyError as error:
         raise ValueError(f"the key {error} is missing") from error

@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from ddp_ladder.common.files import canonical_sha256
 from ddp_ladder.common.model import Model, Several
-from ddp_ladder.settings.models import (
+from ddp_ladder.settings.placeholders import expand, whole_number
+from ddp_ladder.settings.terms import (
     PLAIN_VARIANT,
     REFERENCE_VARIANT,
     STAGES,
     Backend,
-    Container,
     Device,
     Engine,
-    Experiment,
-    GateThresholds,
     Interface,
     Launcher,
     Mode,
-    Node,
     Scale,
-    Settings,
-    Slurm,
-    Stage,
-    Variant,
-    Workload,
     batches,
 )
-from ddp_ladder.settings.placeholders import expand, whole_number
+
+if TYPE_CHECKING:  # a node's agent reads a run, and no settings: their models take a tenth of a second
+    from ddp_ladder.settings.cluster_keys import Container, Node, Slurm
+    from ddp_ladder.settings.config_keys import GateThresholds, Workload
+    from ddp_ladder.settings.models import Experiment, Settings, Stage, Variant
 
 SCHEMA_VERSION = 1
 OWN_DIRECTORY = "work"
@@ -139,9 +135,9 @@ class ScaleJob:
     runtime_min: int
     runs: tuple[RunSpec, ...]
     cpus: int  # per node
+    slurm: Slurm
     memory_mb: int | None = None  # per node; None leaves it to the partition
     gres: str | None = None  # per node, with its count: gpu:a100:4
-    slurm: Slurm = field(default_factory=Slurm)
 
     @property
     def gpu_hours_at_most(self) -> float:
@@ -191,7 +187,7 @@ class Plan:
                 "cpus": job.cpus,
                 "memory_mb": job.memory_mb,
                 "gres": job.gres,
-                "slurm": asdict(job.slurm),
+                "slurm": job.slurm.model_dump(),
                 "runs": [{**run.model_dump(), "spec_hash": run.hash} for run in job.runs],
             }
             for job in self.jobs
@@ -200,7 +196,7 @@ class Plan:
             "schema_version": SCHEMA_VERSION,
             "site": self.site,
             "results": self.results,
-            "gates": {stage: asdict(thresholds) for stage, thresholds in self.gates.items()},
+            "gates": {stage: thresholds.model_dump() for stage, thresholds in self.gates.items()},
             "may_differ": list(self.may_differ),
             "jobs": jobs,
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.settings.models import GateThresholds
+from ddp_ladder.settings.config_keys import GateThresholds
 
 
 def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[RunSpec]]) -> str:

@@ -27,7 +27,7 @@ from ddp_ladder.report.plots import (
     show_message,
     variant_keys,
 )
-from ddp_ladder.settings.models import Scale
+from ddp_ladder.settings.terms import Scale
 
 
 def efficiency_figure(points: Sequence[ScalePoint], thresholds: Thresholds) -> Figure:

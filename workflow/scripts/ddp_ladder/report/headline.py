@@ -12,7 +12,7 @@ from ddp_ladder.gates.file import Finding, GateView
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.records.record import SAMPLES_PER_TIME
 from ddp_ladder.report.results import LadderResults
-from ddp_ladder.settings.models import REFERENCE_VARIANT
+from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 Kind = Literal["reached", "doubtful", "stopped", "failed", "empty"]
 PLURALS = {"GPU": "GPUs", "process": "processes"}

@@ -26,7 +26,7 @@ from ddp_ladder.report.plots import (
     show_message,
     variant_keys,
 )
-from ddp_ladder.settings.models import Scale
+from ddp_ladder.settings.terms import Scale
 
 ROOM = 1.35  # factor of empty space beyond the outermost points of a logarithmic axis
 

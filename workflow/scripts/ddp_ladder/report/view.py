@@ -24,7 +24,7 @@ from ddp_ladder.records.fingerprint import (
 from ddp_ladder.records.record import Failure, Record
 from ddp_ladder.report.headline import PLURALS, Headline, device_word, headline
 from ddp_ladder.report.results import LadderResults
-from ddp_ladder.settings.models import REFERENCE_VARIANT
+from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 SHOWN_WHEN_ABSENT = ("autocast_dtype", "optimizer")  # "none" is informative for these fields only
 

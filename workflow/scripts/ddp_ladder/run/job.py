@@ -45,7 +45,7 @@ from ddp_ladder.records.shared_directory import Watch
 from ddp_ladder.run.agent import GRACE_S
 from ddp_ladder.run.nodes import Nodes, NoRendezvous
 from ddp_ladder.run.progress import RunConsole
-from ddp_ladder.settings.models import REFERENCE_VARIANT
+from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", OWN_DIRECTORY)
 TICK_S = 0.5

@@ -25,7 +25,7 @@ from ddp_ladder.common.messages import UserError, printable
 from ddp_ladder.common.paths import SCRIPTS
 from ddp_ladder.node.network import LOOPBACK, address_towards, free_port, is_loopback, node_name
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
-from ddp_ladder.settings.models import Interface
+from ddp_ladder.settings.terms import Interface
 from ddp_ladder.slurm.allocation import salloc_for
 from ddp_ladder.slurm.job_step import step_argv, step_environment
 from ddp_ladder.slurm.notation import host_names

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddp_ladder.settings.models import Experiment, Site, Workload
+from ddp_ladder.settings.config_keys import Workload
+from ddp_ladder.settings.models import Experiment, Site
 from ddp_ladder.settings.strict_yaml import Document
 
 

@@ -8,15 +8,10 @@ from collections.abc import Iterator
 from ddp_ladder.common.messages import Problem, did_you_mean
 from ddp_ladder.settings.checks.given import Given
 from ddp_ladder.settings.compared_fields import MAY_DIFFER, REASONS
-from ddp_ladder.settings.models import (
-    PLAIN_VARIANT,
-    REFERENCE_VARIANT,
-    GateThresholds,
-    Scale,
-    Stage,
-    Variant,
-)
+from ddp_ladder.settings.config_keys import GateThresholds
+from ddp_ladder.settings.models import Stage, Variant
 from ddp_ladder.settings.strict_yaml import shown
+from ddp_ladder.settings.terms import PLAIN_VARIANT, REFERENCE_VARIANT, Scale
 
 _BATCH_NAMES = {"batch_per_gpu", "global_batch"}
 

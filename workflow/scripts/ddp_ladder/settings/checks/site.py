@@ -10,9 +10,7 @@ from pathlib import Path
 from ddp_ladder.common.messages import Problem
 from ddp_ladder.settings import sbatch_options
 from ddp_ladder.settings.checks.given import Given
-from ddp_ladder.settings.models import (
-    Slurm,
-)
+from ddp_ladder.settings.cluster_keys import Slurm
 from ddp_ladder.settings.strict_yaml import Document, KeyPath, key_name, shown
 
 # The launchers and ddp-ladder set these for each process; another value would break the process group.

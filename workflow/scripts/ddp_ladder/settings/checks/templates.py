@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from ddp_ladder.common.messages import Problem, did_you_mean
 from ddp_ladder.settings import placeholders
 from ddp_ladder.settings.checks.given import Given
-from ddp_ladder.settings.models import (
-    batches,
-)
 from ddp_ladder.settings.placeholders import NUMBERS, expand, is_arithmetic, literal, whole_number
 from ddp_ladder.settings.strict_yaml import Document, KeyPath, shown
+from ddp_ladder.settings.terms import batches
 
 _PREPARE_NAMES = ("data_dir", "seed")
 _COUNTS = ("batch_per_gpu", "global_batch", "world_size", "nodes", "gpus_per_node")

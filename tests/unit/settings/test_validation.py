@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_ladder.common.messages import UserError
 from ddp_ladder.settings import strict_yaml
-from ddp_ladder.settings.schema_check import (
-    Schema,
-    at_home,
-    load_schema,
-    schema_problems,
-    typed_override,
-    with_defaults,
-)
+from ddp_ladder.settings.cluster_keys import ClusterKeys
+from ddp_ladder.settings.config_keys import ConfigKeys
+from ddp_ladder.settings.json_schema import Part, written_out
+from ddp_ladder.settings.strict_yaml import Document
+from ddp_ladder.settings.validation import typed_override, validated
 from jsonschema import Draft202012Validator
 
 CONFIG = """\
@@ -45,11 +43,15 @@ def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check(config: str = CONFIG, cluster: str = CLUSTER) -> str:
     checked = []
-    for name, text in (("config", config), ("cluster", cluster)):
+    for name, text, model in (("config", config, ConfigKeys), ("cluster", cluster, ClusterKeys)):
         file = Path(f"config/{name}.yaml")
         file.write_text(text, encoding="utf-8")
-        checked.append((strict_yaml.read(file), load_schema(name)))
-    return "\n\n".join(str(problem) for problem in schema_problems(checked))
+        checked.append((strict_yaml.read(file), model))
+    try:
+        validated(checked)
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def changed(old: str, new: str) -> str:
@@ -77,6 +79,7 @@ def text(where: str, what: str, found: str | None, allowed: str, advice: str) ->
         ("stage2: {scales: [1x2]", "stage3: {{scales: [{}]", "2", "write <2x1>: 2 nodes with 1 GPU each"),
         ("[weak]", "{}", "weak, strong", "write a list: modes: <[weak, strong]>"),
         ("runtime: 10", "{}", 'runtime: "01:00:00"', "write minutes: <runtime: 60>"),
+        ("runtime: 10", "{}", "runtime: 01:00:00", "write minutes: <runtime: 60>"),
         ("runtime: 10", "{}", 'runtime: "1:30"',
          "write minutes: <runtime: 2> (sbatch reads 1:30 as minutes and seconds)"),
         ("runtime: 10", "{}", "runtime: 1-12", "write minutes: <runtime: 2160>"),
@@ -106,14 +109,14 @@ def test_what_was_meant_can_be_pasted(
 
 
 def test_home_is_written_with_a_tilde() -> None:
-    schema = load_schema("config")
     assert "next     write ~/r" in changed("repeats: 3", "results: ${HOME}/r")
-    data = {"results": "~/r", "workload": {"script": "~/t.py", "args": ["~/d", "a~/b", "~", 3], "env": {"A": "~/c"}}}
+    workload = {"script": "~/t.py", "args": ["~/d", "a~/b", "~", 3], "env": {"A": "~/c"}, "batch_per_gpu": 1}
+    data = {"results": "~/r", "workload": workload, "stages": {"stage1": {}}}
+    (keys,) = validated([(Document(Path("c.yaml"), data), ConfigKeys)])
     home = str(Path.home())
-    assert at_home(data, schema) == {
-        "results": f"{home}/r",
-        "workload": {"script": f"{home}/t.py", "args": [f"{home}/d", "a~/b", "~", 3], "env": {"A": f"{home}/c"}},
-    }
+    assert (keys.results, keys.workload.script) == (f"{home}/r", f"{home}/t.py")
+    assert keys.workload.args == (f"{home}/d", "a~/b", "~", "3")
+    assert keys.workload.env == {"A": f"{home}/c"}
 
 
 def test_good_files() -> None:
@@ -478,7 +481,7 @@ def test_good_files() -> None:
                 ),
             )
             for path in (
-                "", "/", "//", ".", "./", "~/x", "my results", "a{b}", "$(touch x)", "a;rm", "-rf",
+                "", "/", "//", ".", "./", "my results", "a{b}", "$(touch x)", "a;rm", "-rf",
                 "größe", "a*", "a|b",
             )
         ],
@@ -689,9 +692,9 @@ def parts(schema: Any) -> Iterator[dict[str, Any]]:
             yield from parts(schema[key])
 
 
-@pytest.mark.parametrize("name", ["config", "cluster"])
-def test_schemas_are_strict_and_described(name: str) -> None:
-    schema = load_schema(name)
+@pytest.mark.parametrize("model", [ConfigKeys, ClusterKeys])
+def test_schemas_are_strict_and_described(model: type) -> None:
+    schema = written_out(model)
     Draft202012Validator.check_schema(schema)
     for part in parts(schema):
         assert "$ref" not in part
@@ -705,18 +708,18 @@ def test_schemas_are_strict_and_described(name: str) -> None:
         if "number" in types and "string" not in types:
             assert {"minimum", "exclusiveMinimum"} & set(part)
         if "pattern" in part:
-            assert part["title"]
+            assert part["patternErrorMessage"]
 
 
-@pytest.mark.parametrize("name", ["config", "cluster"])
-def test_examples_and_defaults_obey_their_schema(name: str) -> None:
-    for part in parts(load_schema(name)):
+@pytest.mark.parametrize("model", [ConfigKeys, ClusterKeys])
+def test_examples_and_defaults_obey_their_schema(model: type) -> None:
+    for part in parts(written_out(model)):
         values = [*part.get("examples", []), *([part["default"]] if "default" in part else [])]
         for value in values:
             Draft202012Validator(part).validate(value)
 
 
-SCHEMA: Schema = {
+SCHEMA: Part = {
     "properties": {
         "n": {"type": "integer", "default": 3},
         "x": {"type": ["number", "null"], "default": None},
@@ -738,16 +741,30 @@ SCHEMA: Schema = {
 }
 
 
-def test_defaults_fill_absent_keys_and_empty_sections() -> None:
-    filled = with_defaults({"part": None, "named": {"a": None, "b": {"k": 8}}}, SCHEMA)
-    assert filled == {
-        "n": 3,
-        "x": None,
-        "part": {"list": [1]},
-        "named": {"a": {"k": 7}, "b": {"k": 8}},
-    }
-    filled["part"]["list"].append(2)
-    assert with_defaults({}, SCHEMA)["part"] == {"list": [1]}
+SMALLEST = "workload: {script: t.py, batch_per_gpu: 1}\nstages: {stage1: {}}\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("1}", "1, args: , env: , lr: , prepare: }"),
+        ("{}", "{gate: , slurm: }"),
+        ("{}", "{gate: {min_efficiency: }, slurm: {extra: , qos: }}"),
+        ("stages", "measure:\nstages"),
+        ("stages", "measure: {max_steps: }\nstages"),
+        ("stages", "fingerprint:\nstages"),
+        ("stages", "fingerprint: {may_differ: }\nstages"),
+        ("stages", "variants:\nstages"),
+        ("stages", "variants: {default: }\nstages"),
+        ("stages", "variants: {default: {network: , args: , env: , launcher: }}\nstages"),
+    ],
+)
+def test_what_is_left_empty_has_its_default(old: str, new: str) -> None:
+    plain, empty = Path("plain.yaml"), Path("empty.yaml")
+    plain.write_text(SMALLEST)
+    empty.write_text(SMALLEST.replace(old, new))
+    one, other = validated([(strict_yaml.read(file), ConfigKeys) for file in (plain, empty)])
+    assert one == other
 
 
 def test_overrides_get_the_type_that_the_schema_wants() -> None:

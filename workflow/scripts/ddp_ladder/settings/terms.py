@@ -1,0 +1,54 @@
+"""Plain names and types of the settings, for those who read no settings file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Mode = Literal["weak", "strong"]
+Launcher = Literal["torchrun", "srun", "python"]  # python: the script alone, one process
+Backend = Literal["auto", "nccl", "gloo"]
+Device = Literal["cuda", "cpu"]
+Engine = Literal["apptainer", "singularity"]
+Interface = str | Mapping[str, str]  # "auto", a name, or a name for each node
+
+STAGES = ("stage1", "stage2", "stage3")
+REFERENCE_VARIANT = "default"
+PLAIN_VARIANT = "plain"
+"""The default variant's script at 1x1 without a launcher: the baseline for the cost of DDP itself."""
+WARMUP_STEPS: Mapping[Device, int] = {"cuda": 20, "cpu": 10}
+"""A GPU needs more steps: clocks rise, memory and kernel caches fill."""
+
+
+@dataclass(frozen=True, order=True)
+class Scale:
+    """A scale, nodes x GPUs per node, written ``2x4``."""
+
+    nodes: int
+    gpus_per_node: int
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @classmethod
+    def parse(cls, text: str) -> Scale:
+        """Read ``2x4``. Raises ValueError for anything else."""
+        nodes, gpus = text.split("x")
+        return cls(int(nodes), int(gpus))
+
+    def __str__(self) -> str:
+        return f"{self.nodes}x{self.gpus_per_node}"
+
+
+def interface_on(interface: Interface, node: str) -> str:
+    """Return the interface of one node; ``auto`` if a map leaves the node out."""
+    return interface if isinstance(interface, str) else interface.get(node, "auto")
+
+
+def batches(batch_per_gpu: int, mode: str, world_size: int) -> tuple[int, int]:
+    """Return (batch per GPU, global batch): weak mode keeps the first as at 1x1, strong mode the second."""
+    if mode == "weak":
+        return batch_per_gpu, batch_per_gpu * world_size
+    return batch_per_gpu // world_size, batch_per_gpu
