@@ -92,37 +92,37 @@ def next_job(cluster: Cluster) -> str:
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistake_is_one_message_and_nothing_is_submitted(cluster: Cluster, checkout: Checkout, mistake: str) -> None:
-    slurm, stages, told, allowed, advice = MISTAKES[mistake]
+    slurm, stages, message, allowed, advice = MISTAKES[mistake]
     configure(checkout, slurm, stages)
     before = next_job(cluster)
     result = snakemake(cluster, checkout, "--profile", "profiles/slurm")
     assert result.returncode == 1
-    profile, *message = result.stdout.splitlines()
+    profile, *lines = result.stdout.splitlines()
     assert profile.startswith("Using profile")
-    assert message[0] == told
-    assert [line.split()[0] for line in message[1:]] == ["found", "allowed", "next"]
-    assert message[2] == f"  allowed  {allowed}"
-    assert advice in message[3]
+    assert lines[0] == message
+    assert [line.split()[0] for line in lines[1:]] == ["found", "allowed", "next"]
+    assert lines[2] == f"  allowed  {allowed}"
+    assert advice in lines[3]
     assert next_job(cluster) == before
 
 
 def test_doctor_with_accounting(cluster: Cluster, checkout: Checkout) -> None:
     configure(checkout, {"partition": "gpu", "qos": "smal"}, NODES_3)
-    told = snakemake(cluster, checkout, "doctor")
-    assert told.returncode == 1
-    plain = " ".join(told.stdout.split())
+    done = snakemake(cluster, checkout, "doctor")
+    assert done.returncode == 1
+    plain = " ".join(done.stdout.split())
     assert re.search(r"pass controller Slurm \d+\.\d+\.\d+ answers; partitions: gpu, debug", plain)
     assert "FAIL jobs config/cluster.yaml: slurm.qos: there is no such QOS (found smal; allowed normal, small)" in plain
     assert 'next: did you mean "small"?' in plain
-    assert told.stdout.splitlines()[-1].startswith("1 failed, ")
+    assert done.stdout.splitlines()[-1].startswith("1 failed, ")
 
 
 def test_doctor_without_accounting(cluster_without_accounting: Cluster, checkout: Checkout) -> None:
     configure(checkout, {"partition": "gpu", "account": "whoever"}, SMALL)
     site = yaml.safe_load((checkout.path / "config/cluster.yaml").read_text())
     checkout.site(node={**site["node"], "gpus": 2, "cpus": 4})
-    told = snakemake(cluster_without_accounting, checkout, "doctor")
-    assert told.returncode == 0, told.stdout
-    plain = " ".join(told.stdout.split())
+    done = snakemake(cluster_without_accounting, checkout, "doctor")
+    assert done.returncode == 0, done.stdout
+    plain = " ".join(done.stdout.split())
     assert "pass jobs Slurm can take all of them: 1x1" in plain
     assert "not checked accounting account, QOS and their limits: this Slurm has no accounting" in plain

@@ -111,10 +111,10 @@ def test_the_small_qos_has_limits(cluster: Cluster) -> None:
 
 def test_accounting_knows_what_was_allocated(cluster: Cluster) -> None:
     job = cluster.sbatch("true", "--nodes=2", "--gres=gpu:3", "--cpus-per-task=4", "--mem=2000")
-    told = cluster.await_accounted(job)
-    assert told["State"] == "COMPLETED"
-    assert (told["Account"], told["QOS"], told["Partition"]) == (ACCOUNT, "normal", "gpu")
-    allocated = dict(entry.split("=") for entry in told["AllocTRES"].split(","))
+    accounted = cluster.await_accounted(job)
+    assert accounted["State"] == "COMPLETED"
+    assert (accounted["Account"], accounted["QOS"], accounted["Partition"]) == (ACCOUNT, "normal", "gpu")
+    allocated = dict(entry.split("=") for entry in accounted["AllocTRES"].split(","))
     assert {name: allocated[name] for name in ("node", "gres/gpu", "mem")} == {
         "node": "2",
         "gres/gpu": "6",
@@ -154,7 +154,7 @@ def ended(cluster: Cluster) -> Iterator[dict[str, int]]:
 
 class TestTheEndOfAJob:
     @pytest.mark.parametrize("name", ["FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT"])
-    def test_is_told(self, cluster: Cluster, ended: dict[str, int], name: str) -> None:
+    def test_is_reported(self, cluster: Cluster, ended: dict[str, int], name: str) -> None:
         job = ended[name]
         assert cluster.await_state(job) == name
         assert cluster.await_accounted(job)["State"].split()[0] == name

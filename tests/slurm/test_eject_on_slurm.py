@@ -88,9 +88,9 @@ def ejected(cluster_without_accounting: Cluster, tmp_path_factory: pytest.TempPa
     checkout.configure(**CONFIG)
     (checkout.path / "loop.py").write_text(WITNESS + MEET)
     (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(SITE))
-    told = checkout.snakemake("eject")
-    assert told.returncode == 0, told.stdout
-    (checkout.path / "told").write_text(told.stdout)
+    done = checkout.snakemake("eject")
+    assert done.returncode == 0, done.stdout
+    (checkout.path / "done").write_text(done.stdout)
     return checkout
 
 
@@ -105,14 +105,14 @@ def submit(cluster: Cluster, checkout: Checkout, run: str) -> Submitted:
 
 
 def test_eject_writes_every_run_and_starts_none(ejected: Checkout) -> None:
-    told = (ejected.path / "told").read_text()
+    done = (ejected.path / "done").read_text()
     scripts = sorted(ejected.results.glob("runs/*/weak/*/r1/job.sh"))
     assert len(scripts) == 9
     for script in scripts:
-        assert f"written: {script.relative_to(ejected.path)}" in told
+        assert f"written: {script.relative_to(ejected.path)}" in done
         assert [file.name for file in script.parent.iterdir()] == ["job.sh"]
-    assert "9 scripts, none of them started" in told
-    assert "    sbatch results/runs/broken/weak/2x2/r1/job.sh" in told
+    assert "9 scripts, none of them started" in done
+    assert "    sbatch results/runs/broken/weak/2x2/r1/job.sh" in done
 
 
 @pytest.mark.parametrize(("variant", "tasks", "cpus"), [("default", 2, 4), ("srun", 4, 2)])

@@ -60,9 +60,9 @@ def climbed(cluster_without_accounting: Cluster, tmp_path_factory: pytest.TempPa
 
 
 def test_climbs_through_all_stages_in_one_job(climbed: tuple[Checkout, str]) -> None:
-    checkout, told = climbed
-    assert re.findall(r"^gate (\w+): open", told, re.MULTILINE) == ["stage1", "stage2", "stage3"]
-    (job,) = re.findall(r"Granted job allocation (\d+)", told)
+    checkout, printed = climbed
+    assert re.findall(r"^gate (\w+): open", printed, re.MULTILINE) == ["stage1", "stage2", "stage3"]
+    (job,) = re.findall(r"Granted job allocation (\d+)", printed)
     assert {checkout.record(f"default/weak/{scale}/r1")["job"]["id"] for scale in ("1x1", "1x2", "2x1")} == {job}
 
 
@@ -93,8 +93,8 @@ def test_climb_sh_is_the_whole_climb_as_one_batch_job(cluster_without_accounting
     (checkout.path / "config/cluster.yaml").rename(checkout.path / "here.yaml")
     (checkout.path / "config/config.yaml").rename(checkout.path / "mine.yaml")
     settings = ["--config", "experiment=mine.yaml", "cluster=here.yaml", "repeats=2"]
-    told = cluster.run([*CLIMB[:3], "eject", *settings], cwd=checkout.path, timeout_s=120).stdout
-    (submit,) = re.findall(r"^    (sbatch .*climb\.sh)$", told, re.MULTILINE)
+    printed = cluster.run([*CLIMB[:3], "eject", *settings], cwd=checkout.path, timeout_s=120).stdout
+    (submit,) = re.findall(r"^    (sbatch .*climb\.sh)$", printed, re.MULTILINE)
     job = cluster.run([*submit.replace("sbatch", "sbatch --parsable").split()], cwd=checkout.path).stdout
     log = checkout.results / f"climb-{job.strip()}.log"
     assert cluster.await_state(int(job), timeout_s=300) == "COMPLETED", log.read_text()
@@ -129,7 +129,7 @@ def test_outside_an_allocation_nothing_is_run(cluster_without_accounting: Cluste
     assert not checkout.results.exists()
 
 
-def test_what_does_not_fit_is_told_before_anything_runs(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_reported_before_any_run(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
     checkout = project(tmp_path, {**STAGES, "stage3": {"scales": ["2x2"], "runtime": 5}})
     argv = ["salloc", "--nodes=1", "--cpus-per-task=4", "--mem=8000", "--gres=gpu:1", *CLIMB]
     done = cluster_without_accounting.run(argv, cwd=checkout.path, timeout_s=120, check=False)
@@ -165,15 +165,15 @@ def test_nodes_are_the_allocations_whatever_the_site_is_called(
     """Also with plain `snakemake --cores all`; scales that run in one allocation never run side by side."""
     checkout = shipped_site(tmp_path)
     assert "site: local" in (checkout.path / "config/cluster.yaml").read_text()
-    told = salloc(cluster_without_accounting, checkout, TWO_NODES, PLAIN)
-    assert re.findall(r"^gate (\w+): open", told, re.MULTILINE) == ["stage1", "stage3"]
-    assert "simulated" not in told
+    printed = salloc(cluster_without_accounting, checkout, TWO_NODES, PLAIN)
+    assert re.findall(r"^gate (\w+): open", printed, re.MULTILINE) == ["stage1", "stage3"]
+    assert "simulated" not in printed
     seen = witnesses(checkout, "default/weak/2x1/r1")
     assert [rank["SLURMD_NODENAME"] for rank in seen] == ["node1", "node2"]
     assert checkout.record("default/weak/2x1/r1")["world"]["hosts"] == ["node1", "node2"]
 
 
-def test_an_allocation_with_too_few_nodes_is_told_before_anything_runs(
+def test_an_allocation_with_too_few_nodes_is_reported_before_anything_runs(
     cluster_without_accounting: Cluster, tmp_path: Path
 ) -> None:
     checkout = shipped_site(tmp_path)
@@ -192,14 +192,14 @@ def test_an_allocation_with_too_few_nodes_is_told_before_anything_runs(
     larger, simulated = (words.split() for words in advised.groups())
     assert " ".join(larger) == "salloc --nodes=2 --ntasks-per-node=1 --cpus-per-task=1 --gres=gpu:1"
     assert simulated[:4] == ["env", "-u", "SLURM_JOB_ID", "snakemake"]
-    told = salloc(
+    printed = salloc(
         cluster_without_accounting,
         checkout,
         ["--nodes=1", *TWO_NODES[1:]],
         [*simulated[:3], *PLAIN[:3], *simulated[4:]],
     )
-    assert re.findall(r"^gate (\w+): open", told, re.MULTILINE) == ["stage1", "stage3"]
-    assert "Stage 3 (simulated nodes: 2 agents on 1 host) reached" in told
+    assert re.findall(r"^gate (\w+): open", printed, re.MULTILINE) == ["stage1", "stage3"]
+    assert "Stage 3 (simulated nodes: 2 agents on 1 host) reached" in printed
 
 
 def test_the_verdict_is_written_before_slurm_ends_the_shortest_job(

@@ -62,8 +62,8 @@ def test_each_node_uses_its_own_interface(met: Checkout, ethernet: Cluster, vari
     for key in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         assert tuple(rank[key] for rank in seen) == INTERFACES
     assert {rank["sum"] for rank in seen} == {21.0}
-    told = json.loads((met.results / "runs" / run / "run.json").read_text())
-    assert told["rendezvous"]["host"] == ethernet.addresses["node1"]
+    run_file = json.loads((met.results / "runs" / run / "run.json").read_text())
+    assert run_file["rendezvous"]["host"] == ethernet.addresses["node1"]
     assert {rank["MASTER_ADDR"] for rank in seen} == {ethernet.addresses["node1"]}
 
 
@@ -82,24 +82,22 @@ def failed_in(cluster: Cluster, path: Path, interface: Any) -> dict[str, Any]:
     return failure
 
 
-def test_a_wrong_name_on_one_node_is_told_with_key_node_and_the_interfaces_there(
-    ethernet: Cluster, tmp_path: Path
-) -> None:
+def test_a_wrong_name_on_one_node_names_key_node_and_the_interfaces_there(ethernet: Cluster, tmp_path: Path) -> None:
     failure = failed_in(ethernet, tmp_path, {**MAP, "node5": "ens1f7"})
     assert failure["verdict"] == "the site's network could not be set up"
-    told = "no interface ens1f7 with an IPv4 address on node5; there are lo, ens1f0"
-    assert failure["why"] == f"node 4 (node5): network.interface: {told}"
+    message = "no interface ens1f7 with an IPv4 address on node5; there are lo, ens1f0"
+    assert failure["why"] == f"node 4 (node5): network.interface: {message}"
     assert "network.interface in cluster.yaml" in failure["next"]
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [("ens1f7", "no interface ens1f7 with an IPv4 address on node1; there are lo, ens1f1"),
      ("lo", "127.0.0.1 of node1 is an address that no other node reaches")],
 )  # fmt: skip
-def test_a_wrong_name_on_the_first_node_is_told_too(ethernet: Cluster, tmp_path: Path, name: str, told: str) -> None:
+def test_a_wrong_name_on_the_first_node(ethernet: Cluster, tmp_path: Path, name: str, message: str) -> None:
     failure = failed_in(ethernet, tmp_path, {**MAP, "node1": name})
-    assert (failure["verdict"], failure["why"]) == ("not run", told)
+    assert (failure["verdict"], failure["why"]) == ("not run", message)
     assert "network.interface in cluster.yaml" in failure["next"]
 
 
@@ -113,5 +111,5 @@ def test_one_name_for_all_nodes(cluster_without_accounting: Cluster, tmp_path: P
     assert {(rank["NCCL_SOCKET_IFNAME"], rank["GLOO_SOCKET_IFNAME"], rank["sum"]) for rank in seen} == {
         ("ib0", "ib0", 3.0)
     }
-    told = json.loads((checkout.results / "runs" / run / "run.json").read_text())
-    assert told["rendezvous"]["host"] == cluster_without_accounting.addresses["node1"]
+    run_file = json.loads((checkout.results / "runs" / run / "run.json").read_text())
+    assert run_file["rendezvous"]["host"] == cluster_without_accounting.addresses["node1"]

@@ -124,7 +124,7 @@ class TestABadEnd:
         assert "Error in rule" not in climb.text
         assert "Traceback" not in climb.text
 
-    def test_of_too_much_memory_is_told_in_slurms_words(self, ended: dict[str, Climb]) -> None:
+    def test_of_too_much_memory_is_reported_in_slurms_words(self, ended: dict[str, Climb]) -> None:
         """Without control groups, Slurm ends the job step; its output in the log shows why."""
         results = ended["out of memory"].checkout.results
         closed = json.loads((results / "gates/stage1.closed.json").read_text())
@@ -178,11 +178,11 @@ def test_a_killed_snakemake_leaves_a_job_that_no_second_one_joins(small_nodes: C
     first.process.kill()
     first.end()
     for arguments in (("--profile", "profiles/slurm"), ("--cores", "1")):  # nor does a run on the login node
-        told = checkout.snakemake(*arguments)
-        assert told.returncode == 1
-        assert f"found    job {job} of 1x1: RUNNING" in told.stdout
-        assert f"scancel {job}" in told.stdout
-        assert "submitted;" not in told.stdout
+        done = checkout.snakemake(*arguments)
+        assert done.returncode == 1
+        assert f"found    job {job} of 1x1: RUNNING" in done.stdout
+        assert f"scancel {job}" in done.stdout
+        assert "submitted;" not in done.stdout
 
     small_nodes.run(["scancel", str(job)])
     small_nodes.await_accounted(job)

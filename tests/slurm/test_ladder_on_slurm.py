@@ -28,7 +28,7 @@ class Climbed:
 
     cluster: Cluster
     checkout: Checkout
-    told: subprocess.CompletedProcess[str]
+    done: subprocess.CompletedProcess[str]
 
     def run_file(self, scale: str) -> dict[str, Any]:
         data: dict[str, Any] = json.loads((self.directory(scale) / "run.json").read_text())
@@ -99,22 +99,22 @@ def climbed(request: pytest.FixtureRequest) -> Climbed:
 
 
 def test_climbs_through_all_stages(climbed: Climbed) -> None:
-    told = climbed.told.stdout
-    assert climbed.told.returncode == 0, told
-    assert re.findall(r"^gate (\w+): open", told, re.MULTILINE) == ["stage1", "stage2", "stage3"]
+    done = climbed.done.stdout
+    assert climbed.done.returncode == 0, done
+    assert re.findall(r"^gate (\w+): open", done, re.MULTILINE) == ["stage1", "stage2", "stage3"]
     assert (climbed.checkout.results / "report/index.html").exists()
 
 
 def test_tells_what_its_jobs_do(climbed: Climbed) -> None:
     job = climbed.job("1x1")
-    own = [line for line in climbed.told.stdout.splitlines() if line.startswith("stage1 1x1")]
+    own = [line for line in climbed.done.stdout.splitlines() if line.startswith("stage1 1x1")]
     first = next(line for line in own if f"job {job}" in line)
     assert first.partition(";")[0] == f"stage1 1x1: job {job} submitted"
     assert re.fullmatch(rf"stage1 1x1: job {job} runs on node\d", next(line for line in own if "runs on" in line))
     assert "stage1 1x1 [1/1] default/weak/r1: started" in own
     assert any(re.search(r"r1: [\d,]+ samples/s, \d+ steps measured", line) for line in own)
     assert re.fullmatch(rf"stage1 1x1: job {job} ended COMPLETED on node\d, after .*", own[-1])
-    assert "guess" not in climbed.told.stdout.lower()
+    assert "guess" not in climbed.done.stdout.lower()
 
 
 @pytest.mark.parametrize("scale", SMALL)
@@ -184,14 +184,14 @@ def asked_for(climbed: Climbed, scale: str) -> dict[str, str]:
 
 
 def test_what_would_stage_2_do(climbed: Climbed) -> None:
-    told = climbed.checkout.snakemake("stage2", "--dry-run")
-    assert told.returncode == 0
-    assert "1x2" in told.stdout
-    assert "2x2" not in told.stdout
+    done = climbed.checkout.snakemake("stage2", "--dry-run")
+    assert done.returncode == 0
+    assert "1x2" in done.stdout
+    assert "2x2" not in done.stdout
 
 
 def test_a_second_start_submits_nothing(small: Climbed) -> None:
-    told = small.checkout.snakemake("--profile", "profiles/slurm")
-    assert told.returncode == 0
-    assert "nothing to measure" in told.stdout
-    assert "submitted" not in told.stdout
+    done = small.checkout.snakemake("--profile", "profiles/slurm")
+    assert done.returncode == 0
+    assert "nothing to measure" in done.stdout
+    assert "submitted" not in done.stdout

@@ -52,11 +52,11 @@ def test_a_laptop_tells_the_ranks_of_srun_what_srun_tells_them(launched: Checkou
     spec = read_record(launched.results / "runs/default/weak/2x2/r1/record.json").spec
     for rank, seen in enumerate(witnesses(launched, "default/weak/2x2/r1")):
         step = step_variables(spec, seen["SLURM_JOB_ID"], ["node1", "node2"])
-        told = {**step, **task_variables(rank, rank % 2, rank // 2), "SLURM_STEP_ID": seen["SLURM_STEP_ID"]}
-        told["SLURM_STEPID"] = told["SLURM_STEP_ID"]
-        here = {name: seen.get(name) for name in told}
+        expected = {**step, **task_variables(rank, rank % 2, rank // 2), "SLURM_STEP_ID": seen["SLURM_STEP_ID"]}
+        expected["SLURM_STEPID"] = expected["SLURM_STEP_ID"]
+        here = {name: seen.get(name) for name in expected}
         lists = {name: ",".join(host_names(value or "")) for name, value in here.items() if name.endswith("NODELIST")}
-        assert {**here, **lists} == told
+        assert {**here, **lists} == expected
 
 
 def test_torchrun_is_one_task_per_node_with_all_its_processors(

@@ -60,8 +60,8 @@ def checkout(cluster_without_accounting: Cluster, commands: Commands, tmp_path: 
 
 def submitted(cluster: Cluster, commands: Commands, checkout: Checkout) -> list[str]:
     """Ids of all jobs that were ever submitted for a checkout."""
-    told = cluster.run([commands.real["squeue"], "--noheader", "--states=all", "--format=%i %Z"]).stdout
-    return [line.split()[0] for line in told.splitlines() if line.split()[1] == str(checkout.path)]
+    printed = cluster.run([commands.real["squeue"], "--noheader", "--states=all", "--format=%i %Z"]).stdout
+    return [line.split()[0] for line in printed.splitlines() if line.split()[1] == str(checkout.path)]
 
 
 def test_a_job_that_sbatch_lost_is_followed_whatever_a_site_prints_around_the_answers(
@@ -105,14 +105,14 @@ def test_a_job_that_squeue_hides_goes_on_and_no_second_one_joins_it(
     each.await_line(f"job {job} is unknown to squeue and sacct, but its files change: it goes on")
     each.process.kill()
     each.end()
-    told = checkout.snakemake("--profile", "profiles/slurm").stdout
-    assert f"found    job {job} of 1x1: unknown to squeue and sacct, but its files change" in told, told
+    printed = checkout.snakemake("--profile", "profiles/slurm").stdout
+    assert f"found    job {job} of 1x1: unknown to squeue and sacct, but its files change" in printed, printed
 
     hidden.unlink()
     (checkout.path / "go").open("w").close()
     assert cluster_without_accounting.await_state(job) == "COMPLETED"
-    told = checkout.snakemake("--profile", "profiles/slurm").stdout
-    assert "nothing to measure" in told, told
+    printed = checkout.snakemake("--profile", "profiles/slurm").stdout
+    assert "nothing to measure" in printed, printed
     assert submitted(cluster_without_accounting, commands, checkout) == [str(job)]
 
 

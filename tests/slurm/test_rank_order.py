@@ -45,8 +45,8 @@ def test_rank_k_is_on_node_k(met: Checkout, nine_to_eleven: Cluster, variant: st
     assert [(rank["GROUP_RANK"], rank["LOCAL_RANK"]) for rank in seen] == [(f"{k // 2}", f"{k % 2}") for k in range(6)]
     assert {rank["sum"] for rank in seen} == {21.0}
     assert {rank["MASTER_ADDR"] for rank in seen} == {nine_to_eleven.addresses["node9"]}
-    told = json.loads((met.results / "runs" / run / "run.json").read_text())
-    assert told["nodes"] == record["world"]["nodes"] == record["world"]["hosts"] == NODES
+    run_file = json.loads((met.results / "runs" / run / "run.json").read_text())
+    assert run_file["nodes"] == record["world"]["nodes"] == record["world"]["hosts"] == NODES
     assert [(rank["node_rank"], rank["host"]) for rank in record["ranks"]] == [
         (k // 2, NODES[k // 2]) for k in range(6)
     ]

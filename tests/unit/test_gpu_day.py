@@ -71,7 +71,7 @@ def test_the_whole_day_runs_to_its_end_with_everything_small_on_a_cpu_as_no_gpu_
     assert [line.strip() for line in done.stdout.splitlines()[-4:]] == kept
 
 
-def test_a_machine_without_a_gpu_is_told_so_before_anything_runs(tmp_path: Path) -> None:
+def test_a_machine_without_a_gpu_is_reported_before_anything_runs(tmp_path: Path) -> None:
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, str(GPU_DAY), "--out", str(tmp_path)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
@@ -200,13 +200,13 @@ def test_wheels_are_installed_beside_the_packages_of_the_machine(
     monkeypatch.setattr(packages, "REQUIREMENTS", requirements)
     assert packages.missing() == ["carried"]
     python = packages.install(wheels, tmp_path / "venv")
-    told = subprocess.run(
+    result = subprocess.run(
         [python, "-c", "import carried, psutil; print(carried.__file__, psutil.__file__)"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert told.stdout.split() == [str(next((tmp_path / "venv").rglob("carried.py"))), psutil.__file__]
+    assert result.stdout.split() == [str(next((tmp_path / "venv").rglob("carried.py"))), psutil.__file__]
 
 
 @pytest.mark.parametrize("file", ["requirements.txt", "requirements-training.txt"])

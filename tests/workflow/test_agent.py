@@ -127,7 +127,7 @@ def test_sigterm_reaches_the_script_which_may_save_its_state(spec: RunSpec, tmp_
     assert (end["exit_code"], end["signal"]) == (-signal.SIGTERM, "SIGTERM")
 
 
-def test_a_workload_that_is_told_to_stop_saves_its_state_and_the_record_says_so(spec: RunSpec, tmp_path: Path) -> None:
+def test_a_workload_that_is_stopped_saves_its_state_and_the_record_says_so(spec: RunSpec, tmp_path: Path) -> None:
     """The agent's SIGTERM goes through torchrun, whose exit code is 1 and not the ranks' 75."""
     script = ROOT / "workflow/workloads/mlp.py"
     words = [str(script), "--samples", "600000", "--epochs", "1000", "--checkpoint-dir", str(tmp_path / "saved")]
@@ -166,7 +166,7 @@ def test_sigterm_ends_the_setup_of_the_software(spec: RunSpec, tmp_path: Path) -
     assert (end["exit_code"], end["signal"], end["error"]) == (-signal.SIGTERM, "SIGTERM", None)
 
 
-def test_an_engine_that_is_missing_is_told(spec: RunSpec, tmp_path: Path) -> None:
+def test_an_engine_that_is_missing_is_reported(spec: RunSpec, tmp_path: Path) -> None:
     container = {"image": "a.sif", "engine": "apptainer", "binds": [], "args": []}
     setup = f"cd {shlex.quote(str(tmp_path))}; echo x >ready0; echo x >ready1; PATH={shlex.quote(str(tmp_path))}"
     agent = start(spec.replace(setup=setup, container=container), tmp_path, "")

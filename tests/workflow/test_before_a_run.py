@@ -39,38 +39,38 @@ def snakemake(checkout: Checkout, path: str, *arguments: str) -> subprocess.Comp
 
 
 def test_doctor_as_typed(checkout: Checkout, laptop: str) -> None:
-    told = snakemake(checkout, laptop, "doctor")
-    assert told.returncode == 0, told.stdout
-    lines = told.stdout.splitlines()
+    done = snakemake(checkout, laptop, "doctor")
+    assert done.returncode == 0, done.stdout
+    lines = done.stdout.splitlines()
     assert [line for line in lines if line and not line.startswith(" ")][:6] == [
         "Versions", "Settings", "Files", "Training software", "Network", "Slurm",
     ]  # fmt: skip
     assert "  not checked  jobs              no Slurm here" in lines
-    assert "FAIL" not in told.stdout
+    assert "FAIL" not in done.stdout
     assert not checkout.results.exists()
 
 
 def test_a_failing_doctor_has_the_last_word(checkout: Checkout, laptop: str) -> None:
     checkout.configure(results="loop.py/results")
     checkout.site(software={"python": "python3", "setup": "echo the licence server is gone; false"})
-    told = snakemake(checkout, laptop, "doctor")
-    assert told.returncode == 1
-    assert "the licence server is gone" in told.stdout
-    assert "loop.py: Not a directory" in " ".join(told.stdout.split())
-    assert told.stdout.splitlines()[-1].startswith("2 failed, ")
-    assert "Error in rule" not in told.stdout
+    done = snakemake(checkout, laptop, "doctor")
+    assert done.returncode == 1
+    assert "the licence server is gone" in done.stdout
+    assert "loop.py: Not a directory" in " ".join(done.stdout.split())
+    assert done.stdout.splitlines()[-1].startswith("2 failed, ")
+    assert "Error in rule" not in done.stdout
 
 
 def test_asking_for_slurm_where_there_is_none_is_one_message(checkout: Checkout, laptop: str) -> None:
-    told = snakemake(checkout, laptop, "--profile", "profiles/slurm")
-    assert told.returncode == 1
-    assert "this machine has no Slurm to submit jobs to" in told.stdout
-    assert "Traceback" not in told.stdout
-    assert "Error" not in told.stdout
+    done = snakemake(checkout, laptop, "--profile", "profiles/slurm")
+    assert done.returncode == 1
+    assert "this machine has no Slurm to submit jobs to" in done.stdout
+    assert "Traceback" not in done.stdout
+    assert "Error" not in done.stdout
     assert not checkout.results.exists() or not list(checkout.results.glob("**/*.json"))
 
 
 def test_dry_run_of_the_slurm_profile_needs_no_slurm(checkout: Checkout, laptop: str) -> None:
-    told = snakemake(checkout, laptop, "--profile", "profiles/slurm", "--dry-run")
-    assert told.returncode == 0, told.stdout
-    assert "\nstage3  2x1 " in told.stdout
+    done = snakemake(checkout, laptop, "--profile", "profiles/slurm", "--dry-run")
+    assert done.returncode == 0, done.stdout
+    assert "\nstage3  2x1 " in done.stdout

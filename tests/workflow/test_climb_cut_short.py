@@ -82,7 +82,7 @@ def test_a_failing_variant_does_not_stop_the_others_and_is_tried_again(checkout:
     assert (checkout.results / "runs/broken/weak/1x1/r1/attempts/1/ranks/rank0.json").exists()
 
 
-def test_data_preparation_runs_once_and_its_failure_is_told(checkout: Checkout) -> None:
+def test_data_preparation_runs_once_and_its_failure_is_reported(checkout: Checkout) -> None:
     prepare = checkout.path / "prepare.py"
     prepare.write_text("import sys; sys.exit('no room for the data')")
     workload = {

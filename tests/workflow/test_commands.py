@@ -15,29 +15,29 @@ SCRIPTS = sorted((ROOT / "workflow/scripts").glob("*.py"))
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_help_says_what_it_is_for_with_an_example(script: Path) -> None:
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, script, "--help"], capture_output=True, text=True, check=True, env=environment()
     )
-    assert "xample" in told.stdout
-    assert script.name in told.stdout
-    assert told.stderr == ""
+    assert "xample" in done.stdout
+    assert script.name in done.stdout
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("script", ["eject.py", "gate.py", "report.py", "run_scale.py", "summary.py"])
-def test_missing_plan_is_told_without_a_traceback(script: str, tmp_path: Path) -> None:
+def test_missing_plan_is_reported_without_a_traceback(script: str, tmp_path: Path) -> None:
     extra = {"gate.py": ["--stage", "stage1"], "run_scale.py": ["--scale", "1x1"]}.get(script, [])
     plan = str(tmp_path / "plan.json")
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, ROOT / "workflow/scripts" / script, "--plan", plan, *extra],
         capture_output=True,
         text=True,
         check=False,
         env=environment(),
     )
-    assert told.returncode == 1
-    assert plan in told.stderr
-    assert "next" in told.stderr
-    assert "Traceback" not in told.stderr
+    assert done.returncode == 1
+    assert plan in done.stderr
+    assert "next" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def make(directory: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -50,28 +50,28 @@ def make(directory: Path, *arguments: str, **env: str) -> subprocess.CompletedPr
 
 
 def test_makefile_says_that_python_is_missing(tmp_path: Path) -> None:
-    told = make(tmp_path, "run", "PYTHON=no-such-python")
-    assert told.returncode != 0
-    assert "no-such-python is missing: install Python 3.11 or newer" in told.stderr
+    done = make(tmp_path, "run", "PYTHON=no-such-python")
+    assert done.returncode != 0
+    assert "no-such-python is missing: install Python 3.11 or newer" in done.stderr
 
 
 def test_makefile_says_that_venv_is_missing(tmp_path: Path) -> None:
     (tmp_path / "ensurepip.py").write_text("raise ImportError")
-    told = make(tmp_path, "run", f"PYTHON={sys.executable}", PYTHONPATH=str(tmp_path))
-    assert told.returncode != 0
-    assert "apt-get install python3-venv" in told.stderr
+    done = make(tmp_path, "run", f"PYTHON={sys.executable}", PYTHONPATH=str(tmp_path))
+    assert done.returncode != 0
+    assert "apt-get install python3-venv" in done.stderr
 
 
 def test_makefile_says_that_python_is_too_old(tmp_path: Path) -> None:
     old = tmp_path / "python3.9"
     old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2 && exit\nexit 1\n')
     old.chmod(0o755)
-    told = make(tmp_path, "test", f"PYTHON={old}")
-    assert told.returncode != 0
-    assert "Python 3.9.2 is too old" in told.stderr
+    done = make(tmp_path, "test", f"PYTHON={old}")
+    assert done.returncode != 0
+    assert "Python 3.9.2 is too old" in done.stderr
 
 
 def test_make_help_shows_the_commands() -> None:
-    told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "make run" in told.stdout
-    assert "TORCH_INDEX=" in told.stdout
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "make run" in done.stdout
+    assert "TORCH_INDEX=" in done.stdout

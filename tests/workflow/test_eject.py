@@ -8,18 +8,18 @@ from project_copy import Checkout, environment
 
 
 def test_ejects_as_typed_and_a_script_trains_by_itself(checkout: Checkout) -> None:
-    told = checkout.snakemake("eject")
-    assert told.returncode == 0, told.stdout
+    done = checkout.snakemake("eject")
+    assert done.returncode == 0, done.stdout
     scripts = sorted(checkout.results.glob("runs/default/weak/*/r1/job.sh"))
     assert [script.parts[-3] for script in scripts] == ["1x1", "1x2", "2x1"]
-    assert "3 scripts, none of them started" in told.stdout
-    assert "    sbatch results/runs/default/weak/2x1/r1/job.sh\n" in told.stdout
+    assert "3 scripts, none of them started" in done.stdout
+    assert "    sbatch results/runs/default/weak/2x1/r1/job.sh\n" in done.stdout
     command = "bash results/runs/default/weak/1x2/r1/job.sh here"  # 2x1 needs Slurm
-    assert f"    {command}\n" in told.stdout
-    assert "Nothing has been measured" not in told.stdout
+    assert f"    {command}\n" in done.stdout
+    assert "Nothing has been measured" not in done.stdout
     trained = subprocess.run(command.split(), cwd=checkout.path, env=environment(), timeout=300, check=False)
     assert trained.returncode == 0
     assert not list(checkout.results.glob("**/run.json"))
-    told = checkout.snakemake("report")  # a number of cores means nothing to it either
-    assert told.returncode == 0, told.stdout
+    done = checkout.snakemake("report")  # a number of cores means nothing to it either
+    assert done.returncode == 0, done.stdout
     assert (checkout.results / "report/index.html").exists()

@@ -109,7 +109,7 @@ class Killed:
 
     checkout: Checkout
     other: Checkout
-    told: dict[str, subprocess.CompletedProcess[str]]
+    done: dict[str, subprocess.CompletedProcess[str]]
     pid: int
 
 
@@ -127,8 +127,8 @@ def killed(module_checkout: Callable[[], Checkout]) -> Killed:
     configure(checkout, repeats=1)
     configure(other, results=str(checkout.results))
     with climbing(checkout) as process:
-        told = {name: checkout.snakemake(*arguments) for name, arguments in WHILE_IT_RUNS.items()}
-        told["another checkout"] = other.snakemake(*CLIMB)
+        done = {name: checkout.snakemake(*arguments) for name, arguments in WHILE_IT_RUNS.items()}
+        done["another checkout"] = other.snakemake(*CLIMB)
         assert process.poll() is None
         held = json.loads((checkout.results / "start.json").read_text())
         assert held["process"]["pid"] == process.pid, "nobody else has taken it"
@@ -136,37 +136,37 @@ def killed(module_checkout: Callable[[], Checkout]) -> Killed:
         os.killpg(process.pid, signal.SIGKILL)  # its jobs' agents are in groups of their own, and have to end yet
         process.wait()
         (checkout.path / "gate").unlink()
-        told["the next start"] = checkout.snakemake(*CLIMB)
-    return Killed(checkout, other, told, process.pid)
+        done["the next start"] = checkout.snakemake(*CLIMB)
+    return Killed(checkout, other, done, process.pid)
 
 
 @pytest.mark.parametrize("name", ["a climb", "--unlock"])
 def test_a_second_start_beside_a_climb_is_refused(killed: Killed, name: str) -> None:
-    told = killed.told[name]
-    assert told.returncode == 1
-    assert "| verdict   not started: another start is at work on these results " in told.stdout
-    assert f"| found     process {killed.pid} on " in told.stdout
-    assert f"end it as Ctrl-C does: `kill {killed.pid}`" in told.stdout
-    assert "LockException" not in told.stdout
+    done = killed.done[name]
+    assert done.returncode == 1
+    assert "| verdict   not started: another start is at work on these results " in done.stdout
+    assert f"| found     process {killed.pid} on " in done.stdout
+    assert f"end it as Ctrl-C does: `kill {killed.pid}`" in done.stdout
+    assert "LockException" not in done.stdout
 
 
 @pytest.mark.parametrize("name", ["a dry run", "report and eject"])
 def test_what_disturbs_no_climb_works_beside_it(killed: Killed, name: str) -> None:
-    assert killed.told[name].returncode == 0, killed.told[name].stdout
+    assert killed.done[name].returncode == 0, killed.done[name].stdout
 
 
 def test_another_checkout_on_the_results_of_a_climb_is_refused(killed: Killed) -> None:
-    told = killed.told["another checkout"]
-    assert told.returncode == 1
-    assert "another start is at work on these results, from another checkout" in told.stdout
-    assert str(killed.checkout.path) in re.sub(r"\s*\|\n\|\s*", "", told.stdout)
-    assert "`results` in config/config.yaml" in told.stdout
+    done = killed.done["another checkout"]
+    assert done.returncode == 1
+    assert "another start is at work on these results, from another checkout" in done.stdout
+    assert str(killed.checkout.path) in re.sub(r"\s*\|\n\|\s*", "", done.stdout)
+    assert "`results` in config/config.yaml" in done.stdout
 
 
 def test_the_start_after_a_kill_goes_on(killed: Killed) -> None:
-    told = killed.told["the next start"]
-    assert told.returncode == 0, told.stdout
-    assert f"(process {killed.pid} on " in told.stdout
-    assert "was killed; this one goes on from what it has left" in told.stdout
-    assert "--unlock" not in told.stdout
+    done = killed.done["the next start"]
+    assert done.returncode == 0, done.stdout
+    assert f"(process {killed.pid} on " in done.stdout
+    assert "was killed; this one goes on from what it has left" in done.stdout
+    assert "--unlock" not in done.stdout
     assert not (killed.checkout.results / "start.json").exists()

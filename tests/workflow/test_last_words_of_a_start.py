@@ -37,12 +37,12 @@ def prepares(checkout: Checkout) -> None:
     checkout.without_torch()
 
 
-def test_a_failed_preparation_is_told_in_the_box(checkout: Checkout) -> None:
+def test_a_failed_preparation_is_reported_in_the_box(checkout: Checkout) -> None:
     prepares(checkout)
-    told = checkout.snakemake(*LOCAL)
-    assert told.returncode == 1
-    assert not SNAKEMAKES.search(told.stdout), told.stdout
-    box = last_box(told.stdout)
+    done = checkout.snakemake(*LOCAL)
+    assert done.returncode == 1
+    assert not SNAKEMAKES.search(done.stdout), done.stdout
+    box = last_box(done.stdout)
     assert box["verdict"] == "workload.prepare failed: exit code 1; no run was started"
     assert box["printed"] == "trying fetched 20 % no route to host: example.org"
     assert box["log"] == "results/logs/prepare_data.log"
@@ -63,15 +63,15 @@ def test_a_closed_gate_has_the_last_word(
     stages = EXPERIMENT["stages"]
     checkout.configure(stages={**stages, "stage2": {**stages["stage2"], "gate": {"min_efficiency": 0.9}}})
     checkout.without_torch(script)
-    told = checkout.snakemake("stage2", *how)
-    assert told.returncode == 1
-    assert not SNAKEMAKES.search(told.stdout), told.stdout
-    box = last_box(told.stdout)
+    done = checkout.snakemake("stage2", *how)
+    assert done.returncode == 1
+    assert not SNAKEMAKES.search(done.stdout), done.stdout
+    box = last_box(done.stdout)
     assert box["verdict"] == f"the gate of {stage} is closed; nothing above it was started"
     assert next_step in box["next"]
-    assert re.search(r"^log +\.snakemake/log/\S+\.log$", told.stdout, re.MULTILINE)
+    assert re.search(r"^log +\.snakemake/log/\S+\.log$", done.stdout, re.MULTILINE)
     assert "Error in rule gate" in snakemakes_log(checkout)
-    assert ("Job stats" in told.stdout) == (how != LOCAL)
+    assert ("Job stats" in done.stdout) == (how != LOCAL)
 
 
 def replace(file: Path, old: str, new: str) -> None:
@@ -80,29 +80,29 @@ def replace(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new, 1))
 
 
-def test_two_jobs_that_fail_side_by_side_are_both_told(checkout: Checkout) -> None:
+def test_two_jobs_that_fail_side_by_side_are_both_reported(checkout: Checkout) -> None:
     prepares(checkout)
     replace(
         checkout.path / "workflow/scripts/plan.py", "import argparse", "import argparse, os; os.kill(os.getpid(), 9)"
     )
-    told = checkout.snakemake(*LOCAL, "--cores", "2")
-    assert not SNAKEMAKES.search(told.stdout), told.stdout
-    last_box(told.stdout)
-    assert "| verdict   workload.prepare failed: exit code 1; no run was started" in told.stdout
-    assert "| verdict   the job plan failed: exit code 137 (SIGKILL)" in told.stdout
+    done = checkout.snakemake(*LOCAL, "--cores", "2")
+    assert not SNAKEMAKES.search(done.stdout), done.stdout
+    last_box(done.stdout)
+    assert "| verdict   workload.prepare failed: exit code 1; no run was started" in done.stdout
+    assert "| verdict   the job plan failed: exit code 137 (SIGKILL)" in done.stdout
 
 
 def test_an_error_of_snakemakes_own_is_shown(checkout: Checkout) -> None:
     checkout.without_torch()
     replace(checkout.path / "workflow/scripts/gate.py", "import argparse", "import argparse, os; os._exit(0)")
-    told = checkout.snakemake("stage1", *LOCAL, "--latency-wait", "0")
-    assert told.returncode == 1
-    assert "MissingOutputException in rule gate" in told.stdout
-    assert last_box(told.stdout)["verdict"] == "Snakemake stopped at the error above"
+    done = checkout.snakemake("stage1", *LOCAL, "--latency-wait", "0")
+    assert done.returncode == 1
+    assert "MissingOutputException in rule gate" in done.stdout
+    assert last_box(done.stdout)["verdict"] == "Snakemake stopped at the error above"
 
 
 def test_a_report_of_nothing_is_one_message(checkout: Checkout) -> None:
-    told = checkout.snakemake("report")
-    assert told.returncode == 1
-    assert told.stdout.startswith("results/plan.json: there is no plan here\n  next ")
-    assert len(told.stdout.splitlines()) == 2
+    done = checkout.snakemake("report")
+    assert done.returncode == 1
+    assert done.stdout.startswith("results/plan.json: there is no plan here\n  next ")
+    assert len(done.stdout.splitlines()) == 2

@@ -19,20 +19,20 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistake_is_told_before_anything_starts(checkout: Checkout, mistake: str) -> None:
-    name, old, new, told = MISTAKES[mistake]
+def test_mistake_is_reported_before_anything_starts(checkout: Checkout, mistake: str) -> None:
+    name, old, new, message = MISTAKES[mistake]
     checkout.configure(modes=["strong"])
     file = checkout.path / f"config/{name}.yaml"
     before = file.read_text()
     assert old is None or old in before
     file.write_text(new if old is None else before.replace(old, new, 1))
     for command in (("--cores", "all"), ("stage2", "--dry-run")):
-        told_by = checkout.snakemake(*command)
-        assert told_by.returncode != 0
-        assert "Traceback" not in told_by.stdout
-        assert told in told_by.stdout
-        assert f"config/{name}.yaml" in told_by.stdout
-        assert "  next     " in told_by.stdout
+        done = checkout.snakemake(*command)
+        assert done.returncode != 0
+        assert "Traceback" not in done.stdout
+        assert message in done.stdout
+        assert f"config/{name}.yaml" in done.stdout
+        assert "  next     " in done.stdout
         assert not checkout.results.exists()
 
 
@@ -43,27 +43,27 @@ def test_the_file_without_a_mistake_is_accepted(checkout: Checkout) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("a{x}b", "a brace in the path"), ("a\nb", "a line end or another control")]
+    ("name", "message"), [("a{x}b", "a brace in the path"), ("a\nb", "a line end or another control")]
 )
-def test_a_path_that_cannot_be_taken_is_told(tmp_path: Path, name: str, told: str) -> None:
+def test_a_path_that_cannot_be_taken_is_reported(tmp_path: Path, name: str, message: str) -> None:
     checkout = copy_project(tmp_path / name)
     checkout.configure()
     for command in (("--cores", "all"), ("stage2", "--dry-run"), ("doctor",)):
-        told_by = checkout.snakemake(*command)
-        assert told_by.returncode != 0
-        assert "Traceback" not in told_by.stdout
-        assert told in told_by.stdout
-        assert "  next     rename the directory" in told_by.stdout
+        done = checkout.snakemake(*command)
+        assert done.returncode != 0
+        assert "Traceback" not in done.stdout
+        assert message in done.stdout
+        assert "  next     rename the directory" in done.stdout
         assert not checkout.results.exists()
 
 
 def test_files_of_settings_may_have_braces_in_their_paths(checkout: Checkout) -> None:
     elsewhere = checkout.path / "{x}"
     (checkout.path / "config").rename(elsewhere)
-    told_by = checkout.snakemake(
+    done = checkout.snakemake(
         *("eject", "--configfile", elsewhere / "config.yaml", "--config", f"cluster={elsewhere / 'cluster.yaml'}")
     )
-    assert told_by.returncode == 0, told_by.stdout
+    assert done.returncode == 0, done.stdout
 
 
 def test_override_on_the_command_line_is_checked_as_well(checkout: Checkout) -> None:
@@ -83,10 +83,10 @@ def test_two_experiments_at_once_are_refused(checkout: Checkout) -> None:
 def test_an_experiment_that_cannot_be_read_is_named(checkout: Checkout) -> None:
     (checkout.path / "tab.yaml").write_text("workload:\n\tscript: a.py\n")
     missing = "there.yaml: there is no such file"
-    for file, told in (("there.yaml", missing), ("tab.yaml", "tab.yaml, line 2, column 1: not YAML: a tab")):
+    for file, message in (("there.yaml", missing), ("tab.yaml", "tab.yaml, line 2, column 1: not YAML: a tab")):
         said = checkout.snakemake("--dry-run", "--config", f"experiment={file}")
         assert said.returncode != 0
-        assert told in said.stdout
+        assert message in said.stdout
         assert "  next     " in said.stdout
         assert "Traceback" not in said.stdout
 
@@ -106,7 +106,7 @@ def test_another_experiment_and_another_site(checkout: Checkout) -> None:
     assert "stage2" not in planned.stdout
 
 
-def test_data_that_are_missing_are_told_before_any_job(checkout: Checkout) -> None:
+def test_data_that_are_missing_are_reported_before_any_job(checkout: Checkout) -> None:
     """And the advice works; a dry run shows the plan all the same: its data may be on another machine."""
     script = "import os; os.listdir('data/mine')\n" + NO_TORCH
     workload = {**EXPERIMENT["workload"], "data_dir": "data/mine"}

@@ -47,8 +47,8 @@ def test_a_script_that_waits_for_a_peer(checkout: Checkout) -> None:
     assert failure["verdict"] == "the plain script was still running"
     assert re.search(r" after \d+ s, 2.0 times what it takes under the launcher", failure["why"])
     assert "no plain baseline: " in said
-    told = "no efficiency against the plain script: the plain script was still running after"
-    assert told in (checkout.results / "report/scaling.md").read_text()
+    message = "no efficiency against the plain script: the plain script was still running after"
+    assert message in (checkout.results / "report/scaling.md").read_text()
     again = checkout.snakemake("stage1", "--cores", "all")
     assert again.returncode == 0, again.stdout
     assert checkout.run_times() == times

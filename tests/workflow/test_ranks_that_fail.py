@@ -129,7 +129,7 @@ def test_an_exception_is_the_cause_and_not_the_rank_that_lost_it(
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
-def test_a_script_that_ends_itself_is_told_in_its_words(
+def test_a_script_that_ends_itself_is_reported_in_its_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: str
 ) -> None:
     failure = run(tmp_path, monkeypatch, "1x2", "EXIT", 1, launcher=launcher).failure

@@ -99,7 +99,7 @@ def test_a_stranger_on_the_same_port_gets_no_rank(start: Start) -> None:
     assert ranks_of(stranger.communicate(timeout=TIMEOUT_S)[0]) == []
 
 
-def test_a_port_that_is_taken_is_told_by_the_first_node(start: Start, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_reported_by_the_first_node(start: Start, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("", free_port(str(tmp_path))))
         taken.listen()

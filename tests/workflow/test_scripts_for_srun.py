@@ -53,7 +53,7 @@ def test_a_script_for_srun_can_be_tried_without_slurm(
         ('import sys\nsys.exit("no SLURM_NTASKS here")', "rank 0: no SLURM_NTASKS here: SLURM_NTASKS is a variable"),
     ],
 )
-def test_under_torchrun_it_is_told_that_it_needs_srun(
+def test_under_torchrun_the_message_says_that_it_needs_srun(
     script: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failure = failure_of(run_script(script, tmp_path, monkeypatch, "1x1", launcher="torchrun"))

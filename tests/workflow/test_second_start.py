@@ -42,10 +42,10 @@ def climbed(module_checkout: Callable[[], Checkout]) -> Checkout:
         os.chdir(here)
     for spec in plan.runs:
         write_run(checkout.results, spec, RATES[str(spec.scale)])
-    told = checkout.snakemake("stage3", *ALL)
-    assert told.returncode == 0, told.stdout
-    assert "nothing to measure" in told.stdout
-    assert "gate stage3: open" in told.stdout
+    done = checkout.snakemake("stage3", *ALL)
+    assert done.returncode == 0, done.stdout
+    assert "nothing to measure" in done.stdout
+    assert "gate stage3: open" in done.stdout
     return checkout
 
 
@@ -110,11 +110,11 @@ STARTS: dict[str, tuple[Callable[[Checkout], object], tuple[str, ...], set[str]]
 def test_what_a_start_measures(checkout: Checkout, name: str) -> None:
     alter, arguments, scales = STARTS[name]
     alter(checkout)
-    told = checkout.snakemake("stage3", *DRY_RUN, *arguments)
-    assert told.returncode == 0, told.stdout
-    assert measured(told.stdout) == scales
-    assert len(re.findall(r"^(?:local)?rule gate:", told.stdout, re.MULTILINE)) == 3, "gates are judged at every start"
-    assert ("nothing to measure" in told.stdout) == (not scales)
+    done = checkout.snakemake("stage3", *DRY_RUN, *arguments)
+    assert done.returncode == 0, done.stdout
+    assert measured(done.stdout) == scales
+    assert len(re.findall(r"^(?:local)?rule gate:", done.stdout, re.MULTILINE)) == 3, "gates are judged at every start"
+    assert ("nothing to measure" in done.stdout) == (not scales)
 
 
 def measured(output: str) -> set[str]:
@@ -128,22 +128,22 @@ def test_an_open_gate_written_by_hand_opens_nothing(checkout: Checkout) -> None:
     shutil.rmtree(checkout.results / "runs/default/weak/2x1")
     assert checkout.snakemake("stage2", *ALL).returncode != 0
     write_json(checkout.results / "gates/stage2.json", make_gate("stage2"))
-    told = checkout.snakemake("stage3", *ALL)
-    assert told.returncode != 0
-    assert "stage2.closed.json is beside it" in told.stdout
-    assert "| verdict   the gate of stage2 is closed" in told.stdout
+    done = checkout.snakemake("stage3", *ALL)
+    assert done.returncode != 0
+    assert "stage2.closed.json is beside it" in done.stdout
+    assert "| verdict   the gate of stage2 is closed" in done.stdout
     assert not (checkout.results / "runs/default/weak/2x1").exists()
     assert [file.name for file in (checkout.results / "gates").glob("stage2*")] == ["stage2.closed.json"]
 
 
-def test_a_deleted_and_an_edited_record_are_put_together_anew(checkout: Checkout) -> None:
+def test_a_deleted_and_an_edited_record_are_assembled_again(checkout: Checkout) -> None:
     files = [checkout.results / f"runs/default/weak/{scale}/r1/record.json" for scale in ("1x1", "2x1")]
     before, started = [file.read_bytes() for file in files], checkout.run_times()
     files[0].unlink()
     edit(files[1], lambda record: record["throughput"].update(samples_per_s=1e6))
-    told = checkout.snakemake("stage3", *ALL)
-    assert told.returncode == 0, told.stdout
-    assert told.stdout.count("restored from its raw files") == 2
+    done = checkout.snakemake("stage3", *ALL)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("restored from its raw files") == 2
     assert [file.read_bytes() for file in files] == before
     assert checkout.run_times() == started
 
@@ -151,9 +151,9 @@ def test_a_deleted_and_an_edited_record_are_put_together_anew(checkout: Checkout
 def test_the_report_of_other_settings_says_so(checkout: Checkout) -> None:
     _argument(checkout)
     plan = (checkout.results / "plan.json").read_bytes()
-    told = checkout.snakemake("report")
-    assert told.returncode == 0, told.stdout
-    for text in (told.stdout, (checkout.results / "report/index.html").read_text()):
+    done = checkout.snakemake("report")
+    assert done.returncode == 0, done.stdout
+    for text in (done.stdout, (checkout.results / "report/index.html").read_text()):
         assert "the settings have changed since these runs were planned" in text
         assert "3 runs of other settings: default/weak/1x1/r1, default/weak/1x2/r1, default/weak/2x1/r1" in text
     assert (checkout.results / "plan.json").read_bytes() == plan
@@ -161,8 +161,8 @@ def test_the_report_of_other_settings_says_so(checkout: Checkout) -> None:
 
 def test_job_scripts_are_of_the_settings_of_now(checkout: Checkout) -> None:
     _argument(checkout)
-    told = checkout.snakemake("eject")
-    assert told.returncode == 0, told.stdout
+    done = checkout.snakemake("eject")
+    assert done.returncode == 0, done.stdout
     assert "--x" in (checkout.results / "runs" / RUN / "job.sh").read_text()
     assert json.loads((checkout.results / "plan.json").read_text())["jobs"][0]["runs"][0]["args"] == ["16", "--x"]
 

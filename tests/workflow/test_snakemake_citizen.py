@@ -112,9 +112,9 @@ def test_a_mistake_in_the_config_of_a_module(project: Checkout, tmp_path_factory
     config = {"ladder": {"cluster": "site.yaml", **OF_TWO_STAGES, "repeets": 3}}
     parent = PARENT.format(snakefile=repr(str(project.path / "Snakefile")))
     user = directory_of_a_user(tmp_path_factory, {"Snakefile": parent, "config/config.yaml": yaml.safe_dump(config)})
-    told = snakemake(user, "--dry-run", fails=True)
-    assert told.startswith("config of the module: repeets: ")
-    assert "Traceback" not in told
+    printed = snakemake(user, "--dry-run", fails=True)
+    assert printed.startswith("config of the module: repeets: ")
+    assert "Traceback" not in printed
 
 
 def test_deployed_from_a_repository(
@@ -172,8 +172,8 @@ def test_from_another_directory_shipped_files_are_found(project: Checkout, tmp_p
         "--config", "experiment=config/experiments/ethernet6-mlp.yaml", "cluster=config/sites/ethernet6.yaml",
     )  # fmt: skip
     assert f"    {project.path}/workflow/workloads/mlp.py " in planned
-    told = snakemake(tmp_path, *snakefile, "--dry-run", "--config", "experiment=none.yaml", fails=True)
-    assert told.splitlines()[:2] == [
+    printed = snakemake(tmp_path, *snakefile, "--dry-run", "--config", "experiment=none.yaml", fails=True)
+    assert printed.splitlines()[:2] == [
         "none.yaml: there is no such file",
         f"  allowed  a file, relative to {tmp_path} or else to {project.path}",
     ]
@@ -195,8 +195,8 @@ def test_snakemakes_report_needs_only_the_requirements(elsewhere: Path, project:
         f"        if name.partition('.')[0] in {others!r}:\n            raise ModuleNotFoundError(name, name=name)\n"
         "sys.meta_path.insert(0, Nothing())\n"
     )
-    told = snakemake(elsewhere, *mine(project, elsewhere), "--report", "report.html", PYTHONPATH=str(tmp_path))
-    assert "Report created" in told
+    printed = snakemake(elsewhere, *mine(project, elsewhere), "--report", "report.html", PYTHONPATH=str(tmp_path))
+    assert "Report created" in printed
     assert "Scaling" in (elsewhere / "report.html").read_text()
 
 
@@ -221,9 +221,9 @@ def with_what_they_require(names: list[str]) -> set[str]:
 
 def test_every_target_is_listed_with_a_sentence(elsewhere: Path, project: Checkout) -> None:
     listed = snakemake(elsewhere, *mine(project, elsewhere), "--list")
-    told = dict(re.findall(r"(?m)^(\w+) \((.*)\)$", listed))
-    assert told.keys() >= {"all", "stage1", "stage2", "stage3", "report", "doctor", "eject"}
-    assert all(sentence.endswith(".") for sentence in told.values())
+    printed = dict(re.findall(r"(?m)^(\w+) \((.*)\)$", listed))
+    assert printed.keys() >= {"all", "stage1", "stage2", "stage3", "report", "doctor", "eject"}
+    assert all(sentence.endswith(".") for sentence in printed.values())
 
 
 def test_profiles_are_described() -> None:

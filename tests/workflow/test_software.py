@@ -129,7 +129,7 @@ def test_a_module_that_does_not_exist_fails_the_run_in_its_own_words(witnessed: 
     assert not (witnessed.path / "witness.json").exists()
 
 
-def test_a_module_that_the_users_shell_has_loaded_is_loaded_anew(
+def test_a_module_that_the_users_shell_has_loaded_is_loaded_again(
     witnessed: Checkout, modules: Path, other_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its PYTHONPATH is taken away for the other Python's sake; were it left alone, nothing would bring it back."""
@@ -189,7 +189,7 @@ def test_a_python_without_torch_is_named(witnessed: Checkout, tmp_path: Path, la
     assert "software.python" in failure["next"]
 
 
-def test_torch_that_sees_no_gpu_is_told_with_its_own_words(checkout: Checkout) -> None:
+def test_torch_that_sees_no_gpu_is_reported_with_its_own_words(checkout: Checkout) -> None:
     """The GPUs that may be here are hidden; the words are those of the real torch."""
     checkout.configure(stages=ONE_STAGE, workload={**EXPERIMENT["workload"], "env": {"CUDA_VISIBLE_DEVICES": ""}})
     (checkout.path / "loop.py").write_text("import torch\ntorch.cuda.set_device(0)\n")

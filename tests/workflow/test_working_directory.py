@@ -97,7 +97,7 @@ def test_an_attempt_never_finds_what_the_one_before_it_left(checkout: Checkout) 
     assert json.loads((run / "record.json").read_text())["remarks"] == []
 
 
-def test_a_directory_that_cannot_be_made_is_told_with_its_key(checkout: Checkout) -> None:
+def test_a_directory_that_cannot_be_made_is_reported_with_its_key(checkout: Checkout) -> None:
     checkout.configure(
         workload={"script": "loop.py", "args": [16], "batch_per_gpu": 16, "directory": "/proc/none/here"}
     )

@@ -142,7 +142,7 @@ def test_killed_after_any_epoch_and_resumed(
         ("mlp", 1, Tell(signal.SIGTERM, rank=0, step=9)),
     ],
 )
-def test_told_to_stop_and_resumed(name: str, size: int, tell: Tell, data: Path, tmp_path: Path) -> None:
+def test_stopped_by_a_signal_and_resumed(name: str, size: int, tell: Tell, data: Path, tmp_path: Path) -> None:
     """The signal reaches one rank only; all of them save at the next step, and end with the code for it."""
     assert on_ranks(size, run, name, data, tmp_path / "whole") == [0] * size
     stopped = tmp_path / "stopped"

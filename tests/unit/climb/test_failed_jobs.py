@@ -47,7 +47,7 @@ def test_a_gate_closed_by_an_earlier_start_tells_nothing_of_this_one(stop: Stop)
     assert "Snakemake's: .snakemake/log/x.log" in box
 
 
-def test_a_slurm_job_is_told_by_the_gate_or_in_the_executors_words(stop: Stop) -> None:
+def test_a_slurm_job_is_reported_by_the_gate_or_in_the_executors_words(stop: Stop) -> None:
     stop = replace(stop, jobs=[CANCELLED])
     (box,) = boxes(stop)
     assert "the job measure_1x1 failed found job 12 ended CANCELLED. Next: x. log logs/measure_1x1.log" in box
@@ -63,7 +63,7 @@ def test_what_has_said_it_in_the_terminal_gets_no_box(stop: Stop, rule: str) -> 
     assert len(boxes(replace(stop, jobs=[replace(job, exit_code=137)]))) == 1
 
 
-def test_the_preparation_is_told_with_its_last_lines(stop: Stop) -> None:
+def test_the_preparation_is_reported_with_its_last_lines(stop: Stop) -> None:
     log = stop.results / "prepare_data.log"
     log.write_text("".join(f"line {number}\n" for number in range(20)))
     (box,) = boxes(replace(stop, jobs=[FailedJob("prepare_data", str(log), 3)]))

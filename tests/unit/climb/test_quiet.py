@@ -124,7 +124,7 @@ def test_what_fails_after_a_signal_fails_for_it(terminal: io.StringIO, monkeypat
     assert (failed.jobs, terminal.getvalue()) == ((), "")
 
 
-def test_snakemakes_closing_lines_are_shown_until_the_ladder_has_told_its_own(terminal: io.StringIO) -> None:
+def test_snakemakes_closing_lines_are_shown_until_the_ladder_has_printed_its_own(terminal: io.StringIO) -> None:
     failed = FailedJobs(lambda: False)
     filter_terminal(failed)
     for _ in range(2):
@@ -146,7 +146,7 @@ def test_snakemakes_closing_lines_are_shown_until_the_ladder_has_told_its_own(te
         (FileNotFoundError(errno.ENOENT, "No such file or directory", "x"), "Traceback: 100%"),
     ],
 )
-def test_a_full_disk_is_told_without_its_traceback(error: OSError, shown: str) -> None:
+def test_a_full_disk_is_reported_without_its_traceback(error: OSError, shown: str) -> None:
     talk = record(logging.ERROR, "Traceback: 100%")
     try:
         raise error

@@ -93,10 +93,10 @@ def test_a_disk_that_takes_no_file_ends_no_watch(tmp_path: Path, monkeypatch: py
         return [each async for each in plugin.check_active_jobs([info])]
 
     assert asyncio.run(look()) == []
-    (told,) = plugin.errors
-    assert "job 7 ended TIMEOUT on node1" in told
+    (message,) = plugin.errors
+    assert "job 7 ended TIMEOUT on node1" in message
     not_kept = f"is not recorded: {tmp_path}/results/jobs/1x1.json cannot be written: Not a directory"
-    assert not_kept in told
+    assert not_kept in message
     assert terminal.getvalue().count(not_kept) == 1
 
 

@@ -173,7 +173,7 @@ def test_a_log_that_cannot_be_read_costs_the_job_nothing(desk: Desk) -> None:
     assert end.ok
 
 
-def test_a_silent_slurm_is_told_once_reminded_of_and_told_again(desk: Desk) -> None:
+def test_a_silent_slurm_is_reported_once_and_again_as_a_reminder(desk: Desk) -> None:
     desk.cluster.silent = "connect failure"
     for _ in range(5):
         assert desk.later(ASK_EVERY_S["waiting"]) == []

@@ -102,12 +102,12 @@ def test_a_start_leaves_its_name_behind_and_one_that_did_nothing_leaves_nothing(
 def test_a_second_start_is_refused(
     holder: subprocess.Popen[str], scratch: Path, tmp_path: Path, elsewhere: Path, by: str
 ) -> None:
-    told = start_on(scratch, tmp_path / by)
-    assert told is not None
-    assert f"process {holder.pid} on " in told
-    assert str(tmp_path / "here") in told.replace(" ", "")
-    assert f"`kill {holder.pid}`" in told
-    assert ("results of its own" in told) == (by == "elsewhere")
+    reported = start_on(scratch, tmp_path / by)
+    assert reported is not None
+    assert f"process {holder.pid} on " in reported
+    assert str(tmp_path / "here") in reported.replace(" ", "")
+    assert f"`kill {holder.pid}`" in reported
+    assert ("results of its own" in reported) == (by == "elsewhere")
     with pytest.raises(Refused):
         unlock_by_hand(scratch)
 
@@ -143,9 +143,9 @@ def test_its_jobs_have_to_be_over(holder: subprocess.Popen[str], scratch: Path, 
             time.sleep(0.05)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(start_lock, "ENDING_S", 0.0)
-            told = start_on(scratch, here)
-        assert told is not None
-        assert f"end them: `kill {job.pid}`" in told
+            reported = start_on(scratch, here)
+        assert reported is not None
+        assert f"end them: `kill {job.pid}`" in reported
     finally:
         job.kill()
         job.communicate()
@@ -156,10 +156,10 @@ def test_what_another_host_holds_is_let_go_by_hand_alone(
     holder: subprocess.Popen[str], scratch: Path, here: Path
 ) -> None:
     rewrite(scratch, process={"host": "login1", "kernel": "its own"})
-    told = start_on(scratch, here)
-    assert told is not None
-    assert f"`ps -p {holder.pid}` on login1" in told
-    assert "`snakemake --unlock`" in told
+    reported = start_on(scratch, here)
+    assert reported is not None
+    assert f"`ps -p {holder.pid}` on login1" in reported
+    assert "`snakemake --unlock`" in reported
     unlock_by_hand(scratch)
     assert start_on(scratch, here) is None
 
@@ -184,11 +184,11 @@ def test_a_copy_of_held_results_is_free(holder: subprocess.Popen[str], scratch: 
 
 def test_another_checkout_is_refused_also_later(scratch: Path, here: Path, elsewhere: Path) -> None:
     assert start_on(scratch, here) is None
-    told = start_on(scratch, elsewhere)
-    assert told is not None
-    assert "these results are another checkout's" in told
-    assert str(here) in told.replace(" ", "")
-    assert str(scratch / LAST) in told.replace(" ", "")
+    reported = start_on(scratch, elsewhere)
+    assert reported is not None
+    assert "these results are another checkout's" in reported
+    assert str(here) in reported.replace(" ", "")
+    assert str(scratch / LAST) in reported.replace(" ", "")
     (scratch / LAST).unlink()  # as the message says
     assert start_on(scratch, elsewhere) is None
 

@@ -70,7 +70,7 @@ def torn(desk: Desk) -> None:
 
 @pytest.mark.parametrize("note", [Desk.note, lost, torn])
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING"])
-def test_a_job_in_the_queue_is_told_whether_or_not_it_was_noted(desk: Desk, note, state: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_job_in_the_queue_is_reported_whether_or_not_it_was_noted(desk: Desk, note, state: str) -> None:  # type: ignore[no-untyped-def]
     note(desk)
     desk.squeue(state)
     text = desk.left()
@@ -125,7 +125,7 @@ def test_one_that_slurm_does_not_know_is_not_over_while_its_files_change(
     assert UNKNOWN in text
 
 
-def test_a_lock_that_is_held_is_told_where_the_queue_shows_nothing(desk: Desk) -> None:
+def test_a_lock_that_is_held_is_reported_where_the_queue_shows_nothing(desk: Desk) -> None:
     """Of a start on another machine, say, or of a job that was submitted by hand."""
     path = desk.results / "jobs/1x4.lock1"
     path.parent.mkdir(parents=True)

@@ -191,7 +191,7 @@ def test_what_the_next_start_repeats(ladder: tuple[Path, Plan], end: str, change
 # ---- Records are restored; runs are not. ----
 
 
-def test_a_missing_or_edited_record_is_put_together_anew(ladder: tuple[Path, Plan]) -> None:
+def test_a_missing_or_edited_record_is_assembled_again(ladder: tuple[Path, Plan]) -> None:
     results, plan = ladder
     before = {spec.name: run_of(results, spec.name).record.read_bytes() for spec in plan.runs}
     run_of(results).record.unlink()

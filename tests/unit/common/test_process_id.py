@@ -54,7 +54,7 @@ def test_the_same_number_may_be_another_process() -> None:
     assert replace(own, pid=2**80).is_alive() is False
 
 
-def test_machines_are_told_apart_by_their_boot_and_name_space() -> None:
+def test_machines_are_distinguished_by_their_boot_and_name_space() -> None:
     own = ProcessId.own()
     assert replace(own, kernel="another").is_alive() is False, "the host was started anew"
     assert replace(own, kernel="another", host="elsewhere").is_alive() is None

@@ -120,7 +120,7 @@ def test_the_shipped_profile_is_sane_for_the_installed_executor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "report"),
     [
         ({"executor": "local"}, "executor: local, not slurm"),
         ({"cores": 8}, "cores"),
@@ -135,10 +135,10 @@ def test_the_shipped_profile_is_sane_for_the_installed_executor() -> None:
         ({"slurm-statuscommand": "squeue"}, "slurm-statuscommand"),
     ],
 )
-def test_what_breaks_a_profile(change: dict[str, Any], told: str) -> None:
+def test_what_breaks_a_profile(change: dict[str, Any], report: str) -> None:
     data = {**yaml.safe_load(PROFILE.read_text()), **change}
     ((what, advice),) = profile_problems(data, executor_settings())
-    assert what.startswith(told)
+    assert what.startswith(report)
     assert advice
 
 
@@ -223,7 +223,7 @@ def test_a_python_that_is_not_there_or_does_not_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "device", "topic", "outcome"),
+    ("report", "device", "topic", "outcome"),
     [
         ({"python": [3, 9, 0], "torch": "2.4.0", "cuda": "12.1"}, "cuda", "torch", "pass"),
         ({"python": [3, 8, 9], "torch": "2.4.0", "cuda": "12.1"}, "cuda", "training Python", "FAIL"),
@@ -233,8 +233,10 @@ def test_a_python_that_is_not_there_or_does_not_start(tmp_path: Path) -> None:
         ({"python": [3, 9, 0], "error": "ModuleNotFoundError: No module"}, "cpu", "torch", "FAIL"),
     ],
 )
-def test_what_a_python_must_have(told: dict[str, Any], device: str, topic: str, outcome: str) -> None:
-    found = list(judge_python({"executable": "/p", **told}, "python3", "config/cluster.yaml: software.python", device))
+def test_what_a_python_must_have(report: dict[str, Any], device: str, topic: str, outcome: str) -> None:
+    found = list(
+        judge_python({"executable": "/p", **report}, "python3", "config/cluster.yaml: software.python", device)
+    )
     assert only(found, topic).outcome == outcome
 
 

@@ -75,7 +75,7 @@ def test_types_of_products(seen: Backwards, enabled: bool, dtype: str) -> None:
     assert seen.product_dtypes == {dtype}
 
 
-def test_looking_at_the_graph_computes_nothing_anew() -> None:
+def test_looking_at_the_graph_computes_nothing_again() -> None:
     calls = []
 
     def part(x: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ class Broken(Dataset[int]):
             raise ValueError(f"sample {index} is broken\n  in two lines") from error
 
 
-def test_of_a_loaders_worker_the_last_lines_are_told() -> None:
+def test_of_a_loaders_worker_the_last_lines_are_reported() -> None:
     text, line = "", ""
     try:
         next(iter(DataLoader(Broken(), batch_size=1, num_workers=1, multiprocessing_context="fork")))

@@ -81,6 +81,6 @@ def test_a_loader_that_is_none_of_torch_is_named(warm: Warm, tmp_path: Path, ran
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("advice", ["samples_per_step", "metrics"])
 def test_what_the_gate_advises_then_works(warm: Warm, tmp_path: Path, advice: str, ranks: int) -> None:
-    words, told = (["write"], {}) if advice == "metrics" else ([], {"samples_per_step": 8})
-    measured = check(warm, tmp_path, "nodes.py", *words, ranks=ranks, **told)
+    words, settings = (["write"], {}) if advice == "metrics" else ([], {"samples_per_step": 8})
+    measured = check(warm, tmp_path, "nodes.py", *words, ranks=ranks, **settings)
     assert measured.ran.rank()["source"] == advice

@@ -147,7 +147,7 @@ COMPILED = """
 
 
 @pytest.mark.parametrize("torch", ["newest", "oldest"])
-def test_time_to_compile_is_told(tmp_path: Path, torch: str) -> None:
+def test_time_to_compile_is_reported(tmp_path: Path, torch: str) -> None:
     done = run(tmp_path, script(tmp_path, COMPILED), python=python_named(torch))
     first_s = float(done.out.split()[0])
     record, startup = done.rank(), done.rank()["startup_s"]

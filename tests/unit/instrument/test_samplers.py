@@ -135,11 +135,11 @@ def data() -> Data:
 @pytest.mark.parametrize("loader", [DataLoader, StatefulDataLoader])
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_samplers(data: Data, sampler: str, loader: Callable[..., Any]) -> None:
-    make, told = SAMPLERS[sampler]
-    assert samplers.sampling(loader(data, batch_size=2, sampler=make(data))) == told
+    make, expected = SAMPLERS[sampler]
+    assert samplers.sampling(loader(data, batch_size=2, sampler=make(data))) == expected
     in_batches = loader(data, batch_sampler=BatchSampler(make(data), 2, drop_last=False))
-    assert samplers.sampling(in_batches) == told
-    assert samplers.sampling(loader(data, batch_size=None, sampler=make(data))) == told
+    assert samplers.sampling(in_batches) == expected
+    assert samplers.sampling(loader(data, batch_size=None, sampler=make(data))) == expected
 
 
 class Buckets(BatchSampler):
@@ -186,14 +186,14 @@ BATCH_SAMPLERS: dict[str, tuple[Callable[[BatchSampler], Any], Callable[[Data], 
 
 @pytest.mark.parametrize("wrapper", BATCH_SAMPLERS)
 def test_batch_samplers(data: Data, wrapper: str) -> None:
-    wrap, make, told = BATCH_SAMPLERS[wrapper]
+    wrap, make, expected = BATCH_SAMPLERS[wrapper]
     batch_sampler = wrap(BatchSampler(make(data), 2, drop_last=False))
-    assert samplers.sampling(DataLoader(data, batch_sampler=batch_sampler)) == told
+    assert samplers.sampling(DataLoader(data, batch_sampler=batch_sampler)) == expected
 
 
 def test_a_loader_that_makes_one_pass_of_all(data: Data) -> None:
-    told = samplers.sampling(MultiEpochsDataLoader(data, batch_size=2, sampler=distributed(data)))
-    assert told == Sampling("DistributedSampler", True, True, True, NEVER)
+    expected = samplers.sampling(MultiEpochsDataLoader(data, batch_size=2, sampler=distributed(data)))
+    assert expected == Sampling("DistributedSampler", True, True, True, NEVER)
 
 
 class Stream(IterableDataset[int]):
@@ -202,9 +202,9 @@ class Stream(IterableDataset[int]):
 
 
 def test_streams() -> None:
-    own, told = DataLoader(Stream()), DataLoader(IterableDatasetShard(Stream(), num_processes=2))
+    own, expected = DataLoader(Stream()), DataLoader(IterableDatasetShard(Stream(), num_processes=2))
     assert samplers.sampling(own) == Sampling("Stream", None, None, False, None)
-    assert samplers.sampling(told) == Sampling("Stream in IterableDatasetShard", True, None, False, None)
+    assert samplers.sampling(expected) == Sampling("Stream in IterableDatasetShard", True, None, False, None)
 
 
 class GoesOn(DistributedSampler):

@@ -249,7 +249,7 @@ SHARDED = {  # on two ranks: whether it is, which of its four parameters are rep
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("kind", SHARDED)
-def test_shards_are_told_from_replicas(warm: Warm, tmp_path: Path, kind: str, ranks: int) -> None:
+def test_shards_are_distinguished_from_replicas(warm: Warm, tmp_path: Path, kind: str, ranks: int) -> None:
     measured = check(warm, tmp_path, "sharded.py", *kind.split(), ranks=ranks)
     sharded, replicated, count = SHARDED[kind]
     if ranks == 2:

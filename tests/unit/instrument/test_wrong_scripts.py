@@ -57,8 +57,8 @@ def judged(warm: Warm, results: Path, how: str, epochs: int = 1) -> Judged:
     run = RunDirectory(results / "runs" / spec.name)
     shutil.rmtree(run.ranks)
     began_s = time.time()
-    told = {"DDP_LADDER_RUN": str(run.run), "EPOCHS": str(epochs), "GROUP_RANK": "0"}
-    ranks = warm.run(results, [str(SCRIPTS / "wrong.py"), how], 2, **told)
+    variables = {"DDP_LADDER_RUN": str(run.run), "EPOCHS": str(epochs), "GROUP_RANK": "0"}
+    ranks = warm.run(results, [str(SCRIPTS / "wrong.py"), how], 2, **variables)
     code = max(rank.code for rank in ranks)
     here, times = {"host": socket.gethostname()}, {"ended_at_s": time.time()}
     edit(run.agent_end(Agent(0, None)), lambda end: end.update(exit_code=code, launched_at_s=began_s, **times, **here))

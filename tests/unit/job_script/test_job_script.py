@@ -160,12 +160,12 @@ def test_starts_what_the_measured_run_starts_without_the_instrument(changes: dic
 def test_tells_each_process_what_the_measured_run_tells_it() -> None:
     for device, env in (("cuda", {"NCCL_NET": "IB", "GLOO_SOCKET_IFNAME": "eth9"}), ("cpu", {"OMP_NUM_THREADS": "3"})):
         spec = spec_of("2x2", device=device, env=env, launcher="srun")
-        told = read_job_script(text_of(spec)).exports
+        exported = read_job_script(text_of(spec)).exports
         measured = node_environment(spec, PLACES, {}, Path("run.json"), "$own_interface", 0.0)
         for name in ("DDP_LADDER_RUN", "DDP_LADDER_LAUNCHED_AT"):
             del measured[name]
-        assert measured.items() <= told.items()
-        own = {name: value for name, value in told.items() if name not in measured}
+        assert measured.items() <= exported.items()
+        own = {name: value for name, value in exported.items() if name not in measured}
         (process, *_) = processes(spec, PLACES, 1, Rendezvous("id", "$own_address", 0), ())
         assert own.keys() == process.env.keys()
         for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"):
@@ -272,7 +272,7 @@ def test_without_slurm_it_fails_as_the_training_does(
     assert run_here(make_spec("1x2", launcher=launcher, python=str(python)), tmp_path, monkeypatch).returncode == 3
 
 
-def test_without_slurm_the_processes_of_srun_are_told_what_srun_would_tell_them(
+def test_without_slurm_the_processes_of_srun_get_the_variables_of_srun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = tmp_path / "python"

@@ -319,12 +319,12 @@ def rows_of(site: str) -> list[Row]:
 
 def alike(sbatch: Values) -> dict[str, str]:
     """Units and words that mean the same, made the same."""
-    told = dict(sbatch)
-    if "ntasks" in told:
-        told["ntasks-per-node"] = str(int(told.pop("ntasks")) // int(told["nodes"]))
-    if "mem" in told:
-        told["mem"] = f"{megabytes(told['mem'])}M"
-    return told
+    asked = dict(sbatch)
+    if "ntasks" in asked:
+        asked["ntasks-per-node"] = str(int(asked.pop("ntasks")) // int(asked["nodes"]))
+    if "mem" in asked:
+        asked["mem"] = f"{megabytes(asked['mem'])}M"
+    return asked
 
 
 def compared_modules(guide: Guide, script: BatchScript) -> list[Row]:
@@ -352,8 +352,8 @@ def compared(section: str, theirs: Values, ours: Values, why: Values, executor: 
         key = f"{section} {name}"
         same = theirs.get(name) == ours.get(name)
         reason = "=" if same else {**COMMON, **why}[key]
-        told = "" if executor is None or name in OF_THE_EXECUTOR else executor.get(name, "-") or "yes"
-        rows.append((key, theirs.get(name, "-"), ours.get(name, "-") or "yes", told, reason))
+        asked = "" if executor is None or name in OF_THE_EXECUTOR else executor.get(name, "-") or "yes"
+        rows.append((key, theirs.get(name, "-"), ours.get(name, "-") or "yes", asked, reason))
     return rows
 
 

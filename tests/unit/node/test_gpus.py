@@ -52,7 +52,7 @@ def test_fake_cuda_driver_and_power_limit_of_the_gpus_that_were_used(tmp_path: P
     run = write_run(tmp_path, make_spec("1x2", device="cuda"))
     used = {"name": "NVIDIA A100-SXM4-64GB", "driver": "550.54.15"}
     other = {"name": "NVIDIA T400", "driver": "550.54.15", "power_limit_w": 31.0}
-    told = [{**used, "power_limit_w": 400.0}, {**used, "power_limit_w": 275.0}, other]
-    edit(run.agent_end(Agent(0, None)), lambda end: end.update(gpus=told))
+    seen = [{**used, "power_limit_w": 400.0}, {**used, "power_limit_w": 275.0}, other]
+    edit(run.agent_end(Agent(0, None)), lambda end: end.update(gpus=seen))
     fingerprint = reassemble(run).fingerprint
     assert (fingerprint["driver"], fingerprint["power_limit_w"]) == ("550.54.15", [275.0, 400.0])

@@ -101,18 +101,18 @@ def test_srun_starts_one_process_per_gpu() -> None:
     ]
 
 
-def test_without_slurm_each_process_is_told_what_srun_would_tell_it() -> None:
+def test_without_slurm_each_process_gets_the_variables_of_srun() -> None:
     """tests/slurm/test_launchers.py compares the whole of it with what a real srun tells."""
     spec = make_spec("2x2", launcher="srun")
-    alone, told = (
+    alone, variables = (
         [process.env for node in (0, 1) for process in processes(spec, PLACES, node, MEET, (), nodes)]
         for nodes in ((), ("laptop", "laptop"))
     )
-    places = [tuple(env[f"SLURM_{name}"] for name in ("PROCID", "LOCALID", "NODEID")) for env in told]
+    places = [tuple(env[f"SLURM_{name}"] for name in ("PROCID", "LOCALID", "NODEID")) for env in variables]
     assert places == [("0", "0", "0"), ("1", "1", "0"), ("2", "0", "1"), ("3", "1", "1")]
-    assert {(env["SLURM_NTASKS"], env["SLURM_NNODES"]) for env in told} == {("4", "2")}
-    assert {env["SLURM_JOB_NODELIST"] for env in told} == {"laptop,laptop"}
-    assert len({env["SLURM_JOB_ID"] for env in told}) == 1
+    assert {(env["SLURM_NTASKS"], env["SLURM_NNODES"]) for env in variables} == {("4", "2")}
+    assert {env["SLURM_JOB_NODELIST"] for env in variables} == {"laptop,laptop"}
+    assert len({env["SLURM_JOB_ID"] for env in variables}) == 1
     assert not {name for env in alone for name in env if name.startswith("SLURM_")}  # srun itself has told them
     torchrun = make_spec("2x2", launcher="torchrun")
     assert "SLURM_PROCID" not in processes(torchrun, PLACES, 0, MEET, (), ("laptop", "laptop"))[0].env
@@ -290,5 +290,5 @@ def test_the_plain_baseline_is_the_script_alone() -> None:
     (process,) = processes(spec, PLACES, 0, MEET)
     assert process.argv == (sys.executable, *SCRIPT)
     assert process.env == {}
-    told = node_environment(spec, PLACES, {"HOME": "/home/me"}, Path("/run.json"), "lo", 0.0)
-    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} & set(told)
+    variables = node_environment(spec, PLACES, {"HOME": "/home/me"}, Path("/run.json"), "lo", 0.0)
+    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} & set(variables)

@@ -48,7 +48,7 @@ def test_what_is_printed_goes_to_the_log() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setup", "told"),
+    ("setup", "message"),
     [
         ("echo one >&2\nls /not/there\nexport A=1", ["exit code 2", "one", "/not/there"]),
         ("exit 7", ["exit code 7"]),
@@ -59,13 +59,13 @@ def test_what_is_printed_goes_to_the_log() -> None:
         ("export A=1 # and no more", None),
     ],
 )
-def test_a_setup_that_fails_is_told(setup: str, told: list[str] | None) -> None:
-    if told is None:
+def test_a_setup_that_fails_is_reported(setup: str, message: list[str] | None) -> None:
+    if message is None:
         environment(make_spec(setup=setup), BASE)
         return
     error = failure(BASE, setup=setup)
     assert error.what.startswith("software.setup: ")
-    assert [part for part in told if part not in str(error)] == []
+    assert [part for part in message if part not in str(error)] == []
 
 
 def test_a_long_story_is_cut_to_its_end() -> None:

@@ -392,7 +392,7 @@ def test_an_account_above_the_others_that_points_to_itself_is_no_endless_loop() 
 # What cannot be checked
 
 
-def test_without_accounting_its_checks_are_told_as_left_out() -> None:
+def test_without_accounting_its_checks_are_reported_as_left_out() -> None:
     bare = replace(OFFER, accounting="this Slurm has no accounting")
     found = verdict(settings("1x4", account="nobody", qos="none"), bare)
     assert found.wrong == ()

@@ -73,8 +73,8 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pa
 
 
 def answer(host: str, ports: list[int]) -> str:
-    told = json.dumps({"host": host, "ports": ports})
-    return f"echo a word of the prolog; echo '{told}'; echo 7; echo one of the epilog"
+    message = json.dumps({"host": host, "ports": ports})
+    return f"echo a word of the prolog; echo '{message}'; echo 7; echo one of the epilog"
 
 
 def test_the_first_node_of_the_scale_is_asked_once_where_the_run_meets(slurm: Callable[[str], Path]) -> None:
@@ -90,7 +90,7 @@ def test_the_first_node_of_the_scale_is_asked_once_where_the_run_meets(slurm: Ca
     assert allocation.names(make_spec("2x2")) == ["node1", "node2"]  # of three: as many as the scale has
 
 
-def test_a_job_with_too_few_nodes_is_told_with_one_that_has_enough(slurm: Callable[[str], Path]) -> None:
+def test_a_job_with_too_few_nodes_is_reported_with_one_that_has_enough(slurm: Callable[[str], Path]) -> None:
     slurm(answer("10.0.0.1", [20_001]))
     with pytest.raises(NoRendezvous, match=r"^job 42 has 3 nodes, 4x2 needs 4$") as caught:
         Allocation("42", replace(JOB, scale=Scale(4, 2))).endpoint(make_spec("4x2"), "run")
@@ -106,7 +106,7 @@ def test_one_node_has_no_other_to_lead_to(slurm: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("srun", "told", "next_step"),
+    ("srun", "message", "next_step"),
     [
         (
             answer("127.0.1.1", [20_001]),
@@ -131,12 +131,12 @@ def test_one_node_has_no_other_to_lead_to(slurm: Callable[[str], Path]) -> None:
     ],
 )
 def test_where_no_run_can_meet_it_says_why(
-    slurm: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, srun: str, told: str, next_step: str
+    slurm: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, srun: str, message: str, next_step: str
 ) -> None:
     slurm(srun)
     if "sleep" in srun:
         monkeypatch.setattr(nodes, "ANSWER_S", 0.5)
-    with pytest.raises(NoRendezvous, match=f"^{re.escape(told)}$") as caught:
+    with pytest.raises(NoRendezvous, match=f"^{re.escape(message)}$") as caught:
         Allocation("42", JOB).endpoint(make_spec("2x2"), "run")
     assert next_step in caught.value.next_step
 
@@ -169,7 +169,7 @@ def hanging(slurm: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(nodes, "ENDING_ANSWER_S", 0.2)
 
 
-def test_a_squeue_that_hangs_is_told_as_such(hanging: None) -> None:
+def test_a_squeue_that_hangs_is_reported_as_such(hanging: None) -> None:
     """And not as the time limit of the run, which it would use up."""
     with pytest.raises(NoRendezvous, match=r"squeue .*: no answer within 0\.2 s") as caught:
         Allocation("42", JOB, until_s=time.monotonic()).names(make_spec("2x2"))

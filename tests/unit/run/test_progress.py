@@ -97,7 +97,7 @@ def test_lines_in_a_pipe(clock: Clock) -> None:
     ]
 
 
-def test_a_slow_start_is_told_too(clock: Clock) -> None:
+def test_a_slow_start_is_reported_too(clock: Clock) -> None:
     stream = io.StringIO()
     console = RunConsole(1, stream)
     console.started(make_spec("1x2"), None)
@@ -156,7 +156,7 @@ def test_outcomes() -> None:
         '{"step": 1, "elapsed_s": 1, "samples_per_s": "fast"}', '{"step": true, "elapsed_s": 1}', "\x00" * 60,
     ],
 )  # fmt: skip
-def test_a_foreign_file_is_told_once_and_the_run_goes_on(tmp_path: Path, clock: Clock, content: str) -> None:
+def test_a_foreign_file_is_reported_once_and_the_run_goes_on(tmp_path: Path, clock: Clock, content: str) -> None:
     path, stream = tmp_path / "progress.json", io.StringIO()
     path.write_text(content)
     console = RunConsole(2, stream)

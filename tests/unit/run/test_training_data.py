@@ -40,32 +40,32 @@ def settings(data_dir: str, prepare: str = "null", software: str = "") -> Settin
     return load_settings(Path("config.yaml"), Path("cluster.yaml"))
 
 
-def told(data_dir: str, on_nodes: bool = False) -> tuple[str, str]:
+def problem_with(data_dir: str, on_nodes: bool = False) -> tuple[str, str]:
     found = data_problem(settings(data_dir).experiment, on_nodes)
     return (found[0], str(found[1])) if found else ("", "")
 
 
 def test_data_that_are_missing_and_the_advice() -> None:
     Path("data/imagenet").mkdir(parents=True)
-    outcome, text = told("data/imagnet")
+    outcome, text = problem_with("data/imagnet")
     assert (outcome, text.splitlines()[0]) == ("FAIL", "config.yaml: workload.data_dir: the training data are missing")
     assert "data/imagnet: No such file or directory; in " in text
     assert 'did you mean "imagenet"?' in text
     assert "workload.prepare" in text
-    assert told("data/imagnet", on_nodes=True)[0] == "FAIL", "the nodes share the checkout"
+    assert problem_with("data/imagnet", on_nodes=True)[0] == "FAIL", "the nodes share the checkout"
     (advice,) = [line for line in text.splitlines() if line.startswith("  next")]
     subprocess.run(advice.rpartition(": ")[2], shell=True, check=True)
-    assert told("data/imagnet") == (
+    assert problem_with("data/imagnet") == (
         "warn",
         "config.yaml: workload.data_dir: the directory of the training data is empty\n"
         "  found    data/imagnet\n  next     put the data there, unless the script downloads them itself",
     )
     Path("data/imagnet/train").mkdir()
-    assert told("data/imagnet") == ("", "")
+    assert problem_with("data/imagnet") == ("", "")
 
 
 def test_no_data_none_expected_or_prepared_ones_are_no_problem() -> None:
-    assert told("null") == ("", "")
+    assert problem_with("null") == ("", "")
     assert data_problem(settings("data/mine", "[prepare.py]").experiment, False) is None
 
 
@@ -77,17 +77,17 @@ def test_disks_of_the_nodes_alone_are_possible_where_nothing_shared_is_above(
     monkeypatch.setattr(training_data, "filesystem", lambda path: kind)
     Path("link").symlink_to("/local-scratch/imagenet")
     for data_dir in ("/local-scratch/imagenet", "link"):
-        assert told(data_dir)[0] == "FAIL", "the training runs here"
-        assert told(data_dir, on_nodes=True)[0] == outcome
-    assert "it is a link to /local-scratch/imagenet" in told("link")[1]
-    assert ("srun --nodes=1 ls link" in told("link", on_nodes=True)[1]) == (outcome == "warn")
+        assert problem_with(data_dir)[0] == "FAIL", "the training runs here"
+        assert problem_with(data_dir, on_nodes=True)[0] == outcome
+    assert "it is a link to /local-scratch/imagenet" in problem_with("link")[1]
+    assert ("srun --nodes=1 ls link" in problem_with("link", on_nodes=True)[1]) == (outcome == "warn")
 
 
 def test_what_is_no_directory_of_a_readable_path() -> None:
     Path("loop").symlink_to("loop")
-    assert "Too many levels of symbolic links" in told("loop", on_nodes=True)[1]
-    assert told("train.py/data", on_nodes=True)[0] == "FAIL"
-    assert told("train.py") == ("", ""), "an archive in one file"
+    assert "Too many levels of symbolic links" in problem_with("loop", on_nodes=True)[1]
+    assert problem_with("train.py/data", on_nodes=True)[0] == "FAIL"
+    assert problem_with("train.py") == ("", ""), "an archive in one file"
 
 
 def test_the_doctor_tells_it() -> None:

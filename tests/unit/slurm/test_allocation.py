@@ -103,7 +103,7 @@ def test_what_fits_is_no_problem() -> None:
         ({"memory_mb": 9000}, "stages.stage3.scales and cluster.yaml: node.memory_mb", "9000 MB", "8000 MB"),
     ],
 )
-def test_what_does_not_fit_is_told_with_its_key(change: dict[str, object], key: str, found: str, allowed: str) -> None:
+def test_a_misfit_is_reported_with_its_key(change: dict[str, object], key: str, found: str, allowed: str) -> None:
     job = replace(JOB, **change)  # type: ignore[arg-type]
     (problem,) = misfits(job, OFFER, "cluster.yaml")
     assert problem.where == key

@@ -35,8 +35,8 @@ def dead() -> ProcessId:
     tell = "import json, dataclasses; from ddp_ladder.common.process_id import ProcessId as P; "
     tell += "print(json.dumps(dataclasses.asdict(P.own())))"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    told = subprocess.run([sys.executable, "-c", tell], env=env, capture_output=True, text=True, check=True)
-    return ProcessId(**json.loads(told.stdout))
+    done = subprocess.run([sys.executable, "-c", tell], env=env, capture_output=True, text=True, check=True)
+    return ProcessId(**json.loads(done.stdout))
 
 
 def lock(results: Path, holder: Holder, number: int = 1, age_s: float = 0.0) -> Path:
@@ -74,7 +74,7 @@ def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path / "results")
 
 
-def test_a_second_job_is_refused_and_told_who_holds_it(desk: Desk) -> None:
+def test_a_second_job_is_refused_with_the_name_of_the_holder(desk: Desk) -> None:
     with desk.take("12"):
         with pytest.raises(UserError) as caught, desk.take():
             pytest.fail("two jobs hold it")
@@ -210,7 +210,7 @@ def test_a_holder_beats(desk: Desk) -> None:
         assert scale_lock.shows_life(lambda: scale_lock._signs([path]))
 
 
-def test_one_that_was_taken_over_from_is_told(desk: Desk) -> None:
+def test_one_that_was_taken_over_from_is_reported(desk: Desk) -> None:
     """It had slept for an hour, say."""
     with desk.take("12"):
         lock(desk.results, Holder.here("13"), number=2)

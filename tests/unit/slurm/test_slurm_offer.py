@@ -108,7 +108,7 @@ def test_no_slurmdbd_is_no_accounting() -> None:
     assert read_offer(without).accounting == NO_ACCOUNTING
 
 
-def test_a_silent_slurmdbd_is_told_as_such() -> None:
+def test_a_silent_slurmdbd_is_reported_as_such() -> None:
     def silent(argv: Sequence[str]) -> str:
         if argv[0] == "sacctmgr":
             raise SlurmError("sacctmgr: error\nConnection refused")
@@ -121,9 +121,9 @@ def test_a_silent_controller_is_one_message() -> None:
     def silent(argv: Sequence[str]) -> str:
         raise SlurmError("slurm_load_partitions: Unable to contact slurm controller (connect failure)")
 
-    with pytest.raises(UserError, match="the controller does not answer") as told:
+    with pytest.raises(UserError, match="the controller does not answer") as message:
         read_offer(silent)
-    assert "connect failure" in str(told.value)
+    assert "connect failure" in str(message.value)
 
 
 def test_a_command_that_fails_tells_its_own_message() -> None:
@@ -143,12 +143,12 @@ def test_what_a_site_prints_beside_the_answers_is_skipped(banner: str) -> None:
 
 @pytest.mark.parametrize("banner", BANNERS)
 def test_what_it_prints_instead_of_them_is_one_message(banner: str) -> None:
-    with pytest.raises(UserError, match="what it offers cannot be read") as told:
+    with pytest.raises(UserError, match="what it offers cannot be read") as message:
         read_offer(lambda argv: banner)
-    assert re.search("found +scontrol .* printed", str(told.value))
+    assert re.search("found +scontrol .* printed", str(message.value))
 
 
-def test_an_accounting_that_cannot_be_read_is_told_as_such() -> None:
+def test_an_accounting_that_cannot_be_read_is_reported_as_such() -> None:
     def garbled(argv: Sequence[str]) -> str:
         return answer(argv).replace("node=", "node=x") if argv[0] == "sacctmgr" else answer(argv)
 

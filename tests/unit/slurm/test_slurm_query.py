@@ -51,7 +51,7 @@ def test_where_there_is_no_such_command_nothing_is_waited_for() -> None:
         asked("42", ["no-such-squeue"])
 
 
-def test_a_job_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+def test_a_job_that_is_not_there_is_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"Slurm job 42: .*\n.*Invalid job id"):
         asked("42", failing(tmp_path, NO_JOB, 1000))
     assert (tmp_path / "calls").read_text() == "x"
@@ -95,5 +95,5 @@ def test_what_a_site_prints_beside_an_answer_is_skipped_and_what_it_prints_inste
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert job_field("42", "L") == left
-    told = "squeue printed what cannot be read: 'Welcome!'" if len(answers) > 1 else ""
-    assert told in capfd.readouterr().err
+    message = "squeue printed what cannot be read: 'Welcome!'" if len(answers) > 1 else ""
+    assert message in capfd.readouterr().err

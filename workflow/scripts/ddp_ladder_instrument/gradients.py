@@ -44,25 +44,20 @@ class Gradient:
 class BackwardPasses:
     """The backward passes of the running step, and which passes over a DataLoader end without one.
 
-    count: the number of all backward passes.
+    count: the number of all backward passes; at_step: the same at the last step.
     optimizers: those whose gradients show whether the script has dropped them.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._at_step = 0
+        self.at_step = 0
         self._between = False  # a pass ended since the last step, and no backward pass followed in another
         self._gradient: Gradient | None = None  # its state at that end
 
-    @property
-    def since_step(self) -> int:
-        """The number of backward passes since the last step."""
-        return self.count - self._at_step
-
     def end_pass(self, loop: Loop) -> None:
         """Note the end of a pass with batches for the running step."""
-        loop.spent = self.since_step > 0
+        loop.spent = self.count > self.at_step
         self._between = True
         self.look_at_gradient()
 
@@ -85,18 +80,18 @@ class BackwardPasses:
 
     def look_at_gradient(self) -> None:
         """Note the state of the gradient at the end of a pass, or of its last backward pass."""
-        self._gradient = Gradient.of(self.optimizers) if self.since_step else None
+        self._gradient = Gradient.of(self.optimizers) if self.count > self.at_step else None
 
     def drop_untrained(self, pending: Sequence[Loop]) -> None:
         """Drop the rest of a pass for which no backward pass was made, neither before nor after its end."""
         living = [loop for loop in pending if loop.living]
-        if living and 0 < self.since_step <= max(loop.batches for loop in living):
+        if living and 0 < self.count - self.at_step <= max(loop.batches for loop in living):
             for loop in pending:
                 if not loop.living and not loop.spent:
                     loop.dropped = is_remainder(loop, living)
 
     def end_step(self) -> None:
         """Begin the next step."""
-        self._at_step = self.count
+        self.at_step = self.count
         self._between = False
         self._gradient = None

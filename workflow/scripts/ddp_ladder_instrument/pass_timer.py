@@ -106,22 +106,14 @@ class PassTimer:
         if self._begin_mark is not None and mark is not None:
             owner.carried_segments.append((self._begin_mark, mark))
 
-    def end_row(self, owners: Sequence[Loop], now_s: float, mark: Mark | None) -> float:
-        """Return the seconds of these owners up to now, for a row that is about to be added."""
-        seconds, segments = self._collect(owners, now_s, mark)
-        if self.timeline is not None and segments:
-            self.timeline.add(self._table.count, segments)
-            self.timeline.harvest(self._table.step_time_s)
-        return seconds
-
-    def extend_row(self, owners: Sequence[Loop], now_s: float, mark: Mark | None) -> None:
-        """Add the time of these owners up to now to the last row."""
-        seconds, segments = self._collect(owners, now_s, mark)
+    def extend_row(self, trained: Sequence[Loop], now_s: float, mark: Mark | None) -> None:
+        """Add the time up to now to the last row, which trained on these passes."""
+        seconds, segments = self.collect([*(trained or [self.outside]), self.after], now_s, mark)
         self._table.step_time_s[-1] += seconds
-        if self.timeline is not None and segments:
+        if segments and self.timeline is not None:
             self.timeline.extend(self._table.count - 1, segments)
 
-    def _collect(self, owners: Sequence[Loop], now_s: float, mark: Mark | None) -> tuple[float, list[Segment]]:
+    def collect(self, owners: Sequence[Loop], now_s: float, mark: Mark | None) -> tuple[float, list[Segment]]:
         """Take and return the seconds and segments of these owners up to now, when the next segment begins."""
         seconds = 0.0
         segments: list[Segment] = []

@@ -80,13 +80,14 @@ class StepBatches:
 
     def count_samples(self, loops: Sequence[Loop]) -> tuple[int, int, float]:
         """Return the samples and padding that a row of these passes trains on, and its wait for data in seconds."""
+        step, fixed = self._table.count, self.samples_per_step
         samples = padding = 0
         wait_s = 0.0
         for loop in loops:
-            for real, filled in self._take(loop, self._table.count):
+            for real, filled in self._take(loop, step):
                 samples += real
                 padding += filled
-            if loop.step == self._table.count:
+            if loop.step == step:
                 wait_s += loop.wait_s
             if not loop.stepped:
                 loop.stepped = True
@@ -95,7 +96,6 @@ class StepBatches:
             if loop not in loops:
                 loop.take()
                 wait_s += loop.wait_s if loop.dropped else 0.0
-        fixed = self.samples_per_step
         return (samples, padding, wait_s) if fixed is None else (fixed, 0, wait_s)
 
     def drop_pending(self) -> None:
@@ -112,7 +112,7 @@ class StepBatches:
     def _take(self, loop: Loop, row: int | None) -> list[tuple[int, int]]:
         """Take and return the batches of ``loop`` that this step trains on; row: None if the step was skipped."""
         backwards = self._backwards
-        made = backwards.since_step
+        made = backwards.count - backwards.at_step
         fresh = loop.batches if loop.step == self._table.count else 0
         left = loop.ahead
         if not loop.living and left and (backwards.count > loop.backwards_at_end or not backwards.count):

@@ -132,9 +132,10 @@ class StepClock:
         else:
             self._add_row(loops or batches.drawn_ahead(), now_s, mark)
         batches.end_step()
-        self._after_row(now_s)
+        if now_s >= self._tick_at_s or self.table.count >= self.check_at:
+            self._call_back(now_s)
 
-    def _after_row(self, now_s: float) -> None:
+    def _call_back(self, now_s: float) -> None:
         if now_s >= self._tick_at_s:
             if self.table.count > EARLY_STEPS:
                 self._tick_at_s = now_s + TICK_INTERVAL_S
@@ -155,26 +156,26 @@ class StepClock:
 
     def _add_row(self, loops: list[Loop], now_s: float, mark: Mark | None) -> None:
         samples, padding, wait_s = self.batches.count_samples(loops)
-        step_time_s = self.timer.end_row(self._owners(loops), now_s, mark)
-        self.table.add(samples, padding, step_time_s, wait_s)
+        seconds, segments = self.timer.collect(self._owners(loops), now_s, mark)
+        if segments and self.timer.timeline is not None:
+            self.timer.timeline.add(self.table.count, segments)
+            self.timer.timeline.harvest(self.table.step_time_s)
+        self.table.add(samples, padding, seconds, wait_s)
         if loops:
             self.batches.trained = loops
             self.timer.without_loader = False
         self.optimizers.end_row()
 
     def _owners(self, loops: list[Loop]) -> list[Loop]:
-        """Return the passes whose time a step gets. If loaders alternate, the previous one has the time until this one.
-
-        Dropped batches count too: they took time.
-        """
+        """Return the passes whose time a step gets; if loaders alternate, the previous one has the time until this."""
         trained, timer = self.batches.trained, self.timer
         if loops and loops == trained and timer.loop is not timer.after:
             return loops
         before = [loop for loop in trained if loop not in loops and (loop.living or not loops)]
-        dropped = [loop for loop in self.batches.pending if loop.dropped and loop not in before]
+        dropped = [loop for loop in self.batches.pending if loop.dropped and loop not in before]  # they took time
         return [*before, *dropped, *(loops or [timer.outside]), timer.after]
 
     def _extend_row(self, now_s: float, mark: Mark | None) -> None:
-        self.timer.extend_row([*(self.batches.trained or [self.timer.outside]), self.timer.after], now_s, mark)
+        self.timer.extend_row(self.batches.trained, now_s, mark)
         self.batches.drop_pending()
         self.optimizers.extend_row()
