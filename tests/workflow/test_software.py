@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.job_script.eject import write_job_script
+from ddp_ladder.job_script.script import write_job_script
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.settings.cluster_keys import Slurm
 from instrument_support import oldest_python

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.paths import TEMPLATES
-from ddp_ladder.job_script.eject import write_job_script
-from ddp_ladder.job_script.script import job_script
+from ddp_ladder.job_script.script import job_script, write_job_script
 from ddp_ladder.node.launch import INSTRUMENT, TORCHRUN, Places, Rendezvous, node_environment, processes, script_argv
 from ddp_ladder.node.network import PORTS, free_port
 from ddp_ladder.plan.plan import RunSpec, ScaleJob

@@ -1,4 +1,4 @@
-"""job.sh: a run as a batch script that needs neither Snakemake nor ddp-ladder. Pure.
+"""job.sh: a run as a batch script that needs neither Snakemake nor ddp-ladder.
 
 Its text is workflow/templates/job.sh.j2. The launch lines come from ``launch``, so that the script and the measured run
 stay the same.
@@ -7,7 +7,9 @@ stay the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from ddp_ladder.common.files import RunDirectory, write_atomically
 from ddp_ladder.job_script.sbatch_header import sbatch_options
 from ddp_ladder.job_script.shell_text import command_line, render, variable
 from ddp_ladder.node.launch import (
@@ -23,13 +25,20 @@ from ddp_ladder.node.launch import (
     training_environment,
 )
 from ddp_ladder.node.network import PORTS
-from ddp_ladder.node.software import WORKFLOW_VARIABLES
+from ddp_ladder.node.software import WORKFLOW_VARIABLES, container_binds
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.slurm.job_step import NO_JOB_OF_SLURM, step_variables, task_variables
 
 # MASTER_ADDR and MASTER_PORT are names that the configuration may not set.
 _VARIABLES = "job_id MASTER_ADDR MASTER_PORT SLURM_NODEID".split()
 _JOB, _HEAD, _PORT, _NODE_RANK = map(variable, _VARIABLES)
+
+
+def write_job_script(job: ScaleJob, spec: RunSpec, directory: RunDirectory) -> Path:
+    """Write job.sh into the run's directory; the working directory is the project. Return its path."""
+    places = Places.here(directory.path)
+    write_atomically(directory.job_script, job_script(job, spec, places, container_binds(spec, places)), mode=0o777)
+    return directory.job_script
 
 
 def job_script(job: ScaleJob, spec: RunSpec, places: Places, binds: Sequence[str] = ()) -> str:

@@ -32,7 +32,7 @@ from ddp_ladder.common.files import (
     written_atomically,
 )
 from ddp_ladder.common.lifetime import SIGNALS, ignored_from_the_start
-from ddp_ladder.job_script.eject import write_job_script
+from ddp_ladder.job_script.script import write_job_script
 from ddp_ladder.node.launch import Places, Rendezvous, is_module
 from ddp_ladder.node.repository import git_state
 from ddp_ladder.plan.plan import OWN_DIRECTORY, RunSpec, ScaleJob
