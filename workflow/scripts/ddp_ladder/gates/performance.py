@@ -15,8 +15,8 @@ from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.fingerprint import MUST_MATCH
 from ddp_ladder.records.record import SAMPLES_PER_TIME
 from ddp_ladder.settings.compared_fields import MAY_DIFFER
+from ddp_ladder.settings.terms import MOST_REPEATS
 
-MOST_REPEATS = 100  # as in the schema
 LEAST_REPEATS = 5  # from here on, intervals narrow with the square root of the number of repeats
 EFFICIENCY_TEXT = ("efficiency", EFFICIENCY, "efficiency {:.2f}", "{:.2f}")
 

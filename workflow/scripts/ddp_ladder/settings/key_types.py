@@ -33,9 +33,10 @@ class Section(Model, defer_build=True):
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         # Not pydantic's use_attribute_docstrings, which reads the source at every import.
         json_schema = handler(schema)
+        keys = handler.resolve_ref_schema(json_schema)["properties"]
         for section in reversed([base for base in cls.__mro__ if issubclass(base, Section)]):
             for key, text in _texts_below(section):
-                json_schema["properties"][key]["description"] = text
+                keys[key]["description"] = text
         return json_schema
 
 

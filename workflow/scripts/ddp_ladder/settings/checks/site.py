@@ -12,6 +12,7 @@ from ddp_ladder.settings import sbatch_options
 from ddp_ladder.settings.checks.given import Given
 from ddp_ladder.settings.cluster_keys import Slurm
 from ddp_ladder.settings.strict_yaml import Document, KeyPath, key_name, shown
+from ddp_ladder.settings.terms import MOST_GPUS
 
 # The launchers and ddp-ladder set these for each process; another value would break the process group.
 OWN_VARIABLES = (
@@ -27,7 +28,6 @@ OWN_PREFIX = "DDP_LADDER_"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CLEARING_OPTIONS = ("--cleanenv", "-e", "--containall", "-C")  # of apptainer and singularity exec
-_MOST_GPUS = 128  # of one node, as in the schema
 
 
 def variables_that_cannot_be_set(given: Given) -> Iterator[Problem]:
@@ -74,7 +74,7 @@ def _gres_problem(given: Given, gres: str) -> Problem | None:
             next="set gres: gpu, or null if jobs request no GPUs",
         )
     # A type may be a number too (gpu:3090), but one larger than any number of GPUs.
-    is_count = last.isdecimal() and (bool(words) or int(last) <= _MOST_GPUS)
+    is_count = last.isdecimal() and (bool(words) or int(last) <= MOST_GPUS)
     if is_count:
         name = ":".join((kind, *words))
         gpus = given.site.node.gpus
