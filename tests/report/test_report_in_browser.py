@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ddp_ladder.gates.file import gate_from_json
+from ddp_ladder.gates.file import Verdict
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.results import LadderResults
@@ -47,7 +47,7 @@ def efficiency(spec: RunSpec) -> float:
 def full() -> LadderResults:
     specs = make_specs(["1x1", "1x2", "2x1"])
     gates = {
-        stage: gate_from_json(make_gate(stage, judged=[make_judged(scale)]), stage)
+        stage: Verdict.from_json(make_gate(stage, judged=[make_judged(scale)]))
         for stage, scale in (("stage1", "1x1"), ("stage2", "1x2"), ("stage3", "2x1"))
     }
     records = [make_record(s, 800 * s.world_size * efficiency(s)) for s in specs]
@@ -65,8 +65,8 @@ def closed() -> LadderResults:
     ]
     failing = make_judged("1x4", ok=False, measured="efficiency 0.41", next_step="fix it")
     gates = {
-        "stage1": gate_from_json(make_gate("stage1"), "stage1"),
-        "stage2": gate_from_json(make_gate("stage2", "closed", judged=[failing]), "stage2"),
+        "stage1": Verdict.from_json(make_gate("stage1")),
+        "stage2": Verdict.from_json(make_gate("stage2", "closed", judged=[failing])),
     }
     warnings = ("results/runs/x/record.json: the record is damaged; it is left out",)
     return LadderResults(make_plan_of(specs), records_by_name(records), gates, warnings)

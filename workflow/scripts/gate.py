@@ -13,7 +13,7 @@ from pathlib import Path
 from ddp_ladder.climb.to_do import restore_records
 from ddp_ladder.common.command import command
 from ddp_ladder.gates.file import closed_box, outcome_line
-from ddp_ladder.gates.gate import in_view, judge, write_verdict
+from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.records.run_records import RunRecords
 
@@ -36,15 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{record}: restored from its raw files", file=sys.stderr)
     verdict = judge(plan, arguments.stage, results, None if restored else runs)
     path = write_verdict(verdict, results / "gates")
-    gate = in_view(verdict)
-    print(outcome_line(gate), file=sys.stderr)
-    for finding in verdict.findings:
+    print(outcome_line(verdict), file=sys.stderr)
+    for finding in verdict.judged:
         outcome = "pass" if finding.ok else "FAIL"
         print(f"{outcome}  {finding.where}: {finding.in_words}; wanted {finding.wanted}")
-    if not verdict.open:
-        print(closed_box(gate))
+    if not verdict.is_open:
+        print(closed_box(verdict))
     print(f"written: {path}")
-    return 0 if verdict.open else 1
+    return 0 if verdict.is_open else 1
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from ddp_ladder.common.command import command
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.model import Model, schema_of
 from ddp_ladder.common.paths import SCHEMAS
+from ddp_ladder.gates.file import Verdict
 from ddp_ladder.records.raw_models import AgentEnd, RankEnd, RunEnd, RunFile
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.cluster_keys import ClusterKeys
@@ -23,15 +24,18 @@ MODELS: Mapping[str, type[Model]] = {
     "node": AgentEnd,
     "rank": RankEnd,
     "record": Record,
+    "gate": Verdict,
 }
 
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write all schemas."""
-    argparse.ArgumentParser(description=__doc__).parse_args(argv)
+    example = "example: python workflow/scripts/write_schemas.py"
+    argparse.ArgumentParser(description=__doc__, epilog=example).parse_args(argv)
     for name, model in MODELS.items():
         write_json(SCHEMAS / f"{name}.schema.json", schema_of(model))
+    print(f"written: {len(MODELS)} schemas in {SCHEMAS}")
     return 0
 
 

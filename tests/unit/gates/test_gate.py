@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory, canonical_sha256, read_json, sha256, write_json
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.gates.file import closed_variants, outcome_line, read_gate
-from ddp_ladder.gates.gate import Verdict, judge, write_verdict
+from ddp_ladder.gates.file import Verdict, closed_variants, outcome_line
+from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.assemble import not_run
 from ddp_ladder.records.record import write_record
@@ -81,8 +81,8 @@ def assert_closed(ladder: Ladder, *runs: str, stage: str | None = None) -> Verdi
     write_json(ladder.gates / f"{stage}.json", {"verdict": "open"})
     verdict = ladder.judge(stage)
     path = write_verdict(verdict, ladder.gates)
-    assert not verdict.open
-    assert {f.where for f in verdict.findings if f.repeat is not None and not f.ok} == set(runs)
+    assert not verdict.is_open
+    assert {f.where for f in verdict.judged if f.repeat is not None and not f.ok} == set(runs)
     assert [file.name for file in ladder.gates.iterdir()] == [f"{stage}.closed.json"]
     gate = read_json(path)
     assert gate["verdict"] == "closed"
@@ -97,7 +97,7 @@ def assert_closed(ladder: Ladder, *runs: str, stage: str | None = None) -> Verdi
 def test_a_good_ladder_opens(ladder: Ladder, stage: str) -> None:
     write_json(ladder.gates / f"{stage}.closed.json", {"verdict": "closed"})
     verdict = ladder.judge(stage)
-    assert verdict.open
+    assert verdict.is_open
     assert verdict.reason is None
     path = write_verdict(verdict, ladder.gates)
     assert [file.name for file in ladder.gates.iterdir()] == [f"{stage}.json"]
@@ -565,7 +565,7 @@ def test_what_was_wanted_is_what_the_run_did_not_hold_to(ladder: Ladder, name: s
 def test_a_run_spoilt_after_its_gate_opened_closes_the_gates_above(ladder: Ladder, name: str, run: str) -> None:
     MUTATIONS[name](ladder.run(run))
     verdict = assert_closed(ladder, run, stage="stage3")
-    assert len([f for f in verdict.findings if f.repeat is not None and f.where == run]) == 1
+    assert len([f for f in verdict.judged if f.repeat is not None and f.where == run]) == 1
 
 
 def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
@@ -602,9 +602,9 @@ def test_every_single_value_of_a_record_counts(ladder: Ladder, section: str) -> 
             value = value[key]
         value[path[-1]] = _other(value[path[-1]])
         file.write_text(json.dumps(data))
-        assert not ladder.judge("stage2").open, path
+        assert not ladder.judge("stage2").is_open, path
     file.write_bytes(good)
-    assert ladder.judge("stage2").open
+    assert ladder.judge("stage2").is_open
 
 
 def test_the_sections_are_all_of_a_record(ladder: Ladder) -> None:
@@ -637,7 +637,7 @@ def test_nodes_are_told_apart(ladder: Ladder, name: str, mutation: Mutation) -> 
 def test_the_same_device_id_on_two_hosts_is_two_devices(ladder: Ladder) -> None:
     _in_rank(1, "device", "id", to="cpu:1000")(ladder.run(TWO_NODES))
     assert reassemble(ladder.run(TWO_NODES)).status == "ok"
-    assert ladder.judge("stage3").open
+    assert ladder.judge("stage3").is_open
 
 
 def _exchange(one: Path, other: Path) -> None:
@@ -727,13 +727,13 @@ def test_a_repeat_more_than_was_measured(ladder: Ladder) -> None:
 
 def test_a_repeat_less_than_was_measured_still_opens(ladder: Ladder) -> None:
     plan = make_plan_of(make_specs(("1x1", "1x2"), repeats=1))
-    assert judge(plan, "stage2", ladder.results).open
+    assert judge(plan, "stage2", ladder.results).is_open
 
 
 def test_backend_other_than_the_wanted_one(tmp_path: Path) -> None:
     plan = write_ladder(tmp_path, scales=("1x1", "1x2"), backend_wanted="gloo")
     ladder = Ladder(tmp_path, plan)
-    assert ladder.judge("stage2").open
+    assert ladder.judge("stage2").is_open
     for rank in (0, 1):
         _in_rank(rank, "backend", to="nccl")(ladder.run())
     assert reassemble(ladder.run()).status == "failed"
@@ -788,10 +788,10 @@ def test_thresholds_open_at_their_boundary_and_close_beyond(
     exact: Ladder, tmp_path: Path, key: str, boundary: float, direction: int, check: str
 ) -> None:
     at = _with_gate(exact, **{key: boundary}).judge("stage2")
-    assert at.open
+    assert at.is_open
     beyond = _with_gate(exact, **{key: math.nextafter(boundary, direction * math.inf)})
     verdict = beyond.judge("stage2")
-    assert not verdict.open
+    assert not verdict.is_open
     assert verdict.reason
     assert (verdict.reason.where, verdict.reason.check) == ("default/weak/1x2", check)
     assert f"stages.stage2.gate.{key}" in verdict.reason.wanted
@@ -813,7 +813,7 @@ def test_slow_steps_that_recur_count_before_the_gate(ladder: Ladder) -> None:
         take_longer(run, seconds=3.0)
         assert reassemble(run).throughput
     verdict = ladder.judge("stage2")
-    assert not verdict.open
+    assert not verdict.is_open
     assert verdict.reason
     assert verdict.reason.measured.startswith("efficiency 0.6")
     assert verdict.reason.measured.endswith(", samples / time")
@@ -825,11 +825,11 @@ def test_a_disturbed_baseline_closes_the_gate_of_the_scale_above(ladder: Ladder)
         write_run(ladder.results, spec, 700.0)
     gate = _with_gate(ladder)
     verdict = gate.judge("stage2")
-    assert not verdict.open
+    assert not verdict.is_open
     assert verdict.reason
     assert (verdict.reason.where, verdict.reason.check) == ("default/weak/1x2", "baseline")
     assert str(ladder.results / "runs/default/weak/1x1") in verdict.reason.next
-    assert gate.judge("stage1").open
+    assert gate.judge("stage1").is_open
 
 
 def test_a_wait_for_data_that_is_not_known_passes_no_threshold(ladder: Ladder) -> None:
@@ -840,7 +840,7 @@ def test_a_wait_for_data_that_is_not_known_passes_no_threshold(ladder: Ladder) -
         timing = reassemble(run).timing
         assert timing
         assert timing.data_wait_fraction is None
-    assert ladder.judge("stage2").open
+    assert ladder.judge("stage2").is_open
     verdict = _with_gate(ladder, max_data_wait_fraction=1.0).judge("stage2")
     assert verdict.reason
     assert (verdict.reason.check, verdict.reason.measured) == ("data wait", "it was not measured")
@@ -849,16 +849,16 @@ def test_a_wait_for_data_that_is_not_known_passes_no_threshold(ladder: Ladder) -
 
 def test_a_gate_without_thresholds_asks_for_sanity_alone(exact: Ladder) -> None:
     verdict = _with_gate(exact).judge("stage2")
-    assert verdict.open
-    assert {finding.check for finding in verdict.findings} == {"sanity"}
+    assert verdict.is_open
+    assert {finding.check for finding in verdict.judged} == {"sanity"}
 
 
 def test_all_thresholds_are_judged_even_when_the_first_fails(exact: Ladder) -> None:
     gate = _with_gate(exact, min_efficiency=1.0, min_samples_per_s=2000, max_data_wait_fraction=0.1)
     verdict = gate.judge("stage2")
-    outcomes = [(f.check, f.ok) for f in verdict.findings if f.repeat is None]
+    outcomes = [(f.check, f.ok) for f in verdict.judged if f.repeat is None]
     assert outcomes == [("efficiency", True), ("throughput", False), ("data wait", False)]
-    assert [f.next == "" for f in verdict.findings if f.repeat is None] == [True, False, False]
+    assert [f.next == "" for f in verdict.judged if f.repeat is None] == [True, False, False]
     assert verdict.reason
     assert verdict.reason.measured == "1,024 samples/s"
 
@@ -875,7 +875,7 @@ def test_what_is_not_comparable_has_no_efficiency_to_pass(ladder: Ladder, field:
     for spec in ladder.plan.stage_jobs("stage2")[0].runs:
         write_run(ladder.results, spec, 1843.2, fingerprint={field: value})
     verdict = ladder.judge("stage2")
-    assert not verdict.open
+    assert not verdict.is_open
     assert verdict.reason
     assert (verdict.reason.check, verdict.reason.repeat) == ("efficiency", None)
     assert "not comparable" in verdict.reason.measured
@@ -884,7 +884,7 @@ def test_what_is_not_comparable_has_no_efficiency_to_pass(ladder: Ladder, field:
     gate = read_json(write_verdict(verdict, ladder.gates))
     assert words in gate["why"]
     without = _with_gate(ladder, min_samples_per_s=1000.0)
-    assert without.judge("stage2").open
+    assert without.judge("stage2").is_open
 
 
 def test_a_difference_that_the_user_allows_opens_the_gate_and_is_in_the_evidence(ladder: Ladder) -> None:
@@ -895,8 +895,8 @@ def test_a_difference_that_the_user_allows_opens_the_gate_and_is_in_the_evidence
     assert "the same num_workers" in closed.next
     assert "`fingerprint: {may_differ: [num_workers]}` in config.yaml" in closed.next
     verdict = replace(ladder, plan=replace(ladder.plan, may_differ=("num_workers",))).judge("stage2")
-    assert verdict.open
-    finding = next(finding for finding in verdict.findings if finding.check == "like for like")
+    assert verdict.is_open
+    finding = next(finding for finding in verdict.judged if finding.check == "like for like")
     assert finding.where == "default/weak/1x2"
     assert finding.measured == "allowed to differ: num_workers: 0 at 1x1, 1 at 1x2"
 
@@ -913,7 +913,7 @@ def test_runs_that_made_other_steps_are_not_compared_unless_it_is_meant(ladder: 
     assert words in closed.measured
     assert 'set workload.directory: "{run_dir}"' in closed.next
     assert "`fingerprint: {may_differ: [steps]}`" in closed.next
-    assert replace(ladder, plan=replace(ladder.plan, may_differ=("steps",))).judge("stage2").open
+    assert replace(ladder, plan=replace(ladder.plan, may_differ=("steps",))).judge("stage2").is_open
 
 
 def test_the_advice_keeps_what_is_allowed_already_and_names_nothing_that_may_not(ladder: Ladder) -> None:
@@ -932,11 +932,11 @@ def test_the_advice_keeps_what_is_allowed_already_and_names_nothing_that_may_not
 
 def test_the_baseline_is_judged_on_its_own_mode(tmp_path: Path) -> None:
     plan = write_ladder(tmp_path, scales=("1x1", "1x2"), modes=("weak", "strong"), repeats=1)
-    assert judge(plan, "stage2", tmp_path).open
+    assert judge(plan, "stage2", tmp_path).is_open
     slow = next(run for run in plan.runs if run.name == "default/strong/1x2/r1")
     write_run(tmp_path, slow, 1100.0)
     verdict = judge(plan, "stage2", tmp_path)
-    assert not verdict.open
+    assert not verdict.is_open
     assert verdict.reason
     assert verdict.reason.where == "default/strong/1x2"
 
@@ -956,11 +956,11 @@ def test_a_variant_that_fails_is_closed_and_the_gate_is_not(two_variants: Ladder
     MUTATIONS["exit code of a rank"](two_variants.run("ring/weak/1x2/r1"))
     reassemble(two_variants.run("ring/weak/1x2/r1"))
     verdict = two_variants.judge("stage2")
-    assert verdict.open
+    assert verdict.is_open
     assert verdict.variants == {"default": "open", "ring": "closed"}
     path = write_verdict(verdict, two_variants.gates)
     assert path.name == "stage2.json"
-    gate = read_gate(path, "stage2")
+    gate = Verdict.from_json(read_json(path))
     assert closed_variants(gate) == {"ring": "variant ring did not pass the gate of stage2"}
     assert outcome_line(gate) == "gate stage2: open (without ring: see the report)"
 
@@ -979,9 +979,9 @@ def test_a_variant_left_out_after_an_earlier_gate_stays_closed(two_variants: Lad
     shutil.rmtree(directory.path)
     write_record(directory.record, not_run(left_out, "ring did not pass", "see its records"))
     verdict = two_variants.judge("stage2")
-    assert verdict.open
+    assert verdict.is_open
     assert verdict.variants == {"default": "open", "ring": "closed"}
-    left = next(f for f in verdict.findings if f.where == left_out.name)
+    left = next(f for f in verdict.judged if f.where == left_out.name)
     assert (left.check, left.measured, left.next) == (
         "not run", "ring did not pass", "see its records",
     )  # fmt: skip
@@ -990,7 +990,7 @@ def test_a_variant_left_out_after_an_earlier_gate_stays_closed(two_variants: Lad
 def test_the_default_variant_is_not_saved_by_another(two_variants: Ladder) -> None:
     MUTATIONS["removed"](two_variants.run("default/weak/1x2/r1"))
     verdict = two_variants.judge("stage2")
-    assert not verdict.open
+    assert not verdict.is_open
     assert verdict.variants == {"default": "closed", "ring": "open"}
 
 
@@ -1004,7 +1004,7 @@ def test_exactly_one_gate_file_exists_whatever_was_there(ladder: Ladder) -> None
     for verdict in (good, bad, bad, good, good):
         path = write_verdict(verdict, ladder.gates)
         assert list(ladder.gates.iterdir()) == [path]
-        assert path.name == ("stage2.json" if verdict.open else "stage2.closed.json")
+        assert path.name == ("stage2.json" if verdict.is_open else "stage2.closed.json")
 
 
 def test_no_evidence_file_is_left_when_the_closed_one_cannot_be_written(
@@ -1052,7 +1052,7 @@ def test_the_command_line_refuses_a_stage_that_is_not_planned(
 def test_a_job_that_slurm_ended_is_told_where_there_is_no_record(ladder: Ladder) -> None:
     end = JobEnd("7", "stage2", "1x2", "TIMEOUT", "7.log", False, "node1", "TimeLimit", "its time was up", "raise it")
     write_job_end(ladder.results, end)
-    assert ladder.judge("stage2").open, "a record counts for more than how a job ended"
+    assert ladder.judge("stage2").is_open, "a record counts for more than how a job ended"
     ladder.run().record.unlink()
     reason = ladder.judge("stage2").reason
     assert reason is not None
@@ -1064,7 +1064,7 @@ def test_a_torn_job_end_closes_the_gate(ladder: Ladder) -> None:
     job_end_file(ladder.results, "1x2").parent.mkdir()
     job_end_file(ladder.results, "1x2").write_text("{")
     ladder.run().record.unlink()
-    assert not ladder.judge("stage2").open
+    assert not ladder.judge("stage2").is_open
 
 
 @pytest.fixture
@@ -1084,9 +1084,9 @@ def with_plain(tmp_path: Path) -> Ladder:
 
 def test_the_plain_baseline_is_in_the_evidence_and_not_judged(with_plain: Ladder) -> None:
     verdict = with_plain.judge("stage2")
-    assert verdict.open
+    assert verdict.is_open
     assert set(verdict.variants) == {"default"}
-    assert not any(finding.variant == "plain" for finding in verdict.findings)
+    assert not any(finding.variant == "plain" for finding in verdict.judged)
     assert {point.variant for point in verdict.points} == {"default", "plain"}
     assert any("plain/weak/1x1/r2" in path for path in verdict.records)
     two = next(point for point in verdict.points if point.world_size == 2)
@@ -1116,7 +1116,7 @@ def test_a_bad_plain_baseline_closes_no_gate_and_gives_no_figure(with_plain: Lad
         else:
             run.record.unlink()
     verdict = with_plain.judge("stage2")
-    assert verdict.open
+    assert verdict.is_open
     points = {point.variant: point for point in verdict.points if point.world_size == 1}
     assert points["plain"].efficiency_plain is points["default"].efficiency_plain is None
     assert reason in points["default"].note

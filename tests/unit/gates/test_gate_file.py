@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.common.files import write_json
-from ddp_ladder.gates.file import closed_box, closed_variants, gate_from_json, outcome_line, read_gate
+from ddp_ladder.gates.file import Verdict, closed_box, closed_variants, outcome_line
+from ddp_ladder.gates.gate import gate_file_problem
 from make_records import make_gate
 
 BOX = """\
@@ -30,12 +31,12 @@ def test_closed_box() -> None:
         ),
     )
     gate["wanted"] = "at least 0.80 (stages.stage2.gate.min_efficiency)"
-    assert closed_box(gate_from_json(gate, "stage2")) == BOX
+    assert closed_box(Verdict.from_json(gate)) == BOX
 
 
 def test_the_box_holds_words_and_lines_of_any_length() -> None:
     gate = make_gate("stage2", "closed", why="ß" * 300 + "\nTraceback:\n\n  y", next_step="")
-    box = closed_box(gate_from_json(gate, "stage2"))
+    box = closed_box(Verdict.from_json(gate))
     lines = box.splitlines()
     assert {len(line) for line in lines} == {96}
     assert all(line[0] + line[-1] in ("||", "++") for line in lines)
@@ -54,24 +55,26 @@ def test_the_box_holds_words_and_lines_of_any_length() -> None:
     ],
 )
 def test_outcome_line(gate: dict[str, object], line: str) -> None:
-    assert outcome_line(gate_from_json(gate, str(gate["stage"]))) == line
+    assert outcome_line(Verdict.from_json(gate)) == line
 
 
 def test_closed_variants_of_an_open_gate() -> None:
     gate = make_gate("stage1", variants={"default": "open", "gloo": "closed"})
     left_out = {"gloo": "variant gloo did not pass the gate of stage1"}
-    assert closed_variants(gate_from_json(gate, "stage1")) == left_out
-    assert closed_variants(gate_from_json(make_gate("stage1"), "stage1")) == {}
+    assert closed_variants(Verdict.from_json(gate)) == left_out
+    assert closed_variants(Verdict.from_json(make_gate("stage1"))) == {}
 
 
 @pytest.mark.parametrize("text", ["open", "{}", "[]"])
 def test_what_is_not_a_gate_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "stage1.json").write_text(text)
-    with pytest.raises(ValueError, match=r"JSON|schema_version|list indices"):
-        read_gate(tmp_path / "stage1.json", "stage1")
+    problem = gate_file_problem(Verdict.from_json(make_gate("stage1")), tmp_path)
+    assert problem is not None
+    assert problem.what == "this is not a complete gate file"
 
 
 def test_the_gate_of_another_stage_is_refused(tmp_path: Path) -> None:
     write_json(tmp_path / "stage2.json", make_gate("stage1"))
-    with pytest.raises(ValueError, match="stage2"):
-        read_gate(tmp_path / "stage2.json", "stage2")
+    assert gate_file_problem(Verdict.from_json(make_gate("stage2")), tmp_path) is not None
+    write_json(tmp_path / "stage2.json", make_gate("stage2"))
+    assert gate_file_problem(Verdict.from_json(make_gate("stage2")), tmp_path) is None

@@ -591,7 +591,7 @@ def test_the_gate_closes_and_names_what_is_odd(results: Path, plan: Plan, name: 
     record = reassemble(run)
     assert record.status == "failed"
     verdict = judge(plan, STAGE, results)
-    assert not verdict.open
+    assert not verdict.is_open
     assert verdict.reason
     assert verdict.reason.where == RUN
     assert verdict.reason.check != "record"
@@ -601,7 +601,7 @@ def test_the_gate_closes_and_names_what_is_odd(results: Path, plan: Plan, name: 
 
 
 def test_the_ladder_is_good_before_it_is_spoilt(results: Path, plan: Plan) -> None:
-    assert judge(plan, STAGE, results).open
+    assert judge(plan, STAGE, results).is_open
 
 
 # ---- run.json and record.json, of which the gate itself is the reader. ----
@@ -625,7 +625,7 @@ def test_what_the_gate_reads_is_read_strictly(
 ) -> None:
     text(name, change)(RunDirectory(results / "runs" / RUN))
     verdict = judge(plan, STAGE, results)
-    assert not verdict.open
+    assert not verdict.is_open
     assert verdict.reason
     assert verdict.reason.where == RUN
     assert name in verdict.reason.measured
@@ -643,7 +643,7 @@ def test_a_figure_of_another_kind_is_another_figure(results: Path, plan: Plan, p
 
     edit(RunDirectory(results / "runs" / RUN).record, change)
     verdict = judge(plan, STAGE, results)
-    assert not verdict.open
+    assert not verdict.is_open
     assert verdict.reason
     assert (verdict.reason.where, verdict.reason.check) == (RUN, "record")
 
@@ -658,7 +658,7 @@ def test_steps_of_another_run_close_the_gate(results: Path, pristine: tuple[Path
     write_steps(run, 3, read_steps(taken_from, int(rank)))
     assert reassemble(run).status == "ok", "in itself it is good"
     verdict = judge(pristine[1], STAGE, results)
-    assert not verdict.open
+    assert not verdict.is_open
     assert verdict.reason
     assert verdict.reason.where == RUN
     assert f"rank 3 (node1) has exactly the steps of a rank of default/weak/{other}" in verdict.reason.in_words
@@ -729,7 +729,7 @@ def test_what_honest_runs_hold_closes_no_gate(results: Path, plan: Plan, change:
     assert before != sha256(b"".join(path.read_bytes() for path in sorted(run.path.rglob("*.json"))))
     record = reassemble(run)
     assert (record.status, record.failure) == ("ok", None)
-    assert judge(plan, STAGE, results).open
+    assert judge(plan, STAGE, results).is_open
 
 
 @pytest.mark.parametrize(

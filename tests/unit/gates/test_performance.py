@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ddp_ladder.gates.file import Finding, closed_box, gate_from_json, outcome_line
+from ddp_ladder.gates.file import Finding, Verdict, closed_box, outcome_line
 from ddp_ladder.gates.performance import performance
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.report.headline import gate_words
@@ -141,18 +141,18 @@ DOUBTFUL = {**make_judged("1x2", measured=DOUBT), "uncertain": True}
 
 
 def test_an_open_gate_says_that_it_is_uncertain() -> None:
-    gate = gate_from_json(make_gate("stage2", judged=[DOUBTFUL]), "stage2")
+    gate = Verdict.from_json(make_gate("stage2", judged=[DOUBTFUL]))
     assert outcome_line(gate) == f"gate stage2: open, 1x2 {DOUBT}"
     assert gate_words({"stage2": gate}, point("1x2")) == "stage 2 open (uncertain)"
 
 
 def test_a_closed_gate_says_so_only_where_nothing_else_closes_it() -> None:
     doubt = {**DOUBTFUL, "ok": False}
-    gate = gate_from_json(make_gate("stage2", "closed", judged=[doubt]), "stage2")
+    gate = Verdict.from_json(make_gate("stage2", "closed", judged=[doubt]))
     assert gate_words({"stage2": gate}, point("1x2")) == "stage 2 closed (uncertain)"
     assert "the gate of stage2 is closed on the estimate, uncertain" in closed_box(gate)
     failed = make_judged("1x2", "exit codes", ok=False, repeat=1)
-    gate = gate_from_json(make_gate("stage2", "closed", judged=[doubt, failed]), "stage2")
+    gate = Verdict.from_json(make_gate("stage2", "closed", judged=[doubt, failed]))
     assert gate_words({"stage2": gate}, point("1x2")) == "stage 2 closed"
     assert "uncertain" not in closed_box(gate)
 
@@ -160,7 +160,7 @@ def test_a_closed_gate_says_so_only_where_nothing_else_closes_it() -> None:
 def test_the_doubts_of_one_variant_are_not_those_of_another() -> None:
     doubt = {**DOUBTFUL, "variant": "gloo"}
     variants = {"default": "open", "gloo": "open"}
-    gate = gate_from_json(make_gate("stage2", judged=[make_judged("1x2"), doubt], variants=variants), "stage2")
+    gate = Verdict.from_json(make_gate("stage2", judged=[make_judged("1x2"), doubt], variants=variants))
     assert outcome_line(gate) == "gate stage2: open"
     assert gate.words_of(point("1x2")) == "open"
     assert gate.words_of(replace(point("1x2"), variant="gloo")) == "open (uncertain)"

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory, sha256
-from ddp_ladder.gates.gate import Verdict, judge
+from ddp_ladder.gates.file import Verdict
+from ddp_ladder.gates.gate import judge
 from ddp_ladder.records.record import Record
 from ddp_ladder_instrument import host
 from make_runs import edit, reassemble, write_ladder
@@ -67,7 +68,7 @@ def judged(warm: Warm, results: Path, how: str, epochs: int = 1) -> Judged:
 
 
 def words(judged: Judged) -> str:
-    data = judged.verdict.to_json()
+    data = judged.verdict.model_dump()
     return f"{data['why']} | {data['next']}"
 
 
@@ -129,7 +130,7 @@ def test_the_gate_is_closed_and_names_the_cause(warm: Warm, tmp_path: Path, how:
     assert found.record.failure is not None, found.record.checks
     assert found.record.failure.verdict == verdict
     assert why in found.record.failure.why
-    assert not found.verdict.open
+    assert not found.verdict.is_open
     assert verdict in words(found)
     assert why in words(found)
     assert next_step in words(found)
@@ -138,20 +139,20 @@ def test_the_gate_is_closed_and_names_the_cause(warm: Warm, tmp_path: Path, how:
 @pytest.mark.parametrize("how", ["no set_epoch", "no set_epoch, in batches", "no set_epoch, a loader for each epoch"])
 def test_without_set_epoch_every_epoch_has_the_same_order(warm: Warm, tmp_path: Path, how: str) -> None:
     found = judged(warm, tmp_path, how, epochs=2)
-    assert not found.verdict.open
+    assert not found.verdict.is_open
     assert "every epoch has the same order: DistributedSampler shuffles" in words(found)
     assert "call sampler.set_epoch(epoch) at the beginning of each epoch" in words(found)
 
 
 def test_with_one_epoch_for_all_every_epoch_has_the_same_order(warm: Warm, tmp_path: Path) -> None:
     found = judged(warm, tmp_path, "one epoch for all", epochs=2)
-    assert not found.verdict.open
+    assert not found.verdict.is_open
     assert "but set_epoch was called with one and the same epoch in 2 passes over the training data" in words(found)
 
 
 def test_of_a_sampler_that_may_order_by_itself_nothing_is_claimed(warm: Warm, tmp_path: Path) -> None:
     found = judged(warm, tmp_path, "no set_epoch, in buckets", epochs=2)
-    assert found.verdict.open
+    assert found.verdict.is_open
     (remark,) = found.record.remarks
     assert remark.what == (
         "set_epoch was not called in 2 passes over the training data; it is unknown whether DistributedSampler in "
@@ -163,7 +164,7 @@ def test_of_a_sampler_that_may_order_by_itself_nothing_is_claimed(warm: Warm, tm
 def test_shards_are_no_replicas_that_differ(warm: Warm, tmp_path: Path, how: str) -> None:
     found = judged(warm, tmp_path, how)
     assert found.record.failure is None
-    assert found.verdict.open
+    assert found.verdict.is_open
     (check,) = [check for check in found.record.checks if check.name == "equal parameters"]
     assert check.measured == "sharded over 2 ranks"
 
@@ -171,7 +172,7 @@ def test_shards_are_no_replicas_that_differ(warm: Warm, tmp_path: Path, how: str
 @pytest.mark.parametrize("how", ["right", "right, a loader for each epoch"])
 def test_an_epoch_for_each_pass_is_right(warm: Warm, tmp_path: Path, how: str) -> None:
     found = judged(warm, tmp_path, how, epochs=2)
-    assert found.verdict.open
+    assert found.verdict.is_open
     assert found.record.remarks == ()
 
 
@@ -213,11 +214,11 @@ OTHERS_SEEN = {
 def test_what_may_be_meant_is_remarked_on(warm: Warm, tmp_path: Path, how: str) -> None:
     found = judged(warm, tmp_path, how)
     assert found.record.failure is None
-    assert found.verdict.open
+    assert found.verdict.is_open
     said = [remark.what for remark in found.record.remarks]
     assert bool(said) == bool(MEANT[how])
     assert any(MEANT[how] in what for what in said) or not MEANT[how]
-    shown = [finding.measured for finding in found.verdict.findings if finding.ok]
+    shown = [finding.measured for finding in found.verdict.judged if finding.ok]
     notes = [point.note for point in found.verdict.points if point.world_size == 2]
     assert all(what in shown and what in notes[0] for what in said)
     fingerprint = found.record.fingerprint

@@ -42,8 +42,8 @@ def test_weaker_evidence_is_said_by_record_gate_and_report(tmp_path: Path, sourc
     assert record.throughput is not None
     assert record.throughput.source == source
     verdict = judge(make_plan_of([spec]), "stage1", tmp_path)
-    (finding,) = [finding for finding in verdict.findings if finding.check == "evidence"]
-    assert verdict.open
+    (finding,) = [finding for finding in verdict.judged if finding.check == "evidence"]
+    assert verdict.is_open
     assert finding.ok
     assert finding.measured.startswith("weaker: ")
     (point,) = scale_points([spec], {spec.name: record})
@@ -54,7 +54,7 @@ def test_counted_needs_no_word(tmp_path: Path) -> None:
     spec = make_spec("1x1")
     record = write_run(tmp_path, spec)
     verdict = judge(make_plan_of([spec]), "stage1", tmp_path)
-    assert [finding.check for finding in verdict.findings] == ["sanity"]
+    assert [finding.check for finding in verdict.judged] == ["sanity"]
     (point,) = scale_points([spec], {spec.name: assemble(record)})
     assert "evidence" not in point.note
 

@@ -127,7 +127,7 @@ def test_a_scrambled_order_closes_the_gate(tmp_path: Path) -> None:
     change_ranks(run, lambda rank: {"node_rank": 1 - rank, "host": f"node{1 - rank}"}, ranks=2)
     reassemble(run)
     verdict = judge(plan, "stage3", tmp_path)
-    assert not verdict.open
+    assert not verdict.is_open
     assert verdict.reason
     assert verdict.reason.check == "ranks do not follow the nodes"
     assert "node 1 (node1)" in verdict.reason.measured

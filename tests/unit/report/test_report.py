@@ -15,7 +15,7 @@ import pytest
 import report as report_command
 from ddp_ladder.common.formats import DASH, seconds, significant
 from ddp_ladder.gates.figures import csv_columns
-from ddp_ladder.gates.file import gate_from_json
+from ddp_ladder.gates.file import Verdict
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.plan import Plan, RunSpec
@@ -66,7 +66,7 @@ def found(
     """A ladder's results; by default every run of ``specs`` went well."""
     if records is None:
         records = [make_record(spec, rate(spec)) for spec in specs]
-    views = {gate["stage"]: gate_from_json(gate, gate["stage"]) for gate in gates}
+    views = {gate["stage"]: Verdict.from_json(gate) for gate in gates}
     return LadderResults(make_plan_of(specs), records_by_name(records), views, warnings)
 
 
@@ -345,7 +345,7 @@ def test_the_report_shows_what_each_field_is_at_each_scale(field: str) -> None:
 def test_equal_findings_of_repeats_are_one_row() -> None:
     judged = [make_judged("1x2", "exit codes", ok=False, measured="rank 1: 1", repeat=k) for k in (1, 2)]
     judged += [make_judged("1x2", "sanity", repeat=3), make_judged("1x2")]
-    gate = gate_from_json(make_gate("stage2", "closed", judged=judged), "stage2")
+    gate = Verdict.from_json(make_gate("stage2", "closed", judged=judged))
     assert [row.place(several_series=False) for row in gate_rows(gate)] == ["1x2 r1 r2", "1x2"]
     assert gate.sane_runs == 1
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ddp_ladder.gates.file import gate_from_json
+from ddp_ladder.gates.file import Verdict
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.report.terminal_table import terminal_table
 from make_records import (
@@ -20,8 +20,8 @@ def test_golden() -> None:
     specs = make_specs(["1x1", "1x2", "2x1"])
     records = [make_record(s, RATES[str(s.scale)]) for s in specs if s.stage != "stage3"]
     gates = {
-        "stage1": gate_from_json(make_gate("stage1"), "stage1"),
-        "stage2": gate_from_json(make_gate("stage2", "closed"), "stage2"),
+        "stage1": Verdict.from_json(make_gate("stage1")),
+        "stage2": Verdict.from_json(make_gate("stage2", "closed")),
     }
     points = scale_points(specs, records_by_name(records))
     assert terminal_table(points, gates, Path("results/report")).splitlines() == [
@@ -45,7 +45,7 @@ def test_fits_the_terminal_with_everything_in_it() -> None:
         else make_record(s, RATES[str(s.scale)])
         for s in specs
     ]
-    gates = {"stage3": gate_from_json(make_gate("stage3", "closed"), "stage3")}
+    gates = {"stage3": Verdict.from_json(make_gate("stage3", "closed"))}
     text = terminal_table(scale_points(specs, records_by_name(records)), gates)
     assert max(len(line) for line in text.splitlines()) <= 100
     assert "mode" in text.splitlines()[0]

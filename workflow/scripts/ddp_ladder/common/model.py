@@ -16,6 +16,9 @@ Several = Annotated[tuple[T, ...], Strict(False)]
 Version1 = Annotated[int, Field(ge=1, le=1, description="Version of this format.")]
 """Not a Literal, which also accepts 1.0 and true."""
 
+IN_A_MODEL = ConfigDict(strict=False, extra="forbid")
+"""For a dataclass that is part of a model: a strict one accepts only its instances, and no mapping from a file."""
+
 
 class Model(BaseModel):
     """Values of exactly the declared types: no key may be unknown, and no value is converted."""

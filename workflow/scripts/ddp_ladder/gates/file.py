@@ -1,26 +1,28 @@
-"""The content of a gate file, and a verdict as text for the terminal."""
+"""The verdict of a gate: the content of its file, and its text for the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar, Literal
 
-from ddp_ladder.common.files import read_json
+from pydantic import Field
+
 from ddp_ladder.common.messages import box
+from ddp_ladder.common.model import IN_A_MODEL, Model, Several, Version1
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
-GATE_SCHEMA_VERSION = 1
-VERDICTS = ("open", "closed")
 SANITY = "sanity"  # the name of the one finding for a run that passed all its checks
+Word = Literal["open", "closed"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding of a gate: of one variant, mode and scale (and of one repeat, for a check on one run)."""
+    """One finding of a gate: of one variant, mode and scale, and of one repeat if it is a check on one run."""
 
+    __pydantic_config__: ClassVar = IN_A_MODEL
     variant: str
     mode: str
     scale: str
@@ -43,17 +45,19 @@ class Finding:
         return f"{place}/r{self.repeat}" if self.repeat is not None else place
 
 
-@dataclass(frozen=True)
-class GateView:
-    """The content of a gate file, as the report shows it."""
+class Verdict(Model):
+    """The decision of a stage's gate, with its evidence."""
 
+    schema_version: Version1
     stage: str
-    verdict: str  # open or closed
-    judged: tuple[Finding, ...]
-    variants: Mapping[str, str]
-    why: str | None
+    verdict: Word = Field(description="Open: the next stage may start.")
+    why: str | None = Field(description="The first finding that closes the gate; null if it is open.")
     wanted: str | None
     next: str | None
+    variants: Mapping[str, Word] = Field(description="The gate is open if the default variant passed.")
+    judged: Several[Finding]
+    points: Several[ScalePoint] = Field(description="Rows of scaling.csv up to this stage.")
+    records: Mapping[str, str] = Field(description="SHA-256 of each record that was judged, by path.")
 
     @property
     def is_open(self) -> bool:
@@ -64,6 +68,11 @@ class GateView:
     def failing(self) -> tuple[Finding, ...]:
         """Return the findings that close the gate or exclude a variant."""
         return tuple(item for item in self.judged if not item.ok)
+
+    @property
+    def reason(self) -> Finding | None:
+        """Return the first finding that closes the gate; None if it is open."""
+        return next((item for item in self.failing if item.variant == REFERENCE_VARIANT), None)
 
     @property
     def worth_showing(self) -> tuple[Finding, ...]:
@@ -96,38 +105,13 @@ def gate_files(gates: Path, stage: str) -> tuple[Path, Path]:
     return gates / f"{stage}.json", gates / f"{stage}.closed.json"
 
 
-def read_gate(path: Path, stage: str) -> GateView:
-    """Read gates/<stage>.json or gates/<stage>.closed.json. Raises OSError, or ValueError if it is no such file."""
-    return gate_from_json(read_json(path), stage)
-
-
-def gate_from_json(data: Any, stage: str) -> GateView:
-    """Build from a gate file's content. Raises ValueError if it is not the gate of ``stage``."""
-    try:
-        if data["schema_version"] != GATE_SCHEMA_VERSION or data["stage"] != stage:
-            raise ValueError(f"not version {GATE_SCHEMA_VERSION} of the gate of {stage}")
-        if data["verdict"] not in VERDICTS:
-            raise ValueError(f"verdict {data['verdict']!r}, allowed: {', '.join(VERDICTS)}")
-        return GateView(
-            stage=stage,
-            verdict=data["verdict"],
-            judged=tuple(Finding(**item) for item in data["judged"]),
-            variants={str(name): str(word) for name, word in data["variants"].items()},
-            why=data["why"],
-            wanted=data["wanted"],
-            next=data["next"],
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from error
-
-
-def closed_variants(gate: GateView) -> dict[str, str]:
+def closed_variants(gate: Verdict) -> dict[str, str]:
     """Return the variants that did not pass an open gate, with the reason to run them no further."""
     closed = [name for name, verdict in gate.variants.items() if verdict != "open"]
     return {name: f"variant {name} did not pass the gate of {gate.stage}" for name in closed}
 
 
-def outcome_line(gate: GateView) -> str:
+def outcome_line(gate: Verdict) -> str:
     """Return ``gate stage2: open`` or ``gate stage2: CLOSED, <why>``."""
     if gate.is_open:
         closed = ", ".join(closed_variants(gate))
@@ -140,7 +124,7 @@ def outcome_line(gate: GateView) -> str:
     return f"gate {gate.stage}: CLOSED, {gate.why}"
 
 
-def closed_box(gate: GateView) -> str:
+def closed_box(gate: Verdict) -> str:
     """Return the box that shows why the ladder stopped and what to do next."""
     doubt = " on the estimate, uncertain" if gate.uncertain(REFERENCE_VARIANT) else ""
     rows = (

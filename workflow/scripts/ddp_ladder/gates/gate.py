@@ -6,15 +6,13 @@ Every user of a gate judges it again: a gate file is evidence only while its rec
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ddp_ladder.common.files import read_json, sha256, write_json, writing
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.gates.file import SANITY, Finding, GateView, gate_files, gate_from_json
+from ddp_ladder.gates.file import SANITY, Finding, Verdict, Word, gate_files
 from ddp_ladder.gates.performance import performance
-from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.evidence import IN_WORDS, STRONGEST
@@ -25,42 +23,6 @@ from ddp_ladder.slurm.job_end import read_job_end
 
 SCHEMA_VERSION = 1
 JUDGE_AGAIN = "start snakemake again: the gate is judged again"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The decision of a gate, with its evidence."""
-
-    stage: str
-    findings: tuple[Finding, ...]
-    variants: Mapping[str, Literal["open", "closed"]]
-    points: tuple[ScalePoint, ...]
-    records: Mapping[str, str]  # path: SHA-256 of each record that was judged
-
-    @property
-    def open(self) -> bool:
-        return self.variants[REFERENCE_VARIANT] == "open"
-
-    @property
-    def reason(self) -> Finding | None:
-        """Return the first finding that closes the gate; None if it is open."""
-        bad = (f for f in self.findings if f.variant == REFERENCE_VARIANT and not f.ok)
-        return next(bad, None)
-
-    def to_json(self) -> dict[str, Any]:
-        reason = self.reason
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "stage": self.stage,
-            "verdict": "open" if self.open else "closed",
-            "why": f"{reason.where}: {reason.in_words}" if reason else None,
-            "wanted": reason.wanted if reason else None,
-            "next": reason.next if reason else None,
-            "variants": dict(self.variants),
-            "judged": [asdict(finding) for finding in self.findings],
-            "points": [asdict(point) for point in self.points],
-            "records": dict(self.records),
-        }
 
 
 def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None) -> Verdict:
@@ -92,16 +54,23 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
     points = scale_points(specs, records, plan.may_differ)
     here = [point for point in points if point.stage == stage and not point.is_plain]
     findings += [finding for point in here for finding in performance(plan, point, points, results)]
+    variants = _variants(findings)
+    reason = next((finding for finding in findings if finding.variant == REFERENCE_VARIANT and not finding.ok), None)
     return Verdict(
+        schema_version=SCHEMA_VERSION,
         stage=stage,
-        findings=tuple(findings),
-        variants=_variants(findings),
+        verdict=variants[REFERENCE_VARIANT],
+        why=f"{reason.where}: {reason.in_words}" if reason else None,
+        wanted=reason.wanted if reason else None,
+        next=reason.next if reason else None,
+        variants=variants,
+        judged=tuple(findings),
         points=points,
         records=_digests(runs, specs),
     )
 
 
-def _variants(findings: list[Finding]) -> dict[str, Literal["open", "closed"]]:
+def _variants(findings: list[Finding]) -> dict[str, Word]:
     names = dict.fromkeys(finding.variant for finding in findings)
     return {name: "open" if all(f.ok for f in findings if f.variant == name) else "closed" for name in names}
 
@@ -198,19 +167,14 @@ def write_verdict(verdict: Verdict, gates: Path) -> Path:
         if file.is_dir():
             problem = "a directory is in the place of a gate file"
             raise UserError(Problem(str(file), problem, next=f"remove it, and {JUDGE_AGAIN}"))
-    path, other = (opened, closed) if verdict.open else (closed, opened)
+    path, other = (opened, closed) if verdict.is_open else (closed, opened)
     with writing(other):
         other.unlink(missing_ok=True)
-    write_json(path, verdict.to_json())
+    write_json(path, verdict.model_dump())
     return path
 
 
-def in_view(verdict: Verdict) -> GateView:
-    """Return the verdict as it would be read from its file."""
-    return gate_from_json(verdict.to_json(), verdict.stage)
-
-
-def require_open_gate(plan: Plan, stage: str, results: Path) -> GateView:
+def require_open_gate(plan: Plan, stage: str, results: Path) -> Verdict:
     """Return the gate that the next stage relies on: its file exists, and its records still open it.
 
     Raises UserError otherwise.
@@ -218,14 +182,13 @@ def require_open_gate(plan: Plan, stage: str, results: Path) -> GateView:
     verdict = judge(plan, stage, results)
     problem = gate_file_problem(verdict, results / "gates")
     opened = gate_files(results / "gates", stage)[0]
-    if problem is None and not verdict.open:
-        gate = in_view(verdict)
-        problem = Problem(str(opened), f"the gate of {stage} is closed", gate.why, gate.wanted, gate.next)
+    if problem is None and not verdict.is_open:
+        problem = Problem(str(opened), f"the gate of {stage} is closed", verdict.why, verdict.wanted, verdict.next)
     if problem is None and not opened.exists():
         problem = Problem(str(opened), "there is no evidence of an open gate", next=JUDGE_AGAIN)
     if problem is not None:
         raise UserError(problem)
-    return in_view(verdict)
+    return verdict
 
 
 def gate_file_problem(verdict: Verdict, gates: Path) -> Problem | None:
@@ -239,18 +202,21 @@ def gate_file_problem(verdict: Verdict, gates: Path) -> Problem | None:
             return Problem(str(file), "this is a directory, not a gate file", next=f"remove it, and {JUDGE_AGAIN}")
         try:
             data = read_json(file)
-            gate = gate_from_json(data, verdict.stage)
+            gate = Verdict.from_json(data)
+            if gate.stage != verdict.stage:
+                raise ValueError(f"stage {gate.stage}")
         except (OSError, ValueError) as error:
-            return Problem(str(file), "this is not a complete gate file", found=str(error), next=JUDGE_AGAIN)
-        if gate.is_open != verdict.open or (file == opened) != gate.is_open:
-            now = "open" if verdict.open else f"closed: {in_view(verdict).why}"
+            found = f"not version {SCHEMA_VERSION} of the gate of {verdict.stage}: {error}"
+            return Problem(str(file), "this is not a complete gate file", found, next=JUDGE_AGAIN)
+        if gate.is_open != verdict.is_open or (file == opened) != gate.is_open:
+            now = "open" if verdict.is_open else f"closed: {verdict.why}"
             return Problem(
                 str(file),
                 "this is not what the records give now",
                 found=f"{gate.verdict} in the file; judged again, the gate is {now}",
                 next=JUDGE_AGAIN,
             )
-        if _judgement(data, gates.parent) != _judgement(verdict.to_json(), gates.parent):
+        if _judgement(data, gates.parent) != _judgement(verdict.model_dump(), gates.parent):
             problem = "this gate was judged on other records or thresholds than the present ones, or edited"
             return Problem(str(file), problem, next=JUDGE_AGAIN)
     return None

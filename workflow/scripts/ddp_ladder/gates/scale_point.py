@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
+from ddp_ladder.common.model import IN_A_MODEL
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Statistic
 from ddp_ladder.settings.terms import PLAIN_VARIANT, Scale
 
@@ -18,6 +19,7 @@ class ScalePoint:
     None: not known.
     """
 
+    __pydantic_config__: ClassVar = IN_A_MODEL
     variant: str
     mode: str
     stage: str

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, stage_name
 from ddp_ladder.gates.figures import AGAINST_PLAIN, EFFICIENCY, SAMPLES_PER_S, SPEEDUP
-from ddp_ladder.gates.file import Finding, GateView
+from ddp_ladder.gates.file import Finding, Verdict
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.records.record import SAMPLES_PER_TIME
 from ddp_ladder.report.results import LadderResults
@@ -55,25 +55,19 @@ def headline(results: LadderResults, points: Sequence[ScalePoint]) -> Headline:
     )
 
 
-def _in_order(results: LadderResults) -> list[GateView]:
+def _in_order(results: LadderResults) -> list[Verdict]:
     return [results.gates[stage] for stage in results.plan.stages if stage in results.gates]
 
 
-def _stopped(gate: GateView, points: Sequence[ScalePoint], unit: str) -> Headline:
+def _stopped(gate: Verdict, points: Sequence[ScalePoint], unit: str) -> Headline:
     several = len({point.mode for point in points}) > 1
-    reason = _reason(gate)
+    reason = gate.reason or next(iter(gate.failing), None)  # of any variant if the default has none
     why = _why(reason, several) if reason else gate.why or "its file does not say why"
     text = f"Stopped at the gate of {_stage(gate.stage, points)}: {full_stop(why)}"
     before = [point for point in _furthest(points) if point.stage != gate.stage]
     if before:
         text += f" Before it, {_figures(before[0], unit)}."
     return Headline("stopped", text, gate.next or (reason and reason.next) or None)
-
-
-def _reason(gate: GateView) -> Finding | None:
-    """Return the first failed check of the reference variant; if it has none, of any variant."""
-    own = [item for item in gate.failing if item.variant == REFERENCE_VARIANT]
-    return next(iter(own or gate.failing), None)
 
 
 def _why(item: Finding, several_modes: bool) -> str:
@@ -145,7 +139,7 @@ def _figures(point: ScalePoint, unit: str) -> str:
     return f"{text}, which is more than the ideal (see its note)" if point.status == "check" else text
 
 
-def gate_words(gates: Mapping[str, GateView], point: ScalePoint) -> str:
+def gate_words(gates: Mapping[str, Verdict], point: ScalePoint) -> str:
     """Return ``stage 2 open``; a dash while the gate is not judged."""
     gate = gates.get(point.stage)
     return f"{stage_name(point.stage)} {gate.words_of(point)}" if gate else UNKNOWN

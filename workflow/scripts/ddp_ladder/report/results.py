@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import printable
-from ddp_ladder.gates.file import GateView, gate_files
-from ddp_ladder.gates.gate import gate_file_problem, in_view, judge
+from ddp_ladder.gates.file import Verdict, gate_files
+from ddp_ladder.gates.gate import gate_file_problem, judge
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.run_records import NOT_ITS_FILES, RunRecords
@@ -24,7 +24,7 @@ class LadderResults:
 
     plan: Plan
     records: Mapping[str, Record]  # by RunSpec.name
-    gates: Mapping[str, GateView]  # by stage
+    gates: Mapping[str, Verdict]  # by stage
     warnings: tuple[str, ...]
     unread: int = 0  # records that exist but cannot be read or believed
 
@@ -71,15 +71,15 @@ def _unplanned_records(runs: Path, planned: Iterable[RunSpec]) -> tuple[str, ...
     return (f"{len(unplanned)} record(s) of runs that the plan does not have are left out: {in_short(unplanned)}",)
 
 
-def _judged(runs: RunRecords, plan: Plan) -> tuple[dict[str, GateView], tuple[str, ...]]:
+def _judged(runs: RunRecords, plan: Plan) -> tuple[dict[str, Verdict], tuple[str, ...]]:
     """Return the gates that have been judged before, judged again, and warnings where a file disagrees."""
-    gates: dict[str, GateView] = {}
+    gates: dict[str, Verdict] = {}
     warnings = []
     for stage in plan.stages:
         if not any(file.exists() or file.is_symlink() for file in gate_files(runs.results / "gates", stage)):
             continue  # not judged yet
         verdict = judge(plan, stage, runs.results, runs)
-        gates[stage] = in_view(verdict)
+        gates[stage] = verdict
         problem = gate_file_problem(verdict, runs.results / "gates")
         if problem is not None:
             found = f" ({problem.found})" if problem.found else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddp_ladder.common.formats import DASH, NARROW_SPACE
 from ddp_ladder.gates.figures import Column, columns
-from ddp_ladder.gates.file import GateView
+from ddp_ladder.gates.file import Verdict
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.report.headline import gate_words
 
@@ -20,7 +20,7 @@ QUIET = ("ok",)  # a status that the figures already show
 
 def terminal_table(
     points: Sequence[ScalePoint],
-    gates: Mapping[str, GateView],
+    gates: Mapping[str, Verdict],
     report: Path | None = None,
 ) -> str:
     """Return the table, its notes and the path of the report, without a final newline."""
@@ -33,7 +33,7 @@ def terminal_table(
     return "\n".join(lines).replace(NARROW_SPACE, " ").replace(DASH, "-")
 
 
-def _cells(point: ScalePoint, gates: Mapping[str, GateView]) -> dict[str, str]:
+def _cells(point: ScalePoint, gates: Mapping[str, Verdict]) -> dict[str, str]:
     return {
         "mode": point.mode,
         "variant": textwrap.shorten(point.variant, LONGEST_NAME, placeholder="…"),

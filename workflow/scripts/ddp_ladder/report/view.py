@@ -9,7 +9,7 @@ from typing import Any
 
 from ddp_ladder.common import formats
 from ddp_ladder.gates.figures import Column, columns
-from ddp_ladder.gates.file import Finding, GateView
+from ddp_ladder.gates.file import Finding, Verdict
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.records.fingerprint import (
@@ -99,7 +99,7 @@ class ReportView:
     # Shorter names for the template.
 
     @property
-    def gates(self) -> Mapping[str, GateView]:
+    def gates(self) -> Mapping[str, Verdict]:
         """Return the gates by stage."""
         return self.results.gates
 
@@ -320,7 +320,7 @@ def _machine(runs: Sequence[Record]) -> str:
     return f"{text}; precision {precision}." if precision else f"{text}."
 
 
-def gate_rows(gate: GateView) -> tuple[GateRow, ...]:
+def gate_rows(gate: Verdict) -> tuple[GateRow, ...]:
     """Return the findings to show; repeats with the same finding share one row."""
     repeats: dict[Finding, list[int]] = {}
     for item in gate.worth_showing:
