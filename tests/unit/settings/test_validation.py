@@ -774,6 +774,8 @@ def test_overrides_get_the_type_that_the_schema_wants() -> None:
     assert typed_override(given, SCHEMA) == {
         "n": 4, "x": None, "s": "5", "part": {"list": [1, "two", "1:30"]}, "7": "x",
     }  # fmt: skip
+    assert typed_override({"n": "16.0"}, SCHEMA) == typed_override({"n": 16.0}, SCHEMA) == {"n": 16}
+    assert isinstance(typed_override({"n": 16.0}, SCHEMA)["n"], int)
     assert typed_override({"x": "1e-3", "s": "null", "n": "no"}, SCHEMA) == {
         "x": 0.001, "s": None, "n": "no",
     }  # fmt: skip

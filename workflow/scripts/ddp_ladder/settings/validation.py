@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import yaml
@@ -15,7 +16,7 @@ from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError, did_you_mean
 from ddp_ladder.common.model import Model
 from ddp_ladder.settings.json_schema import Part, types_of, written_out
-from ddp_ladder.settings.strict_yaml import NULLS, Document, KeyPath, key_name, resolve, shown
+from ddp_ladder.settings.strict_yaml import NULLS, DisputedError, Document, KeyPath, key_name, resolve, shown
 
 Checked = Sequence[tuple[Document, type[Model]]]
 
@@ -50,16 +51,13 @@ def typed_override(value: Any, part: Part) -> Any:
     if isinstance(value, list | tuple):
         return [typed_override(item, _inside(part, 0)) for item in value]
     types = types_of(part)
-    if not isinstance(value, str):
-        return value
     if "null" in types and value in (*NULLS, "None"):
         return None
-    if "string" in types or not types:
-        return value
-    try:
-        return resolve(value)
-    except ValueError:
-        return value
+    if isinstance(value, str) and types and "string" not in types:
+        with suppress(DisputedError):
+            value = resolve(value)
+    is_whole = isinstance(value, float) and value.is_integer() and "integer" in types
+    return int(value) if is_whole else value
 
 
 def _inside(part: Part, key: str | int) -> Part:
