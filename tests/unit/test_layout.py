@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import ddp_ladder_instrument
@@ -58,3 +61,17 @@ def test_no_module_and_no_class_is_too_long() -> None:
     too_long = {name: lines for name, (lines, most) in lengths.items() if lines > most}
     assert len(lengths) > 200
     assert not too_long
+
+
+def test_reading_the_snakefile_loads_only_what_it_uses() -> None:
+    """Snakemake itself loads numpy and pandas, through the Slurm plugin, before it reads the Snakefile."""
+    texts = [file.read_text() for file in (ROOT / "Snakefile", *(ROOT / "workflow/rules").glob("*.smk"))]
+    names = {name for text in texts for name in re.findall(r"^ *from (ddp_ladder\S*) import", text, re.MULTILINE)}
+    assert "ddp_ladder.climb.ladder" in names
+    program = f"import sys\nimport {', '.join(sorted(names | {'ddp_ladder.climb.executor'}))}\nprint(*sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert "ddp_ladder.plan.plan" in loaded
+    for unused in ("ddp_ladder.report", "ddp_ladder.doctor", "matplotlib", "jinja2", "jsonschema", "torch"):
+        assert unused not in loaded

@@ -20,9 +20,9 @@ from ddp_ladder.common.lifetime import die_with_parent
 from ddp_ladder.gates.file import closed_variants
 from ddp_ladder.gates.gate import require_open_gate
 from ddp_ladder.plan.file import read_plan
-from ddp_ladder.run.job import END_S, LAST_WORDS, Context, Interrupted, raise_on_signals, run_scale
+from ddp_ladder.run.job import END_S, Context, Interrupted, raise_on_signals, run_scale
 from ddp_ladder.run.nodes import Allocation, nodes_of
-from ddp_ladder.run.progress import RunConsole
+from ddp_ladder.run.progress import LAST_WORDS, RunConsole
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.allocation import time_left_s
 from ddp_ladder.slurm.scale_lock import Locked, held

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddp_ladder.common.formats import duration
-from ddp_ladder.run.job import LAST_WORDS
-from ddp_ladder.run.progress import JobConsole
+from ddp_ladder.run.progress import LAST_WORDS, JobConsole
 from ddp_ladder.slurm.job_end import JobEnd
 from ddp_ladder.slurm.query import SlurmError
 from ddp_ladder.slurm.states import ENDED_WELL, GONE, JobState, advice, reason_in_words, slurms_words

@@ -51,7 +51,6 @@ RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json",
 TICK_S = 0.5
 PLAIN_TIMES = 3.0  # limit of a plain baseline, in times of the default variant's run
 PLAIN_AT_LEAST_S = 60.0  # but no less: starting on a busy file system takes time
-LAST_WORDS = "every run has left its record"  # the last line of a scale's job
 END_S = 2 * GRACE_S  # for agents to end after SIGTERM; each needs one grace period for its own processes
 
 

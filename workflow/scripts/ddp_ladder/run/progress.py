@@ -20,6 +20,7 @@ from ddp_ladder.records.record import Record
 # In a pipe or a log, lines get rarer the longer a run takes, so that a run of a day does not print thousands.
 LINE_EVERY_S = 10.0
 LINE_EVERY_FRACTION = 0.1
+LAST_WORDS = "every run has left its record"  # the last line of a scale's job
 
 
 def read_progress(path: Path) -> Mapping[str, Any] | None:
