@@ -36,7 +36,7 @@ sys.path.insert(0, str(SCRIPTS))
 is_module = not workflow.modifier.is_main_snakefile()
 
 from ddp_ladder.slurm.allocation import check_allocation
-from ddp_ladder.climb.announcements import announcements, check_data
+from ddp_ladder.climb.announcements import announcements, check_data, check_variables
 from ddp_ladder.climb.failed_jobs import Stop
 from ddp_ladder.common.files import NotWritten, check_room, shown_path
 from ddp_ladder.climb.interrupts import ended_by
@@ -77,7 +77,9 @@ def climb(stage=None):
             check_allocation(ladder.plan, stages, os.environ, str(sources.cluster))
         if workflow.is_main_process and executor:
             on_nodes = in_allocation or executor != "local"
-            for warning in check_data(ladder, stages, on_nodes, workflow.dryrun):
+            warnings = check_data(ladder, stages, on_nodes, workflow.dryrun)
+            warnings += check_variables(ladder, sources, stages, on_nodes, workflow.dryrun)
+            for warning in warnings:
                 print(warning, file=sys.stderr)
     except UserError as error:
         stop(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,8 +13,11 @@ from ddp_ladder.common import meant
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.gates.file import gate_files
+from ddp_ladder.node import network
+from ddp_ladder.preflight.exported import anything_to_check
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.settings.models import Settings
+from ddp_ladder.settings.sources import Sources
 
 
 def check_data(ladder: Ladder, stages: Sequence[str], on_nodes: bool, dry_run: bool) -> list[str]:
@@ -28,6 +32,25 @@ def check_data(ladder: Ladder, stages: Sequence[str], on_nodes: bool, dry_run: b
     if outcome == "FAIL" and not dry_run:
         raise UserError(problem)
     return [f"warning: {problem}"]
+
+
+def check_variables(
+    ladder: Ladder, sources: Sources, stages: Sequence[str], on_nodes: bool, dry_run: bool
+) -> list[str]:
+    """Return doubts about environment variables of communication libraries.
+
+    Raises UserError if a run would fail by one, or silently ignore it; a dry run only warns. on_nodes: whether the
+    training may run on other machines.
+    """
+    if not (ladder.measures(stages) and anything_to_check(ladder.settings, os.environ)):
+        return []
+    from ddp_ladder.preflight.environment import check_environment  # here: most starts have nothing to check
+
+    interfaces = None if on_nodes else network.addresses()
+    found = check_environment(ladder.settings, ladder.plan, sources, interfaces=interfaces)
+    if found.wrong and not dry_run:
+        raise UserError(found.wrong)
+    return [f"warning: {problem}" for problem in (*found.wrong, *found.doubts)]
 
 
 def announcements(ladder: Ladder, stages: Sequence[str]) -> list[str]:

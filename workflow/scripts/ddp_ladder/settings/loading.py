@@ -33,6 +33,17 @@ def load_settings(config_file: Path | None, cluster_file: Path, overrides: Mappi
     becomes a number or null where the schema takes no text, because Snakemake passes nested values as text.
     ``overlay`` is a file whose keys are laid over config.yaml before the others.
     """
+    config, cluster = read_documents(config_file, cluster_file, overrides)
+    config_keys, cluster_keys = validated([(config, ConfigKeys), (cluster, ClusterKeys)])
+    settings = Settings(_experiment(config.file, config_keys), _site(cluster.file, cluster_keys))
+    _raise_if_any(cross_field_problems(settings, config, cluster))
+    return settings
+
+
+def read_documents(
+    config_file: Path | None, cluster_file: Path, overrides: Mapping[str, Any] | None = None
+) -> tuple[Document, Document]:
+    """Read both files as load_settings does, and check only that they are YAML. Raises UserError."""
     given = dict(overrides or {})
     overlays = [Path(located(str(given.pop(OVERLAY))))] if OVERLAY in given else []
     if given:
@@ -44,11 +55,7 @@ def load_settings(config_file: Path | None, cluster_file: Path, overrides: Mappi
         config, cluster, *over = _read_all(config_file, cluster_file, *overlays)
     for document in over:
         config = _overridden(config, document.data, document)
-    config = _overridden(config, given)
-    config_keys, cluster_keys = validated([(config, ConfigKeys), (cluster, ClusterKeys)])
-    settings = Settings(_experiment(config.file, config_keys), _site(cluster.file, cluster_keys))
-    _raise_if_any(cross_field_problems(settings, config, cluster))
-    return settings
+    return _overridden(config, given), cluster
 
 
 def _raise_if_any(problems: list[Problem]) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.paths import located
-from ddp_ladder.settings.loading import OVERLAY, load_settings
+from ddp_ladder.settings.loading import OVERLAY, load_settings, read_documents
 from ddp_ladder.settings.models import Settings
-from ddp_ladder.settings.strict_yaml import has_control_characters, shown
+from ddp_ladder.settings.strict_yaml import Document, has_control_characters, shown
 
 CONFIG = Path("config/config.yaml")
 CLUSTER = Path("config/cluster.yaml")
@@ -45,6 +45,10 @@ class Sources:
     def load(self) -> Settings:
         """Read and check the settings. Raises UserError."""
         return load_settings(self.config, self.cluster, self.overrides)
+
+    def documents(self) -> tuple[Document, Document]:
+        """Read the experiment and the site again, for the line of each key. Raises UserError."""
+        return read_documents(self.config, self.cluster, self.overrides)
 
 
 def add_options(parser: ArgumentParser) -> None:

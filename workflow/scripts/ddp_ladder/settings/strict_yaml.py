@@ -72,10 +72,30 @@ class Document:
         prefixes = (path[:length] for length in range(len(path), 0, -1))
         return next((self.lines[prefix] for prefix in prefixes if prefix in self.lines), 0)
 
+    def has_comment(self, *path: str | int) -> bool:
+        """Return True if a comment in the file is on the line of a key, or directly above a line of its own.
+
+        False for a key of the command line.
+        """
+        if (key := self._overridden_at(path)) is not None:
+            over = self.overridden[key]
+            return over is not None and over.has_comment(*path)
+        line = self.line(*path)
+        if not line or not self.file.is_file():  # the config of a module is no file
+            return False
+        texts = self.file.read_bytes().decode("utf-8-sig").splitlines()[:line]
+        above = texts[-2:-1] if line != self.line(*path[:-1]) else []
+        said = [_QUOTED.sub("", texts[-1]), *(text for text in above if text.lstrip().startswith("#"))]
+        return any(_COMMENT.search(text) for text in said)
+
     def _overridden_at(self, path: KeyPath) -> KeyPath | None:
         """Return the path, or its nearest parent, that was overridden; None if neither was."""
         heads = (path[:length] for length in range(len(path), 0, -1))
         return next((head for head in heads if head in self.overridden), None)
+
+
+_QUOTED = re.compile(r""" "[^"]*" | '[^']*' """, re.VERBOSE)
+_COMMENT = re.compile(r"(?:^|\s)#.*\w")
 
 
 def key_name(path: KeyPath) -> str:

@@ -1,0 +1,113 @@
+"""The environment that the training of a plan would get, checked: from the settings files and the user's shell."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from ddp_ladder.common.messages import Problem
+from ddp_ladder.node.launch import Places, training_environment
+from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.preflight.exported import anything_to_check, exported
+from ddp_ladder.preflight.known_variables import known_variables
+from ddp_ladder.preflight.variables import Finding, Place, check_places, check_together
+from ddp_ladder.settings.models import Settings
+from ddp_ladder.settings.sources import Sources
+from ddp_ladder.settings.strict_yaml import Document, KeyPath
+
+SHELL = "the shell's environment"
+
+
+@dataclass(frozen=True)
+class EnvironmentResult:
+    """Result of the check. wrong: the run would fail or ignore what the files ask for. checked: number of variables."""
+
+    wrong: tuple[Problem, ...] = ()
+    doubts: tuple[Problem, ...] = ()
+    checked: int = 0
+
+
+def check_environment(
+    settings: Settings,
+    plan: Plan,
+    sources: Sources,
+    shell: Mapping[str, str] = os.environ,
+    interfaces: Collection[str] | None = None,
+) -> EnvironmentResult:
+    """Return every mistake in the variables of network, workload and variants, and in what the shell exports, once.
+
+    interfaces: of the machine that the training runs on; None if they are not known here.
+    """
+    if not anything_to_check(settings, shell):
+        return EnvironmentResult()
+    inherited = _inherited(plan, shell)
+    variants = {each.name: each for each in settings.experiment.variants}
+    documents = cache(sources.documents)
+    config, cluster = (lambda: documents()[0]), (lambda: documents()[1])
+    from_shell = Place(inherited, lambda name: f"{SHELL}: {name}", lambda name: False, is_shell=True)
+    common = (
+        _in_file(settings.site.network.env, cluster, ("network", "env")),
+        _in_file(settings.experiment.workload.env, config, ("workload", "env")),
+    )
+    own = [
+        _in_file(each.env, config, ("variants", name, "env"), bool((each.reason or "").strip()))
+        for name, each in variants.items()
+    ]
+    findings = [
+        *check_places((from_shell, *common, *own), interfaces),
+        *(finding for place in own for finding in check_together((from_shell, *common, place))),
+    ]
+    doubts = [*_problems(findings, wrong=False), *([_named(inherited)] if inherited else [])]
+    return EnvironmentResult(
+        wrong=tuple(_problems(findings, wrong=True)),
+        doubts=tuple(doubts),
+        checked=sum(len(place.values) for place in (from_shell, *common, *own)),
+    )
+
+
+def _in_file(
+    env: Mapping[str, str], document: Callable[[], Document], path: KeyPath, has_reason: bool = False
+) -> Place:
+    return Place(
+        env,
+        where=lambda name: document().where(*path, name),
+        has_reason=lambda name: has_reason or document().has_comment(*path, name),
+        how="a comment on its line" if path[0] != "variants" else f"reason: in variants.{path[1]}",
+    )
+
+
+def _problems(findings: Iterable[Finding], wrong: bool) -> list[Problem]:
+    return list(dict.fromkeys(finding.problem for finding in findings if finding.wrong == wrong))
+
+
+def _inherited(plan: Plan, shell: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of communication libraries that at least one run would get from the shell."""
+    if not (names := exported(shell)):
+        return {}
+    places, one_of_each = Places(Path(), Path()), {run.variant: run for run in plan.runs}.values()
+    always_set = set.intersection(*(_set_by_us(run, places) for run in one_of_each))
+    of_machine = {name for name in names if (row := known_variables().find(name)) and row.status == "machine"}
+    return {name: shell[name] for name in names if name not in always_set | of_machine and _matters(name)}
+
+
+def _set_by_us(run: RunSpec, places: Places) -> set[str]:
+    return set(training_environment(run, places))
+
+
+def _matters(name: str) -> bool:
+    """Return True for a name that a library reads, or that is to be one; not for any CUDA_X of a module."""
+    known = known_variables()
+    return known.find(name) is not None or known.is_unknown(name) or known.misspelt(name) is not None
+
+
+def _named(inherited: Mapping[str, str]) -> Problem:
+    known = known_variables()
+    return Problem(
+        SHELL,
+        "the training inherits variables that no settings file names, so the next start may run without them",
+        found=", ".join(name if known.is_secret(name) else f"{name}={value}" for name, value in inherited.items()),
+        next=f"write them under workload.env, or remove them first: unset {' '.join(inherited)}",
+    )
