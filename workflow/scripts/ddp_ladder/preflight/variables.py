@@ -12,7 +12,6 @@ from ddp_ladder.preflight.variable_values import objection
 from ddp_ladder.settings.strict_yaml import shown
 
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-_IN_SETUP = "a newer release may have it: then export it in software.setup, which is not checked"
 _STREAMS = ("/dev/stdout", "/dev/stderr")
 
 
@@ -77,8 +76,11 @@ def _name_findings(place: Place, name: str, value: str) -> Iterator[Finding]:
     elif known.is_unknown(name):
         meant = known.meant(name)
         what = f"{Variable(name).program} has no such variable, and would ignore it"
-        advice = f'did you mean "{meant}"?' if meant else f"remove it; {_IN_SETUP}"
-        yield Finding(Problem(place.where(name), what, _assignment(name, value), next=advice), True)
+        advice = f'did you mean "{meant}"?' if meant else "remove it, unless a plugin or a newer release reads it"
+        if meant and not known.misspelt(name):
+            advice += " If a newer release has it, export it in software.setup, which is not checked"
+        # Without a name that it is like, it may be a newer release's, or a plugin's.
+        yield Finding(Problem(place.where(name), what, _assignment(name, value), next=advice), meant is not None)
     elif near := known.misspelt(name):
         what = f"one letter away from {near}, and probably without effect"
         problem = Problem(place.where(name), what, name, next=f'did you mean "{near}"?')
