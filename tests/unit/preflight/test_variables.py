@@ -77,7 +77,7 @@ def test_every_row_is_well_formed() -> None:
 WRONG_NAMES = {
     ("NCCL_SOKET_IFNAME", "ib0"): ["no such variable", 'did you mean "NCCL_SOCKET_IFNAME"?'],
     ("NCCL_SOCKET_IF_NAME", "ib0"): ['did you mean "NCCL_SOCKET_IFNAME"?'],
-    ("NCCL_SOCKET_INTERFACE", "ib0"): ['did you mean "NCCL_SOCKET_IFNAME"?', "software.setup"],
+    ("NCCL_SOCKET_NUM_THREADS", "4"): ['did you mean "NCCL_SOCKET_NTHREADS"?', "software.setup"],
     ("NCCL_IB_ENABLE", "1"): ["never had", "remove it", "by default", "NCCL_IB_DISABLE: 1"],
     ("NCCL_IB_ENABLE", "0"): ["never had", "write NCCL_IB_DISABLE: 1"],
     ("NCCL_P2P_ENABLE", "0"): ["write NCCL_P2P_DISABLE: 1"],

@@ -100,7 +100,7 @@ class KnownVariables:
         prefix = self.family(name) or ""
         rows = [row for row in self.rows.values() if row.name.startswith(prefix) and row.exists]
         rests = [row.name.removeprefix(prefix) for row in rows if row.status != "machine"]
-        found_rests = difflib.get_close_matches(name.removeprefix(prefix), rests, n=1, cutoff=0.6)
+        found_rests = difflib.get_close_matches(name.removeprefix(prefix), rests, n=1, cutoff=0.7)
         return f"{prefix}{found_rests[0]}" if found_rests else None
 
     def _one_edit_away(self, name: str) -> Iterator[str]:
