@@ -177,8 +177,9 @@ def last_box(output: str) -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a user's shell: without variables of pytest or of the ladder."""
-    return {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "DDP_"))}
+    """Return the environment of a user's shell: without variables of pytest or of the ladder, or of Lightning's import."""
+    ours = ("PYTEST", "DDP_", "PYTORCH_NVML_BASED_CUDA_CHECK")
+    return {key: value for key, value in os.environ.items() if not key.startswith(ours)}
 
 
 def copy_project(path: Path, cluster: LoginNode | None = None) -> Checkout:

@@ -282,7 +282,13 @@ class Cluster:
 
     def environment(self, **more: str) -> dict[str, str]:
         """Return the caller's environment with SLURM_CONF, without the variables of a job that the caller is in."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "SALLOC"))}
+        left_out = (
+            "SLURM",
+            "SBATCH",
+            "SALLOC",
+            "PYTORCH_NVML_BASED_CUDA_CHECK",
+        )  # the last is set by Lightning's import
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
         return {**kept, "SLURM_CONF": str(self.slurm_conf), **more}
 
     def run(
