@@ -177,7 +177,7 @@ def last_box(output: str) -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a user's shell: without variables of pytest or of the ladder, or of Lightning's import."""
+    """Return the environment of a user's shell: without variables of pytest, the ladder and Lightning's import."""
     ours = ("PYTEST", "DDP_", "PYTORCH_NVML_BASED_CUDA_CHECK")
     return {key: value for key, value in os.environ.items() if not key.startswith(ours)}
 
