@@ -18,7 +18,7 @@ from ddp_ladder.preflight.environment import SHELL, EnvironmentResult, check_env
 from ddp_ladder.preflight.exported import PREFIXES, SET_FOR_EVERY_RUN
 from ddp_ladder.preflight.known_variables import Variable, is_one_edit, known_variables
 from ddp_ladder.preflight.variable_values import KINDS, objection
-from ddp_ladder.preflight.variables import Finding, Place, check_places, check_together
+from ddp_ladder.preflight.variables import Misuse, Place, check_places, check_together
 from ddp_ladder.settings.sources import Sources
 
 REPOSITORY = Path(__file__).parents[3]
@@ -45,12 +45,12 @@ def place(is_shell: bool = False, reason: bool = True, **values: str) -> Place:
     return Place(values, lambda name: f"here: {name}", lambda name: reason, "say so", is_shell)
 
 
-def found(interfaces: list[str] | None = None, reason: bool = True, **values: str) -> list[Finding]:
+def found(interfaces: list[str] | None = None, reason: bool = True, **values: str) -> list[Misuse]:
     places = [place(reason=reason, **values)]
     return [*check_places(places, interfaces), *check_together(places)]
 
 
-def only(findings: list[Finding]) -> tuple[bool, str]:
+def only(findings: list[Misuse]) -> tuple[bool, str]:
     (finding,) = findings
     return finding.wrong, str(finding.problem)
 

@@ -96,6 +96,7 @@ class LadderJobs:
             self._report_job_error_threadsafe(info, _message(end, self.results))
             return
         except Exception as error:
+            # Of the plugin or of a disk: it ends this job, and those that are in the queue are followed to their ends.
             self._report_job_error_threadsafe(info, f"the job cannot be submitted: {error}")
             return
         log = logs / f"{info.external_jobid}.log"

@@ -13,7 +13,7 @@ from ddp_ladder.node.launch import Places, training_environment
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.preflight.exported import anything_to_check, exported
 from ddp_ladder.preflight.known_variables import known_variables
-from ddp_ladder.preflight.variables import Finding, Place, check_places, check_together
+from ddp_ladder.preflight.variables import Misuse, Place, check_places, check_together
 from ddp_ladder.settings.models import Settings
 from ddp_ladder.settings.sources import Sources
 from ddp_ladder.settings.strict_yaml import Document, KeyPath
@@ -79,7 +79,7 @@ def _in_file(
     )
 
 
-def _problems(findings: Iterable[Finding], wrong: bool) -> list[Problem]:
+def _problems(findings: Iterable[Misuse], wrong: bool) -> list[Problem]:
     return list(dict.fromkeys(finding.problem for finding in findings if finding.wrong == wrong))
 
 

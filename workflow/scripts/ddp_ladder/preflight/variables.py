@@ -31,14 +31,14 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A problem. wrong: the run would fail, or silently ignore what the settings ask for; else it is a doubt."""
+class Misuse:
+    """A problem of a variable. wrong: the run would fail, or silently ignore what the files ask for."""
 
     problem: Problem
     wrong: bool
 
 
-def check_places(places: Sequence[Place], interfaces: Collection[str] | None) -> Iterator[Finding]:
+def check_places(places: Sequence[Place], interfaces: Collection[str] | None) -> Iterator[Misuse]:
     """Yield what is wrong with the names and values in each place.
 
     interfaces: of the machine that the training runs on; None if they are not known here.
@@ -47,13 +47,13 @@ def check_places(places: Sequence[Place], interfaces: Collection[str] | None) ->
         for name, value in place.values.items():
             row = known_variables().find(name)
             if row is None or not row.exists:
-                found: Iterable[Finding] = _name_findings(place, name, value)
+                found: Iterable[Misuse] = _name_findings(place, name, value)
             else:
                 found = (*_value_findings(place, row, value, interfaces), *_use_findings(place, row))
-            yield from (Finding(each.problem, each.wrong and not place.is_shell) for each in found)
+            yield from (Misuse(each.problem, each.wrong and not place.is_shell) for each in found)
 
 
-def check_together(places: Sequence[Place]) -> Iterator[Finding]:
+def check_together(places: Sequence[Place]) -> Iterator[Misuse]:
     """Yield what contradicts itself in the variables of one run. places: later ones override earlier ones."""
     origin = {name: place for place in places for name in place.values}
     values = {name: place.values[name] for name, place in origin.items() if "{" not in place.values[name]}
@@ -61,18 +61,18 @@ def check_together(places: Sequence[Place]) -> Iterator[Finding]:
         yield _contradiction(each, values, origin)
 
 
-def _contradiction(each: Contradiction, values: Mapping[str, str], origin: Mapping[str, Place]) -> Finding:
+def _contradiction(each: Contradiction, values: Mapping[str, str], origin: Mapping[str, Place]) -> Misuse:
     first, *others = each.names
     found = [f"{first}: {shown(values[first])}"]
     found += [f"{name}: {values[name]} ({origin[name].where(name)})" for name in others if name in values]
     wrong = each.certain and not any(origin[name].is_shell for name in each.names if name in origin)
-    return Finding(Problem(origin[first].where(first), each.what, "; ".join(found), next=each.next), wrong)
+    return Misuse(Problem(origin[first].where(first), each.what, "; ".join(found), next=each.next), wrong)
 
 
-def _name_findings(place: Place, name: str, value: str) -> Iterator[Finding]:
+def _name_findings(place: Place, name: str, value: str) -> Iterator[Misuse]:
     known = known_variables()
     if row := known.find(name):
-        yield Finding(_no_longer(place, row, value), True)
+        yield Misuse(_no_longer(place, row, value), True)
     elif known.is_unknown(name):
         meant = known.meant(name)
         what = f"{Variable(name).program} has no such variable, and would ignore it"
@@ -80,11 +80,11 @@ def _name_findings(place: Place, name: str, value: str) -> Iterator[Finding]:
         if meant and not known.misspelt(name):
             advice += " If a newer release has it, export it in software.setup, which is not checked"
         # Without a name that it is like, it may be a newer release's, or a plugin's.
-        yield Finding(Problem(place.where(name), what, _assignment(name, value), next=advice), meant is not None)
+        yield Misuse(Problem(place.where(name), what, _assignment(name, value), next=advice), meant is not None)
     elif near := known.misspelt(name):
         what = f"one letter away from {near}, and probably without effect"
         problem = Problem(place.where(name), what, name, next=f'did you mean "{near}"?')
-        yield Finding(problem, False)
+        yield Misuse(problem, False)
 
 
 def _no_longer(place: Place, row: Variable, value: str) -> Problem:
@@ -114,7 +114,7 @@ def _instead(row: Variable, value: str) -> str:
     return f"remove it; {twin} is nearest to it" if row.status == "removed" else f"did you mean {twin}?"
 
 
-def _value_findings(place: Place, row: Variable, value: str, interfaces: Collection[str] | None) -> Iterator[Finding]:
+def _value_findings(place: Place, row: Variable, value: str, interfaces: Collection[str] | None) -> Iterator[Misuse]:
     if "{" in value:  # a placeholder, whose value each run has
         return
     where = place.where(row.name)
@@ -122,33 +122,33 @@ def _value_findings(place: Place, row: Variable, value: str, interfaces: Collect
         allowed, advice = found
         advice = advice or "write one of these values, or remove it"
         what = f"not a value that {row.program} takes for {row.name}"
-        yield Finding(Problem(where, what, shown(value), allowed, advice), True)
+        yield Misuse(Problem(where, what, shown(value), allowed, advice), True)
     elif row.name in INTERFACES and interfaces is not None:
         yield from _interface_findings(where, row.name, value, interfaces)
 
 
-def _interface_findings(where: str, name: str, value: str, here: Collection[str]) -> Iterator[Finding]:
+def _interface_findings(where: str, name: str, value: str, here: Collection[str]) -> Iterator[Misuse]:
     if what := interface_problem(name, value, here):
         advice = "write one of these, or remove it: network.interface sets it; each node may have another one"
         if "start of a name" in what:
             advice = f"write = in front for exactly this name: ={value}"
         there = f"{', '.join(sorted(here))} (on this machine)"
-        yield Finding(Problem(where, what, shown(value), there, advice), False)
+        yield Misuse(Problem(where, what, shown(value), there, advice), False)
 
 
-def _use_findings(place: Place, row: Variable) -> Iterator[Finding]:
+def _use_findings(place: Place, row: Variable) -> Iterator[Misuse]:
     where, value = place.where, place.values[row.name]
     if row.name == "NCCL_DEBUG_FILE" and value not in _STREAMS and not ("%h" in value and "%p" in value):
         what = "all processes would write to the same file, and overwrite each other"
         allowed, advice = "a name with %h (host) and %p (process)", f"write for example {value}.%h.%p"
-        yield Finding(Problem(where(row.name), what, shown(value), allowed, advice), False)
+        yield Misuse(Problem(where(row.name), what, shown(value), allowed, advice), False)
     if row.status == "deprecated":
         what = f"deprecated since {row.since}; a newer release may ignore it"
-        yield Finding(Problem(where(row.name), what, row.name, next=f"write {row.replacement} in its place"), False)
+        yield Misuse(Problem(where(row.name), what, row.name, next=f"write {row.replacement} in its place"), False)
     if row.status == "debugging" and not place.is_shell and not place.has_reason(row.name):
         what = f"a variable for debugging: it can make every run slower, and {row.program} may ignore it later"
         advice = f"say why: {place.how}; or remove it"
-        yield Finding(Problem(where(row.name), what, _assignment(row.name, value), next=advice), False)
+        yield Misuse(Problem(where(row.name), what, _assignment(row.name, value), next=advice), False)
 
 
 def _assignment(name: str, value: str) -> str:

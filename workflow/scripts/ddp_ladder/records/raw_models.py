@@ -51,7 +51,7 @@ class Repository(Model):
     dirty: bool | None = Field(description="True if tracked files differed; null if it has another commit now.")
 
 
-class Limits(Model):
+class MeasureOfRun(Model):
     """The part of the spec that the instrument reads."""
 
     warmup_steps: Count
@@ -74,7 +74,7 @@ class RunFile(RawFile):
     """Input of a run (run.json), written by its job before it starts."""
 
     spec: RunSpec
-    measure: Limits
+    measure: MeasureOfRun
     rendezvous: Endpoint
     start_directory: str = Field(description="Absolute path where Snakemake was started; the spec's paths start there.")
     run_directory: str = Field(description="Absolute path of the run's own directory when it ran.")

@@ -38,7 +38,7 @@ from ddp_ladder.node.repository import git_state
 from ddp_ladder.plan.plan import OWN_DIRECTORY, RunSpec, ScaleJob
 from ddp_ladder.records.assemble import assemble, not_run
 from ddp_ladder.records.explain import PORT_TAKEN
-from ddp_ladder.records.raw_models import Endpoint, Job, Limits, Outcome, PlainLimit, Repository, RunEnd, RunFile
+from ddp_ladder.records.raw_models import Endpoint, Job, MeasureOfRun, Outcome, PlainLimit, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import Record, write_record
 from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.records.shared_directory import Watch
@@ -293,7 +293,7 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
         spec=spec,
         spec_hash=spec.hash,
         job=job,
-        measure=Limits(**{name: getattr(spec, name) for name in Limits.model_fields}),
+        measure=MeasureOfRun(**{name: getattr(spec, name) for name in MeasureOfRun.model_fields}),
         rendezvous=Endpoint(**asdict(rendezvous)),
         start_directory=str(places.start),
         run_directory=str(places.run),
