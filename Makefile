@@ -1,4 +1,5 @@
 # make run      set up .venv with torch on first use, climb the shipped ladder on this machine, say where the report is
+# make watch    show the ladder that is climbing here, or (RESULTS=DIR) in another results directory
 # make setup    set up .venv with the workflow alone, as a login node needs it: 0.4 GB, no torch (TRAINING=1 adds torch)
 # make test     set up, run every test
 # make quick    only the tests that start no Slurm, Snakemake, training or browser: for every day
@@ -15,6 +16,7 @@
 PYTHON ?= python3
 TORCH_INDEX ?=
 TRAINING ?=
+RESULTS ?=
 CLUSTER ?= --accounting
 VENV := .venv
 # The newest torch is in $(VENV); the tests look for the oldest beside it.
@@ -23,11 +25,14 @@ BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: run setup test quick oldest lint docs schemas cluster help
+.PHONY: run watch setup test quick oldest lint docs schemas cluster help
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.run-ready
 	@$(BIN)/snakemake --profile profiles/local
+
+watch: $(VENV)/.workflow-ready
+	@$(BIN)/python workflow/scripts/watch.py $(if $(RESULTS),--results $(RESULTS))
 
 setup: $(VENV)/$(if $(TRAINING),.run-ready,.workflow-ready)
 	@echo "$(VENV) is ready$(if $(TRAINING),, for the workflow; the training runs with software.python of config/cluster.yaml)."

@@ -15,10 +15,12 @@ min_version("9.0")
 include: "workflow/rules/common.smk"
 include: "workflow/rules/check.smk"
 include: "workflow/rules/plan.smk"
+include: "workflow/rules/preflight.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/gate.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/compare.smk"
 include: "workflow/rules/eject.smk"
 
 

@@ -24,6 +24,7 @@ MODULES = {
     "packages": "packages",
     "card": "card",
     "gpu_tests": "gpu_tests",
+    "monitor": "known_load",
     "ladder": "ladder",
     "cifar": "cifar_pair",
     "imagenet": "imagenet_pair",

@@ -182,7 +182,7 @@ class Bench:
         self._directory = directory
         self._device = device
         self._run_json = directory / "run.json"
-        self._run_json.write_text(json.dumps({"spec_hash": "0", "job": {"id": "overhead", "attempt": 1}}))
+        self._run_json.write_text(json.dumps({"spec_hash": "0", "job": {"id": "overhead", "attempt": 1}, "hang": {}}))
         self.torch = ""
 
     def measure(self, step_ms: float, quads: int, pairs: int, steps: int) -> dict[str, Any]:

@@ -16,6 +16,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A test module that imports one of these starts Slurm, Snakemake, trainings or a browser.
 STARTERS = {
     "cluster",
+    "faults",
+    "gpu_day_parts",
     "instrument_support",
     "one_run",
     "playwright",
@@ -24,7 +26,8 @@ STARTERS = {
     "scripts_support",
     "warm",
 }
-# These run first: a long module that begins last keeps one worker busy while the others are idle.
+# These run first: a long module that begins last keeps one worker busy while the others are idle. Modules of the two
+# alternate: tests on Slurm mostly wait, and those of the other directory mostly compute.
 LONGEST = ("slurm", "workflow")
 
 
@@ -32,12 +35,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if starts_programs(item.path):
             item.add_marker("programs")
-    items.sort(key=lambda item: (position(item.path), not starts_programs(item.path)))
+    places = places_of_longest(list(dict.fromkeys(item.path for item in items)))
+    items.sort(key=lambda item: (places.get(item.path, 1.0), not starts_programs(item.path)))
 
 
-def position(file: Path) -> int:
-    directory = file.relative_to(Path(__file__).parent).parts[0]
-    return LONGEST.index(directory) if directory in LONGEST else len(LONGEST)
+def places_of_longest(files: list[Path]) -> dict[Path, float]:
+    """Return where the modules of each of the LONGEST directories stand: spread evenly from 0 to below 1."""
+    places = {}
+    for directory in LONGEST:
+        own = [file for file in files if file.is_relative_to(Path(__file__).parent / directory)]
+        places.update({file: k / len(own) for k, file in enumerate(own)})
+    return places
 
 
 @functools.cache

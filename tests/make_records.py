@@ -12,7 +12,17 @@ from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.records.blocks import measure
 from ddp_ladder.records.raw_files import Steps
 from ddp_ladder.records.raw_models import Job
-from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Check, Failure, Rank, Record, Throughput, Timing, World
+from ddp_ladder.records.record import (
+    MEDIAN_OF_BLOCKS,
+    Check,
+    DdpTimes,
+    Failure,
+    Rank,
+    Record,
+    Throughput,
+    Timing,
+    World,
+)
 from ddp_ladder.records.warmup import Warmup
 from ddp_ladder.settings.cluster_keys import Slurm
 from ddp_ladder.settings.config_keys import GateThresholds
@@ -60,7 +70,7 @@ def make_spec(
 ) -> RunSpec:
     """Return a resolved run; ``changes`` are fields of RunSpec."""
     shape = Scale.parse(scale)
-    batch, global_batch = batches(BATCH_PER_GPU, mode, shape.world_size)
+    batch, global_batch = batches(BATCH_PER_GPU, mode, shape.world_size, 1)
     spec = RunSpec(
         stage=stage or stage_of(shape),
         variant=variant,
@@ -137,6 +147,11 @@ def make_plan_of(specs: Sequence[RunSpec], site: str = "local", min_efficiency: 
     return Plan(site, "results", tuple(jobs), gates)
 
 
+def repeated(samples_per_s: float, spec: RunSpec, between: float = 0.004) -> float:
+    """Return the throughput of one of three repeats; between: relative difference from one repeat to the next."""
+    return samples_per_s * (1 + between * (spec.repeat - 2))
+
+
 def make_record(
     spec: RunSpec,
     samples_per_s: float = 1000.0,
@@ -209,6 +224,36 @@ def make_record(
         remarks=(),
         schema_version=1,
     )
+
+
+def with_ranks(
+    record: Record,
+    *,
+    compute_s: Sequence[float],
+    exposed_comm_s: Sequence[float] | None,
+    data_wait_s: Sequence[float] | None,
+    step_time_s: Sequence[float] | None = None,
+    overlap_s: float = 0.001,
+) -> Record:
+    """Return the record with each rank's times of a step; None: not measured. step_time_s: of the record if None."""
+    assert record.timing is not None
+    step_s = record.timing.step_time_s
+    ranks = []
+    for k, rank in enumerate(record.ranks):
+        own_s = step_s if step_time_s is None else step_time_s[k]
+        ddp = None
+        if exposed_comm_s is not None:
+            ddp = DdpTimes(
+                samples=12,
+                forward_s=compute_s[k] / 3,
+                backward_s=2 * compute_s[k] / 3,
+                comm_s=exposed_comm_s[k] + overlap_s,
+                overlap_s=overlap_s,
+                exposed_comm_s=exposed_comm_s[k],
+            )
+        wait = None if data_wait_s is None else data_wait_s[k] / step_s
+        ranks.append(rank.replace(step_time_s=own_s, data_wait_fraction=wait, ddp=ddp))
+    return record.replace(ranks=tuple(ranks))
 
 
 def with_steps(record: Record, step_time_s: npt.NDArray[np.float64]) -> Record:

@@ -14,7 +14,7 @@ from ddp_ladder.node.launch import Places, Process, Rendezvous, is_module, proce
 from ddp_ladder.node.network import LOOPBACK
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.assemble import assemble
-from ddp_ladder.records.raw_files import COLUMNS
+from ddp_ladder.records.raw_files import COLUMNS, END_COLUMN
 from ddp_ladder.records.record import Record, write_record
 from make_records import CUDA_FINGERPRINT, FINGERPRINT, make_plan_of, make_specs
 
@@ -193,7 +193,8 @@ def read_steps(directory: RunDirectory, rank: int) -> Rows:
 
 def csv_text(rows: Rows) -> str:
     """Return a rank's CSV with its header."""
-    return "".join(f"{','.join(row)}\n" for row in [list(COLUMNS), *rows])
+    header = [*COLUMNS, END_COLUMN][: len(rows[0])] if rows else list(COLUMNS)
+    return "".join(f"{','.join(row)}\n" for row in [header, *rows])
 
 
 def write_steps(directory: RunDirectory, rank: int, rows: Rows) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.plan.plan import RunSpec, make_plan
+from ddp_ladder.plan.hang import HangBounds
+from ddp_ladder.plan.plan import PreflightWanted, make_plan
 from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.run.job import Context, run_scale
 from ddp_ladder.run.nodes import Nodes, ThisMachine
@@ -26,16 +28,29 @@ def run_script(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: str, nodes: Nodes | None = None, **changes: Any
 ) -> Record:
     """Make one run in the job of this scale, with all its agents on this machine; return its record."""
+    return run_scripts(text, tmp_path, monkeypatch, scale, [changes], nodes)[0]
+
+
+def run_scripts(
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scale: str,
+    runs: Sequence[Mapping[str, Any]],
+    nodes: Nodes | None = None,
+    hang: HangBounds | None = None,
+) -> list[Record]:
+    """Make several runs in one job without a preflight, each with these changes of the spec; return their records."""
     monkeypatch.chdir(ROOT)
     script = tmp_path / "train.py"
     script.write_text(text)
     plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
     shipped = next(job for job in plan.jobs if str(job.scale) == scale)
-    spec = shipped.runs[0].replace(script=str(script), **changes)
-    assert isinstance(spec, RunSpec)
-    job = replace(shipped, runs=(spec,))
-    run_scale(Context(job, tmp_path, nodes or ThisMachine(JOB), time.monotonic() + 300, RunConsole(1, sys.stderr)), {})
-    return read_record(directory(tmp_path, spec.name).record)
+    specs = tuple(shipped.runs[0].replace(script=str(script), **changes) for changes in runs)
+    job = replace(shipped, runs=specs, hang=hang or shipped.hang, preflight=PreflightWanted())
+    console = RunConsole(len(specs), sys.stderr)
+    run_scale(Context(job, tmp_path, nodes or ThisMachine(JOB), time.monotonic() + 300, console), {})
+    return [read_record(directory(tmp_path, spec.name).record) for spec in specs]
 
 
 def directory(results: Path, name: str) -> RunDirectory:

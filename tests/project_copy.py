@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import compileall
+import functools
 import json
 import os
 import re
@@ -59,6 +61,7 @@ EXPERIMENT: Mapping[str, Any] = {
         "stage2": {"scales": ["1x2"], "runtime": 5},
         "stage3": {"scales": ["2x1"], "runtime": 5},
     },
+    "preflight": {"enabled": False},  # its tests switch it on
 }
 
 
@@ -177,13 +180,23 @@ def last_box(output: str) -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a user's shell: without variables of pytest, the ladder and Lightning's import."""
-    ours = ("PYTEST", "DDP_", "PYTORCH_NVML_BASED_CUDA_CHECK")
+    """Return the environment of a user's shell: without variables of pytest, the ladder and imports."""
+    set_by_imports = ("PYTORCH_NVML_BASED_CUDA_CHECK", "KMP_")  # of Lightning and of scikit-learn
+    ours = ("PYTEST", "DDP_", *set_by_imports)
     return {key: value for key, value in os.environ.items() if not key.startswith(ours)}
 
 
+@functools.cache
+def compile_modules() -> None:
+    """Compile the ladder's modules, which each copy takes along: a climb starts Python about 20 times."""
+    assert compileall.compile_dir(ROOT / "workflow", quiet=1)
+
+
 def copy_project(path: Path, cluster: LoginNode | None = None) -> Checkout:
+    compile_modules()
+    # Other test processes may be compiling: they write to temporary files, x.pyc.123.
+    unfinished = shutil.ignore_patterns("*.pyc.*")
     for name in ("config", "profiles", "workflow"):
-        shutil.copytree(ROOT / name, path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, path / name, ignore=unfinished)
     shutil.copy(ROOT / "Snakefile", path)
     return Checkout(path, cluster)

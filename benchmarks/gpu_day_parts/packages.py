@@ -16,8 +16,8 @@ REQUIREMENTS = Path(__file__).parents[1] / "gpu_day_requirements.txt"
 PROVIDED = ("torch", "torchvision", "numpy", "pandas", "matplotlib", "psutil", "pyyaml", "jinja2", "pytest")
 """Packages that the machine must have."""
 
-LEFT_OUT = ("pygments", "scikit-learn")
-"""Not installed: pygments comes with pytest; scikit-learn is 45 MB with scipy, and only the shipped digits need it."""
+LEFT_OUT = ("pygments", "rich", "scikit-learn")
+"""Not installed: pygments comes with pytest; rich is for the live view; only the shipped digits need scikit-learn."""
 
 FILL = """\
 Fill FOLDER with the wheels that such a machine lacks, on one with network, in the checkout, with any Python 3:
@@ -28,7 +28,7 @@ Fill FOLDER with the wheels that such a machine lacks, on one with network, in t
         --platform manylinux2014_x86_64 --platform manylinux1_x86_64 --requirement benchmarks/gpu_day_requirements.txt
     rm -f FOLDER/numpy-*.whl FOLDER/pandas-*.whl
 
-(connection-pool is published as source only; numpy and pandas are on the machine. It makes about 30 MB.)"""
+(connection-pool is published as source only; numpy and pandas are on the machine. It makes about 65 MB.)"""
 
 
 def names(requirements: Path) -> list[str]:

@@ -26,6 +26,7 @@ def parts(device: str, work: Path, out: Path) -> tuple[Part, ...]:
     return (
         _part("card", "the machine and its matrix rates", device, work, out, 20, 60),
         _part("gpu_tests", "tests marked gpu", device, work, out, 60, 150),
+        _part("monitor", "the monitor under a known load", device, work, out, 50, 110, needs=workflow),
         _part("ladder", "1x1 ladder against a synchronised stopwatch", device, work, out, 120, 200, needs=workflow),
         _part("cifar", "cifar.py against the guide's loop", device, work, out, 70, 150),
         _part("imagenet", "imagenet.py against a guide's loop", device, work, out, 100, 200),

@@ -2,14 +2,20 @@
 
 import os
 import re
-from collections.abc import Iterator
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from ddp_ladder.gates.file import Verdict
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.results import LadderResults
+from make_course import course
+from make_machine import make_machine
 from make_records import (
     make_failed_record,
     make_gate,
@@ -19,12 +25,15 @@ from make_records import (
     make_specs,
     records_by_name,
 )
+from make_runs import write_run
+from make_sampled_runs import sample_nodes
 from playwright.sync_api import Browser, Page, sync_playwright
 
 CHROMIUM = Path("/usr/bin/chromium")
 QUIET = ["--no-sandbox", "--disable-background-networking", "--disable-component-update"]
-MOST_PAGES = 4
+MOST_PAGES = 6  # of several variants; one of them is definitions and methods
 SMALLEST_TEXT_PX = 11
+LEAST_CONTRAST = 4.5  # WCAG 2.2, level AA
 MANY_GPUS = ["1x1", "1x2", "1x4", "2x1", "2x4", "4x4", "8x4"]
 
 
@@ -76,20 +85,49 @@ def many() -> LadderResults:
     variants = ["default", "a-variant-with-a-rather-long-name"]
     specs = make_specs(MANY_GPUS, variants=variants, modes=["weak", "strong"], device="cuda")
     records = [make_record(s, 2470 * s.world_size * efficiency(s)) for s in specs]
-    return LadderResults(make_plan_of(specs), records_by_name(records), {}, ())
+    machines = {scale: [make_machine(scale, driver=f"5{k}.0")] for k, scale in enumerate(MANY_GPUS)}
+    return LadderResults(make_plan_of(specs), records_by_name(records), {}, (), machines=machines)
 
 
 def empty() -> LadderResults:
     return LadderResults(make_plan_of(make_specs(["1x1", "1x2", "2x1"])), {}, {}, ())
 
 
-CASES = {"full": full, "closed": closed, "many": many, "empty": empty}
+def sampled(results: Path) -> LadderResults:
+    """Runs whose nodes were sampled; their files are below ``results``."""
+    specs = make_specs(["1x1", "1x4", "4x4"], repeats=2, device="cuda")
+    records = []
+    for spec in specs:
+        run = write_run(results, spec, samples_per_s=spec.global_batch * 60 / 120)
+        records.append(sample_nodes(run, spec.gpus_per_node, **course(spec.gpus_per_node, 63, [(60, 70, 0.1)])))
+    return LadderResults(make_plan_of(specs), records_by_name(records), {}, ())
+
+
+CASES: dict[str, Callable[[Path], LadderResults]] = {
+    "full": lambda _: full(),
+    "closed": lambda _: closed(),
+    "many": lambda _: many(),
+    "empty": lambda _: empty(),
+    "sampled": sampled,
+}
+
+
+@pytest.fixture(scope="module")
+def index_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A function that returns the page of a case, written once."""
+
+    @cache
+    def index(case: str) -> Path:
+        results = tmp_path_factory.mktemp(case)
+        return write_report(results, CASES[case](results))[0]
+
+    return index
 
 
 @pytest.fixture(params=CASES)
-def page(request: pytest.FixtureRequest, browser: Browser, tmp_path: Path) -> Iterator[Page]:
+def page(request: pytest.FixtureRequest, browser: Browser, index_of: Callable[[str], Path]) -> Iterator[Page]:
     """The page of each case on a laptop screen; fails on any complaint of the browser."""
-    index = write_report(tmp_path, CASES[request.param]())[0]
+    index = index_of(request.param)
     opened = browser.new_page(viewport={"width": 1366, "height": 768})
     complaints: list[str] = []
     requests: list[str] = []
@@ -103,14 +141,14 @@ def page(request: pytest.FixtureRequest, browser: Browser, tmp_path: Path) -> It
     assert [url for url in requests if not url.startswith(("file://", "data:"))] == []
 
 
-@pytest.mark.parametrize("width", [1366, 1024])
+@pytest.mark.parametrize("width", [1366, 1024, 390])
 def test_nothing_is_wider_than_the_screen(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 768})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_plots_are_side_by_side_and_visible(page: Page) -> None:
-    boxes = [plot.bounding_box() for plot in page.locator("figure svg").all()]
+    boxes = [plot.bounding_box() for plot in page.locator(".plots svg").all()]
     if page.locator(".headline.empty").count():
         assert boxes == []
         return
@@ -151,27 +189,179 @@ def test_no_text_of_a_table_overlaps_the_next_cell(page: Page) -> None:
     assert spilt == []
 
 
+@pytest.mark.parametrize(("width", "beside"), [(1366, 3), (1024, 2), (390, 1)])
+def test_pictures_of_usage_fit_side_by_side_and_can_be_read(
+    browser: Browser, index_of: Callable[[str], Path], width: int, beside: int
+) -> None:
+    opened = browser.new_page(viewport={"width": width, "height": 768})
+    opened.goto(index_of("sampled").as_uri())
+    pictures = opened.locator(".usage-plots svg").all()
+    boxes = [box for picture in pictures if (box := picture.bounding_box())]
+    sizes = opened.evaluate(
+        """() => [...document.querySelectorAll('.usage-plots svg text')].map(e =>
+            parseFloat(getComputedStyle(e).fontSize) * e.ownerSVGElement.getScreenCTM().a)"""
+    )
+    drawn = [picture.locator("path").count() for picture in pictures]
+    wide = opened.evaluate("document.documentElement.scrollWidth")
+    opened.close()
+    assert len(boxes) == 4  # all scales, and the first repeat of each
+    assert len({round(box["x"]) for box in boxes}) == beside
+    assert all(box["width"] > 300 and box["height"] > 500 for box in boxes)
+    assert min(sizes) >= 9
+    assert min(drawn) > 40
+    assert wide <= width
+
+
+@pytest.mark.parametrize("case", ["full", "many"])
+def test_whole_curves_are_seen_and_can_be_read_on_a_phone(
+    browser: Browser, index_of: Callable[[str], Path], case: str
+) -> None:
+    """Up to the largest scale: nothing has to be scrolled aside, and no text reaches out of its picture."""
+    opened = browser.new_page(viewport={"width": 390, "height": 844})
+    opened.goto(index_of(case).as_uri())
+    pictures = opened.locator(".plots svg").all()
+    boxes = [box for picture in pictures if (box := picture.bounding_box())]
+    sizes, outside = opened.evaluate(
+        """() => {
+            const texts = [...document.querySelectorAll('.plots svg text')];
+            const box = e => e.getBoundingClientRect();
+            return [
+                texts.map(e => parseFloat(getComputedStyle(e).fontSize) * e.ownerSVGElement.getScreenCTM().a),
+                texts.filter(e => box(e).left < box(e.ownerSVGElement).left - 1 ||
+                    box(e).right > box(e.ownerSVGElement).right + 1).map(e => e.textContent),
+            ];
+        }"""
+    )
+    opened.close()
+    assert len(boxes) == 2
+    assert all(box["x"] >= 0 and box["x"] + box["width"] <= 390 for box in boxes)
+    assert min(sizes) >= 9
+    assert outside == []
+
+
 def pages_of(pdf: bytes) -> int:
     return len(re.findall(rb"/Type\s*/Page\b", pdf))
 
 
 @pytest.mark.parametrize("case", ["full", "closed", "empty"])
-def test_prints_on_few_pages(browser: Browser, tmp_path: Path, case: str) -> None:
-    index = write_report(tmp_path, CASES[case]())[0]
+def test_prints_on_few_pages(browser: Browser, index_of: Callable[[str], Path], case: str) -> None:
     opened = browser.new_page()
-    opened.goto(index.as_uri())
+    opened.goto(index_of(case).as_uri())
     pdf = opened.pdf(prefer_css_page_size=True)
     opened.close()
     assert 1 <= pages_of(pdf) <= MOST_PAGES
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_nothing_is_cut_off_in_print(browser: Browser, tmp_path: Path, case: str) -> None:
+def test_nothing_is_cut_off_in_print(browser: Browser, index_of: Callable[[str], Path], case: str) -> None:
     """A4 portrait without its margins is 182 mm, 688 CSS pixels, wide."""
-    index = write_report(tmp_path, CASES[case]())[0]
     opened = browser.new_page(viewport={"width": 688, "height": 1000})
-    opened.emulate_media(media="print")
-    opened.goto(index.as_uri())
+    opened.emulate_media(media="print", color_scheme="dark")
+    opened.goto(index_of(case).as_uri())
     width = opened.evaluate("document.documentElement.scrollWidth")
+    papers = opened.evaluate("[document.body, ...document.querySelectorAll('.headline')].map(" + LUMINANCE + ")")
     opened.close()
     assert width <= 688
+    assert min(papers) > 0.85  # a dark screen prints on white
+
+
+def test_the_head_of_a_long_table_is_on_each_printed_page(browser: Browser, tmp_path: Path) -> None:
+    if shutil.which("pdftotext") is None and os.environ.get("CI") != "true":
+        pytest.skip("pdftotext is missing")
+    specs = make_specs(["1x1", *(f"{nodes}x4" for nodes in range(1, 41))], repeats=1, device="cuda")
+    records = [make_record(spec, 2470 * spec.world_size) for spec in specs]
+    index = write_report(tmp_path, LadderResults(make_plan_of(specs), records_by_name(records), {}, ()))[0]
+    opened = browser.new_page()
+    opened.goto(index.as_uri())
+    opened.pdf(path=tmp_path / "report.pdf", prefer_css_page_size=True)
+    opened.close()
+    command = ["pdftotext", "-layout", "-f", "2", "-l", "2", str(tmp_path / "report.pdf"), "-"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    head, first_row, _ = printed.partition("x4")
+    assert first_row
+    assert "efficiency" in head
+
+
+LUMINANCE = """e => {
+    const [r, g, b] = getComputedStyle(e).backgroundColor.match(/[0-9.]+/g).map(v => (v / 255) ** 2.2);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}"""
+
+
+def test_a_table_is_sorted_with_the_keyboard(browser: Browser, index_of: Callable[[str], Path]) -> None:
+    opened = browser.new_page()
+    opened.goto(index_of("full").as_uri())
+    table = opened.locator("table.scales")
+    heading = table.locator("th.samples_per_s")
+
+    def rows() -> list[str]:
+        return [text.split()[0][:3] for text in table.locator("tbody th").all_inner_texts()]
+
+    assert rows() == ["1x1", "1x2", "2x1"]  # 800, 1488 and 1488 samples/s: as climbed
+    assert heading.get_attribute("aria-sort") is None
+    for expected in ("ascending", "descending"):
+        heading.get_by_role("button").press("Enter")
+        assert heading.get_attribute("aria-sort") == expected
+    assert rows()[-1] == "1x1"
+    table.get_by_role("button", name="scale", exact=True).press("Enter")
+    assert rows() == ["1x1", "1x2", "2x1"]
+    assert heading.get_attribute("aria-sort") is None
+    opened.close()
+
+
+def test_points_show_their_figures_to_the_mouse_and_to_the_keyboard(
+    browser: Browser, index_of: Callable[[str], Path]
+) -> None:
+    opened = browser.new_page()
+    opened.goto(index_of("full").as_uri())
+    tip = opened.locator(".tip")
+    points = opened.locator("#throughput .value")
+    assert points.count() == 3
+    points.first.hover()
+    assert tip.inner_text().startswith("1x1 weak: 800 samples/s")
+    opened.mouse.move(1, 1)
+    assert not tip.is_visible()
+    assert opened.locator("#throughput [tabindex='0']").count() == 1  # one stop for all points
+    points.first.focus()
+    opened.keyboard.press("ArrowRight")
+    opened.keyboard.press("End")
+    assert tip.inner_text().startswith("2x1 weak: ")
+    assert "efficiency 93 %" in tip.inner_text()
+    opened.keyboard.press("Escape")
+    assert not tip.is_visible()
+    opened.close()
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+@pytest.mark.parametrize("case", ["closed", "sampled"])
+def test_text_has_contrast(
+    browser: Browser, index_of: Callable[[str], Path], case: str, scheme: Literal["dark", "light"]
+) -> None:
+    """Against the nearest background that is set; text of the plots against the page."""
+    opened = browser.new_page(color_scheme=scheme)
+    opened.goto(index_of(case).as_uri())
+    low = opened.evaluate(
+        """least => {
+            const parts = text => text.match(/[0-9.]+/g).map(Number);
+            const light = ([r, g, b]) => [r, g, b]
+                .map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+                .reduce((sum, v, k) => sum + v * [0.2126, 0.7152, 0.0722][k], 0);
+            const behind = e => {
+                for (; e; e = e.parentElement) {
+                    const colour = parts(getComputedStyle(e).backgroundColor);
+                    if (colour.length === 3 || colour[3] > 0) return colour;
+                }
+                return [255, 255, 255];
+            };
+            const found = [...document.querySelectorAll('body *')].filter(e => e.checkVisibility() &&
+                [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()) && !e.closest('script, #attribution'));
+            return found.map(e => {
+                const own = getComputedStyle(e);
+                const [a, b] = [light(parts(e.ownerSVGElement ? own.fill : own.color)), light(behind(e))];
+                return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), e.textContent];
+            }).filter(([contrast]) => contrast < least);
+        }""",
+        LEAST_CONTRAST,
+    )
+    opened.close()
+    assert low == []

@@ -125,14 +125,7 @@ class Cluster:
         write_secret(self.root / "munge" / "key", os.urandom(128))
 
     def start(self) -> None:
-        self.head = machines.first_machine(self.root, HEAD)
-        self.save()
-        machines.ip(
-            self.head,
-            "link add fabric type bridge",
-            f"address add {self.addresses[HEAD]}/24 dev fabric",
-            "link set fabric up",
-        )
+        self.start_login_node()
         self.start_munge()
         if self.spec.accounting:
             self.start_database()
@@ -144,6 +137,17 @@ class Cluster:
         if self.spec.accounting and self.spec.gpus:
             self.limit_gpus()
         self.await_idle()
+
+    def start_login_node(self) -> None:
+        """Start the machine that all nodes are connected to, without Slurm."""
+        self.head = machines.first_machine(self.root, HEAD)
+        self.save()
+        machines.ip(
+            self.head,
+            "link add fabric type bridge",
+            f"address add {self.addresses[HEAD]}/24 dev fabric",
+            "link set fabric up",
+        )
 
     # Daemons
 
@@ -159,7 +163,8 @@ class Cluster:
     def start_database(self) -> None:
         data, socket = self.root / "database", self.database_socket
         sizes = ["--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M"]
-        common = ["--no-defaults", f"--datadir={data}", "--user=root", *sizes]
+        # In /tmp, two databases with one process id in their namespaces would have temporary tables of the same name.
+        common = ["--no-defaults", f"--datadir={data}", f"--tmpdir={self.root}/run", "--user=root", *sizes]
         machines.call(["mariadb-install-db", *common, "--auth-root-authentication-method=normal", "--skip-test-db"])
         lazy = ["--innodb-flush-log-at-trx-commit=0", "--skip-networking", f"--socket={socket}"]
         self.daemon("mariadbd", ["mariadbd", *common, *lazy, f"--pid-file={self.root}/run/mariadbd.pid"])
@@ -201,6 +206,11 @@ class Cluster:
 
     def start_node(self, name: str) -> None:
         """Switch a node on, for the first time or again; `await_idle` waits until it can be used."""
+        self.start_machine(name)
+        self.daemon(f"slurmd.{name}", ["slurmd", "-D", "-N", name], node=name)
+
+    def start_machine(self, name: str) -> None:
+        """Start a node without Slurm: its host name and its network."""
         assert self.head is not None
         interface = self.spec.interface(name)
         node = machines.further_machine(self.root, name, self.head)
@@ -212,7 +222,6 @@ class Cluster:
             f"link set {name} master fabric up",
         )
         machines.ip(node, f"address add {self.addresses[name]}/24 dev {interface}", f"link set {interface} up")
-        self.daemon(f"slurmd.{name}", ["slurmd", "-D", "-N", name], node=name)
 
     def kill_node(self, name: str) -> None:
         """Switch a node off without warning."""
@@ -229,6 +238,18 @@ class Cluster:
         """Connect or disconnect a node's network link."""
         assert self.head is not None
         machines.ip(self.head, f"link set {name} {'up' if up else 'down'}")
+
+    @contextlib.contextmanager
+    def hosts_line(self, node: str, old: str, new: str) -> Iterator[None]:
+        """Change a line of a node's /etc/hosts, in place, as it is mounted there."""
+        file = self.root / "hosts" / node
+        before = file.read_text()
+        assert old in before
+        file.write_text(before.replace(old, new))
+        try:
+            yield
+        finally:
+            file.write_text(before)
 
     def daemon(self, name: str, argv: Sequence[str], node: str | None = None, **environment: str) -> None:
         """Start a daemon in the cluster's process tree; its output goes to log/, its exit code to exits/."""
@@ -282,12 +303,8 @@ class Cluster:
 
     def environment(self, **more: str) -> dict[str, str]:
         """Return the caller's environment with SLURM_CONF, without the variables of a job that the caller is in."""
-        left_out = (
-            "SLURM",
-            "SBATCH",
-            "SALLOC",
-            "PYTORCH_NVML_BASED_CUDA_CHECK",
-        )  # the last is set by Lightning's import
+        set_by_imports = ("PYTORCH_NVML_BASED_CUDA_CHECK", "KMP_")  # of Lightning and of scikit-learn
+        left_out = ("SLURM", "SBATCH", "SALLOC", *set_by_imports)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
         return {**kept, "SLURM_CONF": str(self.slurm_conf), **more}
 

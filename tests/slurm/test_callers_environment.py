@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from cluster import Cluster
-from project_copy import NO_TORCH, copy_project
+from project_copy import EXPERIMENT, NO_TORCH, copy_project
 from scales import GPU_SITE, WITNESS, witnesses
 
 pytestmark = pytest.mark.slurm
@@ -37,7 +37,8 @@ IN_ANOTHER_JOB = ["salloc", "--nodes=1", "--ntasks=1", "--mem=100", "--time=9"]
 def test_climbs_all_the_same(cluster_without_accounting: Cluster, tmp_path: Path, shell: Sequence[str]) -> None:
     checkout = copy_project(tmp_path)
     measure = {"warmup_steps": 1, "min_steps": 2, "max_steps": 6, "plain_baseline": False}
-    checkout.configure(stages={"stage1": {"scales": ["1x1"], "runtime": 5}}, measure=measure)
+    workload = {**EXPERIMENT["workload"], "env": {"HF_TOKEN": "a secret of the settings"}}
+    checkout.configure(stages={"stage1": {"scales": ["1x1"], "runtime": 5}}, measure=measure, workload=workload)
     (checkout.path / "loop.py").write_text(WITNESS + NO_TORCH)
     site = {**GPU_SITE, "slurm": {"partition": "gpu"}, "launcher": "srun"}
     (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(site))
@@ -58,4 +59,10 @@ def test_climbs_all_the_same(cluster_without_accounting: Cluster, tmp_path: Path
     assert outer is None or job != outer[1]
     (rank,) = witnesses(checkout, "default/weak/1x1/r1")
     assert rank["SLURM_CPUS_PER_TASK"] == "2"
+    # A secret arrives without being written; the witness writes its whole environment.
+    assert rank["HF_TOKEN"] == "a secret of the settings"
+    assert "DDP_LADDER_SECRET_HF_TOKEN" not in rank
+    files = [file for file in (*checkout.results.rglob("*"), *(tmp_path / ".snakemake").rglob("*")) if file.is_file()]
+    with_secret = [file.name for file in files if b"a secret of the settings" in file.read_bytes()]
+    assert (with_secret, "a secret of the settings" in said) == (["witness0.json"], False)
     assert not [name for name in own if name in rank and name != "SLURM_CPU_BIND"]

@@ -145,7 +145,7 @@ def ended(cluster: Cluster) -> Iterator[dict[str, int]]:
     cluster.kill_node("node6")
     cluster.run(["scancel", str(jobs["CANCELLED"])])
     # Slurm counts limits in minutes.
-    cluster.run(["scontrol", "update", f"JobId={jobs['TIMEOUT']}", "EndTime=now"])
+    cluster.run(["scontrol", "update", f"JobId={jobs['TIMEOUT']}", "EndTime=now+2"])
     yield jobs
     cluster.run(["scancel", *map(str, jobs.values())], check=False)
     cluster.start_node("node6")

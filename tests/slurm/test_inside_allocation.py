@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from cluster import Cluster
+from ddp_ladder.accounting.table import read_rows
 from project_copy import NO_TORCH, ROOT, Checkout, copy_project
 from scales import GPU_SITE, WITNESS, prepare, salloc, scale_job, witnesses
 
@@ -64,6 +65,9 @@ def test_climbs_through_all_stages_in_one_job(climbed: tuple[Checkout, str]) -> 
     assert re.findall(r"^gate (\w+): open", printed, re.MULTILINE) == ["stage1", "stage2", "stage3"]
     (job,) = re.findall(r"Granted job allocation (\d+)", printed)
     assert {checkout.record(f"default/weak/{scale}/r1")["job"]["id"] for scale in ("1x1", "1x2", "2x1")} == {job}
+    rows = {row.scale: row for row in read_rows(checkout.results)}
+    assert {(row.job_id, row.source, row.runs_ok) for row in rows.values()} == {(job, "none", 1)}
+    assert {scale: row.gpus for scale, row in rows.items()} == {"1x1": 1, "1x2": 2, "2x1": 2}
 
 
 @pytest.mark.parametrize(
@@ -147,14 +151,16 @@ def test_what_does_not_fit_is_reported_before_any_run(cluster_without_accounting
     assert not checkout.results.exists()
 
 
-PLAIN = [sys.executable, "-m", "snakemake", "--cores", "all"]
+PLAIN = [sys.executable, "-m", "snakemake", "--cores", "all", "stage3"]
 
 
 def shipped_site(path: Path) -> Checkout:
-    """The small experiment and the shipped cluster.yaml, as it is but for what a cluster asks for."""
+    """The small experiment and the shipped cluster.yaml, but for what a cluster asks for, and without torchrun."""
     checkout = project(path, SMALL_STAGES)
     site = (ROOT / "config/cluster.yaml").read_text()
     site = site.replace("partition: null", "partition: gpu").replace("gres: null", "gres: gpu")
+    site = site.replace("launcher: torchrun", "launcher: srun")  # torchrun imports torch on every node
+    assert "launcher: srun" in site
     (checkout.path / "config/cluster.yaml").write_text(site)
     return checkout
 

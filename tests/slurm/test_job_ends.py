@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from climbs import Climb, climb
 from cluster import Cluster
 from cluster_config import Spec
 from conftest import running
+from ddp_ladder.accounting.table import read_rows
 from project_copy import NO_TORCH, Checkout, copy_project, last_box
 
 pytestmark = pytest.mark.slurm
@@ -34,9 +36,11 @@ HANG = "import signal; signal.pause()"
 # Little more than it may have: srun does not wait long for a killed step, and giving memory back takes its time.
 EAT_MB, HAS_MB = 1200, 900
 EAT = f"data = bytearray(b'x') * {EAT_MB}_000_000; import signal; signal.pause()"
-# The second run hangs for as long as the file is there.
+# The second run hangs for as long as the file is there. Each lasts long enough for Slurm, which looks every second, and
+# for the monitor to see its memory.
 HANG_IN_THE_SECOND = f"""
-import os, signal
+import os, signal, time
+time.sleep(3)
 if os.path.exists("hang") and "/r2/" in os.environ["DDP_LADDER_RUN"]:
     signal.pause()
 {NO_TORCH}"""
@@ -68,6 +72,11 @@ def small_nodes() -> Iterator[Cluster]:
         yield cluster
 
 
+def joined(text: str) -> str:
+    """Return the text without the breaks of its lines."""
+    return " ".join(text.split())
+
+
 def kill_run_scale(climb: Climb) -> None:
     for process in psutil.process_iter(["cmdline", "cwd"]):
         if "run_scale.py" in " ".join(process.info["cmdline"] or []) and process.info["cwd"] == str(
@@ -89,7 +98,7 @@ def ended(small_nodes: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dic
         each.await_line("r1: started")
     cluster.run(["scancel", str(jobs["CANCELLED"][0])])
     # Slurm counts limits in minutes.
-    cluster.run(["scontrol", "update", f"JobId={jobs['TIMEOUT'][0]}", "EndTime=now"])
+    cluster.run(["scontrol", "update", f"JobId={jobs['TIMEOUT'][0]}", "EndTime=now+2"])
     cluster.kill_node(jobs["NODE_FAIL"][1])
     cluster.sbatch("true", "--partition=urgent", "--gres=gpu:1", f"--nodelist={jobs['PREEMPTED'][1]}")
     kill_run_scale(climbs["FAILED"])
@@ -124,12 +133,24 @@ class TestABadEnd:
         assert "Error in rule" not in climb.text
         assert "Traceback" not in climb.text
 
+    @pytest.mark.parametrize("state", ["CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "FAILED"])
+    def test_has_its_row_in_the_accounting(self, ended: dict[str, Climb], state: str) -> None:
+        """Slurm's controller has forgotten it after two seconds."""
+        row = read_rows(ended[state].checkout.results)[0]
+        assert (row.state, row.source, row.runs_measured) == (state, "sacct", 0)
+        assert row.job_id == str(ended[state].job()[0])
+        assert row.run_other_s > 0
+        assert row.preflight_s + row.startup_s + row.training_s == 0
+        assert row.run_other_s + row.idle_s == pytest.approx(row.elapsed_s)
+        assert row.gpu_hours_held == pytest.approx(row.elapsed_s / 3600)
+
     def test_of_too_much_memory_is_reported_in_slurms_words(self, ended: dict[str, Climb]) -> None:
         """Without control groups, Slurm ends the job step; its output in the log shows why."""
         results = ended["out of memory"].checkout.results
-        closed = json.loads((results / "gates/stage1.closed.json").read_text())
-        assert "used more memory than it had asked for" in closed["why"]
-        assert "exceeded memory limit" in closed["why"]
+        text = (results / "gates/stage1.closed.json").read_text()
+        closed = json.loads(text)
+        assert "used more memory than" in closed["why"]
+        assert "exceeded memory limit" in text
         assert "node.memory_mb" in closed["next"]
 
     def test_leaves_nothing_in_the_queue(self, ended: dict[str, Climb], small_nodes: Cluster) -> None:
@@ -143,11 +164,12 @@ class TestABadEnd:
         assert (checkout.results / "gates/stage1.json").exists()
         assert not (checkout.results / "gates/stage1.closed.json").exists()
         assert not (checkout.results / "jobs/1x1.json").exists()
+        assert [row.state for row in read_rows(checkout.results)] == ["CANCELLED", "COMPLETED"]
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_cancels_the_job_and_a_later_start_goes_on(small_nodes: Cluster, tmp_path: Path, name: str) -> None:
-    checkout = new_checkout(small_nodes, tmp_path, HANG_IN_THE_SECOND, repeats=2)
+    checkout = new_checkout(small_nodes, tmp_path, HANG_IN_THE_SECOND, repeats=2, memory_mb=15_000)
     (checkout.path / "hang").touch()
     first = climb(checkout)
     job, _ = first.job()
@@ -170,6 +192,18 @@ def test_a_signal_cancels_the_job_and_a_later_start_goes_on(small_nodes: Cluster
     assert checkout.run_times()["default/weak/1x1/r1"] == kept
     assert (checkout.results / "gates/stage1.json").exists()
 
+    # Each job accounts for the run that it made itself; the memory that no run has used is named until it is not asked.
+    rows = read_rows(checkout.results)
+    assert [(row.state, row.runs_measured) for row in rows] == [("CANCELLED", 1), ("COMPLETED", 1)]
+    found = re.search(r"asked 15000 MB per node, used \d+ at most \(1x1\): node.memory_mb: (\d+)", joined(second.text))
+    assert found, second.text
+    site = yaml.safe_load((checkout.path / "config/cluster.yaml").read_text())
+    checkout.site(node={**site["node"], "memory_mb": int(found[1])})
+    third = climb(checkout)
+    assert third.end() == 0, third.text
+    assert "request" not in third.text
+    assert read_rows(checkout.results) == rows
+
 
 def test_a_killed_snakemake_leaves_a_job_that_no_second_one_joins(small_nodes: Cluster, tmp_path: Path) -> None:
     checkout = new_checkout(small_nodes, tmp_path, HANG)
@@ -185,7 +219,9 @@ def test_a_killed_snakemake_leaves_a_job_that_no_second_one_joins(small_nodes: C
         assert "submitted;" not in done.stdout
 
     small_nodes.run(["scancel", str(job)])
-    small_nodes.await_accounted(job)
+    # As the message said. Slurm completes a job after its end, and the accounting has it before.
+    squeue = ["squeue", "--noheader"]
+    small_nodes.await_true(lambda: small_nodes.run(squeue).stdout == "", "slurmctld", f"job {job} to leave the queue")
     (checkout.path / "script.py").write_text(NO_TORCH)
     again = climb(checkout)
     assert again.end() == 0, again.text

@@ -11,6 +11,8 @@ from typing import Any
 import psutil
 import pytest
 from cluster import Cluster
+from ddp_ladder.machine.directory import MachineDirectory, read_machines
+from ddp_ladder.node.numa import parse_cpus
 from ddp_ladder.records.record import read_record
 from ddp_ladder.slurm.job_step import step_variables, task_variables
 from ddp_ladder.slurm.notation import host_names
@@ -47,6 +49,24 @@ def test_srun_starts_one_task_per_gpu(launched: Checkout) -> None:
     assert {rank["sum"] for rank in seen} == {10.0}
 
 
+def test_the_machine_of_each_node_and_where_its_ranks_are_bound(launched: Checkout) -> None:
+    """The first task of a node describes it, with the ranks of the others too."""
+    machines = read_machines(launched.results)["2x2"]
+    assert [machine.node for machine in machines] == ["node1", "node2"]
+    assert {machine.job_id for machine in machines} == {launched.record("default/weak/2x2/r1")["job"]["id"]}
+    ranks = [rank for machine in machines for rank in machine.ranks]
+    seen = witnesses(launched, "default/weak/2x2/r1")
+    assert [(rank.rank, rank.node_rank, parse_cpus(rank.cpus)) for rank in ranks] == [
+        (k, k // 2, tuple(rank["cpus"])) for k, rank in enumerate(seen)
+    ]
+    for machine in machines:
+        assert machine.interface.name == "ib0"
+        text = MachineDirectory.of(launched.results, "2x2", machine.node).affinity.read_text()
+        assert [text.count(f"rank {rank.rank}: pid {rank.pid} ") for rank in machine.ranks] == [
+            rank.threads for rank in machine.ranks
+        ]
+
+
 def test_a_laptop_tells_the_ranks_of_srun_what_srun_tells_them(launched: Checkout) -> None:
     """All that is simulated there is there here, with the same values but for names of nodes and number of the job."""
     spec = read_record(launched.results / "runs/default/weak/2x2/r1/record.json").spec
@@ -71,7 +91,7 @@ def test_torchrun_is_one_task_per_node_with_all_its_processors(
     assert [rank["SLURM_PROCID"] for rank in seen] == ["0", "0", "1", "1"]
     assert {(rank["SLURM_CPUS_PER_TASK"], rank["SEEN_GPUS"]) for rank in seen} == {("4", "0,1")}
     ends = sorted(path.name for path in (checkout.results / "runs" / run / "nodes").glob("*.json"))
-    assert ends == ["node0.json", "node1.json"]
+    assert ends == ["node0.json", "node0.monitor.json", "node1.json", "node1.monitor.json"]
 
 
 def test_each_task_leaves_its_end_and_its_part_of_the_log(launched: Checkout) -> None:

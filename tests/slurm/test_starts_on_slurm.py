@@ -140,9 +140,12 @@ def end_by_slurm(ladder: Ladder) -> Climb:
     for scale in BY_SLURM:
         first.await_line(rf"stage3 {scale} \[1/1\] default/weak/r1: started")
     node = ladder.cluster.run(["scontrol", "show", "hostnames", jobs["2x3"][2]]).stdout.split()[-1]
-    ladder.cluster.kill_node(node)
     ladder.cluster.run(["scancel", jobs["2x1"][1]])
-    ladder.cluster.run(["scontrol", "update", f"JobId={jobs['2x2'][1]}", "EndTime=now"])
+    ladder.cluster.await_state(int(jobs["2x1"][1]), "CANCELLED")
+    ladder.cluster.kill_node(node)
+    # Slurm would notice it by itself, but the job might end before.
+    ladder.cluster.run(["scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=died"])
+    ladder.cluster.run(["scontrol", "update", f"JobId={jobs['2x2'][1]}", "EndTime=now+2"])
     assert first.end() == 1, first.text
     ladder.cluster.start_node(node)
     ladder.cluster.await_idle()

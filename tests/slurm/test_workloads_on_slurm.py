@@ -59,7 +59,7 @@ def test_a_warning_of_slurm_is_a_checkpoint_and_the_next_start_goes_on(
     cluster.run(["scancel", "--signal=USR1", str(first)])
     assert cluster.await_state(first, timeout_s=180) == "COMPLETED"  # every run has left a record
     failure = checkout.record("default/weak/1x2/r1")["failure"]
-    assert failure["verdict"] == "stopped by a signal, saved its state"
+    assert failure["verdict"] == "stopped by a signal, saved its state", failure
     (steps,) = re.findall(r"^rank 0, 1: exit code 75 after (\d+) steps", failure["why"])
     saved = torch.load(run / "checkpoint/checkpoint.pt", weights_only=True)
     assert saved["epoch"] * epoch_steps + saved["samples_done"] // 8 == int(steps)

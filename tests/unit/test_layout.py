@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import ddp_ladder_instrument
+import yaml
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "workflow/scripts"
@@ -73,5 +74,18 @@ def test_reading_the_snakefile_loads_only_what_it_uses() -> None:
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
     assert "ddp_ladder.plan.plan" in loaded
-    unused = "ddp_ladder.report ddp_ladder.doctor ddp_ladder.preflight.environment matplotlib jinja2 jsonschema torch"
+    unused = (
+        "ddp_ladder.report ddp_ladder.doctor ddp_ladder.preflight.environment matplotlib jinja2 jsonschema torch scipy"
+    )
     assert {*unused.split()}.isdisjoint(loaded)
+
+
+def test_conda_installs_what_the_programs_of_the_rules_need() -> None:
+    """Snakemake itself, its report and the live view run in the environment of the start."""
+    of_the_start = {"snakemake", "snakemake-executor-plugin-slurm", "pygments", "rich"}
+    other_names = {"matplotlib": "matplotlib-base"}
+    pip = re.findall(r"^([\w-]+)(>=.*)$", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
+    conda = yaml.safe_load((ROOT / "workflow/envs/workflow.yaml").read_text())["dependencies"]
+    wanted = {f"{other_names.get(name, name)} {versions}" for name, versions in pip if name not in of_the_start}
+    assert len(wanted) > 5
+    assert wanted <= {*conda}

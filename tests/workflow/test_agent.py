@@ -1,4 +1,4 @@
-"""The agent: however it ends, it forwards what it should and leaves nothing behind. Real processes, real torchrun."""
+"""The agent: however it ends, it passes on what it should and leaves nothing behind. Real processes, real torchrun."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from ddp_ladder.plan.plan import RunSpec, make_plan
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.raw_models import MeasureOfRun
 from ddp_ladder.settings.loading import load_settings
+from instrument_support import python_named
 from project_copy import ROOT, environment
 
 AGENT = ROOT / "workflow/scripts/agent.py"
@@ -43,7 +45,9 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSpec:
     return run.replace(script=str(tmp_path / "script.py"), args=(str(tmp_path),))
 
 
-def start(spec: RunSpec, tmp_path: Path, body: str, grace_s: float | None = None) -> subprocess.Popen[bytes]:
+def start(
+    spec: RunSpec, tmp_path: Path, body: str, grace_s: float | None = None, max_log_mb: int = 100
+) -> subprocess.Popen[bytes]:
     """Write the script and run.json, start the agent, and wait until every rank says that it is ready."""
     Path(spec.script).write_text(SAY_READY + body)
     port = free_port(str(tmp_path))
@@ -58,6 +62,7 @@ def start(spec: RunSpec, tmp_path: Path, body: str, grace_s: float | None = None
         "run_directory": str(tmp_path),
         "nodes": [node_name()],
         "agents_per_node": 1,
+        "max_log_mb_per_node": max_log_mb,
     }
     write_json(RunDirectory(tmp_path).run, run)
     arguments = ["--run", str(tmp_path), "--node-rank", "0"]
@@ -176,17 +181,47 @@ def test_an_engine_that_is_missing_is_reported(spec: RunSpec, tmp_path: Path) ->
     assert end["error"] in RunDirectory(tmp_path).log.read_text()
 
 
-def test_sigusr1_reaches_the_script(spec: RunSpec, tmp_path: Path) -> None:
-    body = (
-        "def save(*_): (here / f'saved{rank}').write_text('x'); os._exit(0)\n"
-        "signal.signal(signal.SIGUSR1, save)\n" + WAIT
-    )
-    agent = start(spec, tmp_path, body)
+SAVE = """
+told = 0
+def save(*_):
+    global told
+    told += 1
+    if told == 1:
+        threading.Event().wait(2)
+        (here / f'saved{rank}').write_text(str(told))
+        os._exit(75)
+"""
+
+
+def saved_when_all_are_told(spec: RunSpec, tmp_path: Path, signum: signal.Signals, times: int = 1) -> set[str]:
+    """Signal all processes of a run as Slurm does; return how often each rank was told while it saved its state."""
+    agent = start(spec, tmp_path, SAVE + f"signal.signal({signum.value}, save)\n" + WAIT)
     below = family(agent)
-    agent.send_signal(signal.SIGUSR1)
+    for _ in range(times):
+        for process in (*below, psutil.Process(agent.pid)):
+            process.send_signal(signum)
+        time.sleep(0.3)  # less than a rank needs to save
     agent.wait(TIMEOUT_S)
     assert_gone(below)
-    assert sorted(path.name for path in tmp_path.glob("saved*")) == ["saved0", "saved1"]
+    return {(tmp_path / f"saved{k}").read_text() for k in range(2)}
+
+
+@pytest.mark.parametrize("version", ["newest", "oldest"])
+def test_torchrun_lets_its_ranks_save_their_state(spec: RunSpec, tmp_path: Path, version: str) -> None:
+    """``--signal=USR1@120``: torchrun is told too, and passes it on."""
+    torchrun = spec.replace(launcher="torchrun", python=str(python_named(version)))
+    assert saved_when_all_are_told(torchrun, tmp_path, signal.SIGUSR1) <= {"1", "2"}
+
+
+def test_a_warning_of_the_scheduler_comes_once(spec: RunSpec, tmp_path: Path) -> None:
+    assert saved_when_all_are_told(spec.replace(launcher="srun"), tmp_path, signal.SIGUSR1) == {"1"}
+
+
+@pytest.mark.parametrize("version", ["newest", "oldest"])
+def test_a_second_sigterm_does_not_end_ranks_that_save(spec: RunSpec, tmp_path: Path, version: str) -> None:
+    """A cancelled job is told by Slurm, and again as the ladder ends its steps."""
+    torchrun = spec.replace(launcher="torchrun", python=str(python_named(version)))
+    assert saved_when_all_are_told(torchrun, tmp_path, signal.SIGTERM, times=3)
 
 
 def test_script_that_ignores_sigterm_is_killed_after_the_grace_period(spec: RunSpec, tmp_path: Path) -> None:
@@ -234,6 +269,52 @@ def test_output_goes_to_the_log_and_threads_come_from_the_plan(spec: RunSpec, tm
     finally:
         del os.environ["MKL_NUM_THREADS"]
     assert RunDirectory(tmp_path).log.read_text().count(f"threads {spec.threads_per_rank} None") == 2
+
+
+FLOOD = """
+line = (rank * 99 + "\\n").encode()
+for _ in range(100):
+    os.write(1, line * 1000)  # 10 MB
+"""
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+def test_of_a_flood_the_head_and_the_tail_are_kept(spec: RunSpec, tmp_path: Path, launcher: str) -> None:
+    # One write for each line: the ranks share the log.
+    body = f"os.write(1, b'the first line\\n'); ready()\n{FLOOD}\nos.write(1, b'the last line\\n')\n"
+    agent = start(spec.replace(launcher=launcher), tmp_path, body, max_log_mb=1)
+    assert agent.wait(TIMEOUT_S) == 0
+    end = json.loads(RunDirectory(tmp_path).agent_end(Agent(0)).read_text())
+    log = RunDirectory(tmp_path).log.read_bytes()
+    assert log.startswith(b"the first line\n")
+    assert log.endswith(b"\nthe last line\n")
+    assert len(log) <= 1_000_000
+    assert log.count(b"logs.max_mb_per_node: 1 in config.yaml") == 1
+    assert end["log"]["bytes"] > 20_000_000 > end["log"]["left_out_bytes"] > 19_000_000
+    assert not list(RunDirectory(tmp_path).nodes.glob("tail.*"))
+
+
+def test_the_head_of_the_log_survives_a_killed_agent(spec: RunSpec, tmp_path: Path) -> None:
+    body = f"os.write(1, b'the first line\\n')\n{FLOOD}\n{WAIT}"
+    agent = start(spec.replace(launcher="srun"), tmp_path, body, max_log_mb=1)
+    agent.kill()
+    agent.wait()
+    log = RunDirectory(tmp_path).log
+    tails = list(RunDirectory(tmp_path).nodes.glob("tail.node0.*"))
+    assert log.read_bytes().startswith(b"the first line\n")
+    assert tails
+    assert sum(path.stat().st_size for path in (log, *tails)) <= 1_000_000
+
+
+def test_a_full_disk_under_the_log_ends_no_training(spec: RunSpec, tmp_path: Path) -> None:
+    """/dev/full is a file on a disk that is full."""
+    RunDirectory(tmp_path).log.symlink_to("/dev/full")
+    agent = start(spec.replace(launcher="srun"), tmp_path, f"ready()\n{FLOOD}")
+    assert agent.wait(TIMEOUT_S) == 0
+    end = json.loads(RunDirectory(tmp_path).agent_end(Agent(0)).read_text())
+    assert end["log"]["lost_bytes"] == end["log"]["bytes"] == 20_000_000
+    lost = [remark.what for remark in assemble(RunDirectory(tmp_path)).remarks if remark.name == "log"]
+    assert lost == ["the log is incomplete: node 0 could not write 20,000,000 bytes: No space left on device"]
 
 
 @pytest.mark.parametrize("ending", [None, signal.SIGTERM])

@@ -36,7 +36,7 @@ def test_closed_gate_leaves_nothing_of_the_next_stage(checkout: Checkout) -> Non
     before = checkout.run_times()
     del gate["min_samples_per_s"]
     (checkout.path / "config/config.yaml").write_text(yaml.safe_dump(config))
-    climbed = checkout.snakemake(*ALL)
+    climbed = checkout.snakemake("stage3", *ALL)
     assert climbed.returncode == 0, climbed.stdout
     after = checkout.run_times()
     assert {run for run in after if after[run] != before.get(run)} == {"default/weak/2x1/r1"}
@@ -54,7 +54,7 @@ def test_variants_modes_and_repeats_interleave_and_scales_never_overlap(checkout
         },
     )
     checkout.without_torch(NO_TORCH + "print('mine:', os.getenv('MINE'))\n")
-    climbed = checkout.snakemake("--cores", "8")
+    climbed = checkout.snakemake("stage3", "--cores", "8")
     assert climbed.returncode == 0, climbed.stdout
     spans = []
     for file in checkout.results.glob("runs/*/*/*/r*/ended.json"):
@@ -79,7 +79,7 @@ def test_a_site_with_one_gpu_per_node_has_no_stage_2(checkout: Checkout) -> None
     }
     checkout.configure(stages=stages)
     checkout.without_torch()
-    climbed = checkout.snakemake(*ALL)
+    climbed = checkout.snakemake("stage3", *ALL)
     assert climbed.returncode == 0, climbed.stdout
     assert sorted(path.name for path in (checkout.results / "gates").iterdir()) == [
         "stage1.json",

@@ -40,7 +40,7 @@ def test_sigint_in_stage_2_then_rerun_continues(checkout: Checkout, everyone: bo
     assert checkout.processes() == []
     before = checkout.run_times()
     (checkout.path / "hang").unlink()
-    climbed = checkout.snakemake(*ALL)
+    climbed = checkout.snakemake("stage2", *ALL)
     assert climbed.returncode == 0, climbed.stdout
     after = checkout.run_times()
     assert {run for run in after if after[run] != before.get(run)} == {"default/weak/1x2/r2"}
@@ -60,7 +60,7 @@ def test_a_failing_variant_does_not_stop_the_others_and_is_tried_again(checkout:
         },
     )
     checkout.without_torch(NO_TORCH + 'if "--crash" in sys.argv: raise ValueError("this variant is broken")\n')
-    climbed = checkout.snakemake(*ALL)
+    climbed = checkout.snakemake("stage3", *ALL)
     assert climbed.returncode == 0, climbed.stdout
     assert "gate stage1: open (without broken, lost: see the report)" in climbed.stdout
     assert "no interface no-such0" in checkout.record("lost/weak/1x1/r1")["failure"]["why"]
@@ -74,7 +74,7 @@ def test_a_failing_variant_does_not_stop_the_others_and_is_tried_again(checkout:
 
     before = checkout.run_times()
     checkout.without_torch()
-    climbed = checkout.snakemake(*ALL)
+    climbed = checkout.snakemake("stage3", *ALL)
     assert climbed.returncode == 0, climbed.stdout
     after = checkout.run_times()
     assert {run.split("/")[0] for run in after if after[run] != before.get(run)} == {"broken"}

@@ -8,13 +8,18 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pandas as pd
 import pytest
+import report
 import yaml
+from ddp_ladder.machine.directory import read_machines
+from ddp_ladder.run.machine_watch import FIRST_STEPS
 from project_copy import ANY_EFFICIENCY, Checkout
 
 ALL = ("--cores", "all")
+DIGITS = 1437  # images that prepare_digits.py leaves for training
 Climbed = tuple[Checkout, subprocess.CompletedProcess[str]]
 
 
@@ -29,6 +34,7 @@ def shipped(
     for stage in ("stage2", "stage3"):
         config["stages"][stage]["gate"] = {"min_efficiency": 0.01, "max_efficiency": ANY_EFFICIENCY}
     config["repeats"] = 1
+    config["monitor"] = {"every_s": 0.25}  # so that the shortest training has samples
     file.write_text(yaml.safe_dump(config))
     return checkout, checkout.snakemake("--profile", "profiles/local")
 
@@ -96,6 +102,8 @@ class TestShippedExperiment:
         for stage, ranks in (("stage1", 1), ("stage2", 2), ("stage3", 2)):
             ratio = rates["default", stage] / rates["plain", "stage1"] / ranks
             assert against["default", stage] == pytest.approx(ratio, rel=1e-4)
+        per_epoch = 3600 * table["hours_per_epoch"] * rates
+        assert per_epoch.tolist() == pytest.approx([DIGITS] * len(table), rel=1e-4)
 
     def test_the_start_up_is_split_and_adds_up(self, shipped: Climbed) -> None:
         checkout, _ = shipped
@@ -135,6 +143,55 @@ class TestShippedExperiment:
         ]
         assert len({meeting["id"] for meeting in meetings}) == len(meetings)
 
+    def test_the_machine_is_described_once_per_scale(self, shipped: Climbed) -> None:
+        checkout, _ = shipped
+        scales = read_machines(checkout.results)
+        assert list(scales) == ["1x1", "1x2", "2x1"]
+        for scale, machines in scales.items():
+            (machine,) = machines  # the nodes are simulated on one
+            assert machine.job_id == checkout.record(f"default/weak/{scale}/r1")["job"]["id"]
+            assert [rank.rank for rank in machine.ranks] == [*range(1 if scale == "1x1" else 2)]
+            assert all(rank.steps >= FIRST_STEPS and rank.threads > 1 for rank in machine.ranks)
+            files = {path.name for path in (checkout.results / "machine" / scale / machine.node).iterdir()}
+            assert files == {"machine.json", "lscpu.txt", "affinity.txt"}
+
+    def test_the_report_shows_what_the_runs_used_also_from_a_copy(self, shipped: Climbed, tmp_path: Path) -> None:
+        checkout, _ = shipped
+        copy = shutil.copytree(checkout.results, tmp_path / "copied")
+        shutil.rmtree(copy / "report")
+        assert report.main(["--results", str(copy)]) == 0
+        for results in (checkout.results, copy):
+            page = (results / "report/index.html").read_text()
+            _, _, section = page.partition(">What the runs used</h2>")
+            names = ["usage_scales", *(f"usage_default_weak_{scale}_r1" for scale in ("1x1", "1x2", "2x1"))]
+            assert re.findall(r'<svg[^>]* id="(usage[^"]*)"', section) == names
+            for text in ("CPU, %", "Network lo, ", "Host memory, GB", "start-up, end", "warm-up", "busiest"):
+                assert f"{text}" in section, text
+            assert "GPU busy" not in section.partition("<h2")[0]
+            for name in names:
+                assert (results / f"report/usage/{name}.png").stat().st_size > 10_000
+            assert "## What the runs used" in (results / "report/scaling.md").read_text()
+            table = pd.read_csv(results / "report/scaling.csv")
+            assert table["cpu_fraction"].between(0.1, 1).all()
+            assert table["gpu_busy_fraction"].isna().all()
+
+    def test_each_stage_was_forecast_before_it_began_and_compared_after(self, shipped: Climbed) -> None:
+        checkout, climbed = shipped
+        lines = climbed.stdout.splitlines()
+        for below, stage, scale in (("stage1", "stage2", "1x2"), ("stage2", "stage3", "2x1")):
+            said = [line for line in lines if line.startswith(f"{stage} {scale}: forecast ")]
+            assert len(said) == 1
+            assert lines.index(f"gate {below}: open") < lines.index(said[0]) < lines.index(f"gate {stage}: open")
+            (forecast,) = json.loads((checkout.results / f"forecast/{stage}.json").read_text())["scales"]
+            (one,) = forecast["series"]
+            measured = checkout.record(f"default/weak/{scale}/r1")["throughput"]["samples_per_s"]
+            assert 0.1 < one["samples_per_s"] / measured < 10
+            wall_s = checkout.record(f"default/weak/{scale}/r1")["timing"]["wall_s"]
+            assert 0.1 < one["run_s"] / wall_s < 10
+            assert [line for line in lines if line.startswith(f"forecast {scale}: ") and "the interval" in line]
+        text = (checkout.results / "report/scaling.md").read_text()
+        assert "| scale | forecast (samples/s) |" in text
+
     def test_evidence_holds_the_numbers(self, shipped: Climbed) -> None:
         checkout, _ = shipped
         gate = json.loads((checkout.results / "gates/stage3.json").read_text())
@@ -156,6 +213,7 @@ class TestShippedExperiment:
     def test_only_a_deleted_run_is_repeated(self, shipped: Climbed) -> None:
         checkout, _ = shipped
         before = checkout.run_times()
+        machines = read_machines(checkout.results)
         shutil.rmtree(checkout.results / "runs/default/weak/1x1/r1")
         again = checkout.snakemake(*ALL)
         assert again.returncode == 0, again.stdout
@@ -165,6 +223,10 @@ class TestShippedExperiment:
         judged = re.findall(r"^gate stage(\d): open", again.stdout, re.MULTILINE)
         assert judged == ["1", "2", "3"]
         assert "plain/weak/r1: finished earlier, kept" in again.stdout
+        described = read_machines(checkout.results)
+        repeated = checkout.record("default/weak/1x1/r1")
+        assert {scale for scale in machines if machines[scale] != described[scale]} == {"1x1"}
+        assert [machine.job_id for machine in described["1x1"]] == [repeated["job"]["id"]]
 
     def test_leaves_no_process(self, shipped: Climbed) -> None:
         assert shipped[0].processes() == []

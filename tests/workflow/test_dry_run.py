@@ -34,10 +34,11 @@ def test_dry_run_counts_what_is_there_already(checkout: Checkout) -> None:
     assert checkout.snakemake("stage1", "--cores", "all").returncode == 0
     planned = checkout.snakemake("stage2", "--dry-run").stdout
     assert "At most 0.17 GPU hours from here" in planned
+    assert "What the scales below let expect:\n  stage2 1x2: forecast " in planned
 
 
 def test_every_target_of_the_interface_is_there(checkout: Checkout) -> None:
-    planned = checkout.snakemake("all", "stage1", "stage2", "stage3", "report", "eject", "--dry-run")
+    planned = checkout.snakemake("all", "stage1", "stage2", "stage3", "report", "compare", "eject", "--dry-run")
     assert planned.returncode == 0, planned.stdout
 
 
@@ -46,6 +47,7 @@ def test_every_target_of_the_interface_is_there(checkout: Checkout) -> None:
     [
         ("digits", "local", "2x1"),
         ("enccs-mnist", "leonardo", "2x4"),
+        ("torchrun-or-srun", "leonardo", "2x4"),
         ("olivia-cifar", "olivia", "2x4"),
         ("vega-resnet50", "vega", "2x4"),
         ("ethernet6-mlp", "ethernet6", "6x1"),

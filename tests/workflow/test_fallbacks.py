@@ -27,6 +27,7 @@ def test_weaker_evidence_from_configuration_to_report(checkout: Checkout, source
     config.write_text(
         f"workload: {{script: train, batch_per_gpu: 16, throughput_regex: {regex}}}\n"
         "measure: {warmup_steps: 2, min_steps: 3, plain_baseline: false}\nrepeats: 1\nstages: {stage1: {}}\n"
+        "preflight: {enabled: false}\n"
     )
     climbed = checkout.snakemake("--cores", "all")
     assert climbed.returncode == 0, climbed.stdout

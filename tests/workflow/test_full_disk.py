@@ -119,7 +119,7 @@ def test_a_disk_that_fills_up_in_a_run_costs_that_run(new_checkout: Callable[...
     (results / "ballast").unlink()
     (checkout.path / "freed").touch()
     kept = (results / "runs/default/weak/1x1/r1/run.json").stat().st_mtime_ns
-    second = checkout.snakemake("--profile", "profiles/local")
+    second = checkout.snakemake("stage1", "--profile", "profiles/local")
     assert second.returncode == 0, second.stdout
     assert "default/weak/r1: finished earlier, kept" in second.stdout
     assert (results / "runs/default/weak/1x1/r1/run.json").stat().st_mtime_ns == kept

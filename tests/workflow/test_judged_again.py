@@ -63,7 +63,7 @@ def test_a_disturbed_baseline_is_measured_again_as_the_advice_says(checkout: Che
     before = checkout.run_times()
     (checkout.path / "load").unlink()
     shutil.rmtree(checkout.path / named[1])
-    again = checkout.snakemake(*ALL)
+    again = checkout.snakemake("stage2", *ALL)
     assert again.returncode == 0, again.stdout
     after = checkout.run_times()
     assert {run for run in after if after[run] != before[run]} == {"default/weak/1x1/r1"}
@@ -76,7 +76,7 @@ def test_a_disturbed_baseline_is_measured_again_as_the_advice_says(checkout: Che
     for certain, said in ((True, "not certain: "), (False, "uncertain: ")):
         gate = {"min_efficiency": round(threshold, 4), "certain": certain}
         checkout.configure(stages={**TWO_STAGES, "stage2": {**TWO_STAGES["stage2"], "gate": gate}})
-        climbed = checkout.snakemake(*ALL)
+        climbed = checkout.snakemake("stage2", *ALL)
         assert (climbed.returncode == 0) is not certain, climbed.stdout
         assert said in climbed.stdout
         assert (checkout.results / "gates/stage2.json").exists() is not certain

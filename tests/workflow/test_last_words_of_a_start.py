@@ -6,12 +6,14 @@ An error that is none of ours to tell stays where Snakemake prints it.
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 from project_copy import EXPERIMENT, NO_TORCH, Checkout, last_box
 
 LOCAL = ("--profile", "profiles/local")
+DATA = Path(__file__).parents[1] / "data"
 SNAKEMAKES = re.compile(
     r"RuleException|Error in rule|CalledProcessError|exited with non-zero|Shutting down|Exiting because"
     r"|Complete log|Elapsed time|WorkflowError"
@@ -67,7 +69,7 @@ def test_a_closed_gate_has_the_last_word(
     assert done.returncode == 1
     assert not SNAKEMAKES.search(done.stdout), done.stdout
     box = last_box(done.stdout)
-    assert box["verdict"] == f"the gate of {stage} is closed; nothing above it was started"
+    assert box["verdict"].endswith(f"the gate of {stage} is closed; nothing above it was started")
     assert next_step in box["next"]
     assert re.search(r"^log +\.snakemake/log/\S+\.log$", done.stdout, re.MULTILINE)
     assert "Error in rule gate" in snakemakes_log(checkout)
@@ -106,3 +108,13 @@ def test_a_report_of_nothing_is_one_message(checkout: Checkout) -> None:
     assert done.returncode == 1
     assert done.stdout.startswith("results/plan.json: there is no plan here\n  next ")
     assert len(done.stdout.splitlines()) == 2
+
+
+def test_a_report_of_a_plan_that_is_too_old_is_one_message(checkout: Checkout) -> None:
+    checkout.results.mkdir()
+    shutil.copy(DATA / "results_of_the_first_version/plan.json", checkout.results)
+    done = checkout.snakemake("report")
+    assert done.returncode == 1
+    assert done.stdout.startswith("results/plan.json: this plan is of another version of ddp-ladder, or was edited\n")
+    assert done.stdout.count("plan.json: ") == 1
+    assert "CalledProcessError" not in done.stdout

@@ -52,6 +52,7 @@ def test_three_lines_bring_a_script_from_elsewhere(
         "repeats=1",
         f"stages={yaml.safe_dump(stages, default_flow_style=True).strip()}",
         "measure={warmup_steps: 5, min_steps: 10, plain_baseline: false}",
+        "preflight={enabled: false}",
     )
     assert climbed.returncode == 0, climbed.stdout
     assert "gate stage2: open" in climbed.stdout

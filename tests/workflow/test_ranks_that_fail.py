@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import socket
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.common.files import Agent, read_json
+from ddp_ladder.common.files import Agent, RunDirectory, read_json
 from ddp_ladder.node.network import LOOPBACK
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.lost_peers import is_consequence
+from ddp_ladder.records.case import is_consequence
 from ddp_ladder.records.record import Record
 from ddp_ladder.run.nodes import Nodes, ThisMachine
 from instrument_support import oldest_python, python_named
@@ -25,24 +25,40 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 how, dying = sys.argv[1], int(sys.argv[2])
 rank = int(os.environ["RANK"])
+if how == "EARLY" and rank == dying:
+    raise ValueError("out of coffee")
 model, data = torch.nn.Linear(4, 1), torch.randn(400, 4)
 if how != "NO_GROUP":
     dist.init_process_group("gloo")
     model = DistributedDataParallel(model)
-loader = DataLoader(data, 4, sampler=DistributedSampler(data) if how != "NO_GROUP" else None)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for index, x in enumerate(loader):
-    if index == 6 and rank == dying:
-        if how == "SEGFAULT":
-            ctypes.string_at(0)
-        if how == "EXCEPTION":
-            raise ValueError("out of coffee")
-        if how == "EXIT":
-            sys.exit("dataset is missing")
-        os.kill(os.getpid(), getattr(signal, how, 0))
-    optimizer.zero_grad()
-    model(x).mean().backward()
-    optimizer.step()
+def main():
+    loader = DataLoader(data, 4, sampler=DistributedSampler(data) if how != "NO_GROUP" else None)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for index, x in enumerate(loader):
+        if index == 6 and rank == dying:
+            if how == "SEGFAULT":
+                ctypes.string_at(0)
+            if how == "EXCEPTION":
+                raise ValueError("out of coffee")
+            if how == "EXIT":
+                sys.exit("dataset is missing")
+            os.kill(os.getpid(), getattr(signal, how, 0))
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+
+def main_that_catches():
+    import traceback
+    try:
+        main()
+    except Exception:
+        if os.environ["WHO"] == "one" and rank != dying:
+            raise
+        traceback.print_exc()
+        sys.exit(int(os.environ["CODE"]))
+
+from torch.distributed.elastic.multiprocessing.errors import record
+main_that_catches() if "CODE" in os.environ else (record(main) if how == "EXCEPTION" else main)()
 """
 
 
@@ -70,6 +86,7 @@ CASES = [
     ("torchrun", "2x1", "SEGFAULT", 1, CRASHED),
     ("torchrun", "2x1", "SIGABRT", 1, ABORTED),
     ("torchrun", "2x1", "SIGTERM", 0, TOLD),
+    ("torchrun", "1x2", "SIGTERM", 1, TOLD),  # torchrun ends the other rank by the same signal
     ("srun", "1x2", "SEGFAULT", 1, CRASHED),
     ("srun", "2x1", "SIGKILL", 0, KILLED),
 ]
@@ -85,9 +102,18 @@ def test_the_rank_that_died_is_the_cause(
     dying: int,
     said: tuple[str, str, str],
 ) -> None:
-    is_named(run(tmp_path, monkeypatch, scale, how, dying, launcher=launcher), scale, dying, said)
+    env = {"PYTHONFAULTHANDLER": "1"} if how == "SEGFAULT" else {}
+    record = run(tmp_path, monkeypatch, scale, how, dying, launcher=launcher, env=env)
+    is_named(record, scale, dying, said)
+    assert record.failure is not None
+    shown = [each.line for each in record.failure.evidence]
+    if how == "SEGFAULT":
+        assert shown[0] == "Fatal Python error: Segmentation fault"
+        assert re.fullmatch(r'File ".*/train.py", line \d+ in main', shown[1])
+    else:
+        assert shown == []
     left = sorted(path.name for path in tmp_path.glob("runs/*/*/*/*/nodes/*.json"))
-    assert left == [Agent(node).stem + ".json" for node in range(int(scale[0]))]
+    assert left == [Agent(node).stem + kind for node in range(int(scale[0])) for kind in (".json", ".monitor.json")]
 
 
 def test_the_rank_that_died_is_the_cause_with_the_oldest_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,23 +135,59 @@ def is_named(record: Record, scale: str, dying: int, said: tuple[str, str, str])
         assert is_consequence(end["exception"]), end["exception"]
 
 
+@pytest.mark.parametrize(
+    ("code", "who", "verdict"),
+    [("1", "all", "the script failed"), ("0", "all", "enough steps"), ("0", "one", "a rank left the others")],
+)
+def test_an_exception_that_the_script_catches_and_prints_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, who: str, verdict: str
+) -> None:
+    """who: all ranks catch and print, also the one that lost the other and comes later; or this one."""
+    env = {"CODE": code, "WHO": who}
+    found = run(tmp_path, monkeypatch, "1x2", "EXCEPTION", 1, launcher="torchrun", env=env).failure
+    assert found is not None
+    assert found.verdict == verdict
+    assert [each.line for each in found.evidence][1:] == [
+        'raise ValueError("out of coffee")',
+        "ValueError: out of coffee",
+    ]
+    if code == "1":
+        assert found.why == "rank 1: exit code 1; the last line that was printed: ValueError: out of coffee"
+    else:
+        assert "fix its cause" in found.next
+
+
 def record_path(record: Record) -> Path:
     return Path(record.spec.script).parent / "runs" / record.spec.name
 
 
+@pytest.mark.parametrize(("launcher", "scale"), [("torchrun", "2x1"), ("srun", "1x2")])
 def test_an_exception_is_the_cause_and_not_the_rank_that_lost_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: str, scale: str
 ) -> None:
-    record = run(tmp_path, monkeypatch, "2x1", "EXCEPTION", 1)
-    assert record.failure is not None
-    assert (record.failure.verdict, record.failure.why) == (
-        "the script raised an exception",
-        "rank 1: ValueError: out of coffee",
-    )
-    (failed,) = read_json(record_path(record) / "nodes/node1.json")["failed_ranks"]
-    assert (failed["rank"], failed["local_rank"], failed["exit_code"], failed["signal"]) == (1, 0, 1, None)
-    assert failed["ended_at_s"] <= time.time()
-    assert "Root Cause (first observed failure)" in (record_path(record) / "train.log").read_text()
+    record = run(tmp_path, monkeypatch, scale, "EXCEPTION", 1, launcher=launcher)
+    found = record.failure
+    assert found is not None
+    assert (found.verdict, found.why) == ("the script raised an exception", "rank 1: ValueError: out of coffee")
+    assert (found.rank, found.node) == (1, socket.gethostname())
+    said = [each.line for each in found.evidence if each.speaker == f"rank 1 ({found.node})"]
+    assert re.fullmatch(r'File ".*/train.py", line \d+, in main', said[0])
+    assert said[1:] == ['raise ValueError("out of coffee")', "ValueError: out of coffee"]
+    agent = Agent(1) if scale == "2x1" else Agent(0)
+    (failed,) = read_json(RunDirectory(record_path(record)).agent_end(agent))["failed_ranks"]
+    assert (failed["rank"], failed["exit_code"], failed["signal"]) == (1, 1, None)
+    assert found.at_s == read_json(record_path(record) / "ranks/rank1.json")["ended_at_s"]
+    assert failed["error"].endswith("\nValueError: out of coffee"), "the error file of torch"
+    assert not list((record_path(record) / "nodes").glob("error*"))
+    log = (record_path(record) / "train.log").read_text()
+    assert ("Root Cause (first observed failure)" in log) is (launcher == "torchrun")
+
+
+def test_an_exception_before_the_process_group_is_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other rank waits for it in init_process_group()."""
+    failure = run(tmp_path, monkeypatch, "1x2", "EARLY", 1, launcher="torchrun").failure
+    assert failure is not None
+    assert (failure.verdict, failure.why) == ("the script raised an exception", "rank 1: ValueError: out of coffee")
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])

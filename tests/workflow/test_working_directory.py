@@ -73,7 +73,7 @@ def test_a_snapshot_in_a_shared_directory_closes_the_gate_until_each_run_has_its
 
     bring_snapshots(checkout, directory="{run_dir}")  # and snapshot.pt still lies where Snakemake is started
     shutil.rmtree(checkout.results)
-    climbed = checkout.snakemake(*ALL)
+    climbed = checkout.snakemake("stage2", *ALL)
     assert climbed.returncode == 0, climbed.stdout
     assert (steps(checkout, "default/weak/1x1/r1"), steps(checkout, "default/weak/1x2/r1")) == (320, 160)
     assert "nothing to measure" in checkout.snakemake("--dry-run").stdout
@@ -87,7 +87,7 @@ def test_an_attempt_never_finds_what_the_one_before_it_left(checkout: Checkout) 
     assert checkout.snakemake("stage1", *ALL).returncode != 0
     assert checkout.record("default/weak/1x1/r1")["failure"]["why"] == "rank 0: ValueError: crashed in the end"
     broken.unlink()
-    climbed = checkout.snakemake(*ALL)
+    climbed = checkout.snakemake("stage2", *ALL)
     assert climbed.returncode == 0, climbed.stdout
     run = checkout.results / "runs/default/weak/1x1/r1"
     assert (run / "attempts/1/work/snapshot.pt").exists()

@@ -143,15 +143,21 @@ def test_killed_after_any_epoch_and_resumed(
     ],
 )
 def test_stopped_by_a_signal_and_resumed(name: str, size: int, tell: Tell, data: Path, tmp_path: Path) -> None:
-    """The signal reaches one rank only; all of them save at the next step, and end with the code for it."""
+    """The signal reaches one rank; all save at the next step. Told again as they leave, all end with that code."""
     assert on_ranks(size, run, name, data, tmp_path / "whole") == [0] * size
     stopped = tmp_path / "stopped"
-    assert on_ranks(size, run, name, data, stopped, (), tell) == [INTERRUPTED] * size
+    assert on_ranks(size, run_told_again, name, data, stopped, tell) == [INTERRUPTED] * size
     found = content(stopped)
     assert found["scheduler"]["_step_count"] - 1 in (tell.step, tell.step + 1)
     assert found["epoch"] < EPOCHS
     assert on_ranks(size, run, name, data, stopped, ["--resume"]) == [0] * size
     assert_same(content(stopped), content(tmp_path / "whole"))
+
+
+def run_told_again(name: str, data: Path, directory: Path, tell: Tell) -> int:
+    code = run(name, data, directory, (), tell)
+    os.kill(os.getpid(), tell.signum)
+    return code
 
 
 def test_a_run_without_a_place_for_checkpoints_ends_by_the_signal(data: Path, tmp_path: Path) -> None:

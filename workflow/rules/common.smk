@@ -36,15 +36,17 @@ sys.path.insert(0, str(SCRIPTS))
 is_module = not workflow.modifier.is_main_snakefile()
 
 from ddp_ladder.slurm.allocation import check_allocation
-from ddp_ladder.climb.announcements import announcements, check_data, check_variables
+from ddp_ladder.climb.announcements import announcements, check_data, check_secrets, check_variables
 from ddp_ladder.climb.failed_jobs import Stop
 from ddp_ladder.common.files import NotWritten, check_room, shown_path
+from ddp_ladder.climb.forecasts import doubts_about_runtimes, forecast_text
 from ddp_ladder.climb.interrupts import ended_by
-from ddp_ladder.climb.ladder import Ladder, stages_up_to
+from ddp_ladder.climb.ladder import Ladder, preflight_scale, stages_up_to
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.climb.patches import patch_execution, patch_process
 from ddp_ladder.climb.snakemake_module import directory_in_module
+from ddp_ladder.settings.secrets import export_secrets
 from ddp_ladder.settings.sources import WITHOUT_TRAINING, check_checkout, module_sources, moved, read_sources
 
 failed_jobs, started_at_s = patch_process(workflow, is_module), time.time()
@@ -76,9 +78,11 @@ def climb(stage=None):
         if executor and wants_allocation and workflow.is_main_process and not workflow.dryrun:
             check_allocation(ladder.plan, stages, os.environ, str(sources.cluster))
         if workflow.is_main_process and executor:
-            on_nodes = in_allocation or executor != "local"
+            on_nodes = is_on_nodes()
             warnings = check_data(ladder, stages, on_nodes, workflow.dryrun)
+            warnings += check_secrets(ladder, sources, stages, workflow.dryrun)
             warnings += check_variables(ladder, sources, stages, on_nodes, workflow.dryrun)
+            warnings += doubts_about_runtimes(ladder, stages)
             for warning in warnings:
                 print(warning, file=sys.stderr)
     except UserError as error:
@@ -87,8 +91,25 @@ def climb(stage=None):
         for announcement in announcements(ladder, stages):
             print(announcement, file=sys.stderr)
         if workflow.dryrun:
-            print(plan_text(ladder.plan, stages, ladder.to_do), flush=True)
+            print(plan_text(ladder.plan, stages, ladder.to_do) + forecast_text(ladder, stages), flush=True)
     return [ladder.gate(each) for each in stages]
+
+
+def is_on_nodes():
+    """Return True if the training may run on other machines than this one."""
+    return workflow.executor_plugin.name != "local" or "SLURM_JOB_ID" in os.environ
+
+
+def asked_preflight():
+    """Return the result of the scale that `snakemake preflight` tests; it is made anew."""
+    try:
+        if workflow.is_main_process and workflow.executor_plugin:
+            for warning in check_variables(ladder, sources, None, is_on_nodes(), workflow.dryrun):
+                print(warning, file=sys.stderr)
+        file = ladder.settings.experiment.file
+        return ladder.preflight_file(preflight_scale(ladder.plan, sources.preflight_scale, file))
+    except UserError as error:
+        stop(error)
 
 
 def force(files, after):
@@ -127,7 +148,8 @@ def judge_partial_results():
         for stage in ladder.stages_cut_short():
             # 1: the gate is closed, as expected.
             shell("python {gate_script:q} --plan {plan:q} --stage {stage} >/dev/null || [ $? -eq 1 ]")
-        shell("python {report_script:q} --plan {plan:q} >/dev/null")
+        options = report_options
+        shell("python {report_script:q} --plan {plan:q} {options:q} >/dev/null")
 
 
 # No `configfile:`: Snakemake reads 1:30:00 as 5400 and takes the last of two equal keys.
@@ -140,6 +162,8 @@ try:
     else:
         sources = read_sources(workflow.config_settings.configfiles, workflow.config_settings.config)
     ladder = Ladder.of(sources.load())
+    report_options = [*ladder.report_options, *sources.report_options]
+    export_secrets(ladder.settings, os.environ)  # for the jobs, as no file has them
     if workflow.is_main_process and not workflow.dryrun:
         check_room(Path(".snakemake"))
         if rule_name("doctor") not in sys.argv:  # which reports it itself

@@ -33,7 +33,7 @@ rule gate:
 
 
 rule stage1:
-    """Climb up to and including stage 1: a single GPU."""
+    """Climb up to and including stage 1: a single GPU, or the smallest scale that the training fits."""
     input:
         lambda wildcards: climb("stage1"),
 

@@ -11,7 +11,51 @@ rule scaling_report:
         plan=f"{ladder.results}/plan.json",
         gate=ladder.last_gate,
     output:
-        report(f"{ladder.results}/report/index.html", category="Scaling"),
+        # What `snakemake --report` shows: files that are written whatever was measured.
+        report(
+            f"{ladder.results}/report/index.html",
+            category="Report",
+            caption="../report/page.rst",
+            labels={"what": "whole report"},
+        ),
+        report(
+            f"{ladder.results}/report/throughput.svg",
+            category="Plots",
+            caption="../report/throughput.rst",
+            labels={"what": "throughput"},
+        ),
+        report(
+            f"{ladder.results}/report/efficiency.svg",
+            category="Plots",
+            caption="../report/efficiency.rst",
+            labels={"what": "efficiency"},
+        ),
+        report(
+            f"{ladder.results}/report/attribution.svg",
+            category="Plots",
+            caption="../report/attribution.rst",
+            labels={"what": "where the time goes"},
+        ),
+        report(
+            f"{ladder.results}/report/scaling.csv",
+            category="Tables",
+            caption="../report/table.rst",
+            labels={"what": "all figures (CSV)"},
+        ),
+        report(
+            f"{ladder.results}/report/scaling.md",
+            category="Tables",
+            caption="../report/text.rst",
+            labels={"what": "tables as text (Markdown)"},
+        ),
+        # Of each scale the first repeat of the default variant, and all scales in one; empty if nothing was sampled.
+        report(
+            directory(f"{ladder.results}/report/usage"),
+            patterns=["usage_{run,scales|default_.+_r1}.svg"],
+            category="What the runs used",
+            caption="../report/usage.rst",
+            labels={"run": "{run}"},
+        ),
     log:
         f"{ladder.results}/logs/report.log",
     localrule: True
@@ -19,9 +63,10 @@ rule scaling_report:
         "../envs/workflow.yaml"
     params:
         script=script("report.py"),
+        options=report_options,
     shell:
         r"""
-        python {params.script:q} --plan {input.plan:q} >{log:q}
+        python {params.script:q} --plan {input.plan:q} {params.options:q} >{log:q}
         """
 
 
@@ -35,25 +80,26 @@ rule report:
     params:
         script=script("report.py"),
         plan=f"{ladder.results}/plan.json",
+        options=report_options,
         # The results may belong to earlier settings.
         changes=lambda wildcards: ladder.changes_since_plan,
     shell:
         r"""
         python {params.script:q} \
-            --plan {params.plan:q} \
+            --plan {params.plan:q} {params.options:q} \
             --warning={params.changes:q} \
             2>&1 | tee {log:q}
         """
 
 
 onsuccess:
-    if not is_for("doctor", "eject"):
+    if not is_for("compare", "doctor", "eject", "preflight"):
         print_summary()
 
 
 onerror:
     snakemakes_log = shown_path(Path(log[0])) if log else ""
-    if not is_for("doctor", "eject"):
+    if not is_for("compare", "doctor", "eject", "preflight", "report"):
         if ladder.has_room:
             judge_partial_results()
         print_summary(snakemakes_log)

@@ -18,6 +18,7 @@ from ddp_ladder.job_script.climb_script import climb_script
 from ddp_ladder.job_script.script import write_job_script
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.settings.loading import OVERLAY
+from ddp_ladder.settings.secrets import marked_names, marked_overrides
 from ddp_ladder.settings.sources import Sources, add_options
 
 
@@ -32,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_options(parser)
     arguments = parser.parse_args(argv)
     plan, runs = read_plan(arguments.plan), arguments.plan.parent / "runs"
+    one_node: Path | None = None  # a ladder may start at several nodes
     for job in plan.jobs:
         for spec in job.runs:
             written = write_job_script(job, spec, RunDirectory(runs / spec.name))
@@ -40,15 +42,19 @@ def main(argv: Sequence[str] | None = None) -> int:
                 one_node = written
     climb = arguments.plan.parent / "climb.sh"
     sources = Sources.of(arguments)
+    secrets = marked_names(sources.overrides)
     if sources.config is None:
         experiment = climb.with_name("climb.config.json")
         overlay = {key: value for key, value in sources.overrides.items() if key == OVERLAY}
-        write_json(experiment, {key: value for key, value in sources.overrides.items() if key != OVERLAY})
+        given = marked_overrides(sources.overrides)
+        write_json(experiment, {key: value for key, value in given.items() if key != OVERLAY})
         sources = replace(sources, config=experiment, overrides=overlay)
-    write_atomically(climb, climb_script(plan, sources, Path.cwd(), Path(sys.executable)), mode=0o777)
+    text = climb_script(plan, sources, secrets, Path.cwd(), Path(sys.executable))
+    write_atomically(climb, text, mode=0o777)
     print(f"written: {climb}")
     print(f"\n{len(plan.runs)} scripts, none of them started. To start one:\n    sbatch {shlex.quote(str(written))}")
-    print(f"or without Slurm, of those of one node:\n    bash {shlex.quote(str(one_node))} here")
+    if one_node:
+        print(f"or without Slurm, of those of one node:\n    bash {shlex.quote(str(one_node))} here")
     print(f"The whole climb as one job, with Snakemake on its first node:\n    sbatch {shlex.quote(str(climb))}")
     return 0
 

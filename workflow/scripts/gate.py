@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ddp_ladder.accounting.update import update_or_warn
+from ddp_ladder.climb.forecasts import after_gate
 from ddp_ladder.climb.to_do import restore_records
 from ddp_ladder.common.command import command
 from ddp_ladder.gates.file import closed_box, outcome_line
@@ -36,7 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{record}: restored from its raw files", file=sys.stderr)
     verdict = judge(plan, arguments.stage, results, None if restored else runs)
     path = write_verdict(verdict, results / "gates")
+    for warning in update_or_warn(results)[1]:
+        print(f"warning: {warning}", file=sys.stderr)
     print(outcome_line(verdict), file=sys.stderr)
+    for line in after_gate(plan, verdict, RunRecords(results) if restored else runs):
+        print(line, file=sys.stderr)
     for finding in verdict.judged:
         outcome = "pass" if finding.ok else "FAIL"
         print(f"{outcome}  {finding.where}: {finding.in_words}; wanted {finding.wanted}")

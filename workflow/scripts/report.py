@@ -5,23 +5,32 @@ Example, after a ladder or while one is climbing:
     python workflow/scripts/report.py --results results
 
 It reads plan.json, the records below runs/ and the gates in gates/, all in the results directory,
-and writes report/ there: index.html (open it in a browser), scaling.md (for a proposal),
-scaling.csv, and the plots as SVG and PNG.
+and writes report/ there: index.html (open it in a browser), scaling.md, scaling.csv, proposal.md and
+proposal.tex (the scalability section of an application), and the plots as SVG and PNG. Files of an earlier
+report that this one does not write (of a centre, of variants, of a run's usage) are deleted.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
+from ddp_ladder.accounting.text import terminal_lines
+from ddp_ladder.accounting.update import REPORT_WAITS_S, update_or_warn
 from ddp_ladder.common.command import command
-from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.common.formats import in_short
 from ddp_ladder.plan.file import read_plan
-from ddp_ladder.report.page import write_report
+from ddp_ladder.report.centre_section import centre_section, read_centre
+from ddp_ladder.report.centre_section import terminal_lines as centre_lines
 from ddp_ladder.report.results import read_results
 from ddp_ladder.report.terminal_table import terminal_table
+from ddp_ladder.report.view import make_view
 
 RESULTS = Path("results")
 
@@ -29,12 +38,33 @@ RESULTS = Path("results")
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the report and print the table."""
+    # Processes that only read records import this file too, and shall not import what draws.
+    from ddp_ladder.report.outdated import delete_outdated
+    from ddp_ladder.report.page import write_report
+
     arguments = parse(argv)
+    centre = read_centre(arguments.centre) if arguments.centre else None
     results: Path = arguments.results or (arguments.plan.parent if arguments.plan else RESULTS)
     plan = read_plan(arguments.plan or results / "plan.json")
+    rows, warnings = update_or_warn(results, REPORT_WAITS_S)
     found = read_results(results, plan, arguments.warning)
+    found = replace(found, warnings=(*found.warnings, *warnings), jobs=rows, centre=centre)
+    found = replace(found, work=replace(found.work, epochs=arguments.epochs, samples=arguments.samples))
     files = write_report(results, found)
-    print(terminal_table(scale_points(plan.runs, found.records, plan.may_differ), found.gates, files[0].parent))
+    outdated = delete_outdated(results / "report", files)
+    print(terminal_table(found.points, found.gates, files[0].parent))
+    for line in terminal_lines(plan, rows, results):
+        print(line)
+    if centre:
+        pictures = [f"usage/{file.name}" for file in files if file.parent.name == "usage"]
+        section = centre_section(centre, results, make_view(found, date.today()), pictures)
+        for line in centre_lines(section, files[0].parent):
+            print(line)
+    if outdated:
+        names = in_short([file.relative_to(results / "report").as_posix() for file in outdated])
+        print(f"deleted  {names}: of an earlier report, and no part of this one")
+    if found.counts.not_shown:
+        print(found.counts.in_words)
     for warning in found.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return 0
@@ -50,8 +80,26 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--plan", type=Path, help="default: plan.json in the results")
     parser.add_argument("--warning", default="", help="a warning for the top of the report")
+    parser.add_argument("--epochs", type=positive, help="show what a training of so many epochs costs")
+    parser.add_argument("--samples", type=positive, help="the same of so many samples, in place of epochs")
+    parser.add_argument("--centre", metavar="NAME", help="check the rules of a computing centre (workflow/centres)")
     return parser.parse_args(argv)
 
 
+def positive(text: str) -> float:
+    """Return a number above 0. Raises argparse.ArgumentTypeError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
 if __name__ == "__main__":
-    sys.exit(main(None))
+    # The collector would look at millions of objects that stay, again and again and at the end, for few cycles.
+    gc.disable()
+    status = main(None)
+    gc.freeze()
+    sys.exit(status)

@@ -7,47 +7,22 @@ also of a failure: the gate judges.
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
+from ddp_ladder.accounting.job_file import accounted
 from ddp_ladder.common.command import command
 from ddp_ladder.common.lifetime import die_with_parent
 from ddp_ladder.gates.file import closed_variants
 from ddp_ladder.gates.gate import require_open_gate
 from ddp_ladder.plan.file import read_plan
-from ddp_ladder.run.job import END_S, Context, Interrupted, raise_on_signals, run_scale
-from ddp_ladder.run.nodes import Allocation, nodes_of
-from ddp_ladder.run.progress import LAST_WORDS, RunConsole
+from ddp_ladder.run.interruption import Interrupted
+from ddp_ladder.run.job import run_scale
+from ddp_ladder.run.progress import LAST_WORDS
+from ddp_ladder.run.scale_job import context_of, holding_scale
 from ddp_ladder.settings.terms import Scale
-from ddp_ladder.slurm.allocation import time_left_s
-from ddp_ladder.slurm.scale_lock import Locked, held
-
-# Before Slurm ends the job, it has to end its agents, which may take all of END_S, join the logs and write the records,
-# which takes long on a slow file system.
-WRITING_S = 20
-MARGIN_S = END_S + WRITING_S
-
-
-def limits_s(runtime_s: float, slurm_s: float | None) -> tuple[float, float]:
-    """Return the time for the scale's runs, and the time for agents to end after SIGTERM.
-
-    slurm_s: until Slurm ends the job; None if it does not. If that is short, half of it is for the runs.
-    """
-    if slurm_s is None:
-        return runtime_s, END_S
-    margin_s = min(MARGIN_S, slurm_s / 2)
-    return min(runtime_s, slurm_s - margin_s), END_S * margin_s / MARGIN_S
-
-
-def lose(context: Context) -> None:
-    """End this job: another one has taken over its runs, because this one showed no sign of life for long."""
-    context.console.say(f"{context.job.stage} {context.job.scale}: another job has taken these runs over")
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @command
@@ -67,25 +42,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = arguments.plan.parent
     before = plan.stage_before(job.stage)
     left_out = closed_variants(require_open_gate(plan, before, results)) if before else {}
-    nodes = nodes_of(os.environ, job)
-    runtime_s, slurm_s = 60.0 * job.runtime_min, None
-    if isinstance(nodes, Allocation):
-        # Asked now: in an allocation some of its time is over.
-        slurm_s = time_left_s(nodes.job_id, time.monotonic() + runtime_s / 2)
-    runs_s, end_s = limits_s(runtime_s, slurm_s)
-    deadline_s = time.monotonic() + runs_s
-    if isinstance(nodes, Allocation):
-        nodes = replace(nodes, until_s=deadline_s)
-    context = Context(job, results, nodes, deadline_s, RunConsole(len(job.runs)), end_s)
-    raise_on_signals()
+    context = context_of(job, results)
     try:
-        label, say = f"{job.stage} {job.scale}", context.console.say
-        with held(Locked.scale(results, str(job.scale), label), nodes.job_id, say, lost=lambda: lose(context)):
+        with holding_scale(context), accounted(results, job, context.nodes.job_id, "measure"):
             run_scale(context, left_out)
     except Interrupted as interrupted:
-        context.console.say(f"{job.stage} {job.scale}: interrupted by {interrupted}; finished runs are kept")
+        context.console.say(f"{context.label}: interrupted by {interrupted}; finished runs are kept")
         return 128 + interrupted.signum
-    context.console.say(f"{job.stage} {job.scale}: {LAST_WORDS}")
+    context.console.say(f"{context.label}: {LAST_WORDS}")
     for run in job.runs:
         print(f"written: {context.directory(run).record}")
     return 0

@@ -7,7 +7,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ddp_ladder.accounting.text import terminal_lines
+from ddp_ladder.accounting.update import read_or_warn
+from ddp_ladder.analysis.forecast_file import planned_forecasts
+from ddp_ladder.analysis.forecast_text import error_lines, forecast_errors
+from ddp_ladder.analysis.outlook import outlooks
 from ddp_ladder.common.command import command
+from ddp_ladder.common.formats import capitalised, full_stop
 from ddp_ladder.gates.file import closed_box
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.file import read_plan
@@ -33,11 +39,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     report = results / "report"
     print()
     print(headline(found, points).text)
+    for one in outlooks(plan, points):
+        if one.largest:
+            print(full_stop(capitalised(one.in_words)))
     print()
     print(terminal_table(points, found.gates, report if report.exists() else None))
+    for line in error_lines(forecast_errors(planned_forecasts(results, plan), points)):
+        print(line)
+    rows, warnings = read_or_warn(results)
+    for line in terminal_lines(plan, rows, results):
+        print(line)
     if arguments.log:
         print(f"log      {arguments.log}")
-    for warning in found.warnings:
+    for warning in (*found.warnings, *warnings):
         print(f"warning: {warning}")
     for gate in found.gates.values():
         if not gate.is_open:

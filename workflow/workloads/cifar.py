@@ -138,7 +138,7 @@ def reached(history: Sequence[float], target: float, patience: int) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, print each epoch and a summary; return the exit code."""
     args = arguments(argv)
-    with process_group(args.backend) as world:
+    with process_group(args.backend, args.cores) as world:
         return train(args, world)
 
 

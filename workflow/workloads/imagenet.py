@@ -133,7 +133,7 @@ def smoothed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, and print loss and accuracy after each epoch; return the exit code."""
     args = arguments(argv)
-    with process_group(args.backend) as world:
+    with process_group(args.backend, args.cores) as world:
         return train(args, world)
 
 

@@ -65,7 +65,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, and print loss and accuracy after each epoch; return the exit code."""
     args = arguments(argv)
-    with process_group(args.backend) as world:
+    with process_group(args.backend, args.cores) as world:
         return train(args, world)
 
 

@@ -117,7 +117,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, and print loss and accuracy on held-out digits after each epoch; return the exit code."""
     args = arguments(argv)
-    with process_group(args.backend) as world:
+    with process_group(args.backend, args.cores) as world:
         return train(args, world)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -102,6 +103,26 @@ def test_arguments_that_are_meant_otherwise_are_named(ladder: Ladder, monkeypatc
         "workload.args: $HOME/d reaches the script as it is, without the variable's value; write ~/d",
         "workload.env: $SCRATCH/x reaches the script as it is, without the variable's value; write /fast/x",
     ]
+
+
+def test_a_ladder_that_starts_at_another_scale(ladder: Ladder) -> None:
+    """Its job asks for the GPUs of that scale, and what becomes of the earlier runs is said."""
+    Path("results").mkdir()
+    Path("results/plan.json").write_text(json.dumps(ladder.plan.to_json()))
+    assert not [said for said in announcements(ladder, ["stage1"]) if "started at" in said]
+    stages = CONFIG.replace("stage1: {}", "stage1: {scales: [1x2]}").replace("[2x1, 2x4]", "[2x2, 2x4]")
+    other = make(stages, SITE.replace("gpus: 4", "gpus: 4, gres: gpu"))
+    asked = {name: of(SimpleNamespace(scale="1x2")) for name, of in other.job_resources().items()}
+    assert (asked["nodes"], asked["gres"], asked["cpus_per_task"]) == (1, "gpu:2", 4)
+    (said,) = (said for said in announcements(other, ["stage1"]) if "started at" in said)
+    assert said.startswith("warning: the ladder started at 1x1, and now starts at 1x2, its new baseline: runs whose ")
+    assert "the ladder started at 1x1, and now starts at 1x2" in other.changes_since_plan
+
+
+def test_the_report_is_told_of_the_whole_training(ladder: Ladder) -> None:
+    assert ladder.report_options == []
+    assert make(CONFIG + "report: {epochs: 90}\n").report_options == ["--epochs", "90"]
+    assert make(CONFIG + "report: {samples: 1.5e10}\n").report_options == ["--samples", "15000000000"]
 
 
 def test_nothing_to_prepare(ladder: Ladder) -> None:

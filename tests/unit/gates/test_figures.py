@@ -18,7 +18,20 @@ IN_SCALING_CSV = """
     speedup_low speedup_high step_time_s_low step_time_s_high straggler_fraction startup_s
     startup_spawn_s startup_import_torch_s startup_process_group_s startup_script_s startup_first_step_s
     startup_compile_s samples_per_s_total samples_per_s_end_to_end step_time_s_p5 step_time_s_p95 drift_fraction
-    statistic efficiency_plain efficiency_plain_low efficiency_plain_high note
+    statistic efficiency_plain efficiency_plain_low efficiency_plain_high
+    peak_memory_bytes gpu_busy_fraction gpu_power_w cpu_fraction energy_j_per_sample
+    compute_s exposed_comm_s data_wait_s imbalance_s rest_s
+    global_efficiency parallel_efficiency load_balance communication_efficiency computation_scaling
+    node_baseline speedup_node speedup_node_low speedup_node_high
+    efficiency_node efficiency_node_low efficiency_node_high
+    smallest_baseline speedup_smallest speedup_smallest_low speedup_smallest_high
+    efficiency_smallest efficiency_smallest_low efficiency_smallest_high
+    serial_fraction serial_fraction_low serial_fraction_high
+    efficiency_total_time efficiency_total_time_low efficiency_total_time_high wall_s
+    hours_per_million_samples energy_kwh_per_million_samples
+    hours_per_epoch gpu_hours_per_epoch energy_kwh_per_epoch
+    hours_to_solution hours_to_solution_low hours_to_solution_high wall_hours_to_solution
+    gpu_hours_to_solution energy_kwh_to_solution note
 """.split()
 POINT = ScalePoint("default", "weak", "stage2", 1, 2, 2, 64, 128, 3)
 EVERY_COLUMN = [column for figure in FIGURES for column in figure.columns]
@@ -47,7 +60,7 @@ def test_every_figure_has_a_name_and_a_definition_of_its_own() -> None:
     assert figures_in("csv", "runs") == FIGURES
 
 
-@pytest.mark.parametrize("table", ["page", "markdown", "terminal", "runs", "startup"])
+@pytest.mark.parametrize("table", ["page", "markdown", "terminal", "runs", "startup", "usage", "baselines", "cost"])
 def test_no_two_columns_of_a_table_have_the_same_heading(table: Table) -> None:
     headings = [column.heading for column in columns(table)]
     assert headings

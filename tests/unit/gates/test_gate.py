@@ -816,7 +816,7 @@ def test_slow_steps_that_recur_count_before_the_gate(ladder: Ladder) -> None:
     assert not verdict.is_open
     assert verdict.reason
     assert verdict.reason.measured.startswith("efficiency 0.6")
-    assert verdict.reason.measured.endswith(", samples / time")
+    assert ", samples / time; of a step's " in verdict.reason.measured
     assert {point.statistic for point in verdict.points} == {"samples / time"}
 
 
@@ -1037,7 +1037,9 @@ def test_the_command_line_closes_with_a_box(ladder: Ladder, capsys: pytest.Captu
     out, err = capsys.readouterr()
     reason = f"{RUN}: the script raised an exception: rank 1: ValueError: no"
     assert err == f"gate stage2: CLOSED, {reason}\n"
-    assert f"| measured  {reason}" in out
+    assert "| verdict   the script raised an exception (rank 1 on node0) at " in out
+    assert f"| run       {RUN} " in out
+    assert "| why       rank 1: ValueError: no " in out
     assert "Traceback" not in out + err
     assert not (ladder.gates / "stage2.json").exists()
 

@@ -1,21 +1,22 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from ddp_ladder.common.files import write_json
+from ddp_ladder.common.messages import numbered
 from ddp_ladder.gates.file import Verdict, closed_box, closed_variants, outcome_line
 from ddp_ladder.gates.gate import gate_file_problem
-from make_records import make_gate
+from make_records import make_gate, make_judged
 
 BOX = """\
 +----------------------------------------------------------------------------------------------+
 | verdict   the gate of stage2 is closed; nothing above it was started                         |
 | measured  default/weak/1x2: efficiency 0.62 (95 % interval 0.60 to 0.64)                     |
 | wanted    at least 0.80 (stages.stage2.gate.min_efficiency)                                  |
-| next      see data wait, exposed communication and start-up in the report; a larger          |
-|           workload.batch_per_gpu hides communication; lower                                  |
-|           stages.stage2.gate.min_efficiency if this is good enough for you                   |
+| next      raise workload.batch_per_gpu, so that each exchange of gradients serves more       |
+|           samples; or lower stages.stage2.gate.min_efficiency if this is good enough for you |
 +----------------------------------------------------------------------------------------------+"""
 
 
@@ -25,13 +26,45 @@ def test_closed_box() -> None:
         "closed",
         why="default/weak/1x2: efficiency 0.62 (95 % interval 0.60 to 0.64)",
         next_step=(
-            "see data wait, exposed communication and start-up in the report; a larger "
-            "workload.batch_per_gpu hides communication; lower stages.stage2.gate.min_efficiency "
-            "if this is good enough for you"
+            "raise workload.batch_per_gpu, so that each exchange of gradients serves more samples; "
+            "or lower stages.stage2.gate.min_efficiency if this is good enough for you"
         ),
     )
     gate["wanted"] = "at least 0.80 (stages.stage2.gate.min_efficiency)"
     assert closed_box(Verdict.from_json(gate)) == BOX
+
+
+BOX_OF_A_RUN = """\
++----------------------------------------------------------------------------------------------+
+| verdict   CUDA out of memory (rank 1 on node7)                                               |
+|           the gate of stage2 is closed; nothing above it was started                         |
+| run       default/weak/1x2/r1                                                                |
+| why       the GPU has no 2.00 GiB left: the batch is too large for it, or another process    |
+|           uses its memory                                                                    |
+| evidence  rank 1 (node7): File "/home/ada/train.py", line 20, in main                        |
+| next      1. lower workload.batch_per_gpu in config.yaml, or the model's size in             |
+|              workload.args                                                                   |
+|           2. run `nvidia-smi` on node7                                                       |
++----------------------------------------------------------------------------------------------+"""
+
+
+def test_the_box_of_a_failed_run() -> None:
+    """A line that ``why`` contains is not shown twice."""
+    why = "the GPU has no 2.00 GiB left: the batch is too large for it, or another process uses its memory"
+    steps = (
+        "lower workload.batch_per_gpu in config.yaml, or the model's size in workload.args",
+        "run `nvidia-smi` on node7",
+    )
+    judged = make_judged("1x2", "CUDA out of memory", ok=False, measured=why, repeat=1)
+    said = [
+        {"speaker": "rank 1 (node7)", "line": line} for line in ('File "/home/ada/train.py", line 20, in main', why)
+    ]
+    failed = {**judged, "place": "rank 1 on node7", "evidence": said}
+    gate = Verdict.from_json(make_gate("stage2", "closed", why="w", judged=[failed], next_step=numbered(steps)))
+    assert closed_box(gate) == BOX_OF_A_RUN
+    later = Verdict.from_json({**gate.model_dump(), "judged": [{**failed, "at_s": 1_800_000_000.0}]})
+    first = closed_box(later).splitlines()[1]
+    assert re.search(r"\(rank 1 on node7\) at [0-9]{2}:[0-9]{2}:00 ", first)
 
 
 def test_the_box_holds_words_and_lines_of_any_length() -> None:

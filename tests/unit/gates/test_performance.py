@@ -77,11 +77,11 @@ def test_the_advice_names_what_makes_the_baseline_slow() -> None:
 @pytest.mark.parametrize(
     ("efficiency", "repeats", "ok", "told", "advice"),
     [
-        # The half-width on the threshold's side is twice the distance: four times as many repeats.
-        ((0.82, 0.78, 0.90), 5, True, "about 20 repeats would decide it", "set repeats: 20"),
-        ((0.82, 0.78, 0.90), 10, True, "about 40 repeats would decide it", "set repeats: 40"),
-        ((0.82, 0.78, 0.90), 3, True, "about 20 repeats would decide it", "set repeats: 20"),
-        ((0.78, 0.70, 0.82), 5, False, "about 20 repeats would decide it", "set repeats: 20"),
+        # The half-width on the threshold's side is twice the distance.
+        ((0.82, 0.78, 0.90), 5, True, "about 13 repeats would decide it", "set repeats: 13"),
+        ((0.82, 0.78, 0.90), 10, True, "about 33 repeats would decide it", "set repeats: 33"),
+        ((0.82, 0.78, 0.90), 3, True, "about 5 repeats would decide it", "set repeats: 5"),
+        ((0.78, 0.70, 0.82), 5, False, "about 13 repeats would decide it", "set repeats: 13"),
         ((0.82, 0.7999, 0.9), 8, True, "about 9 repeats would decide it", "set repeats: 9"),
         ((0.801, 0.78, 0.82), 5, True, "more repeats would hardly decide it", ""),
         ((0.8, 0.78, 0.82), 5, True, "more repeats would hardly decide it", ""),
@@ -94,7 +94,7 @@ def test_a_threshold_inside_the_interval_makes_the_verdict_uncertain(
     assert (finding.ok, finding.uncertain) == (ok, True)
     assert finding.measured.endswith(f"), uncertain: {told}")
     assert finding.next.startswith(advice)
-    assert ("see data wait" in finding.next) == (not ok)
+    assert ("make 1x1 faster first" in finding.next) == (not ok)
 
 
 @pytest.mark.parametrize("efficiency", [(0.82, 0.80, 0.84), (0.78, 0.76, 0.7999), (0.8, 0.8, 0.8)])
@@ -108,7 +108,7 @@ def test_a_threshold_outside_the_interval_leaves_no_doubt(efficiency: Interval) 
     ("efficiency", "ok", "told"),
     [
         ((0.82, 0.80, 0.84), True, ""),
-        ((0.82, 0.78, 0.90), False, ", not certain: about 20 repeats would decide it"),
+        ((0.82, 0.78, 0.90), False, ", not certain: about 13 repeats would decide it"),
         ((0.79, 0.78, 0.90), False, ""),
     ],
 )
@@ -124,7 +124,7 @@ def test_the_throughput_is_judged_alike(certain: bool, ok: bool) -> None:
     finding = only((0.9, 0.87, 0.93), GateThresholds(min_samples_per_s=1780, certain=certain))
     assert (finding.ok, finding.uncertain) == (ok, not certain)
     assert finding.measured.startswith("1,800 samples/s (95 % interval 1,740 to 1,860), ")
-    assert "certain: about 45 repeats would decide it" in finding.measured
+    assert "certain: about 25 repeats would decide it" in finding.measured
 
 
 @pytest.mark.parametrize(("certain", "ok"), [(False, True), (True, False)])

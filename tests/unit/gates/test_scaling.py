@@ -15,6 +15,7 @@ from make_records import (
     make_spec,
     make_specs,
     records_by_name,
+    repeated,
     with_steps,
 )
 
@@ -25,8 +26,9 @@ def by_scale(points: Sequence[ScalePoint]) -> dict[str, ScalePoint]:
     return {str(point.scale): point for point in points}
 
 
-def ladder(specs: Sequence[RunSpec], **kwargs: Any) -> dict[str, Record]:
-    return records_by_name([make_record(s, RATES[str(s.scale)], **kwargs) for s in specs])
+def ladder(specs: Sequence[RunSpec], between: float = 0.0, **kwargs: Any) -> dict[str, Record]:
+    """Return the records of these runs; between: see ``repeated``."""
+    return records_by_name([make_record(s, repeated(RATES[str(s.scale)], s, between), **kwargs) for s in specs])
 
 
 def test_figures_of_a_full_ladder() -> None:
@@ -72,8 +74,8 @@ def test_order_is_mode_variant_scale_as_in_the_plan() -> None:
 
 def test_intervals_hold_the_estimate_and_grow_with_the_spread() -> None:
     specs = make_specs(["1x1", "1x2"])
-    narrow = by_scale(scale_points(specs, ladder(specs, spread=0.01)))["1x2"]
-    wide = by_scale(scale_points(specs, ladder(specs, spread=0.1)))["1x2"]
+    narrow = by_scale(scale_points(specs, ladder(specs, between=0.01)))["1x2"]
+    wide = by_scale(scale_points(specs, ladder(specs, between=0.1)))["1x2"]
 
     def width(point: ScalePoint) -> float:
         assert point.efficiency_low is not None
@@ -85,24 +87,15 @@ def test_intervals_hold_the_estimate_and_grow_with_the_spread() -> None:
     assert width(wide) > 3 * width(narrow)
 
 
-def test_ratio_intervals_resample_both_sides() -> None:
+def test_a_ratio_has_the_uncertainty_of_both_sides() -> None:
     """An exact numerator must still inherit the baseline's uncertainty."""
     specs = make_specs(["1x1", "1x2"])
-    records = [make_record(s, RATES[str(s.scale)], spread=0.1 if s.world_size == 1 else 0.0) for s in specs]
-    point = by_scale(scale_points(specs, records_by_name(records)))["1x2"]
+    records = {**ladder(specs, between=0.05), **ladder([s for s in specs if s.world_size > 1])}
+    point = by_scale(scale_points(specs, records))["1x2"]
     assert point.samples_per_s_low == pytest.approx(1800)
     assert point.samples_per_s_high == pytest.approx(1800)
     assert point.efficiency_low is not None
     assert point.efficiency_low < 0.89
-
-
-def test_sides_of_a_ratio_are_drawn_independently() -> None:
-    """Two equal samples drawn with the same picks would give a ratio of exactly 2 every time."""
-    specs = make_specs(["1x1", "1x2"])
-    records = [make_record(s, 1000.0 * s.world_size, spread=0.1) for s in specs]
-    point = by_scale(scale_points(specs, records_by_name(records)))["1x2"]
-    assert point.speedup_high is not None
-    assert point.speedup_high > 2.02
 
 
 def test_spread_between_repeats_counts() -> None:
@@ -110,24 +103,11 @@ def test_spread_between_repeats_counts() -> None:
     rates = (900.0, 1000.0, 1100.0)
     records = [make_record(s, r, spread=0.0) for s, r in zip(specs, rates, strict=True)]
     (point,) = scale_points(specs, records_by_name(records))
-    assert (point.samples_per_s_low, point.samples_per_s_high) == (900, 1100)
-
-
-def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
-    """Runs and blocks drawn around 1000: intervals of eight repeats must not be far too narrow."""
-    generator = np.random.default_rng(7)
-    specs = make_specs(["1x1"], repeats=8)
-    covered = 0
-    for _ in range(60):
-        records = []
-        for spec in specs:
-            blocks = generator.normal(generator.normal(1000, 20), 30, 15)  # samples/s of blocks of one step
-            records.append(with_steps(make_record(spec), spec.global_batch / blocks))
-        (point,) = scale_points(specs, records_by_name(records))
-        assert point.samples_per_s_low is not None
-        assert point.samples_per_s_high is not None
-        covered += point.samples_per_s_low <= 1000 <= point.samples_per_s_high
-    assert covered >= 0.88 * 60
+    assert point.samples_per_s == 1000
+    assert (point.samples_per_s_low, point.samples_per_s_high) == (
+        pytest.approx(777, abs=1),
+        pytest.approx(1279, abs=1),
+    )
 
 
 def test_deterministic() -> None:
@@ -188,7 +168,7 @@ def test_other_fingerprint_than_the_baseline() -> None:
 
 
 def test_a_difference_that_the_user_allows_is_shown_beside_the_figures() -> None:
-    specs = make_specs(["1x1", "1x2"], repeats=2)
+    specs = make_specs(["1x1", "1x2"])
     records = [make_record(s, RATES[str(s.scale)], fingerprint={"num_workers": 3 - s.world_size}) for s in specs]
     found = records_by_name(records)
     assert by_scale(scale_points(specs, found))["1x2"].differing == ("num_workers",)
@@ -199,7 +179,7 @@ def test_a_difference_that_the_user_allows_is_shown_beside_the_figures() -> None
 
 
 def test_only_what_is_named_may_differ() -> None:
-    specs = make_specs(["1x1", "1x2"], repeats=2)
+    specs = make_specs(["1x1", "1x2"])
     other = {"num_workers": 1, "threads": 4}
     records = records_by_name([make_record(s, fingerprint=other if s.world_size == 2 else None) for s in specs])
     point = by_scale(scale_points(specs, records, may_differ=["num_workers"]))["1x2"]
@@ -214,7 +194,11 @@ def test_repeats_may_differ_in_what_the_user_allows() -> None:
     records = records_by_name([make_record(s, fingerprint={"driver": f"570.{s.repeat}"}) for s in specs])
     assert scale_points(specs, records)[0].status == "not comparable"
     (point,) = scale_points(specs, records, may_differ=["driver"])
-    assert (point.status, point.note) == ("ok", "allowed to differ: driver: 570.1 in r1, 570.2 in r2")
+    assert point.status == "ok"
+    assert point.note.split("; ") == [
+        "allowed to differ: driver: 570.1 in r1, 570.2 in r2",
+        "two repeats make wide intervals, and a third one narrows them",
+    ]
 
 
 @pytest.mark.parametrize("scale", ["1x1", "1x2"])
@@ -348,7 +332,7 @@ BUSY = np.tile([*[1.0] * 15, 3.0], 4)  # a loop that evaluates in each 16th step
 
 def busy_ladder(busy_at: Sequence[str], variant: str = "default") -> dict[str, ScalePoint]:
     """1x1, 1x2 and 2x1, all of whose ordinary steps take 1 s; at these scales each 16th takes 3 s."""
-    specs = make_specs(["1x1", "1x2", "2x1"], repeats=2, variants=[variant])
+    specs = make_specs(["1x1", "1x2", "2x1"], variants=[variant])
     times_s = {True: BUSY, False: np.tile([0.99, 1.0, 1.0, 1.01], 16)}
     records = [with_steps(make_record(spec), times_s[str(spec.scale) in busy_at]) for spec in specs]
     return by_scale(scale_points(specs, records_by_name(records)))
@@ -363,11 +347,11 @@ def test_slow_steps_that_recur_are_in_every_figure() -> None:
         assert point.step_time_s == pytest.approx(18 / 16)
         assert point.samples_per_s_low is not None
         assert point.samples_per_s_high is not None
-        assert point.samples_per_s_low < point.samples_per_s < point.samples_per_s_high < 0.97 * 64 * ranks
+        assert point.samples_per_s_low < point.samples_per_s < point.samples_per_s_high < 0.98 * 64 * ranks
         assert point.note == "the figures are samples / time, 11.1 % below the median of blocks: slow steps recur"
     assert points["1x2"].efficiency == pytest.approx(1)
     assert points["1x2"].efficiency_low is not None
-    assert points["1x2"].efficiency_low < 0.97  # both sides are drawn by the same statistic
+    assert points["1x2"].efficiency_low < 0.97  # both sides have the error of the same statistic
 
 
 @pytest.mark.parametrize("busy", ["1x1", "1x2"])
@@ -391,7 +375,7 @@ def test_the_interval_of_slow_steps_that_recur_covers_the_truth() -> None:
     generator = np.random.default_rng(9)
     specs = make_specs(["1x1", "1x2"])
     held = {"rate": 0, "efficiency": 0}
-    for _ in range(20):
+    for _ in range(100):
         records = []
         for spec in specs:
             times_s = generator.lognormal(0, 0.02, 100)
@@ -404,7 +388,7 @@ def test_the_interval_of_slow_steps_that_recur_covers_the_truth() -> None:
         assert point.efficiency_high is not None
         held["rate"] += point.samples_per_s_low <= 128 * 16 / 18 <= point.samples_per_s_high
         held["efficiency"] += point.efficiency_low <= 1 <= point.efficiency_high
-    assert min(held.values()) >= 0.95 * 20
+    assert min(held.values()) >= 90
 
 
 @pytest.mark.parametrize(
@@ -435,7 +419,7 @@ def with_plain(rate: float = 1100.0, **changes: Any) -> tuple[list[RunSpec], dic
     """A ladder with three good runs of the script alone; ``changes`` are fields of their records."""
     rungs = list(make_specs(["1x1", "1x2"]))
     plain = [make_spec("1x1", repeat=k, **PLAIN) for k in (1, 2, 3)]
-    records = ladder(rungs)
+    records = ladder(rungs, between=0.01)
     for spec in plain:
         record = make_record(spec, rate)
         alone = record.replace(world=record.world.replace(backend=None))

@@ -74,6 +74,8 @@ export PYTHONUNBUFFERED=1
 export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2
 export PYTHONPATH=/home/me/ladder:/home/me/ladder/src
 export TRACE=/home/me/ladder/results/runs/default/weak/2x1/r1/trace.%h
+# NCCL's warnings, unless the submitting shell asks for more.
+export NCCL_DEBUG="${NCCL_DEBUG:-WARN}"
 
 # The interface of this node that reaches the others.
 find_interface

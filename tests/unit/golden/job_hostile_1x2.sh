@@ -42,6 +42,8 @@ export PYTHONUNBUFFERED=1
 export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2
 export A='it'"'"'s "$HOME" `x` $(y) \ #1
 two'
+# NCCL's warnings, unless the submitting shell asks for more.
+export NCCL_DEBUG="${NCCL_DEBUG:-WARN}"
 
 # The rendezvous is on this node.
 # There is no other node: the loopback, which has another name on macOS.

@@ -74,6 +74,8 @@ unset GOTO_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS VECLIB_MAXIMUM_THREA
 export OMP_NUM_THREADS=8
 export PYTHONUNBUFFERED=1
 export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2
+# NCCL's warnings, unless the submitting shell asks for more.
+export NCCL_DEBUG="${NCCL_DEBUG:-WARN}"
 
 # The interface of this node that reaches the others.
 find_interface

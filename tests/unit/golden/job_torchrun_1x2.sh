@@ -39,6 +39,8 @@ unset GOTO_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS VECLIB_MAXIMUM_THREA
 export OMP_NUM_THREADS=8
 export PYTHONUNBUFFERED=1
 export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2
+# NCCL's warnings, unless the submitting shell asks for more.
+export NCCL_DEBUG="${NCCL_DEBUG:-WARN}"
 
 # The rendezvous is on this node.
 # There is no other node: the loopback, which has another name on macOS.

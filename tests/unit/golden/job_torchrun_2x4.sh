@@ -88,6 +88,8 @@ export OMP_NUM_THREADS=8
 export PYTHONUNBUFFERED=1
 export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2
 export NCCL_NET=IB
+# NCCL's warnings, unless the submitting shell asks for more.
+export NCCL_DEBUG="${NCCL_DEBUG:-WARN}"
 
 # The interface of this node that reaches the others.
 find_interface

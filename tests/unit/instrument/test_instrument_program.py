@@ -188,30 +188,6 @@ def test_a_record_that_cannot_be_written_is_said_and_costs_the_training_nothing(
     assert run(tmp_path, script(tmp_path, "import os; os._exit(0)")).code == 0
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_log_that_takes_no_more_does_not_end_the_script(tmp_path: Path, unbuffered: str) -> None:
-    """/dev/full is a file on a disk that is full."""
-    run_json(tmp_path / "run")
-    body = """
-        import sys
-        assert (sys.stdout.name, sys.stdout.mode, sys.stdout.encoding) == ("<stdout>", "w", "utf-8")
-        assert sys.__stdout__ is sys.stdout
-        for stream in (sys.stdout, sys.stderr):
-            print("a line", file=stream, flush=True)
-        print("at the end")
-        open("trained", "x").close()
-    """
-    train = script(tmp_path, body)
-    variables = {"DDP_LADDER_RUN": str(tmp_path / "run/run.json"), "PYTHONUNBUFFERED": unbuffered, "PYTHONUTF8": "1"}
-    with open("/dev/full", "w") as full:
-        command = [sys.executable, str(INSTRUMENT), str(train)]
-        done = subprocess.run(command, cwd=tmp_path, env={**environment(), **variables}, stdout=full, stderr=full)
-    assert done.returncode == 0
-    assert (tmp_path / "trained").exists()
-    rank = json.loads((tmp_path / "run/ranks/rank0.json").read_text())
-    assert rank["not_measured"].count("output: the log is incomplete: No space left on device") == 1
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is Linux's")
 def test_dies_with_its_launcher(tmp_path: Path) -> None:
     train = script(tmp_path, "import signal; print('up', flush=True); signal.pause()")

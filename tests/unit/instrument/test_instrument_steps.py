@@ -406,13 +406,89 @@ def test_steps_without_a_loader(code: Script) -> None:
     assert code.rows() == [(0, 0, 10, 0), (0, 0, 4, 0)]
 
 
+@pytest.fixture
+def unix_time(code: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddp_ladder_instrument.step_clock.time.time", lambda: 1e9 + code.time.now_s)
+
+
+@pytest.mark.usefixtures("unix_time")
 def test_csv(code: Script) -> None:
     train = code.loop()
     code.batch(train, wait_s=0.25)
     code.step(1)
     assert "".join(code.clock.table.csv()) == (
-        "step,samples,padding_samples,step_time_s,data_wait_s\n1,8,0,1.250000000,0.250000000\n"
+        "step,samples,padding_samples,step_time_s,data_wait_s,ended_at_s\n"
+        "1,8,0,1.250000000,0.250000000,1000000001.250\n"
     )
+
+
+@pytest.mark.usefixtures("unix_time")
+def test_phases_of_two_epochs_with_validation(code: Script) -> None:
+    code.clock.timer.eval_mode()  # before the first step: start-up
+    code.clock.timer.train_mode()
+    for _ in range(2):
+        train = code.loop()
+        for _ in range(3):
+            code.batch(train)
+            code.step(1)
+        code.leave(train)
+        code.clock.timer.eval_mode()
+        code.compute(5)
+        code.clock.timer.train_mode()
+    assert code.clock.phases.summary() == {
+        "epoch_steps": [1, 4],
+        "validations_s": [(1e9 + 6, 1e9 + 11), (1e9 + 17, 1e9 + 22)],
+    }
+
+
+@pytest.mark.usefixtures("unix_time")
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_pass_without_a_step_is_a_validation(code: Script, grad: bool) -> None:
+    train = code.loop()
+    code.batch(train)
+    code.step(1)
+    code.clock.grad_enabled = lambda: grad
+    validation = code.loop()
+    code.batch(validation, wait_s=4)
+    code.leave(validation)
+    assert code.clock.phases.summary()["validations_s"] == [(1e9 + 2, 1e9 + 6)]
+
+
+@pytest.mark.usefixtures("unix_time")
+def test_a_pass_whose_step_follows_its_end_is_no_validation(code: Script) -> None:
+    for _ in range(2):  # gradients are accumulated over an epoch
+        train = code.loop()
+        code.batch(train)
+        code.leave(train)
+        code.step(1)
+    assert code.clock.phases.summary() == {"epoch_steps": [1, 2], "validations_s": []}
+
+
+@pytest.mark.usefixtures("unix_time")
+def test_training_in_eval_mode_is_no_validation(code: Script) -> None:
+    train = code.loop()
+    for _ in range(3):
+        code.batch(train)
+        code.clock.timer.eval_mode()  # frozen statistics of batch normalisation
+        code.step(1)
+    assert code.clock.phases.summary()["validations_s"] == []
+
+
+@pytest.mark.usefixtures("unix_time")
+def test_a_validation_that_is_not_over_ends_with_the_rank(code: Script) -> None:
+    code.step(1)
+    code.clock.timer.eval_mode()
+    code.compute(3)
+    assert code.clock.phases.summary()["validations_s"] == [(1e9 + 1, 1e9 + 4)]
+
+
+@pytest.mark.usefixtures("unix_time")
+def test_another_optimizer_moves_the_end_of_its_step(code: Script) -> None:
+    train = code.loop()
+    code.batch(train)
+    code.step(1)
+    code.step(2, Clock())  # any other object
+    assert list(code.clock.table.ended_at_s) == [1e9 + 4]
 
 
 def test_ticks_are_rare_after_the_first_steps(code: Script) -> None:

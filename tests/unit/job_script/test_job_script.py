@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import eject
 import pytest
-from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.common.paths import TEMPLATES
 from ddp_ladder.job_script.script import job_script, write_job_script
 from ddp_ladder.node.launch import INSTRUMENT, TORCHRUN, Places, Rendezvous, node_environment, processes, script_argv
@@ -23,7 +24,7 @@ from ddp_ladder.node.network import PORTS, free_port
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.settings.cluster_keys import Slurm
 from instrument_support import python_named, run_json
-from make_records import make_spec
+from make_records import make_plan_of, make_spec, make_specs
 from read_job_script import read_job_script
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -157,12 +158,17 @@ def test_starts_what_the_measured_run_starts_without_the_instrument(changes: dic
 
 
 def test_tells_each_process_what_the_measured_run_tells_it() -> None:
-    for device, env in (("cuda", {"NCCL_NET": "IB", "GLOO_SOCKET_IFNAME": "eth9"}), ("cpu", {"OMP_NUM_THREADS": "3"})):
-        spec = spec_of("2x2", device=device, env=env, launcher="srun")
+    for backend, device, env in (
+        ("nccl", "cuda", {"NCCL_NET": "IB", "GLOO_SOCKET_IFNAME": "eth9"}),
+        ("gloo", "cpu", {"OMP_NUM_THREADS": "3"}),
+    ):
+        spec = spec_of("2x2", backend=backend, device=device, env=env, launcher="srun")
         exported = read_job_script(text_of(spec)).exports
         measured = node_environment(spec, PLACES, {}, Path("run.json"), "$own_interface", 0.0)
-        for name in ("DDP_LADDER_RUN", "DDP_LADDER_LAUNCHED_AT"):
-            del measured[name]
+        for name in ("DDP_LADDER_RUN", "DDP_LADDER_LAUNCHED_AT", "NCCL_DEBUG_FILE"):
+            measured.pop(name, None)
+        if "NCCL_DEBUG" in measured:
+            measured["NCCL_DEBUG"] = "${NCCL_DEBUG:-WARN}"
         assert measured.items() <= exported.items()
         own = {name: value for name, value in exported.items() if name not in measured}
         (process, *_) = processes(spec, PLACES, 1, Rendezvous("id", "$own_address", 0), ())
@@ -359,6 +365,18 @@ def test_a_setup_holds_for_the_training(tmp_path: Path, monkeypatch: pytest.Monk
 if __name__ == "__main__":
     for golden, content in TEXTS.items():
         (GOLDEN / f"job_{golden}.sh").write_text(content)
+
+
+def test_a_ladder_that_starts_at_several_nodes_is_ejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = make_plan_of((*make_specs(["2x1"], stage="stage1", repeats=1), *make_specs(["2x2"], repeats=1)))
+    write_json(Path("results/plan.json"), plan.to_json())
+    assert eject.main(["--plan", "results/plan.json"]) == 0
+    said = capsys.readouterr().out
+    assert "    sbatch results/runs/default/weak/2x2/r1/job.sh\n" in said
+    assert "without Slurm" not in said
 
 
 def test_the_plain_baseline_is_the_script_alone() -> None:

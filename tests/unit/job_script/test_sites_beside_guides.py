@@ -63,6 +63,7 @@ COMMON = {
     "exports PET_SIGNALS_TO_HANDLE": "torchrun passes the scheduler's warnings on",
     "exports PYTHONUNBUFFERED": "the log can be followed; `python -u` does so for one process only",
     "exports NCCL_SOCKET_IFNAME": "network.interface",
+    "exports NCCL_DEBUG": "NCCL's warnings say why it fails",
     "srun nodes": OURS,
     "srun ntasks": OURS,
     "srun ntasks-per-node": OURS,

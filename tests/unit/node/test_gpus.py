@@ -1,4 +1,4 @@
-"""What nvidia-smi tells of a node's GPUs."""
+"""What nvidia-smi tells of a node's GPUs, and which of them a job step may use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.common.files import Agent
-from ddp_ladder.node.gpus import QUERY, gpus
+from ddp_ladder.node.gpus import QUERY, gpus, visible_indices
 from make_records import make_spec
 from make_runs import edit, reassemble, write_run
 
@@ -56,3 +56,12 @@ def test_fake_cuda_driver_and_power_limit_of_the_gpus_that_were_used(tmp_path: P
     edit(run.agent_end(Agent(0, None)), lambda end: end.update(gpus=seen))
     fingerprint = reassemble(run).fingerprint
     assert (fingerprint["driver"], fingerprint["power_limit_w"]) == ("550.54.15", [275.0, 400.0])
+
+
+def test_visible_devices() -> None:
+    uuids = ["GPU-aa11", "GPU-bb22", "GPU-cc33"]
+    for text, wanted in (
+        (None, {0, 1, 2}), ("", set()), ("-1", set()), ("2,0", {0, 2}), ("1,-1,2", {1}), ("7,0", set()),
+        ("GPU-bb22", {1}), ("GPU-cc", {2}), ("NoDevFiles", set()), ("MIG-1234", {0, 1, 2}),
+    ):  # fmt: skip
+        assert visible_indices(text, uuids) == wanted, text

@@ -245,9 +245,27 @@ def test_the_whole_environment() -> None:
         "PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2",
         "GLOO_SOCKET_IFNAME": "ib0",
         "NCCL_SOCKET_IFNAME": "ib0",
+        "NCCL_DEBUG": "WARN",
+        "NCCL_DEBUG_FILE": f"{PLACES.run}/nodes/nccl.%h.%p.log",
         "DDP_LADDER_RUN": "/results/run.json",
         "DDP_LADDER_LAUNCHED_AT": "1800000000.25",
     }
+
+
+def test_nccl_writes_its_warnings_to_a_file_for_each_process() -> None:
+    spec = make_spec(device="cuda", backend="nccl")
+    ours = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": f"{PLACES.run}/nodes/nccl.%h.%p.log"}
+    assert environment(spec).items() >= ours.items()
+    percent = node_environment(spec, Places(Path("/"), Path("/a%h/r1")), {}, Path("run.json"), "lo", 0.0, "INFO")
+    assert (percent["NCCL_DEBUG"], percent["NCCL_DEBUG_FILE"]) == ("INFO", "/a%%h/r1/nodes/nccl.%h.%p.log")
+    assert not ours.keys() & environment(make_spec(device="cuda", backend="gloo")).keys()
+
+
+def test_what_the_user_asks_of_nccls_log_stays() -> None:
+    spec = make_spec(device="cuda", backend="nccl")
+    wanted = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/scratch/nccl.%h.%p"}
+    assert environment(spec.replace(env=wanted)).items() >= wanted.items()
+    assert environment(spec, **wanted).items() >= wanted.items()
 
 
 def test_threads_come_from_the_plan_and_not_from_snakemake() -> None:

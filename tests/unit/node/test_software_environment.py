@@ -43,7 +43,7 @@ def test_setup_adds_what_it_exports_and_changes_nothing_else(tmp_path: Path, mon
 
 def test_what_is_printed_goes_to_the_log() -> None:
     log = io.BytesIO()
-    environment(make_spec(setup="echo out; echo error >&2"), module(LOADS), log=log)
+    environment(make_spec(setup="echo out; echo error >&2"), module(LOADS), log=log.write)
     assert log.getvalue() == b"out\nerror\n"
 
 

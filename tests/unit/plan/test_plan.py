@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.plan.plan import Plan, RunSpec, make_plan, scaled_lr
+from ddp_ladder.climb.ladder import Ladder
+from ddp_ladder.plan.plan import Plan, RunSpec, make_plan
 from ddp_ladder.settings.cluster_keys import Container, Network, Node, Slurm, Software
-from ddp_ladder.settings.config_keys import GateThresholds, Measure, Workload
+from ddp_ladder.settings.config_keys import GateThresholds, Measure, PreflightKeys, Workload
 from ddp_ladder.settings.loading import load_settings
 from ddp_ladder.settings.models import Experiment, Settings, Site, Stage, Variant
 from ddp_ladder.settings.terms import Scale, batches, interface_on
@@ -102,16 +103,53 @@ def test_a_site_without_stage_2_goes_from_1_to_3() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "world_size", "expected"),
+    ("mode", "world_size", "first_size", "expected"),
     [
-        ("weak", 1, (64, 64)),
-        ("weak", 8, (64, 512)),
-        ("strong", 1, (64, 64)),
-        ("strong", 8, (8, 64)),
+        ("weak", 1, 1, (64, 64)),
+        ("weak", 8, 1, (64, 512)),
+        ("strong", 1, 1, (64, 64)),
+        ("strong", 8, 1, (8, 64)),
+        ("weak", 8, 2, (64, 512)),
+        ("strong", 2, 2, (64, 128)),
+        ("strong", 8, 2, (16, 128)),
     ],
 )
-def test_batches(mode: str, world_size: int, expected: tuple[int, int]) -> None:
-    assert batches(64, mode, world_size) == expected
+def test_batches(mode: str, world_size: int, first_size: int, expected: tuple[int, int]) -> None:
+    assert batches(64, mode, world_size, first_size) == expected
+
+
+def from_1x2(**changes: Any) -> Settings:
+    """Return settings of a training that does not fit one GPU: 1x2, 1x4, 2x4."""
+    stages = settings().experiment.stages
+    return settings(
+        stages=(replace(stages[0], scales=(Scale(1, 2),)), replace(stages[1], scales=(Scale(1, 4),)), stages[2]),
+        **changes,
+    )
+
+
+def test_a_ladder_that_starts_at_two_gpus() -> None:
+    """batch_per_gpu and lr are those of 1x2; the plain baseline is one GPU, so there is none."""
+    plan = make_plan(from_1x2(modes=("weak", "strong")))
+    assert plan.first_scale == Scale(1, 2)
+    assert [(job.stage, str(job.scale)) for job in plan.jobs] == [
+        ("stage1", "1x2"), ("stage2", "1x4"), ("stage3", "2x4"),
+    ]  # fmt: skip
+    assert {run.variant for run in plan.runs} == {"default"}
+    found = {name: run_of(plan, f"default/{name}/r1") for name in ("strong/1x2", "strong/2x4", "weak/2x4")}
+    assert {name: (run.batch_per_gpu, run.global_batch) for name, run in found.items()} == {
+        "strong/1x2": (64, 128), "strong/2x4": (16, 128), "weak/2x4": (64, 512),
+    }  # fmt: skip
+    assert [run.lr for run in found.values()] == pytest.approx([0.1, 0.1, 0.4])
+    assert "plain" in {run.variant for run in make_plan(settings()).runs}
+
+
+def test_one_process_has_no_run_where_the_ladder_starts_at_several_nodes() -> None:
+    stages = settings().experiment.stages
+    stages = (replace(stages[0], scales=(Scale(2, 2),)), replace(stages[2], scales=(Scale(2, 4),)))
+    variants = (Variant("default"), Variant("dp", launcher="python"))
+    ladder = Ladder.of(settings(stages=stages, variants=variants))
+    assert {run.variant for run in ladder.plan.runs} == {"default"}
+    assert not any("/dp/" in pattern for pattern in ladder.record_patterns("stage1"))
 
 
 @pytest.mark.parametrize(
@@ -129,8 +167,7 @@ def test_learning_rate_follows_the_global_batch(rule: str, weak: float, strong: 
 
 
 def test_no_learning_rate_stays_none() -> None:
-    workload = settings(workload={"lr": None}).experiment.workload
-    assert scaled_lr(workload, 512) is None
+    assert run_of(make_plan(settings(workload={"lr": None, "args": ()})), "default/weak/2x4/r1").lr is None
 
 
 def test_learning_rates_are_written_as_a_person_would() -> None:
@@ -140,7 +177,8 @@ def test_learning_rates_are_written_as_a_person_would() -> None:
 
 def test_every_placeholder() -> None:
     names = (
-        "batch_per_gpu global_batch lr nodes gpus_per_node world_size run_dir data_dir start_dir seed backend".split()
+        "batch_per_gpu global_batch lr nodes gpus_per_node world_size threads_per_rank run_dir data_dir start_dir seed "
+        "backend".split()
     )
     arguments = tuple(f"--{name}={{{name}}}" for name in names)
     variables = {"MEMORY": "{data_dir}:{lr}", "N": "{global_batch} // {nodes}"}
@@ -148,8 +186,8 @@ def test_every_placeholder() -> None:
     run = run_of(plan, "default/weak/2x4/r2")
     assert run.args == (
         "--batch_per_gpu=64", "--global_batch=512", "--lr=0.8", "--nodes=2", "--gpus_per_node=4",
-        "--world_size=8", "--run_dir=results/runs/default/weak/2x4/r2", "--data_dir=d", "--start_dir=.",
-        "--seed=8", "--backend=nccl",
+        "--world_size=8", "--threads_per_rank=8", "--run_dir=results/runs/default/weak/2x4/r2", "--data_dir=d",
+        "--start_dir=.", "--seed=8", "--backend=nccl",
     )  # fmt: skip
     assert run.args_template == arguments
     assert run.env == {"MEMORY": "d:0.8", "N": "256"}
@@ -282,6 +320,8 @@ NO_CHANGES: dict[str, Settings] = {
         )
     ),
     "more repeats": settings(repeats=5),
+    "preflight": settings(preflight=PreflightKeys(timeout_s=9, min_busbw_gb_per_s=20)),
+    "transport": settings(site={"network": Network(transport="ib")}),
     "what may differ": settings(may_differ=("num_workers",)),
     "another scale": settings(
         stages=(*SAME.experiment.stages[:2], replace(SAME.experiment.stages[2], scales=(Scale(9, 4),)))

@@ -9,9 +9,10 @@ import pytest
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.file import read_plan
-from ddp_ladder.plan.plan import Plan
+from ddp_ladder.plan.plan import Plan, PreflightWanted
 from ddp_ladder.settings.cluster_keys import Slurm
 from ddp_ladder.settings.config_keys import GateThresholds
+from ddp_ladder.settings.terms import DEFAULT_LOG_MB
 from make_records import make_plan_of, make_specs
 
 PLAN = make_plan_of(make_specs(["1x1", "1x2", "2x2"], modes=["weak", "strong"], lr=0.1))
@@ -42,6 +43,8 @@ def test_what_a_job_asks_slurm_for(tmp_path: Path) -> None:
         make_specs(["1x1"], modules=("A/1",), setup="ulimit -l", container=CONTAINER, interface={"node01": "eth0"})
     )
     job = replace(plan.jobs[0], cpus=8, memory_mb=64_000, gres="gpu:a100:1", slurm=SLURM)
+    wanted = PreflightWanted(enabled=True, timeout_s=30.0, min_busbw_gb_per_s=20.0, transport="ib")
+    job = replace(job, preflight=wanted)
     plan = replace(plan, jobs=(job,), may_differ=("num_workers",), gates={"stage1": GateThresholds(certain=True)})
     write_json(path, plan.to_json())
     assert read_plan(path) == plan
@@ -92,6 +95,37 @@ def edited_job(**changes: Any) -> dict[str, Any]:
     data = damaged()
     data["jobs"][0].update(changes)
     return data
+
+
+LATER = ("node_gpus", "max_log_mb_per_node", "hang", "monitor", "preflight")
+
+
+def test_a_plan_of_before_these_keys_of_a_job_is_read(tmp_path: Path) -> None:
+    data = damaged()
+    for job in data["jobs"]:
+        for key in LATER:
+            del job[key]
+    write_json(tmp_path / "plan.json", data)
+    found = read_plan(tmp_path / "plan.json")
+    assert found.runs == PLAN.runs
+    assert {job.max_log_mb_per_node for job in found.jobs} == {DEFAULT_LOG_MB}
+    assert {(job.hang, job.monitor, job.preflight) for job in found.jobs} == {(None, None, PreflightWanted())}
+
+
+def test_a_plan_whose_runs_lack_a_key_is_of_another_version(tmp_path: Path) -> None:
+    data, path = damaged(), tmp_path / "plan.json"
+    del data["jobs"][0]["runs"][0]["directory"]
+    write_json(path, data)
+    with pytest.raises(UserError) as error:
+        read_plan(path)
+    (problem,) = error.value.problems
+    assert (problem.what, problem.found) == (
+        "this plan is of another version of ddp-ladder, or was edited",
+        "directory is missing",
+    )
+    assert problem.next is not None
+    assert problem.next.startswith("make the report with the version of ddp-ladder that wrote it; or, ")
+    assert f"run `snakemake --cores 1 {path}`" in problem.next
 
 
 def moved_run() -> dict[str, Any]:

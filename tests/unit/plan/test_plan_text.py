@@ -40,6 +40,15 @@ def test_the_shipped_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert plan_text(plan, plan.stages, runs_to_do(plan, RunRecords(tmp_path))) + "\n" == GOLDEN.read_text()
 
 
+def test_a_ladder_that_starts_above_one_gpu_says_so(climbed: Plan) -> None:
+    text = plan_text(Plan("here", "r", climbed.jobs[1:2], climbed.gates), ("stage2",), {})
+    assert "The ladder starts at" not in text
+    runs = tuple(run.replace(stage="stage1") for run in climbed.jobs[1].runs)
+    first = replace(climbed.jobs[1], stage="stage1", runs=runs)
+    text = plan_text(Plan("here", "r", (first,), climbed.gates), ("stage1",), {})
+    assert "The ladder starts at 1x2: efficiencies are against it, and the plain baseline, of one GPU, is left " in text
+
+
 def test_only_the_stages_asked_for(climbed: Plan) -> None:
     text = shown(climbed, ("stage1", "stage2"))
     assert "stage2" in text

@@ -80,6 +80,7 @@ WRONG_NAMES = {
     ("NCCL_SOCKET_NUM_THREADS", "4"): ['did you mean "NCCL_SOCKET_NTHREADS"?', "software.setup"],
     ("NCCL_IB_ENABLE", "1"): ["never had", "remove it", "by default", "NCCL_IB_DISABLE: 1"],
     ("NCCL_IB_ENABLE", "0"): ["never had", "write NCCL_IB_DISABLE: 1"],
+    ("NCCL_ENABLE_IB", "0"): ["never had", "write NCCL_IB_DISABLE: 1"],
     ("NCCL_P2P_ENABLE", "0"): ["write NCCL_P2P_DISABLE: 1"],
     ("NCCL_SHM_ENABLE", "1"): ["remove it", "NCCL_SHM_DISABLE: 1"],
     ("NCCL_NVLS_DISABLE", "1"): ["write NCCL_NVLS_ENABLE: 0"],
@@ -94,6 +95,7 @@ WRONG_NAMES = {
     ("TORCH_NCCL_IB_DISABLE", "1"): ["torch has no such variable", 'did you mean "NCCL_IB_DISABLE"?'],
     ("GLOO_IFNAME", "eth0"): ["Gloo never had", "did you mean GLOO_SOCKET_IFNAME?"],
     ("OMP_NUM_THREAD", "8"): ["OpenMP has no", 'did you mean "OMP_NUM_THREADS"?'],
+    ("nccl_debug", "INFO"): ["NCCL reads NCCL_DEBUG, and would ignore a name in lower case", "write NCCL_DEBUG"],
     ("OMP_THREADS", "8"): ["did you mean OMP_NUM_THREADS?"],
 }
 
@@ -173,6 +175,7 @@ WRONG_VALUES = {
     ("NCCL_IB_TIMEOUT", "32"): ["a whole number from 0 to 31"],
     ("NCCL_IB_TIMEOUT", "20s"): ["a whole number from 0 to 31"],
     ("NCCL_BUFFSIZE", "8M"): ["write 8388608, the number of bytes"],
+    ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "10m"): ["a whole number from 0 on", "write one of these values"],
     ("NCCL_DEBUG", "INF"): ['did you mean "INFO"?', "VERSION, WARN"],
     ("NCCL_DEBUG_SUBSYS", "INIT,NETWORK"): ["INIT, COLL", "with commas"],
     ("NCCL_ALGO", "Rings"): ["ring, tree", "with commas"],
@@ -198,6 +201,8 @@ WRONG_VALUES = {
     ("OMP_PROC_BIND", "closed"): ['did you mean "CLOSE"?'],
     ("CUDA_DEVICE_ORDER", "pci_bus_id"): ["write PCI_BUS_ID: upper and lower case matter here"],
     ("CUDA_DEVICE_MAX_CONNECTIONS", "64"): ["from 1 to 32"],
+    ("CUDA_VISIBLE_DEVICES", "0;1"): ["numbers or UUIDs of GPUs"],
+    ("CUDA_VISIBLE_DEVICES", "all"): ["numbers or UUIDs of GPUs"],
     ("FI_CXI_RX_MATCH_MODE", "hybird"): ['did you mean "HYBRID"?'],
     ("UCX_LOG_LEVEL", "infos"): ['did you mean "INFO"?'],
 }
@@ -260,8 +265,15 @@ OMP_NUM_THREADS={gpus_per_node} * 4
 OMP_PROC_BIND=close,spread
 OMP_PLACES={0:4}
 OMP_PLACES=cores
+GOMP_STACKSIZE=1024
+KMP_STACKSIZE=512M
+KMP_SCHEDULE=static
+KMP_TEAMS_THREAD_LIMIT=4
 CUDA_VISIBLE_DEVICES=
 CUDA_VISIBLE_DEVICES=0,1
+CUDA_VISIBLE_DEVICES=-1
+CUDA_VISIBLE_DEVICES=GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,1
+CUDA_VISIBLE_DEVICES=MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/1/2
 CUDA_DEVICE_MAX_CONNECTIONS=1
 FI_PROVIDER=cxi
 FI_MR_CACHE_MONITOR=userfaultfd
@@ -285,6 +297,7 @@ def test_correct_lines_raise_no_alarm(line: str) -> None:
     [
         ("local", "digits"),
         ("leonardo", "enccs-mnist"),
+        ("leonardo", "torchrun-or-srun"),
         ("olivia", "olivia-cifar"),
         ("vega", "vega-resnet50"),
         ("ethernet6", "ethernet6-mlp"),
@@ -314,8 +327,8 @@ def test_shipped_sites_and_experiments_raise_no_alarm(
         ({"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"}, True, "at most 64 sockets"),
         ({"NCCL_MNNVL_ENABLE": "1", "NCCL_CUMEM_ENABLE": "0"}, True, "NCCL_CUMEM_ENABLE: 0 forbids"),
         ({"NCCL_DEBUG_SUBSYS": "NET"}, False, "has no effect without it"),
-        ({"NCCL_DEBUG_FILE": "/tmp/nccl.%h.%p"}, False, "stays empty"),
-        ({"NCCL_DEBUG_FILE": "/tmp/nccl.%h", "NCCL_DEBUG": "INFO"}, False, "write for example /tmp/nccl.%h.%h.%p"),
+        ({"NCCL_DEBUG_FILE": "/tmp/nccl.%h.%p", "NCCL_DEBUG": "VERSION"}, False, "stays empty"),
+        ({"NCCL_DEBUG_FILE": "/tmp/nccl.%h", "NCCL_DEBUG": "INFO"}, False, "write for example /tmp/nccl.%h.%p"),
         ({"NCCL_MAX_NCHANNELS": "8"}, False, "write NCCL_MAX_CTAS in its place"),
         ({"NCCL_MIN_NRINGS": "8"}, False, "deprecated since NCCL 2.5;"),
         ({"NCCL_BLOCKING_WAIT": "1"}, False, "deprecated since torch 2.2;"),
@@ -417,6 +430,48 @@ def test_contradictions_between_the_files(files: Files) -> None:
 
 
 @pytest.mark.parametrize(
+    ("transport", "variables", "wrong"),
+    [
+        ("ib", "NCCL_IB_DISABLE: 1", 1), ("ib", "NCCL_NET: Socket", 1), ("socket", "NCCL_NET: IB", 1),
+        ("ofi", "NCCL_NET: IB", 1), ("ib", "NCCL_NET: IB", 0), ("ib", "NCCL_IB_DISABLE: 0", 0),
+        ("ib", "NCCL_NET: somebodys-plugin", 0), ("socket", "NCCL_IB_DISABLE: 1", 0), ("any", "NCCL_IB_DISABLE: 1", 0),
+    ],
+)  # fmt: skip
+def test_another_network_than_the_preflight_is_to_find(
+    files: Files, transport: str, variables: str, wrong: int
+) -> None:
+    files.write(f"{{{variables}}}\n  transport: {transport}")
+    cluster, config = files.sources.cluster, files.sources.config
+    assert config
+    assert files.check().wrong == ()  # on one node, and with Gloo
+    cluster.write_text(cluster.read_text().replace("device: cpu", "device: cuda"))
+    config.write_text(config.read_text().replace("variants:", "  stage3: {scales: [2x1]}\nvariants:", 1))
+    config.write_text(
+        config.read_text().replace("stages: {stage1: {scales: [1x1]}}", "stages:\n  stage1: {scales: [1x1]}")
+    )
+    found = files.check().wrong
+    assert len(found) == wrong
+    assert all(f"network.transport is {transport}" in str(each) for each in found)
+    config.write_text(
+        config.read_text().replace("default: {}", "default: {}\n  b: {reason: r, env: {NCCL_NET: Other}}")
+    )
+    assert files.check().wrong == found  # a variant may compare another network
+
+
+@pytest.mark.parametrize(
+    ("interface", "value", "doubts"),
+    [("ib0", "eth0", 1), ("ib0", "ib", 0), ("ib0", "^lo", 0), ("auto", "eth0", 0), ("{node1: ib0}", "eth0", 0)],
+)
+def test_interfaces_other_than_the_sites_are_a_doubt(files: Files, interface: str, value: str, doubts: int) -> None:
+    files.write(f"{{NCCL_SOCKET_IFNAME: {value}}}")
+    text = files.sources.cluster.read_text()
+    files.sources.cluster.write_text(text.replace("network:", f"network:\n  interface: {interface}", 1))
+    result = files.check()
+    assert (len(result.wrong), len(result.doubts)) == (0, doubts)
+    assert all("network.interface is ib0" in str(doubt) for doubt in result.doubts)
+
+
+@pytest.mark.parametrize(
     ("text", "doubts"),
     [
         ("{NCCL_P2P_DISABLE: 1}", 1),
@@ -461,6 +516,26 @@ def test_what_the_shell_exports_is_named_and_never_refused(files: Files) -> None
     assert wrong.where == f"{SHELL}: NCCL_IB_ENABLE"
     assert named.found == "NCCL_IB_ENABLE=1, UCX_TLS=rc"  # network.interface sets NCCL_SOCKET_IFNAME
     assert "unset NCCL_IB_ENABLE UCX_TLS" in str(named)
+
+
+@pytest.mark.parametrize("name", ["NCLL_DEBUG", "NCC_DEBUG", "NCCLDEBUG", "OPM_NUM_THREADS", "GLO_SOCKET_IFNAME"])
+def test_a_typo_in_the_prefix_of_what_the_shell_exports(files: Files, name: str) -> None:
+    misspelt, inherited = files.check(**{name: "1"}).doubts
+    assert misspelt.where == f"{SHELL}: {name}"
+    assert inherited.found == f"{name}=1"
+
+
+def test_other_programs_variables_that_begin_nearly_like_these_are_not_named(files: Files) -> None:
+    names = (
+        "OMPI_MCA_btl",
+        "I_MPI_ROOT",
+        "RCCL_MSCCL_ENABLE",
+        "UCC_TLS",
+        "COMP_WORDBREAKS",
+        "GI_TYPELIB_PATH",
+        "CI_JOB_ID",
+    )
+    assert files.check(**dict.fromkeys(names, "1")).doubts == ()
 
 
 def test_a_key_is_never_shown(files: Files) -> None:

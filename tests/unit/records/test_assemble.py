@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_atomically, write_json
 from ddp_ladder.records.assemble import assemble, not_run
-from ddp_ladder.records.explain import PORT_TAKEN
 from ddp_ladder.records.record import Failure, read_record
+from ddp_ladder.records.script_failures import PORT_TAKEN
 from make_records import make_spec
 from make_runs import STEPS, edit, read_steps, reassemble, write_run, write_steps
 
@@ -35,6 +35,7 @@ def test_a_good_run(run: RunDirectory) -> None:
     assert record.timing.wall_s == pytest.approx(STEPS * 128 / 1600 + 5)
     assert record.timing.startup_s == 4.2
     assert record.timing.exposed_comm_fraction == pytest.approx(0.001 / 0.08, rel=0.02)
+    assert [rank.ddp and (rank.ddp.samples, rank.ddp.exposed_comm_s) for rank in record.ranks] == [(7, 0.001)] * 2
     rank = record.ranks[1]
     assert (rank.rank, rank.steps, rank.samples, rank.padding_samples) == (1, 60, 3840, 0)
     assert rank.data_wait_fraction == pytest.approx(0.02, rel=1e-3)
@@ -109,6 +110,7 @@ def test_what_no_rank_knows_is_null(run: RunDirectory) -> None:
     assert record.status == "ok"
     assert record.timing
     assert (record.timing.exposed_comm_fraction, record.timing.startup_s) == (None, None)
+    assert [rank.ddp for rank in record.ranks] == [None] * len(record.ranks)
 
 
 def test_ranks_that_disagree_have_no_common_world(run: RunDirectory) -> None:
@@ -210,11 +212,10 @@ def test_failures_say_what_why_and_next(
     spoil(run)
     record = reassemble(run)
     assert record.status == "failed"
-    assert record.failure == Failure(
-        verdict=verdict,
-        why=why,
-        next=f"read {run.log}, fix the cause, and start snakemake again: only failed runs are repeated",
-    )
+    assert record.failure
+    assert (record.failure.verdict, record.failure.why) == (verdict, why)
+    again = "fix the cause, and start snakemake again: only failed runs are repeated"
+    assert record.failure.next == f"read {run.log}, {again}"
     assert read_record(run.record) == record
 
 
@@ -379,7 +380,8 @@ def test_a_step_that_never_began(tmp_path: Path) -> None:
     write_atomically(run.launcher_log, "srun: job 7\nsrun: error: Unable to create step for job 7: Invalid\n")
     failure = assemble(run).failure
     assert failure
-    assert failure.why == "Unable to create step for job 7: Invalid"
+    assert failure.verdict == "srun could not start the agents"
+    assert failure.why == "Slurm refused the job step: Invalid"
 
 
 @pytest.mark.parametrize(
@@ -398,7 +400,8 @@ def test_too_little_memory_is_told_before_what_it_caused(run: RunDirectory, word
     failure = assemble(run).failure
     assert failure
     assert failure.verdict == "out of memory"
-    assert words.partition("error: ")[2] in failure.why
+    assert [each.line for each in failure.evidence] == [words]
+    assert failure.node == (None if "stepd:" in words else "node1")
     assert "node.memory_mb" in failure.next
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory
-from ddp_ladder.records.lost_peers import is_consequence
 from ddp_ladder.records.record import Failure, Remark
 from make_records import make_spec
 from make_runs import edit, read_steps, reassemble, write_run, write_steps
@@ -232,43 +231,3 @@ def test_at_the_time_limit_only_who_had_left_long_before_is_the_cause(
     assert found.verdict == verdict
     if verdict != "time limit":
         assert found.why == "rank 1 ended after 60 steps; rank 0 had not ended and waited for it"
-
-
-@pytest.mark.parametrize(
-    "exception",
-    [
-        LOST,
-        # Gloo of torch 2.4 and of the newest
-        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:60033",
-        "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.2]:1: Bad file",
-        "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 15000ms for recv operation",
-        "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.h:311] Connect timeout [none]",
-        "RuntimeError: Rank 1 failed to pass monitoredBarrier in 30000 ms",
-        # the store of rank 0, without torchrun
-        "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
-        "DistStoreError: wait timeout after 12000ms, keys: /default_pg/0//0",
-        # NCCL
-        "DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2027, remote process exited or there was an error, "
-        "NCCL version 2.20.5 ncclRemoteError: A call failed possibly due to a network error",
-        "DistBackendError: NCCL communicator was aborted on rank 0.",
-        "RuntimeError: NCCL communicator was aborted on rank 1. Original reason for failure was: Watchdog caught "
-        "collective operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE)",
-    ],
-)
-def test_a_lost_rank_is_told_by_these(exception: str) -> None:
-    assert is_consequence(exception)
-
-
-@pytest.mark.parametrize(
-    "exception",
-    [
-        "ValueError: bad batch",
-        "OutOfMemoryError: CUDA out of memory.",
-        "DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970, invalid usage, NCCL version 2.20.5 "
-        "ncclInvalidUsage: This usually reflects invalid usage. Duplicate GPU detected : rank 1 and rank 0",
-        "DistNetworkError: The server socket has failed to listen on any local network address. port: 29777, "
-        "useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
-    ],
-)
-def test_an_own_fault_is_none_of_another_rank(exception: str) -> None:
-    assert not is_consequence(exception)

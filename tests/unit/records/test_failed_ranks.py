@@ -78,6 +78,14 @@ def test_of_several_exceptions_the_first_is_the_cause(run: RunDirectory) -> None
     assert failure(run).why == "rank 2: ValueError: bad batch"
 
 
+def test_a_file_that_one_node_does_not_have(run: RunDirectory) -> None:
+    raised(run, 2, "FileNotFoundError: [Errno 2] No such file or directory: '/data/part-7'", LATER_S - 1)
+    raised(run, 0, LOST)
+    found = failure(run)
+    assert (found.verdict, found.why, found.rank) == ("a file is missing", "node1 has no /data/part-7", 2)
+    assert "software.container.binds" in found.next
+
+
 @pytest.mark.parametrize("signal", ["SIGABRT", "SIGTERM"])
 def test_what_may_be_a_consequence_is_the_cause_of_none_but_lost_connections(run: RunDirectory, signal: str) -> None:
     """NCCL's watchdog aborts a rank that waited in vain; Slurm and torchrun tell ranks to end."""
@@ -127,6 +135,17 @@ def test_a_node_that_is_gone(run: RunDirectory) -> None:
     assert found.verdict == "a node was lost"
     assert found.why.startswith("node 1 (node1) left no end record: its agent was killed, or the node is gone; rank 0 ")
     assert "slurm.exclude in cluster.yaml" in found.next
+
+
+def test_a_node_that_is_gone_before_the_others_missed_it(run: RunDirectory) -> None:
+    """Slurm tells the other agents to end at once: they are no cause."""
+    for rank in range(4):
+        (run.ranks / f"rank{rank}.json").unlink()
+    run.agent_end(Agent(1)).unlink()
+    edit(run.agent_end(Agent(0)), lambda end: end.update(exit_code=-15, signal="SIGTERM"))
+    found = failure(run)
+    assert (found.verdict, found.node) == ("a node was lost", "node1")
+    assert found.why.endswith("or the node is gone; the others were then ended by SIGTERM")
 
 
 def test_nobody_known_to_have_failed(run: RunDirectory) -> None:

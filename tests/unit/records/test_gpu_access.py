@@ -51,7 +51,7 @@ def blind(tmp_path: Path, gpus: list[dict[str, Any]], **seen: Any) -> Failure:
     edit(run.nodes / "node0.json", lambda end: end.update(gpus=gpus, exit_code=1))
     failure = reassemble(run).failure
     assert failure is not None
-    assert failure.verdict == "torch sees no GPU on node0"
+    assert (failure.verdict, failure.place) == ("torch sees no GPU", "rank 1 on node0")
     return failure
 
 

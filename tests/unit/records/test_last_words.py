@@ -47,6 +47,24 @@ def test_another_ranks_exception_is_not_this_ones_last_word(tmp_path: Path) -> N
     assert last_line(file, 0) == "[rank0]: RuntimeError: Connection closed by peer [::1]:901"
 
 
+LOST = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:17829."
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        f"Training failed: {LOST}\n",
+        f'Traceback (most recent call last):\n  File "x.py", line 1\n    loss.backward()\nRuntimeError: {LOST}\n',
+    ],
+)
+def test_a_lost_rank_is_no_last_word_where_the_script_prints_its_exceptions(tmp_path: Path, lost: str) -> None:
+    file = tmp_path / "train.log"
+    file.write_text(f"epoch 1\nTraining failed: out of coffee\n{lost}{NEW}")
+    assert last_line(file, 1) == "Training failed: out of coffee"
+    file.write_text(lost)
+    assert last_line(file, 1) == lost.split("\n")[-2]
+
+
 def test_no_log(tmp_path: Path) -> None:
     assert last_line(tmp_path / "train.log") == ""
 

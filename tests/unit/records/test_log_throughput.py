@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ddp_ladder.common.files import Agent
+from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.log_throughput import figures, measured_rates, printed_rates
+from make_records import make_spec
+from make_runs import edit, write_run
 
 PATTERN = r"throughput: ([0-9.e+]+) samples/s"
 
@@ -37,3 +41,20 @@ def test_figures_are_medians_after_the_warm_up() -> None:
     assert (timing.step_time_s, timing.warmup_steps, timing.measured_steps) == (0.25, 1, 3)
     assert (timing.step_time_s_low, timing.step_time_s_high) == (0.125, 0.5)
     assert (timing.data_wait_fraction, timing.straggler_fraction) == (None, None)
+
+
+@pytest.mark.parametrize("missing", ["left_out_bytes", "lost_bytes"])
+def test_a_log_with_a_gap_gives_no_throughput(tmp_path: Path, missing: str) -> None:
+    run = write_run(tmp_path, make_spec("1x1", throughput_regex=PATTERN))
+    run.log.write_text("throughput: 100 samples/s\n" * 50)
+    for gap, status in ((0, "ok"), (1_234_567, "failed")):
+        log = {"bytes": 9_000_000, "left_out_bytes": 0, "lost_bytes": 0, "error": None, missing: gap}
+        edit(run.agent_end(Agent(0)), lambda end, log=log: end.update(log=log))
+        record = assemble(run)
+        assert record.status == status
+    assert record.failure
+    assert (record.failure.verdict, record.failure.why) == (
+        "the log is incomplete",
+        "1,234,567 bytes of the output are not in the log",
+    )
+    assert "logs.max_mb_per_node" in record.failure.next

@@ -81,11 +81,11 @@ PROBLEMS: list[tuple[str, Spoil, str]] = [
     (
         "header",
         lambda run: write_csv(run, 1, b"a,b\n"),
-        "ranks/rank1.csv is damaged: its header is not step,samples,padding_samples,step_time_s,data_wait_s",
+        "ranks/rank1.csv is damaged: its header is not step,samples,padding_samples,step_time_s,data_wait_s,ended_at_s",
     ),
     (
         "row",
-        lambda run: write_steps(run, 1, [["1", "64"]]),
+        lambda run: write_steps(run, 1, [["1", "64", "0", "1.0", "0.0"], ["2", "64"]]),
         "ranks/rank1.csv is damaged: a row is incomplete",
     ),
     (
@@ -122,10 +122,19 @@ def test_damage_is_named(run: RunDirectory, name: str, spoil: Spoil, problem: st
     assert read(run).problems[0].startswith(problem)
 
 
-@pytest.mark.parametrize("column", [1, 2, 3, 4])
+def test_ends_of_steps(run: RunDirectory) -> None:
+    """Runs of earlier versions have no such column; steps that a program reports itself have no known end."""
+    assert read(run).ranks[0].steps.ended_at_s is None
+    write_steps(run, 0, [[*row, "nan"] for row in read_steps(run, 0)])
+    assert read(run).ranks[0].steps.ended_at_s is None
+    write_steps(run, 0, [[*row[:5], "1800000000.125"] for row in read_steps(run, 0)])
+    assert (read(run).ranks[0].steps.ended_at_s == 1_800_000_000.125).all()
+
+
+@pytest.mark.parametrize("column", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("cell", ["-1", "nan", "inf", "1e300", ""])
 def test_figures_that_cannot_be(run: RunDirectory, column: int, cell: str) -> None:
-    rows = read_steps(run, 1)
+    rows = [[*row, "1800000000.125"] for row in read_steps(run, 1)]
     rows[20][column] = cell
     write_steps(run, 1, rows)
     assert read(run).problems[0].startswith("ranks/rank1.csv is damaged: ")
@@ -138,6 +147,22 @@ def test_figures_that_cannot_be_in_their_column(run: RunDirectory, column: int, 
     write_steps(run, 1, rows)
     (problem,) = read(run).problems
     assert problem == "ranks/rank1.csv is damaged: it contains an impossible figure"
+
+
+@pytest.mark.parametrize("other", ["0.25", "nan"])  # only the first is JSON
+def test_figures_are_those_of_float_to_the_bit(run: RunDirectory, other: str) -> None:
+    written = ["0.066119324", "5.0e-1", "123456789.123456789", "0.1000000000000000055511151231257827", "1"]
+    rows = [[*row[:3], written[k % 5], other] for k, row in enumerate(read_steps(run, 0))]
+    write_steps(run, 0, rows)
+    assert read(run).ranks[0].steps.step_time_s.tolist() == [float(row[3]) for row in rows]
+
+
+@pytest.mark.parametrize("cell", ["true", "null", '"1"', "[1]", "1],[1", "0x1"])
+def test_what_is_no_figure_is_none(run: RunDirectory, cell: str) -> None:
+    rows = read_steps(run, 0)
+    rows[20][2] = cell
+    write_steps(run, 0, rows)
+    assert read(run).problems[0].startswith("ranks/rank0.csv is damaged: ")
 
 
 def test_no_samples_and_no_wait_can_be(run: RunDirectory) -> None:

@@ -10,7 +10,7 @@ import pytest
 from ddp_ladder.records.blocks import measure
 from ddp_ladder.records.raw_files import Steps
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Throughput, Timing
-from ddp_ladder.records.statistic import PerBlock, rates, statistic_of, step_times
+from ddp_ladder.records.statistic import FEW_VALUES, PerBlock, median, rates, statistic_of, step_times
 from ddp_ladder.records.warmup import Warmup
 
 Times = npt.NDArray[np.float64]
@@ -137,3 +137,12 @@ def test_few_or_equal_blocks(times_s: list[float]) -> None:
 
 def test_blocks_without_samples_are_left_to_the_checks() -> None:
     assert statistic_of([PerBlock(np.array([8.0, 0.0, 8.0]), np.ones(3))]) == MEDIAN_OF_BLOCKS
+
+
+def test_the_median_is_that_of_numpy_to_the_bit() -> None:
+    generator = np.random.default_rng(4)
+    for count in (*range(1, 40), FEW_VALUES, FEW_VALUES + 1):
+        values = generator.lognormal(size=count)
+        assert median(values) == median(list(values)) == np.median(values)
+    for odd in ([1.0, np.nan, 2.0], [np.inf, 1.0], [-np.inf, np.inf, 0.0], [3, 1, 2, 5]):
+        assert np.array_equal(median(odd), np.median(odd), equal_nan=True)

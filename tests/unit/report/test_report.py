@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 from xml.etree import ElementTree
 
 import numpy as np
@@ -19,13 +21,15 @@ from ddp_ladder.gates.file import Verdict
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.plan import Plan, RunSpec
-from ddp_ladder.records.record import Record
+from ddp_ladder.records.record import Evidence, Failure, Record
 from ddp_ladder.report.headline import headline
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.plots import looks
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.throughput_plot import growth, round_ticks
 from ddp_ladder.report.view import gate_rows, make_view
+from ddp_ladder.settings.terms import Scale
+from make_preflight import write_preflight
 from make_records import (
     make_failed_record,
     make_gate,
@@ -35,6 +39,7 @@ from make_records import (
     make_spec,
     make_specs,
     records_by_name,
+    repeated,
     with_steps,
 )
 from make_runs import write_ladder, write_run
@@ -42,11 +47,19 @@ from make_runs import write_ladder, write_run
 FILES = [
     "index.html",
     "scaling.md",
+    "proposal.md",
+    "proposal.tex",
+    "runs.csv",
     "scaling.csv",
     "throughput.svg",
     "throughput.png",
     "efficiency.svg",
     "efficiency.png",
+    "attribution.svg",
+    "attribution.png",
+    "throughput.tikz",
+    "efficiency.tikz",
+    "attribution.tikz",
 ]
 TODAY = date(2026, 11, 20)
 EFFICIENCY = {"1x1": 1.0, "1x2": 0.91, "1x4": 0.85, "2x1": 0.86, "2x2": 0.8, "2x4": 0.75}
@@ -54,7 +67,7 @@ HOSTILE = "<script>alert('x')</script>|`$\\"
 
 
 def rate(spec: RunSpec) -> float:
-    return 1000.0 * spec.world_size * EFFICIENCY[str(spec.scale)]
+    return repeated(1000.0 * spec.world_size * EFFICIENCY[str(spec.scale)], spec)
 
 
 def found(
@@ -128,7 +141,9 @@ CASES: dict[str, Callable[[], LadderResults]] = {
 def test_every_file_is_written_and_well_formed(tmp_path: Path, case: str) -> None:
     results = CASES[case]()
     files = write_report(tmp_path, results, TODAY)
-    assert [path.name for path in files] == FILES
+    several = "two variants" in case
+    assert [path.name for path in files if path.stem != "comparison"] == FILES
+    assert [path.suffix for path in files if path.stem == "comparison"] == [".svg", ".png", ".md", ".csv"] * several
     for path in files:
         assert path.parent == tmp_path / "report"
         if path.suffix == ".svg":
@@ -152,29 +167,49 @@ def test_the_page_is_self_contained_and_accessible(tmp_path: Path, case: str) ->
     html = written(tmp_path, CASES[case]())["index.html"]
     page = Page(html)
     names = [tag for tag, _ in page.tags]
-    assert not {"script", "img", "iframe", "object"} & set(names)
+    assert not {"img", "iframe", "object"} & set(names)
+    assert [attributes for tag, attributes in page.tags if tag == "script"] == [{}]
     for tag, attributes in page.tags:
-        for name in ("src", "href"):
-            value = attributes.get(name)
-            assert value is None or value.startswith(("#", "data:,")), (tag, value)
+        assert "src" not in attributes
         if tag == "th":
             assert attributes.get("scope") in ("col", "row")
         if tag == "svg":
-            assert attributes.get("role") == "img"
+            assert attributes.get("role") in ("img", "group")
             assert attributes.get("aria-labelledby")
+    assert names.count("table") == names.count("caption")
+    levels = [int(tag[1]) for tag in names if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert all(below <= above + 1 for above, below in pairwise(levels))
     assert "url(http" not in html
     assert "@import" not in html
     ids = re.findall(r'\bid="([^"]+)"', html)
     assert len(ids) == len(set(ids))
 
 
+def test_links_lead_to_files_that_exist(tmp_path: Path) -> None:
+    """Into the page itself, and to files beside it; a run of hostile name too, and none that was removed."""
+    specs = make_specs(["1x1", "1x2"], variants=["default", "50% & <more> #1"])
+    records = [write_run(tmp_path, spec) and make_record(spec) for spec in specs]
+    gone = tmp_path / "runs" / specs[0].name / "train.log"
+    gone.unlink(missing_ok=True)
+    page = Page(written(tmp_path, found(specs, records))["index.html"])
+    links = {value for tag, attributes in page.tags if tag == "a" and (value := attributes["href"])}
+    targets = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
+    assert {link[1:] for link in links if link.startswith("#")} <= targets
+    files = [tmp_path / "report" / unquote(link) for link in links if not link.startswith("#")]
+    assert all(file.is_file() for file in files)
+    named = {file.resolve().relative_to(tmp_path).as_posix() for file in files}
+    assert {"report/scaling.csv", "report/throughput.svg", f"runs/{specs[-1].name}/record.json"} <= named
+    assert f"runs/{specs[0].name}/train.log" not in named
+
+
 def test_hostile_names_come_out_as_text(tmp_path: Path) -> None:
     files = written(tmp_path, CASES["hostile names"]())
-    assert "<script" not in files["index.html"]
+    assert files["index.html"].count("<script") == 1
     assert "<script" not in files["scaling.md"]
     assert "<script>alert('x')</script>" in Page(files["index.html"]).text
     tables = re.findall(r"(?m)(?:^\|.*\n)+", files["scaling.md"])
-    assert sum("| 1x" in table for table in tables) == 2  # scales and start-up
+    assert sum("| 1x" in table for table in tables) == 5  # scales, other baselines, cost, parts of a step, start-up
     for table in tables:
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
     assert pd.read_csv(tmp_path / "report" / "scaling.csv")["variant"][0] == HOSTILE
@@ -182,13 +217,13 @@ def test_hostile_names_come_out_as_text(tmp_path: Path) -> None:
 
 def test_headline_of_a_full_ladder() -> None:
     assert words(CASES["full"]()) == (
-        "Stage 3 reached: 2x1 runs at 1,720 samples/s, 1.72x one process, 86 % efficiency [86-86 %]."
+        "Stage 3 reached: 2x1 runs at 1,720 samples/s, 1.72x one process, 86 % efficiency [85-87 %]."
     )
 
 
 def test_headline_of_stage_1() -> None:
-    text = words(found(SPECS, [make_record(s) for s in SPECS[:3]], open_gates("stage1")))
-    assert text == ("Stage 1 reached: 1x1 runs at 1,000 samples/s [996-1,004]. Stage 2 has not been run.")
+    text = words(found(SPECS, [make_record(s, rate(s)) for s in SPECS[:3]], open_gates("stage1")))
+    assert text == ("Stage 1 reached: 1x1 runs at 1,000 samples/s [990-1,010]. Stage 2 has not been run.")
 
 
 def test_headline_of_several_modes() -> None:
@@ -207,6 +242,20 @@ def test_headline_of_a_closed_gate_says_measured_wanted_and_next() -> None:
     )
     line = headline(results, scale_points(results.plan.runs, results.records))
     assert (line.kind, line.next) == ("stopped", "fix it")
+
+
+def test_the_first_screen_shows_the_evidence_of_a_closed_gate(tmp_path: Path) -> None:
+    measured, next_step = "efficiency 0.41; of a step's 9 ms, 5 ms are lost", "set a: 1; or set b: 2"
+    failing = make_judged("1x2", ok=False, measured=measured, next_step=next_step)
+    failing["shown_by"] = ["the exchange takes 52 ms", "<b>2 ms</b> of it overlap"]
+    gates = [make_gate("stage1"), make_gate("stage2", "closed", judged=[failing])]
+    files = written(tmp_path, found(SPECS, [make_record(s) for s in SPECS[:6]], gates))
+    first_screen = Page(files["index.html"].partition('<nav aria-label="Contents"')[0]).text
+    assert first_screen.count("5 ms are lost") == 1  # in the headline; the line of the gate has the figure alone
+    assert "1x2: efficiency 0.41, wanted at least 0.80\n" in first_screen
+    assert "Evidence: The exchange takes 52 ms; <b>2 ms</b> of it overlap." in first_screen
+    assert "Next, one of:\n\nset a: 1.\nset b: 2.\n" in first_screen
+    assert "Evidence: the exchange takes 52 ms; &lt;b&gt;2 ms&lt;/b&gt; of it overlap." in files["scaling.md"]
 
 
 def test_headline_takes_the_reference_variant_for_the_cause() -> None:
@@ -243,16 +292,21 @@ def test_headline_does_not_celebrate_what_is_not_comparable() -> None:
     assert "efficiency [" not in line.text
 
 
-def test_failures_are_shown_once_with_verdict_why_and_next(tmp_path: Path) -> None:
-    records = [
-        make_record(s) if s.world_size == 1 else make_failed_record(s, "it died", "of cold", "heat") for s in SPECS
-    ]
+def test_runs_that_failed_alike_share_a_box_with_the_lines_of_the_first(tmp_path: Path) -> None:
+    def died(spec: RunSpec) -> Record:
+        record = make_failed_record(spec, "it died", "of cold", "1. heat\n2. wait")
+        said = Evidence(speaker="rank 1 (node7)", line=f"<b> in repeat {spec.repeat}")
+        return record.replace(failure=Failure(**{**dict(record.failure or ()), "node": "node7", "evidence": (said,)}))
+
+    records = [make_record(s) if s.world_size == 1 else died(s) for s in SPECS]
     files = written(tmp_path, found(SPECS, records))
     text = Page(files["index.html"]).text
     assert text.count("of cold") == 1
-    assert "It died" in text
+    assert "It died (node7)" in text
     assert "default/weak/1x2/r1, default/weak/1x2/r2" in text
-    assert "Why: of cold Next: heat" in files["scaling.md"]
+    assert "rank 1 (node7): <b> in repeat 1" in text
+    assert "in repeat 2" not in text
+    assert "Why: of cold Next: 1. heat 2. wait\n    - rank 1 (node7): &lt;b&gt; in repeat 1" in files["scaling.md"]
 
 
 def test_runs_left_out_on_purpose_are_not_shown_as_failures(tmp_path: Path) -> None:
@@ -348,6 +402,46 @@ def test_equal_findings_of_repeats_are_one_row() -> None:
     gate = Verdict.from_json(make_gate("stage2", "closed", judged=judged))
     assert [row.place(several_series=False) for row in gate_rows(gate)] == ["1x2 r1 r2", "1x2"]
     assert gate.sane_runs == 1
+
+
+def test_a_page_of_fifty_scales_is_small(tmp_path: Path) -> None:
+    scales = ["1x1", "1x2", "1x4", *(f"{nodes}x4" for nodes in range(2, 49))]
+    specs = make_specs(scales, repeats=2, variants=["default", "gloo"], device="cuda")
+    page = write_report(tmp_path, found(specs, [make_record(s, 900.0 * s.world_size) for s in specs]))[0]
+    assert page.stat().st_size < 3e6
+
+
+def test_of_many_variants_one_table_is_open_and_one_series_has_a_colour(tmp_path: Path) -> None:
+    specs = make_specs(["1x1", "1x2"], variants=["default", *(f"v{k:02}" for k in range(19))], repeats=1)
+    files = written(tmp_path, found(specs, [make_record(s, rate(s)) for s in specs]))
+    page, text = files["index.html"], files["scaling.md"]
+    tables, closed = page.count('<table class="scales'), page.count("<summary>Weak scaling, variant")
+    assert (tables, closed) == (20, 19)
+    for each in (page, text):
+        assert "<summary>19 more tables of other variants</summary>" in each
+        assert "<summary>Weak scaling, variant v18: 1x2 runs at" in each
+    assert text.count("<details>") == text.count("</details>") > 20
+    shown = re.findall(r'src="([^"]+)"', text) + re.findall(r"\]\(([^)]+)\)", text + files["comparison.md"])
+    assert shown == ["throughput.png", "efficiency.png", "comparison.md", "comparison.png"]
+    assert all((tmp_path / "report" / name).is_file() for name in shown)
+    assert "19 other variants" in page
+    assert len({look.colour for look in looks(scale_points(specs, {})).values()}) == 2
+
+
+def test_plots_are_pgfplots_source_too(tmp_path: Path) -> None:
+    """Balanced, escaped, with the figures of the table; LaTeX itself is not among what the tests need."""
+    specs = make_specs(["1x1", "1x2", "2x2"], variants=["default", "b_%{x}"])
+    files = written(tmp_path, found(specs, [make_record(s, rate(s)) for s in specs]))
+    for name in ("throughput", "efficiency", "attribution"):
+        source = files[f"{name}.tikz"]
+        code = re.sub(r"(?m)(?<!\\)%.*$", "", source).replace("\\{", "").replace("\\}", "")
+        assert code.count("{") == code.count("}")
+        assert source.count("\\begin{tikzpicture}") == source.count("\\end{tikzpicture}") == 1
+    assert r"\addlegendentry{default}" in files["throughput.tikz"]
+    assert r"b\_\allowbreak{}\%\{x\}" in files["efficiency.tikz"]
+    efficiency = pd.read_csv(tmp_path / "report/scaling.csv")["efficiency"]
+    assert f"  2 {100 * efficiency[2]:.6g}" in files["efficiency.tikz"]
+    assert r"\begin" not in written(tmp_path, found(specs, []))["throughput.tikz"]
 
 
 # Reading results
@@ -458,7 +552,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     out = capsys.readouterr().out
     assert "samples/s" in out
     assert str(tmp_path / "report" / "index.html") in out
-    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == sorted(FILES)
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == sorted([*FILES, "usage"])
 
 
 def test_command_line_without_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -526,6 +620,21 @@ def test_what_may_differ_stands_beside_the_figures(tmp_path: Path) -> None:
     assert "| num\\_workers | may differ |" in files["scaling.md"]
 
 
+def test_the_preflights_that_are_believed_are_shown(tmp_path: Path) -> None:
+    plan = write_ladder(tmp_path)
+    wrong = [{"bytes": 4096, "iterations": 3, "time_s": 1e-3, "wrong": [f"round 1: {HOSTILE}"]}]
+    write_preflight(tmp_path, plan.job(Scale(1, 2)), rank1={"sizes": wrong})
+    edited = write_preflight(tmp_path, plan.job(Scale(2, 1)))
+    edited.write_text(edited.read_text().replace('"status": "', '"status": "ok", "was": "'))
+    files = written(tmp_path / "report", read_results(tmp_path, plan))
+    page = Page(files["index.html"]).text
+    assert re.search(r"Preflight.*1x2\s*failed\s*[0-9.]+ GB/s", page, re.DOTALL)
+    assert "an all-reduce of 4096 bytes returned wrong values on rank 1" in page
+    assert "| 1x2 | failed |" in files["scaling.md"]
+    assert "2x1.json: the preflight cannot be believed" in page
+    assert "Preflight" not in Page(written(tmp_path / "other", found(SPECS, []))["index.html"]).text
+
+
 def test_samples_over_time_are_called_so_wherever_they_are_shown(tmp_path: Path) -> None:
     times_s = np.tile([*[1.0] * 15, 3.0], 4)
     results = found(
@@ -546,6 +655,7 @@ def test_an_uncertain_verdict_is_called_so_wherever_it_is_shown(tmp_path: Path) 
     files = written(tmp_path, results)
     page = Page(files["index.html"]).text
     assert "open (uncertain)" in page
-    assert page.count("uncertain: about 20 repeats would decide it") == 2  # in the headline and in the table of gates
+    # In the headline, beside the gate, and in the table of gates.
+    assert page.count("uncertain: about 20 repeats would decide it") == 3
     assert words(results).endswith(f"Decided on the estimate alone: 1x2 {doubt}.")
     assert "uncertain: about 20 repeats" in files["scaling.md"]

@@ -14,7 +14,8 @@ from ddp_ladder.climb.interrupts import SIGNALS
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.records.record import Record
 from ddp_ladder.run import job
-from ddp_ladder.run.job import PLAIN_AT_LEAST_S, PLAIN_TIMES, Interrupted, PlainLimit, plain_limit
+from ddp_ladder.run.interruption import Interrupted, raise_on_signals
+from ddp_ladder.run.job import PLAIN_AT_LEAST_S, PLAIN_TIMES, PlainLimit, plain_limit
 from make_records import make_failed_record, make_record, make_spec
 
 PLAIN = make_spec("1x1", variant="plain", launcher="python")
@@ -65,10 +66,9 @@ def test_a_signal_while_agents_are_started_leaves_none(tmp_path: Path) -> None:
         os.kill(os.getpid(), signal.SIGHUP)
         return started[0]
 
-    job.raise_on_signals()
-    context = cast(
-        job.Context, SimpleNamespace(nodes=SimpleNamespace(starters=lambda _directory, _spec: [start]), end_s=20.0)
-    )
+    raise_on_signals()
+    nodes = SimpleNamespace(starters=lambda _directory, _spec: [start], agents_per_node=lambda _spec: 1)
+    context = cast(job.Context, SimpleNamespace(nodes=nodes, end_s=20.0))
     with pytest.raises(Interrupted, match="SIGTERM"):
         job._supervise(context, RunDirectory(tmp_path), PLAIN, None, None)
     assert started[0].returncode == -signal.SIGTERM
@@ -77,7 +77,7 @@ def test_a_signal_while_agents_are_started_leaves_none(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("signals_as_before")
 def test_a_hang_up_that_was_ignored_from_the_start_stays_ignored() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    job.raise_on_signals()
+    raise_on_signals()
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     with pytest.raises(Interrupted):
         os.kill(os.getpid(), signal.SIGTERM)

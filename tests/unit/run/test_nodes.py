@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +14,7 @@ import pytest
 from ddp_ladder.node.network import LOOPBACK, address, interface_here, node_name
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run import nodes
+from ddp_ladder.run.bounded_log import BoundedLog
 from ddp_ladder.run.nodes import Allocation, JobStep, NoRendezvous, ThisMachine, nodes_of
 from ddp_ladder.settings.cluster_keys import Slurm
 from ddp_ladder.settings.terms import Scale
@@ -176,7 +176,8 @@ def test_a_squeue_that_hangs_is_reported_as_such(hanging: None) -> None:
     assert "squeue --me" in caught.value.next_step
 
 
-def test_a_step_is_ended_although_squeue_hangs(hanging: None) -> None:
-    step = JobStep("42", "run", ["sleep", "60"], os.environ, subprocess.DEVNULL)
+def test_a_step_is_ended_although_squeue_hangs(hanging: None, tmp_path: Path) -> None:
+    log = BoundedLog(tmp_path / "srun.log", tmp_path / "tail.srun", 1000, "")
+    step = JobStep("42", "run", ["sleep", "60"], os.environ, log)
     step.terminate()
     assert step.wait(30) == -signal.SIGTERM

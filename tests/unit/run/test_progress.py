@@ -8,6 +8,7 @@ import pytest
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.formats import duration
 from ddp_ladder.run import progress
+from ddp_ladder.run.expected_steps import Expected
 from ddp_ladder.run.progress import JobConsole, RunConsole, outcome, read_progress, state
 from make_records import make_failed_record, make_record, make_spec
 
@@ -38,6 +39,11 @@ def at(step: int, elapsed_s: float = 6.0, rate: float | None = 1240.4) -> dict[s
     return {"step": step, "samples_per_s": rate, "elapsed_s": elapsed_s}
 
 
+def of(total: int | None) -> Expected:
+    """A run whose steps are known, or not."""
+    return Expected(make_spec("1x2", max_steps=total))
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
@@ -63,7 +69,7 @@ def test_duration(seconds: float, text: str) -> None:
     ],
 )
 def test_state(now: dict[str, float | None] | None, total: int | None, text: str) -> None:
-    assert state(now, total, 600.0) == text
+    assert state(now, of(total), 600.0) == text
 
 
 def test_no_progress_before_the_first_step(tmp_path: Path) -> None:
@@ -77,12 +83,12 @@ def test_lines_in_a_pipe(clock: Clock) -> None:
     console = RunConsole(3, stream)
     first, second, third = (make_spec("1x2", repeat=k) for k in (1, 2, 3))
     console.reused(first)
-    console.started(second, 400)
+    console.started(second)
     for step in range(1, 31):  # a line at the first step, then every 10 s
         clock.now_s += 1
-        console.show(at(step, float(step)), 400, 600.0 - step)
+        console.show(at(step, float(step)), of(400), 600.0 - step)
     console.ended(make_record(second))
-    console.started(third, None)
+    console.started(third)
     console.ended(make_failed_record(third))
     assert stream.getvalue().splitlines() == [
         "stage2 1x2 [1/3] default/weak/r1: finished earlier, kept",
@@ -100,9 +106,9 @@ def test_lines_in_a_pipe(clock: Clock) -> None:
 def test_a_slow_start_is_reported_too(clock: Clock) -> None:
     stream = io.StringIO()
     console = RunConsole(1, stream)
-    console.started(make_spec("1x2"), None)
+    console.started(make_spec("1x2"))
     clock.now_s += 11
-    console.show(None, None, 90.0)
+    console.show(None, of(None), 90.0)
     assert stream.getvalue().endswith("r1: starting, at most 1 min 30 s left\n")
 
 
@@ -111,9 +117,9 @@ def test_a_bar_in_a_terminal_ends_as_one_line(total: int | None) -> None:
     stream = Terminal()
     console = RunConsole(1, stream)
     spec = make_spec("1x2")
-    console.started(spec, total)
-    console.show(None, total, 600.0)
-    console.show(at(120), total, 600.0)
+    console.started(spec)
+    console.show(None, of(total), 600.0)
+    console.show(at(120), of(total), 600.0)
     assert "step 120" in stream.getvalue()
     assert "\n" not in stream.getvalue()
     console.ended(make_record(spec))
@@ -122,13 +128,14 @@ def test_a_bar_in_a_terminal_ends_as_one_line(total: int | None) -> None:
     assert stream.getvalue().count("\n") == 1
 
 
-def test_the_bar_never_passes_its_end() -> None:
+def test_no_bar_beyond_its_end() -> None:
     console = RunConsole(1, Terminal())
-    console.started(make_spec("1x2"), 400)
-    console.show(at(500), 400, 600.0)
+    console.started(make_spec("1x2"))
+    console.show(at(500), of(400), 600.0)
     bar = console._bar
     assert bar is not None
-    assert bar.n == 400
+    assert bar.total is None
+    assert "step 500, 1,240 samples/s" in bar.unit
     console.ended(make_record(make_spec("1x2")))
     assert console._bar is None
     assert bar.disable  # closed
@@ -137,7 +144,7 @@ def test_the_bar_never_passes_its_end() -> None:
 def test_messages_do_not_tear_the_bar() -> None:
     stream = Terminal()
     console = RunConsole(1, stream)
-    console.started(make_spec("1x2"), 400)
+    console.started(make_spec("1x2"))
     console.say("interrupted")
     assert "\ninterrupted" not in stream.getvalue()
     assert "interrupted\n" in stream.getvalue()
@@ -161,13 +168,13 @@ def test_a_foreign_file_is_reported_once_and_the_run_goes_on(tmp_path: Path, clo
     path.write_text(content)
     console = RunConsole(2, stream)
     for repeat in (1, 2):
-        console.started(make_spec("1x1", repeat=repeat), None)
+        console.started(make_spec("1x1", repeat=repeat))
         for _ in range(3):
             clock.now_s += 60
-            console.follow(path, 400, 60.0)
+            console.follow(path, of(400), 60.0)
         write_json(path, at(1))
         clock.now_s += 60
-        console.follow(path, 400, 60.0)
+        console.follow(path, of(400), 60.0)
         path.write_text(content)
     said = stream.getvalue().splitlines()
     assert [line.split(": ", 1)[1].split(",")[0] for line in said] == [
@@ -190,9 +197,9 @@ def test_a_file_system_that_is_gone_costs_the_run_nothing(
     monkeypatch.setattr(progress, "read_json", gone)
     stream = io.StringIO()
     console = RunConsole(1, stream)
-    console.started(make_spec("1x1"), None)
+    console.started(make_spec("1x1"))
     for _ in range(3):
-        console.follow(tmp_path, 400, 60.0)
+        console.follow(tmp_path, of(400), 60.0)
     assert stream.getvalue().count(str(error.strerror)) == 1
 
 

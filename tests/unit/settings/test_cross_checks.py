@@ -34,8 +34,8 @@ software: {python: null}
 network: {backend: auto, env: {}}
 """
 ALL_NAMES = (
-    "{batch_per_gpu} {global_batch} {lr} {nodes} {gpus_per_node} {world_size} {run_dir} {data_dir} {start_dir} {seed} "
-    "{backend}"
+    "{batch_per_gpu} {global_batch} {lr} {nodes} {gpus_per_node} {world_size} {threads_per_rank} {run_dir} {data_dir} "
+    "{start_dir} {seed} {backend}"
 )
 
 
@@ -112,12 +112,12 @@ def test_working_directories_that_can_be() -> None:
     [
         (
             "scales: [1x1]",
-            "scales: [1x2]",
+            "scales: [1x2, 1x1]",
             (
                 "config.yaml, line 12: stages.stage1.scales",
-                "stage 1 is one GPU, the baseline of every efficiency",
-                "[1x2]",
-                "[1x1]",
+                "stage 1 is one scale, the baseline of every efficiency",
+                "[1x2, 1x1]",
+                "[1x1], or the smallest scale that the training fits",
                 "set scales: [1x1]; one node goes into stage2, several nodes into stage3",
             ),
         ),
@@ -251,6 +251,17 @@ def test_working_directories_that_can_be() -> None:
                 "max_steps 41, warmup_steps 12, min_steps 30",
                 "at least warmup_steps + min_steps = 42, or null",
                 "set max_steps: 42 or more, or lower min_steps",
+            ),
+        ),
+        (
+            "{warmup_steps: 10}",
+            "{warmup_steps: 10, profile_steps: 5}",
+            (
+                "config.yaml, line 9: measure.profile_steps",
+                "the profiled steps follow the measured ones, and no limit says where those end",
+                "profile_steps 5, max_steps null, max_seconds null",
+                "profile_steps with max_steps or max_seconds",
+                "set measure.max_steps to fewer steps than the script makes, or profile_steps: 0",
             ),
         ),
         (
@@ -411,6 +422,57 @@ def test_working_directories_that_can_be() -> None:
 )
 def test_message(old: str, new: str, expected: tuple[str, str, str, str, str]) -> None:
     assert problems(config_with((old, new))) == message(*expected)
+
+
+FOUR_GPUS = CLUSTER.replace("gpus: 2", "gpus: 4").replace("cpus: 2", "cpus: 4")
+
+
+def from_1x2(stage2: str = "[1x4]", stage3: str = "[2x2, 2x4]", *changes: tuple[str, str]) -> str:
+    scales = (("[1x1]", "[1x2_]"), ("[1x2]", stage2), ("[2x1]", stage3), ("1x2_", "1x2"))
+    return problems(config_with(*scales, *changes), FOUR_GPUS)
+
+
+def test_a_ladder_may_start_at_any_one_scale() -> None:
+    assert from_1x2() == ""
+    one_stage = config_with(("  stage2: {scales: [1x2]}\n", ""), ("[2x1]", "[4x4]"))
+    assert problems(one_stage.replace("[1x1]", "[2x4]"), FOUR_GPUS) == ""
+    assert "stages.stage1.scales[0]: the scale asks for 8 GPUs per node" in problems(
+        one_stage.replace("[1x1]", "[1x8]"), FOUR_GPUS
+    )
+
+
+@pytest.mark.parametrize(
+    ("stage2", "stage3", "where", "found", "advice"),
+    [
+        ("[1x2]", "[2x2]", "13: stages.stage2.scales[0]", "1x2", "remove 1x2: stage1 measures it"),
+        ("[1x4]", "[2x1]", "14: stages.stage3.scales[0]", "2x1", "remove 2x1: the ladder starts at 1x2"),
+    ],
+)
+def test_a_ladder_climbs_from_its_first_scale(stage2: str, stage3: str, where: str, found: str, advice: str) -> None:
+    assert from_1x2(stage2, stage3) == message(
+        f"config.yaml, line {where}",
+        "the ladder starts at 1x2 with 2 GPUs, and climbs from there",
+        found,
+        "scales with more than 2 GPUs (config/config.yaml, line 12: stages.stage1.scales)",
+        advice,
+    )
+
+
+def test_a_scale_below_the_first_is_moved_to_no_other_stage() -> None:
+    assert from_1x2("[1x1]").endswith("next     remove 1x1: the ladder starts at 1x2")
+    assert from_1x2("[1x4]", "[1x2]").endswith("next     remove 1x2: stage1 measures it")
+
+
+def test_the_global_batch_of_the_first_scale_is_divided() -> None:
+    strong = ("modes: [weak]", "modes: [strong]")
+    assert from_1x2("[1x4]", "[2x4]", strong, ("per_gpu: 32", "per_gpu: 4")) == ""
+    assert from_1x2("[1x4]", "[2x4]", strong, ("per_gpu: 32", "per_gpu: 6")) == message(
+        "config.yaml, line 4: workload.batch_per_gpu",
+        "strong mode cannot divide the global batch evenly",
+        "a global batch of 12 over 2x4 (8 GPUs)",
+        "a multiple of 4, which all scales divide",
+        "set batch_per_gpu: 4 or 8, or remove the scale, or strong from modes",
+    )
 
 
 def test_a_gpu_needs_more_steps_than_a_cpu() -> None:

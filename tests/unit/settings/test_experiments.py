@@ -9,12 +9,14 @@ import pytest
 import yaml
 from ddp_ladder.plan.plan import Plan, make_plan
 from ddp_ladder.settings.loading import load_settings
+from ddp_ladder.settings.terms import Scale
 
 REPOSITORY = Path(__file__).parents[3]
 EXPERIMENTS = REPOSITORY / "config" / "experiments"
 SITES = {
     "digits": "local",
     "enccs-mnist": "leonardo",
+    "torchrun-or-srun": "leonardo",
     "olivia-cifar": "olivia",
     "vega-resnet50": "vega",
     "ethernet6-mlp": "ethernet6",
@@ -98,6 +100,30 @@ def test_enccs_exercises() -> None:
     assert (alone["1x4"].world_size, args.strategy, args.batch_size) == (1, "dp", 128)
     variants = yaml.safe_load((EXPERIMENTS / "enccs-mnist.yaml").read_text())["variants"]
     assert all("launcher" in variant for variant in variants.values())  # so also where the site's is another
+
+
+def test_torchrun_or_srun_has_a_pair_of_variants_for_each_cause() -> None:
+    found = plan("torchrun-or-srun")
+    assert scales(found) == {"stage1": ["1x1"], "stage2": ["1x2", "1x4"], "stage3": ["2x4"]}
+    mnist = importlib.import_module("mnist")
+    seen = {}
+    for run in found.job(Scale(2, 4)).runs:
+        args = mnist.arguments(list(run.args))
+        threads = int(run.env.get("OMP_NUM_THREADS", run.threads_per_rank))
+        seen[run.variant] = (run.launcher, args.cores, threads, args.workers)
+        assert (run.batch_per_gpu, args.data_on) == (128, "host")
+    assert seen == {
+        "default": ("torchrun", "launcher", 8, 0),
+        "srun": ("srun", "launcher", 8, 0),
+        "own-cores": ("torchrun", "own", 8, 0),
+        "same-cores": ("torchrun", "first", 8, 0),
+        "all-threads": ("torchrun", "launcher", 32, 0),
+        "one-thread": ("torchrun", "launcher", 1, 0),
+        "workers": ("torchrun", "launcher", 8, 1),
+        "workers-own-cores": ("torchrun", "own", 8, 1),
+    }
+    variants = yaml.safe_load((EXPERIMENTS / "torchrun-or-srun.yaml").read_text())["variants"]
+    assert all(variant["reason"] and variant["launcher"] for variant in variants.values())
 
 
 def algorithms(value: str, nccl: tuple[int, int], function: str) -> set[str]:

@@ -291,7 +291,7 @@ def test_problems_in_overrides_are_placed_on_the_command_line(directory: Path) -
     assert message(measure={"max_step": "5"}) == (
         "--config: measure.max_step: unknown key\n"
         '  found    "max_step"\n'
-        "  allowed  warmup_steps, min_steps, max_steps, max_seconds, plain_baseline\n"
+        "  allowed  warmup_steps, min_steps, max_steps, max_seconds, profile_steps, plain_baseline\n"
         '  next     did you mean "max_steps"?'
     )
     assert message(repeats="no") == (
@@ -408,6 +408,7 @@ def default_of(part: Any, key: str) -> str:
     [
         ("### workload", ConfigKeys, ("workload",)),
         ("### measure", ConfigKeys, ("measure",)),
+        ("### preflight", ConfigKeys, ("preflight",)),
         ("### container", ClusterKeys, ("software", "container")),
     ],
 )

@@ -55,6 +55,15 @@ def test_the_site_comes_from_config_cluster_and_is_no_override() -> None:
     assert "cluster" in given
 
 
+def test_the_folders_to_compare_are_no_override() -> None:
+    several = read_sources([], {"compare": ["old/results", "~/results"], "repeats": 1})
+    assert several.compared_folders == ("old/results", str(Path.home() / "results"))
+    assert several.overrides == {"repeats": 1}
+    assert read_sources([], {"compare": "one"}).compared_folders == ("one",)
+    assert read_sources([], {"compare": None}).compared_folders == ()
+    assert module_sources({"workload": {}, "compare": ["a", 2026]}).compared_folders == ("a", "2026")
+
+
 def test_an_overlay_is_laid_over_the_experiment_and_the_command_line_over_both(tmp_path: Path) -> None:
     config, cluster, overlay = (tmp_path / f"{name}.yaml" for name in ("config", "cluster", "overlay"))
     config.write_text(
@@ -151,6 +160,7 @@ def test_overrides_reach_the_settings(tmp_path: Path) -> None:
 def test_targets_that_run_no_training() -> None:
     assert runs_no_training(["doctor"])
     assert runs_no_training(["eject"])
+    assert runs_no_training(["compare", "--config", "compare=[a, b]"])
     assert runs_no_training(["report", "--profile", "profiles/local"])
     assert not runs_no_training(["stage2", "--cores", "all"])
     assert not runs_no_training([])

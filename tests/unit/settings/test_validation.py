@@ -34,6 +34,10 @@ CLUSTER = "site: here\nnode: {gpus: 2, device: cpu, cpus: 2}\nnetwork: {backend:
 SITE = CLUSTER.replace("network: {backend: auto}\n", "")
 PATH_WORDS = "a path of letters, digits and . _ - / (it becomes part of Snakemake's file patterns)"
 
+CONFIG_KEYS = (
+    "results, workload, measure, hang, modes, repeats, stages, fingerprint, logs, monitor, report, variants, preflight"
+)
+
 
 @pytest.fixture(autouse=True)
 def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +137,7 @@ def test_good_files() -> None:
                 "config.yaml, line 6: measure.warmup_step",
                 "unknown key",
                 '"warmup_step"',
-                "warmup_steps, min_steps, max_steps, max_seconds, plain_baseline",
+                "warmup_steps, min_steps, max_steps, max_seconds, profile_steps, plain_baseline",
                 'did you mean "warmup_steps"?',
             ),
         ),
@@ -144,7 +148,7 @@ def test_good_files() -> None:
                 "config.yaml, line 8: max_steps",
                 "unknown key",
                 '"max_steps"',
-                "results, workload, measure, modes, repeats, stages, fingerprint, variants",
+                CONFIG_KEYS,
                 "move it to where it belongs: config/config.yaml: measure.max_steps",
             ),
         ),
@@ -155,7 +159,7 @@ def test_good_files() -> None:
                 "config.yaml, line 8: node",
                 "unknown key",
                 '"node"',
-                "results, workload, measure, modes, repeats, stages, fingerprint, variants",
+                CONFIG_KEYS,
                 'did you mean "modes"?',
             ),
         ),
@@ -166,7 +170,7 @@ def test_good_files() -> None:
                 "config.yaml, line 8: gpus",
                 "unknown key",
                 '"gpus"',
-                "results, workload, measure, modes, repeats, stages, fingerprint, variants",
+                CONFIG_KEYS,
                 "move it to where it belongs: config/cluster.yaml: node.gpus",
             ),
         ),
@@ -177,7 +181,7 @@ def test_good_files() -> None:
                 'config.yaml, line 8: "$(touch x)\\u001b"',
                 "unknown key",
                 '"$(touch x)\\u001b"',
-                "results, workload, measure, modes, repeats, stages, fingerprint, variants",
+                CONFIG_KEYS,
                 "remove it; see config/README.md for all keys",
             ),
         ),

@@ -7,6 +7,7 @@ from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run.agent import GRACE_S
 from ddp_ladder.run.job import END_S
+from ddp_ladder.run.scale_job import MARGIN_S, limits_s
 from ddp_ladder.settings.cluster_keys import Slurm
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.allocation import (
@@ -20,7 +21,6 @@ from ddp_ladder.slurm.allocation import (
     salloc_for,
 )
 from make_records import make_plan_of, make_specs
-from run_scale import MARGIN_S, limits_s
 
 # Slurm 22.05.8, `scontrol show job --details`, shortened.
 SHOWN = """JobId=1 JobName=interactive

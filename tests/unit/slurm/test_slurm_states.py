@@ -160,6 +160,28 @@ def test_a_job_that_the_controller_has_forgotten_hides_no_other(tools: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("sinfo", "why", "key"),
+    [
+        # Captured from a real Slurm after a node's link was cut; a node in two partitions has two lines.
+        (
+            "ddp-ladder|node1|idle\nddp-ladder|node2|down*\nddp-ladder|node2|down*",
+            "node2 does not answer Slurm",
+            "slurm.exclude: node2",
+        ),
+        ("ddp-ladder|node1|idle\nddp-ladder|node2|idle", "a node died under it", "slurm.exclude"),
+        ("", "a node died under it", "slurm.exclude"),
+    ],
+)
+def test_after_a_node_failure_the_dead_node_is_named(tools: Path, sinfo: str, why: str, key: str) -> None:
+    prints(tools, "squeue", f"{SQUEUE_HEADER}\nddp-ladder|2|NODE_FAIL|2026-11-20T21:51:43|node[1-2]|NodeDown\n")
+    prints(tools, "sinfo", sinfo)
+    (state,) = ask("2").values()
+    explained = advice(state.state, "", "stage3", state.dead)
+    assert explained.why.startswith(why)
+    assert key in explained.next
+
+
+@pytest.mark.parametrize(
     "hostile", [{"LOGNAME": "nobody", "USER": "nobody"}, {"SQUEUE_STATES": "CD", "SLURM_JOBS": "1"}]
 )
 def test_the_shell_does_not_reach_into_the_question(

@@ -8,14 +8,15 @@ imported torch, because a script may set environment variables before it does.
     program       run the user's script as python itself would
     run_settings  the run's settings (run.json, environment)
     lifetime      end when the launcher ends
-    output        a full disk under the log does not end the script
     hard_exit     write the record also when the script calls os._exit
     after_import  call back when torch has been imported
     measurement   connects everything that is measured in this rank
     program_end   how the program ended
+    redaction     texts without passwords and tokens
     not_measured  what could not be measured, and why
     step_clock    one row per training step
     step_table    the rows, written as CSV
+    phases        validations and epochs, so that what a node's monitor samples can be told apart
     step_batches  which batches a step trains on
     pass_timer    the time of each pass over a loader
     optimizer_steps  which optimizer's step ends a row
@@ -23,6 +24,10 @@ imported torch, because a script may set environment variables before it does.
     loops         passes over loaders, and which of them are training
     gradients     backward passes, and gradients that the script has dropped
     stop          measure.max_steps and measure.max_seconds
+    after_limit   the steps after these that are only traced: measure.profile_steps
+    trace_parts   what the traced steps spend their time on
+    heartbeat     how far the rank is, and its stacks on a signal, for the hang watch
+    signs         what the heartbeat shows
     progress      progress.json, for display only
     host          names and sizes of this process and its machine
     record        the rank's CSV and end record
@@ -44,6 +49,8 @@ imported torch, because a script may set environment variables before it does.
     backwards *   samples of the loss, the dtypes of matrix products
     shards *      digests of the first samples
     torch_facts * precision, compiled graphs, the optimizer's name
+    flight_record * torch's flight recorder, when nothing moves
+    step_profile * torch.profiler for the traced steps
     world *       rank, world size, backend, device
     parameters *  checksums of the parameters, and whether they are finite
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
-def write_atomically(path: Path, parts: Iterable[str], durable: bool = True) -> str:
+def write_atomically(path: Path, parts: Iterable[str | bytes], durable: bool = True) -> str:
     """Write the parts as one file and return the sha256 of its bytes. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Only one rank writes a given path, so the process id makes the name unique.
@@ -17,7 +17,7 @@ def write_atomically(path: Path, parts: Iterable[str], durable: bool = True) -> 
     try:
         with open(temporary, "wb") as file:
             for part in parts:
-                data = part.encode("utf-8")
+                data = part if isinstance(part, bytes) else part.encode("utf-8")
                 digest.update(data)
                 file.write(data)
             file.flush()

@@ -14,6 +14,7 @@ it draws fewer than the first, for as many backward passes. Such batches count i
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ class Loop:
     """One pass over a DataLoader, with its batches since the last optimizer step.
 
     ``loader`` returns the DataLoader while it lives. ``real_samples``: how many samples of this
-    pass are not padding by the sampler; those come first.
+    pass are not padding by the sampler; those come first. ``began_at_s``: Unix time.
 
     sizes: of the batches that no step has used yet. ahead: how many of the last ones are drawn ahead.
     each_step: batches per step, if some are drawn ahead.
@@ -42,6 +43,7 @@ class Loop:
     """
 
     def __init__(self, loader: Callable[[], Any], real_samples: int) -> None:
+        self.began_at_s = time.time()
         self.loader = loader
         self.real_samples = real_samples
         self.position = 0

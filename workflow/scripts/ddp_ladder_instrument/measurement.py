@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING
 
-from ddp_ladder_instrument import metrics, output, provenance
+from ddp_ladder_instrument import metrics, provenance
 from ddp_ladder_instrument.after_import import when_imported
+from ddp_ladder_instrument.after_limit import ProfiledSteps
+from ddp_ladder_instrument.heartbeat import Heartbeat
 from ddp_ladder_instrument.not_measured import NotMeasured
 from ddp_ladder_instrument.program import Program
 from ddp_ladder_instrument.program_end import ProgramEnd, exit_code
 from ddp_ladder_instrument.run_settings import RunSettings
+from ddp_ladder_instrument.signs import signs
 from ddp_ladder_instrument.step_clock import StepClock
 from ddp_ladder_instrument.stop import RunLimits
 
 if TYPE_CHECKING:
     from ddp_ladder_instrument.parameters import Named
+    from ddp_ladder_instrument.step_profile import StepTrace
     from ddp_ladder_instrument.torch_observer import TorchObserver
     from ddp_ladder_instrument.world import GroupStore
 
@@ -37,20 +43,27 @@ class Measurement:
         self.observer: TorchObserver | None = None
         self.import_torch_s: float | None = None
         self.configuration = provenance.configuration_files(program.args)
-        self.metrics = metrics.announce(run.directory)
+        self._reported = metrics.announce(run.directory)
         self.source = "counted" if run.samples_per_step is None else "samples_per_step"
         self.own_processes = 0
         self.program_end = ProgramEnd()
         self.training_s: float | None = None
-        self._limits = RunLimits(run.max_steps, run.max_seconds, _find_store)
+        self.profiled = ProfiledSteps(run.profile_steps, lambda: _end_measured(self), lambda n: _start_trace(self, n))
+        self._limits = RunLimits(run.max_steps, run.max_seconds, _find_store, self.profiled.go_on)
+        self._ended = False
+        self.heartbeat = Heartbeat(
+            run.directory / "ranks" / f"rank{int(os.environ.get('RANK') or 0)}.heartbeat",
+            lambda: signs(self.clock, self._reported.grown, self._ended),
+            self._collective_calls,
+            self._record_collective_calls,
+        )
 
     def watch(self) -> None:
         """Install the hooks on torch, accelerate, torchdata and FSDP1, each once the script has imported it.
 
         All are registered at once: a library that imports torch is not yet imported itself when torch is.
         """
-
-        self.not_measured.attempt("output", lambda: output.keep_from_failing(self._on_lost_output))
+        self._begin_heartbeat()
 
         def hook_accelerate(_took_s: float) -> None:
             from ddp_ladder_instrument.loader_hooks import patch_accelerate
@@ -73,6 +86,24 @@ class Measurement:
         when_imported("torchdata.stateful_dataloader.stateful_dataloader", hook_torchdata)
         when_imported("torch.distributed.fsdp._flat_param", hook_fsdp)
 
+    def _begin_heartbeat(self) -> None:
+        if self.run.is_watched:
+            with contextlib.suppress(OSError):  # writing the record then fails too, and that error is reported
+                self.heartbeat.start()
+
+    def _collective_calls(self) -> int | None:
+        if self.observer is None:
+            return None
+        from ddp_ladder_instrument.world import collective_calls
+
+        return collective_calls()
+
+    def _record_collective_calls(self) -> None:
+        if self.observer is not None:
+            from ddp_ladder_instrument import flight_record
+
+            flight_record.write(self.run.directory / "ranks")
+
     def _install(self, import_torch_s: float) -> None:
         """Install the hooks on torch, which has just been imported."""
         from ddp_ladder_instrument.torch_observer import TorchObserver
@@ -89,17 +120,16 @@ class Measurement:
         self.own_processes = 0
         self.clock.threads.trainers.add(threading.get_ident())
         self.clock.timer.started()
-
-    def _on_lost_output(self, error: OSError) -> None:
-        lost = f"output: the log is incomplete: {error.strerror}"
-        if lost not in self.not_measured:
-            self.not_measured.append(lost)
+        self._begin_heartbeat()
 
     def end(self, error: BaseException | None) -> BaseException | None:
         """Close the measurement; return the exception that must end the process, if any."""
+        self._ended = True
+        with contextlib.suppress(OSError):
+            self.heartbeat.stop()
         table = self.clock.table
         if table.first_step_ended_at_s is not None:
-            self.training_s = max(0.0, time.time() - table.first_step_ended_at_s)
+            self.training_s = max(0.0, (self.profiled.began_at_s or time.time()) - table.first_step_ended_at_s)
         if self._limits.ended_by is not None and exit_code(error) == 0:
             if error is not None:
                 # The frames of the traceback keep the script's loaders and their workers alive.
@@ -112,6 +142,7 @@ class Measurement:
         if self.observer is not None:
             self.not_measured.attempt("max_seconds", self._limits.release)
             self._close_timeline()
+            table.drop_unmeasured()
         elif "torch" in sys.modules:
             loader = type(getattr(sys.modules["torch"], "__loader__", None)).__name__
             self.not_measured.append(f"steps: torch was imported without the instrument seeing it (loader {loader})")
@@ -119,7 +150,7 @@ class Measurement:
 
     def _adopt_metrics(self) -> None:
         """Use the steps that the program reported itself, because no samples were counted."""
-        rows = self.not_measured.attempt("steps", lambda: metrics.read(self.metrics))
+        rows = self.not_measured.attempt("steps", lambda: metrics.read(self._reported.path))
         if rows:
             self.clock.timer.timeline = None
             self.clock.table.adopt(rows)
@@ -147,6 +178,19 @@ class Measurement:
     def device_answers(self) -> bool:
         """True if synchronising with the device at the end is safe: not after a failure."""
         return self.program_end.exit_code == 0
+
+
+def _end_measured(measurement: Measurement) -> None:
+    """End the measured steps; some follow that are only traced."""
+    measurement.clock.table.end_measured()
+    if measurement.observer is not None:
+        measurement.observer.backwards.wanted = False
+
+
+def _start_trace(measurement: Measurement, steps: int) -> StepTrace:
+    from ddp_ladder_instrument.step_profile import StepTrace  # it imports torch
+
+    return StepTrace(steps, measurement.observer.device if measurement.observer is not None else None)
 
 
 def _find_store() -> GroupStore | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
+
+from ddp_ladder_instrument.redaction import redacted
 
 
 class NotMeasured(list[str]):
@@ -29,14 +32,17 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 def one_line(error: BaseException) -> str:
-    """Return an exception's text on one line; of a traceback inside it (a loader's worker) only the last lines."""
+    """Return an exception's text on one line; of a traceback inside it (a loader's worker) only the last lines.
+
+    Without secrets.
+    """
     text = str(error)
     before, traceback, after = text.rpartition(_TRACEBACK)
     if traceback:
         lines = after.strip("\r\n").splitlines()
         start = next((k for k, line in enumerate(lines) if line[:1].strip()), 0)
         text = "\n".join([*before.lstrip().splitlines()[:1], *lines[start:]])
-    text = " ".join(text.split())
+    text = redacted(" ".join(text.split()), os.environ)
     if len(text) > _LONGEST_TEXT:
         text = f"{text[:_LONGEST_TEXT]}..."
     name = type(error).__name__

@@ -79,6 +79,7 @@ def _patch_spawn(measurement: Measurement) -> str | None:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def start_processes(fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **options: Any) -> Any:
             measurement.own_processes += nprocs
+            measurement.heartbeat.hand_over()
             with _findable():
                 return original(OwnRank(fn, measurement.program), args, nprocs, *more, **options)
 

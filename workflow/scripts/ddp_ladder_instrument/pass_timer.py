@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ddp_ladder_instrument.loops import NEVER, Loop
+from ddp_ladder_instrument.phases import Phases
 from ddp_ladder_instrument.step_table import StepTable
 
 if TYPE_CHECKING:
@@ -19,13 +20,16 @@ class PassTimer:
     loop: the pass that was entered last and is not over; the running segment belongs to it.
     after: owns the time after a pass. outside: owns the time of a training loop without a DataLoader.
     timeline: also times the segments on the GPU. without_loader: no step had a DataLoader so far.
+    paused_at: the number of steps when the training mode last ended.
     """
 
-    def __init__(self, table: StepTable) -> None:
+    def __init__(self, table: StepTable, phases: Phases) -> None:
         self._table = table
+        self._phases = phases
         self.timeline: CudaTimeline | None = None
         self.evaluating = False
         self.without_loader = True
+        self.paused_at = -1
         self.after = Loop(lambda: None, NEVER)
         self.outside = Loop(lambda: None, NEVER)
         self.outside.begin_step(0)
@@ -58,6 +62,9 @@ class PassTimer:
         """Stop the time of the training: its model was put in eval mode."""
         if not self.evaluating:
             self.evaluating = True
+            self.paused_at = self._table.count
+            if self.paused_at:
+                self._phases.begin_evaluation()
             self._evaluated = owner = self.loop
             if owner is not None and owner is not self.outside and not owner.is_drawn(self._table.count):
                 self.loop = None  # between two steps: the time since the last step is no training
@@ -67,6 +74,7 @@ class PassTimer:
         """Resume the time of the training: its model was put in training mode."""
         if self.evaluating:
             self.evaluating = False
+            self._phases.end_evaluation()
             if self.loop is None:
                 self._own(self._return_to(self._evaluated), time.perf_counter())
             self._evaluated = None
@@ -76,6 +84,7 @@ class PassTimer:
         if self.loop is None:
             self.loop = self._evaluated
         self.evaluating = False
+        self._phases.end_evaluation(was_training=True)
         self._evaluated = None
 
     def _return_to(self, loop: Loop | None) -> Loop | None:
@@ -109,7 +118,7 @@ class PassTimer:
     def extend_row(self, trained: Sequence[Loop], now_s: float, mark: Mark | None) -> None:
         """Add the time up to now to the last row, which trained on these passes."""
         seconds, segments = self.collect([*(trained or [self.outside]), self.after], now_s, mark)
-        self._table.step_time_s[-1] += seconds
+        self._table.extend(seconds)
         if segments and self.timeline is not None:
             self.timeline.extend(self._table.count - 1, segments)
 

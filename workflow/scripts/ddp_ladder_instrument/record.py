@@ -43,6 +43,8 @@ def write(measurement: Measurement) -> None:
     # A message may quote a file name that is not valid Unicode.
     text = text.encode("utf-8", "replace").decode("utf-8")
     write_atomically(ranks / f"rank{record['rank']}.json", [text])
+    facts = {key: record[key] for key in ("schema_version", "spec_hash", "job", "rank")}
+    measurement.profiled.write(ranks, facts, measurement.device_answers)
 
 
 def note_unwritten(measurement: Measurement, error: Exception) -> None:
@@ -84,6 +86,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "exception": measurement.program_end.exception,
         "startup_s": _startup(measurement),
         "training_s": measurement.training_s,
+        "phases": _phases(measurement),
         "peak_memory_bytes": _peak_memory(measurement),
         "parameters": _parameters(measurement),
         "ddp": observer.ddp.summary() if observer is not None else None,
@@ -162,6 +165,13 @@ def _startup(measurement: Measurement) -> dict[str, float | None]:
     }
 
 
+def _phases(measurement: Measurement) -> dict[str, Any]:
+    phases = measurement.clock.phases
+    if phases.left_out:
+        measurement.not_measured.append(f"phases: the last {phases.left_out} of many validations")
+    return phases.summary()
+
+
 def _peak_memory(measurement: Measurement) -> dict[str, int | None]:
     device = measurement.observer.device if measurement.observer is not None else None
     on_device = None
@@ -171,7 +181,7 @@ def _peak_memory(measurement: Measurement) -> dict[str, int | None]:
         on_device = measurement.not_measured.attempt(
             "peak_memory_bytes.device", lambda: torch.cuda.max_memory_allocated(device)
         )
-    return {"host": host.peak_memory_bytes(), "device": on_device}
+    return {"host": measurement.profiled.peak_memory_bytes or host.peak_memory_bytes(), "device": on_device}
 
 
 def _parameters(measurement: Measurement) -> dict[str, Any] | None:

@@ -19,7 +19,10 @@ class RunSettingsError(Exception):
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings of one run that this rank needs. ``launched_at_s`` is Unix time."""
+    """The settings of one run that this rank needs. ``launched_at_s`` is Unix time.
+
+    is_watched: the node's agent looks for hangs.
+    """
 
     directory: Path
     spec_hash: str
@@ -30,6 +33,8 @@ class RunSettings:
     samples_per_step: int | None
     device: str | None
     launched_at_s: float | None
+    is_watched: bool = False
+    profile_steps: int = 0
 
 
 def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSettings:
@@ -56,6 +61,8 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
             samples_per_step=_limit(measure, "samples_per_step", int),
             device=measure.get("device"),
             launched_at_s=_unix_seconds(environment.get(LAUNCHED_VARIABLE)),
+            is_watched=data.get("hang") is not None,
+            profile_steps=int(measure.get("profile_steps") or 0),
         )
     except OSError as error:
         raise RunSettingsError(f"cannot read {path}: {error.strerror}") from error

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from ddp_ladder_instrument.gradients import BackwardPasses
 from ddp_ladder_instrument.loops import NEVER, Loop, training
+from ddp_ladder_instrument.phases import Phases
 from ddp_ladder_instrument.step_table import StepTable
 
 
@@ -19,16 +20,20 @@ class StepBatches:
 
     samples_per_step: replaces counted samples, for loops without a DataLoader.
     pending: passes that yielded since the last step. trained: training passes of the last row.
-    on_loop: called at the first step of each training pass.
+    on_loop: called at the first step of each training pass. paused_at: number of steps when a pass last ended.
     """
 
-    def __init__(self, table: StepTable, backwards: BackwardPasses, samples_per_step: int | None) -> None:
+    def __init__(
+        self, table: StepTable, phases: Phases, backwards: BackwardPasses, samples_per_step: int | None
+    ) -> None:
         self._table = table
+        self._phases = phases
         self._backwards = backwards
         self.samples_per_step = samples_per_step
         self.pending: list[Loop] = []
         self.trained: list[Loop] = []
         self.on_loop: Callable[[Loop], None] = lambda loop: None
+        self.paused_at = -1
         self._skipped = False
 
     def add(self, loop: Loop, size: int) -> None:
@@ -47,6 +52,9 @@ class StepBatches:
         """Note that the pass is over; later batches of it count for no step."""
         if loop.living:
             loop.living = False
+            self.paused_at = self._table.count
+            if self._table.count and not loop.stepped:
+                self._phases.end_pass(loop)
             loop.backwards_at_end = self._backwards.count
             if loop.is_drawn(self._table.count):
                 self._backwards.end_pass(loop)
@@ -91,6 +99,7 @@ class StepBatches:
                 wait_s += loop.wait_s
             if not loop.stepped:
                 loop.stepped = True
+                self._phases.add_epoch(step + 1)
                 self.on_loop(loop)
         for loop in self.pending:
             if loop not in loops:

@@ -20,6 +20,7 @@ from ddp_ladder_instrument.loader_threads import LoaderThreads
 from ddp_ladder_instrument.loops import NEVER, Loop
 from ddp_ladder_instrument.optimizer_steps import OptimizerSteps
 from ddp_ladder_instrument.pass_timer import PassTimer
+from ddp_ladder_instrument.phases import Phases
 from ddp_ladder_instrument.step_batches import StepBatches
 from ddp_ladder_instrument.step_table import StepTable
 
@@ -41,11 +42,12 @@ class StepClock:
 
     def __init__(self, samples_per_step: int | None = None) -> None:
         self.table = StepTable()
-        self.timer = PassTimer(self.table)
+        self.phases = Phases()
+        self.timer = PassTimer(self.table, self.phases)
         self.threads = LoaderThreads()
         self.backwards = BackwardPasses()
         self.optimizers = OptimizerSteps(self.backwards.optimizers)
-        self.batches = StepBatches(self.table, self.backwards, samples_per_step)
+        self.batches = StepBatches(self.table, self.phases, self.backwards, samples_per_step)
         self.grad_enabled: Callable[[], bool] = lambda: True
         self.on_batch: Callable[[Loop, object], None] = lambda loop, batch: None
         self.on_tick: Callable[[float], None] = lambda now_s: None

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ddp_ladder_instrument.metrics import Row
 
-CSV_HEADER = "step,samples,padding_samples,step_time_s,data_wait_s\n"
+CSV_HEADER = "step,samples,padding_samples,step_time_s,data_wait_s,ended_at_s\n"
 
 
 class StepTable:
-    """The table's columns; times in seconds. first_step_ended_at_s: Unix time."""
+    """The table's columns; times in seconds.
+
+    ended_at_s: Unix time on the host at the end of each step. A GPU may still be busy with it, or with earlier ones.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -23,7 +26,9 @@ class StepTable:
         self.padding_samples = array("q")
         self.step_time_s = array("d")
         self.data_wait_s = array("d")
+        self.ended_at_s = array("d")
         self.first_step_ended_at_s: float | None = None
+        self._measured: int | None = None
 
     def add(self, samples: int, padding_samples: int, step_time_s: float, data_wait_s: float) -> None:
         """Add the row of a step that has just ended."""
@@ -31,9 +36,26 @@ class StepTable:
         self.padding_samples.append(padding_samples)
         self.step_time_s.append(step_time_s)
         self.data_wait_s.append(data_wait_s)
+        self.ended_at_s.append(time.time())
         if self.count == 0:
-            self.first_step_ended_at_s = time.time()
+            self.first_step_ended_at_s = self.ended_at_s[0]
         self.count += 1
+
+    def extend(self, seconds: float) -> None:
+        """Add seconds up to now to the last row."""
+        self.step_time_s[-1] += seconds
+        self.ended_at_s[-1] = time.time()
+
+    def end_measured(self) -> None:
+        """Note that the rows that follow are not measured."""
+        self._measured = self.count
+
+    def drop_unmeasured(self) -> None:
+        """Remove the rows that are not measured."""
+        if self._measured is not None and self.count > self._measured:
+            self.count = self._measured
+            for column in (self.samples, self.padding_samples, self.step_time_s, self.data_wait_s, self.ended_at_s):
+                del column[self.count :]
 
     def adopt(self, rows: Sequence[Row]) -> None:
         """Replace the rows with steps that the program reported itself."""
@@ -42,12 +64,14 @@ class StepTable:
         self.padding_samples = array("q", [0] * len(rows))
         self.step_time_s = array("d", [row.step_time_s for row in rows])
         self.data_wait_s = array("d", [row.data_wait_s for row in rows])
+        self.ended_at_s = array("d", [math.nan] * len(rows))
 
     def csv(self, wait_known: bool = True) -> Iterator[str]:
-        """Yield the rows as CSV lines; steps count from 1, an unknown wait is nan."""
+        """Yield the rows as CSV lines; steps count from 1, an unknown wait or end is nan."""
         yield CSV_HEADER
         for row in range(self.count):
             wait_s = self.data_wait_s[row] if wait_known else math.nan
             yield (
-                f"{row + 1},{self.samples[row]},{self.padding_samples[row]},{self.step_time_s[row]:.9f},{wait_s:.9f}\n"
+                f"{row + 1},{self.samples[row]},{self.padding_samples[row]},{self.step_time_s[row]:.9f},{wait_s:.9f},"
+                f"{self.ended_at_s[row]:.3f}\n"
             )

@@ -43,7 +43,8 @@ class RunLimits:
     rank 0 writes what all ranks do at the *next* check (end there, or the step of the check after
     it). The others read it about a second later, so no rank waits. The end may come a second or two
     late, and hardly ever early.
-    find_store returns None in a world of one rank.
+    find_store returns None in a world of one rank. go_on: called when the measurement has ended, and after each step
+    from then on; the script goes on as long as it returns True.
     """
 
     def __init__(
@@ -51,10 +52,12 @@ class RunLimits:
         max_steps: int | None,
         max_seconds: float | None,
         find_store: Callable[[], DecisionStore | None],
+        go_on: Callable[[], bool] = lambda: False,
     ) -> None:
         self._max_steps = max_steps if max_steps is not None else NEVER
         self._max_seconds = max_seconds
         self._find_store = find_store
+        self._go_on = go_on
         self._began_s: float | None = None
         self._last_check: tuple[int, float] = (0, 0.0)
         self._fastest_step_s = math.inf
@@ -82,7 +85,15 @@ class RunLimits:
         return min(self._max_steps, self._seconds_check)
 
     def check(self, step: int, now_s: float) -> int:
-        """Return the step of the next check; raise EndOfMeasurement if the measurement ends here."""
+        """Return the step of the next check; raise EndOfMeasurement if the script ends here."""
+        try:
+            return self._next_check(step, now_s)
+        except EndOfMeasurement:
+            if self._go_on():
+                return step + 1
+            raise
+
+    def _next_check(self, step: int, now_s: float) -> int:
         if self.ended_by is not None:
             raise EndOfMeasurement(self.ended_by)
         if step >= self._max_steps:

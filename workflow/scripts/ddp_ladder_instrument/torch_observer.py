@@ -115,6 +115,8 @@ class TorchObserver:
         self.autocast_dtypes.add(str(dtype).partition(".")[2])
 
     def _on_tick(self, now_s: float) -> None:
+        if self._limits.ended_by is not None:  # what follows is not measured
+            return
         table = self._clock.table
         if self._stop_watching is not None and table.count >= AUTOCAST_STEPS:
             self._stop_watching()

@@ -47,6 +47,17 @@ def has_group() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
+def collective_calls() -> int | None:
+    """Return the number of collective calls that this rank has begun in the default group; None if torch hides it."""
+    if not has_group():
+        return None
+    try:
+        group: Any = dist.distributed_c10d._get_default_group()
+        return int(group._get_sequence_number_for_group())
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return None
+
+
 class GroupStore:
     """The default group's store as a ``stop.DecisionStore``. Raises RuntimeError if the store is gone."""
 

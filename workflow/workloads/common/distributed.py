@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from common.cores import bind
+
 FIRST_PORT, PORTS = 10_000, 20_000  # below the ports that systems give to outgoing connections
 
 
@@ -30,13 +32,15 @@ class World:
 
 
 @contextlib.contextmanager
-def process_group(backend: str = "auto") -> Iterator[World]:
+def process_group(backend: str = "auto", cores: str = "launcher") -> Iterator[World]:
     """Join the group that the launcher describes and destroy it at the end; without a launcher there is none.
 
     backend: nccl, gloo, or auto, which is nccl with a GPU and gloo without.
+    cores: one of ``cores.CHOICES``.
     After an exception the group is not destroyed, because that could wait for ranks that never reach it.
     """
     _name_ranks_as_torchrun_does()
+    bind(cores)
     size, local_size = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     device = _device(int(os.environ.get("LOCAL_RANK", "0")))
     if device.type == "cuda":
@@ -57,6 +61,8 @@ def _join(backend: str, size: int, device: torch.device) -> None:
         dist.init_process_group(backend, store=store, rank=0, world_size=1, device_id=bound_to)
     else:
         dist.init_process_group(backend, device_id=bound_to)
+        # A rank that refuses its arguments now would close connections that others are still making (Gloo).
+        dist.barrier()
 
 
 def _device(local_rank: int) -> torch.device:

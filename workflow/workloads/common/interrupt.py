@@ -2,7 +2,7 @@
 
     #SBATCH --signal=USR1@120    # two minutes before the end, to every process that srun has started
 
-torchrun forwards SIGTERM. SIGUSR1 kills it, unless it is new enough for --signals-to-handle and that is set to
+torchrun passes SIGTERM on. SIGUSR1 kills it, unless it is new enough for --signals-to-handle and that is set to
 SIGTERM,SIGINT,SIGUSR1. Its own exit code is then 1, whatever the ranks' exit codes are.
 """
 
@@ -32,6 +32,7 @@ class StopRequest:
     """
 
     def __init__(self, world: World) -> None:
+        self.stopped = False
         self._signalled = False
         self._alone = world.size == 1
         self._sum = torch.zeros(1)
@@ -46,11 +47,12 @@ class StopRequest:
     def agreed(self) -> bool:
         """Return True if all ranks must stop now. Every rank has to call this after every step."""
         if self._alone:
-            return self._signalled
-        stop = self._answer()
+            self.stopped = self._signalled
+            return self.stopped
+        self.stopped = self._answer()
         self._sum = torch.tensor([float(self._signalled)])
         self._pending = dist.all_reduce(self._sum, group=self._group, async_op=True)
-        return stop
+        return self.stopped
 
     def finish(self) -> None:
         """Wait for the pending sum."""
@@ -79,5 +81,6 @@ def stop_request(world: World, can_save: bool) -> Iterator[Callable[[], bool]]:
         yield request.agreed
         request.finish()
     finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
+        if not request.stopped:  # else another signal, which several senders may give, must not end it as it saves
+            for signum, handler in before.items():
+                signal.signal(signum, handler)

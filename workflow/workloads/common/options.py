@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from common import schedule
+from common import cores, schedule
 from common.distributed import World
 from common.precision import NAMES, Precision
 from common.training import Checkpoint, Training
 
 # A resumed run may change these: they affect places and speed, not what is trained.
-FREE = ("data_dir", "checkpoint_dir", "resume", "workers", "data_on", "save_model", "save_format")
+FREE = ("data_dir", "checkpoint_dir", "resume", "workers", "data_on", "cores", "save_model", "save_format")
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -23,6 +23,13 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     made.add_argument("--seed", type=int, default=1, help="of parameters, shuffling and dropout (default: %(default)s)")
     made.add_argument(
         "--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl with a GPU, else gloo"
+    )
+    made.add_argument(
+        "--cores",
+        choices=cores.CHOICES,
+        default="launcher",
+        help="of this process: as the launcher bound it; its own share of those that all ranks of a node have under "
+        "torchrun; or the first rank's share, for every rank (default: %(default)s)",
     )
     _add_speed(made)
     _add_learning_rate(made)

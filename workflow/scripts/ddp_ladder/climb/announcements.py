@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.to_do import runs_of_edited_scripts
+from ddp_ladder.climb.written_secrets import missing_secrets, written_secrets
 from ddp_ladder.common import meant
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import UserError
+from ddp_ladder.common.redaction import redacted_arguments
 from ddp_ladder.gates.file import gate_files
 from ddp_ladder.node import network
+from ddp_ladder.plan.file import read_plan
 from ddp_ladder.preflight.exported import anything_to_check
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.settings.models import Settings
+from ddp_ladder.settings.secrets import marked
 from ddp_ladder.settings.sources import Sources
 
 
@@ -34,15 +39,33 @@ def check_data(ladder: Ladder, stages: Sequence[str], on_nodes: bool, dry_run: b
     return [f"warning: {problem}"]
 
 
+def check_secrets(ladder: Ladder, sources: Sources, stages: Sequence[str], dry_run: bool) -> list[str]:
+    """Return warnings about secrets that would be written. Raises UserError if one is missing; a dry run only warns."""
+    if not ladder.measures(stages):
+        return []
+    missing = missing_secrets(ladder.settings, os.environ)
+    if missing and not dry_run:
+        raise UserError(missing)
+    written = list(written_secrets(ladder.settings))
+    config, cluster = sources.documents() if written else (None, None)
+    found = [
+        replace(problem, where=document.where(*path))
+        for file, path, problem in written
+        if (document := config if file == "config" else cluster)
+    ]
+    return [f"warning: {problem}" for problem in (*missing, *found)]
+
+
 def check_variables(
-    ladder: Ladder, sources: Sources, stages: Sequence[str], on_nodes: bool, dry_run: bool
+    ladder: Ladder, sources: Sources, stages: Sequence[str] | None, on_nodes: bool, dry_run: bool
 ) -> list[str]:
     """Return doubts about environment variables of communication libraries.
 
-    Raises UserError if a run would fail by one, or silently ignore it; a dry run only warns. on_nodes: whether the
-    training may run on other machines.
+    Raises UserError if a run would fail by one, or silently ignore it; a dry run only warns. stages: those that a start
+    climbs; None for a preflight alone. on_nodes: whether the training may run on other machines.
     """
-    if not (ladder.measures(stages) and anything_to_check(ladder.settings, os.environ)):
+    starts_ranks = stages is None or ladder.measures(stages)
+    if not (starts_ranks and anything_to_check(ladder.settings, os.environ)):
         return []
     from ddp_ladder.preflight.environment import check_environment  # here: most starts have nothing to check
 
@@ -59,6 +82,7 @@ def announcements(ladder: Ladder, stages: Sequence[str]) -> list[str]:
     if not ladder.measures(stages):
         known = "every run has a good record of these settings"
         lines.append(f"nothing to measure: {known}; the gates are judged again")
+    lines += _another_start(ladder)
     for stage in stages:
         opened, closed = gate_files(Path(ladder.results) / "gates", stage)
         if opened.exists() and closed.exists():
@@ -75,19 +99,33 @@ def announcements(ladder: Ladder, stages: Sequence[str]) -> list[str]:
     return lines
 
 
+def _another_start(ladder: Ladder) -> Iterator[str]:
+    """Yield what becomes of the runs there are if the ladder now starts at another scale."""
+    try:
+        before = read_plan(Path(ladder.results) / "plan.json").first_scale
+    except UserError:
+        return  # there is no plan yet, or what needs it reports it
+    if before != (now := ladder.plan.first_scale):
+        yield (
+            f"warning: the ladder started at {before}, and now starts at {now}, its new baseline: runs whose batch, "
+            "learning rate or stage changes with it are measured again, and those of scales that are no longer planned "
+            "stay on disk, and are in no report"
+        )
+
+
 def _doubtful_texts(settings: Settings) -> Iterator[str]:
     """Yield a doubt on each argument and variable that the user seems to mean otherwise than the script gets it."""
     work, network = settings.experiment.workload, settings.site.network
     variants = settings.experiment.variants
     arguments: list[tuple[str, Iterable[str]]] = [
-        ("workload.args", work.args),
-        ("workload.prepare", work.prepare or ()),
-        *((f"variants.{each.name}.args", each.args) for each in variants),
+        ("workload.args", redacted_arguments(work.args)),
+        ("workload.prepare", redacted_arguments(work.prepare or ())),
+        *((f"variants.{each.name}.args", redacted_arguments(each.args)) for each in variants),
     ]
     variables: list[tuple[str, Iterable[str]]] = [
-        ("workload.env", work.env.values()),
-        ("network.env", network.env.values()),
-        *((f"variants.{each.name}.env", each.env.values()) for each in variants),
+        ("workload.env", marked(work.env).values()),
+        ("network.env", marked(network.env).values()),
+        *((f"variants.{each.name}.env", marked(each.env).values()) for each in variants),
     ]
     for key, text in ((key, text) for key, texts in arguments for text in texts):
         if re.match(r"--?[A-Za-z][\w-]* \S", text):

@@ -28,6 +28,7 @@ from snakemake_executor_plugin_slurm.utils import set_gres_string
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
+from ddp_ladder.accounting.update import update_or_warn
 from ddp_ladder.climb.executor_interface import ATTRIBUTES, problem_of
 from ddp_ladder.climb.watch import LOOK_EVERY_S, JobWatch
 from ddp_ladder.common.files import NotWritten, shown_path
@@ -128,6 +129,8 @@ class LadderJobs:
             else:
                 self._submitter.over(end.job_id)
                 self._report(info, end)
+        if ends:
+            self._account()
 
     def _follow(self: Any, info: Any) -> None:
         if not self._watch.knows(info.external_jobid):
@@ -152,6 +155,15 @@ class LadderJobs:
             self.report_job_success(info)
         else:
             self.report_job_error(info, msg=_message(end, self.results), aux_logs=[end.log])
+
+    def _account(self: Any) -> None:
+        """Write what the jobs used. Slurm forgets them soon, and nothing that fails here may end the climb."""
+        try:
+            _, warnings = update_or_warn(self.results)
+        except Exception as error:
+            warnings = (f"the accounting of the jobs is incomplete: {error}",)
+        for warning in warnings:
+            self._console.say(f"warning: {warning}")
 
     def cancel_jobs(self: Any, active_jobs: Sequence[Any]) -> None:
         """Cancel every job that was submitted, or is being submitted."""

@@ -81,7 +81,7 @@ class Stop:
         """Return True if the terminal shows it already: in a closed gate's box, or printed by the job itself."""
         if self.ended_by and job.signal in {each.name for each in SIGNALS}:
             return True
-        if job.rule in WITHOUT_TRAINING:
+        if job.rule in (*WITHOUT_TRAINING, "preflight"):
             return job.exit_code == 1
         if job.rule == "gate":
             return job.exit_code == 1 and self._is_closed(job.name.removeprefix("gate_"))

@@ -99,6 +99,15 @@ class Ladder:
             file for job in self.plan.stage_jobs(stage) if str(job.scale) in self.to_do for file in self.records(job)
         ]
 
+    def preflight_file(self, scale: str) -> str:
+        """Return the result of a scale's preflight."""
+        return f"{self.results}/preflight/{scale}.json"
+
+    @property
+    def any_scale_pattern(self) -> str:
+        """A regular expression for all scales of the plan."""
+        return "|".join(str(job.scale) for job in self.plan.jobs)
+
     def priority(self, scale: str) -> int:
         """Return a number above 0, higher for a scale that comes earlier in the plan."""
         scales = [str(job.scale) for job in self.plan.jobs]
@@ -131,6 +140,13 @@ class Ladder:
             return [] if read_json(Path(file)) == json.loads(json.dumps(self.plan.to_json())) else [file]
         except (OSError, ValueError):
             return [file]
+
+    @property
+    def report_options(self) -> list[str]:
+        """The options of report.py that the settings give."""
+        keys = self.settings.experiment.report
+        wanted = {"--epochs": keys.epochs, "--samples": keys.samples}
+        return [part for option, value in wanted.items() if value is not None for part in (option, f"{value:.15g}")]
 
     @property
     def changes_since_plan(self) -> str:
@@ -174,3 +190,24 @@ def stages_up_to(plan: Plan, stage: str | None, file: Path) -> tuple[str, ...]:
             )
         )
     return plan.stages[: plan.stages.index(stage) + 1]
+
+
+def preflight_scale(plan: Plan, asked: str | None, file: Path) -> str:
+    """Return the scale that `snakemake preflight` tests: the largest one if none was asked for.
+
+    file: the experiment. Raises UserError for a scale that the plan does not have.
+    """
+    scales = [job.scale for job in plan.jobs]
+    if asked is None:
+        return str(max(scales, key=lambda scale: (scale.world_size, scale.nodes)))
+    if asked not in map(str, scales):
+        raise UserError(
+            Problem(
+                "--config preflight_scale",
+                "the plan has no such scale",
+                found=asked,
+                allowed=", ".join(map(str, scales)),
+                next=f"name one of these, or add it to the scales of a stage in {file}",
+            )
+        )
+    return asked

@@ -21,7 +21,7 @@ from ddp_ladder.climb.snakemake_lock import replace_lock
 from ddp_ladder.climb.snakemake_module import add_handlers
 from ddp_ladder.common.command import print_what_can_be_printed, put_this_python_first
 
-MEASURING = ("measure_stage1", "measure_stage2", "measure_stage3")
+MEASURING = ("measure_stage1", "measure_stage2", "measure_stage3", "preflight_scale")
 
 
 def patch_process(workflow: Any, is_module: bool) -> FailedJobs:

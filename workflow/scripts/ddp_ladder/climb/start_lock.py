@@ -27,7 +27,7 @@ START = "start.json"  # while a start is at work, and after one that was killed
 LAST = "last_start.json"  # after its end
 ENDING_S = 60.0  # for the jobs of a killed start, which end their own processes in order
 LOOK_EVERY_S = 0.5
-OWN_SCRIPTS = ("run_scale.py", "agent.py")
+OWN_SCRIPTS = ("run_scale.py", "run_preflight.py", "preflight_node.py", "agent.py")
 NO_START = ("not what a start writes", "look for another start on these results; if there is none, delete the file")
 
 
@@ -120,6 +120,14 @@ def held(results: Path, checkout: Path, check_jobs: Callable[[bool], None]) -> I
         yield
     finally:
         _unlock(results, start)
+
+
+def read_start(file: Path) -> Start:
+    """Return the start in start.json or last_start.json. Raises OSError, or ValueError for anything else."""
+    try:
+        return _parsed(file)
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"{file}: {NO_START[0]}") from error
 
 
 def unlock_by_hand(results: Path) -> None:
@@ -217,8 +225,8 @@ def _read(file: Path) -> Start | None:
 
 def _last(results: Path) -> Start | None:
     try:
-        return _parsed(results / LAST)
-    except (OSError, ValueError, TypeError, KeyError):
+        return read_start(results / LAST)
+    except (OSError, ValueError):
         return None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddp_ladder.common.formats import duration
-from ddp_ladder.run.progress import LAST_WORDS, JobConsole
+from ddp_ladder.run.progress import LAST_WORDS, LAST_WORDS_OF_PREFLIGHT, JobConsole
 from ddp_ladder.slurm.job_end import JobEnd
 from ddp_ladder.slurm.query import SlurmError
 from ddp_ladder.slurm.states import ENDED_WELL, GONE, JobState, advice, reason_in_words, slurms_words
@@ -176,7 +176,7 @@ class JobWatch:
         state, words = job.state.state, job.slurms_words()
         # Slurm has forgotten it, but it had printed that all was done: the records will show it.
         well = state == ENDED_WELL or (state == GONE and job.is_finished)
-        cause = advice(state, words, job.stage)
+        cause = advice(state, words, job.stage, job.state.dead)
         end = JobEnd(
             job_id=job.id,
             stage=job.stage,
@@ -195,7 +195,7 @@ class JobWatch:
 
     def _print_lines(self, job: WatchedJob) -> None:
         for line in job.new_lines():
-            job.is_finished = job.is_finished or line.endswith(LAST_WORDS)
+            job.is_finished = job.is_finished or line.endswith((LAST_WORDS, LAST_WORDS_OF_PREFLIGHT))
             self._console.say(line)
 
     def _status(self, job: WatchedJob) -> str:

@@ -122,6 +122,12 @@ def write_json(path: Path, data: Any) -> None:
     write_atomically(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file that is read at once: without a buffer, in fewer system calls."""
+    with path.open("rb", buffering=0) as file:
+        return file.read()
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file. Raises OSError, or ValueError naming the file when it is not JSON.
 
@@ -129,10 +135,13 @@ def read_json(path: Path) -> Any:
     64 bits. Strings are made printable, because some quote the output of a script, a library or a node.
     """
     try:
-        text = path.read_bytes().decode()
-        data = json.loads(
-            text, object_pairs_hook=_distinct, parse_constant=_finite, parse_float=_finite, parse_int=_int64
-        )
+        content = read_bytes(path)
+        text = content.decode()
+        if text.startswith("\ufeff"):
+            raise ValueError("it begins with a byte order mark (BOM)")
+        data = _STRICT.decode(text)
+        if not content.translate(None, _PLAIN):
+            return data
         if "\\ud" in text.lower():
             json.dumps(data, ensure_ascii=False).encode()  # a lone surrogate cannot be printed
         return data if printable(text) == text and not _ESCAPED.search(text) else _printable(data)
@@ -172,6 +181,19 @@ def _int64(text: str) -> int:
     if abs(value) >= 2**63:
         raise ValueError(f"{text[:20]}... is beyond 64 bits")
     return value
+
+
+_STRICT = json.JSONDecoder(object_pairs_hook=_distinct, parse_constant=_finite, parse_float=_finite, parse_int=_int64)
+_PLAIN = bytes(byte for byte in b"\t\n" + bytes(range(0x20, 0x7F)) if byte != ord("\\"))
+"""Characters of a JSON text that needs no look at its escapes, and has no control sequences."""
+
+
+def file_text(path: Path) -> str | None:
+    """Return the content of a small file; None if it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return None
 
 
 def sha256(data: bytes) -> str:
@@ -234,6 +256,14 @@ class RunDirectory:
     def ranks(self) -> Path:
         return self.path / "ranks"
 
+    def profile(self, rank: int) -> Path:
+        """Return the table of a rank's profiled steps."""
+        return self.ranks / f"rank{rank}.profile.json"
+
+    def trace(self, rank: int) -> Path:
+        """Return the trace of a rank's profiled steps, for Perfetto."""
+        return self.ranks / f"rank{rank}.trace.json.gz"
+
     @property
     def nodes(self) -> Path:
         return self.path / "nodes"
@@ -259,13 +289,49 @@ class RunDirectory:
         """Return the log of an agent's ranks during the run. With several agents, train.log is merged at the end."""
         return self.log if agents == 1 else self.nodes / f"{agent.stem}.log"
 
+    def log_tail(self, name: str) -> Path:
+        """Return the path, without their numbers, of the files that hold the newest part of a long log during a run.
+
+        name: an agent's stem, or ``srun``.
+        """
+        return self.nodes / f"tail.{name}"
+
+    @property
+    def nccl_log(self) -> Path:
+        """NCCL's own log of each process: NCCL replaces %h with the host and %p with the process."""
+        return self.nodes / "nccl.%h.%p.log"
+
+    def nccl_logs(self) -> list[Path]:
+        """Return the logs that NCCL wrote."""
+        return sorted(self.nodes.glob("nccl.*.log"))
+
     def failed_ranks(self, node_rank: int) -> Path:
         """Return the file for failures of a node's torchrun ranks; the agent moves it into its end record."""
         return self.nodes / f"failed{node_rank}.json"
 
+    def error_file(self, rank: int) -> Path:
+        """Return torch's error file of a rank that no torchrun started; the agent moves it into its end record."""
+        return self.nodes / f"error{rank}.json"
+
     def torchrun_logs(self, node_rank: int) -> Path:
         """Return the directory for torchrun's own logs, in place of the temporary one; the agent deletes it."""
         return self.nodes / f"torchrun{node_rank}"
+
+    def heartbeat(self, rank: int) -> Path:
+        """Return the file in which a rank shows its progress; its agent deletes it at the end."""
+        return self.ranks / f"rank{rank}.heartbeat"
+
+    def hang(self, agent: Agent) -> Path:
+        """Return the report of an agent whose ranks make no step any more."""
+        return self.nodes / f"hang-{agent.stem}.json"
+
+    def monitor(self, node_rank: int) -> Path:
+        """Return the file that describes the samples of a node."""
+        return self.nodes / f"node{node_rank}.monitor.json"
+
+    def samples(self, node_rank: int) -> Path:
+        """Return the samples of a node."""
+        return self.nodes / f"node{node_rank}.csv"
 
     def agent_end(self, agent: Agent) -> Path:
         return self.nodes / f"{agent.stem}.json"

@@ -6,6 +6,9 @@ import ctypes
 import os
 import signal
 import sys
+from contextlib import suppress
+
+import psutil
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals with which a person, a terminal or Slurm ends a process."""
@@ -33,6 +36,19 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def end_descendants(within_s: float) -> None:
+    """Kill all descendants of this process, also those that were re-parented to it; wait until they have ended."""
+    left = psutil.Process().children(recursive=True)
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left, timeout=within_s)
+
+
+# Looked up here: between fork and exec the dynamic linker may be locked by another thread of the parent.
+_call = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+
 def _prctl(option: int, argument: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, argument, 0, 0, 0)
+    if _call is not None:
+        _call(option, argument, 0, 0, 0)

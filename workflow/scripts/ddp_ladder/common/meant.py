@@ -47,7 +47,7 @@ def scale(value: object, stage: str) -> str | None:
         return f"{int(match[1])}x{int(match[2])}"
     if not re.fullmatch(r"[1-9][0-9]{0,3}", str(value)):
         return None
-    return {"stage1": "1x1", "stage3": f"{value}x1"}.get(stage, f"1x{value}")
+    return f"{value}x1" if stage == "stage3" else f"1x{value}"
 
 
 def words(text: str) -> list[str] | None:

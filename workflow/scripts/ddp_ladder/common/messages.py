@@ -6,10 +6,13 @@ import difflib
 import re
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ddp_ladder.common.redaction import redacted
+
 BOX_WIDTH = 96
+_STEP = re.compile(r"\d\. ")
 _BOX_TEXT = BOX_WIDTH - len("| verdict   ") - len(" |")
 
 
@@ -33,7 +36,7 @@ class Problem:
             text = getattr(self, label)
             if text is not None:
                 lines.append(f"  {label:<8} {text}")
-        return printable("\n".join(lines))
+        return redacted(printable("\n".join(lines)))
 
 
 class UserError(Exception):
@@ -75,14 +78,27 @@ def notify(text: str) -> None:
 
 
 def box(rows: Iterable[tuple[str, str | None]]) -> str:
-    """Return the ladder's box with labelled texts: why it stops and what to do."""
+    """Return the ladder's box with labelled texts: why it stops and what to do. A text may have several lines."""
     lines = []
     for label, text in rows:
-        wrapped = textwrap.wrap(printable(str(text)), _BOX_TEXT, break_on_hyphens=False)
+        wrapped = [part for line in redacted(printable(str(text))).split("\n") for part in _wrapped(line)]
         for index, part in enumerate(wrapped or [""]):
             lines.append(f"| {label if index == 0 else '':<9} {part:<{_BOX_TEXT}} |")
     edge = "+" + "-" * (BOX_WIDTH - 2) + "+"
     return "\n".join((edge, *lines, edge))
+
+
+def numbered(steps: Sequence[str]) -> str:
+    """Return steps as the lines of one text, numbered if there are several."""
+    if len(steps) == 1:
+        return steps[0]
+    return "\n".join(f"{number}. {step}" for number, step in enumerate(steps, start=1))
+
+
+def _wrapped(line: str) -> list[str]:
+    """Return a line of the box as lines that fit; those of a numbered step are indented below its text."""
+    step = _STEP.match(line)
+    return textwrap.wrap(line, _BOX_TEXT, break_on_hyphens=False, subsequent_indent=" " * len(step[0]) if step else "")
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str | None:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    Strict,
+    ValidationError,
+    model_serializer,
+)
 from pydantic.json_schema import GenerateJsonSchema
 
 LONGEST_VALUE = 80  # characters of a value in a message
@@ -36,6 +45,22 @@ class Model(BaseModel):
     def replace(self, **changes: Any) -> Self:
         """Return a copy with other values, which are checked. Raises ValidationError, a ValueError."""
         return self.model_validate({**dict(self), **changes})
+
+
+class GrownModel(Model):
+    """A model whose digest must not change because later versions have more keys: ``later`` names these.
+
+    They are written only with another value than their default.
+    """
+
+    later: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_unused(self, write: SerializerFunctionWrapHandler) -> Mapping[str, Any]:
+        data: Mapping[str, Any] = write(self)
+        fields = type(self).model_fields
+        unused = {key for key in self.later if key in data and data[key] == fields[key].default}
+        return {key: value for key, value in data.items() if key not in unused}
 
 
 class Schema(GenerateJsonSchema):

@@ -10,6 +10,7 @@ SCRIPTS = WORKFLOW / "scripts"
 SCHEMAS = WORKFLOW / "schemas"
 TEMPLATES = WORKFLOW / "templates"  # shell: job.sh and climb.sh, and what sets up a node
 REPORT = WORKFLOW / "report"
+CENTRES = WORKFLOW / "centres"  # the rules of computing centres for a scaling report
 
 
 def located(file: str | Path) -> str:

@@ -34,7 +34,7 @@ PACKAGES = (
     ("snakemake-executor-plugin-slurm-jobstep", "Slurm job step", (0, 6), (1,)),
 )
 IMPORT_WITHIN_S = 180  # torch on a cold network file system takes long
-PROBE = SCRIPTS / "ddp_ladder/doctor/python_probe.py"
+PROBE = SCRIPTS / "ddp_ladder/node/python_probe.py"
 
 
 def version_tuple(text: str) -> tuple[int, ...]:

@@ -7,76 +7,30 @@ needs the table, which is therefore not in report/.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
 
-from ddp_ladder.common import formats
-from ddp_ladder.common.formats import factor, megabytes, milliseconds, percent, seconds, share, significant, whole
+from ddp_ladder.common.formats import (
+    decimals,
+    factor,
+    megabytes,
+    milliseconds,
+    percent,
+    seconds,
+    share,
+    significant,
+    tenths_of_percent,
+)
+from ddp_ladder.gates.column import REPORT, OfRun, figure
+from ddp_ladder.gates.column import Column as Column
+from ddp_ladder.gates.column import Figure as Figure
+from ddp_ladder.gates.column import Table as Table
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record, Throughput, Timing
 from ddp_ladder.records.startup import StartUp, startup_of
-
-Table = Literal["csv", "page", "markdown", "terminal", "runs", "startup"]
-REPORT: tuple[Table, ...] = ("csv", "page", "markdown")  # the table of scales
-OfRun = Callable[[Record], float | None]
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of scaling.csv, of the tables of the report, or of both.
-
-    key: its name in scaling.csv and ScalePoint. text: a value as it is shown, in ``unit``.
-    of_run: the value of one run. That of a scale is the median over repeats, unless gates/scaling computes it.
-    interval_in: where the 95 % interval is shown too. marks: a remark beside the value in a table.
-    """
-
-    key: str
-    heading: str = ""  # the figure's name if empty
-    unit: str = ""
-    text: Callable[[Any], str] = whole
-    tables: tuple[Table, ...] = ("csv",)
-    interval_in: tuple[Table, ...] = ()
-    marks: Mapping[Table, Callable[[ScalePoint], str]] = field(default_factory=dict)
-    of_run: OfRun | None = None
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Return the fields of ScalePoint: the value and, if it has one, the ends of its interval."""
-        return (self.key, *((f"{self.key}_low", f"{self.key}_high") if self.interval_in else ()))
-
-    def shown(self, point: ScalePoint) -> str:
-        """Return the value as text; a dash if it is not known."""
-        return self.text(getattr(point, self.key))
-
-    def estimate(self, point: ScalePoint) -> tuple[float, float, float] | None:
-        """Return the value and the ends of its interval; None if it is not known."""
-        value, low, high = (getattr(point, key) for key in self.keys)
-        return None if value is None or low is None or high is None else (value, low, high)
-
-    def interval(self, point: ScalePoint) -> str:
-        """Return ``[83-87 %]``; empty if the value is not known or, as at the baseline of a ratio, has no interval."""
-        _, low, high = self.estimate(point) or (0.0, 0.0, 0.0)
-        return formats.interval(self.text(low), self.text(high)) if low < high else ""
-
-    def beside(self, point: ScalePoint, table: Table) -> tuple[str, str]:
-        """Return the interval and the mark that a table shows beside the value; empty if there is none."""
-        mark = self.marks[table](point) if table in self.marks else ""
-        return self.interval(point) if table in self.interval_in else "", mark
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure, or several that belong together, with its definition. unit: in scaling.csv."""
-
-    name: str
-    unit: str
-    definition: str
-    columns: tuple[Column, ...]
-
-
-def _figure(name: str, unit: str, definition: str, *columns: Column) -> Figure:
-    return Figure(name, unit, definition, tuple(replace(each, heading=each.heading or name) for each in columns))
+from ddp_ladder.settings.terms import ONE_GPU, Scale
+from ddp_ladder.usage.models import Usage
 
 
 def _throughput(read: Callable[[Throughput], float | None]) -> OfRun:
@@ -92,6 +46,15 @@ def _fraction(key: str, read: Callable[[Timing], float | None], *tables: Table) 
     return Column(key, text=share, tables=tables, of_run=_timing(read))
 
 
+def _ratio(key: str, heading: str, text: Callable[[Any], str]) -> Column:
+    """Return a column of a ratio to another baseline, with its interval."""
+    return Column(key, heading, text=text, tables=("csv", "baselines"), interval_in=("csv", "baselines"))
+
+
+def _cost(key: str, heading: str, unit: str, interval_in: tuple[Table, ...] = ()) -> Column:
+    return Column(key, heading, unit, significant, ("csv", "cost"), interval_in)
+
+
 def _part(key: str, heading: str, read: Callable[[StartUp], float | None], *tables: Table) -> Column:
     """Return a column of the start-up, in seconds."""
 
@@ -100,6 +63,19 @@ def _part(key: str, heading: str, read: Callable[[StartUp], float | None], *tabl
         return read(startup) if startup else None
 
     return Column(key, heading, "s", seconds, ("csv", "startup", *tables), of_run=of_run)
+
+
+def _usage(read: Callable[[Usage], float | None]) -> OfRun:
+    return lambda run: read(run.usage) if run.usage else None
+
+
+def _energy_j_per_sample(run: Record) -> float | None:
+    energy_j = run.usage.gpu_energy_measured_j if run.usage else None
+    steps = {rank.steps for rank in run.ranks}
+    if energy_j is None or run.timing is None or len(steps) != 1:
+        return None
+    samples = sum(rank.samples for rank in run.ranks) * run.timing.measured_steps / steps.pop()
+    return energy_j / samples if samples else None
 
 
 def _peak_memory_bytes(run: Record) -> int | None:
@@ -118,7 +94,7 @@ def _against_plain(point: ScalePoint) -> str:
 
 
 FIGURES = (  # in the order of the definitions, and of the columns in every table
-    _figure(
+    figure(
         "scale", "1",
         "nodes x GPUs per node; n is their product, the number of ranks. "
         "Stage 1 is one GPU, stage 2 one node, stage 3 several nodes.",
@@ -126,27 +102,29 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         Column("nodes"),
         Column("gpus_per_node"),
         Column("world_size", "GPUs", tables=(*REPORT, "terminal")),
+        several_first="nodes x GPUs per node; n is their product, the number of ranks. "
+        "Stage 1 is {first}, stage 2 one node, stage 3 several nodes.",
     ),
-    _figure(
+    figure(
         "mode", "samples",
         "weak: the batch per GPU is constant and the global batch grows with n; strong: the global batch is constant.",
         Column("mode"),
         Column("batch_per_gpu", "batch per GPU", tables=REPORT),
         Column("global_batch", "global batch", tables=REPORT),
     ),
-    _figure(
+    figure(
         "variant", "1",
         "a named set of overrides of workload, network or launcher; "
         "repeats counts the good runs from which the figures are made.",
         Column("variant"),
         Column("repeats", "repeats", tables=REPORT),
     ),
-    _figure(
+    figure(
         "steps measured", "1",
         "optimizer steps of a run without its warm-up.",
         Column("measured_steps", tables=("runs",), of_run=_timing(lambda t: t.measured_steps)),
     ),
-    _figure(
+    figure(
         "samples/s", "1/s",
         "X(n): training samples that all ranks really drew per second, without the sampler's padding. Median over "
         "repeats of the median over blocks; if slow steps recur, which such a median hides, all measured samples / all "
@@ -157,33 +135,59 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         ),
         Column("statistic"),
     ),
-    _figure(
+    figure(
         "total, end to end", "1/s",
         "samples / time of all measured steps; and of everything after the first step, with validation, checkpoints, "
         "and clean-up. Both are in scaling.csv; the first is noted if it is the figure or over 5 % off the median.",
         Column("samples_per_s_total", of_run=_throughput(lambda t: t.samples_per_s_total)),
         Column("samples_per_s_end_to_end", of_run=_throughput(lambda t: t.samples_per_s_end_to_end)),
     ),
-    _figure(
+    figure(
         "speed-up", "1",
         "X(n) / X(1), with X(1) of the same variant and mode at 1x1: the same script in a process group of one.",
         Column("speedup", text=factor, tables=(*REPORT, "terminal"), interval_in=("csv", "page")),
+        several_first="X(n) / X({first}), of the same variant and mode: {first} is the first scale of the ladder.",
     ),
-    _figure(
+    figure(
         "efficiency", "1 (shown in %)",
         "X(n) / (n X(1)), with the same X(1). Given only if every field marked = below is equal at both scales.",
         Column(
             "efficiency", text=percent, tables=(*REPORT, "terminal"), interval_in=(*REPORT, "terminal"),
             marks={"page": _against_plain},
         ),
+        several_first="X(n) / X({first}) / (n / {n0}): {first} has {n0} GPUs. Given only if every field marked = below "
+        "is equal at both scales.",
     ),
-    _figure(
+    figure(
         "against plain", "1 (shown in %)",
         "X(n) / (n X(plain)), with X(plain) of the script at 1x1 with no launcher and no process group; at 1x1, the "
         "difference to 100 % is the cost of DDP on one GPU.",
         Column("efficiency_plain", text=percent, tables=("csv", "markdown"), interval_in=("csv",)),
+        several_first="not known: the script with no launcher runs on one GPU, and this ladder starts at {first}.",
     ),
-    _figure(
+    figure(
+        "against one node", "1; 1 (shown in %)",
+        "X / X(node), and that / (n / n(node)): the node is 1 x the most GPUs per node of the ladder, of the same "
+        "variant and mode. Given only if every field marked = is equal at both scales.",
+        Column("node_baseline"),
+        _ratio("speedup_node", "speed-up over one node", factor),
+        _ratio("efficiency_node", "efficiency against one node", tenths_of_percent),
+    ),
+    figure(
+        "against the smallest scale", "1; 1 (shown in %)",
+        "the same with the smallest scale that was measured with equal fields, which may not be one GPU: the model may "
+        "not fit it. Smaller scales that do not compare are named.",
+        Column("smallest_baseline"),
+        _ratio("speedup_smallest", "speed-up over the smallest scale", factor),
+        _ratio("efficiency_smallest", "efficiency against the smallest scale", tenths_of_percent),
+    ),
+    figure(
+        "serial fraction", "1",
+        "Karp and Flatt's: (1/S - 1/k) / (1 - 1/k), with S over the smallest scale and k times its GPUs, of the time "
+        "for a number of samples. Constant: a part that does not run in parallel; growing with k: overhead.",
+        _ratio("serial_fraction", "serial fraction (Karp-Flatt)", decimals),
+    ),
+    figure(
         "step time", "s (shown in ms)",
         "median over blocks of (the slowest rank's block time / steps in the block); all time / all steps if "
         "samples/s is samples / time.",
@@ -192,7 +196,7 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
             of_run=_timing(lambda t: t.step_time_s),
         ),
     ),
-    _figure(
+    figure(
         "p5, p95, drift", "s; 1",
         "percentiles of single steps, each that of its slowest rank; step time in the last third of the blocks / in "
         "the first, minus 1. In scaling.csv; a drift over 5 % is noted.",
@@ -200,23 +204,51 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         Column("step_time_s_p95", of_run=_timing(lambda t: t.step_time_s_p95)),
         Column("drift_fraction", of_run=_timing(lambda t: t.drift_fraction)),
     ),
-    _figure(
+    figure(
         "data wait", "1 (shown in %)",
         "time spent waiting for the data loader / step time, over all ranks.",
         _fraction("data_wait_fraction", lambda t: t.data_wait_fraction, *REPORT, "runs"),
         Column("data_wait_fraction_max", tables=()),  # of the repeats, for gates
     ),
-    _figure(
+    figure(
         "exposed comm.", "1 (shown in %)",
         "gradient communication that the backward pass did not hide / step time, as DDP measures it.",
         _fraction("exposed_comm_fraction", lambda t: t.exposed_comm_fraction, *REPORT, "runs"),
     ),
-    _figure(
+    figure(
         "straggler", "1 (shown in %)",
         "(slowest rank's median step - median rank's) / slowest rank's.",
         _fraction("straggler_fraction", lambda t: t.straggler_fraction, "csv", "page", "runs"),
     ),
-    _figure(
+    figure(
+        "parts of a step", "s (shown in ms)",
+        "what the time of a step is for; they add up to it. Compute: DDP's forward and backward pass, on the typical "
+        "rank (the lower median by own work). Exposed communication: the shortest wait for gradients of all ranks. "
+        "Data wait: of the typical rank. Imbalance: what the slowest rank's own work takes longer than the typical "
+        "rank's. Rest: optimizer, copies, Python, and every part that is empty because DDP reported no times.",
+        Column("compute_s", "compute", "ms", milliseconds, ("csv", "attribution")),
+        Column("exposed_comm_s", "exposed comm.", "ms", milliseconds, ("csv", "attribution")),
+        Column("data_wait_s", "data wait", "ms", milliseconds, ("csv", "attribution")),
+        Column("imbalance_s", "imbalance", "ms", milliseconds, ("csv", "attribution")),
+        Column("rest_s", "rest", "ms", milliseconds, ("csv", "attribution")),
+    ),
+    figure(
+        "POP factors", "1 (shown in %)",
+        "global = parallel x computation scaling; parallel = load balance x communication. Own work: a rank's step "
+        "without its wait for gradients. Load balance: its mean over ranks / its maximum. Communication: its maximum / "
+        "step time. Computation scaling: own work of all ranks for each sample at 1x1 / at n. Efficiency is global / "
+        "global at 1x1. Reviewers usually look at factors below 80 %.",
+        Column("global_efficiency", "global", "", percent, ("csv", "attribution")),
+        Column("parallel_efficiency", "parallel", "", percent, ("csv", "attribution")),
+        Column("load_balance", "load balance", "", percent, ("csv", "attribution")),
+        Column("communication_efficiency", "communication", "", percent, ("csv", "attribution")),
+        Column("computation_scaling", "computation scaling", "", percent, ("csv", "attribution")),
+        several_first="global = parallel x computation scaling; parallel = load balance x communication. Own work: a "
+        "rank's step without its wait for gradients. Load balance: its mean over ranks / its maximum. Communication: "
+        "its maximum / step time. Computation scaling: own work of all ranks for each sample at {first} / at n. "
+        "Efficiency is global / global at {first}. Reviewers usually look at factors below 80 %.",
+    ),
+    figure(
         "start-up", "s",
         "from the launcher's start to the end of the first step, on the slowest rank; not part of the throughput. "
         "Median over repeats. Parts of it, on the same rank: spawn, until Python runs in it; import torch; process "
@@ -231,22 +263,73 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         _part("startup_s", "", lambda s: s.total_s, "page", "runs"),
         _part("startup_compile_s", "torch.compile", lambda s: s.compile_s),
     ),
-    _figure(
+    figure(
         "GPU h per million samples", "h",
         "n x 1,000,000 / X(n) / 3600.",
-        Column("gpu_hours_per_million_samples", text=significant, tables=REPORT),
+        Column("gpu_hours_per_million_samples", text=significant, tables=(*REPORT, "cost")),
     ),
-    _figure(
+    figure(
+        "per million samples", "h; kWh",
+        "time of the training steps, 1,000,000 / X(n) / 3600, and energy of all GPUs (see GPU energy).",
+        _cost("hours_per_million_samples", "time per million samples", "h"),
+        _cost("energy_kwh_per_million_samples", "GPU energy per million samples", "kWh"),
+    ),
+    figure(
+        "per epoch", "h; h; kWh",
+        "the same for as many samples as the data set of the training's DataLoader has, on all GPUs together.",
+        _cost("hours_per_epoch", "time per epoch", "h"),
+        _cost("gpu_hours_per_epoch", "GPU h per epoch", ""),
+        _cost("energy_kwh_per_epoch", "GPU energy per epoch", "kWh"),
+    ),
+    figure(
+        "to solution", "h; h; h; kWh",
+        "the same for the whole training: report.samples, or report.epochs times the data set. Wall time adds the "
+        "start-up, and takes samples/s end to end, with validation and checkpoints in the proportion of the runs. It "
+        "is assumed that every scale needs as many samples, which large global batches may not reach.",
+        _cost("hours_to_solution", "time to solution", "h", interval_in=("csv", "cost")),
+        _cost("wall_hours_to_solution", "wall time to solution", "h"),
+        _cost("gpu_hours_to_solution", "GPU h to solution", ""),
+        _cost("energy_kwh_to_solution", "GPU energy to solution", "kWh"),
+    ),
+    figure(
+        "efficiency by total time", "1 (shown in %)",
+        "p(b) T(b) / (p(N) T(N)): p GPUs, T the wall time of a whole run with start-up, validation and end, b the "
+        "smallest scale as above. Where the runs of two scales train different numbers of samples, T is per sample.",
+        _ratio("efficiency_total_time", "efficiency by total time", tenths_of_percent),
+    ),
+    figure(
         "wall time", "s",
         "of a run, from before its processes start to the end of the last one.",
-        Column("wall_s", unit="s", text=significant, tables=("runs",), of_run=_timing(lambda t: t.wall_s)),
+        Column("wall_s", "", "s", significant, ("csv", "runs", "baselines"), of_run=_timing(lambda t: t.wall_s)),
     ),
-    _figure(
+    figure(
+        "GPU busy", "1 (shown in %)",
+        "share of the measured time in which any kernel ran on a GPU (NVML's utilization.gpu), mean of all GPUs; "
+        "median over repeats, as all that follow. How much of the GPU the kernels used shows in its power.",
+        Column("gpu_busy_fraction", text=share, tables=("csv", "usage"), of_run=_usage(lambda u: u.gpu_busy_fraction)),
+    ),
+    figure(
+        "GPU power", "W",
+        "of one GPU in the measured time, mean of all GPUs, as NVML measures it.",
+        Column("gpu_power_w", "", "W", significant, ("csv", "usage"), of_run=_usage(lambda u: u.gpu_power_w)),
+    ),
+    figure(
+        "CPU", "1 (shown in %)",
+        "share of the measured time in which the CPUs that the run may use were busy, mean of all its nodes.",
+        Column("cpu_fraction", text=share, tables=("csv", "usage"), of_run=_usage(lambda u: u.cpu_fraction)),
+    ),
+    figure(
         "peak memory", "bytes (shown in MB)",
         "of the run's rank with the most: of its device if that has a memory of its own, else of the host.",
-        Column("peak_memory_bytes", "", "MB per rank", megabytes, ("runs",), of_run=_peak_memory_bytes),
+        Column("peak_memory_bytes", "", "MB per rank", megabytes, ("csv", "runs", "usage"), of_run=_peak_memory_bytes),
     ),
-    _figure(
+    figure(
+        "GPU energy", "J per sample",
+        "energy of all GPUs in the measured time, from NVML's counter or the integral of its power, / samples consumed "
+        "in it. Without that of CPUs, memory, network and cooling.",
+        Column("energy_j_per_sample", "", "J per sample", significant, ("csv", "usage"), of_run=_energy_j_per_sample),
+    ),
+    figure(
         "status", "",
         "ok; check: efficiency over 105 %; incomplete: repeats are missing; not comparable: a "
         "field differs from the baseline; failed: a repeat failed; not run.",
@@ -261,9 +344,10 @@ def columns(table: Table) -> tuple[Column, ...]:
     return tuple(column for figure in FIGURES for column in figure.columns if table in column.tables)
 
 
-def figures_in(*tables: Table) -> tuple[Figure, ...]:
-    """Return the figures that are shown in any of these tables."""
-    return tuple(figure for figure in FIGURES if any(set(column.tables) & set(tables) for column in figure.columns))
+def figures_in(*tables: Table, first: Scale = ONE_GPU) -> tuple[Figure, ...]:
+    """Return the figures that are shown in any of these tables. first: the scale that the ladder starts at."""
+    shown = (each for each in FIGURES if any(set(column.tables) & set(tables) for column in each.columns))
+    return tuple(each.defined_for(first) for each in shown)
 
 
 def csv_columns() -> tuple[str, ...]:
@@ -272,7 +356,12 @@ def csv_columns() -> tuple[str, ...]:
     return tuple(each.name for each in fields(ScalePoint) if each.name in keys)
 
 
-SAMPLES_PER_S, SPEEDUP, EFFICIENCY, AGAINST_PLAIN = (
+(
+    SAMPLES_PER_S, SPEEDUP, EFFICIENCY, AGAINST_PLAIN, AGAINST_NODE, AGAINST_SMALLEST, GPU_HOURS, GPU_HOURS_TO_SOLUTION
+) = (
     next(column for column in columns("csv") if column.key == key)
-    for key in ("samples_per_s", "speedup", "efficiency", "efficiency_plain")
-)
+    for key in (
+        "samples_per_s", "speedup", "efficiency", "efficiency_plain", "efficiency_node", "efficiency_smallest",
+        "gpu_hours_per_million_samples", "gpu_hours_to_solution",
+    )
+)  # fmt: skip

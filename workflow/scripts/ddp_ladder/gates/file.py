@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from pydantic import Field
 from ddp_ladder.common.messages import box
 from ddp_ladder.common.model import IN_A_MODEL, Model, Several, Version1
 from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.records.record import Evidence, placed, quoted_lines
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 SANITY = "sanity"  # the name of the one finding for a run that passed all its checks
@@ -33,11 +35,16 @@ class Finding:
     wanted: str
     next: str
     uncertain: bool = False  # the threshold lies inside the interval
+    place: str = ""  # of a failure: rank and node, as far as they are known
+    at_s: float | None = None  # of a failure: unix time
+    evidence: tuple[Evidence, ...] = ()  # of a failure: the lines that show it
+    shown_by: tuple[str, ...] = ()  # of a lost efficiency: the figures that show its largest cause
 
     @property
     def in_words(self) -> str:
         """Return ``efficiency 0.41``, ``exit codes: rank 1: 3``: the check is not named twice."""
-        return self.measured if self.measured.startswith(self.check) else f"{self.check}: {self.measured}"
+        check = placed(self.check, self.place, self.measured)
+        return self.measured if self.measured.startswith(self.check) else f"{check}: {self.measured}"
 
     @property
     def where(self) -> str:
@@ -127,9 +134,23 @@ def outcome_line(gate: Verdict) -> str:
 def closed_box(gate: Verdict) -> str:
     """Return the box that shows why the ladder stopped and what to do next."""
     doubt = " on the estimate, uncertain" if gate.uncertain(REFERENCE_VARIANT) else ""
+    closed = f"the gate of {gate.stage} is closed{doubt}; nothing above it was started"
+    failed = gate.reason
+    if failed is not None and failed.place:
+        when = time.strftime(" at %H:%M:%S", time.localtime(failed.at_s)) if failed.at_s else ""
+        return box(
+            (
+                ("verdict", f"{failed.check} ({failed.place}){when}\n{closed}"),
+                ("run", failed.where),
+                ("why", failed.measured),
+                *((("evidence", quoted),) if (quoted := quoted_lines(failed.evidence, failed.measured)) else ()),
+                ("next", gate.next),
+            )
+        )
     rows = (
-        ("verdict", f"the gate of {gate.stage} is closed{doubt}; nothing above it was started"),
+        ("verdict", closed),
         ("measured", gate.why),
+        *((("evidence", "\n".join(failed.shown_by)),) if failed and failed.shown_by else ()),
         ("wanted", gate.wanted),
         ("next", gate.next),
     )

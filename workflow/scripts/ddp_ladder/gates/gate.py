@@ -6,13 +6,16 @@ Every user of a gate judges it again: a gate file is evidence only while its rec
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ddp_ladder.common.files import read_json, sha256, write_json, writing
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.gates.file import SANITY, Finding, Verdict, Word, gate_files
+from ddp_ladder.gates.link import measured_link
 from ddp_ladder.gates.performance import performance
+from ddp_ladder.gates.preflight import preflight_findings
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.evidence import IN_WORDS, STRONGEST
@@ -49,11 +52,14 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
             findings.append(finding)
         if spec.stage == stage and record is not None:
             findings += _remarks(spec, record)
+    findings[:0] = preflight_findings(plan, stage, runs)
     findings += _copies(specs, records, runs)
     findings += _weaker_evidence(stage, specs, records)
     points = scale_points(specs, records, plan.may_differ)
     here = [point for point in points if point.stage == stage and not point.is_plain]
-    findings += [finding for point in here for finding in performance(plan, point, points, results)]
+    links = {scale: measured_link(results, scale) for scale in dict.fromkeys(point.scale for point in here)}
+    for point in here:
+        findings += performance(plan, point, points, results, links[point.scale])
     variants = _variants(findings)
     reason = next((finding for finding in findings if finding.variant == REFERENCE_VARIANT and not finding.ok), None)
     return Verdict(
@@ -101,7 +107,8 @@ def _sanity(spec: RunSpec, runs: RunRecords) -> tuple[Record | None, Finding]:
         for check in record.checks:
             why = why.replace(f", wanted {check.wanted}", "")
         wanted = _wanted(record, failure.verdict)
-        return record, Finding(*_place(spec), failure.verdict, False, why, wanted, failure.next)
+        found = Finding(*_place(spec), failure.verdict, False, why, wanted, failure.next)
+        return record, replace(found, place=failure.place, at_s=failure.at_s, evidence=failure.evidence)
     return record, Finding(*_place(spec), SANITY, True, f"{len(record.checks)} checks passed", "all checks", "")
 
 
@@ -217,11 +224,16 @@ def gate_file_problem(verdict: Verdict, gates: Path) -> Problem | None:
                 next=JUDGE_AGAIN,
             )
         if _judgement(data, gates.parent) != _judgement(verdict.model_dump(), gates.parent):
-            problem = "this gate was judged on other records or thresholds than the present ones, or edited"
+            problem = "this gate was judged by another version, on other records or thresholds, or edited"
             return Problem(str(file), problem, next=JUDGE_AGAIN)
     return None
 
 
 def _judgement(data: Mapping[str, Any], results: Path) -> str:
-    """Return the judgement in a gate file as text, without the points: nothing relies on those."""
-    return placeless({key: value for key, value in data.items() if key != "points"}, results)
+    """Return the judgement in a gate file as text, without what nothing relies on: points and advice.
+
+    A preflight that is repeated alone changes the advice, not the judgement.
+    """
+    kept = {key: value for key, value in data.items() if key not in ("points", "next")}
+    kept["judged"] = [{k: v for k, v in each.items() if k not in ("next", "shown_by")} for each in data["judged"]]
+    return placeless(kept, results)

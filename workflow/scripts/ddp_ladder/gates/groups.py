@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from ddp_ladder.gates.bootstrap import Draws, draws, median
-from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.gates.interval import LogMean
+from ddp_ladder.plan.plan import RunSpec, first_scale
 from ddp_ladder.records.fingerprint import Difference, all_differences
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Record, Statistic, Throughput, Timing
-from ddp_ladder.records.statistic import PerBlock, rates, statistic_of, step_times
+from ddp_ladder.records.statistic import PerBlock, median, rates, statistic_of, step_times
 from ddp_ladder.settings.terms import PLAIN_VARIANT, REFERENCE_VARIANT, Scale
-
-BASELINE = Scale(1, 1)
 
 
 @dataclass(frozen=True)
@@ -51,13 +49,14 @@ class Group:
     failed: tuple[Record, ...]  # started and failed
     left_out: tuple[Record, ...]  # not started, on purpose
     may_differ: Collection[str]
+    baseline: Scale  # of its efficiency
     statistic: Statistic = MEDIAN_OF_BLOCKS
 
     @property
     def first(self) -> RunSpec:
         return self.specs[0]
 
-    @property
+    @cached_property
     def all_differences(self) -> tuple[Difference, ...]:
         """Return the differences between the group's own repeats."""
         pairs = ((self.good[0].record, other.record) for other in self.good[1:])
@@ -87,32 +86,50 @@ class Group:
     def step_time_s(self) -> float:
         return median([run.step_time_s(self.statistic) for run in self.good])
 
-    def throughput_draws(self) -> Draws:
-        return draws([run.rates for run in self.good], self.statistic, self._seed())
+    @cached_property
+    def log_rate(self) -> LogMean:
+        """Return the throughput with its uncertainty."""
+        figures = [run.samples_per_s(self.statistic) for run in self.good]
+        return LogMean.of(figures, self._errors([run.rates for run in self.good]))
 
-    def step_time_draws(self) -> Draws:
-        return draws([run.step_times for run in self.good], self.statistic, self._seed())
+    def speedup_over(self, baseline: Group) -> tuple[float, float, float]:
+        """Return the throughput over that of a baseline, and the ends of its interval."""
+        if self is baseline:
+            return 1.0, 1.0, 1.0  # by definition, not by measurement
+        speedup = self.samples_per_s / baseline.samples_per_s
+        return speedup, *self.log_rate.over(baseline.log_rate).interval(speedup)
 
-    def _seed(self) -> int:
-        """Return a seed of the group's own: both sides of a ratio must be drawn independently."""
-        return zlib.crc32(f"{self.first.variant}/{self.first.mode}/{self.first.scale}".encode())
+    @property
+    def log_step_time(self) -> LogMean:
+        """Return the step time with its uncertainty."""
+        figures = [run.step_time_s(self.statistic) for run in self.good]
+        return LogMean.of(figures, self._errors([run.step_times for run in self.good]))
+
+    def _errors(self, runs: Sequence[PerBlock]) -> list[float]:
+        """Return the relative standard errors that differences between the repeats do not show."""
+        unseen = len(runs) == 1 or self.statistic == SAMPLES_PER_TIME
+        return [run.relative_error(self.statistic) for run in runs] if unseen else []
 
 
-def groups_of(
-    runs: Sequence[RunSpec], records: Mapping[str, Record], may_differ: Collection[str]
-) -> dict[tuple[str, str, Scale], Group]:
+Groups = dict[tuple[str, str, Scale], Group]  # by mode, variant and scale
+
+
+def groups_of(runs: Sequence[RunSpec], records: Mapping[str, Record], may_differ: Collection[str]) -> Groups:
     """Return the groups by mode, variant and scale, in this order. Arguments: see ``scale_points``."""
     modes: list[str] = list(dict.fromkeys(run.mode for run in runs))
     variants = list(dict.fromkeys(run.variant for run in runs))
     scales = list(dict.fromkeys(run.scale for run in runs))
     specs: dict[tuple[str, str, Scale], list[RunSpec]] = {}
+    baseline = first_scale(runs)
     for run in runs:
         specs.setdefault((run.mode, run.variant, run.scale), []).append(run)
     order = sorted(specs, key=lambda key: (modes.index(key[0]), variants.index(key[1]), scales.index(key[2])))
-    return {key: _group(specs[key], records, may_differ) for key in order}
+    return {key: _group(specs[key], records, may_differ, baseline) for key in order}
 
 
-def _group(specs: Sequence[RunSpec], records: Mapping[str, Record], may_differ: Collection[str]) -> Group:
+def _group(
+    specs: Sequence[RunSpec], records: Mapping[str, Record], may_differ: Collection[str], baseline: Scale
+) -> Group:
     there = [records[spec.name] for spec in specs if spec.name in records]
     good = tuple(
         Good(record, record.throughput, record.timing)
@@ -126,10 +143,11 @@ def _group(specs: Sequence[RunSpec], records: Mapping[str, Record], may_differ: 
         failed=tuple(record for record in bad if record.job is not None),
         left_out=tuple(record for record in bad if record.job is None),
         may_differ=may_differ,
+        baseline=baseline,
     )
 
 
-def with_one_statistic(groups: dict[tuple[str, str, Scale], Group]) -> dict[tuple[str, str, Scale], Group]:
+def with_one_statistic(groups: Groups) -> Groups:
     """Give all scales of a mode and variant one statistic: samples / time if any of them needs it."""
     needed = {_series(group) for group in groups.values() if group.needs_samples_per_time}
     return {
@@ -147,12 +165,13 @@ def _series(group: Group) -> tuple[str, str]:
 class Baselines:
     """The two baselines of a group; None if the plan has none."""
 
-    launched: Group | None  # 1x1 of the same variant and mode: a process group of one
+    launched: Group | None  # the first scale of the same variant and mode; of one GPU a process group of one
     plain: Group | None  # the script alone
 
     @classmethod
-    def of(cls, spec: RunSpec, groups: Mapping[tuple[str, str, Scale], Group]) -> Baselines:
+    def of(cls, group: Group, groups: Groups) -> Baselines:
+        spec, scale = group.first, group.baseline
         return cls(
-            launched=groups.get((spec.mode, spec.variant, BASELINE)),
-            plain=groups.get((spec.mode, PLAIN_VARIANT, BASELINE)),
+            launched=groups.get((spec.mode, spec.variant, scale)),
+            plain=groups.get((spec.mode, PLAIN_VARIANT, scale)),
         )

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddp_ladder.gates.bootstrap import median_of_known
-from ddp_ladder.gates.groups import BASELINE, Group
+from ddp_ladder.gates.groups import Group
+from ddp_ladder.gates.interval import median_of_known
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.evidence import IN_WORDS, STRONGEST
-from ddp_ladder.records.explain import STILL_RUNNING
 from ddp_ladder.records.fingerprint import Difference, all_differences, differences
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Failure, Record
 from ddp_ladder.records.run_records import CUT_SHORT
+from ddp_ladder.records.script_failures import STILL_RUNNING
 
 NOTABLE_WAIT = 0.05  # fraction of a step: a larger difference in data wait is noted
 NOTABLE_GAP = 0.05  # between samples / time and the median of blocks, or between the first third of a run and the last
@@ -26,7 +26,7 @@ def obstacle_to_ratio(group: Group, baseline: Group | None) -> str:
         return f"the repeats differ in {in_words(group.differences)}"
     if group is baseline:
         return ""
-    what = f"the {BASELINE} baseline of {spec.variant}, {spec.mode},"
+    what = f"the {group.baseline} baseline of {spec.variant}, {spec.mode},"
     if baseline is None:
         return f"{what} is not in the plan"
     if baseline.failed:
@@ -100,11 +100,13 @@ def excess_note(point: ScalePoint, baseline: Group) -> str:
             f"{excess}the baseline is slower than it should be: it waits for data "
             f"{100 * (base_wait or 0):.0f} % of the time, here {100 * (here or 0):.0f} %"
         )
+    if point.allowed:
+        return f"{excess}the scales are allowed to differ in {point.allowed}"
     if point.mode == "strong":
         return f"{excess}the smaller batch per GPU may fit a cache, or the baseline is slower than it should be"
     return (
         f"{excess}the baseline is slower than it should be: no recorded field explains it, "
-        f"so repeat {BASELINE} and look for other load on its node"
+        f"so repeat {baseline.first.scale} and look for other load on its node{'s' if baseline.first.nodes > 1 else ''}"
     )
 
 
@@ -127,6 +129,8 @@ def notes_on(point: ScalePoint, group: Group) -> str:
             if blocks > 1
             else "one repeat of one block: there is no interval"
         )
+    if len(group.good) == 2:
+        notes.append("two repeats make wide intervals, and a third one narrows them")
     return "; ".join(notes)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column
 from ddp_ladder.gates.file import Finding
-from ddp_ladder.gates.groups import BASELINE
+from ddp_ladder.gates.interval import repeats_for
+from ddp_ladder.gates.link import Link
 from ddp_ladder.gates.notes import waits_longer
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.plan.plan import Plan
@@ -17,7 +19,6 @@ from ddp_ladder.records.record import SAMPLES_PER_TIME
 from ddp_ladder.settings.compared_fields import MAY_DIFFER
 from ddp_ladder.settings.terms import MOST_REPEATS
 
-LEAST_REPEATS = 5  # from here on, intervals narrow with the square root of the number of repeats
 EFFICIENCY_TEXT = ("efficiency", EFFICIENCY, "efficiency {:.2f}", "{:.2f}")
 
 
@@ -34,6 +35,7 @@ class _Threshold:
     measured: str
     wanted: str
     next: str
+    lost: Attribution | None
 
     def judged(self, point: ScalePoint, certain: bool) -> Finding:
         """Judge the estimate; with ``certain``, judge the lower end of its interval."""
@@ -42,6 +44,8 @@ class _Threshold:
         value, low, high = self.estimate
         ok = (low if certain else value) >= self.least
         measured, next_step = self.measured, "" if ok else self.next
+        if not ok and self.lost:
+            measured += f"; {self.lost.in_words}"
         inside = low < self.least <= high
         if inside and not (certain and value < self.least):
             repeats = self._deciding_repeats(point.repeats)
@@ -50,36 +54,38 @@ class _Threshold:
             advice = f"set repeats: {repeats}, which keeps what is measured" if repeats else ""
             next_step = "; or ".join(filter(None, (advice, next_step)))
         uncertain = inside and not certain
-        return _finding(point, self.check, ok, measured, self.wanted, next_step, uncertain=uncertain)
+        found = _finding(point, self.check, ok, measured, self.wanted, next_step, uncertain=uncertain)
+        return replace(found, shown_by=self.lost.losses[0].evidence) if not ok and self.lost else found
 
     def _deciding_repeats(self, repeats: int) -> int | None:
         """Return about how many repeats would decide; None if the estimate is too close to the threshold."""
         value, low, high = self.estimate or (0.0, 0.0, 0.0)
         distance = abs(value - self.least)
         half_width = value - low if value >= self.least else high - value
-        if not distance:
-            return None
-        needed = max(round(max(repeats, LEAST_REPEATS) * (half_width / distance) ** 2), repeats + 1)
-        return needed if needed <= MOST_REPEATS else None
+        return repeats_for(repeats, half_width / distance, MOST_REPEATS) if distance else None
 
 
-def performance(plan: Plan, point: ScalePoint, points: Sequence[ScalePoint], results: Path) -> Iterator[Finding]:
+def performance(
+    plan: Plan, point: ScalePoint, points: Sequence[ScalePoint], results: Path, link: Link | None = None
+) -> Iterator[Finding]:
     """Judge one scale by its stage's gate. A figure that cannot be computed does not pass.
 
     points: those of all scales, the baseline included. results: where the runs are, for advice on what to delete.
+    link: what the scale's preflight measured.
     """
     if point.allowed:
         measured = f"allowed to differ: {point.allowed}"
         yield _finding(point, "like for like", True, measured, "equal, or named in fingerprint.may_differ")
     gate = plan.gates[point.stage]
     yield from _more_than_ideal(point, points, gate.max_efficiency, results)
-    for threshold in _thresholds(plan, point):
+    lost = attribution(point, baseline_of(point, points), link)
+    for threshold in _thresholds(plan, point, lost):
         yield threshold.judged(point, gate.certain)
     if gate.max_data_wait_fraction is not None:
         yield _data_wait(point, gate.max_data_wait_fraction, gate.certain)
 
 
-def _thresholds(plan: Plan, point: ScalePoint) -> Iterator[_Threshold]:
+def _thresholds(plan: Plan, point: ScalePoint, lost: Attribution | None) -> Iterator[_Threshold]:
     gate, key = plan.gates[point.stage], f"stages.{point.stage}.gate"
     least = "the interval's lower end at least" if gate.certain else "at least"
     statistic = f", {SAMPLES_PER_TIME}" if point.statistic == SAMPLES_PER_TIME else ""
@@ -90,10 +96,10 @@ def _thresholds(plan: Plan, point: ScalePoint) -> Iterator[_Threshold]:
             gate.min_efficiency,
             _measured(point, *EFFICIENCY_TEXT) + statistic,
             f"{least} {gate.min_efficiency:.2f} ({key}.min_efficiency)",
-            f"see data wait, exposed communication and start-up in the report; a larger workload.batch_per_gpu "
-            f"hides communication; lower {key}.min_efficiency if this is good enough for you"
+            f"{_to_be_faster(point, lost)}; or lower {key}.min_efficiency if this is good enough for you"
             if point.efficiency is not None
             else _to_be_comparable(plan, point),
+            lost,
         )
     if gate.min_samples_per_s is not None:
         yield _Threshold(
@@ -102,8 +108,15 @@ def _thresholds(plan: Plan, point: ScalePoint) -> Iterator[_Threshold]:
             gate.min_samples_per_s,
             _measured(point, "throughput", SAMPLES_PER_S, "{:,.0f} samples/s", "{:,.0f}") + statistic,
             f"{least} {gate.min_samples_per_s:,.0f} samples/s ({key}.min_samples_per_s)",
-            f"make the single GPU faster first, or lower {key}.min_samples_per_s",
+            f"{_to_be_faster(point, lost)}; or lower {key}.min_samples_per_s",
+            lost,
         )
+
+
+def _to_be_faster(point: ScalePoint, lost: Attribution | None) -> str:
+    if lost:
+        return lost.next
+    return f"make {point.baseline} faster first: more loader workers, a larger workload.batch_per_gpu"
 
 
 def _data_wait(point: ScalePoint, most: float, certain: bool) -> Finding:
@@ -120,18 +133,20 @@ def _data_wait(point: ScalePoint, most: float, certain: bool) -> Finding:
 
 def _more_than_ideal(point: ScalePoint, points: Sequence[ScalePoint], most: float, results: Path) -> Iterator[Finding]:
     """Yield a failed finding if the efficiency is above ``most``: then the baseline was measured too slow."""
-    if point.efficiency_low is None or point.efficiency_low <= most:
+    baseline = baseline_of(point, points)
+    if baseline is None or point.efficiency_low is None or point.efficiency_low <= most:
         return
-    baseline = next(p for p in points if (p.variant, p.mode, p.scale) == (point.variant, point.mode, BASELINE))
-    runs = results / "runs" / point.variant / point.mode / str(BASELINE)
+    runs = results / "runs" / point.variant / point.mode / point.baseline
+    where = f"the node{'s' if baseline.nodes > 1 else ''} of {point.baseline}"
     advice = (
-        f"look for other load on the node of {BASELINE}, delete {runs} and start snakemake again: the baseline is "
+        f"look for other load on {where}, delete {runs} and start snakemake again: the baseline is "
         "measured again, and all gates are judged again"
     )
     if waits_longer(baseline.data_wait_fraction, point.data_wait_fraction):
-        advice = f"give the script more loader workers, so that {BASELINE} does not wait for data; or {advice}"
+        advice = f"give the script more loader workers, so that {point.baseline} does not wait for data; or {advice}"
     elif point.mode == "strong":
-        advice += "; if it stays so, the batch of one GPU is slow by itself: lower workload.batch_per_gpu"
+        slow = f"the batch of {point.baseline_in_words} is slow by itself"
+        advice += f"; if it stays so, {slow}: lower workload.batch_per_gpu"
     key = f"stages.{point.stage}.gate.max_efficiency"
     advice += f"; or raise {key} if you know why the larger scale does better"
     measured = f"{_measured(point, *EFFICIENCY_TEXT)}: more than the ideal"

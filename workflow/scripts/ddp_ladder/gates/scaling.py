@@ -9,9 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ddp_ladder.gates.bootstrap import interval, median_of_known
+from ddp_ladder.gates.cost import with_cost_per_million_samples
 from ddp_ladder.gates.figures import columns
-from ddp_ladder.gates.groups import Baselines, Group, groups_of, with_one_statistic
+from ddp_ladder.gates.groups import Baselines, Group, Groups, groups_of, with_one_statistic
+from ddp_ladder.gates.interval import median_of_known
 from ddp_ladder.gates.notes import (
     differences_to,
     excess_note,
@@ -24,12 +25,19 @@ from ddp_ladder.gates.notes import (
     obstacle_to_ratio,
     why_not_run,
 )
+from ddp_ladder.gates.other_baselines import instead_of_the_baseline, with_other_baselines
+from ddp_ladder.gates.pop import with_pop_factors
 from ddp_ladder.gates.scale_point import ScalePoint, Status
+from ddp_ladder.gates.step_split import STEP_PARTS, split_of_repeats
+from ddp_ladder.gates.total_time import with_total_time
+from ddp_ladder.gates.usage_findings import findings_of_repeats
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.fingerprint import batch_per_gpu_seen
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
 from ddp_ladder.settings.config_keys import GateThresholds
+from ddp_ladder.settings.terms import Scale
 
+Place = tuple[str, str, Scale]  # mode, variant and scale
 MOST_EFFICIENCY = GateThresholds().max_efficiency  # above this, the baseline is suspect
 
 
@@ -42,11 +50,42 @@ def scale_points(
     may_differ: fields of the fingerprint that the user allows to differ between both sides of a ratio.
     """
     groups = with_one_statistic(groups_of(runs, records, may_differ))
-    return tuple(_point(group, Baselines.of(group.first, groups)) for group in groups.values())
+    own = {key: _own_figures(group) for key, group in groups.items()}
+    return tuple(_point(group, Baselines.of(group, groups), groups, own) for group in groups.values())
 
 
-def _point(group: Group, baselines: Baselines) -> ScalePoint:
+def _point(group: Group, baselines: Baselines, groups: Groups, own: Mapping[Place, ScalePoint]) -> ScalePoint:
+    """Return the point of a group. own: figures that need no baseline, of each group."""
     spec, baseline = group.first, baselines.launched
+    point = own[_place(group)]
+    if group.good:
+        point = with_pop_factors(with_cost_per_million_samples(point), None)
+    if group.failed:
+        return replace(point, status="failed", note=failure_note(group))
+    if not group.good:
+        return replace(point, status="not run", note=why_not_run(group))
+    if spec.is_plain:
+        return replace(point, status="ok", note=joined(no_plain_baseline(group), notes_on(point, group)))
+    point = with_other_baselines(_with_plain_ratio(point, group, baselines.plain), group, groups)
+    point = with_total_time(point, groups)
+    point = _with_differences(point, group, baseline)
+    obstacle = obstacle_to_ratio(group, baseline)
+    if obstacle or baseline is None:
+        instead = instead_of_the_baseline(point, groups, MOST_EFFICIENCY)
+        return replace(point, status="not comparable", note=joined(obstacle, instead, notes_on(point, group)))
+    point = _with_ratios(point, group, baseline)
+    point = with_pop_factors(point, own[_place(baseline)])
+    status, excess = _judged(point, group, baseline)
+    plain = no_plain_ratio(group, baselines.plain) if group is baseline else ""
+    return replace(point, status=status, note=joined(excess, notes_on(point, group), plain))
+
+
+def _place(group: Group) -> Place:
+    return group.first.mode, group.first.variant, group.first.scale
+
+
+def _own_figures(group: Group) -> ScalePoint:
+    spec = group.first
     point = ScalePoint(
         variant=spec.variant,
         mode=spec.mode,
@@ -57,24 +96,9 @@ def _point(group: Group, baselines: Baselines) -> ScalePoint:
         batch_per_gpu=spec.batch_per_gpu,
         global_batch=spec.global_batch,
         repeats=len(group.good),
+        baseline=str(group.baseline),
     )
-    if group.good:
-        point = _with_figures(point, group)
-    if group.failed:
-        return replace(point, status="failed", note=failure_note(group))
-    if not group.good:
-        return replace(point, status="not run", note=why_not_run(group))
-    if spec.is_plain:
-        return replace(point, status="ok", note=joined(no_plain_baseline(group), notes_on(point, group)))
-    point = _with_plain_ratio(point, group, baselines.plain)
-    point = _with_differences(point, group, baseline)
-    obstacle = obstacle_to_ratio(group, baseline)
-    if obstacle or baseline is None:
-        return replace(point, status="not comparable", note=joined(obstacle, notes_on(point, group)))
-    point = _with_ratios(point, group, baseline)
-    status, excess = _judged(point, group, baseline)
-    plain = no_plain_ratio(group, baselines.plain) if group is baseline else ""
-    return replace(point, status=status, note=joined(excess, notes_on(point, group), plain))
+    return _with_figures(point, group) if group.good else point
 
 
 def _with_figures(point: ScalePoint, group: Group) -> ScalePoint:
@@ -85,13 +109,16 @@ def _with_figures(point: ScalePoint, group: Group) -> ScalePoint:
         if column.of_run
     }
     rate, step = group.samples_per_s, group.step_time_s
-    rate_low, rate_high = interval(group.throughput_draws(), rate)
-    step_low, step_high = interval(group.step_time_draws(), step)
+    rate_low, rate_high = group.log_rate.interval(rate)
+    step_low, step_high = group.log_step_time.interval(step)
     waits = [wait for run in group.good if (wait := run.timing.data_wait_fraction) is not None]
     batch = batch_per_gpu_seen(group.good[0].record)
     simulated = (run.record.world.simulated for run in group.good)
+    split, facts = split_of_repeats(group) or (None, None)
+    if split:
+        medians.update({part: getattr(split, part) for part in STEP_PARTS})
     return replace(
-        replace(point, **medians),
+        replace(point, **medians, step=facts),
         batch_per_gpu=batch,
         global_batch=batch * point.world_size,
         samples_per_s=rate,
@@ -102,26 +129,22 @@ def _with_figures(point: ScalePoint, group: Group) -> ScalePoint:
         step_time_s_high=step_high,
         statistic=group.statistic,
         data_wait_fraction_max=max(waits, default=None),
-        gpu_hours_per_million_samples=point.world_size * 1e6 / rate / 3600,
         simulated=next((words for words in simulated if words), None),
+        findings=findings_of_repeats([run.record for run in group.good]),
     )
 
 
 def _with_ratios(point: ScalePoint, group: Group, baseline: Group) -> ScalePoint:
-    n = point.world_size
-    if group is baseline:
-        speedup, low, high = 1.0, 1.0, 1.0  # by definition, not by measurement
-    else:
-        speedup = group.samples_per_s / baseline.samples_per_s
-        low, high = interval(group.throughput_draws() / baseline.throughput_draws(), speedup)
+    times = point.world_size / baseline.first.gpus
+    speedup, low, high = group.speedup_over(baseline)
     return replace(
         point,
         speedup=speedup,
         speedup_low=low,
         speedup_high=high,
-        efficiency=speedup / n,
-        efficiency_low=low / n,
-        efficiency_high=high / n,
+        efficiency=speedup / times,
+        efficiency_low=low / times,
+        efficiency_high=high / times,
     )
 
 
@@ -131,7 +154,7 @@ def _with_plain_ratio(point: ScalePoint, group: Group, plain: Group | None) -> S
     if SAMPLES_PER_TIME in (group.statistic, plain.statistic):  # both sides must have the same one
         group, plain = (replace(side, statistic=SAMPLES_PER_TIME) for side in (group, plain))
     n, rate = point.world_size, group.samples_per_s / plain.samples_per_s
-    low, high = interval(group.throughput_draws() / plain.throughput_draws(), rate)
+    low, high = group.log_rate.over(plain.log_rate).interval(rate)
     return replace(point, efficiency_plain=rate / n, efficiency_plain_low=low / n, efficiency_plain_high=high / n)
 
 

@@ -27,6 +27,7 @@ from ddp_ladder.node.launch import (
 from ddp_ladder.node.network import PORTS
 from ddp_ladder.node.software import WORKFLOW_VARIABLES, container_binds
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
+from ddp_ladder.settings.secrets import FROM_ENVIRONMENT
 from ddp_ladder.slurm.job_step import NO_JOB_OF_SLURM, step_variables, task_variables
 
 # MASTER_ADDR and MASTER_PORT are names that the configuration may not set.
@@ -58,6 +59,8 @@ def job_script(job: ScaleJob, spec: RunSpec, places: Places, binds: Sequence[str
         of_the_workflow=WORKFLOW_VARIABLES,
         thread_variables=THREAD_VARIABLES,
         environment=_environment(spec, places),
+        secrets=[name for name, value in spec.env.items() if value == FROM_ENVIRONMENT],
+        nccl_warnings=spec.backend == "nccl" and "NCCL_DEBUG" not in spec.env,
         module_path=_module_path(spec, places),
         ports=PORTS,
         interface_exports=_interface_exports(spec),
@@ -102,7 +105,7 @@ def _environment(spec: RunSpec, places: Places) -> dict[str, str]:
     env = training_environment(spec, places)
     if "PYTHONPATH" in env:
         env["PYTHONPATH"] = python_path(spec, places, env["PYTHONPATH"])
-    return env
+    return {name: value for name, value in env.items() if value != FROM_ENVIRONMENT}
 
 
 def _module_path(spec: RunSpec, places: Places) -> str | None:

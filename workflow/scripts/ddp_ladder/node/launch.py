@@ -13,9 +13,11 @@ from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.paths import SCRIPTS
 from ddp_ladder.plan.plan import OWN_DIRECTORY, RunSpec, argument_values
 from ddp_ladder.settings.placeholders import expand
+from ddp_ladder.settings.secrets import FROM_ENVIRONMENT
 from ddp_ladder.slurm.job_step import NO_JOB_OF_SLURM, step_variables, task_variables
 
 INSTRUMENT = SCRIPTS / "instrument.py"
+PROBE = SCRIPTS / "preflight_probe.py"  # the preflight's ranks, in place of the instrument and the script
 TORCHRUN = SCRIPTS / "torchrun.py"  # runs torchrun and records how its ranks failed
 
 # Snakemake sets these to the rule's threads. The plan decides for the training; OMP_NUM_THREADS covers them all.
@@ -115,6 +117,7 @@ def processes(
     rendezvous: Rendezvous,
     binds: Sequence[str] = (),
     simulated: Sequence[str] = (),
+    command: Sequence[str] | None = None,
 ) -> tuple[Process, ...]:
     """Return the processes that a node starts: torchrun, or with launcher ``srun`` one process per GPU.
 
@@ -122,9 +125,10 @@ def processes(
 
     binds: directories to bind into the container, if there is one.
     simulated: names of the run's nodes without Slurm: the processes then get the variables that srun would set.
+    command: what Python runs; None is the script under the instrument.
     """
     python = python_command(spec, places, binds)
-    command = (str(INSTRUMENT), *script_argv(spec, places))
+    command = command or (str(INSTRUMENT), *script_argv(spec, places))
     if spec.launcher == "torchrun":
         recorded = (str(TORCHRUN), str(RunDirectory(places.run).failed_ranks(node_rank)))
         launcher = torchrun(spec, rendezvous.id, str(node_rank), rendezvous.host, str(rendezvous.port))
@@ -166,7 +170,7 @@ def python_command(spec: RunSpec, places: Places, binds: Sequence[str], working:
 
 def training_python(argv: Sequence[str]) -> str:
     """Return the Python that trains from an agent's argument list; empty if the list has no script of ours."""
-    ours = (TORCHRUN.name, INSTRUMENT.name)
+    ours = (TORCHRUN.name, INSTRUMENT.name, PROBE.name)
     place = next((place for place, word in enumerate(argv) if Path(word).name in ours), 0)
     return argv[place - 1] if place else ""
 
@@ -217,14 +221,22 @@ def node_environment(
     run_file: Path,
     interface: str,
     launched_at_s: float,
+    nccl_debug: str = "WARN",
 ) -> dict[str, str]:
     """Return the environment of every process that a node starts for a run.
 
-    inherited: the agent's own environment. The user's settings override ours, except those that identify the run.
+    inherited: the agent's own environment, which has the secrets. The user's settings override ours, except those that
+    identify the run.
+    nccl_debug: what NCCL logs, unless the user sets NCCL_DEBUG.
     """
     env = {key: value for key, value in inherited.items() if key not in THREAD_VARIABLES}
     env.update(dict.fromkeys(INTERFACE_VARIABLES, interface))
-    env.update(training_environment(spec, places))
+    ours = training_environment(spec, places)
+    env.update({name: value for name, value in ours.items() if value != FROM_ENVIRONMENT})
+    if spec.backend == "nccl":
+        log = RunDirectory(places.run).nccl_log
+        directory = str(log.parent).replace("%", "%%")
+        env = {"NCCL_DEBUG": nccl_debug, "NCCL_DEBUG_FILE": f"{directory}/{log.name}", **env}
     if search_path := python_path(spec, places, env.get("PYTHONPATH", "")):
         env["PYTHONPATH"] = search_path
     env["DDP_LADDER_RUN"] = str(run_file)
@@ -245,7 +257,9 @@ def python_path(spec: RunSpec, places: Places, given: str) -> str:
 
 
 def training_environment(spec: RunSpec, places: Places) -> dict[str, str]:
-    """Return the variables that are the same on every node of a run; the user's settings override ours.
+    """Return the variables that are the same on every node of a run, with a marker for each secret.
+
+    The user's settings override ours.
 
     As in the arguments, with workload.directory all paths of placeholders become absolute.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import tempfile
@@ -11,8 +10,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ddp_ladder.common.paths import TEMPLATES
+from ddp_ladder.common.redaction import redacted
 from ddp_ladder.node.launch import INSTRUMENT, Places, is_module
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.settings.secrets import FROM_ENVIRONMENT, exported_secret, known_secrets, without_exported
 
 # Variables of the workflow's own Python, with which a Python of another version may fail.
 WORKFLOW_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT")
@@ -29,13 +30,14 @@ Runner = Callable[[Sequence[str], Mapping[str, str], int, int], int]
 class SetUpError(Exception):
     """A node could not be set up as the site's settings ask.
 
-    what: one line that begins with the setting's key; the exception's text adds the end of the output.
+    what: one line that begins with the setting's key; the exception's text adds the end of the output, without secrets.
     exit_code: negative when a signal ended the shell.
     """
 
     def __init__(self, key: str, why: str, output: str = "", exit_code: int = 1) -> None:
         self.what = f"{key}: {why}"
-        super().__init__("\n".join([self.what, *output.strip().splitlines()[-MESSAGE_LINES:]]))
+        text = "\n".join([self.what, *output.strip().splitlines()[-MESSAGE_LINES:]])
+        super().__init__(redacted(text, known_secrets(os.environ)))
         self.exit_code = exit_code
 
 
@@ -58,7 +60,7 @@ def run_shell(argv: Sequence[str], env: Mapping[str, str], output: int, result: 
 
 
 def environment(
-    spec: RunSpec, base_env: Mapping[str, str], run: Runner = run_shell, log: BinaryIO | None = None
+    spec: RunSpec, base_env: Mapping[str, str], run: Runner = run_shell, log: Callable[[bytes], None] | None = None
 ) -> dict[str, str]:
     """Return the environment of a run's processes on a node: ``base_env``, then the modules, then the setup snippet.
 
@@ -71,8 +73,7 @@ def environment(
         return env
     code, printed, written = _run(spec, env, run)
     if log is not None:
-        with contextlib.suppress(OSError):  # a full disk; an error quotes the output anyway
-            log.write(printed)
+        log(printed)
     stages = [os.fsdecode(part) for part in written.split(b"\0")[:-1]]
     if code != 0 or "environment" not in stages:
         raise _error(stages, printed.decode(errors="replace"), code)
@@ -118,6 +119,23 @@ def _error(stages: Sequence[str], output: str, code: int) -> SetUpError:
         return SetUpError("software.modules", f"{at} does not load", output, code or 1)
     why = f"the snippet failed with exit code {code}" if code else "the snippet ended its shell with exit"
     return SetUpError("software.setup", why, output, code or 1)
+
+
+def with_secrets(spec: RunSpec, site: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the site's environment with the values of the run's secrets, and no others that a start exports.
+
+    site: what ``environment`` returned. inherited: the environment of this process. Raises SetUpError for one that is
+    missing.
+    """
+    env = without_exported(site)
+    for name, value in spec.env.items():
+        if value == FROM_ENVIRONMENT:
+            secret = exported_secret(name, inherited) or site.get(name)
+            if secret is None:
+                why = f"{name} is a secret, which no file has: it must be in the environment of what starts the run"
+                raise SetUpError("workload.env", f"{why}: export {name}=...")
+            env[name] = secret
+    return env
 
 
 def container_binds(spec: RunSpec, places: Places) -> tuple[str, ...]:

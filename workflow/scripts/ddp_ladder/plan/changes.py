@@ -24,6 +24,8 @@ def changes_in_words(then: Plan, now: Plan) -> str:
     ]
     if gates:
         parts.append(f"other thresholds: {', '.join(gates)}")
+    if then.first_scale != now.first_scale:
+        parts.append(f"the ladder started at {then.first_scale}, and now starts at {now.first_scale}")
     if then.may_differ != now.may_differ:
         parts.append("another fingerprint.may_differ")
     if not parts:

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from ddp_ladder.common.files import read_json
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.plan.plan import SCHEMA_VERSION, Plan, RunSpec, ScaleJob
+from ddp_ladder.plan.hang import HangBounds
+from ddp_ladder.plan.monitoring import MonitorWanted
+from ddp_ladder.plan.plan import SCHEMA_VERSION, Plan, PreflightWanted, RunSpec, ScaleJob
 from ddp_ladder.settings.cluster_keys import Slurm
 from ddp_ladder.settings.config_keys import GateThresholds
-from ddp_ladder.settings.terms import Scale
+from ddp_ladder.settings.terms import DEFAULT_LOG_MB, Scale
 
-REWRITE_ADVICE = "delete it and run `snakemake report`: the plan is written again from config/"
+REWRITE = "run `snakemake --cores 1 {path}`: the plan is written again from config/; then `snakemake report`"
+OTHER_VERSION = (
+    "make the report with the version of ddp-ladder that wrote it; or, to see which records this one can use, "
+)
 
 
 def read_plan(path: Path) -> Plan:
     """Read plan.json. Raises UserError, with the next step, if it is missing or invalid."""
+    data, rewrite = None, REWRITE.format(path=quote(str(path)))
     try:
-        return plan_from_json(read_json(path))
+        data = read_json(path)
+        return plan_from_json(data)
     except FileNotFoundError:
         raise UserError(
             Problem(
@@ -30,12 +38,14 @@ def read_plan(path: Path) -> Plan:
         ) from None
     except OSError as error:
         raise UserError(
-            Problem(str(path), f"the plan cannot be read: {error.strerror}", next=REWRITE_ADVICE)
+            Problem(str(path), f"the plan cannot be read: {error.strerror}", next=f"remove it, and {rewrite}")
         ) from error
     except ValueError as error:
-        raise UserError(
-            Problem(str(path), "this is not a valid plan", found=str(error), next=REWRITE_ADVICE)
-        ) from error
+        if isinstance(data, dict) and "jobs" in data:
+            what, next_step = "this plan is of another version of ddp-ladder, or was edited", OTHER_VERSION + rewrite
+        else:
+            what, next_step = "this is not a valid plan", rewrite
+        raise UserError(Problem(str(path), what, found=str(error), next=next_step)) from error
 
 
 def plan_from_json(data: Any) -> Plan:
@@ -43,7 +53,7 @@ def plan_from_json(data: Any) -> Plan:
     try:
         if data["schema_version"] != SCHEMA_VERSION:
             raise ValueError(f"schema_version is {data['schema_version']}, not {SCHEMA_VERSION}")
-        jobs = tuple(_job(job) for job in data["jobs"])
+        jobs = tuple(job_from_json(job) for job in data["jobs"])
         gates = {stage: GateThresholds.model_validate(values) for stage, values in data["gates"].items()}
         return Plan(data["site"], data["results"], jobs, gates, tuple(data["may_differ"]))
     except KeyError as error:
@@ -52,7 +62,8 @@ def plan_from_json(data: Any) -> Plan:
         raise ValueError(str(error)) from error
 
 
-def _job(data: Mapping[str, Any]) -> ScaleJob:
+def job_from_json(data: Mapping[str, Any]) -> ScaleJob:
+    """Build a scale's job from its JSON form. Raises ValueError, KeyError or TypeError."""
     job = ScaleJob(
         stage=data["stage"],
         scale=Scale.parse(data["scale"]),
@@ -62,6 +73,12 @@ def _job(data: Mapping[str, Any]) -> ScaleJob:
         memory_mb=data["memory_mb"],
         gres=data["gres"],
         slurm=Slurm(**{**data["slurm"], "extra": tuple(data["slurm"]["extra"])}),
+        # Plans of earlier versions had none of these.
+        node_gpus=data.get("node_gpus"),
+        max_log_mb_per_node=data.get("max_log_mb_per_node", DEFAULT_LOG_MB),
+        hang=HangBounds.from_json(data["hang"]) if data.get("hang") else None,
+        monitor=MonitorWanted.from_json(data["monitor"]) if data.get("monitor") else None,
+        preflight=PreflightWanted(**data.get("preflight", {})),
     )
     for run in job.runs:
         if (run.stage, run.scale) != (job.stage, job.scale):

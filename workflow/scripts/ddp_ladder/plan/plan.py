@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from ddp_ladder.common.files import canonical_sha256
-from ddp_ladder.common.model import Model, Several
+from ddp_ladder.common.model import GrownModel, Several
+from ddp_ladder.plan.hang import HangBounds
+from ddp_ladder.plan.monitoring import MonitorWanted
 from ddp_ladder.settings.placeholders import expand, whole_number
+from ddp_ladder.settings.secrets import marked
 from ddp_ladder.settings.terms import (
+    DEFAULT_LOG_MB,
+    ONE_GPU,
     PLAIN_VARIANT,
     REFERENCE_VARIANT,
     STAGES,
@@ -24,7 +28,9 @@ from ddp_ladder.settings.terms import (
     Launcher,
     Mode,
     Scale,
+    Transport,
     batches,
+    scaled_lr,
 )
 
 if TYPE_CHECKING:  # a node's agent reads a run, and no settings: their models take a tenth of a second
@@ -51,8 +57,10 @@ class BoundContainer(TypedDict):
     args: list[str]
 
 
-class RunSpec(Model):
+class RunSpec(GrownModel):
     """One run of a training process group: everything that decides what is measured."""
+
+    later: ClassVar = ("profile_steps",)
 
     stage: Annotated[str, Field(pattern="^stage[123]$")]
     variant: Name
@@ -75,7 +83,7 @@ class RunSpec(Model):
         description="Working directory, relative to where Snakemake was started; null is that one."
     )
     data_dir: str | None
-    env: Mapping[str, str]
+    env: Mapping[str, str] = Field(description="With a marker in place of each secret.")
     env_template: Mapping[str, str] = Field(description="As args_template.")
     python: str | None
     modules: Several[str]
@@ -93,6 +101,7 @@ class RunSpec(Model):
     max_steps: Positive | None
     # An integer stays one: the hash of a spec depends on how its figures are written.
     max_seconds: Positive | Annotated[float, Field(gt=0)] | None
+    profile_steps: int = Field(0, ge=0, description="Steps that are traced after the measured ones.")
 
     @property
     def world_size(self) -> int:
@@ -123,11 +132,25 @@ class RunSpec(Model):
         return canonical_sha256(self.model_dump())
 
 
+@with_config(ConfigDict(strict=True, extra="forbid"))
+@dataclass(frozen=True)
+class PreflightWanted:
+    """The preflight of a job: not part of its runs, so a change of it repeats none.
+
+    timeout_s: of each of its parts. min_busbw_gb_per_s: None checks none.
+    """
+
+    enabled: bool = False
+    timeout_s: float = 60.0
+    min_busbw_gb_per_s: float | None = None
+    transport: Transport = "any"
+
+
 @dataclass(frozen=True)
 class ScaleJob:
     """One job: all runs of one scale, variants and repeats interleaved, on the same nodes.
 
-    Its Slurm options are not part of its runs: another queue does not change what is measured.
+    Its Slurm options and limits are not part of its runs: another queue does not change what is measured.
     """
 
     stage: str
@@ -138,10 +161,33 @@ class ScaleJob:
     slurm: Slurm
     memory_mb: int | None = None  # per node; None leaves it to the partition
     gres: str | None = None  # per node, with its count: gpu:a100:4
+    preflight: PreflightWanted = PreflightWanted()
+    max_log_mb_per_node: int = DEFAULT_LOG_MB
+    node_gpus: int | None = None  # of a whole node, of which the job asks for a share
+    hang: HangBounds | None = None  # like the Slurm options, not part of a run
+    monitor: MonitorWanted | None = None
 
     @property
     def gpu_hours_at_most(self) -> float:
         return self.scale.world_size * self.runtime_min / 60
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "stage": self.stage,
+            "scale": str(self.scale),
+            "runtime_min": self.runtime_min,
+            "gpu_hours_at_most": round(self.gpu_hours_at_most, 3),
+            "cpus": self.cpus,
+            "memory_mb": self.memory_mb,
+            "gres": self.gres,
+            "node_gpus": self.node_gpus,
+            "max_log_mb_per_node": self.max_log_mb_per_node,
+            "slurm": self.slurm.model_dump(),
+            "preflight": asdict(self.preflight),
+            "hang": self.hang and self.hang.model_dump(),
+            "monitor": self.monitor and self.monitor.model_dump(),
+            "runs": [{**run.model_dump(), "spec_hash": run.hash} for run in self.runs],
+        }
 
 
 @dataclass(frozen=True)
@@ -162,6 +208,11 @@ class Plan:
     def runs(self) -> tuple[RunSpec, ...]:
         return tuple(run for job in self.jobs for run in job.runs)
 
+    @property
+    def first_scale(self) -> Scale:
+        """Return the scale of stage 1, the baseline of every efficiency."""
+        return first_scale(self.runs)
+
     def job(self, scale: Scale) -> ScaleJob:
         """Return the job of a scale. Raises KeyError if the plan has none."""
         for job in self.jobs:
@@ -178,28 +229,19 @@ class Plan:
         return self.stages[index - 1] if index else None
 
     def to_json(self) -> dict[str, Any]:
-        jobs = [
-            {
-                "stage": job.stage,
-                "scale": str(job.scale),
-                "runtime_min": job.runtime_min,
-                "gpu_hours_at_most": round(job.gpu_hours_at_most, 3),
-                "cpus": job.cpus,
-                "memory_mb": job.memory_mb,
-                "gres": job.gres,
-                "slurm": job.slurm.model_dump(),
-                "runs": [{**run.model_dump(), "spec_hash": run.hash} for run in job.runs],
-            }
-            for job in self.jobs
-        ]
         return {
             "schema_version": SCHEMA_VERSION,
             "site": self.site,
             "results": self.results,
             "gates": {stage: thresholds.model_dump() for stage, thresholds in self.gates.items()},
             "may_differ": list(self.may_differ),
-            "jobs": jobs,
+            "jobs": [job.to_json() for job in self.jobs],
         }
+
+
+def first_scale(runs: Iterable[RunSpec]) -> Scale:
+    """Return the scale of stage 1; one GPU if none of the runs is of that stage."""
+    return next((run.scale for run in runs if run.stage == STAGES[0]), ONE_GPU)
 
 
 def make_plan(settings: Settings) -> Plan:
@@ -220,8 +262,18 @@ def _job(settings: Settings, stage: Stage, scale: Scale) -> ScaleJob:
         cpus=max(1, _share(node.cpus, gpus, node)),
         memory_mb=None if node.memory_mb is None else max(1, _share(node.memory_mb, gpus, node)),
         gres=None if node.gres is None else f"{node.gres}:{gpus}",
+        node_gpus=node.gpus,
         slurm=settings.site.slurm.overridden(stage.slurm),
+        preflight=_preflight(settings),
+        max_log_mb_per_node=settings.experiment.logs.max_mb_per_node,
+        hang=HangBounds.of(settings.experiment.hang),
+        monitor=MonitorWanted.of(settings.experiment.monitor),
     )
+
+
+def _preflight(settings: Settings) -> PreflightWanted:
+    keys = settings.experiment.preflight
+    return PreflightWanted(keys.enabled, keys.timeout_s, keys.min_busbw_gb_per_s, settings.site.network.transport)
 
 
 def _share(amount: int, gpus: int, node: Node) -> int:
@@ -246,25 +298,16 @@ def _runs(settings: Settings, stage: Stage, scale: Scale) -> tuple[RunSpec, ...]
 
 def variants_of(experiment: Experiment, stage: str) -> tuple[Variant, ...]:
     """Return the variants that a stage measures: one process alone cannot use several nodes."""
-    several_nodes = stage == STAGES[-1]
+    several_nodes = any(scale.nodes > 1 for one in experiment.stages if one.name == stage for scale in one.scales)
     return tuple(each for each in experiment.variants if not (several_nodes and each.launcher == "python"))
 
 
 def plain_variants(experiment: Experiment, stage: str) -> tuple[Variant, ...]:
-    """Return the plain baseline in stage1, unless measure.plain_baseline is false."""
-    if stage != STAGES[0] or not experiment.measure.plain_baseline:
+    """Return the plain baseline in stage1, if that is one GPU, unless measure.plain_baseline is false."""
+    if stage != STAGES[0] or experiment.first_scale != ONE_GPU or not experiment.measure.plain_baseline:
         return ()
     default = next(variant for variant in experiment.variants if variant.name == REFERENCE_VARIANT)
     return (replace(default, name=PLAIN_VARIANT, launcher="python"),)
-
-
-def scaled_lr(workload: Workload, global_batch: int) -> float | None:
-    """Return workload.lr, given for batch_per_gpu, scaled to the global batch by workload.lr_rule."""
-    if workload.lr is None:
-        return None
-    growth = global_batch / workload.batch_per_gpu
-    factor = {"linear": growth, "sqrt": math.sqrt(growth), "none": 1.0}[workload.lr_rule]
-    return workload.lr * factor
 
 
 def _bound(container: Container | None, data_dir: str | None) -> BoundContainer | None:
@@ -284,6 +327,7 @@ def argument_values(spec: RunSpec, run_dir: str, data_dir: str | None, start_dir
         "nodes": spec.nodes,
         "gpus_per_node": spec.gpus_per_node,
         "world_size": spec.world_size,
+        "threads_per_rank": spec.threads_per_rank,
         "run_dir": run_dir,
         "data_dir": data_dir,
         "start_dir": start_dir,
@@ -312,8 +356,8 @@ def _filled(spec: RunSpec, results: str, workload: Workload) -> RunSpec:
 def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, mode: Mode, repeat: int) -> RunSpec:
     experiment, site = settings.experiment, settings.site
     workload, measure = experiment.workload, experiment.measure
-    batch, global_batch = batches(workload.batch_per_gpu, mode, scale.world_size)
-    lr = scaled_lr(workload, global_batch)
+    first_size = experiment.first_scale.world_size
+    batch, global_batch = batches(workload.batch_per_gpu, mode, scale.world_size, first_size)
     wanted = variant.backend or site.network.backend
     of_device: Literal["nccl", "gloo"] = "nccl" if site.node.device == "cuda" else "gloo"
     spec = RunSpec(
@@ -325,7 +369,7 @@ def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, m
         repeat=repeat,
         batch_per_gpu=batch,
         global_batch=global_batch,
-        lr=lr,
+        lr=scaled_lr(workload.lr, workload.lr_rule, global_batch / (workload.batch_per_gpu * first_size)),
         seed=workload.seed + repeat - 1,
         samples_per_step=None,
         throughput_regex=workload.throughput_regex,
@@ -335,7 +379,7 @@ def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, m
         directory=None,
         data_dir=workload.data_dir,
         env={},
-        env_template={**site.network.env, **workload.env, **variant.env},
+        env_template=marked({**site.network.env, **workload.env, **variant.env}),
         python=site.software.python,
         modules=site.software.modules,
         setup=site.software.setup,
@@ -346,11 +390,11 @@ def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, m
         backend_wanted=wanted,
         interface=variant.interface or site.network.interface,
         cpus_per_node=site.node.cpus,
-        # The same at every scale, so that the baseline does not win by using idle cores.
-        threads_per_rank=max(1, site.node.cpus // site.node.gpus),
+        threads_per_rank=site.node.threads_per_rank,
         warmup_steps=measure.warmup_steps_on(site.node.device),
         min_steps=measure.min_steps,
         max_steps=measure.max_steps,
         max_seconds=measure.max_seconds,
+        profile_steps=measure.profile_steps,
     )
     return _filled(spec, experiment.results, workload)

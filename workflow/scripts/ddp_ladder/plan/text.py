@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ddp_ladder.common.redaction import redacted_arguments
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.settings.config_keys import GateThresholds
+from ddp_ladder.settings.terms import ONE_GPU, Scale
 
 
 def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[RunSpec]]) -> str:
@@ -28,11 +30,21 @@ def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[Ru
                 f"{hours:.2f}",
             )
         )
-    lines = [f"The plan for site {plan.site}:", "", *_table(rows), ""]
+    lines = [f"The plan for site {plan.site}:", "", *_table(rows), "", *_start(plan.first_scale)]
     lines += [f"{stage} {_gate(plan.gates[stage])}" for stage in stages]
     lines += ["", f"At most {to_do_hours:.2f} GPU hours from here; a job ends as soon as its runs have.", ""]
     lines += _commands(jobs)
     return "\n".join(lines)
+
+
+def _start(first: Scale) -> list[str]:
+    """Return what a ladder that starts above one GPU means; nothing for one that starts there."""
+    if first == ONE_GPU:
+        return []
+    return [
+        f"The ladder starts at {first}: efficiencies are against it, and the plain baseline, of one GPU, is left out.",
+        "",
+    ]
 
 
 def _runs(job: ScaleJob) -> str:
@@ -66,7 +78,7 @@ def _commands(jobs: Sequence[ScaleJob]) -> list[str]:
         threads = f"{run.threads_per_rank} thread{'s' if run.threads_per_rank > 1 else ''} per process"
         lines.append(f"  {job.scale}: {run.launcher}, {run.backend}, {batch}{rate}, {threads}")
         where = f"  (in {run.directory})" if run.directory is not None else ""
-        lines.append(f"    {' '.join((run.script, *run.args))}{where}")
+        lines.append(f"    {' '.join((run.script, *redacted_arguments(run.args)))}{where}")
     return lines
 
 

@@ -67,7 +67,7 @@ def _debugging(values: Mapping[str, str]) -> Iterator[Contradiction]:
     if "NCCL_DEBUG_SUBSYS" in values and level not in ("INFO", "TRACE"):
         what = "NCCL_DEBUG_SUBSYS filters the output of NCCL_DEBUG: INFO, and has no effect without it"
         yield Contradiction(("NCCL_DEBUG_SUBSYS", "NCCL_DEBUG"), what, "set NCCL_DEBUG: INFO, or remove it", False)
-    if "NCCL_DEBUG_FILE" in values and level in ("", "NONE", "VERSION"):
+    if "NCCL_DEBUG_FILE" in values and level in ("NONE", "VERSION"):
         what = "NCCL_DEBUG_FILE stays empty: NCCL_DEBUG writes no messages"
         yield Contradiction(("NCCL_DEBUG_FILE", "NCCL_DEBUG"), what, "set NCCL_DEBUG: WARN, or remove it", False)
 

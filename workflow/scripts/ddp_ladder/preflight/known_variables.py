@@ -48,6 +48,8 @@ _PROGRAMS = {
     "TORCH": "torch",
     "PYTORCH_": "torch",
     "OMP_": "OpenMP",
+    "GOMP_": "OpenMP",
+    "KMP_": "OpenMP",
     "CUDA_": "CUDA",
     "FI_": "libfabric",
     "UCX_": "UCX",

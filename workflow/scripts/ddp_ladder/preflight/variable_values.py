@@ -12,6 +12,7 @@ _NUMBER = re.compile(r"[0-9]+(\.[0-9]*)?|\.[0-9]+")
 _RANGE = re.compile(r"(-?[0-9]+)\.\.(-?[0-9]+)?")
 _INTERFACE = re.compile(r"[A-Za-z0-9._@:-]{1,15}")  # Linux allows 15 characters
 _DEVICE = re.compile(r"[A-Za-z0-9._-]+(:[0-9]*){0,3}")
+_VISIBLE = re.compile(r" *(-?[0-9]+|(GPU|MIG)-[0-9A-Za-z/-]+) *")
 _PAIR = re.compile(r"[a-z0-9_]+:(\[[^\[\]]*\]|[^,:\[\]]+)")
 _TRUE, _FALSE = ("true", "yes", "on", "enable", "enabled"), ("false", "no", "off", "disable", "disabled")
 
@@ -91,6 +92,12 @@ def _names(value: str, words: Sequence[str]) -> tuple[str, str | None] | None:
     return "names of interfaces with commas between them; unlike NCCL, Gloo takes no ^ and no =", None
 
 
+def _gpus(value: str, words: Sequence[str]) -> tuple[str, str | None] | None:
+    if not value or all(_VISIBLE.fullmatch(item) for item in value.split(",")):
+        return None
+    return "numbers or UUIDs of GPUs with commas between them; CUDA ignores what follows another character", None
+
+
 def _pairs(value: str, words: Sequence[str]) -> tuple[str, str | None] | None:
     # Commas inside brackets do not separate.
     parts = re.split(r",(?![^\[\]]*\])", value)
@@ -111,6 +118,7 @@ _KINDS: Mapping[str, Callable[[str, Sequence[str]], tuple[str, str | None] | Non
     "prefixes": _prefixes,
     "devices": _devices,
     "names": _names,
+    "gpus": _gpus,
     "pairs": _pairs,
 }
 KINDS = frozenset(_KINDS)
@@ -146,8 +154,8 @@ def _advice(value: str, words: Sequence[str]) -> str | None:
 
 
 def _plain_number(value: str) -> str | None:
-    """Return advice for a number with a unit: ``4M``."""
-    found = re.fullmatch(r"([0-9]{1,9}) ?([KMG])i?B?", value, re.IGNORECASE)
+    """Return advice for a number with a unit: ``4M``; not for ``10m``, which may be minutes."""
+    found = re.fullmatch(r"([0-9]{1,9}) ?([KMG])i?B?", value)
     if found is None:
         return None
-    return f"write {int(found[1]) * 1024 ** ('KMG'.index(found[2].upper()) + 1)}, the number of bytes"
+    return f"write {int(found[1]) * 1024 ** ('KMG'.index(found[2]) + 1)}, the number of bytes"

@@ -6,9 +6,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 
 from ddp_ladder.common.messages import Problem
+from ddp_ladder.common.redaction import NOT_SHOWN
 from ddp_ladder.preflight.contradictions import Contradiction, contradictions, interface_problem
 from ddp_ladder.preflight.known_variables import Variable, known_variables
 from ddp_ladder.preflight.variable_values import objection
+from ddp_ladder.settings.secrets import is_secret
 from ddp_ladder.settings.strict_yaml import shown
 
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
@@ -63,8 +65,12 @@ def check_together(places: Sequence[Place]) -> Iterator[Misuse]:
 
 def _contradiction(each: Contradiction, values: Mapping[str, str], origin: Mapping[str, Place]) -> Misuse:
     first, *others = each.names
-    found = [f"{first}: {shown(values[first])}"]
-    found += [f"{name}: {values[name]} ({origin[name].where(name)})" for name in others if name in values]
+    found = [f"{first}: {shown_value(first, values[first])}"]
+    found += [
+        f"{name}: {NOT_SHOWN if is_hidden(name, values[name]) else values[name]} ({origin[name].where(name)})"
+        for name in others
+        if name in values
+    ]
     wrong = each.certain and not any(origin[name].is_shell for name in each.names if name in origin)
     return Misuse(Problem(origin[first].where(first), each.what, "; ".join(found), next=each.next), wrong)
 
@@ -81,6 +87,9 @@ def _name_findings(place: Place, name: str, value: str) -> Iterator[Misuse]:
             advice += " If a newer release has it, export it in software.setup, which is not checked"
         # Without a name that it is like, it may be a newer release's, or a plugin's.
         yield Misuse(Problem(place.where(name), what, _assignment(name, value), next=advice), meant is not None)
+    elif (row := known.find(name.upper())) and row.exists:
+        what = f"{row.program} reads {row.name}, and would ignore a name in lower case"
+        yield Misuse(Problem(place.where(name), what, _assignment(name, value), next=f"write {row.name}"), True)
     elif near := known.misspelt(name):
         what = f"one letter away from {near}, and probably without effect"
         problem = Problem(place.where(name), what, name, next=f'did you mean "{near}"?')
@@ -122,7 +131,7 @@ def _value_findings(place: Place, row: Variable, value: str, interfaces: Collect
         allowed, advice = found
         advice = advice or "write one of these values, or remove it"
         what = f"not a value that {row.program} takes for {row.name}"
-        yield Misuse(Problem(where, what, shown(value), allowed, advice), True)
+        yield Misuse(Problem(where, what, shown_value(row.name, value), allowed, advice), True)
     elif row.name in INTERFACES and interfaces is not None:
         yield from _interface_findings(where, row.name, value, interfaces)
 
@@ -140,7 +149,8 @@ def _use_findings(place: Place, row: Variable) -> Iterator[Misuse]:
     where, value = place.where, place.values[row.name]
     if row.name == "NCCL_DEBUG_FILE" and value not in _STREAMS and not ("%h" in value and "%p" in value):
         what = "all processes would write to the same file, and overwrite each other"
-        allowed, advice = "a name with %h (host) and %p (process)", f"write for example {value}.%h.%p"
+        missing = "".join(f".{part}" for part in ("%h", "%p") if part not in value)
+        allowed, advice = "a name with %h (host) and %p (process)", f"write for example {value}{missing}"
         yield Misuse(Problem(where(row.name), what, shown(value), allowed, advice), False)
     if row.status == "deprecated":
         what = f"deprecated since {row.since}; a newer release may ignore it"
@@ -152,4 +162,14 @@ def _use_findings(place: Place, row: Variable) -> Iterator[Misuse]:
 
 
 def _assignment(name: str, value: str) -> str:
-    return f"{name}: {'(not shown)' if known_variables().is_secret(name) else shown(value)}"
+    return f"{name}: {shown_value(name, value)}"
+
+
+def shown_value(name: str, value: str) -> str:
+    """Return a value for a message; that of a secret is not shown."""
+    return NOT_SHOWN if is_hidden(name, value) else shown(value)
+
+
+def is_hidden(name: str, value: str) -> bool:
+    """Return True for a secret, by the list of variables or by name and value."""
+    return known_variables().is_secret(name) or is_secret(name, value)

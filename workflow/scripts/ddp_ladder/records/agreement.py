@@ -76,7 +76,7 @@ def _as_planned(spec: RunSpec, raw: RawRun, ends: Sequence[RankEnd]) -> Diagnosi
 def _other_settings(spec: RunSpec, raw: RawRun) -> Iterator[str]:
     for name, value in sorted(raw.run.measure.model_dump().items()):
         planned = getattr(spec, name)
-        if canonical_sha256(value) != canonical_sha256(planned):
+        if repr(value) != repr(planned) and canonical_sha256(value) != canonical_sha256(planned):
             yield f"run.json: measure.{name} is {value}, planned {planned}"
     agents, allowed = raw.run.agents_per_node, (1, spec.gpus_per_node) if spec.launcher == "srun" else (1,)
     if agents not in allowed:
@@ -91,9 +91,10 @@ def _other_launches(spec: RunSpec, places: Places, agents: Mapping[Agent, AgentE
 
 def _other_command(spec: RunSpec, places: Places, argv: Sequence[str]) -> str:
     """Return how an agent's command differs from the plan; only the options that the plan sets are compared."""
-    found = [place for place, word in enumerate(argv) if Path(word).name == INSTRUMENT.name]
+    name = INSTRUMENT.name
+    found = [place for place, word in enumerate(argv) if name in word and Path(word).name == name]
     if not found:
-        return f"started {' '.join(argv)[:LONGEST] or 'nothing'}, without {INSTRUMENT.name}"
+        return f"started {' '.join(argv)[:LONGEST] or 'nothing'}, without {name}"
     place = found[0]
     if difference := _first_difference(script_argv(spec, places), argv[place + 1 :]):
         return f"started another command: {difference}"
@@ -173,17 +174,18 @@ def _differing(
     name: str, values: Mapping[int, Any], known_only: bool, ends: Sequence[RankEnd]
 ) -> Iterator[tuple[str, str]]:
     """Yield what differs between ranks; each entry of a mapping is compared among the ranks that have it."""
-    if any(isinstance(value, Mapping) for value in values.values()):
-        known = {rank: value for rank, value in values.items() if isinstance(value, Mapping)}
+    if any(isinstance(value, dict) for value in values.values()):
+        known = {rank: value for rank, value in values.items() if isinstance(value, dict)}
         for key in sorted({key for value in known.values() for key in value}):
             having = {rank: value[key] for rank, value in known.items() if key in value}
             yield from ((name, f"{name}: {text}") for _, text in _differing(key, having, True, ends))
         return
     if known_only:
         values = {rank: value for rank, value in values.items() if value is not None}
-    groups: dict[str, list[int]] = {}
+    groups: dict[tuple[type, Any], list[int]] = {}
     for rank, value in sorted(values.items()):
-        groups.setdefault(canonical_sha256(value), []).append(rank)
+        simple = value is None or isinstance(value, str | int)
+        groups.setdefault((type(value), value if simple else canonical_sha256(value)), []).append(rank)
     if len(groups) > 1:
         largest_first = sorted(groups.values(), key=len, reverse=True)
         yield name, f"{name}: {_who_has_what(name, largest_first, values, ends)}"

@@ -32,6 +32,9 @@ def asks_slurm(spec: RunSpec, end: RankEnd, output: str) -> Failure | None:
         "process, and torchrun does not",
         next="set launcher: srun in cluster.yaml, or in the variant, and start snakemake again; on a machine without "
         "Slurm the ladder then sets the variables that srun would set",
+        rank=end.rank,
+        node=end.host,
+        at_s=end.ended_at_s,
     )
 
 

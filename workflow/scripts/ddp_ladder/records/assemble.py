@@ -5,9 +5,14 @@ A gate assembles each record again and compares; an edited record is therefore n
 
 from __future__ import annotations
 
+import operator
+from typing import Any, TypeVar
+
 import numpy as np
 
 from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.model import Model
+from ddp_ladder.common.redaction import redacted
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records import remarks, shared_directory
 from ddp_ladder.records.blocks import data_wait_fraction, measure
@@ -15,11 +20,16 @@ from ddp_ladder.records.evidence import weakest
 from ddp_ladder.records.explain import explain
 from ddp_ladder.records.fingerprint import whole_fingerprint
 from ddp_ladder.records.log_throughput import figures, printed_rates
+from ddp_ladder.records.profiled import profile_of, profiling_s, remarks_on_profile
 from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
 from ddp_ladder.records.raw_models import Parameters
-from ddp_ladder.records.record import SCHEMA_VERSION, Failure, Rank, Record, Throughput, Timing, World
+from ddp_ladder.records.record import SCHEMA_VERSION, DdpTimes, Failure, Rank, Record, Throughput, Timing, World
 from ddp_ladder.records.sanity import diagnoses
+from ddp_ladder.records.statistic import median
+from ddp_ladder.records.used import usage_of
 from ddp_ladder.records.warmup import Warmup, find_warmup
+
+Part = TypeVar("Part", bound=Model)
 
 
 def assemble(directory: RunDirectory) -> Record:
@@ -34,19 +44,26 @@ def assemble(directory: RunDirectory) -> Record:
     found = diagnoses(spec, raw, throughput)
     checks = tuple(each.check for each in found)
     ok = all(check.ok for check in checks)
+    failure = None if ok else explain(spec, raw, found, directory)
+    usage = usage_of(raw, warmup, timing, directory)
+    ranks = tuple(_rank(warmup, raw.ranks[k]) for k in sorted(raw.ranks))
+    profile = profile_of(raw.run, ranks, directory) if ok else None
+    found_remarks = (*remarks.remarks(spec, raw), *shared_directory.remarks(raw.ended))
     return Record(
         status="ok" if ok else "failed",
         spec=spec,
         spec_hash=raw.run.spec_hash,
         job=raw.run.job,
         world=_world(raw),
-        ranks=tuple(_rank(warmup, raw.ranks[k]) for k in sorted(raw.ranks)),
+        ranks=ranks,
         throughput=throughput,
         timing=timing,
         fingerprint=whole_fingerprint(spec, raw),
-        checks=checks,
-        failure=None if ok else explain(spec, raw, found, directory),
-        remarks=(*remarks.remarks(spec, raw), *shared_directory.remarks(raw.ended)),
+        checks=tuple(map(_without_secrets, checks)),
+        failure=failure and _without_secrets(failure),
+        remarks=tuple(map(_without_secrets, (*found_remarks, *remarks_on_profile(profile)))),
+        usage=usage and _without_secrets(usage),
+        profile=profile and _without_secrets(profile),
         schema_version=SCHEMA_VERSION,
     )
 
@@ -64,10 +81,32 @@ def not_run(spec: RunSpec, why: str, next_step: str) -> Record:
         timing=None,
         fingerprint={},
         checks=(),
-        failure=Failure(verdict="not run", why=why, next=next_step),
+        failure=_without_secrets(Failure(verdict="not run", why=why, next=next_step)),
         remarks=(),
         schema_version=SCHEMA_VERSION,
     )
+
+
+def _without_secrets(part: Part) -> Part:
+    """Return a part of the record whose texts may quote a script, a library or Slurm, without passwords and tokens."""
+    without: Part = _redacted(part)
+    return without
+
+
+def _redacted(data: Any) -> Any:
+    """Return the data without secrets; if there are none, the same object."""
+    if isinstance(data, str):
+        text = redacted(data)
+        return data if text == data else text
+    if isinstance(data, list | tuple):
+        items = type(data)(map(_redacted, data))
+        return data if all(map(operator.is_, data, items)) else items
+    if isinstance(data, dict | Model):
+        pairs = data.items() if isinstance(data, dict) else data
+        changed = {key: new for key, value in pairs if (new := _redacted(value)) is not value}
+        if changed:
+            return data.replace(**changed) if isinstance(data, Model) else {**data, **changed}
+    return data
 
 
 def _world(raw: RawRun) -> World:
@@ -98,13 +137,14 @@ def _rank(warmup: Warmup, files: RankFiles) -> Rank:
         steps=len(steps),
         samples=int(steps.samples.sum()),
         padding_samples=int(steps.padding_samples.sum()),
-        step_time_s=float(np.median(times)) if len(times) else None,
+        step_time_s=median(times) if len(times) else None,
         data_wait_fraction=data_wait_fraction(steps.data_wait_s[measured], times),
         startup_s=end.startup_s,
         peak_memory_bytes=end.peak_memory_bytes,
         parameters=end.parameters
         and Parameters(**{key: getattr(end.parameters, key) for key in Parameters.model_fields}),
         csv_sha256=files.csv_sha256,
+        ddp=DdpTimes(**{key: getattr(end.ddp, key) for key in DdpTimes.model_fields}) if end.ddp else None,
     )
 
 
@@ -136,7 +176,7 @@ def _figures(
         warmup,
         [value for value in exposed if value is not None],
         max((value for value in startups if value is not None), default=None),
-        raw.ended.wall_s,
+        max(0.0, raw.ended.wall_s - profiling_s(raw.run, directory)),
         max(trained) if len(trained) == len(ranks) else None,
         weakest(rank.end.source for rank in ranks),
     )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ddp_ladder.records.raw_files import Steps
 from ddp_ladder.records.raw_models import Source
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Throughput, Timing
-from ddp_ladder.records.statistic import PerBlock, statistic_of
+from ddp_ladder.records.statistic import PerBlock, median, statistic_of
 from ddp_ladder.records.warmup import Warmup
 
 MIN_BLOCKS, MAX_BLOCKS = 10, 200
@@ -25,8 +25,7 @@ BLOCK_TIME_S = 1.0
 def block_edges(step_time_s: NDArray[np.float64]) -> list[NDArray[np.intp]]:
     """Return the step indices of each block: at least 10 blocks, of 1 s each if the run is long enough."""
     steps = len(step_time_s)
-    median = float(np.median(step_time_s))
-    length = min(math.ceil(BLOCK_TIME_S / median), steps // MIN_BLOCKS)
+    length = min(math.ceil(BLOCK_TIME_S / median(step_time_s)), steps // MIN_BLOCKS)
     length = max(length, 1, math.ceil(steps / MAX_BLOCKS))
     return np.array_split(np.arange(steps), max(1, steps // length))
 
@@ -51,16 +50,16 @@ def measure(
     samples = np.stack([rank.samples[warmup.steps :] for rank in ranks]).sum(axis=0)
     slowest_s = times.max(axis=0)
     blocks = block_edges(slowest_s)
-    block_time_s = np.array([times[:, block].sum(axis=1).max() for block in blocks])
+    block_time_s = np.array([times[:, block].sum(axis=1) for block in blocks]).max(axis=1)
     steps = np.array([len(block) for block in blocks])
-    rates = PerBlock(np.array([samples[block].sum() for block in blocks]), block_time_s)
+    rates = PerBlock(np.add.reduceat(samples, [block[0] for block in blocks]), block_time_s)
     step_times = PerBlock(block_time_s, steps)
     statistic = statistic_of([rates])
     rate, rate_low, rate_high = rates.with_interval(statistic)
     step, step_low, step_high = step_times.with_interval(statistic)
     median_step = float(step_times.of(MEDIAN_OF_BLOCKS))
-    rank_medians = np.median(times, axis=1)
-    slowest = float(rank_medians.max())
+    rank_medians = [median(of_rank) for of_rank in times]
+    slowest = max(rank_medians)
     p5_s, p95_s = np.quantile(slowest_s, [0.05, 0.95])
     return (
         Throughput(
@@ -86,11 +85,11 @@ def measure(
             blocks_steps=tuple(steps.tolist()),
             block_variation=variation(step_times.values),
             drift_fraction=drift(step_times.values),
-            rank_step_time_s_min=float(rank_medians.min()),
+            rank_step_time_s_min=min(rank_medians),
             rank_step_time_s_max=slowest,
-            straggler_fraction=(slowest - float(np.median(rank_medians))) / slowest,
+            straggler_fraction=(slowest - median(rank_medians)) / slowest,
             data_wait_fraction=data_wait_fraction(waits, times),
-            exposed_comm_fraction=float(np.median(exposed_comm_s)) / median_step if exposed_comm_s else None,
+            exposed_comm_fraction=median(exposed_comm_s) / median_step if exposed_comm_s else None,
             startup_s=startup_s,
             wall_s=wall_s,
         ),
@@ -113,7 +112,7 @@ def drift(step_times_s: NDArray[np.float64]) -> float | None:
     third = len(step_times_s) // 3
     if not third:
         return None
-    return float(np.median(step_times_s[-third:]) / np.median(step_times_s[:third]) - 1)
+    return median(step_times_s[-third:]) / median(step_times_s[:third]) - 1
 
 
 def _end_to_end(ranks: Sequence[Steps], training_s: float | None) -> float | None:

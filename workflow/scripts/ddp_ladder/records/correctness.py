@@ -200,7 +200,7 @@ def _not_finite(end: RankEnd) -> str:
         broken, tensors = seen.not_finite, len(seen.tensors)
         parts.append(f"{broken.count} of {tensors} parameters at the end ({first_names(broken.names)})")
     if loss and loss.last is None:
-        parts.append(f"the loss, for the first time at step {loss.not_finite_steps[0]}")
+        parts.append(f"the loss, first seen at step {loss.not_finite_steps[0]}")
     return f"rank {end.rank}: not finite: {' and '.join(parts)}" if parts else ""
 
 

@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ddp_ladder.node.launch import training_python
-from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.raw_files import RawRun
+from ddp_ladder.records.case import Case
 from ddp_ladder.records.raw_models import Gpu, GpusSeen, RankEnd
 from ddp_ladder.records.record import Failure
 
@@ -35,10 +34,10 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
-def no_gpu(spec: RunSpec, raw: RawRun) -> Failure | None:
+def no_gpu(case: Case) -> Failure | None:
     """Return the failure of a CUDA run in which a rank saw no GPU; None if every rank saw one or did not report."""
-    ends = [rank.end for _, rank in sorted(raw.ranks.items())]
-    without = [(end, end.gpus_seen) for end in ends if end.gpus_seen and end.gpus_seen.count == 0]
+    spec, raw = case.spec, case.raw
+    without = [(end, end.gpus_seen) for end in case.ends if end.gpus_seen and end.gpus_seen.count == 0]
     if spec.device != "cuda" or not without:
         return None
     end, seen = without[0]
@@ -47,9 +46,11 @@ def no_gpu(spec: RunSpec, raw: RawRun) -> Failure | None:
     gpus = [gpu for agent in agents for gpu in agent.gpus]
     why, next_step = _cause(end, seen, python, gpus)
     return Failure(
-        verdict=f"{VERDICT} on {end.host}",
+        verdict=VERDICT,
         why=f"rank {end.rank}: {why}",
         next=f"{next_step}; then start snakemake again",
+        rank=end.rank,
+        node=end.host,
     )
 
 

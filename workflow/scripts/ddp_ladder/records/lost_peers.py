@@ -1,50 +1,25 @@
-"""Ranks that ended before the others, and ranks that failed only because another one did. Pure."""
+"""Ranks that ended before the others, which then lost them or waited for them. Pure."""
 
 from __future__ import annotations
 
 import math
 
-from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records import failed_ranks
+from ddp_ladder.records.case import Case
 from ddp_ladder.records.diagnosis import NAMED
 from ddp_ladder.records.equal_parameters import EQUALLY_MANY
-from ddp_ladder.records.raw_files import RawRun
+from ddp_ladder.records.quotes import with_caught
 from ddp_ladder.records.record import Failure
+from ddp_ladder.records.signatures import classify
 
-LOST_PEER = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Broken pipe",
-    "transport/tcp/pair.",
-    "transport/tcp/unbound_buffer.",
-    "Gloo connectFullMesh failed",
-    "failed to pass monitoredBarrier",
-    "Timed out waiting",
-    "Application timeout",
-    "collective operation timeout",
-    "Connection closed by remote peer",
-    "communicator was aborted",
-    "DistBackendError",
-    "DistNetworkError",
-    "DistStoreError",
-)
-"""Parts of exceptions that only report the loss of another rank."""
-OWN_FAULT = (
-    "Duplicate GPU detected",
-    "ncclInvalidUsage",
-    "ncclInvalidArgument",
-    "ncclUnhandledCudaError",
-    "EADDRINUSE",
-)
-"""Parts of exceptions of the same types that report a fault of this rank."""
 LONG_BEFORE_S = 60.0  # before the end of a job; a script is given less time than this to end in order
 
 
-def left_early(spec: RunSpec, raw: RawRun) -> Failure | None:
+def left_early(case: Case) -> Failure | None:
     """Return the failure of ranks that ended well while others waited, or that waited for each other; else None."""
-    ends = [rank.end for _, rank in sorted(raw.ranks.items())]
+    spec, raw, ends = case.spec, case.raw, case.ends
     raised = [end for end in ends if end.exception]
-    if any(not is_consequence(end.exception or "") for end in raised):
+    if any(end.exception for end in case.own):
         return None
     timed_out = raw.ended is not None and raw.ended.outcome == "time limit"
     # A script may save its state and end well at the time limit: then it did not leave the others.
@@ -62,12 +37,16 @@ def left_early(spec: RunSpec, raw: RawRun) -> Failure | None:
     waiting += [f"rank {rank} had not ended" for rank in missing]
     if done and waiting:
         left = ", ".join(f"rank {end.rank} ended after {end.steps.count} steps" for end in done[:NAMED])
-        return Failure(
+        failure = Failure(
             verdict="a rank left the others",
             why=f"{left}; {', '.join(waiting[:NAMED])} and waited for it",
             next=EQUALLY_MANY,
+            rank=done[0].rank,
+            node=done[0].host,
+            at_s=done[0].ended_at_s,
         )
-    if len(raised) > 1 and len(raised) == spec.world_size:
+        return with_caught(failure, case.printed)
+    if len(raised) > 1 and len(raised) == spec.world_size and all(_waited(end.exception or "") for end in raised):
         where = "; ".join(f"rank {end.rank} after {end.steps.count} steps: {end.exception}" for end in raised[:NAMED])
         return Failure(
             verdict="the ranks waited for each other",
@@ -78,6 +57,6 @@ def left_early(spec: RunSpec, raw: RawRun) -> Failure | None:
     return None
 
 
-def is_consequence(exception: str) -> bool:
-    """Return True if a rank's exception only reports the loss of another rank."""
-    return any(sign in exception for sign in LOST_PEER) and not any(sign in exception for sign in OWN_FAULT)
+def _waited(exception: str) -> bool:
+    found = classify(exception)
+    return found is not None and found.role == "victim"

@@ -42,7 +42,7 @@ def placement(spec: RunSpec, raw: RawRun) -> Diagnosis:
             "a rank of its own",
         ),
     )
-    hosts = len({_short(end.host) for end in raw.agents.values()})
+    hosts = len({host_name(end.host) for end in raw.agents.values()})
     wanted = f"ranks in the order of {_list(nodes)}, {spec.gpus_per_node} on each"
     for verdict, wrong, next_step in groups:
         if wrong:
@@ -74,13 +74,14 @@ def _list(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 2 * NAMED else f"{names[0]} to {names[-1]} ({len(names)} nodes)"
 
 
-def _short(host: str) -> str:
+def host_name(host: str) -> str:
+    """Return the name of a host without its domain."""
     return host.partition(".")[0].lower()
 
 
 def _other_nodes(nodes: Nodes, raw: RawRun) -> Iterator[str]:
     for agent, end in raw.agents.items():
-        if _short(end.node) != _short(nodes[agent.node_rank]):
+        if host_name(end.node) != host_name(nodes[agent.node_rank]):
             yield f"{agent} was {end.node}, not {nodes[agent.node_rank]}"
 
 
@@ -89,34 +90,34 @@ def _shared_hosts(nodes: Nodes, raw: RawRun) -> Iterator[str]:
     hosts: dict[str, dict[str, None]] = {}
     names: dict[str, dict[str, None]] = {}
     for agent, end in raw.agents.items():
-        hosts.setdefault(nodes[agent.node_rank], {})[_short(end.host)] = None
-        names.setdefault(_short(end.host), {})[nodes[agent.node_rank]] = None
+        hosts.setdefault(nodes[agent.node_rank], {})[host_name(end.host)] = None
+        names.setdefault(host_name(end.host), {})[nodes[agent.node_rank]] = None
     yield from (f"{_list([*several])} are one host, {host}" for host, several in names.items() if len(several) > 1)
     yield from (f"{name} is several hosts: {_list([*several])}" for name, several in hosts.items() if len(several) > 1)
 
 
 def _other_hosts(raw: RawRun, ends: Sequence[RankEnd]) -> Iterator[str]:
-    hosts = {_short(end.host) for end in raw.agents.values()}
+    hosts = {host_name(end.host) for end in raw.agents.values()}
     for end in ends:
-        if _short(end.host) not in hosts:
+        if host_name(end.host) not in hosts:
             yield f"rank {end.rank} was on {end.host}, where no agent of the run was"
 
 
 def _out_of_order(spec: RunSpec, raw: RawRun, ends: Sequence[RankEnd]) -> Iterator[str]:
-    hosts = {agent.node_rank: _short(end.host) for agent, end in raw.agents.items()}
+    hosts = {agent.node_rank: host_name(end.host) for agent, end in raw.agents.items()}
     for end in ends:
         wanted = divmod(end.rank, spec.gpus_per_node)
-        place = (_node_rank(end, hosts), end.local_rank)
+        place = (node_rank_of(end, hosts), end.local_rank)
         if place != wanted:
             yield f"rank {end.rank} was {_place(raw.run.nodes, *place)}, not {_place(raw.run.nodes, *wanted)}"
 
 
-def _node_rank(end: RankEnd, hosts: Mapping[int, str]) -> int | None:
+def node_rank_of(end: RankEnd, hosts: Mapping[int, str]) -> int | None:
     """Return the launcher's node rank, or that of the rank's host if it differs: c10d numbers nodes in any order."""
     given: int | None = end.node_rank
-    if given is None or hosts.get(given, _short(end.host)) == _short(end.host):
+    if given is None or hosts.get(given, host_name(end.host)) == host_name(end.host):
         return given
-    return next((node_rank for node_rank, host in hosts.items() if host == _short(end.host)), given)
+    return next((node_rank for node_rank, host in hosts.items() if host == host_name(end.host)), given)
 
 
 def _place(nodes: Nodes, node_rank: int | None, local_rank: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,19 +140,23 @@ def _copies(spec: RunSpec, raw: RawRun) -> Iterator[str]:
 
 def _rows(steps: Steps) -> Rows:
     """Return time and wait of each step as one complex value, so that rows can be compared."""
-    return steps.step_time_s + 1j * np.nan_to_num(steps.data_wait_s)  # nan: not known
+    return steps.step_time_s + 1j * np.where(np.isnan(steps.data_wait_s), 0.0, steps.data_wait_s)  # nan: not known
 
 
 def _shared(ends: Sequence[RankEnd], rows: Sequence[Rows]) -> Iterator[str]:
     length = min(len(own) for own in rows)
-    places = np.unique(np.linspace(0, length - 1, SAMPLED).astype(int))
-    sampled = np.stack([own[places] for own in rows])
+    sampled = np.stack([own[_sampled_places(length)] for own in rows])
     most = SAME_ROWS.get(ends[0].device.kind, 1.0)
     for first in range(len(ends) - 1):
-        alike = (sampled[first + 1 :] == sampled[first]).mean(axis=1)
+        alike = np.count_nonzero(sampled[first + 1 :] == sampled[first], axis=1) / sampled.shape[1]
         for other in np.flatnonzero(alike > most).tolist():
             pair = f"{who(ends[first])} and {who(ends[first + 1 + other])}"
             yield f"{pair} have {100 * alike[other]:.0f} % of their steps in common"
+
+
+@lru_cache
+def _sampled_places(length: int) -> NDArray[np.intp]:
+    return np.unique(np.linspace(0, length - 1, SAMPLED).astype(np.intp))
 
 
 def repeated(rows: Rows, kind: str) -> str:
@@ -159,6 +164,8 @@ def repeated(rows: Rows, kind: str) -> str:
 
     kind: the rank's device, whose clock was used.
     """
+    if 1 < len(rows) == len(set(rows.tolist())):
+        return ""  # no two rows are equal
     _, ids, counts = np.unique(rows, return_inverse=True, return_counts=True)
     if kind == "cpu" and len(counts) < min(len(rows) / 2, FEW_TIMES):
         return f"{len(rows)} steps took only {len(counts)} different times"

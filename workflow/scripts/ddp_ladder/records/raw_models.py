@@ -11,9 +11,15 @@ from typing import Annotated, Literal, Required
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
-from ddp_ladder.common.files import RunDirectory, read_json
-from ddp_ladder.common.model import Model, Several, Version1
+from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_json
+from ddp_ladder.common.model import Model, Several
+from ddp_ladder.monitor.models import MonitorEnd
+from ddp_ladder.plan.hang import HangBounds
+from ddp_ladder.plan.monitoring import MonitorWanted
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.plan.raw_file import Job as Job  # read from here by the users of the models below
+from ddp_ladder.plan.raw_file import RawFile as RawFile
+from ddp_ladder.settings.terms import DEFAULT_LOG_MB
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -25,23 +31,7 @@ Source = Literal["counted", "samples_per_step", "metrics", "log"]
 """Source of the throughput: samples counted at the loader; steps timed, with their samples set in the configuration;
 steps and samples reported by the program itself; read from its log."""
 EndedBy = Literal["script", "max_steps", "max_seconds", "exception"]
-Outcome = Literal["finished", "time limit", "plain limit", "not written"]
-
-
-class Job(Model):
-    """The job of a run, and the attempt that made it."""
-
-    id: Name
-    attempt: int = Field(ge=1, description="Number of the attempt, from 1.")
-    run_id: Name = Field(description="Random id of this attempt: each of its processes writes it into its file.")
-
-
-class RawFile(Model):
-    """The keys that every raw file starts with. They show that it belongs to this spec, job and attempt."""
-
-    schema_version: Version1
-    spec_hash: str
-    job: Job
+Outcome = Literal["finished", "time limit", "plain limit", "hang", "not written"]
 
 
 class Repository(Model):
@@ -60,6 +50,7 @@ class MeasureOfRun(Model):
     max_seconds: Positive | Annotated[float, Field(gt=0)] | None
     samples_per_step: Positive | None
     device: Literal["cuda", "cpu"]
+    profile_steps: Count = 0
 
 
 class Endpoint(Model):
@@ -85,14 +76,24 @@ class RunFile(RawFile):
     repository: Repository | None = Field(
         None, description="Null if there is none, and for a module (-m), whose repository is in ended.json."
     )
+    max_log_mb_per_node: int = Field(DEFAULT_LOG_MB, ge=1, description="Limit of the logs of each node's processes.")
+    hang: HangBounds | None = Field(None, description="Null: the agents do not look for hangs.")
+    monitor: MonitorWanted | None = Field(None, description="Null: the nodes are not sampled.")
     goes_on: bool = Field(
         False, description="True if an earlier attempt saved its state (exit code 75): this one may make fewer steps."
     )
+
+    is_preflight: bool = Field(False, description="True: the ranks run the preflight's probe and not the script.")
 
     @property
     def agents(self) -> int:
         """Return the number of agents on all nodes."""
         return len(self.nodes) * self.agents_per_node
+
+    @property
+    def all_agents(self) -> tuple[Agent, ...]:
+        """Return all agents, in the order of their ranks."""
+        return agents_of(len(self.nodes), self.agents_per_node)
 
 
 def read_run_file(directory: RunDirectory) -> RunFile:
@@ -158,6 +159,9 @@ class FailedRank(Model):
     exit_code: int
     ended_at_s: float = Field(description="In whole seconds, rounded down, if torchrun started the ranks.")
     signal: str | None
+    error: str | None = Field(
+        default=None, description="The end of the rank's error file, which @record of torch writes."
+    )
 
 
 class Gpu(Model):
@@ -166,6 +170,15 @@ class Gpu(Model):
     name: str
     driver: str
     power_limit_w: float | None
+
+
+class AgentLog(Model):
+    """What an agent's processes printed, and how much of it is not in its log."""
+
+    bytes: Count
+    left_out_bytes: Count = Field(description="Of the middle, because of logs.max_mb_per_node.")
+    lost_bytes: Count = Field(description="Could not be written.")
+    error: str | None = Field(description="Why the log is incomplete, other than by its limit.")
 
 
 class AgentEnd(RawFile):
@@ -184,6 +197,8 @@ class AgentEnd(RawFile):
     cpus: Several[int]
     gpus: Several[Gpu] = Field((), description="Empty without nvidia-smi.")
     error: Name | None = Field(None, description="Why its processes could not be started.")
+    log: AgentLog | None = None
+    monitor: MonitorEnd | None = Field(None, description="Null if this agent did not sample its node.")
 
 
 class Device(Model):
@@ -312,6 +327,15 @@ class Fingerprint(TypedDict, total=False):
     libraries: Digests
 
 
+class RankPhases(Model):
+    """When a rank validated, in unix time, and which steps, counted from 1, begin a pass over training data."""
+
+    epoch_steps: Several[Positive]
+    validations_s: Several[Annotated[tuple[float, float], Field(strict=False)]] = Field(
+        description="Begin and end of each: model.eval() to model.train(), or a pass without a step."
+    )
+
+
 class RankEnd(RawFile):
     """End record of one rank (ranks/rank<k>.json), written by the instrument."""
 
@@ -335,6 +359,7 @@ class RankEnd(RawFile):
         description="spawn, import_torch, process_group, first_step, compile, total."
     )
     training_s: Duration | None = Field(None, description="From the end of the first step to the script's end.")
+    phases: RankPhases | None = None
     peak_memory_bytes: Mapping[str, Count | None] = Field(description="host, device.")
     parameters: RankParameters | None
     ddp: Ddp | None

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ddp_ladder.common.files import read_json, write_json
+from ddp_ladder.common.files import read_json, write_atomically
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records.profile_models import Profile
 from ddp_ladder.records.raw_models import Count, Device, Duration, EndedBy, Job, Name, Parameters, Positive, Source
+from ddp_ladder.usage.models import Usage
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Rate = Annotated[
@@ -44,6 +47,17 @@ class World(Model):
         return f"simulated nodes: {len(self.nodes)} agents on {count(len(set(self.nodes)), 'host')}"
 
 
+class DdpTimes(Model):
+    """What DDP measured on a rank: medians of single steps in seconds, which its logger sampled."""
+
+    samples: Count = Field(description="Number of steps that were timed.")
+    forward_s: Duration | None
+    backward_s: Duration | None = Field(description="Computation of the backward pass.")
+    comm_s: Duration | None = Field(description="Exchange of the gradients, with the wait for slower ranks.")
+    overlap_s: Duration | None = Field(description="The part of comm_s that the backward pass hides.")
+    exposed_comm_s: Duration | None = Field(description="The part that it does not hide.")
+
+
 class Rank(Model):
     """One process of the group. Times in seconds, memory in bytes."""
 
@@ -66,6 +80,7 @@ class Rank(Model):
     peak_memory_bytes: Mapping[str, Count | None] = Field(description="host, device.")
     parameters: Parameters | None
     csv_sha256: Sha256
+    ddp: DdpTimes | None = Field(default=None, description="Null if DDP reported no times.")
 
 
 class Throughput(Model):
@@ -134,12 +149,39 @@ class Remark(Model):
     next: str
 
 
+class Evidence(Model):
+    """A line that a process of the run printed, verbatim; a long one is cut."""
+
+    speaker: Name = Field(description="Rank, agent, torchrun, srun, slurm or NCCL, with its host if it is known.")
+    line: str
+
+
 class Failure(Model):
     """A failure: what went wrong, why, and what to do next."""
 
     verdict: Name
     why: str
-    next: str
+    next: str = Field(description="What to do; several steps are lines.")
+    rank: Count | None = Field(default=None, description="The rank that failed; null if it is none, or unknown.")
+    node: Name | None = Field(default=None, description="Host name of the node that failed.")
+    at_s: float | None = Field(default=None, description="Unix time of the failure, by the clock of the node.")
+    evidence: Several[Evidence] = Field(default=(), description="The lines that show the cause.")
+
+    @property
+    def place(self) -> str:
+        """Return ``rank 1 on node7``; empty if neither is known."""
+        rank = None if self.rank is None else f"rank {self.rank}"
+        return " on ".join(part for part in (rank, self.node) if part)
+
+
+def placed(verdict: str, place: str, why: str) -> str:
+    """Return a verdict with rank and node: ``CUDA out of memory (rank 1 on node7)``, unless ``why`` begins with it."""
+    return f"{verdict} ({place})" if place and not why.startswith("rank ") else verdict
+
+
+def quoted_lines(evidence: Sequence[Evidence], known: str) -> str:
+    """Return evidence as one text, each line with its speaker; lines that ``known`` contains are left out."""
+    return "\n".join(f"{each.speaker}: {each.line}" for each in evidence if each.line not in known)
 
 
 class Record(Model):
@@ -162,6 +204,8 @@ class Record(Model):
     checks: Several[Check] = Field(description="Sanity checks of this run.")
     failure: Failure | None = Field(description="Null for a good run.")
     remarks: Several[Remark]
+    usage: Usage | None = Field(default=None, description="Null if the nodes were not sampled.")
+    profile: Profile | None = Field(default=None, description="Null if measure.profile_steps is 0, or the run failed.")
     schema_version: Version1
 
     @model_validator(mode="after")
@@ -187,6 +231,12 @@ def read_record(path: Path) -> Record:
         raise ValueError(f"{path}: not a record of version {SCHEMA_VERSION}: {error}") from None
 
 
+def record_text(record: Record) -> str:
+    """Return the content of record.json."""
+    return record.model_dump_json(indent=2) + "\n"
+
+
 def write_record(path: Path, record: Record) -> None:
-    """Write record.json, atomically."""
-    write_json(path, record.model_dump())
+    """Write record.json, atomically. NaN and infinity are refused (ValueError)."""
+    json.dumps(record.fingerprint, allow_nan=False)  # an open map, in which pydantic would write null
+    write_atomically(path, record_text(record))

@@ -16,7 +16,7 @@ from ddp_ladder.records.record import Remark
 def remarks(spec: RunSpec, raw: RawRun) -> tuple[Remark, ...]:
     """Return what a reader should know although it may be intended."""
     ends = [rank.end for _, rank in sorted(raw.ranks.items())]
-    return tuple(_remarks(spec, ends))
+    return (*_remarks(spec, ends), *_remarks_on_logs(raw))
 
 
 def _remarks(spec: RunSpec, ends: Sequence[RankEnd]) -> Iterator[Remark]:
@@ -33,6 +33,26 @@ def _remarks(spec: RunSpec, ends: Sequence[RankEnd]) -> Iterator[Remark]:
             what=f"on rank {rank} the loss was not finite at step {listed(loss.not_finite_steps[:NAMED])}, later it "
             "was",
             next="expected now and then with GradScaler, which leaves such steps out; else lower the learning rate",
+        )
+
+
+def _remarks_on_logs(raw: RawRun) -> Iterator[Remark]:
+    """Yield remarks on output that is not in the log."""
+    logs = [(agent, end.log) for agent, end in raw.agents.items() if end.log]
+    if lost := [(agent, log) for agent, log in logs if log.error]:
+        agent, log = lost[0]
+        yield Remark(
+            name="log",
+            what=f"the log is incomplete: {agent} could not write {log.lost_bytes:,} bytes: {log.error}",
+            next="check space and quota of the results (df -h); the training itself goes on without its log",
+        )
+    if cut := [(agent, log) for agent, log in logs if log.left_out_bytes]:
+        agent, log = cut[0]
+        what = f"{agent} printed {log.bytes / 1e6:,.0f} MB, of which {log.left_out_bytes / 1e6:,.0f} MB are left out"
+        yield Remark(
+            name="log",
+            what=f"the log is incomplete: {what}",
+            next="print less, as it takes time too, or raise logs.max_mb_per_node in config.yaml",
         )
 
 

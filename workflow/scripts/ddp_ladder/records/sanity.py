@@ -14,7 +14,7 @@ from ddp_ladder.records.evidence import IN_WORDS, own_account
 from ddp_ladder.records.placement import placement
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd, RawFile
-from ddp_ladder.records.record import Check, Throughput
+from ddp_ladder.records.record import Check, Failure, Throughput
 
 SAMPLES_SEEN = "samples seen"
 
@@ -53,6 +53,7 @@ def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterat
     if spec.launcher != "python":
         yield agreement.backend(spec, ends)
     if spec.throughput_regex is not None:
+        yield _whole_log(raw)
         yield _printed(spec, throughput)
         return
     yield _steps(spec, raw)
@@ -66,7 +67,7 @@ def _same_origin(spec: RunSpec, raw: RawRun) -> Check:
     parts |= {str(agent): end for agent, end in raw.agents.items()}
     if raw.ended is not None:
         parts["ended.json"] = raw.ended
-    foreign = [name for name, part in parts.items() if part.spec_hash != spec.hash or part.job != job]
+    foreign = [name for name, part in parts.items() if part.spec_hash != raw.run.spec_hash or part.job != job]
     exchanged = [f"rank {k}" for k, rank in raw.ranks.items() if rank.end.rank != k]
     exchanged += [str(agent) for agent, end in raw.agents.items() if Agent(end.node_rank, end.local_rank) != agent]
     measured = f"foreign: {', '.join(foreign)}" if foreign else "one" if parts else "nothing"
@@ -143,6 +144,22 @@ def _printed(spec: RunSpec, throughput: Throughput | None) -> Check:
         measured=f"{count} matches after the warm-up",
         wanted=f"at least 1 match of workload.throughput_regex ({spec.throughput_regex}) in the log",
     )
+
+
+def _whole_log(raw: RawRun) -> Diagnosis:
+    """Check that nothing that the program printed is missing: the rates in the middle of the run may be."""
+    missing = sum(end.log.left_out_bytes + end.log.lost_bytes for end in raw.agents.values() if end.log)
+    check = Check(
+        name="whole log",
+        ok=not missing,
+        measured=f"{missing:,} bytes of the output are not in the log" if missing else "all of the output",
+        wanted="all of the output, as its throughput is read from it (workload.throughput_regex)",
+    )
+    next_step = (
+        "print less, or raise logs.max_mb_per_node in config.yaml, and see that the disk of the results has room "
+        "(df -h); then start snakemake again"
+    )
+    return Diagnosis(check, Failure(verdict="the log is incomplete", why=check.measured, next=next_step))
 
 
 def _samples(raw: RawRun, throughput: Throughput | None) -> Check:

@@ -25,18 +25,17 @@ class StartUp:
 
 def startup_of(ranks: Sequence[Rank]) -> StartUp | None:
     """Return the start-up of the rank with the largest total, so that all parts are of one process; None if unknown."""
-    totals = {rank.rank: total for rank in ranks if (total := rank.startup_s.get("total")) is not None}
-    if not totals:
+    known = [(total, rank.startup_s) for rank in ranks if (total := rank.startup_s.get("total")) is not None]
+    if not known:
         return None
-    slowest = max(totals, key=lambda rank: totals[rank])
-    seen = next(rank.startup_s for rank in ranks if rank.rank == slowest)
-    rest_s = totals[slowest] - sum(seen.get(part) or 0.0 for part in PARTS)
+    total_s, seen = max(known, key=lambda pair: pair[0])
+    rest_s = total_s - sum(seen.get(part) or 0.0 for part in PARTS)
     return StartUp(
         spawn_s=seen.get("spawn"),
         import_torch_s=seen.get("import_torch"),
         process_group_s=seen.get("process_group"),
         script_s=max(0.0, rest_s),  # the total and most parts come from different clocks
         first_step_s=seen.get("first_step"),
-        total_s=totals[slowest],
+        total_s=total_s,
         compile_s=seen.get("compile"),
     )

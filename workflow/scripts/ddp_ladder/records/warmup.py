@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-WINDOW_STEPS = 5
+from ddp_ladder.records.statistic import median
+
+WINDOW_STEPS = 5  # odd: the median is one of them
 STEADY_MOVES = 3
 LARGEST_MOVE = 0.03
 NOISE_MOVES = 3  # times the median move: noise alone exceeds it in one of twenty moves
@@ -36,9 +38,10 @@ def find_warmup(step_time_s: NDArray[np.float64], minimum: int, keep: int) -> Wa
     windows = steps // WINDOW_STEPS
     if windows <= STEADY_MOVES:
         return Warmup(minimum, stable=False)
-    medians = np.median(step_time_s[: windows * WINDOW_STEPS].reshape(windows, WINDOW_STEPS), axis=1)
+    ordered = np.sort(step_time_s[: windows * WINDOW_STEPS].reshape(windows, WINDOW_STEPS), axis=1)
+    medians = ordered[:, WINDOW_STEPS // 2]
     moves = np.abs(medians[1:] / medians[:-1] - 1)
-    allowed = max(LARGEST_MOVE, NOISE_MOVES * float(np.median(moves[len(moves) // 2 :])))
-    calm = np.lib.stride_tricks.sliding_window_view(moves <= allowed, STEADY_MOVES).all(axis=1)
+    allowed = max(LARGEST_MOVE, NOISE_MOVES * median(moves[len(moves) // 2 :]))
+    calm = np.convolve(moves <= allowed, np.ones(STEADY_MOVES), "valid") == STEADY_MOVES
     first = int(calm.argmax()) * WINDOW_STEPS if calm.any() else steps
     return Warmup(min(max(minimum, first), most), stable=max(minimum, first) <= most)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,30 +14,43 @@ from ddp_ladder.common.formats import stage_name
 from ddp_ladder.gates.figures import EFFICIENCY
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.report.plots import (
-    BAND,
-    GREY,
-    IDEAL,
-    INK,
-    PALE,
     Look,
     Thresholds,
+    draw_crowd,
     draw_marker,
+    large_crowd,
     legend_colour,
     legend_key,
     panel_figure,
     show_message,
+    spaced,
     variant_keys,
 )
+from ddp_ladder.report.style import BAD, BAND, GREY, HALF, IDEAL, INK, PALE, PAPER
 from ddp_ladder.settings.terms import Scale
+
+LEAST_BAND = 0.09  # of the axis: a narrower stage has no room for its name
+MOST_INTERVAL = 1.5  # the end of a wider interval is in the tables; to scale, it would leave no room for the points
+MOST_LABELLED = 9  # scales: more have no room for their names and figures
 
 
 def efficiency_figure(points: Sequence[ScalePoint], thresholds: Thresholds) -> Figure:
-    """Return the plot of efficiency at each scale in climbing order, with the gates' thresholds; a panel per mode."""
+    """Return the plot of efficiency at each scale in climbing order, with the gates' thresholds; a panel per mode.
+
+    Where none is known against the first scale, it is that against the smallest scale that compares.
+    """
+    if all(point.efficiency is None for point in points):
+        points = [_against_smallest(point) for point in points]
     return panel_figure(
         points,
         lambda axes, of_mode, styles: _efficiency_panel(axes, of_mode, styles, thresholds),
         lambda: _efficiency_legend(points, thresholds),
     )
+
+
+def _against_smallest(point: ScalePoint) -> ScalePoint:
+    low, high = point.efficiency_smallest_low, point.efficiency_smallest_high
+    return replace(point, efficiency=point.efficiency_smallest, efficiency_low=low, efficiency_high=high)
 
 
 def _efficiency_panel(
@@ -50,23 +64,36 @@ def _efficiency_panel(
         show_message(axes, "nothing measured yet")
         return
     places = {scale: float(index) for index, scale in enumerate(scales)}
-    highs = [point.efficiency_high for point in points if point.efficiency_high is not None]
-    top = max(1.05, *(1.05 * high for high in highs), 0)
-    axes.set(xlim=(-0.5, len(scales) - 0.5), ylim=(0, top + 0.09))
+    top = 1.05 * highest(points)
+    axes.set(xlim=(-0.5, len(scales) - 0.5), ylim=(0, 1.09 * top))
     _stage_bands(axes, points, places, thresholds)
     axes.axhline(1, color=GREY, zorder=1, **IDEAL)
-    names = list(styles)
-    for point in points:
-        shift = _dodge(names.index(point.variant), len(names))
-        _efficiency_marker(axes, point, places[point.scale] + shift, styles[point.variant], len(names))
-    axes.set_xticks(list(places.values()), [str(scale) for scale in scales])
+    axes.axhline(0.5, color=GREY, zorder=1, **HALF)
+    names, labelled = list(styles), len(styles) == 1 and len(scales) <= MOST_LABELLED
+    placed = [(places[point.scale] + _dodge(names.index(point.variant), len(names)), point) for point in points]
+    crowd = large_crowd(points, styles)
+    for place, point in placed:
+        if point.variant not in crowd:
+            _efficiency_marker(axes, point, place, styles[point.variant], labelled)
+    measured = [(place, point) for place, point in placed if point.efficiency is not None]
+    draw_crowd(axes, EFFICIENCY, [(place, point) for place, point in measured if point.variant in crowd], styles)
+    named = spaced(list(places.values()), len(scales) / MOST_LABELLED)
+    axes.set_xticks(named, [str(scales[index]) for index in named])
     axes.tick_params(axis="x", length=0)
     axes.set_xlabel("scale: nodes x GPUs per node")
     axes.set_ylabel(EFFICIENCY.heading)
-    ticks = [tick / 5 for tick in range(math.floor(5 * top) + 1)]
+    step = 0.2 * max(1, math.ceil(top / 2))
+    ticks = [tick * step for tick in range(math.floor(top / step) + 1)]
     axes.set_yticks(ticks, [EFFICIENCY.text(tick) for tick in ticks])
     axes.grid(visible=True, axis="y", color=PALE, linewidth=0.6)
     axes.set_axisbelow(True)
+
+
+def highest(points: Sequence[ScalePoint]) -> float:
+    """Return what the axis shows: every efficiency, and the ends of intervals that are not beyond all sense."""
+    known = [point.efficiency for point in points if point.efficiency is not None]
+    ends = [min(point.efficiency_high, MOST_INTERVAL) for point in points if point.efficiency_high is not None]
+    return max([1.0, *known, *ends])
 
 
 def _dodge(index: int, count: int) -> float:
@@ -87,23 +114,19 @@ def _stage_bands(
         left, right = min(own) - 0.5, max(own) + 0.5
         if index % 2 == 0:
             axes.axvspan(left, right, color=BAND, linewidth=0, zorder=0)
-        axes.text(
-            (left + right) / 2,
-            top - 0.015,
-            stage_name(stage),
-            ha="center",
-            va="top",
-            fontsize=8.5,
-            color=GREY,
-        )
+        if right - left > LEAST_BAND * len(places):
+            middle, name = (left + right) / 2, stage_name(stage)
+            axes.text(middle, 0.987 * top, name, ha="center", va="top", fontsize=9, color=GREY)
         threshold = thresholds.get(stage)
         if threshold is not None:
             axes.plot([left, right], [threshold] * 2, color=INK, linewidth=0.9, zorder=1.5)
 
 
-def _efficiency_marker(axes: Axes, point: ScalePoint, place: float, look: Look, variants: int) -> None:
+def _efficiency_marker(axes: Axes, point: ScalePoint, place: float, look: Look, labelled: bool) -> None:
     if point.efficiency is None:
-        colour = GREY if point.status == "not run" else "#9b1c1c"
+        if look.in_crowd:
+            return
+        colour = GREY if point.status == "not run" else BAD
         axes.text(
             place,
             0.03,
@@ -111,12 +134,12 @@ def _efficiency_marker(axes: Axes, point: ScalePoint, place: float, look: Look, 
             rotation=90,
             ha="center",
             va="bottom",
-            fontsize=8,
+            fontsize=9,
             color=colour,
         )
         return
     draw_marker(axes, place, EFFICIENCY, point, look)
-    if variants == 1 and point.world_size > 1:
+    if labelled and not point.is_baseline:
         axes.annotate(
             EFFICIENCY.shown(point),
             (place, point.efficiency),
@@ -124,7 +147,7 @@ def _efficiency_marker(axes: Axes, point: ScalePoint, place: float, look: Look, 
             textcoords="offset points",
             ha="left",
             va="center",
-            fontsize=8.5,
+            fontsize=9,
         )
 
 
@@ -132,9 +155,10 @@ def _efficiency_legend(points: Sequence[ScalePoint], thresholds: Thresholds) -> 
     if not points:
         return []
     keys, colour = variant_keys(points), legend_colour(points)
-    for label, face in (("one node", colour), ("several nodes", "white")):
+    for label, face in (("one node", colour), ("several nodes", PAPER)):
         keys.append(legend_key(label, color=colour, marker="o", linestyle="none", markerfacecolor=face, markersize=6))
     keys.append(legend_key("ideal", color=GREY, **IDEAL))
+    keys.append(legend_key("half the ideal", color=GREY, **HALF))
     if any(thresholds.get(point.stage) is not None for point in points):
         keys.append(legend_key("asked by the gate", color=INK, linewidth=0.9))
     return keys

@@ -20,11 +20,15 @@ PLURALS = {"GPU": "GPUs", "process": "processes"}
 
 @dataclass(frozen=True)
 class Headline:
-    """The headline of a report. text: one or two sentences. next: what to do; None if there is nothing to do."""
+    """The headline of a report: one or two sentences.
+
+    evidence: the figures that show why it stopped. next: what to do; None if there is nothing to do.
+    """
 
     kind: Kind
     text: str
     next: str | None = None
+    evidence: tuple[str, ...] = ()
 
 
 def device_word(results: LadderResults) -> str:
@@ -67,7 +71,7 @@ def _stopped(gate: Verdict, points: Sequence[ScalePoint], unit: str) -> Headline
     before = [point for point in _furthest(points) if point.stage != gate.stage]
     if before:
         text += f" Before it, {_figures(before[0], unit)}."
-    return Headline("stopped", text, gate.next or (reason and reason.next) or None)
+    return Headline("stopped", text, gate.next or (reason and reason.next) or None, reason.shown_by if reason else ())
 
 
 def _why(item: Finding, several_modes: bool) -> str:
@@ -128,12 +132,14 @@ def _figures(point: ScalePoint, unit: str) -> str:
     rate = f"{point.scale} runs at {SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.heading}"
     if point.statistic == SAMPLES_PER_TIME:
         rate += " (samples / time)"
-    if point.world_size == 1 and point.status != "not comparable":
+    if point.is_baseline and point.status != "not comparable":
         return f"{rate} {SAMPLES_PER_S.interval(point)}".rstrip()
+    baseline = point.baseline_in_words.replace("GPU", unit)
     if point.efficiency is None:
-        return f"{rate}; no efficiency can be given ({point.note})"
+        return f"{rate}; no efficiency against {baseline} can be given ({point.note})"
+    rate_of = "the rate of " if baseline == point.baseline else ""
     efficiency = f"{EFFICIENCY.shown(point)} {EFFICIENCY.heading} {EFFICIENCY.interval(point)}".rstrip()
-    text = f"{rate}, {SPEEDUP.shown(point)}x one {unit}, {efficiency}"
+    text = f"{rate}, {SPEEDUP.shown(point)}x {rate_of}{baseline}, {efficiency}"
     if point.efficiency_plain is not None:
         text += f" ({AGAINST_PLAIN.shown(point)} against the script without DDP)"
     return f"{text}, which is more than the ideal (see its note)" if point.status == "check" else text

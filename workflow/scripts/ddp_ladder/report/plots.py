@@ -6,50 +6,29 @@ A line connects growth of one kind: more GPUs in one node, or more nodes with th
 
 from __future__ import annotations
 
-import io
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ddp_ladder.gates.figures import Column
+from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, SPEEDUP, Column
 from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.report.style import COLOURS, CROWD, GREY, MARKERS, PAPER, STYLE
+from ddp_ladder.report.svg import value_id
+from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
-# Okabe and Ito: distinct with any colour vision; the markers are distinct without any colour.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-INK, GREY, PALE, BAND = "#1f2933", "#6b7785", "#d5dae0", "#f4f6f8"
-WIDTH_IN, PANEL_IN, MARGIN_IN = 6.1, 3.35, 0.62
-STYLE: dict[Any, Any] = {  # matplotlib types the keys as a literal of all its settings
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture on every machine
-    "font.size": 9,
-    "axes.edgecolor": GREY,
-    "axes.labelcolor": INK,
-    "axes.labelpad": 6,  # a page's own font may be wider
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.8,
-    "axes.titlesize": 9.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "text.color": INK,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "text.parse_math": False,  # a variant may have a dollar sign in its name
-    "svg.hashsalt": "ddp-ladder",  # fixed ids: the same records give the same file
-}
-IDEAL: dict[str, Any] = {"linewidth": 0.9, "linestyle": (0, (1, 1.6))}
-Format = Literal["svg", "png"]
+WIDTH_IN, PANEL_IN, MARGIN_IN = 5.0, 2.7, 0.6  # narrow: its text can still be read on a phone and in print
+WIDEST_LEGEND, OF_A_KEY = 66, 7  # characters of a row of a legend; what its line or marker takes
+LONGEST_NAME = 40  # of a variant, in a legend
+MOST_VALUES = 200  # of a panel: more points of a crowd are too many to be pointed at
+Placed = tuple[float, ScalePoint]  # the place on the horizontal axis
 Thresholds = Mapping[str, float | None]  # min_efficiency by stage, a fraction
 
 
@@ -59,46 +38,20 @@ class Look:
 
     colour: str
     marker: str
+    in_crowd: bool = False
+
+    @property
+    def zorder(self) -> float:
+        return 2.4 if self.in_crowd else 3
 
 
 def looks(points: Sequence[ScalePoint]) -> dict[str, Look]:
-    """Return the look of each variant, in the order of the points; after seven, colours and markers repeat."""
-    names = dict.fromkeys(point.variant for point in points)
-    return {
-        name: Look(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]) for index, name in enumerate(names)
-    }
-
-
-def render(figure: Figure, kind: Format, *, text_as_text: bool = False) -> bytes:
-    """Return a plot as the bytes of a file. text_as_text: SVG text that uses the font of the page around it."""
-    buffer = io.BytesIO()
-    style = {**STYLE, "svg.fonttype": "none" if text_as_text else "path"}
-    with rc_context(style):
-        metadata = {"Date": None} if kind == "svg" else {"Software": None}
-        figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
-    return buffer.getvalue()
-
-
-def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
-    """Return a plot as an element for an HTML page: own ids, no prologue, no metadata.
-
-    title, description: plain text, escaped here.
-    """
-    text = render(figure, "svg", text_as_text=True).decode()
-    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = re.sub(r'\bid="', f'id="{name}-', text)
-    text = text.replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
-    text = text.replace("*{", f"#{name} *{{")  # its style sheet must not reach the page
-    head, body = text.split(">", 1)
-    head = re.sub(r'\s(width|height|version|xmlns:xlink)="[^"]*"', "", head)
-    head += f' id="{name}" role="img" aria-labelledby="{name}-title {name}-desc"'
-    words = f'<title id="{name}-title">{_escaped(title)}</title>'
-    words += f'<desc id="{name}-desc">{_escaped(description)}</desc>'
-    return f"{head}>{words}{body}".replace("xlink:href", "href")
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    """Return the look of each variant, in the order of the points; beyond seven all but the first are grey."""
+    names = list(dict.fromkeys(point.variant for point in points))
+    if len(names) > len(COLOURS):
+        crowd = dict.fromkeys(names, Look(CROWD, MARKERS[0], in_crowd=True))
+        return {**crowd, names[0]: Look(COLOURS[0], MARKERS[0])}
+    return {name: Look(COLOURS[index], MARKERS[index]) for index, name in enumerate(names)}
 
 
 def panel_figure(
@@ -116,8 +69,26 @@ def panel_figure(
         for mode, axes in panels.items():
             draw(axes, [point for point in points if point.mode == mode], styles)
         if keys := legend():
-            figure.legend(handles=keys, loc="outside upper left", ncols=min(4, len(keys)), columnspacing=1.4)
+            figure.legend(
+                handles=keys,
+                loc="outside upper left",
+                ncols=_legend_columns([str(key.get_label()) for key in keys]),
+                columnspacing=1.4,
+            )
     return figure
+
+
+def _legend_columns(labels: Sequence[str]) -> int:
+    """Return how many columns are no wider than the figure, four at most."""
+    columns = (each for each in range(min(4, len(labels)), 1, -1) if _legend_width(labels, each) <= WIDEST_LEGEND)
+    return next(columns, 1)
+
+
+def _legend_width(labels: Sequence[str], columns: int) -> int:
+    """Return the width of a legend in characters; matplotlib fills one column after the other."""
+    rows, longer = divmod(len(labels), columns)  # the first columns have a row more
+    ends = [rows * column + min(column, longer) for column in range(columns + 1)]
+    return sum(max(map(len, labels[first:last])) + OF_A_KEY for first, last in pairwise(ends))
 
 
 def _panels(points: Sequence[ScalePoint]) -> tuple[Figure, dict[str, Axes]]:
@@ -126,7 +97,7 @@ def _panels(points: Sequence[ScalePoint]) -> tuple[Figure, dict[str, Axes]]:
     figure = Figure(
         figsize=(WIDTH_IN, MARGIN_IN + PANEL_IN * len(modes)),
         layout="constrained",
-        facecolor="white",
+        facecolor=PAPER,
     )
     axes = figure.subplots(len(modes), 1, squeeze=False)[:, 0]
     for mode, panel in zip(modes, axes, strict=True):
@@ -154,32 +125,76 @@ def legend_colour(points: Sequence[ScalePoint]) -> str:
 def variant_keys(points: Sequence[ScalePoint]) -> list[Line2D]:
     """Return an entry of the legend for each variant; none if there is only one."""
     found = looks(points)
-    return [
+    keys = [
         legend_key(_plain(name), color=look.colour, marker=look.marker, linestyle="none", markersize=6)
         for name, look in found.items()
-        if len(found) > 1
+        if len(found) > 1 and not look.in_crowd
     ]
+    if crowd := [look for look in found.values() if look.in_crowd]:
+        words = f"{len(crowd)} other variants"
+        keys.append(legend_key(words, color=CROWD, marker=crowd[0].marker, linestyle="none", markersize=6))
+    return keys
 
 
 def _plain(text: str) -> str:
-    """Return a label with a space before an underscore: matplotlib hides labels that begin with one."""
+    """Return a short label, with a space before an underscore: matplotlib hides labels that begin with one."""
+    text = text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 1]}…"
     return f" {text}" if text.startswith("_") else text
 
 
 def draw_marker(axes: Axes, place: float, column: Column, point: ScalePoint, look: Look) -> None:
-    """Draw a figure of a point with its interval: full within one node, hollow across nodes."""
-    value, low, high = column.estimate(point) or (math.nan, math.nan, math.nan)
-    axes.errorbar(
-        place,
-        value,
-        yerr=[[value - low], [high - value]],
+    """Draw a figure of a point with its interval, which shows its values when it is pointed at."""
+    _errorbar(axes, column, [(place, point)], look).lines[0].set_gid(value_id(point_in_words(point)))
+
+
+def large_crowd(points: Sequence[ScalePoint], styles: Mapping[str, Look]) -> frozenset[str]:
+    """Return the variants whose points are too many to be pointed at, so that they are drawn at once; usually none."""
+    crowd = [point.variant for point in points if styles[point.variant].in_crowd]
+    return frozenset(crowd if len(crowd) > MOST_VALUES else ())
+
+
+def draw_crowd(axes: Axes, column: Column, placed: Sequence[Placed], styles: Mapping[str, Look]) -> None:
+    """Draw the points of a large crowd, all of which look alike."""
+    for in_one_node in (True, False):
+        alike = [(place, point) for place, point in placed if (point.nodes == 1) is in_one_node]
+        if alike:
+            _errorbar(axes, column, alike, styles[alike[0][1].variant])
+
+
+def _errorbar(axes: Axes, column: Column, placed: Sequence[Placed], look: Look) -> ErrorbarContainer:
+    """Draw a figure of points with their intervals: full within one node, hollow across nodes, the same for all."""
+    unknown = (math.nan, math.nan, math.nan)
+    estimates = [column.estimate(point) or unknown for _, point in placed]
+    return axes.errorbar(
+        [place for place, _ in placed],
+        [value for value, _, _ in estimates],
+        yerr=[[value - low for value, low, _ in estimates], [high - value for value, _, high in estimates]],
         color=look.colour,
         marker=look.marker,
-        markersize=6.5,
-        markerfacecolor=look.colour if point.nodes == 1 else "white",
+        markersize=4.5 if look.in_crowd else 6.5,
+        markerfacecolor=look.colour if placed[0][1].nodes == 1 else PAPER,
         markeredgewidth=1.4,
-        elinewidth=1.3,
-        capsize=3,
+        elinewidth=0.7 if look.in_crowd else 1.3,
+        capsize=0 if look.in_crowd else 3,
         linestyle="none",
-        zorder=3,
+        zorder=look.zorder,
     )
+
+
+def point_in_words(point: ScalePoint) -> str:
+    """Return ``1x4 weak gloo: 9,377 samples/s [9,280-9,470], speed-up 3.80, efficiency 95 % [94-96 %]``."""
+    variant = "" if point.variant == REFERENCE_VARIANT else f" {point.variant}"
+    shown = [f"{SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.heading} {SAMPLES_PER_S.interval(point)}"]
+    if point.efficiency is not None:
+        shown.append(f"{SPEEDUP.heading} {SPEEDUP.shown(point)}")
+        shown.append(f"{EFFICIENCY.heading} {EFFICIENCY.shown(point)} {EFFICIENCY.interval(point)}")
+    return f"{point.scale} {point.mode}{variant}: {', '.join(map(str.strip, shown))}"
+
+
+def spaced(places: Sequence[float], least: float) -> list[int]:
+    """Return the indices of places, in ascending order, that are ``least`` apart; the last is always among them."""
+    kept: list[int] = []
+    for index in reversed(range(len(places))):
+        if not kept or places[kept[-1]] - places[index] >= least:
+            kept.append(index)
+    return kept[::-1]

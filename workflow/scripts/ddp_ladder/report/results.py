@@ -5,17 +5,28 @@ A report is needed most after a failure, so a file that cannot be used becomes a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
-from ddp_ladder.common.formats import in_short
-from ddp_ladder.common.messages import printable
+from ddp_ladder.accounting.row import JobRow
+from ddp_ladder.common.files import read_json
+from ddp_ladder.gates.cost import Work
 from ddp_ladder.gates.file import Verdict, gate_files
 from ddp_ladder.gates.gate import gate_file_problem, judge
+from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.machine.directory import read_machines
+from ddp_ladder.machine.model import Machine
 from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.preflight.assemble import by_scale
+from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.records.record import Record
-from ddp_ladder.records.run_records import NOT_ITS_FILES, RunRecords
+from ddp_ladder.records.run_records import RunRecords
+from ddp_ladder.report.centre import Centre
+from ddp_ladder.report.missing import RunCounts, believed_records, run_counts, unplanned_records, unread_files
+from ddp_ladder.settings.terms import Scale
 
 
 @dataclass(frozen=True)
@@ -27,6 +38,22 @@ class LadderResults:
     gates: Mapping[str, Verdict]  # by stage
     warnings: tuple[str, ...]
     unread: int = 0  # records that exist but cannot be read or believed
+    preflights: Mapping[str, PreflightResult] = field(default_factory=dict)  # by scale
+    machines: Mapping[str, Sequence[Machine]] = field(default_factory=dict)  # the nodes of each scale
+    jobs: tuple[JobRow, ...] = ()  # of results/accounting.csv
+    work: Work = field(default_factory=Work)  # the training whose cost is shown
+    centre: Centre | None = None  # whose rules are checked
+    begun: int = 0  # runs with files of a start, and without a record
+
+    @cached_property
+    def points(self) -> tuple[ScalePoint, ...]:
+        """Return the figures of each variant x mode x scale."""
+        return scale_points(self.plan.runs, self.records, self.plan.may_differ)
+
+    @property
+    def counts(self) -> RunCounts:
+        """Return how many of the planned runs are shown, and how many are not, and why."""
+        return run_counts(self.plan.runs, self.records.values(), self.unread, self.begun)
 
 
 def read_results(results: Path, plan: Plan, warning: str = "") -> LadderResults:
@@ -35,40 +62,35 @@ def read_results(results: Path, plan: Plan, warning: str = "") -> LadderResults:
     warning: a further warning, which comes first.
     """
     runs = RunRecords(results)
-    records, record_warnings = _believed(runs, plan.runs)
+    believed = believed_records(runs, plan.runs)
+    records = believed.records
     gates, gate_warnings = _judged(runs, plan)
+    preflights, preflight_warnings = by_scale(results, (str(job.scale) for job in plan.jobs))
     first = (warning,) if warning else ()
-    warnings = (*first, *record_warnings, *gate_warnings, *_unplanned_records(results / "runs", plan.runs))
-    return LadderResults(plan, records, gates, warnings, len(record_warnings))
+    others = (*unplanned_records(results / "runs", plan.runs), *unread_files(results, plan))
+    warnings = (*first, *believed.warnings, *gate_warnings, *preflight_warnings, *others)
+    planned = {str(job.scale) for job in plan.jobs}
+    machines = {scale: nodes for scale, nodes in read_machines(results).items() if scale in planned}
+    work = Work(dataset_size=_dataset_size(runs, records.values()))
+    return LadderResults(
+        plan, records, gates, warnings, believed.unread, preflights, machines, work=work, begun=believed.begun
+    )
 
 
-def _believed(runs: RunRecords, planned: Iterable[RunSpec]) -> tuple[dict[str, Record], tuple[str, ...]]:
-    records, warnings = {}, []
-    for spec in planned:
-        path = runs.directory(spec).record
+def _dataset_size(runs: RunRecords, records: Iterable[Record]) -> int | None:
+    """Return the number of samples of the training's data set, from the first scale that knows it."""
+    seen: dict[Scale, RunSpec] = {}
+    for record in records:
+        if record.status == "ok":
+            seen.setdefault(record.spec.scale, record.spec)
+    for spec in seen.values():
         try:
-            records[spec.name] = runs.believed(spec)
-        except FileNotFoundError as error:
-            if path.exists():
-                warnings.append(f"{path}: {NOT_ITS_FILES} ({error.filename} is missing); it is left out")
-            elif kept := runs.kept(spec):
-                records[spec.name] = kept  # Snakemake deletes the records of a job that fails in the end
-            # Otherwise it has not been run yet, as its row in the table shows.
-        except OSError as error:
-            warnings.append(f"{path}: the record cannot be read ({error.strerror}); it is left out")
-        except ValueError as error:
-            where = "" if str(error).startswith(str(path)) else f"{path}: "
-            warnings.append(f"{where}{error}; it is left out")
-    return records, tuple(warnings)
-
-
-def _unplanned_records(runs: Path, planned: Iterable[RunSpec]) -> tuple[str, ...]:
-    names = {spec.name for spec in planned}
-    found = sorted(printable(path.parent.relative_to(runs).as_posix()) for path in runs.glob("*/*/*/r*/record.json"))
-    unplanned = [name for name in found if name not in names]
-    if not unplanned:
-        return ()
-    return (f"{len(unplanned)} record(s) of runs that the plan does not have are left out: {in_short(unplanned)}",)
+            size = read_json(runs.directory(spec).ranks / "rank0.json")["loader"]["dataset_size"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if isinstance(size, int) and size > 0:
+            return size
+    return None
 
 
 def _judged(runs: RunRecords, plan: Plan) -> tuple[dict[str, Verdict], tuple[str, ...]]:

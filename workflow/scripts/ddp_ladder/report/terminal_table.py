@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ddp_ladder.common.formats import DASH, NARROW_SPACE
+from ddp_ladder.gates.across_scales import findings_across_scales
 from ddp_ladder.gates.figures import Column, columns
 from ddp_ladder.gates.file import Verdict
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.report.headline import gate_words
+from ddp_ladder.report.scale_notes import scale_names, scale_notes
 
 WIDTH = 100
 GAP = "  "
@@ -68,14 +70,11 @@ def _layout(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> list[str
 
 
 def _notes(points: Sequence[ScalePoint]) -> list[str]:
-    """Return the notes below the table; equal notes are shown once, with all their scales."""
-    places: dict[str, list[ScalePoint]] = {}
-    for point in points:
-        if point.note:
-            places.setdefault(point.note, []).append(point)
+    """Return the notes and findings below the table; equal ones are shown once, with all their scales."""
     several = len({(point.mode, point.variant) for point in points}) > 1
+    across = findings_across_scales(points)
+    found = [(scale_names(where, several), f"{each.in_words}; next: {each.next}") for each, where in across]
     lines = []
-    for note, where in places.items():
-        names = ", ".join(point.place(several) for point in where)
-        lines += textwrap.wrap(f"{names}: {note}", WIDTH, initial_indent="  ", subsequent_indent="    ")
+    for where, note in (*scale_notes(points, several), *found):
+        lines += textwrap.wrap(f"{where}: {note}", WIDTH, initial_indent="  ", subsequent_indent="    ")
     return ["", *lines] if lines else []

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
 from ddp_ladder.common import formats
+from ddp_ladder.common.formats import in_short
+from ddp_ladder.gates.cost import with_cost
 from ddp_ladder.gates.figures import Column, columns
 from ddp_ladder.gates.file import Finding, Verdict
 from ddp_ladder.gates.scale_point import ScalePoint
-from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.preflight.result import PreflightResult
+from ddp_ladder.preflight.text import bandwidth, latency
 from ddp_ladder.records.fingerprint import (
     BATCH,
     DIGEST_LENGTH,
@@ -21,11 +27,17 @@ from ddp_ladder.records.fingerprint import (
     global_batch_seen,
     in_full,
 )
-from ddp_ladder.records.record import Failure, Record
+from ddp_ladder.records.record import Failure, Record, quoted_lines
 from ddp_ladder.report.headline import PLURALS, Headline, device_word, headline
+from ddp_ladder.report.machine_table import MachineRow, machine_rows
 from ddp_ladder.report.results import LadderResults
-from ddp_ladder.settings.terms import REFERENCE_VARIANT
+from ddp_ladder.report.scale_notes import scale_notes
+from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT, Scale
 
+MOST_ROWS = 24  # a longer table is closed at first, and not printed then
+MOST_VALUES = 12  # of a field, and hosts: more are in the runs' records
+NAMED_PLACES = 20  # of the runs that have a value
+Place = Mapping[str, str]  # the parts of a run's name, each as text
 SHOWN_WHEN_ABSENT = ("autocast_dtype", "optimizer")  # "none" is informative for these fields only
 
 
@@ -57,6 +69,16 @@ class FailureGroup:
     failure: Failure
     runs: tuple[str, ...]
 
+    @property
+    def verdict(self) -> str:
+        """Return what failed, and on which rank and node."""
+        return f"{self.failure.verdict} ({self.failure.place})" if self.failure.place else self.failure.verdict
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """Return the lines that show the cause, with their speakers."""
+        return tuple(quoted_lines(self.failure.evidence, self.failure.why).splitlines())
+
 
 @dataclass(frozen=True)
 class StartUpTable:
@@ -67,6 +89,20 @@ class StartUpTable:
     note: str = (
         "Until the end of the first step, on the slowest rank; medians over repeats; not part of the throughput. "
         "The parts are defined below."
+    )
+
+
+PREFLIGHT_HEADINGS = ("scale", "preflight", "bus bandwidth", "latency", "network", "found")
+
+
+def _preflight_row(result: PreflightResult) -> tuple[str, ...]:
+    return (
+        result.scale,
+        result.status,
+        bandwidth(result),
+        latency(result),
+        ", ".join(result.transport) or result.backend,
+        "; ".join(finding.in_words for finding in result.findings) or "nothing",
     )
 
 
@@ -104,9 +140,28 @@ class ReportView:
         return self.results.gates
 
     @property
+    def preflight_rows(self) -> tuple[tuple[str, ...], ...]:
+        """Return a row of PREFLIGHT_HEADINGS for each scale that has a preflight."""
+        return tuple(_preflight_row(result) for result in self.results.preflights.values())
+
+    @property
+    def machine_rows(self) -> tuple[MachineRow, ...]:
+        """Return what the nodes are made of; none if no job described them."""
+        return machine_rows(self.results.machines)
+
+    @property
     def stages(self) -> tuple[str, ...]:
         """Return the stages in climbing order."""
         return self.results.plan.stages
+
+    @property
+    def first_scale(self) -> Scale:
+        """Return the scale that the ladder starts at, the baseline of every efficiency."""
+        return self.results.plan.first_scale
+
+    @property
+    def starts_at_one_gpu(self) -> bool:
+        return self.first_scale == ONE_GPU
 
     @property
     def rungs(self) -> tuple[ScalePoint, ...]:
@@ -132,9 +187,9 @@ class ReportView:
         return {stage: gate.min_efficiency for stage, gate in self.results.plan.gates.items()}
 
     @property
-    def notes(self) -> tuple[ScalePoint, ...]:
-        """Return the points with a note."""
-        return tuple(point for point in self.rungs if point.note)
+    def notes(self) -> tuple[tuple[str, str], ...]:
+        """Return the notes on scales, each with its scales: (scales, note)."""
+        return scale_notes(self.rungs, self.several_series)
 
     @property
     def several_series(self) -> bool:
@@ -149,7 +204,7 @@ class ReportView:
 
 def make_view(found: LadderResults, written_on: date) -> ReportView:
     """Compute everything that the report shows. Pure."""
-    points = scale_points(found.plan.runs, found.records, found.plan.may_differ)
+    points = with_cost(found.points, found.work)
     runs = _ordered_runs(found, points)
     series = _series(points)
     return ReportView(
@@ -210,11 +265,12 @@ def _startup(series: Sequence[Series]) -> StartUpTable:
 
 def _failures(runs: Sequence[Record]) -> tuple[FailureGroup, ...]:
     """Return the failures with their runs; runs left out on purpose are not among them (see their scale's note)."""
-    groups: dict[Failure, list[str]] = {}
+    groups: dict[tuple[str, str, str], list[tuple[Failure, str]]] = {}
     for run in runs:
-        if run.failure and run.job and not run.spec.is_plain:
-            groups.setdefault(run.failure, []).append(run.spec.name)
-    return tuple(FailureGroup(failure, tuple(names)) for failure, names in groups.items())
+        if (failure := run.failure) and run.job and not run.spec.is_plain:
+            alike = (failure.verdict, failure.why, failure.next)  # place, time and lines are those of the first
+            groups.setdefault(alike, []).append((failure, run.spec.name))
+    return tuple(FailureGroup(group[0][0], tuple(name for _, name in group)) for group in groups.values())
 
 
 # What was measured on
@@ -238,12 +294,11 @@ def _measured(runs: Sequence[Record], may_differ: Collection[str]) -> tuple[Meas
         ("cpu sets", "", lambda run: run.fingerprint.get("cpu_sets")),
         ("env", "", lambda run: [f"{key}={value}" for key, value in run.spec.env_template.items()]),
     ]
-    table = [
-        Measured(name, mark, _values(name, [(run, value(run)) for run in seen])) for name, mark, value in rows if seen
-    ]
-    hosts = sorted({host for run in seen for host in run.world.hosts})
+    places = [_place(run.spec) for run in seen]
+    table = [Measured(name, mark, _values(name, map(value, seen), places)) for name, mark, value in rows if seen]
+    hosts = sorted({host for run in seen for host in run.world.hosts}, key=_by_number)
     if hosts:
-        table.append(Measured("hosts", "", ((", ".join(hosts), ""),)))
+        table.append(Measured("hosts", "", ((in_short(hosts, MOST_VALUES), ""),)))
     absent = ((in_full(None), ""),)
     return tuple(row for row in table if row.values != absent or row.name in SHOWN_WHEN_ABSENT)
 
@@ -266,39 +321,51 @@ def _batch(run: Record) -> str:
     return f"{global_batch_seen(run)} global"
 
 
-def _values(name: str, seen: Sequence[tuple[Record, Any]]) -> tuple[tuple[str, str], ...]:
-    places: dict[str, list[Record]] = {}
-    for run, value in seen:
+def _values(name: str, values: Iterable[Any], runs: Sequence[Place]) -> tuple[tuple[str, str], ...]:
+    places: dict[str, list[Place]] = {}
+    for value, run in zip(values, runs, strict=True):
         text = in_full(value)[: DIGEST_LENGTH if name.endswith("sha256") else None]
         places.setdefault(text, []).append(run)
     if len(places) == 1:
         return tuple((value, "") for value in places)
-    everyone = [run for run, _ in seen]
-    return tuple((value, _places(runs, everyone)) for value, runs in places.items())
+    words = _places(places)
+    shown = tuple((value, in_short(words[value], NAMED_PLACES)) for value in [*places][:MOST_VALUES])
+    more = len(places) - len(shown)
+    return (*shown, (f"{more} more, in the records of the runs", "")) if more else shown
 
 
-def _places(runs: Sequence[Record], everyone: Sequence[Record]) -> str:
-    """Return the shortest names that distinguish the runs: ``1x1, 1x2`` or ``gloo`` or ``strong 1x2``."""
-    modes = {run.spec.mode for run in everyone}
-    variants = {run.spec.variant for run in everyone}
+def _by_number(name: str) -> list[tuple[int, str]]:
+    """Return the key that sorts ``node2`` before ``node10``."""
+    return [(int(part or 0), "") if index % 2 else (0, part) for index, part in enumerate(re.split(r"(\d+)", name))]
+
+
+def _places(runs: Mapping[str, Sequence[Place]]) -> dict[str, list[str]]:
+    """Return, for each value, the shortest names that distinguish its runs: ``1x1, 1x2`` or ``gloo`` or ``strong 1x2``.
+
+    runs: those that have each value.
+    """
+    found: dict[str, list[str]] = {}
     for parts in (("variant",), ("scale",), ("mode",), ("mode", "scale"), ("variant", "scale")):
-        mine = {_label(run, parts) for run in runs}
-        others = {_label(run, parts) for run in everyone if run not in runs}
-        if not mine & others:
-            return ", ".join(dict.fromkeys(_label(run, parts) for run in runs))
-    parts = (*(("mode",) if len(modes) > 1 else ()), *(("variant",) if len(variants) > 1 else ()))
-    names = dict.fromkeys(_label(run, (*parts, "scale", "repeat")) for run in runs)
-    return ", ".join(names)
-
-
-def _label(run: Record, parts: Sequence[str]) -> str:
-    words = {
-        "variant": run.spec.variant,
-        "mode": run.spec.mode,
-        "scale": str(run.spec.scale),
-        "repeat": f"r{run.spec.repeat}",
+        labels = {value: dict.fromkeys(_key(run, parts) for run in own) for value, own in runs.items()}
+        values = Counter(label for own in labels.values() for label in own)
+        for value, own in labels.items():
+            if value not in found and all(values[label] == 1 for label in own):
+                found[value] = [" ".join(label) for label in own]
+    everyone = [run for own in runs.values() for run in own]
+    several = {part: len({run[part] for run in everyone}) > 1 for part in ("mode", "variant")}
+    every_part = (*(part for part, more in several.items() if more), "scale", "repeat")
+    return {
+        value: found.get(value) or [" ".join(label) for label in dict.fromkeys(_key(run, every_part) for run in own)]
+        for value, own in runs.items()
     }
-    return " ".join(words[part] for part in parts)
+
+
+def _place(run: RunSpec) -> Place:
+    return {"variant": run.variant, "mode": run.mode, "scale": str(run.scale), "repeat": f"r{run.repeat}"}
+
+
+def _key(run: Place, parts: Sequence[str]) -> tuple[str, ...]:
+    return tuple([run[part] for part in parts])
 
 
 def _machine(runs: Sequence[Record]) -> str:

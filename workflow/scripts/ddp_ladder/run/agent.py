@@ -1,8 +1,7 @@
-"""The agent: it starts the part of a run on a node or a GPU, forwards signals and never leaves a process behind."""
+"""The agent: it starts the part of a run on a node or a GPU, passes on what ends it and leaves no process behind."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
@@ -16,21 +15,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-import psutil
-
-from ddp_ladder.common.files import Agent, RunDirectory, make_directory, read_json, write_json, writing
+from ddp_ladder.common.files import Agent, RunDirectory, make_directory, read_json, write_json
 from ddp_ladder.common.formats import signal_of
-from ddp_ladder.common.lifetime import adopt_orphans, die_with_parent
+from ddp_ladder.common.lifetime import adopt_orphans, die_with_parent, end_descendants
+from ddp_ladder.monitor.models import MonitorEnd
+from ddp_ladder.monitor.node_monitor import NodeMonitor
 from ddp_ladder.node.gpus import gpus
-from ddp_ladder.node.launch import Places, Process, Rendezvous, node_environment, processes, training_python
+from ddp_ladder.node.launch import PROBE, Places, Process, Rendezvous, node_environment, processes, training_python
 from ddp_ladder.node.network import address, interface_towards, node_name
-from ddp_ladder.node.software import Runner, SetUpError, container_binds, environment
+from ddp_ladder.node.software import Runner, SetUpError, container_binds, environment, with_secrets
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.raw_models import AgentEnd, FailedRank, Gpu, Job, read_run_file
+from ddp_ladder.records.raw_models import AgentEnd, AgentLog, FailedRank, Gpu, Job, read_run_file
+from ddp_ladder.run.bounded_log import BoundedLog, LogPipe
+from ddp_ladder.run.error_files import error_text, take_error, with_error_file
+from ddp_ladder.run.hang_watch import HangWatch
+from ddp_ladder.run.machine_watch import MachineWatch
+from ddp_ladder.run.monitoring import started_monitor
+from ddp_ladder.run.run_logs import log_of_agent
 
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)  # "time is nearly up": Slurm gives them to every process of a step itself
 GRACE_S = 20.0  # for a script that saves its state on SIGTERM; then everything is killed
+HUNG_GRACE_S = 3.0  # for one of which no rank goes on
 
 
 @dataclass(frozen=True)
@@ -42,9 +48,10 @@ class NodeTask:
     places: Places
     job: Job
     agent: Agent
-    log: Path
+    log: BoundedLog
     rendezvous: Rendezvous
     simulated: tuple[str, ...] = ()  # names of the run's nodes without Slurm
+    command: tuple[str, ...] | None = None  # in place of the script
 
     @classmethod
     def read(cls, path: Path, node_rank: int, local_rank: int | None) -> NodeTask:
@@ -55,16 +62,21 @@ class NodeTask:
         if local_rank is None and not alone:
             raise ValueError(f"{directory.run} has several agents per node: --local-rank says which one this is")
         agent = Agent(node_rank, None if alone else local_rank)
-        log = directory.agent_log(agent, run.agents)
+        log = log_of_agent(directory, run, agent)
         places = Places(Path(run.start_directory), Path(run.run_directory))
         simulated = () if "SLURM_JOB_ID" in os.environ else run.nodes
-        return cls(directory, spec, places, run.job, agent, log, Rendezvous(**dict(run.rendezvous)), simulated)
+        command = (str(PROBE),) if run.is_preflight else None
+        rendezvous = Rendezvous(**dict(run.rendezvous))
+        return cls(directory, spec, places, run.job, agent, log, rendezvous, simulated, command)
 
     def processes(self) -> tuple[Process, ...]:
         """Return the processes that this agent starts."""
         binds = container_binds(self.spec, self.places)
-        of_the_node = processes(self.spec, self.places, self.agent.node_rank, self.rendezvous, binds, self.simulated)
-        return of_the_node if self.agent.local_rank is None else (of_the_node[self.agent.local_rank],)
+        of_the_node = processes(
+            self.spec, self.places, self.agent.node_rank, self.rendezvous, binds, self.simulated, self.command
+        )
+        own = of_the_node if self.agent.local_rank is None else (of_the_node[self.agent.local_rank],)
+        return tuple(with_error_file(start, self.directory, self.spec.env) for start in own)
 
 
 def run_node(task: NodeTask) -> int:
@@ -75,38 +87,50 @@ def run_node(task: NodeTask) -> int:
     die_with_parent(signal.SIGTERM)
     adopt_orphans()  # so that processes that the script leaves behind are ended too
     events: SimpleQueue[tuple[str, int]] = SimpleQueue()
-    for signum in FORWARDED:
+    for signum in ENDING:
         signal.signal(signum, lambda number, _frame: events.put(("signal", number)))
+    for signum in WARNINGS:
+        # Passed on, a script would save its state twice at once, and torchrun end its ranks while they save. Not
+        # SIG_IGN, which the script would inherit.
+        signal.signal(signum, lambda _number, _frame: None)
     launched_at_s = time.time()
-    for directory in (task.log.parent, task.directory.nodes):
-        make_directory(directory)
+    make_directory(task.directory.nodes)
+    log = LogPipe(task.log)
     starts: tuple[Process, ...] = ()
     failed: list[FailedRank] = []
     error = None
+    watch: HangWatch | None = None
+    machine: MachineWatch | None = None
+    monitor: NodeMonitor | None = None
+    code = 1
     try:
-        with writing(task.log):
-            opened = task.log.open("ab", buffering=0)
-        with opened as log:
-            working = _working_directory(task)
-            interface = _interface(task)
-            starts = task.processes()
-            site = environment(task.spec, os.environ, _shell(events), log)
-            env = node_environment(
-                task.spec, task.places, site, task.directory.run, interface, launched_at_s=time.time()
-            )
-            children = [_start_process(task.spec, start, env, log.fileno(), working) for start in starts]
-        code, own_ends = _supervise(children, events)
+        working = _working_directory(task)
+        interface = _interface(task)
+        monitor = started_monitor(task.directory, task.agent, interface)
+        starts = task.processes()
+        made = environment(task.spec, os.environ, _shell(events), log.write)
+        site = with_secrets(task.spec, made, os.environ)
+        env = node_environment(task.spec, task.places, site, task.directory.run, interface, launched_at_s=time.time())
+        children = [_start_process(task.spec, start, env, log.descriptor, working) for start in starts]
+        watch = HangWatch.started(task.directory, task.agent)
+        machine = MachineWatch.started(task.directory, task.agent, interface)
+        code, own_ends = _supervise(children, events, watch)
         failed = _failed_ranks(task, starts, own_ends)
     except SetUpError as failure:
         code = failure.exit_code
         if code >= 0:  # else a signal ended the agent
             code, error = 1, str(failure)
-            with contextlib.suppress(OSError), task.log.open("ab") as log:  # the end record has it too
-                log.write(f"{failure.what}\n".encode())  # without the output, which the log has
+            log.write(f"{failure.what}\n".encode())  # without the output, which the log has
     finally:
-        _end_descendants()
+        if machine is not None:
+            machine.end()
+        if watch is not None:
+            watch.end(keep_report=code != 0)
+        end_descendants(GRACE_S)
+        sampled = monitor.end() if monitor else None
         shutil.rmtree(task.directory.torchrun_logs(task.agent.node_rank), ignore_errors=True)
-    _write_end(task, starts, launched_at_s, code, failed, error)
+        kept = log.close()
+    _write_end(task, starts, launched_at_s, code, failed, error, kept, sampled)
     return code if code >= 0 else 128 - code
 
 
@@ -179,13 +203,16 @@ class OwnEnd:
 
 
 def _supervise(
-    children: Sequence[subprocess.Popen[bytes]], events: SimpleQueue[tuple[str, int]]
+    children: Sequence[subprocess.Popen[bytes]],
+    events: SimpleQueue[tuple[str, int]],
+    watch: HangWatch | None = None,
 ) -> tuple[int, list[OwnEnd]]:
     """Wait for all children; end the rest when one fails. Return the first failure, or 0, and the OwnEnds."""
     for index, child in enumerate(children):
         threading.Thread(target=_report_end, args=(child, index, events), daemon=True).start()
     running, first_failure, deadline = len(children), 0, None
     signalled: set[int] = set()
+    passed_on: set[int] = set()
     own_ends: list[OwnEnd] = []
     while running:
         try:
@@ -194,10 +221,15 @@ def _supervise(
             signalled |= _signal_all(children, signal.SIGKILL)
             deadline = None
             continue
+        if kind == "signal" and number in passed_on:
+            continue  # Slurm tells all processes, and again as the ladder ends its step
         if kind == "signal":
+            passed_on.add(number)
+            if watch:
+                watch.freeze()
             signalled |= _signal_all(children, signal.Signals(number))
-            if number in ENDING and deadline is None:
-                deadline = time.monotonic() + GRACE_S
+            if deadline is None:
+                deadline = time.monotonic() + (HUNG_GRACE_S if watch and watch.reports else GRACE_S)
                 first_failure = first_failure or -number
         else:
             running -= 1
@@ -243,7 +275,10 @@ def _failed_ranks(task: NodeTask, starts: Sequence[Process], own_ends: Sequence[
         if "cannot_import_torch" in seen:
             python = training_python(starts[0].argv)
             raise SetUpError("software.python", f"{python} cannot import torch: {seen['cannot_import_torch']}")
+        errors = [error_text(rank.pop("error_file", None)) for rank in seen]
     else:
+        of_children = [take_error(start) for start in starts]
+        errors = [of_children[end.child] for end in own_ends]
         seen = [
             {
                 "rank": int(starts[end.child].env.get("RANK", 0)),
@@ -254,18 +289,10 @@ def _failed_ranks(task: NodeTask, starts: Sequence[Process], own_ends: Sequence[
             }
             for end in own_ends
         ]
-    return [FailedRank(**rank, signal=signal_of(rank["exit_code"])) for rank in seen]
-
-
-def _end_descendants() -> None:
-    """Kill all descendants of this process, also those re-parented to it."""
-    left = psutil.Process().children(recursive=True)
-    for process in left:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
-    psutil.wait_procs(left, timeout=GRACE_S)
+    return [
+        FailedRank(**rank, signal=signal_of(rank["exit_code"]), error=error)
+        for rank, error in zip(seen, errors, strict=True)
+    ]
 
 
 def _write_end(
@@ -275,6 +302,8 @@ def _write_end(
     code: int,
     failed: Sequence[FailedRank],
     error: str | None,
+    log: AgentLog,
+    sampled: MonitorEnd | None,
 ) -> None:
     end = AgentEnd(
         schema_version=1,
@@ -293,6 +322,8 @@ def _write_end(
         cpus=tuple(_cpus()),
         gpus=tuple(Gpu(**gpu) for gpu in gpus()),
         error=error,
+        log=log,
+        monitor=sampled,
     )
     write_json(task.directory.agent_end(task.agent), end.model_dump())
 

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
-import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from uuid import uuid4
 
-from ddp_ladder.common.command import leave_lost_terminal
 from ddp_ladder.common.files import (
     NotWritten,
     RunDirectory,
@@ -29,22 +25,30 @@ from ddp_ladder.common.files import (
     read_json,
     write_json,
     writing,
-    written_atomically,
 )
-from ddp_ladder.common.lifetime import SIGNALS, ignored_from_the_start
+from ddp_ladder.common.formats import duration
 from ddp_ladder.job_script.script import write_job_script
 from ddp_ladder.node.launch import Places, Rendezvous, is_module
 from ddp_ladder.node.repository import git_state
 from ddp_ladder.plan.plan import OWN_DIRECTORY, RunSpec, ScaleJob
+from ddp_ladder.preflight.finding import PREFLIGHT_FAILED, PreflightFinding
+from ddp_ladder.preflight.result import PreflightResult
+from ddp_ladder.preflight.text import finding_line, outcome
 from ddp_ladder.records.assemble import assemble, not_run
-from ddp_ladder.records.explain import PORT_TAKEN
+from ddp_ladder.records.profiled import drop_other_traces
 from ddp_ladder.records.raw_models import Endpoint, Job, MeasureOfRun, Outcome, PlainLimit, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import Record, write_record
 from ddp_ladder.records.run_records import RunRecords
+from ddp_ladder.records.script_failures import PORT_TAKEN
 from ddp_ladder.records.shared_directory import Watch
 from ddp_ladder.run.agent import GRACE_S
+from ddp_ladder.run.expected_steps import Expected, most_alike
+from ddp_ladder.run.hang_watch import Stalls
+from ddp_ladder.run.interruption import end_agents, uninterrupted
 from ddp_ladder.run.nodes import Nodes, NoRendezvous
-from ddp_ladder.run.progress import RunConsole
+from ddp_ladder.run.preflight import PreflightOf
+from ddp_ladder.run.progress import RunConsole, epoch_steps
+from ddp_ladder.run.run_logs import join_logs
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", OWN_DIRECTORY)
@@ -52,47 +56,6 @@ TICK_S = 0.5
 PLAIN_TIMES = 3.0  # limit of a plain baseline, in times of the default variant's run
 PLAIN_AT_LEAST_S = 60.0  # but no less: starting on a busy file system takes time
 END_S = 2 * GRACE_S  # for agents to end after SIGTERM; each needs one grace period for its own processes
-
-
-class Interrupted(Exception):
-    """A signal, ``signum``, ends the job."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signal.Signals(signum).name)
-        self.signum = signum
-
-
-def raise_on_signals() -> None:
-    """Make the first SIGINT, SIGTERM or SIGHUP raise Interrupted; later ones are ignored during the clean-up."""
-    for signum in SIGNALS:
-        if not ignored_from_the_start(signum):
-            signal.signal(signum, _interrupt)
-
-
-_delayed: list[int] | None = None  # signals that came while none may interrupt
-
-
-def _interrupt(signum: int, _frame: object) -> None:
-    if _delayed is not None:
-        _delayed.append(signum)
-        return
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
-    leave_lost_terminal()
-    raise Interrupted(signum)
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Delay Interrupted to the end of the block, so that every started process is in the list of those to end."""
-    global _delayed
-    _delayed = []
-    try:
-        yield
-    finally:
-        came, _delayed = _delayed, None
-    if came:
-        _interrupt(came[0], None)
 
 
 @dataclass(frozen=True)
@@ -113,6 +76,11 @@ class Context:
         return RunDirectory(self.results / "runs" / spec.name)
 
     @property
+    def label(self) -> str:
+        """The start of the job's lines: ``stage3 2x4``."""
+        return f"{self.job.stage} {self.job.scale}"
+
+    @property
     def left_s(self) -> float:
         return self.deadline_s - time.monotonic()
 
@@ -129,6 +97,9 @@ def run_scale(context: Context, left_out: Mapping[str, str]) -> None:
     stopped = dict(left_out)
     earlier = RunRecords(context.results)
     records: dict[RunDirectory, Record] = {}
+    to_make = [run for run in context.job.runs if earlier.kept(run) is None and run.variant not in stopped]
+    wanted = context.job.preflight.enabled and to_make and context.left_s > 0
+    failed = _failed_preflight(context) if wanted else None
     for spec in context.job.runs:
         directory = context.directory(spec)
         record = earlier.kept(spec)
@@ -136,6 +107,8 @@ def run_scale(context: Context, left_out: Mapping[str, str]) -> None:
             context.console.reused(spec)
         elif spec.variant in stopped:
             record = _leave_out(directory, spec, stopped[spec.variant], "see the records of the runs before it")
+        elif failed is not None:
+            record = _leave_out(directory, spec, f"{PREFLIGHT_FAILED}: {failed.in_words}", failed.next)
         elif context.left_s <= 0:
             why, key = "the job's time was up before it could start", f"stages.{spec.stage}.runtime"
             record = _leave_out(directory, spec, why, f"raise {key} and start snakemake again")
@@ -150,6 +123,26 @@ def run_scale(context: Context, left_out: Mapping[str, str]) -> None:
             stopped.setdefault(spec.variant, f"{spec.name} failed in the same job")
     for directory, record in records.items():
         write_record(directory.record, record)
+
+
+def run_preflight(context: Context) -> PreflightResult:
+    """Test the nodes, their network and the collectives, and write the result. Raises Interrupted."""
+    at_most = duration(2 * context.job.preflight.timeout_s)
+    context.console.say(f"{context.label}: preflight of nodes, network and collectives, at most {at_most}")
+    result = PreflightOf(
+        context.job, context.results, context.nodes, context.end_s, context.left_s, say=context.console.say
+    ).run()
+    context.console.say(f"{context.label}: {outcome(result)}")
+    return result
+
+
+def _failed_preflight(context: Context) -> PreflightFinding | None:
+    """Run the preflight and show its findings; return the one that keeps the runs from starting."""
+    result = run_preflight(context)
+    for finding in result.findings:
+        # Each line begins with the scale: the lines of a job on Slurm are found by that.
+        context.console.say(f"{context.label}: {finding_line(finding)}")
+    return result.failure
 
 
 def _run_on_free_port(context: Context, directory: RunDirectory, spec: RunSpec, records: Iterable[Record]) -> Record:
@@ -198,24 +191,24 @@ def plain_limit(spec: RunSpec, records: Iterable[Record], left_s: float) -> Plai
 def _run(context: Context, directory: RunDirectory, spec: RunSpec, limit: PlainLimit | None) -> Record:
     attempt = _set_aside(directory)
     job = Job(id=context.nodes.job_id, attempt=attempt, run_id=uuid4().hex)
-    total_steps = expected_steps(context, spec)
+    expected = expected_steps(context, spec)
     write_job_script(context.job, spec, directory)
     for path in (directory.ranks, directory.nodes):
         make_directory(path)
     try:
-        _write_run_file(context, directory, spec, job)
+        run = _write_run_file(context, directory, spec, job)
     except NoRendezvous as error:
         return not_run(spec, str(error), error.next_step)
-    context.console.started(spec, total_steps)
+    context.console.started(spec)
     watch = _watch(context, directory, spec)
     started_at_s = time.time()
     try:
-        outcome = _supervise(context, directory, spec, total_steps, limit)
+        outcome = _supervise(context, directory, spec, expected, limit)
     except NoRendezvous as error:
         record = not_run(spec, str(error), error.next_step)
         context.console.ended(record)
         return record
-    _join_logs(directory, spec.nodes, context.nodes.agents_per_node(spec))
+    join_logs(directory, run)
     end = RunEnd(
         schema_version=1,
         spec_hash=spec.hash,
@@ -230,6 +223,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, limit: PlainL
     )
     write_json(directory.ended, end.model_dump())
     record = assemble(directory)
+    drop_other_traces(directory, record)
     context.console.ended(record)
     return record
 
@@ -267,23 +261,23 @@ def _watch(context: Context, directory: RunDirectory, spec: RunSpec) -> Watch | 
     return None if places.is_own(spec) else Watch.start(places.working(spec), context.results, data_dir)
 
 
-def expected_steps(context: Context, spec: RunSpec) -> int | None:
-    """Return the steps that the run will take: its maximum, or those of a finished run of the same variant and mode."""
-    if spec.max_steps is not None:
-        return spec.max_steps
+def expected_steps(context: Context, spec: RunSpec) -> Expected:
+    """Return what the finished runs of the same variant and mode show about the steps of this one."""
     runs = context.results / "runs" / spec.variant / spec.mode
-    for path in sorted(runs.glob("*/r*/run.json"), key=lambda file: -file.stat().st_mtime):
+    files = sorted(runs.glob("*/r*/run.json"), key=lambda file: -file.stat().st_mtime)
+    here = [file for file in files if file.parent.parent.name == str(spec.scale)]
+    for path in (*here, *(file for file in files if file not in here)):
+        directory = RunDirectory(path.parent)
         try:
-            record = assemble(RunDirectory(path.parent))
+            record = assemble(directory)
         except (OSError, ValueError):
             continue
-        if record.status == "ok" and record.spec.max_seconds is None:
-            samples = sum(rank.samples + rank.padding_samples for rank in record.ranks)
-            return max(1, round(samples / spec.global_batch))
-    return None
+        if most_alike(spec, [record]):
+            return Expected(spec, record, epoch_steps(directory))
+    return Expected(spec)
 
 
-def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, job: Job) -> None:
+def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, job: Job) -> RunFile:
     key = f"{job.id}.{job.attempt}.{spec.name}"
     host, port = context.nodes.endpoint(spec, key)
     rendezvous = Rendezvous(id=key.replace("/", "."), host=host, port=port)
@@ -300,13 +294,18 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
         nodes=tuple(context.nodes.names(spec)),
         agents_per_node=context.nodes.agents_per_node(spec),
         repository=None if is_module(spec) else _repository(Path(spec.script)),
+        max_log_mb_per_node=context.job.max_log_mb_per_node,
+        hang=context.job.hang,
+        monitor=context.job.monitor,
         goes_on=_goes_on(directory),
+        is_preflight=False,
     )
     write_json(directory.run, run.model_dump())
+    return run
 
 
 def _supervise(
-    context: Context, directory: RunDirectory, spec: RunSpec, total_steps: int | None, limit: PlainLimit | None
+    context: Context, directory: RunDirectory, spec: RunSpec, expected: Expected, limit: PlainLimit | None
 ) -> Outcome:
     """Run the agents to their end; return ended.json's outcome.
 
@@ -315,9 +314,10 @@ def _supervise(
     plain_until_s = time.monotonic() + limit.after_s if limit else math.inf
     agents: list[subprocess.Popen[bytes]] = []
     exits: SimpleQueue[int] = SimpleQueue()
+    stalls = Stalls(directory, agents_of(spec.nodes, context.nodes.agents_per_node(spec)))
     try:
         for start in context.nodes.starters(directory, spec):
-            with _uninterrupted():
+            with uninterrupted():
                 agents.append(start())
         for agent in agents:
             threading.Thread(target=lambda agent=agent: exits.put(agent.wait()), daemon=True).start()
@@ -331,7 +331,9 @@ def _supervise(
             try:
                 code = exits.get(timeout=TICK_S)
             except Empty:
-                context.console.follow(directory.progress, total_steps, left_s)
+                if stalls.is_hang():
+                    return "hang"
+                context.console.follow(directory.progress, expected, left_s)
                 continue
             running -= 1
             if code == os.EX_CANTCREAT:
@@ -340,30 +342,4 @@ def _supervise(
                 break  # the others would wait for the lost node until they time out
         return "finished"
     finally:
-        _end(agents, context.end_s)
-
-
-def _end(agents: Sequence[subprocess.Popen[bytes]], within_s: float) -> None:
-    """Send SIGTERM to all agents, and SIGKILL to those that are still there after ``within_s``."""
-    deadline_s = time.monotonic() + within_s  # it includes Slurm's time to pass the signal on
-    for agent in agents:
-        if agent.poll() is None:
-            agent.terminate()
-    for agent in agents:
-        try:
-            agent.wait(max(0.1, deadline_s - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            agent.kill()
-
-
-def _join_logs(directory: RunDirectory, nodes: int, agents_per_node: int) -> None:
-    """Join srun's own messages, if any, and the logs of several agents as train.log."""
-    agents = agents_of(nodes, agents_per_node)
-    logs = {"srun": directory.launcher_log} | {str(agent): directory.agent_log(agent, len(agents)) for agent in agents}
-    parts = {name: log for name, log in logs.items() if log.exists() and log.stat().st_size}
-    if len(agents) > 1 or "srun" in parts:
-        with written_atomically(directory.log) as joined:
-            for name, log in parts.items():
-                joined.write(f"==== {name} ====\n".encode())
-                with log.open("rb") as part:
-                    shutil.copyfileobj(part, joined)
+        end_agents(agents, context.end_s)

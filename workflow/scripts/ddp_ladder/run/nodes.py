@@ -12,19 +12,21 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ddp_ladder.common.files import RunDirectory, writing
+from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.lifetime import die_with_parent
 from ddp_ladder.common.messages import UserError, printable
 from ddp_ladder.common.paths import SCRIPTS
 from ddp_ladder.node.network import LOOPBACK, address_towards, free_port, is_loopback, node_name
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
+from ddp_ladder.run.bounded_log import BoundedLog, LogPipe
+from ddp_ladder.run.run_logs import log_of_launcher
 from ddp_ladder.settings.terms import Interface
 from ddp_ladder.slurm.allocation import salloc_for
 from ddp_ladder.slurm.job_step import step_argv, step_environment
@@ -58,14 +60,22 @@ class Nodes(Protocol):
     def agents_per_node(self, spec: RunSpec) -> int:
         """Return 1, or the number of GPUs per node."""
 
+    def part(self, nodes: Sequence[str]) -> Nodes:
+        """Return these nodes alone, by their names."""
+
     def endpoint(self, spec: RunSpec, key: str) -> tuple[str, int]:
         """Return an address of the first node that every node of the run reaches, and a port that is free there.
 
         Raises NoRendezvous.
         """
 
-    def starters(self, directory: RunDirectory, spec: RunSpec) -> list[Callable[[], subprocess.Popen[bytes]]]:
-        """Return functions that start the agents. Each process ends after its agents; SIGTERM ends them in order."""
+    def starters(
+        self, directory: RunDirectory, spec: RunSpec, program: Path = AGENT, per_node: int | None = None
+    ) -> list[Callable[[], subprocess.Popen[bytes]]]:
+        """Return functions that start the agents. Each process ends after its agents; SIGTERM ends them in order.
+
+        program: takes the agent's place and its options. per_node: how many on each node; None: agents_per_node.
+        """
 
 
 def nodes_of(environment: Mapping[str, str], job: ScaleJob) -> Nodes:
@@ -91,28 +101,33 @@ class ThisMachine:
     def agents_per_node(self, spec: RunSpec) -> int:
         return 1
 
+    def part(self, nodes: Sequence[str]) -> Nodes:
+        return self
+
     def endpoint(self, spec: RunSpec, key: str) -> tuple[str, int]:
         try:
             return address_towards(spec.interface, LOOPBACK), free_port(key)
         except OSError as error:
             raise NoRendezvous(error) from error
 
-    def starters(self, directory: RunDirectory, spec: RunSpec) -> list[Callable[[], subprocess.Popen[bytes]]]:
-        return [partial(_start_agent, directory, spec, node_rank) for node_rank in range(spec.nodes)]
+    def starters(
+        self, directory: RunDirectory, spec: RunSpec, program: Path = AGENT, per_node: int | None = None
+    ) -> list[Callable[[], subprocess.Popen[bytes]]]:
+        return [partial(_start_agent, directory, spec, program, node_rank) for node_rank in range(spec.nodes)]
 
 
-def _agent_command(directory: RunDirectory) -> list[str]:
+def _agent_command(directory: RunDirectory, program: Path) -> list[str]:
     """Return the agent's argument list; in a job step Slurm's variables number the agents."""
-    return [sys.executable, str(AGENT), "--run", str(directory.path)]
+    return [sys.executable, str(program), "--run", str(directory.path)]
 
 
-def _start_agent(directory: RunDirectory, spec: RunSpec, node_rank: int) -> subprocess.Popen[bytes]:
+def _start_agent(directory: RunDirectory, spec: RunSpec, program: Path, node_rank: int) -> subprocess.Popen[bytes]:
     env, job = dict(os.environ), os.getpid()
     if spec.device == "cuda" and spec.nodes > 1:
         first = node_rank * spec.gpus_per_node
         env["CUDA_VISIBLE_DEVICES"] = ",".join(str(first + k) for k in range(spec.gpus_per_node))
     return subprocess.Popen(
-        [*_agent_command(directory), "--node-rank", str(node_rank)],
+        [*_agent_command(directory, program), "--node-rank", str(node_rank)],
         env=env,
         stdin=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C reaches the job alone, which ends its agents in order
@@ -125,11 +140,13 @@ class Allocation:
     """The first nodes of a Slurm job, as many as the scale has. This process may be on one of them or on none.
 
     until_s: on the monotonic clock, when the time of the scale's runs is up; no query to Slurm takes longer.
+    only: these of the nodes; empty for all that the scale has.
     """
 
     job_id: str
     job: ScaleJob
     until_s: float = math.inf
+    only: tuple[str, ...] = ()
     _heads: dict[str, tuple[str, list[int]]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def hostnames(self) -> list[str]:
@@ -140,6 +157,8 @@ class Allocation:
 
         Raises NoRendezvous if there are too few, or Slurm does not answer.
         """
+        if self.only:
+            return list(self.only)
         try:
             names = list(host_names(job_field(self.job_id, "N", self.until_s)))
         except UserError as error:
@@ -153,6 +172,9 @@ class Allocation:
 
     def names(self, spec: RunSpec) -> list[str]:
         return self.hostnames()
+
+    def part(self, nodes: Sequence[str]) -> Nodes:
+        return replace(self, only=tuple(nodes))
 
     def agents_per_node(self, spec: RunSpec) -> int:
         return spec.gpus_per_node if spec.launcher == "srun" else 1
@@ -216,16 +238,19 @@ class Allocation:
     def _compare(self) -> str:
         return f"compare `node` in cluster.yaml with what the job has: scontrol show job --details {self.job_id}"
 
-    def starters(self, directory: RunDirectory, spec: RunSpec) -> list[Callable[[], subprocess.Popen[bytes]]]:
-        name = "-".join(("run", *Path(spec.name).parts, str(os.getpid())))
+    def starters(
+        self, directory: RunDirectory, spec: RunSpec, program: Path = AGENT, per_node: int | None = None
+    ) -> list[Callable[[], subprocess.Popen[bytes]]]:
+        kind = "run" if program == AGENT else program.stem
+        name = "-".join((kind, *Path(spec.name).parts, str(os.getpid())))
         nodes = self.hostnames()
-        argv = step_argv(self.job, nodes, self.agents_per_node(spec), name)
+        argv = step_argv(self.job, nodes, per_node or self.agents_per_node(spec), name)
         # srun does not set this one for its tasks; scripts expect it, as in a job of the job step's shape.
         env = {**step_environment(os.environ), "SLURM_JOB_NUM_NODES": str(len(nodes))}
 
         def start() -> subprocess.Popen[bytes]:
-            with writing(directory.launcher_log), directory.launcher_log.open("ab") as log:
-                return JobStep(self.job_id, name, [*argv, *_agent_command(directory)], env, log.fileno())
+            argv_of_agents = [*argv, *_agent_command(directory, program)]
+            return JobStep(self.job_id, name, argv_of_agents, env, log_of_launcher(directory))
 
         return [start]
 
@@ -240,17 +265,30 @@ def _split(errors: str) -> tuple[str, str]:
 class JobStep(subprocess.Popen[bytes]):
     """An srun. ``terminate`` ends its tasks in order; SIGTERM to srun itself would kill them at once."""
 
-    def __init__(self, job_id: str, name: str, argv: list[str], env: Mapping[str, str], output: int) -> None:
+    def __init__(self, job_id: str, name: str, argv: list[str], env: Mapping[str, str], log: BoundedLog) -> None:
+        """Raises NotWritten if the log, of srun's own messages, cannot be opened."""
         self._job_id, self._name = job_id, name
-        super().__init__(
-            argv,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,  # Ctrl-C reaches the job alone
-            preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # in an allocation the job step could outlive the job
-        )
+        self._log = LogPipe(log)
+        try:
+            super().__init__(
+                argv,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log.descriptor,
+                stderr=self._log.descriptor,
+                start_new_session=True,  # Ctrl-C reaches the job alone
+                # In an allocation the job step could outlive the job.
+                preexec_fn=lambda: die_with_parent(signal.SIGTERM),
+            )
+        except OSError:
+            self._log.close()
+            raise
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for srun and for its last messages to be in the log. Raises TimeoutExpired."""
+        code = super().wait(timeout)
+        self._log.close()
+        return code
 
     def terminate(self) -> None:
         """Send SIGTERM to the job step's tasks; to srun if there is no such job step, and so nothing to lose."""

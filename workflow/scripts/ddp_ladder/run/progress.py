@@ -11,16 +11,19 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from ddp_ladder.common.files import read_json
+from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import printable
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.record import Record
+from ddp_ladder.records.record import Record, placed
+from ddp_ladder.run.expected_steps import Expected, Total
 
 # In a pipe or a log, lines get rarer the longer a run takes, so that a run of a day does not print thousands.
 LINE_EVERY_S = 10.0
 LINE_EVERY_FRACTION = 0.1
+WITH_BAR, WITHOUT_BAR = "{desc} {bar} {unit}", "{desc} {unit}"
 LAST_WORDS = "every run has left its record"  # the last line of a scale's job
+LAST_WORDS_OF_PREFLIGHT = "the preflight has left its result"  # of one that runs alone
 
 
 def read_progress(path: Path) -> Mapping[str, Any] | None:
@@ -31,9 +34,20 @@ def read_progress(path: Path) -> Mapping[str, Any] | None:
         return None
     if not (isinstance(data, dict) and all(_is_amount(data.get(name)) for name in ("step", "elapsed_s"))):
         raise ValueError(f"{path} is not what a run writes about its progress")
-    if data.get("samples_per_s") is not None and not _is_amount(data["samples_per_s"]):
-        raise ValueError(f"{path}: samples_per_s is not a figure")
+    for name in ("samples_per_s", "epoch_steps"):
+        if data.get(name) is not None and not _is_amount(data[name]):
+            raise ValueError(f"{path}: {name} is not a figure")
     return {"samples_per_s": None, **data}
+
+
+def epoch_steps(directory: RunDirectory) -> int | None:
+    """Return the steps of one pass over the data in a finished run; None if they are unknown."""
+    try:
+        progress = read_progress(directory.progress)
+    except (OSError, ValueError):
+        return None
+    found = progress and progress.get("epoch_steps")
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def _is_amount(value: object) -> bool:
@@ -48,20 +62,25 @@ def _print(text: str, stream: TextIO) -> None:
         print(printable(text).encode(encoding, "replace").decode(encoding), file=stream, flush=True)
 
 
-def state(progress: Mapping[str, Any] | None, total_steps: int | None, left_at_most_s: float) -> str:
+def state(progress: Mapping[str, Any] | None, expected: Expected, left_at_most_s: float | None = None) -> str:
     """Return ``step 120 of 400, 1,240 samples/s, 15 s left``, as far as it is known."""
+    at_most = "" if left_at_most_s is None else f", at most {duration(left_at_most_s)} left"
     if progress is None:
-        return f"starting, at most {duration(left_at_most_s)} left"
+        return f"starting{at_most}"
     rate = progress["samples_per_s"]  # None before the second step
     rate_text = f"{rate:,.0f} samples/s" if rate is not None else "warming up"
-    if total_steps and progress["step"] > total_steps:
-        total_steps = None  # the total of another run does not hold for this one
-    steps = f"step {progress['step']:,}" + (f" of {total_steps:,}" if total_steps else "")
-    left = f"at most {duration(left_at_most_s)} left"
-    if total_steps and progress["step"] > 1 and progress["elapsed_s"]:
-        per_step_s = progress["elapsed_s"] / (progress["step"] - 1)  # counted from the end of the first step
-        left = f"{duration((total_steps - progress['step']) * per_step_s)} left"
-    return f"{steps}, {rate_text}, {left}"
+    total = expected.total(progress)
+    steps = f"step {progress['step']:,}" + (f" of {total}" if total else "")
+    rest_s = left_s(progress, total)
+    return f"{steps}, {rate_text}{at_most if rest_s is None else f', {duration(rest_s)} left'}"
+
+
+def left_s(progress: Mapping[str, Any], total: Total | None) -> float | None:
+    """Return the time to the last step at the mean pace so far; None if that is unknown."""
+    if total is None or progress["step"] < 2 or not progress["elapsed_s"]:
+        return None
+    per_step_s = progress["elapsed_s"] / (progress["step"] - 1)  # counted from the end of the first step
+    return float(per_step_s * (total.steps - progress["step"]))
 
 
 class RunConsole:
@@ -86,7 +105,7 @@ class RunConsole:
         run = f"{spec.variant}/{spec.mode}/r{spec.repeat}"
         return f"{spec.stage} {spec.scale} [{self._index}/{self._runs}] {run}"
 
-    def started(self, spec: RunSpec, total_steps: int | None) -> None:
+    def started(self, spec: RunSpec) -> None:
         self._label = self._begin(spec)
         self._started_s = time.monotonic()
         self._unreadable = False
@@ -94,19 +113,11 @@ class RunConsole:
         self._next_line_s = self._started_s + LINE_EVERY_S
         if self._stream.isatty():
             # The text is tqdm's unit, because its postfix always begins with a comma.
-            bar_format = "{desc} {bar} {unit}" if total_steps else "{desc} {unit}"
-            self._bar = tqdm(
-                total=total_steps,
-                desc=self._label,
-                file=self._stream,
-                leave=False,
-                unit="starting",
-                bar_format=bar_format,
-            )
+            self._bar = tqdm(desc=self._label, file=self._stream, leave=False, unit="starting", bar_format=WITHOUT_BAR)
         else:
             self.say(f"{self._label}: started")
 
-    def follow(self, path: Path, total_steps: int | None, left_at_most_s: float) -> None:
+    def follow(self, path: Path, expected: Expected, left_at_most_s: float) -> None:
         """Show the progress in a file; report once if it cannot be read."""
         try:
             progress = read_progress(path)
@@ -115,12 +126,14 @@ class RunConsole:
                 self.say(f"{self._label}: the progress cannot be shown, the run goes on: {error}")
             self._unreadable = True
             return
-        self.show(progress, total_steps, left_at_most_s)
+        self.show(progress, expected, left_at_most_s)
 
-    def show(self, progress: Mapping[str, Any] | None, total_steps: int | None, left_at_most_s: float) -> None:
-        text = state(progress, total_steps, left_at_most_s)
+    def show(self, progress: Mapping[str, Any] | None, expected: Expected, left_at_most_s: float) -> None:
+        text = state(progress, expected, left_at_most_s)
         if self._bar is not None:
-            self._bar.n = min(progress["step"], total_steps or progress["step"]) if progress else 0
+            total = expected.total(progress)
+            self._bar.n, self._bar.total = progress["step"] if progress else 0, total.steps if total else None
+            self._bar.bar_format = WITH_BAR if total else WITHOUT_BAR
             self._bar.unit = text
             self._bar.refresh()
         elif time.monotonic() >= self._next_line_s or (progress is not None and not self._has_steps):
@@ -172,4 +185,6 @@ def outcome(record: Record) -> str:
     failure = record.failure
     if failure and record.spec.is_plain:
         return f"no plain baseline: {failure.why}"
-    return f"FAILED: {failure.verdict}: {failure.why}" if failure else "FAILED"
+    if failure is None:
+        return "FAILED"
+    return f"FAILED: {placed(failure.verdict, failure.place, failure.why)}: {failure.why}"

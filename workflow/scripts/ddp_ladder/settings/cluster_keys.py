@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Discriminator, Field, Tag
 
 from ddp_ladder.settings.key_types import Environment, Items, Name, NullIs, Section, Text
-from ddp_ladder.settings.terms import MOST_GPUS, Backend, Device, Engine
+from ddp_ladder.settings.terms import MOST_GPUS, Backend, Device, Engine, Transport
 
 _SHELL = "(it reaches sbatch through a shell)"
 _Name = Annotated[
@@ -102,6 +102,11 @@ class Node(Section):
     driver: _Driver | None = Field(default=None, examples=["535.129.03"])
     """NVIDIA driver of the compute nodes; the doctor compares it with torch's CUDA version."""
 
+    @property
+    def threads_per_rank(self) -> int:
+        """Cores of one process: the same at every scale, so that the baseline does not win by using idle cores."""
+        return max(1, self.cpus // self.gpus)
+
 
 class Container(Section):
     """The image that the training runs in."""
@@ -150,6 +155,9 @@ class Network(Section):
         },
     )
     """Network interface of NCCL and Gloo; auto detects it, a map sets it per node."""
+    transport: Transport = "any"
+    """What NCCL must use between nodes; the preflight compares it with NCCL's log. ib is InfiniBand or RoCE, ofi a
+    plugin for libfabric (Slingshot, EFA), socket is TCP; any takes all."""
     env: Environment = Field(default_factory=dict, examples=[{"NCCL_DEBUG": "INFO"}])
     """Environment variables that the site's network needs; values may contain placeholders."""
 

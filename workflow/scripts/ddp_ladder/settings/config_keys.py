@@ -23,7 +23,7 @@ from ddp_ladder.settings.key_types import (
     Text,
     VariantName,
 )
-from ddp_ladder.settings.terms import MOST_REPEATS, WARMUP_STEPS, Backend, Device, Launcher, Mode
+from ddp_ladder.settings.terms import DEFAULT_LOG_MB, MOST_REPEATS, WARMUP_STEPS, Backend, Device, Launcher, Mode
 
 # Without ./, // and a last /, so that each file has one name.
 _ONE_SPELLING = AfterValidator(lambda path: str(PurePosixPath(path)))
@@ -60,7 +60,8 @@ class Workload(Section):
     args: Arguments = Field(default=(), examples=[["--epochs", 8]])
     """Arguments of the script, one list item each; may contain placeholders."""
     batch_per_gpu: int = Field(ge=1, le=10_000_000, examples=[32])
-    """Samples per GPU and step at 1x1. Weak mode keeps it at every scale; strong mode divides it among the GPUs."""
+    """Samples per GPU and step at the first scale, 1x1 unless stage1 says otherwise. Weak mode keeps it at every scale;
+    strong mode divides those of the first scale among the GPUs."""
     samples_per_step: Annotated[str, Text(most=1000, number=True)] | None = Field(
         default=None, examples=["{batch_per_gpu} * 4"]
     )
@@ -72,7 +73,7 @@ class Workload(Section):
     """Regular expression for the samples per second of all processes in the log, for programs that cannot be
     instrumented."""
     lr: float | None = Field(default=None, gt=0, examples=[0.05])
-    """Learning rate at batch_per_gpu on one GPU; {lr} is scaled from it by lr_rule. Null if the script sets its own."""
+    """Learning rate at the first scale; {lr} is scaled from it by lr_rule. Null if the script sets its own."""
     lr_rule: Literal["linear", "sqrt", "none"] = "linear"
     """How {lr} depends on the global batch."""
     seed: int = Field(default=1, ge=0, le=2**31 - 1)
@@ -100,19 +101,33 @@ class Measure(Section):
     """End a run cleanly after this number of steps, warm-up included; null lets the script end by itself."""
     max_seconds: float | None = Field(default=None, gt=0, le=2_592_000, examples=[120])
     """End a run cleanly after this many seconds of training; null lets the script end by itself."""
+    profile_steps: int = Field(default=0, ge=0, le=100, examples=[5])
+    """Trace this many steps with torch.profiler after the measured ones, where max_steps or max_seconds ends a run."""
     plain_baseline: bool = True
-    """In stage1, also measure the script without launcher and process group, to show the cost of DDP itself."""
+    """In stage1, also measure the script without launcher and process group, to show the cost of DDP itself; not if the
+    ladder starts at several GPUs."""
 
     def warmup_steps_on(self, device: Device) -> int:
         """Return the least number of first steps that every run leaves out."""
         return WARMUP_STEPS[device] if self.warmup_steps is None else self.warmup_steps
 
 
+class Hang(Section):
+    """When a run in which no rank makes a step any more is ended; null switches a bound off."""
+
+    times_median_step: float | None = Field(default=10, ge=2, le=1_000_000)
+    """In the training loop: this many times the median step."""
+    at_least_s: float = Field(default=60, ge=1, le=2_592_000)
+    """But no less than this many seconds."""
+    first_step_s: float | None = Field(default=1800, ge=1, le=2_592_000)
+    """Seconds until the first step, and of a pause outside the training loop: a validation, a checkpoint."""
+
+
 class GateThresholds(Section):
     """Thresholds that a stage must meet before the next one starts; one that is left out, or null, is not checked."""
 
     min_efficiency: float | None = Field(default=None, gt=0, le=1, examples=[0.8])
-    """Minimum throughput as a fraction of the ideal (stage1's times the number of GPUs)."""
+    """Minimum throughput as a fraction of the ideal (that of a GPU in stage1 times the number of GPUs)."""
     min_samples_per_s: float | None = Field(default=None, gt=0, examples=[1000])
     """Minimum throughput of all GPUs together, in samples per second."""
     max_data_wait_fraction: float | None = Field(default=None, ge=0, le=1, examples=[0.1])
@@ -124,10 +139,10 @@ class GateThresholds(Section):
 
 
 class Stage1Keys(Section):
-    """One GPU, the baseline of every efficiency."""
+    """The first scale, the baseline of every efficiency: one GPU, or the smallest scale that the training fits."""
 
-    scales: _Scales = Field(default=("1x1",), validate_default=True)
-    """Always 1x1."""
+    scales: _Scales = Field(default=("1x1",), validate_default=True, examples=[["1x1"], ["1x2"]])
+    """One scale: 1x1, or a larger one if the training does not fit one GPU."""
     runtime: int = Field(default=20, ge=1, le=43_200)
     """Time limit of each scale's job in minutes; the job runs every variant, mode and repeat of its scale."""
     gate: Annotated[GateThresholds, NullIs({})] = Field(
@@ -141,14 +156,14 @@ class Stage2Keys(Stage1Keys):
     """Several GPUs of one node."""
 
     scales: _Scales = Field(examples=[["1x2", "1x4"]])
-    """Scales of one node with two or more GPUs."""
+    """Scales of one node with two or more GPUs, and more than stage1's."""
 
 
 class Stage3Keys(Stage1Keys):
     """Several nodes."""
 
     scales: _Scales = Field(examples=[["2x1", "2x4"]])
-    """Scales of two or more nodes."""
+    """Scales of two or more nodes, with more GPUs than stage1's."""
 
 
 class StagesKeys(Section):
@@ -195,6 +210,18 @@ class VariantKeys(Section):
     """Why the variant is measured; shown in the report."""
 
 
+class PreflightKeys(Section):
+    """The test of the nodes, their network and the collectives, in each scale's job before its runs."""
+
+    enabled: bool = True
+    """False starts the runs without it."""
+    timeout_s: float = Field(default=60, ge=5, le=3600)
+    """Time limit of each of its two parts in seconds: the nodes and their network; the collectives."""
+    min_busbw_gb_per_s: float | None = Field(default=None, gt=0, examples=[20])
+    """Minimum bus bandwidth of an all-reduce at scales of several nodes, in GB/s as nccl-tests defines it; null checks
+    none."""
+
+
 def _with_default(variants: Any) -> Any:
     """Return the variants with a place for the one that must be there."""
     return {"default": ABSENT, **variants} if isinstance(variants, dict) else variants
@@ -208,6 +235,31 @@ _Variants = Annotated[
 ]
 
 
+class Logs(Section):
+    """What is kept of the output of a run."""
+
+    max_mb_per_node: int = Field(default=DEFAULT_LOG_MB, ge=1, le=1_000_000)
+    """Limit of the logs of one run on each node, in MB. Of more output the first half of this and the end are kept."""
+
+
+class MonitorKeys(Section):
+    """The samples of each node during a run: GPUs, CPUs, memory, network."""
+
+    enabled: bool = True
+    """False samples nothing."""
+    every_s: float = Field(default=2, ge=0.2, le=60)
+    """Seconds from one sample to the next."""
+
+
+class ReportKeys(Section):
+    """The training whose time and cost the report computes for each scale; without it, for a million samples."""
+
+    epochs: float | None = Field(default=None, gt=0, le=1e9, examples=[90])
+    """Epochs of the whole training, each as large as the data set of its DataLoader."""
+    samples: float | None = Field(default=None, gt=0, le=1e18, examples=[50_000_000])
+    """Samples of the whole training, in place of epochs."""
+
+
 class ConfigKeys(Section, title="The experiment"):
     """What to train, at which scales, how often, and the thresholds of the gates between stages."""
 
@@ -215,15 +267,22 @@ class ConfigKeys(Section, title="The experiment"):
     """Directory for all output; created if missing."""
     workload: Workload = Field(examples=[{"script": "train.py", "batch_per_gpu": 32}])
     measure: Annotated[Measure, NullIs({})] = Field(default_factory=Measure)
+    hang: Annotated[Hang, NullIs({})] = Field(default_factory=Hang)
     modes: Annotated[Several[Mode], Field(min_length=1), DIFFERENT] = Field(
         default=("weak",), json_schema_extra={"uniqueItems": True}
     )
     """How the batch depends on the scale. weak keeps the batch per GPU, strong keeps the global batch."""
     repeats: int = Field(default=3, ge=1, le=MOST_REPEATS)
-    """Repetitions of every measurement; 3 or more are needed for a meaningful interval."""
+    """Repetitions of every measurement; the intervals of 2 are very wide, 1 has only that of its blocks."""
     stages: StagesKeys = Field(examples=[{"stage1": {"scales": ["1x1"], "runtime": 10}}])
     fingerprint: Annotated[FingerprintKeys, NullIs({})] = Field(
         default_factory=FingerprintKeys, examples=[{"may_differ": ["num_workers"]}]
     )
+    logs: Annotated[Logs, NullIs({})] = Field(default_factory=Logs)
+    monitor: Annotated[MonitorKeys, NullIs({})] = Field(default_factory=MonitorKeys, examples=[{"every_s": 5}])
+    report: Annotated[ReportKeys, NullIs({})] = Field(default_factory=ReportKeys, examples=[{"epochs": 90}])
     variants: _Variants = Field(default_factory=lambda: {"default": VariantKeys()})
     """Named sets of overrides that are measured side by side; the gates judge "default"."""
+    preflight: Annotated[PreflightKeys, NullIs({})] = Field(
+        default_factory=PreflightKeys, examples=[{"enabled": False}]
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ddp_ladder.common.messages import Problem
-from ddp_ladder.settings.checks import ladder, site, templates, workload
+from ddp_ladder.settings.checks import ladder, secrets, site, templates, workload
 from ddp_ladder.settings.checks.given import Given
 from ddp_ladder.settings.models import Settings
 from ddp_ladder.settings.strict_yaml import Document
@@ -19,6 +19,7 @@ CHECKS: tuple[Callable[[Given], Iterator[Problem]], ...] = (
     templates.samples_that_are_no_whole_number,
     workload.regex_without_one_group,
     ladder.fewer_steps_than_are_measured,
+    ladder.profile_without_an_end,
     ladder.one_process_as_the_reference,
     ladder.reserved_variant_names,
     ladder.scales_outside_their_stage,
@@ -26,6 +27,8 @@ CHECKS: tuple[Callable[[Given], Iterator[Problem]], ...] = (
     ladder.fields_that_may_not_differ,
     ladder.batch_that_strong_mode_cannot_divide,
     site.variables_that_cannot_be_set,
+    secrets.secrets_that_differ_between_variants,
+    secrets.secrets_with_placeholders,
     site.options_that_sbatch_must_not_get,
     site.cores_and_gpus_that_contradict,
     site.python_that_is_not_there,

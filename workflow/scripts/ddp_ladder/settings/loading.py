@@ -108,7 +108,12 @@ def _experiment(file: Path, keys: ConfigKeys) -> Experiment:
             Variant(name, one.launcher, one.network.backend, one.network.interface, one.args, one.env, one.reason)
             for name, one in keys.variants.items()
         ),
+        hang=keys.hang,
         may_differ=keys.fingerprint.may_differ,
+        preflight=keys.preflight,
+        logs=keys.logs,
+        monitor=keys.monitor,
+        report=keys.report,
     )
 
 

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddp_ladder.settings.cluster_keys import Network, Node, Slurm, Software
-from ddp_ladder.settings.config_keys import GateThresholds, Measure, Workload
+from ddp_ladder.settings.config_keys import (
+    GateThresholds,
+    Hang,
+    Logs,
+    Measure,
+    MonitorKeys,
+    PreflightKeys,
+    ReportKeys,
+    Workload,
+)
 from ddp_ladder.settings.terms import Backend, Launcher, Mode, Scale
 
 
@@ -47,7 +56,17 @@ class Experiment:
     repeats: int
     stages: tuple[Stage, ...]  # in climbing order, absent ones left out
     variants: tuple[Variant, ...]  # the gates judge "default"
+    hang: Hang = field(default_factory=Hang)
     may_differ: tuple[str, ...] = ()  # fingerprint fields that may differ between compared runs
+    preflight: PreflightKeys = field(default_factory=PreflightKeys)
+    logs: Logs = field(default_factory=Logs)
+    monitor: MonitorKeys = field(default_factory=MonitorKeys)
+    report: ReportKeys = field(default_factory=ReportKeys)
+
+    @property
+    def first_scale(self) -> Scale:
+        """Return the scale of stage 1, the baseline of every efficiency."""
+        return self.stages[0].scales[0]
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ NAMES: tuple[str, ...] = (
     "nodes",
     "gpus_per_node",
     "world_size",
+    "threads_per_rank",
     "run_dir",
     "data_dir",
     "start_dir",
     "seed",
     "backend",
 )
-NUMBERS = ("batch_per_gpu", "global_batch", "lr", "nodes", "gpus_per_node", "world_size", "seed")
+NUMBERS = ("batch_per_gpu", "global_batch", "lr", "nodes", "gpus_per_node", "world_size", "threads_per_rank", "seed")
 
 _TOKEN = re.compile(r"(?P<escaped>\{\{|\}\})|\{(?P<name>[^{}]*)\}|(?P<stray>[{}])")
 

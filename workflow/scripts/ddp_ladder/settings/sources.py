@@ -11,13 +11,17 @@ from typing import Any
 
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.paths import located
+from ddp_ladder.settings.centres import CENTRE, centre_file
 from ddp_ladder.settings.loading import OVERLAY, load_settings, read_documents
 from ddp_ladder.settings.models import Settings
+from ddp_ladder.settings.secrets import marked_overrides
 from ddp_ladder.settings.strict_yaml import Document, has_control_characters, shown
 
 CONFIG = Path("config/config.yaml")
 CLUSTER = Path("config/cluster.yaml")
-WITHOUT_TRAINING = frozenset({"doctor", "eject", "report"})  # quick targets that run on this machine alone
+PREFLIGHT_SCALE = "preflight_scale"  # key of ``snakemake --config``
+COMPARED_FOLDERS = "compare"  # another one: the folders that `snakemake compare` compares
+WITHOUT_TRAINING = frozenset({"compare", "doctor", "eject", "report"})  # quick targets that run on this machine alone
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,9 @@ class Sources:
     config: Path | None
     cluster: Path
     overrides: Mapping[str, Any]
+    preflight_scale: str | None = None  # of `snakemake preflight`
+    centre: str | None = None  # whose rules the report checks
+    compared_folders: tuple[str, ...] = ()  # of `snakemake compare`; empty: the variants are compared
 
     @classmethod
     def of(cls, arguments: Namespace) -> Sources:
@@ -39,8 +46,14 @@ class Sources:
         return [f"--config={self.config or ''}", f"--cluster={self.cluster}", f"--overrides={self.overrides_json}"]
 
     @property
+    def report_options(self) -> list[str]:
+        """The options of report.py that no settings file has."""
+        return [] if self.centre is None else ["--centre", self.centre]
+
+    @property
     def overrides_json(self) -> str:
-        return json.dumps(self.overrides, sort_keys=True)
+        """The overrides for a command line, without secrets."""
+        return json.dumps(marked_overrides(self.overrides), sort_keys=True)
 
     def load(self) -> Settings:
         """Read and check the settings. Raises UserError."""
@@ -64,7 +77,7 @@ def read_sources(configfiles: Sequence[str | Path], overrides: Mapping[str, Any]
 
     --configfile FILE is the same as experiment=FILE, but Snakemake itself reads that file first, and its error names
     neither file nor line. The experiment replaces config/config.yaml and is not merged with it; an overlay is merged,
-    and stays among the overrides. Raises UserError for more than one experiment.
+    and stays among the overrides. Raises UserError for more than one experiment, and for an unknown centre.
     """
     rest = dict(overrides)
     if OVERLAY in rest:
@@ -80,7 +93,9 @@ def read_sources(configfiles: Sequence[str | Path], overrides: Mapping[str, Any]
                 next="start snakemake once per experiment, each with `results` of its own",
             )
         )
-    return Sources(_file(configfiles[0] if configfiles else CONFIG), _file(rest.pop("cluster", CLUSTER)), rest)
+    config, cluster = _file(configfiles[0] if configfiles else CONFIG), _file(rest.pop("cluster", CLUSTER))
+    scale, centre, folders = _scale(rest), _centre(rest), _folders(rest)
+    return Sources(config, cluster, rest, scale, centre, folders)
 
 
 def module_sources(config: Mapping[str, Any]) -> Sources:
@@ -88,7 +103,8 @@ def module_sources(config: Mapping[str, Any]) -> Sources:
     rest = dict(config)
     cluster, experiment = rest.pop("cluster", CLUSTER), rest.pop("experiment", None)
     is_whole = experiment is None and "workload" in rest
-    return Sources(None if is_whole else _file(experiment or CONFIG), _file(cluster), rest)
+    scale, centre, folders = _scale(rest), _centre(rest), _folders(rest)
+    return Sources(None if is_whole else _file(experiment or CONFIG), _file(cluster), rest, scale, centre, folders)
 
 
 def moved(sources: Sources, move: Callable[[str], str]) -> Sources:
@@ -98,6 +114,25 @@ def moved(sources: Sources, move: Callable[[str], str]) -> Sources:
     if data_dir is not None:
         workload["data_dir"] = move(data_dir)
     return replace(sources, overrides={**sources.overrides, "results": move(experiment.results), "workload": workload})
+
+
+def _scale(values: dict[str, Any]) -> str | None:
+    """Take preflight_scale out of the values."""
+    return None if (asked := values.pop(PREFLIGHT_SCALE, None)) is None else str(asked)
+
+
+def _centre(values: dict[str, Any]) -> str | None:
+    """Take centre out of the values. Raises UserError for one that is not known."""
+    if (asked := values.pop(CENTRE, None)) is None:
+        return None
+    return centre_file(str(asked)).stem
+
+
+def _folders(values: dict[str, Any]) -> tuple[str, ...]:
+    """Take the folders to compare out of the values: a list, or one name."""
+    named = values.pop(COMPARED_FOLDERS, None) or ()
+    several = named if isinstance(named, list | tuple) else (named,)
+    return tuple(str(Path(str(name)).expanduser()) for name in several)
 
 
 def _file(name: object) -> Path:

@@ -21,6 +21,7 @@ from yaml.events import AliasEvent
 from ddp_ladder.common import meant
 from ddp_ladder.common.messages import Problem, UserError, printable
 from ddp_ladder.common.paths import places
+from ddp_ladder.common.redaction import NOT_SHOWN, is_secret_name
 
 KeyPath = tuple[str | int, ...]
 Scalar = str | int | float | bool | None
@@ -108,6 +109,12 @@ def key_name(path: KeyPath) -> str:
             name = part if re.fullmatch(r"[\w+-]+", part) else shown(part)
             text += f".{name}" if text else name
     return text
+
+
+def is_at_secret(path: KeyPath) -> bool:
+    """Return True for the place of an environment variable whose value must not be shown."""
+    names = path[path.index("env") + 1 :] if "env" in path else ()
+    return bool(names) and is_secret_name(str(names[0]))
 
 
 def shown(value: object) -> str:
@@ -294,6 +301,10 @@ class _Reader:
         try:
             return _as_typed(node.value)
         except DisputedError as error:
+            if is_at_secret(path):
+                what = "a value that YAML readers take for different things"
+                self.problem(node, path, what, NOT_SHOWN, "text in quotes", "put it in quotes")
+                return None
             minutes = meant.runtime(node.value) if path[-1] == "runtime" else None
             allowed = "a whole number of minutes" if minutes else error.allowed
             self.problem(node, path, str(error), node.value, allowed, minutes or error.advice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -11,6 +12,7 @@ Launcher = Literal["torchrun", "srun", "python"]  # python: the script alone, on
 Backend = Literal["auto", "nccl", "gloo"]
 Device = Literal["cuda", "cpu"]
 Engine = Literal["apptainer", "singularity"]
+Transport = Literal["any", "ib", "ofi", "socket"]  # as NCCL names its network: NET/IB (RoCE too), NET/OFI, NET/Socket
 Interface = str | Mapping[str, str]  # "auto", a name, or a name for each node
 
 STAGES = ("stage1", "stage2", "stage3")
@@ -21,6 +23,7 @@ WARMUP_STEPS: Mapping[Device, int] = {"cuda": 20, "cpu": 10}
 """A GPU needs more steps: clocks rise, memory and kernel caches fill."""
 MOST_REPEATS = 100
 MOST_GPUS = 128  # of one node
+DEFAULT_LOG_MB = 100
 
 
 @dataclass(frozen=True, order=True)
@@ -34,6 +37,11 @@ class Scale:
     def world_size(self) -> int:
         return self.nodes * self.gpus_per_node
 
+    @property
+    def doubled(self) -> Scale:
+        """Return a scale with twice the GPUs: of one node, or twice the nodes if there are several."""
+        return Scale(2 * self.nodes, self.gpus_per_node) if self.nodes > 1 else Scale(1, 2 * self.gpus_per_node)
+
     @classmethod
     def parse(cls, text: str) -> Scale:
         """Read ``2x4``. Raises ValueError for anything else."""
@@ -44,13 +52,27 @@ class Scale:
         return f"{self.nodes}x{self.gpus_per_node}"
 
 
+ONE_GPU = Scale(1, 1)
+"""Where a ladder starts, unless stages.stage1.scales names another scale."""
+
+
 def interface_on(interface: Interface, node: str) -> str:
     """Return the interface of one node; ``auto`` if a map leaves the node out."""
     return interface if isinstance(interface, str) else interface.get(node, "auto")
 
 
-def batches(batch_per_gpu: int, mode: str, world_size: int) -> tuple[int, int]:
-    """Return (batch per GPU, global batch): weak mode keeps the first as at 1x1, strong mode the second."""
+def batches(batch_per_gpu: int, mode: str, world_size: int, first_size: int) -> tuple[int, int]:
+    """Return (batch per GPU, global batch): weak mode keeps the first as at the first scale, strong mode the second.
+
+    first_size: GPUs of the first scale, for which batch_per_gpu is given.
+    """
     if mode == "weak":
         return batch_per_gpu, batch_per_gpu * world_size
-    return batch_per_gpu // world_size, batch_per_gpu
+    return batch_per_gpu * first_size // world_size, batch_per_gpu * first_size
+
+
+def scaled_lr(lr: float | None, rule: str, growth: float) -> float | None:
+    """Return the learning rate of the first scale, scaled by a rule. growth: of the global batch since."""
+    if lr is None:
+        return None
+    return lr * {"linear": growth, "sqrt": math.sqrt(growth), "none": 1.0}[rule]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -15,8 +16,18 @@ from ddp_ladder.common import meant
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError, did_you_mean
 from ddp_ladder.common.model import Model
+from ddp_ladder.common.redaction import NOT_SHOWN
 from ddp_ladder.settings.json_schema import Part, types_of, written_out
-from ddp_ladder.settings.strict_yaml import NULLS, DisputedError, Document, KeyPath, key_name, resolve, shown
+from ddp_ladder.settings.strict_yaml import (
+    NULLS,
+    DisputedError,
+    Document,
+    KeyPath,
+    is_at_secret,
+    key_name,
+    resolve,
+    shown,
+)
 
 Checked = Sequence[tuple[Document, type[Model]]]
 
@@ -85,6 +96,8 @@ def _explained(error: ErrorDetails, document: Document, model: type[Model], chec
         problem = Problem(document.where(*path), found=shown(error["input"]), **texts)
     else:
         problem = _wrong_value(document.where(*path), error, part, path)
+    if is_at_secret(path):
+        problem = replace(problem, found=NOT_SHOWN, next="write it as text, in quotes, on one line")
     return document.line(*path), problem
 
 

@@ -34,6 +34,12 @@ def new_job_name(results: Path, scale: str, prefix: str = "") -> str:
     return f"{prefix}_{name}" if prefix else name
 
 
+def scale_of_name(name: str) -> str | None:
+    """Return the scale of a job that a ladder has submitted; None for the name of any other job."""
+    form = _NAME.fullmatch(name)
+    return form and form["scale"]
+
+
 def jobs_by_name(results: Path) -> list[NamedJob]:
     """Return the jobs of a results directory that Slurm knows, of every start, oldest first. Raises SlurmError."""
     found = []

@@ -183,6 +183,20 @@ def _is_known_to_live(holder: Holder, mine: Holder) -> bool | None:
     return None if state.state == GONE else state.phase == "running"
 
 
+def newest_lock(names: Iterable[str], scale: str) -> str | None:
+    """Return the lock of a scale that counts, of the names in results/jobs; None if there is none."""
+    own = [name for name in names if re.fullmatch(rf"{re.escape(scale)}\.lock\d+", name)]
+    return max(own, key=lambda name: _number(Path(name)), default=None)
+
+
+def read_lock(path: Path) -> tuple[Holder, float]:
+    """Return the holder, and when it last touched its lock (unix time). Raises OSError, or ValueError if it is torn."""
+    beat_s, found = path.stat().st_mtime, _read(path)
+    if found is None:
+        raise ValueError(f"{path} does not hold a lock")
+    return found, beat_s
+
+
 def signs_of_life(results: Path, scale: str, log: Path | None = None) -> Signs:
     """Return what changes while a job of the scale is alive: its lock, the files of its runs, its log."""
     newest = _newest(results / "jobs", scale)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ddp_ladder.common.messages import printable
-from ddp_ladder.slurm.query import NoAnswer, SlurmError, Unreadable, run_command, squeue, unknown
+from ddp_ladder.slurm.query import MARK, NoAnswer, SlurmError, Unreadable, run_command, squeue, unknown
 
 Phase = Literal["waiting", "running", "ended"]
 
 WAITING = frozenset("PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT".split())
 RUNNING = frozenset("RUNNING COMPLETING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED".split())
 ENDED_WELL = "COMPLETED"
+NODE_FAIL = "NODE_FAIL"
 GONE = "GONE"  # our own word: neither the controller nor the accounting knows the job any more
 
 _SLURMS_WORDS = re.compile(r"^(?:slurmstepd|srun|slurmd)[^:]*: error: (?:\*\*\* )?(.*?)(?: \*\*\*)?$", re.MULTILINE)
@@ -34,6 +35,7 @@ class JobState:
     reason: str = ""
     nodes: str = ""
     start: str = ""  # when it started, or is expected to: 2026-11-20T23:40:00
+    dead: tuple[str, ...] = ()  # after NODE_FAIL: its nodes that are down, if Slurm still shows it
 
     @property
     def phase(self) -> Phase:
@@ -57,7 +59,7 @@ ENDS: Mapping[str, Advice] = {
     "CANCELLED": Advice("someone cancelled it (scancel), or Slurm did", f"if it was not you, ask why; then {_AGAIN}"),
     "DEADLINE": Advice("its deadline was over", "remove --deadline from slurm.extra in cluster.yaml"),
     "FAILED": Advice("its batch script failed", f"the job's log shows why; then {_AGAIN}"),
-    "NODE_FAIL": Advice("a node died under it", f"exclude the node (slurm.exclude in cluster.yaml), or just {_AGAIN}"),
+    NODE_FAIL: Advice("a node died under it", f"exclude the node (slurm.exclude in cluster.yaml), or just {_AGAIN}"),
     "OUT_OF_MEMORY": Advice(
         "it used more memory than it had asked for",
         "raise node.memory_mb in cluster.yaml, or lower workload.batch_per_gpu or the loader's workers",
@@ -78,13 +80,15 @@ def slurms_words(log: str) -> list[str]:
     return [printable(words) for words in _SLURMS_WORDS.findall(log)]
 
 
-def of_memory(words: Iterable[str]) -> str | None:
-    """Return the first message about too much memory."""
-    return next((each for each in words if _OUT_OF_MEMORY.search(each)), None)
-
-
-def advice(state: str, words: str, stage: str) -> Advice:
-    """Return why a job ended in ``state``, and what to do. words: Slurm's message in the job's log."""
+def advice(state: str, words: str, stage: str, dead: Sequence[str] = ()) -> Advice:
+    """Return why a job ended in ``state``, and what to do. words: Slurm's message in the job's log. dead: nodes."""
+    if dead:
+        which = ",".join(dead)
+        return Advice(
+            f"{which} does not answer Slurm: it died, or its network did",
+            f"start snakemake again, which keeps finished runs; if it comes again, slurm.exclude: {which} in "
+            "cluster.yaml",
+        )
     found = ENDS.get("OUT_OF_MEMORY" if _OUT_OF_MEMORY.search(words) else state, _UNKNOWN_END)
     return Advice(found.why, found.next.format(stage=stage))
 
@@ -130,7 +134,21 @@ def ask(job_ids: Iterable[str]) -> dict[str, JobState]:
     forgotten = [job for job in wanted if job not in known]
     if forgotten and shutil.which("sacct"):
         known |= _accounted(forgotten)
-    return {job: known.get(job, JobState(GONE)) for job in wanted}
+    states = {job: known.get(job, JobState(GONE)) for job in wanted}
+    return {
+        job: replace(state, dead=_dead(state.nodes)) if state.state == NODE_FAIL else state
+        for job, state in states.items()
+    }
+
+
+def _dead(nodes: str) -> tuple[str, ...]:
+    """Return the nodes of a list that are down or do not respond; empty if Slurm does not tell."""
+    try:
+        printed = run_command(["sinfo", "--noheader", "--Node", f"--nodes={nodes}", f"--format={MARK}|%N|%T"])
+    except SlurmError:
+        return ()
+    rows = [line.split("|") for line in printed.splitlines() if line.startswith(f"{MARK}|")]
+    return tuple(dict.fromkeys(name for _, name, state in rows if state.startswith("down") or state.endswith("*")))
 
 
 def cancel(job_ids: Iterable[str]) -> str:

@@ -33,6 +33,30 @@ def fewer_steps_than_are_measured(given: Given) -> Iterator[Problem]:
         )
 
 
+def profile_without_an_end(given: Given) -> Iterator[Problem]:
+    """Refuse profiled steps if nothing shows where the measured steps end, or that they are not in the figures."""
+    measure = given.experiment.measure
+    if not measure.profile_steps:
+        return
+    where = given.config.where("measure", "profile_steps")
+    if measure.max_steps is None and measure.max_seconds is None:
+        yield Problem(
+            where=where,
+            what="the profiled steps follow the measured ones, and no limit says where those end",
+            found=f"profile_steps {measure.profile_steps}, max_steps null, max_seconds null",
+            allowed="profile_steps with max_steps or max_seconds",
+            next="set measure.max_steps to fewer steps than the script makes, or profile_steps: 0",
+        )
+    if given.workload.throughput_regex is not None:
+        yield Problem(
+            where=where,
+            what="rates that the script prints cannot be told apart from those of profiled steps",
+            found=f"profile_steps {measure.profile_steps} and workload.throughput_regex",
+            allowed="one of both",
+            next="set profile_steps: 0, or workload.throughput_regex: null",
+        )
+
+
 def one_process_as_the_reference(given: Given) -> Iterator[Problem]:
     """Refuse launcher python for the variant that the gates judge."""
     for variant in given.experiment.variants:
@@ -61,13 +85,14 @@ def reserved_variant_names(given: Given) -> Iterator[Problem]:
 def scales_outside_their_stage(given: Given) -> Iterator[Problem]:
     """Refuse scales of another stage's shape, larger than a node, or named twice."""
     for stage in given.experiment.stages:
-        if stage.name == "stage1" and stage.scales != (Scale(1, 1),):
+        if stage.name == "stage1" and len(stage.scales) > 1:
             yield _stage1_problem(given, stage)
             continue
         for index, scale in enumerate(stage.scales):
             problem = (
                 _shape_problem(given, stage, index, scale)
                 or _size_problem(given, stage, index, scale)
+                or _not_above_the_first(given, stage, index, scale)
                 or _repeated_scale(given, stage, index, scale)
             )
             if problem:
@@ -77,10 +102,10 @@ def scales_outside_their_stage(given: Given) -> Iterator[Problem]:
 def _stage1_problem(given: Given, stage: Stage) -> Problem:
     return Problem(
         where=given.config.where("stages", "stage1", "scales"),
-        what="stage 1 is one GPU, the baseline of every efficiency",
+        what="stage 1 is one scale, the baseline of every efficiency",
         found=_scale_list(stage.scales),
-        allowed="[1x1]",
-        next="set scales: [1x1]; one node goes into stage2, several nodes into stage3",
+        allowed="[1x1], or the smallest scale that the training fits",
+        next=f"set scales: [{min(stage.scales, key=_size)}]; one node goes into stage2, several nodes into stage3",
     )
 
 
@@ -94,7 +119,7 @@ def _shape_problem(given: Given, stage: Stage, index: int, scale: Scale) -> Prob
             what="stage 2 is one node with several GPUs",
             found=str(scale),
             allowed="1x2, 1x3, ...: one node, two or more GPUs",
-            next=f"move {scale} to stages.{target}" if target == "stage3" else f"remove {scale}: stage1 measures it",
+            next=_moved(given, scale, target),
         )
     if stage.name == "stage3" and scale.nodes < 2:
         return Problem(
@@ -102,9 +127,17 @@ def _shape_problem(given: Given, stage: Stage, index: int, scale: Scale) -> Prob
             what="stage 3 is several nodes",
             found=str(scale),
             allowed=f"2x{scale.gpus_per_node}, 3x{scale.gpus_per_node}, ...: two or more nodes",
-            next=f"move {scale} to stages.stage2" if scale.gpus_per_node > 1 else f"remove {scale}: stage1 measures it",
+            next=_moved(given, scale, "stage2"),
         )
     return None
+
+
+def _moved(given: Given, scale: Scale, target: str) -> str:
+    """Return where a scale belongs: to a later stage only if it has more GPUs than the first scale."""
+    first = given.experiment.first_scale
+    if scale.world_size > first.world_size:
+        return f"move {scale} to stages.{target}"
+    return f"remove {scale}: " + ("stage1 measures it" if scale == first else f"the ladder starts at {first}")
 
 
 def _size_problem(given: Given, stage: Stage, index: int, scale: Scale) -> Problem | None:
@@ -122,6 +155,25 @@ def _size_problem(given: Given, stage: Stage, index: int, scale: Scale) -> Probl
         allowed=f"at most {gpus} per node ({place})",
         next=advice,
     )
+
+
+def _not_above_the_first(given: Given, stage: Stage, index: int, scale: Scale) -> Problem | None:
+    """Return the problem of a scale that is no larger than that of stage 1, the baseline."""
+    first = given.experiment.first_scale
+    if stage.name == "stage1" or scale.world_size > first.world_size or len(given.experiment.stages[0].scales) > 1:
+        return None
+    gpus = "1 GPU" if first.world_size == 1 else f"{first.world_size} GPUs"
+    return Problem(
+        where=given.config.where("stages", stage.name, "scales", index),
+        what=f"the ladder starts at {first} with {gpus}, and climbs from there",
+        found=str(scale),
+        allowed=f"scales with more than {gpus} ({given.config.where('stages', 'stage1', 'scales')})",
+        next=_moved(given, scale, stage.name),
+    )
+
+
+def _size(scale: Scale) -> tuple[int, int]:
+    return scale.world_size, scale.nodes
 
 
 def _repeated_scale(given: Given, stage: Stage, index: int, scale: Scale) -> Problem | None:
@@ -183,19 +235,20 @@ def batch_that_strong_mode_cannot_divide(given: Given) -> Iterator[Problem]:
 
 
 def _indivisible_batch(given: Given) -> Iterator[Problem]:
-    batch = given.workload.batch_per_gpu
+    batch, first = given.workload.batch_per_gpu, given.experiment.first_scale.world_size
     scales = [scale for stage in given.experiment.stages for scale in stage.scales]
-    wrong = [scale for scale in scales if batch % scale.world_size]
+    wrong = [scale for scale in scales if batch * first % scale.world_size]
     if not wrong:
         return
-    multiple = math.lcm(*(scale.world_size for scale in scales))
+    total = math.lcm(*(scale.world_size for scale in scales))
+    multiple = total // math.gcd(total, first)
     lower, upper = batch // multiple * multiple, -(-batch // multiple) * multiple
     better = f"{lower} or {upper}" if lower else str(upper)
     sizes = ", ".join(f"{scale} ({scale.world_size} GPUs)" for scale in wrong)
     yield Problem(
         where=given.config.where("workload", "batch_per_gpu"),
         what="strong mode cannot divide the global batch evenly",
-        found=f"a global batch of {batch} over {sizes}",
+        found=f"a global batch of {batch * first} over {sizes}",
         allowed=f"a multiple of {multiple}, which all scales divide",
         next=f"set batch_per_gpu: {better}, or remove the scale, or strong from modes",
     )

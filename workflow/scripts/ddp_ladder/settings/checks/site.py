@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ddp_ladder.common.messages import Problem
+from ddp_ladder.common.redaction import NOT_SHOWN
 from ddp_ladder.settings import sbatch_options
 from ddp_ladder.settings.checks.given import Given
 from ddp_ladder.settings.cluster_keys import Slurm
+from ddp_ladder.settings.secrets import is_secret
 from ddp_ladder.settings.strict_yaml import Document, KeyPath, key_name, shown
 from ddp_ladder.settings.terms import MOST_GPUS
 
@@ -184,6 +186,7 @@ def _extra_problems(slurm: Slurm, document: Document, path: KeyPath) -> Iterator
 def _env_problems(env: Mapping[str, str], document: Document, path: KeyPath) -> Iterator[Problem]:
     for name, value in env.items():
         where = document.where(*path, name)
+        value_shown = NOT_SHOWN if is_secret(name, value) else shown(value)
         if not _VARIABLE.fullmatch(name):
             yield Problem(
                 where=where,
@@ -204,7 +207,7 @@ def _env_problems(env: Mapping[str, str], document: Document, path: KeyPath) -> 
             yield Problem(
                 where=where,
                 what="a shell variable, which is not expanded here",
-                found=shown(value),
+                found=value_shown,
                 allowed="the whole value",
-                next=f"move it to software.setup in cluster.yaml, which is shell: export {name}={shown(value)}",
+                next=f"move it to software.setup in cluster.yaml, which is shell: export {name}={value_shown}",
             )

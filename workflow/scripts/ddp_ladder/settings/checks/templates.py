@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddp_ladder.common.messages import Problem, did_you_mean
+from ddp_ladder.common.redaction import NOT_SHOWN, secret_arguments
 from ddp_ladder.settings import placeholders
 from ddp_ladder.settings.checks.given import Given
 from ddp_ladder.settings.placeholders import NUMBERS, expand, is_arithmetic, literal, whole_number
+from ddp_ladder.settings.secrets import is_secret
 from ddp_ladder.settings.strict_yaml import Document, KeyPath, shown
 from ddp_ladder.settings.terms import batches
 
@@ -26,6 +28,11 @@ class _Template:
     path: KeyPath
     text: str
     allowed: tuple[str, ...] = placeholders.NAMES
+    is_secret: bool = False
+
+    @property
+    def shown(self) -> str:
+        return NOT_SHOWN if self.is_secret else shown(self.text)
 
     @property
     def where(self) -> str:
@@ -55,7 +62,7 @@ def _arithmetic_problem(given: Given, template: _Template) -> Iterator[Problem]:
             yield Problem(
                 where=template.where,
                 what="not a whole number",
-                found=f"{shown(template.text)}: {error} ({run})",
+                found=f"{template.shown}: {error} ({run})",
                 allowed="whole numbers and placeholders that are, with * / // between; / has to divide evenly",
                 next="write // in place of / to round down, or choose numbers that divide evenly in every run"
                 if " / " in str(error)
@@ -71,9 +78,10 @@ def _numbers(given: Given) -> Iterator[tuple[str, dict[str, object]]]:
     for mode, scale, repeat in itertools.product(
         given.experiment.modes, scales, range(1, given.experiment.repeats + 1)
     ):
-        if mode == "strong" and workload.batch_per_gpu % scale.world_size:
+        first = given.experiment.first_scale.world_size
+        if mode == "strong" and workload.batch_per_gpu * first % scale.world_size:
             continue  # reported by batch_that_strong_mode_cannot_divide
-        batch, global_batch = batches(workload.batch_per_gpu, mode, scale.world_size)
+        batch, global_batch = batches(workload.batch_per_gpu, mode, scale.world_size, first)
         yield (
             f"{mode}/{scale}/r{repeat}",
             {
@@ -83,6 +91,7 @@ def _numbers(given: Given) -> Iterator[tuple[str, dict[str, object]]]:
                 "nodes": scale.nodes,
                 "gpus_per_node": scale.gpus_per_node,
                 "world_size": scale.world_size,
+                "threads_per_rank": given.site.node.threads_per_rank,
                 "seed": workload.seed + repeat - 1,
             },
         )
@@ -114,21 +123,30 @@ def samples_that_are_no_whole_number(given: Given) -> Iterator[Problem]:
 
 def _all_templates(given: Given) -> Iterator[_Template]:
     workload = given.workload
-    for index, text in enumerate(workload.args):
-        yield _Template(given.config, ("workload", "args", index), text)
+    yield from _templates_of_arguments(given, ("workload", "args"), workload.args)
     for index, text in enumerate((workload.prepare or ())[1:], start=1):
         yield _Template(given.config, ("workload", "prepare", index), text, _PREPARE_NAMES)
     if workload.directory is not None:
         yield _Template(given.config, ("workload", "directory"), workload.directory)
-    for name, text in workload.env.items():
+    for name, text in _templates_in(workload.env):
         yield _Template(given.config, ("workload", "env", name), text)
     for variant in given.experiment.variants:
-        for index, text in enumerate(variant.args):
-            yield _Template(given.config, ("variants", variant.name, "args", index), text)
-        for name, text in variant.env.items():
+        yield from _templates_of_arguments(given, ("variants", variant.name, "args"), variant.args)
+        for name, text in _templates_in(variant.env):
             yield _Template(given.config, ("variants", variant.name, "env", name), text)
-    for name, text in given.site.network.env.items():
+    for name, text in _templates_in(given.site.network.env):
         yield _Template(given.cluster, ("network", "env", name), text)
+
+
+def _templates_of_arguments(given: Given, path: KeyPath, arguments: Sequence[str]) -> Iterator[_Template]:
+    secrets = secret_arguments(arguments)
+    for index, text in enumerate(arguments):
+        yield _Template(given.config, (*path, index), text, is_secret=index in secrets)
+
+
+def _templates_in(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the variables whose values are filled in: a secret's is taken as it is, with all its braces."""
+    return ((name, value) for name, value in env.items() if not is_secret(name, value))
 
 
 def _placeholder_problems(given: Given, template: _Template, names: Sequence[str]) -> Iterator[Problem]:
@@ -141,7 +159,7 @@ def _placeholder_problems(given: Given, template: _Template, names: Sequence[str
             yield Problem(
                 where=template.where,
                 what="a placeholder that has no value here",
-                found=shown(template.text),
+                found=template.shown,
                 allowed=" ".join(f"{{{word}}}" for word in template.allowed),
                 next="write the value itself: data is prepared once, for every scale",
             )
@@ -163,12 +181,14 @@ def _brace_problem(template: _Template, name: str = "") -> Problem:
         closed = template.text.count("{") == template.text.count("}")
         keep = f"{'' if closed else 'close the placeholder, or '}double literal braces"
         advice = guess or f"{keep}: {_in_quotes(literal(template.text))}"
-        if "${" in template.text:
+        if template.is_secret:
+            advice = keep
+        elif "${" in template.text:
             advice = f"write the value of a shell variable, which is not expanded here; or {advice}"
     return Problem(
         where=template.where,
         what="braces that are no placeholder",
-        found=shown(template.text),
+        found=template.shown,
         allowed=f"{' '.join(words)}, and {{{{ and }}}} for literal braces",
         next=advice,
     )
@@ -183,7 +203,7 @@ def _valueless(template: _Template, name: str, example: str) -> Problem:
     return Problem(
         where=template.where,
         what=f"{{{name}}} is used, but workload.{name} is null",
-        found=shown(template.text),
+        found=template.shown,
         allowed=f"{{{name}}} together with a value of workload.{name}",
         next=f"set workload.{name}, for example {name}: {example}, or remove the argument",
     )

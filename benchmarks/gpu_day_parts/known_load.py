@@ -1,0 +1,143 @@
+"""The monitor's samples of a known load: an idle GPU, matrix products, copies; and what the monitor costs."""
+
+from __future__ import annotations
+
+import csv
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+import monitor_overhead
+import numpy as np
+import torch
+from ddp_ladder.monitor.gpus import Gpus
+from ddp_ladder.monitor.nvml import open_nvidia
+
+from gpu_day_parts.figures import Figures, Setting
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+EVERY_S = 0.5
+PHASE_S = {"cuda": 6.0, "cpu": 0.5}
+SIZE = {"cuda": 8192, "cpu": 64}
+COPY_BYTES = {"cuda": 1 << 30, "cpu": 1 << 16}
+OVERHEAD = {"cuda": (10, 100), "cpu": (1, 5)}  # quads and steps
+SETTLE_S = 1.5  # NVML's busy fraction is a mean of up to a second
+
+Spans = Mapping[str, tuple[float, float]]
+PANELS = {
+    "busy": ("busy_fraction", "memory_busy_fraction"),
+    "active (GPM)": ("sm_active_fraction", "tensor_active_fraction", "dram_active_fraction"),
+    "power W": ("power_w",),
+    "PCIe byte/s": ("pcie_received_bytes_per_s", "pcie_sent_bytes_per_s"),
+}
+
+
+def measure(setting: Setting, figures: Figures) -> None:
+    """Sample the load; compare each phase with what it must show; keep the samples and their picture."""
+    gpus = open_nvidia(os.environ) if setting.on_gpu else Gpus()
+    figures.put(notes=list(gpus.notes))
+    with tempfile.TemporaryDirectory(dir=setting.work) as name:
+        monitor = monitor_overhead.monitor(Path(name), gpus, EVERY_S)
+        spans = load(setting.device)
+        end = monitor.end()
+        text = (Path(name) / "node0.csv").read_text()
+    (setting.out / "gpu_day_monitor.csv").write_text(text)
+    rows = list(csv.DictReader(text.splitlines()))
+    draw(rows, spans, setting.out / "gpu_day_monitor.png")
+    figures.put(samples=end.samples, cpu_ms_per_sample=1e3 * end.cpu_s / max(1, end.samples), error=end.error)
+    if gpus.each:
+        _compare(rows, spans, figures)
+    quads, steps = OVERHEAD[setting.device]
+    found = monitor_overhead.measure(setting.device, quads, steps)
+    figures.put(overhead=found)
+    loss, share = found["loss_every_2_s"]["clock"][0], found["monitor_core_share_every_2_s"]
+    figures.check("throughput that a sample every 2 s costs, steps of 5 ms", loss, at_most=0.01)
+    figures.check("share of a core that a sample every 2 s takes", share, at_most=0.01)
+    figures.headline(f"a sample every 2 s costs {loss:.2%} of the throughput; {found['cpu_ms_per_sample']:.1f} ms each")
+    figures.note(
+        f"Known load: {PHASE_S[setting.device]:g} s each of nothing, bf16 matrix products, and copies between host and "
+        "GPU; means over each, without its start."
+    )
+
+
+def load(device: str) -> Spans:
+    """Do nothing, multiply, copy; return the unix times of each."""
+    size, count = SIZE[device], COPY_BYTES[device]
+    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    host = torch.empty(count, dtype=torch.uint8, pin_memory=device == "cuda")
+    there = torch.empty(count, dtype=torch.uint8, device=device)
+    work: dict[str, Callable[[], object]] = {
+        "idle": lambda: time.sleep(0.1),
+        "products": lambda: a @ b,
+        "copies": lambda: (there.copy_(host), host.copy_(there)),
+    }
+    return {name: _until(PHASE_S[device], call, device) for name, call in work.items()}
+
+
+def _until(seconds: float, call: Callable[[], object], device: str) -> tuple[float, float]:
+    begin_s = time.time()
+    while time.time() < begin_s + seconds:
+        for _ in range(5):
+            call()
+        if device == "cuda":
+            torch.cuda.synchronize()
+    return begin_s, time.time()
+
+
+def means(rows: Sequence[Mapping[str, str]], span: tuple[float, float]) -> dict[str, float]:
+    """Return the mean of each column of figures over a span, without its start."""
+    inside = [row for row in rows if span[0] + SETTLE_S < float(row["time_s"]) < span[1]]
+    found = {}
+    for name in rows[0]:
+        texts = [row[name] for row in inside if row[name]]
+        if texts and not name.endswith("reasons"):
+            found[name] = float(np.mean([float(text) for text in texts]))
+    return found
+
+
+def _compare(rows: Sequence[Mapping[str, str]], spans: Spans, figures: Figures) -> None:
+    idle, products, copies = (means(rows, span) for span in spans.values())
+    figures.put(idle=idle, products=products, copies=copies)
+    figures.check("busy fraction, idle", idle["gpu0_busy_fraction"], at_most=0.05)
+    figures.check("busy fraction, matrix products", products["gpu0_busy_fraction"], at_least=0.95)
+    figures.check("power, products / idle", products["gpu0_power_w"] / idle["gpu0_power_w"], at_least=2)
+    pcie = copies.get("gpu0_pcie_received_bytes_per_s")
+    if pcie is not None:
+        figures.check("PCIe to the GPU, copies, byte/s", pcie, at_least=1e9)
+    tensor = products.get("gpu0_tensor_active_fraction")
+    if tensor is not None:
+        figures.check("tensor activity, bf16 products", tensor, at_least=0.3)
+        figures.check("tensor activity, copies", copies["gpu0_tensor_active_fraction"], at_most=0.02)
+    energy = [(float(row["time_s"]), float(row["gpu0_energy_j"])) for row in rows if row["gpu0_energy_j"]]
+    power = [(float(row["time_s"]), float(row["gpu0_power_w"])) for row in rows if row["gpu0_power_w"]]
+    if energy:
+        times_s, watts = np.array(power).T
+        integral = float(np.sum((watts[1:] + watts[:-1]) / 2 * np.diff(times_s)))
+        figures.check("energy: integral of power / counter", integral / energy[-1][1], at_least=0.9, at_most=1.1)
+
+
+def draw(rows: Sequence[Mapping[str, str]], spans: Spans, file: Path) -> None:
+    """Draw the first GPU's samples with the phases behind them; without one, the busy fraction of the CPUs."""
+    panels = {
+        title: [column for column in (f"gpu0_{name}" for name in names) if any(row.get(column) for row in rows)]
+        for title, names in PANELS.items()
+    }
+    panels = {title: names for title, names in panels.items() if names} or {"CPUs busy": ["cpu_fraction"]}
+    begin_s = min(begin for begin, _ in spans.values())
+    figure, axes = plt.subplots(len(panels), squeeze=False, sharex=True, figsize=(8, 1 + 1.8 * len(panels)))
+    for axis, (title, names) in zip(axes[:, 0], panels.items(), strict=True):
+        for column in names:
+            points = [(float(row["time_s"]) - begin_s, float(row[column])) for row in rows if row[column]]
+            axis.plot(*zip(*points, strict=True), label=column.removeprefix("gpu0_"))
+        for number, (phase, (first_s, last_s)) in enumerate(spans.items()):
+            axis.axvspan(first_s - begin_s, last_s - begin_s, alpha=0.1, color=f"C{number + 5}", label=phase)
+        axis.set_ylabel(title)
+        axis.legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5))
+    axes[-1, 0].set_xlabel("time s")
+    figure.savefig(file, bbox_inches="tight", dpi=100)
+    plt.close(figure)

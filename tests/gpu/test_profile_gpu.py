@@ -1,0 +1,56 @@
+"""measure.profile_steps on a GPU: torch.profiler's events of CUDA, divided into the parts of a step."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from instrument_support import run, script
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
+]
+
+SLEEP_S = 0.02
+TRAIN = f"""
+    import time
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, TensorDataset
+
+    device = torch.device("cuda", 0)
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", init_method="file://" + __file__ + ".meet", rank=0, world_size=1)
+    model = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(24)]).to(device)
+    model = DistributedDataParallel(model, device_ids=[0])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    for (x,) in DataLoader(TensorDataset(torch.randn(64 * 100, 2048)), batch_size=64):
+        x = x.to(device)
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        time.sleep({SLEEP_S})
+    dist.destroy_process_group()
+"""
+
+
+def test_kernels_copies_and_python_are_told_apart_and_add_up_to_the_steps(tmp_path: Path) -> None:
+    done = run(tmp_path, script(tmp_path, TRAIN), max_steps=20, profile_steps=4)
+    assert done.code == 0, done.err
+    assert len(done.rows()) == 20
+    table = json.loads(done.path(0, "profile.json").read_text())["table"]
+    events = json.loads(gzip.decompress(done.path(0, "trace.json.gz").read_bytes()))["traceEvents"]
+    parts = table["parts_s"]
+    assert table["on_cuda"]
+    assert sum(parts.values()) == pytest.approx(sum(table["steps_s"]))
+    assert parts["python_s"] > 4 * SLEEP_S
+    assert parts["kernels_s"] > 0
+    assert parts["copies_s"] > 0
+    kernels_s = 1e-6 * sum(each["dur"] for each in events if each.get("cat") == "kernel")
+    assert parts["kernels_s"] + table["communication_total_s"] == pytest.approx(kernels_s, rel=0.1)

@@ -1,0 +1,343 @@
+"""Faults that are injected into a climb on the real Slurm: what breaks, when, and what the ladder has to name.
+
+Each fault is a whole climb with the shipped Slurm profile. Its training breaks by itself at a step, or is broken from
+outside once it has made some steps. `benchmarks/faults.py` writes the table of all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from climbs import Climb, climb
+from cluster import Cluster
+from cluster_config import Spec
+from project_copy import NO_TORCH, Checkout, copy_project
+
+# A hang is named after this time; the default of a minute would make a table of minutes.
+HANG = {"at_least_s": 10}
+# Who uses more memory than asked for is ended, as control groups do on a cluster.
+CONF = ("JobAcctGatherParams=OverMemoryKill", "JobAcctGatherFrequency=task=1")
+REPAIRED_S = 180.0  # for Slurm to end what was cut off
+NAMES_A_CAUSE = r"FAILED: .*|preflight FAILED.*|\| verdict +.*"
+
+# With one rank it is no training, so that stage 1 takes no time. With several it trains until a fault or a limit ends
+# it: `event` is written when the fault happens, `trains` when a fault from outside may happen.
+TRAINING = f"""
+import os, sys, time
+if os.environ["WORLD_SIZE"] == "1":
+    exec({NO_TORCH!r})
+    sys.exit()
+rank = int(os.environ["RANK"])
+def event():
+    open("event", "w").close()
+EVERYWHERE
+BEFORE_INIT
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+data = torch.randn(100_000, 64)
+for step, x in enumerate(DataLoader(data, 16, sampler=DistributedSampler(data))):
+    if step == 20 and rank == 1:
+        pass
+        AT_A_STEP
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+    if step == 20 and rank == 0:
+        open("trains", "w").close()
+    time.sleep(0.005)
+dist.destroy_process_group()
+"""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    named: what the closed gate's reason must say (a regular expression). everywhere: Python that every rank executes
+    first. before_init, at_a_step: Python of the rank that breaks. before: breaks the cluster before the climb. outside:
+    breaks the running training of a cluster. after: repairs the cluster after the climb, and what was cut off has then
+    to end. steps: the run's maximum. nodes: of the cluster. files: further ones of the checkout.
+
+    The event of a fault that the preflight finds is the start of the preflight.
+    """
+
+    name: str
+    named: str
+    scale: str = "1x2"
+    nodes: int = 2
+    everywhere: str = ""
+    before_init: str = ""
+    at_a_step: str = ""
+    before: Callable[[Cluster], None] | None = None
+    outside: Callable[[Cluster, Climb], None] | None = None
+    after: Callable[[Cluster], None] | None = None
+    steps: int = 5000
+    site: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a climb with a fault said. after_s: from the event to the first line that named a cause.
+
+    why: the closed gate's reason. left: processes of the climb, jobs in the queue, gates above the fault. text: its
+    output.
+    """
+
+    after_s: float
+    why: str
+    left: list[str]
+    exit_code: int
+    text: str
+
+
+def tell(fault: Fault) -> Told:
+    """Let a climb meet the fault, on a cluster of its own, to its end."""
+    with tempfile.TemporaryDirectory(prefix="ddp-ladder-fault-") as directory:
+        cluster = Cluster.up(Spec(nodes=fault.nodes, gpus=2, cpus=2, memory_mb=4000, conf=CONF))
+        try:
+            running = start(fault, cluster, Path(directory))
+            try:
+                return follow(fault, running, cluster)
+            finally:
+                running.process.kill()
+                running.process.wait()
+        finally:
+            cluster.down()
+
+
+def start(fault: Fault, cluster: Cluster, directory: Path) -> Climb:
+    """Start the climb of a fault; its event may come at any time from now on."""
+    checkout = copy_project(directory, cluster)
+    stages: dict[str, Any] = {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage2": {"scales": ["1x2"], "runtime": 5}}
+    if fault.scale != "1x2":
+        del stages["stage2"]
+        stages["stage3"] = {"scales": [fault.scale], "runtime": 5}
+    else:
+        stages["stage3"] = {"scales": ["2x1"], "runtime": 5}
+    measure = {"warmup_steps": 1, "min_steps": 5, "max_steps": fault.steps, "plain_baseline": False}
+    checkout.configure(**{"stages": stages, "measure": measure, "hang": HANG, **fault.config})
+    breaks = fault.before_init and f"if rank == 1:\n    event()\n    {fault.before_init}\n"
+    at_a_step = f"event(); {fault.at_a_step}" if fault.at_a_step else ""
+    text = (
+        TRAINING.replace("EVERYWHERE", fault.everywhere).replace("BEFORE_INIT", breaks).replace("AT_A_STEP", at_a_step)
+    )
+    (checkout.path / "loop.py").write_text(text)
+    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump({**SITE, **fault.site}))
+    for name, text in fault.files.items():
+        (checkout.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout.path / name).write_text(text)
+    if fault.before:
+        fault.before(cluster)
+    return climb(checkout)
+
+
+def await_file(running: Climb, name: str, timeout_s: float = 300) -> float:
+    """Wait for a file that the training writes; return when it was written, as unix time."""
+    file, deadline_s = running.checkout.path / name, time.monotonic() + timeout_s
+    while not file.exists():
+        assert running.process.poll() is None, running.text
+        assert time.monotonic() < deadline_s, f"{name} was not written:\n{running.text}"
+        time.sleep(0.05)
+    return file.stat().st_mtime
+
+
+def follow(fault: Fault, running: Climb, cluster: Cluster) -> Told:
+    """Inject the fault if it comes from outside; wait for the cause, then for the end of the climb."""
+    if "preflight" in fault.config:
+        running.await_line(f"{fault.scale}: preflight of")
+        at_s = time.time()
+    elif fault.outside:
+        await_file(running, "trains")
+        at_s = time.time()
+        fault.outside(cluster, running)
+    else:
+        at_s = await_file(running, "event")
+    running.await_line(NAMES_A_CAUSE)
+    after_s = time.time() - at_s
+    code = running.end()
+    left = left_behind(running, cluster)
+    if fault.after:
+        fault.after(cluster)
+        until_s = time.monotonic() + REPAIRED_S
+        while (left := left_behind(running, cluster)) and time.monotonic() < until_s:
+            time.sleep(0.5)
+    return Told(after_s, closed_reason(running.checkout), left, code, running.text)
+
+
+def closed_reason(checkout: Checkout) -> str:
+    """Return why the gate closed; empty if none did."""
+    return next((json.loads(file.read_text())["why"] for file in checkout.results.glob("gates/*.closed.json")), "")
+
+
+def of_second_rank(number: signal.Signals) -> str:
+    return f"os.kill(os.getpid(), {int(number)})"
+
+
+def cut_link(cluster: Cluster, running: Climb) -> None:
+    """Cut the link of the run's second node, for good."""
+    cluster.set_link("node2", up=False)
+
+
+def connect_again(cluster: Cluster) -> None:
+    cluster.set_link("node2", up=True)
+
+
+def kill_node(cluster: Cluster, running: Climb) -> None:
+    """Switch the run's second node off."""
+    cluster.kill_node("node2")
+
+
+def end_walltime(cluster: Cluster, running: Climb) -> None:
+    """Let the time of the running job be up: Slurm counts limits in minutes."""
+    (job,) = cluster.run(["squeue", "--noheader", "--format=%i"]).stdout.split()
+    cluster.run(["scontrol", "update", f"JobId={job}", "EndTime=now+2"])
+
+
+def listen(cluster: Cluster) -> None:
+    """Let another program listen on the port that the script has chosen."""
+    serve = f"import socket, time; server = socket.create_server(('', {SCRIPTS_PORT})); time.sleep(10_000)"
+    cluster.daemon("listener", [sys.executable, "-c", serve], node="node1")
+
+
+def hosts(old: str, new: str) -> Callable[[Cluster], None]:
+    """Return what changes the line of a node in the /etc/hosts of node2."""
+
+    def change(cluster: Cluster) -> None:
+        file = cluster.root / "hosts/node2"
+        file.write_text(file.read_text().replace(f"{cluster.addresses[old]} {old}", new))
+
+    return change
+
+
+def slow_link(cluster: Cluster) -> None:
+    """Slow the link of node3, far below the others."""
+    tbf = "tc qdisc add dev ib0 root tbf rate 100mbit burst 64kb latency 300ms"
+    cluster.run(tbf.split(), node="node3")
+
+
+SITE: Mapping[str, Any] = {
+    "site": "faults",
+    "slurm": {"partition": "gpu"},
+    "node": {"gpus": 2, "device": "cpu", "gres": "gpu", "cpus": 2, "memory_mb": 4000},
+}
+PREFLIGHT = {"preflight": {"enabled": True}}
+# Of the site's Python: a rank's all-reduce returns a wrong value in its last element.
+WRONG = """
+import builtins, os, sys
+import_module = builtins.__import__
+def wrapping(*arguments, **named):
+    module = import_module(*arguments, **named)
+    dist = sys.modules.get("torch.distributed")
+    if os.environ.get("RANK") == "1" and hasattr(dist, "all_reduce") and not hasattr(dist, "right"):
+        dist.right = dist.all_reduce
+        def all_reduce(tensor, *arguments, **named):
+            work = dist.right(tensor, *arguments, **named)
+            tensor.view(-1)[-1] += 1
+            return work
+        dist.all_reduce = all_reduce
+    return module
+builtins.__import__ = wrapping
+"""
+HANGING = WRONG.replace('os.environ.get("RANK") == "1"', '"RANK" in os.environ').replace(
+    "work = dist.right", "import time; time.sleep(10_000); work = dist.right"
+)
+OWN_PATH = {"software": {"setup": 'export PYTHONPATH="$PWD/path/$SLURMD_NODENAME"'}}
+OTHER_TORCH = "import sys; sys.path.pop(0); del sys.modules['torch']; import torch; torch.__version__ = '2.0.1'"
+SCRIPTS_PORT = 29_999
+COFFEE = "raise ValueError('out of coffee')"
+HOG = "hog = bytearray(b'x') * 6_000_000_000; time.sleep(60)"
+DRIFT = "[parameter.data.add_(1) for parameter in model.parameters()]"
+FAULTS = (
+    Fault("a rank raises before the process group", "rank 1.*out of coffee", before_init=COFFEE),
+    Fault("a rank raises at a step", "rank 1.*out of coffee", at_a_step=COFFEE),
+    Fault("SIGKILL of a rank", "rank 1.*SIGKILL", at_a_step=of_second_rank(signal.SIGKILL)),
+    Fault("segfault of a rank", "rank 1.*SIGSEGV", at_a_step="import ctypes; ctypes.string_at(0)"),
+    Fault("SIGSTOP of a rank", "rank 1.*stopped", at_a_step=of_second_rank(signal.SIGSTOP)),
+    Fault("a rank that sleeps for ever", "rank 1.*loop.py", at_a_step="time.sleep(10_000)"),
+    Fault("a rank with one batch fewer", "rank 1 ended after 20 steps", at_a_step="break"),
+    Fault("a rank that exits with 0 early", "rank 1 ended after 20 steps", at_a_step="sys.exit(0)"),
+    Fault("parameters that drift on one rank", "different parameters.*rank 1", steps=60, at_a_step=DRIFT),
+    Fault("more memory than the node's share", "more memory", at_a_step=HOG),
+    Fault("a full disk under a checkpoint", "(?i)disk is full|no space", at_a_step="torch.save(model, '/dev/full')"),
+    Fault(
+        "another program on the port that the script chose",
+        f"port {SCRIPTS_PORT}",
+        before=listen,
+        everywhere=f"event(); os.environ['MASTER_PORT'] = '{SCRIPTS_PORT}'",
+        site={"launcher": "srun"},
+    ),
+    Fault("the walltime ends", "its time was up", outside=end_walltime),
+    Fault("a node dies during training", "node2 does not answer", scale="2x1", outside=kill_node),
+    Fault(
+        "the interface is missing on one node",
+        "node2.*ib9",
+        scale="2x1",
+        config=PREFLIGHT,
+        site={"network": {"interface": {"node1": "ib0", "node2": "ib9"}}},
+    ),
+    Fault(
+        "a host name that resolves to 127.0.1.1",
+        "node2.*127.0.1.1",
+        scale="2x1",
+        config=PREFLIGHT,
+        before=hosts("node2", "127.0.1.1 node2"),
+    ),
+    Fault("a head that does not resolve", "node2.*node1", scale="2x1", config=PREFLIGHT, before=hosts("node1", "")),
+    Fault(
+        "another torch on one node",
+        "node2.*torch 2.0.1",
+        scale="2x1",
+        config=PREFLIGHT,
+        site=OWN_PATH,
+        files={"path/node2/torch.py": OTHER_TORCH},
+    ),
+    Fault(
+        "an all-reduce with a wrong value",
+        "rank 1|wrong",
+        scale="2x1",
+        config=PREFLIGHT,
+        site=OWN_PATH,
+        files={f"path/{node}/sitecustomize.py": WRONG for node in ("node1", "node2")},
+    ),
+    Fault(
+        "a slow link of one node",
+        "node3",
+        scale="4x1",
+        nodes=4,
+        before=slow_link,
+        config={"preflight": {"enabled": True, "min_busbw_gb_per_s": 1000}},
+    ),
+    Fault(
+        "a node whose all-reduces hang",
+        "node3",
+        scale="4x1",
+        nodes=4,
+        site=OWN_PATH,
+        config={"preflight": {"enabled": True, "timeout_s": 20}},
+        files={"path/node3/sitecustomize.py": HANGING},
+    ),
+    Fault("a link that is cut during training", "node2", scale="2x1", outside=cut_link, after=connect_again),
+)
+
+
+def left_behind(running: Climb, cluster: Cluster) -> list[str]:
+    """Return what an ended climb has left: processes of its checkout, jobs in the queue, gates above the fault."""
+    queue = cluster.run(["squeue", "--noheader", "--format=%j"]).stdout.split()
+    opened = [file.name for file in running.checkout.results.glob("gates/stage[23].json")]
+    return [*running.checkout.processes(), *queue, *opened]

@@ -1,0 +1,83 @@
+"""The live view of a climb on a real Slurm, as another user: a job that waits, its run, and a controller that dies."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from climbs import climb
+from cluster import Cluster
+from cluster_config import Spec
+from ddp_ladder.live.slurm_jobs import ASK_EVERY_S
+from project_copy import LOOP, copy_project
+from watch_screen import ANYONE, WATCH, Screen
+
+pytestmark = pytest.mark.slurm
+
+STEP = "    for inputs, targets in loader:\n"
+SLOW = LOOP.replace("import os,", "import os, time,").replace(STEP, f"{STEP}        time.sleep(1)\n")
+
+
+def counting_squeue(directory: Path, counted: Path) -> Path:
+    """Write a squeue that notes the time of each call and does what the real one does; return its directory."""
+    counted.touch()
+    counted.chmod(0o666)
+    directory.mkdir()
+    squeue = directory / "squeue"
+    squeue.write_text(f'#!/bin/sh\ndate +%s.%N >>{counted}\nexec {shutil.which("squeue")} "$@"\n')
+    squeue.chmod(0o755)
+    return directory
+
+
+def test_someone_elses_climb(make_cluster: Callable[[Spec], Cluster], tmp_path: Path) -> None:
+    cluster = make_cluster(Spec(nodes=1, gpus=1))
+    checkout = copy_project(tmp_path / "project", cluster)
+    stages = {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage2": None, "stage3": None}
+    checkout.configure(stages=stages)
+    (checkout.path / "loop.py").write_text(SLOW)
+    checkout.site(site="test", slurm={"partition": "gpu"}, node={"gpus": 1, "device": "cpu", "gres": "gpu", "cpus": 2})
+    blocker = cluster.sbatch("sleep 600", "--exclusive", "--partition=gpu")
+    cluster.await_state(blocker, "RUNNING")
+    questions = tmp_path / "questions"
+    path = f"{counting_squeue(tmp_path / 'bin', questions)}:{os.environ['PATH']}"
+    with ExitStack() as stack:
+        climbing = climb(checkout)
+        stack.callback(climbing.process.kill)
+        job = climbing.await_line(r"job (\d+) submitted")[1]
+        command = cluster.command([*ANYONE.split(), *WATCH])
+        env = {"PATH": path, "SLURM_CONF": str(cluster.slurm_conf)}
+        screen = stack.enter_context(closing(Screen(checkout.results, command=command, **env)))
+        screen.await_text(f"1x1     0/1  job {job} waits: ")
+        assert re.search(r"waits: (Resources: it is next|Priority: jobs)", str(screen)), screen
+        cluster.run(["scancel", str(blocker)])
+        screen.await_text(f"job {job} runs ")
+        screen.await_text(" of 5 min 00 s on node1")
+        screen.await_text("    step ")
+        screen.await_text("    node1 ")
+        asked_s = [float(line) for line in questions.read_text().splitlines()]
+        assert len(asked_s) >= 2
+        assert min(later - earlier for earlier, later in pairwise(asked_s)) > ASK_EVERY_S - 1, asked_s
+        cluster.kill_daemon("slurmctld")
+        screen.await_text("! Slurm does not answer (")
+        before = step_of(screen)
+        screen.read(3)
+        assert step_of(screen) > before
+        screen.press(b"q")
+        assert screen.end() == 0
+        assert f"job {job} runs " in screen.last_words
+        cluster.start_controller()
+        climbing.process.send_signal(signal.SIGINT)
+        climbing.end()
+
+
+def step_of(screen: Screen) -> int:
+    found = re.search(r"^    step (\d+)", str(screen), re.MULTILINE)
+    assert found, screen
+    return int(found[1])

@@ -1,0 +1,232 @@
+"""The samples of two nodes of a real Slurm: of the whole run, right, and kept whatever ends it."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from cluster import Cluster
+from ddp_ladder.common.files import Agent, RunDirectory, read_json
+from ddp_ladder.monitor.models import MonitorFile
+from ddp_ladder.records.raw_models import AgentEnd
+from project_copy import NO_TORCH, Checkout, copy_project
+from scales import GPU_SITE, prepare, salloc, scale_job
+
+pytestmark = pytest.mark.slurm
+
+JOB = ["--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=4", "--mem=8000", "--gres=gpu:2"]
+SITE = {**GPU_SITE, "launcher": "srun"}  # two agents on each node
+WITHIN = 0.1  # of what the script itself measured
+
+# Each rank uses a fifth of a core. The first of each node sends to the other node. Beside its work it writes down what
+# the system counts: its own CPU time, and the bytes of the interface in its own network namespace.
+LOAD = """
+import json, os, socket, threading, time
+here, rank = os.path.dirname(os.environ["DDP_LADDER_RUN"]), int(os.environ["RANK"])
+other = "node2" if os.environ["SLURMD_NODENAME"] == "node1" else "node1"
+first, end_s, seen, sent = rank % 2 == 0, time.time() + 5, [], 0
+server = socket.create_server(("", 17171)) if first else None
+def receive():
+    connection, _ = server.accept()
+    while connection.recv(1 << 20):
+        pass
+def reach():
+    while True:
+        try:
+            return socket.create_connection((other, 17171))
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+if first:
+    thread = threading.Thread(target=receive)
+    thread.start()
+    link = reach()
+while time.time() < end_s:
+    begin_s = time.process_time()
+    while time.process_time() < begin_s + 0.01:
+        pass
+    if first:
+        link.sendall(bytes(100_000))
+        sent += 100_000
+    line = next(line for line in open("/proc/net/dev") if line.strip().startswith("ib0:"))
+    fields = line.partition(":")[2].split()
+    used = os.times()
+    seen.append([time.time(), used.user + used.system, int(fields[0]), int(fields[8])])
+    time.sleep(0.04)
+if first:
+    link.close()
+    thread.join()
+with open(f"{here}/seen{rank}.json", "w") as file:
+    json.dump({"seen": seen, "sent": sent}, file)
+"""
+ENDLESS = "import signal\nsignal.pause()\n"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of a node, by column."""
+
+    columns: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def read(cls, path: Path) -> Samples:
+        rows = list(csv.DictReader(path.open()))
+        return cls({name: [row[name] for row in rows] for name in rows[0]})
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return np.array([float(text or "nan") for text in self.columns[name]])
+
+    def total(self, name: str, begin_s: float, end_s: float) -> tuple[float, float, float]:
+        """Return the sum of a rate between two samples, those next to these times, and the samples' times."""
+        times_s = self["time_s"]
+        (inside,) = np.nonzero((times_s > begin_s) & (times_s < end_s))
+        first, last = inside[0], inside[-1]
+        steps_s = np.diff(times_s[first : last + 1])
+        return float(np.sum(self[name][first + 1 : last + 1] * steps_s)), times_s[first], times_s[last]
+
+
+@pytest.fixture(scope="module")
+def loaded(cluster_without_accounting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    checkout = copy_project(tmp_path_factory.mktemp("project"))
+    prepare(checkout, LOAD + NO_TORCH, "2x2", SITE, repeats=1, monitor={"every_s": 0.5})
+    salloc(cluster_without_accounting, checkout, JOB, scale_job("2x2"))
+    return RunDirectory(checkout.results / "runs/default/weak/2x2/r1")
+
+
+def seen_by(run: RunDirectory, rank: int) -> tuple[np.ndarray, int]:
+    """Return what a rank saw: rows of unix time, its CPU seconds, and the interface's bytes received and sent."""
+    seen = read_json(run.path / f"seen{rank}.json")
+    return np.array(seen["seen"]), seen["sent"]
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_the_samples_of_each_node_cover_its_run(loaded: RunDirectory, node: int) -> None:
+    about = MonitorFile.from_json(read_json(loaded.monitor(node)))
+    assert (about.node_rank, about.node, about.interface, about.gpus) == (node, f"node{node + 1}", "ib0", ())
+    times_s = Samples.read(loaded.samples(node))["time_s"]
+    ends = [AgentEnd.from_json(read_json(loaded.agent_end(Agent(node, task)))) for task in (0, 1)]
+    seen, _ = seen_by(loaded, 2 * node)
+    assert ends[0].launched_at_s <= times_s[0] < seen[0, 0]
+    assert seen[-1, 0] < times_s[-1] <= ends[0].ended_at_s
+    assert ends[0].monitor is not None
+    assert (ends[0].monitor.samples, ends[0].monitor.error) == (len(times_s), None)
+    assert ends[1].monitor is None  # the first task samples the node
+    assert len(times_s) >= 8
+    assert sorted(path.name for path in loaded.nodes.glob("*.csv")) == ["node0.csv", "node1.csv"]
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_the_cpu_time_of_all_ranks_of_a_node_is_what_the_system_counts_for_them(
+    loaded: RunDirectory, node: int
+) -> None:
+    samples = Samples.read(loaded.samples(node))
+    ranks = [seen_by(loaded, rank)[0] for rank in (2 * node, 2 * node + 1)]
+    begin_s, end_s = max(rank[0, 0] for rank in ranks), min(rank[-1, 0] for rank in ranks)
+    sampled_s, from_s, to_s = samples.total("training_cpu_cores", begin_s, end_s)
+    used_s = sum(np.diff(np.interp([from_s, to_s], rank[:, 0], rank[:, 1]))[0] for rank in ranks)
+    assert sampled_s == pytest.approx(used_s, rel=WITHIN)
+    assert np.median(samples["training_processes"]) == 2  # at first also the shells of the site's software
+    about = MonitorFile.from_json(read_json(loaded.monitor(node)))
+    cpus = {cpu for task in (0, 1) for cpu in read_json(loaded.agent_end(Agent(node, task)))["cpus"]}
+    assert set(about.cpus) == cpus
+
+
+@pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.parametrize(("direction", "column"), [("received", 2), ("sent", 3)])
+def test_the_bytes_of_the_interface_are_those_of_the_nodes_own_network(
+    loaded: RunDirectory, node: int, direction: str, column: int
+) -> None:
+    seen, sent = seen_by(loaded, 2 * node)
+    sampled, from_s, to_s = Samples.read(loaded.samples(node)).total(
+        f"network_{direction}_bytes_per_s", seen[0, 0], seen[-1, 0]
+    )
+    counted = np.diff(np.interp([from_s, to_s], seen[:, 0], seen[:, column]))[0]
+    assert sampled == pytest.approx(counted, rel=WITHIN)
+    share = (to_s - from_s) / (seen[-1, 0] - seen[0, 0])
+    assert counted > 0.5 * share * sent  # the load was there
+
+
+def agents(run: RunDirectory) -> list[psutil.Process]:
+    """Return the agents of a run on all nodes: they work where the checkout is."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline", "cwd"])
+        if "workflow/scripts/agent.py" in " ".join(process.info["cmdline"] or [])
+        and process.info["cmdline"][0] == sys.executable
+        and run.path.is_relative_to(process.info["cwd"] or "")
+    ]
+
+
+def rank(run: RunDirectory) -> psutil.Process:
+    (first, *_) = (child for agent in agents(run) for child in agent.children())
+    return first
+
+
+def kill_agent(run: RunDirectory, _cluster: Cluster) -> None:
+    agents(run)[0].kill()
+
+
+def kill_rank(run: RunDirectory, _cluster: Cluster) -> None:
+    rank(run).kill()
+
+
+def cancel_job(run: RunDirectory, cluster: Cluster) -> None:
+    cluster.run(["scancel", read_json(run.run)["job"]["id"]])
+
+
+def writers(run: RunDirectory) -> Iterator[str]:
+    """Yield the files of samples that a process has open."""
+    for file in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            target = os.readlink(file)
+        except OSError:
+            continue
+        if target.startswith(str(run.nodes)):
+            yield target
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Checkout]:
+    numbers = itertools.count()
+
+    def made() -> Checkout:
+        checkout = copy_project(tmp_path_factory.mktemp(f"endless{next(numbers)}"))
+        prepare(checkout, ENDLESS, "2x1", SITE, repeats=1, monitor={"every_s": 0.2})
+        return checkout
+
+    return made
+
+
+@pytest.mark.parametrize("end", [kill_agent, kill_rank, cancel_job])
+def test_no_monitor_is_left_and_its_samples_are_kept(
+    cluster_without_accounting: Cluster,
+    endless: Callable[[], Checkout],
+    end: Callable[[RunDirectory, Cluster], None],
+) -> None:
+    cluster, checkout = cluster_without_accounting, endless()
+    run = RunDirectory(checkout.results / "runs/default/weak/2x1/r1")
+    argv = cluster.command(["salloc", "--time=5", *JOB, *scale_job("2x1")], cwd=checkout.path)
+    with subprocess.Popen(argv, env=cluster.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as job:
+        files = [run.samples(0), run.samples(1)]
+        cluster.await_true(
+            lambda: all(file.exists() and file.read_text().count("\n") > 3 for file in files), "slurmctld", "samples"
+        )
+        assert {Path(name).name for name in writers(run)} >= {"node0.csv", "node1.csv"}
+        before = [len(file.read_bytes()) for file in files]
+        try:
+            end(run, cluster)
+            job.wait(timeout=60)
+        finally:
+            job.terminate()
+    cluster.await_true(lambda: not agents(run) and not list(writers(run)), "slurmctld", "the end of the agents")
+    for file, size in zip(files, before, strict=True):
+        assert len(file.read_bytes()) >= size
+        assert Samples.read(file)["training_processes"][2] >= 1

@@ -1,0 +1,162 @@
+"""Requests that are too large or nearly used up, and the lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.accounting.advice import advice
+from ddp_ladder.accounting.job_file import specs_digest
+from ddp_ladder.accounting.row import JobRow
+from ddp_ladder.accounting.text import accounting_table, terminal_lines
+from ddp_ladder.plan.plan import Plan
+from make_records import make_plan_of, make_specs
+
+GPUS = 4
+USED_MB = (7000, 30_000, 31_000)
+
+
+def plan(memory_mb: int = 64_000, runtime_min: int = 20, cpus: int = 64) -> Plan:
+    """A node has four GPUs; each scale asks for its share."""
+    found = make_plan_of(make_specs(("1x1", "1x4", "2x4"), repeats=1, cpus_per_node=cpus, device="cuda"))
+    jobs = []
+    for job in found.jobs:
+        gpus = job.scale.gpus_per_node
+        shares = {"memory_mb": memory_mb * gpus // GPUS, "cpus": cpus * gpus // GPUS}
+        jobs.append(replace(job, runtime_min=runtime_min, node_gpus=GPUS, **shares))
+    return replace(found, jobs=tuple(jobs))
+
+
+def rows(of: Plan, used_mb: Sequence[int] = USED_MB, **changes: Any) -> list[JobRow]:
+    return [_row(of, number, memory_used_mb_per_node=used, **changes) for number, used in enumerate(used_mb)]
+
+
+def _row(of: Plan, number: int, **changes: Any) -> JobRow:
+    job = of.jobs[number]
+    usual: dict[str, Any] = {
+        "job_id": str(100 + number),
+        "kind": "measure",
+        "stage": job.stage,
+        "scale": str(job.scale),
+        "source": "sacct",
+        "state": "COMPLETED",
+        "ended_at": "2026-11-22T14:12:02Z",
+        "elapsed_s": 720.0,
+        "nodes": job.scale.nodes,
+        "gpus": job.scale.world_size,
+        "cpus": job.cpus * job.scale.nodes,
+        "runs_planned": 1,
+        "runs_measured": 1,
+        "runs_ok": 1,
+        "preflight_s": 0.0,
+        "startup_s": 0.0,
+        "training_s": 600.0,
+        "run_other_s": 0.0,
+        "idle_s": 120.0,
+        "gpu_hours_asked": 0.5 * job.scale.world_size,
+        "gpu_hours_held": 0.2 * job.scale.world_size,
+        "gpu_hours_training": 0.1 * job.scale.world_size,
+        "samples": 1000,
+        "specs": specs_digest(job),
+    }
+    return JobRow(**{**usual, **changes})
+
+
+def told(of: Plan, found: Sequence[JobRow]) -> dict[str, int]:
+    return {each.key: each.value for each in advice(of, found)}
+
+
+def test_a_fitting_request_is_not_named() -> None:
+    assert told(plan(), rows(plan())) == {}
+
+
+def test_memory_that_is_far_too_large_is_named_with_the_value_to_set() -> None:
+    large = plan(memory_mb=440_000)
+    (found,) = advice(large, rows(large))
+    where = "node.memory_mb: 48000 in cluster.yaml"
+    assert found.text == f"memory: asked 440000 MB per node, used 31000 at most (2x4): {where}"
+    # One GPU that needs 20000 MB decides for a node with four of them.
+    (found,) = advice(large, rows(large, (20_000, 30_000, 31_000)))
+    assert found.value == 120_000
+    assert "used 20000 at most (1x1, 1 of 4 GPUs of a node)" in found.text
+
+
+@pytest.mark.parametrize("memory_mb", [440_000, 32_000])
+def test_advice_that_was_followed_is_not_given_again(memory_mb: int) -> None:
+    before = plan(memory_mb)
+    found = rows(before, elapsed_s=1100.0)
+    values = told(before, found)
+    assert values == {"node.memory_mb": 48_000, **{f"stages.stage{k}.runtime": 30 for k in (1, 2, 3)}}
+    after = plan(values["node.memory_mb"], values["stages.stage1.runtime"])
+    assert told(after, found) == {}
+
+
+@pytest.mark.parametrize("used_mb", range(500, 200_000, 7001))
+def test_every_proposed_amount_of_memory_holds_what_was_used(used_mb: int) -> None:
+    """Whether it was far too large or nearly used up, the proposal is neither."""
+    for memory_mb in (10 * used_mb, int(1.05 * used_mb)):
+        before = plan(max(memory_mb, 40_000))
+        used = (used_mb // 4, used_mb, used_mb)
+        value = told(before, rows(before, used)).get("node.memory_mb")
+        if value is not None:
+            assert value >= 1.5 * used_mb
+            assert told(plan(value), rows(before, used)) == {}
+
+
+def test_a_time_limit_that_is_far_too_long() -> None:
+    long = plan(runtime_min=240)
+    assert told(long, rows(long)) == {f"stages.stage{k}.runtime": 20 for k in (1, 2, 3)}
+    assert told(plan(runtime_min=20), rows(long)) == {}
+    where = "stages.stage1.runtime: 20 in config.yaml"
+    assert advice(long, rows(long))[0].text == f"time: asked 240 min, took 12 min 00 s at most (1x1): {where}"
+
+
+def test_cores_that_nothing_used() -> None:
+    """The busiest moment counts, with a margin: of sixteen cores per GPU three become five."""
+    many, fewer = plan(), plan(cpus=20)
+    busy = {number: 3.0 * job.scale.gpus_per_node for number, job in enumerate(many.jobs)}
+    found = [_row(many, number, cpu_cores_most_per_node=cores) for number, cores in busy.items()]
+    assert told(many, found) == {"node.cpus": 20}
+    assert "every run is then measured again" in advice(many, found)[0].text
+    assert told(fewer, [_row(fewer, number, cpu_cores_most_per_node=cores) for number, cores in busy.items()]) == {}
+    assert told(many, [_row(many, number) for number in busy]) == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"state": "TIMEOUT"}, {"state": "OUT_OF_MEMORY"}, {"runs_ok": 0}, {"specs": "0"}, {"kind": "preflight"}],
+)
+def test_only_good_jobs_of_the_same_runs_count(change: dict[str, Any]) -> None:
+    large = plan(memory_mb=440_000)
+    assert told(large, rows(large, **change)) == {}
+
+
+def test_a_scale_that_was_not_measured_may_need_more() -> None:
+    large, nearly = plan(memory_mb=440_000, runtime_min=240), plan(memory_mb=33_000)
+    assert told(large, rows(large)[:2]) == {"stages.stage1.runtime": 20, "stages.stage2.runtime": 20}
+    assert told(nearly, rows(nearly)[:2]) == {"node.memory_mb": 48_000}
+
+
+def test_a_job_that_kept_runs_does_not_show_how_long_all_take() -> None:
+    long = plan(runtime_min=240)
+    assert told(long, rows(long, runs_planned=2)) == {}
+
+
+def test_the_lines_in_the_terminal_and_the_table_of_the_report() -> None:
+    large = plan(memory_mb=440_000)
+    lines = terminal_lines(large, rows(large), Path("results"))
+    assert all(len(line) <= 100 for line in lines)
+    text = " ".join(line.strip() for line in lines)
+    assert text.startswith("used     3 jobs held 2.60 GPU h, 1.30 GPU h of them in training; asked for 6.50 GPU h; res")
+    assert text.endswith("node.memory_mb: 48000 in cluster.yaml")
+    table = accounting_table(large, rows(large))
+    assert {len(cells) for cells in table.rows} == {len(table.headings)}
+    assert terminal_lines(large, [], Path("results")) == []
+
+
+def test_jobs_on_cpus_held_process_hours_as_in_the_tables_beside_them() -> None:
+    on_cpus = make_plan_of(make_specs(("1x4",), repeats=1))
+    assert "held 0.800 process h" in terminal_lines(on_cpus, rows(on_cpus, (7000,)), Path("results"))[0]

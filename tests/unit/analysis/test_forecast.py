@@ -1,0 +1,209 @@
+"""Forecasts from real run directories: what they are made from, and when they are written again."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ddp_ladder.analysis.forecast import make_forecast
+from ddp_ladder.analysis.forecast_file import (
+    Forecast,
+    SeriesForecast,
+    forecast_file,
+    planned_forecasts,
+    read_forecast,
+    write_forecast,
+)
+from ddp_ladder.analysis.forecast_text import error_lines, forecast_errors, forecast_lines
+from ddp_ladder.common.files import write_json
+from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.plan.plan import Plan, PreflightWanted, ScaleJob
+from ddp_ladder.records.run_records import RunRecords
+from make_course import course
+from make_preflight import write_preflight
+from make_records import make_plan_of, make_specs
+from make_runs import RATES, edit, reassemble, write_ladder, write_run
+from make_sampled_runs import sample_nodes
+
+
+def made(
+    plan: Plan, stage: str, results: Path, left_out: tuple[str, ...] = (), is_open: bool = True
+) -> Forecast | None:
+    found = make_forecast(plan, stage, RunRecords(results), left_out, is_open)
+    write_forecast(results, stage, found)
+    return found
+
+
+def without(results: Path, scale: str) -> None:
+    for path in (results / "runs").glob(f"*/*/{scale}"):
+        shutil.rmtree(path)
+
+
+def first(found: Forecast | None) -> SeriesForecast:
+    assert found is not None
+    return found.scales[0].series[0]
+
+
+def test_a_stage_with_nothing_measured_below_has_none(tmp_path: Path) -> None:
+    plan = write_ladder(tmp_path)
+    assert made(plan, "stage1", tmp_path) is None
+    without(tmp_path, "1x1")
+    without(tmp_path, "1x2")
+    assert made(plan, "stage2", tmp_path) is None
+    assert not forecast_file(tmp_path, "stage2").exists()
+
+
+def test_the_figures_fit_together(tmp_path: Path) -> None:
+    plan = write_ladder(tmp_path)
+    without(tmp_path, "2x1")
+    found = made(plan, "stage3", tmp_path)
+    assert found is not None
+    (scale,), one = found.scales, first(found)
+    assert (scale.scale, scale.gpus, one.runs, one.measured) == ("2x1", 2, 2, ("1x1", "1x2"))
+    assert one.samples_per_s_low < RATES["2x1"] < one.samples_per_s_high
+    assert one.efficiency == pytest.approx(one.samples_per_s / 2 / RATES["1x1"], rel=0.01)
+    assert one.step_time_s == pytest.approx(128 / one.samples_per_s)
+    assert one.s_per_million_samples == pytest.approx(1e6 / one.samples_per_s)
+    assert scale.job_s == pytest.approx(2 * (one.run_s or 0))
+    assert scale.gpu_hours == pytest.approx((scale.job_s or 0) * 2 / 3600)
+    assert not one.with_network
+    assert one.energy_j_per_sample is scale.energy_kwh is None
+
+
+def test_the_same_records_give_the_same_file(tmp_path: Path) -> None:
+    plan = write_ladder(tmp_path)
+    without(tmp_path, "2x1")
+    made(plan, "stage3", tmp_path)
+    before = forecast_file(tmp_path, "stage3").read_bytes()
+    forecast_file(tmp_path, "stage3").unlink()
+    made(plan, "stage3", tmp_path)
+    assert forecast_file(tmp_path, "stage3").read_bytes() == before
+
+
+def test_it_is_written_again_until_a_run_has_begun_and_never_after(tmp_path: Path) -> None:
+    plan = write_ladder(tmp_path)
+    spec = plan.runs[-1]
+    without(tmp_path, "2x1")
+    before = first(made(plan, "stage3", tmp_path))
+    for one in plan.runs[2:4]:
+        write_run(tmp_path, one, 1500.0)
+    slower = first(made(plan, "stage3", tmp_path))
+    assert slower.samples_per_s < 0.9 * before.samples_per_s
+    write_run(tmp_path, spec, 1740.8)
+    for one in plan.runs[2:4]:
+        write_run(tmp_path, one, 1843.2)
+    assert first(made(plan, "stage3", tmp_path)) == slower
+    assert first(made(plan, "stage3", tmp_path, is_open=False)) == slower
+
+
+def test_what_was_measured_without_a_forecast_gets_none(tmp_path: Path) -> None:
+    plan = write_ladder(tmp_path)
+    assert made(plan, "stage3", tmp_path) is None
+
+
+def test_a_closed_gate_leaves_no_forecast_of_what_has_not_begun(tmp_path: Path) -> None:
+    plan = write_ladder(tmp_path)
+    without(tmp_path, "2x1")
+    made(plan, "stage3", tmp_path)
+    assert made(plan, "stage3", tmp_path, is_open=False) is None
+    assert not forecast_file(tmp_path, "stage3").exists()
+
+
+def test_other_settings_make_it_void(tmp_path: Path) -> None:
+    plan = write_ladder(tmp_path)
+    without(tmp_path, "2x1")
+    made(plan, "stage3", tmp_path)
+    assert [one.scale for _, one in planned_forecasts(tmp_path, plan)] == ["2x1"]
+    changed = make_plan_of(make_specs(["1x1", "1x2", "2x1"], repeats=2, min_steps=31))
+    assert not [*planned_forecasts(tmp_path, changed)]
+
+
+def test_a_damaged_file_is_written_again(tmp_path: Path) -> None:
+    plan = write_ladder(tmp_path)
+    without(tmp_path, "2x1")
+    write_json(forecast_file(tmp_path, "stage3"), {"schema_version": 1})
+    assert not [*planned_forecasts(tmp_path, plan)]
+    with pytest.raises(ValueError, match=r"stage3\.json: not a forecast: stage is missing"):
+        read_forecast(tmp_path, "stage3")
+    assert first(made(plan, "stage3", tmp_path)).measured == ("1x1", "1x2")
+
+
+def test_a_further_scale_of_a_stage_is_predicted_from_those_that_were_measured(tmp_path: Path) -> None:
+    plan = write_ladder(tmp_path, scales=("1x1", "1x2", "2x2", "4x2"), rates={**RATES, "2x2": 3400.0, "4x2": 6500.0})
+    without(tmp_path, "4x2")
+    found = made(plan, "stage3", tmp_path)
+    assert found is not None
+    assert [scale.scale for scale in found.scales] == ["4x2"]
+    assert first(found).measured == ("1x1", "1x2", "2x2")
+
+
+def test_variants_that_the_gate_keeps_out_have_none(tmp_path: Path) -> None:
+    plan = write_ladder(tmp_path, variants=("default", "gloo"), repeats=1)
+    without(tmp_path, "2x1")
+    both, one = made(plan, "stage3", tmp_path), made(plan, "stage3", tmp_path, ("gloo",))
+    assert [each.variant for scale in (both.scales if both else ()) for each in scale.series] == ["default", "gloo"]
+    assert [each.variant for scale in (one.scales if one else ()) for each in scale.series] == ["default"]
+
+
+@pytest.mark.parametrize(("below", "at", "used"), [("2x1", "4x1", True), ("1x2", "2x1", False)])
+def test_the_all_reduce_between_nodes_is_taken_from_a_preflight_between_nodes(
+    tmp_path: Path, below: str, at: str, used: bool
+) -> None:
+    specs = make_specs(("1x1", below, at), repeats=1)
+    plan = make_plan_of(specs)
+    for spec in specs[:2]:
+        run = write_run(tmp_path, spec, 900.0 * spec.gpus)
+        for rank in run.ranks.glob("*.json"):
+            edit(rank, lambda end: end["ddp"].update(overlap_s=0.01))
+        reassemble(run)
+    write_preflight(tmp_path, plan.jobs[1])
+    with_preflight = Plan(
+        plan.site, plan.results, tuple(_with_preflight(job) for job in plan.jobs), plan.gates, plan.may_differ
+    )
+    found = made(with_preflight, "stage3", tmp_path)
+    assert found is not None
+    (scale,) = [one for one in found.scales if one.scale == at]
+    assert scale.series[0].with_network is used
+    assert scale.preflight_s > 0
+    assert scale.job_s == pytest.approx(scale.preflight_s + (scale.series[0].run_s or 0))
+
+
+def _with_preflight(job: ScaleJob) -> ScaleJob:
+    return replace(job, preflight=PreflightWanted(enabled=True))
+
+
+def test_energy_is_that_of_the_gpus_at_the_power_that_they_had(tmp_path: Path) -> None:
+    specs = make_specs(("1x1", "1x2"), repeats=1, device="cuda")
+    run = write_run(tmp_path, specs[0], samples_per_s=64.0)
+    record = sample_nodes(run, 1, **course(1, 140))
+    power_w = record.usage.gpu_power_w if record.usage else None
+    assert power_w
+    found = made(make_plan_of(specs), "stage2", tmp_path)
+    one = first(found)
+    assert one.energy_j_per_sample == pytest.approx(2 * power_w / one.samples_per_s)
+    assert found
+    assert found.scales[0].energy_kwh == pytest.approx(2 * power_w * (one.run_s or 0) / 3.6e6)
+
+
+def test_words_before_and_after(tmp_path: Path) -> None:
+    plan = write_ladder(tmp_path, repeats=1)
+    without(tmp_path, "2x1")
+    made(plan, "stage3", tmp_path)
+    ((job, forecast),) = planned_forecasts(tmp_path, plan)
+    one = forecast.series[0].replace(samples_per_s=63000.4, samples_per_s_low=58000.0, samples_per_s_high=66000.0)
+    one = one.replace(efficiency=0.853, run_s=720.0)
+    (line,) = forecast_lines(job, forecast.replace(series=(one,)), "GPU")
+    assert line == "stage3 2x1: forecast 63,000 samples/s [58,000-66,000], 85 % efficiency, 0.400 GPU h"
+    (short,) = forecast_lines(job, forecast.replace(series=(one.replace(run_s=6.0),)), "process")
+    assert short.endswith(", 12 process s")
+    assert not forecast_errors([(job, forecast)], scale_points(plan.runs[:2], {}))
+    write_run(tmp_path, plan.runs[-1], 1740.8)
+    records = {spec.name: RunRecords(tmp_path).believed(spec) for spec in plan.runs}
+    points = scale_points(plan.runs, records)
+    (error,) = forecast_errors([(job, forecast)], points)
+    assert error.error == pytest.approx(forecast.series[0].samples_per_s / 1740.8 - 1, abs=0.01)
+    assert error.is_inside
+    (missed,) = forecast_errors([(job, forecast.replace(series=(one,)))], points)
+    assert error_lines([missed])[0].endswith("% too high, OUTSIDE the interval")

@@ -1,0 +1,190 @@
+"""predict.py: what it prints, and one clear message for each mistake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import predict
+import pytest
+
+HEADER = "nodes,gpus_per_node,samples_per_s"
+# CSC ml-benchmarks, LUMI-G, ResNet-50 with fp16 (tests/published_scaling.csv).
+LUMI = f"{HEADER}\n1,1,931.08\n1,2,1725.14\n1,8,6419.29\n2,8,12042.89\n"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    file = tmp_path / "points.csv"
+    file.write_text(LUMI)
+    return file
+
+
+def printed(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]:
+    assert predict.main([str(part) for part in argv]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_one_scale_is_one_object(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = printed(capsys, "--table", table, "--at", "4x8", "--min-efficiency", "0.75")
+    assert found["samples_per_s_low"] < found["samples_per_s"] < found["samples_per_s_high"]
+    assert found["efficiency"] == pytest.approx(found["samples_per_s"] / 32 / 931.08)
+    assert found["largest_scale"]["scale"].endswith("x8")
+
+
+def test_several_scales_and_modes_are_a_list(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{row},{mode}" for mode in ("strong", "weak") for row in LUMI.splitlines()[1:]]
+    table.write_text("\n".join((f"{HEADER},mode", *rows)))
+    found = printed(capsys, "--table", table, "--at", "4x8", "--at", "8x8")["predictions"]
+    assert [(one["mode"], one["scale"]) for one in found] == [
+        ("weak", "4x8"),
+        ("weak", "8x8"),
+        ("strong", "4x8"),
+        ("strong", "8x8"),
+    ]
+    assert found[3]["samples_per_s"] < found[1]["samples_per_s"]
+
+
+def test_the_table_of_the_report_is_read_as_it_is(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{variant},{row},ok" for variant in ("plain", "default", "gloo") for row in LUMI.splitlines()[1:]]
+    table.write_text("\n".join((f"variant,{HEADER},status", *rows, "default,4,8,,not run")))
+    found = printed(capsys, "--table", table, "--at", "4x8")
+    assert found["largest_measured"] == "2x8"
+    assert predict.main(["--table", str(table), "--at", "4x8", "--variant", "srun"]) == 1
+    assert "allowed  default, gloo" in capsys.readouterr().err
+
+
+def test_the_table_of_the_report_is_read_as_the_report_judges_it(
+    table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        f"default,{row},{status}"
+        for row, status in zip(LUMI.splitlines()[1:], ("ok", "ok", "incomplete", "failed"), strict=True)
+    ]
+    table.write_text("\n".join((f"variant,{HEADER},status", *rows)))
+    assert printed(capsys, "--table", table, "--at", "4x8")["largest_measured"] == "1x8"
+    table.write_text(table.read_text().replace("failed", "not comparable"))
+    assert predict.main(["--table", str(table), "--at", "4x8"]) == 1
+    assert "line 5: status: 2x8 does not compare with the smallest scale" in capsys.readouterr().err
+
+
+MISTAKES = [
+    ("", "line 1: nodes: the column is missing"),
+    ("nodes;gpus_per_node;samples_per_s\n1;1;3\n", "separate the columns by commas"),
+    ("nodes,gpus_per_node,samples_per_sec\n1,1,3\n", "rename the column samples_per_sec"),
+    (f"{HEADER},nodes\n1,1,3,1\n", "line 1: nodes: the column is there twice"),
+    (f"{HEADER}\n", "no scale was measured"),
+    (f"{HEADER}\n1,1,3\n0,1,3\n", "line 3: nodes: not a possible number"),
+    (f"{HEADER}\n1,four,3\n", "line 2: gpus_per_node: not a possible number"),
+    (f"{HEADER}\n1,1,nan\n", "line 2: samples_per_s: not a possible rate"),
+    (f"{HEADER}\n1,1,-3\n", "line 2: samples_per_s: not a possible rate"),
+    (f"{HEADER}\n1,1,\n", "line 2: samples_per_s: not a possible rate"),
+    (f"{HEADER}\n1,1,16,621\n", "without thousands separators"),
+    (f'{HEADER}\n1,1,"16,621"\n', "no thousands separators"),
+    (f"{HEADER},mode\n1,1,3,medium\n", "allowed  weak or strong"),
+    ("\n\n", "line 1: nodes: the column is missing"),
+    ("1,1,931.08\n1,2,1725.14\n", "begin the file with nodes,gpus_per_node,samples_per_s"),
+    (f"{HEADER}\n1,1,fast\n", "line 2: samples_per_s: not a possible rate"),
+    (f"{HEADER}\n1,1,0\n", "line 2: samples_per_s: not a possible rate"),
+    (f"{HEADER}\n1,1,1e400\n", "line 2: samples_per_s: not a possible rate"),
+    (f"{HEADER}\n1,1,1e-9\n", "line 2: samples_per_s: not a possible rate"),
+    (f"{HEADER}\n1,1,1_000\n", "line 2: samples_per_s: not a possible rate"),
+    (f"{HEADER}\n-1,1,3\n", "line 2: nodes: not a possible number"),
+    (f"{HEADER}\n1.5,1,3\n", "line 2: nodes: not a possible number"),
+    (f"{HEADER}\n,1,3\n", "line 2: nodes: not a possible number"),
+    (f"{HEADER}\n1,{'9' * 5000},3\n", "line 2: gpus_per_node: not a possible number"),
+    (f"{HEADER}\n1,1,3,\n", "line 2: the number of cells is not that of the header"),
+    (f'{HEADER}\n1,1,"3\n1,2,6\n', "line 3: samples_per_s: not a possible rate"),
+    (f"{HEADER}\n1,1,{'3' * 200_000}\n", "it is no line of a CSV file"),
+    (f"{HEADER}\n1,1,\x1b[31m3\n", "line 2: samples_per_s: not a possible rate"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), MISTAKES, ids=[message for _, message in MISTAKES])
+def test_a_mistake_in_the_table_is_named(
+    text: str, message: str, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table.write_text(text)
+    assert predict.main(["--table", str(table), "--at", "8x4"]) == 1
+    told = capsys.readouterr()
+    assert message in told.err
+    assert str(table) in told.err
+    assert told.out == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "--at: no scale to predict"),
+        (["--at", "8"], "--at: not a scale"),
+        (["--at", "0x4"], "--at: not a scale"),
+        (["--at", ""], "--at: not a scale"),
+        (["--at", "8X4"], "--at: not a scale"),
+        (["--at", "8x4x2"], "--at: not a scale"),
+        (["--at", "8.5x4"], "--at: not a scale"),
+        (["--at", "+8x4"], "--at: not a scale"),
+        (["--at", "8x\u0664"], "--at: not a scale"),
+        (["--at", f"{'9' * 5000}x4"], "--at: not a scale"),
+        (["--at", "4x8", "--at", "8"], "--at: not a scale"),
+        (["--at", "8x4", "--min-efficiency", "80"], "allowed  above 0, at most 1"),
+        (["--min-efficiency", "nan"], "allowed  above 0, at most 1"),
+        (["--at", "8x4", "--table", "."], "cannot be read: Is a directory"),
+        (["--at", "8x4", "--table", "/no/such/table.csv"], "cannot be read"),
+        (["--at", "8x4", "--table", "/dev/null/x"], "cannot be read"),
+    ],
+)
+def test_a_mistake_in_an_option_is_named(
+    options: list[str], message: str, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert predict.main(["--table", str(table), *options]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"\x7fELF\xff\xfe\x00", LUMI.encode("utf-16"), LUMI.encode() + b"1,1,3\xe9\n"])
+def test_a_file_that_is_no_text_is_named(content: bytes, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table.write_bytes(content)
+    assert predict.main(["--table", str(table), "--at", "8x4"]) == 1
+    assert "no text in UTF-8" in capsys.readouterr().err
+
+
+def test_one_row_predicts_with_a_note_and_without_models(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table.write_text(f"{HEADER}\n1,4,4000\n")
+    found = printed(capsys, "--table", table, "--at", "2x4", "--min-efficiency", "0.8")
+    assert (found["efficiency"], found["models"]) == (1.0, [])
+    assert found["samples_per_s_low"] < found["samples_per_s"] == 8000
+    assert "only 1x4 was measured: efficiency 1 is assumed; measure a second scale" in found["notes"]
+
+
+def test_rows_of_one_scale_are_repeats_and_a_measured_scale_is_its_own_figure(
+    table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "the noise is not known" in " ".join(printed(capsys, "--table", table, "--at", "2x8")["notes"])
+    table.write_text(f"{LUMI}2,8,12100\n2,8,11900\n")
+    found = printed(capsys, "--table", table, "--at", "2x8", "--at", "2x8")["predictions"]
+    assert found[0] == found[1]
+    assert found[0]["is_measured"]
+    assert found[0]["notes"] == ["this scale was measured: its own figure is shown"]
+    assert found[0]["samples_per_s_low"] < 12042.89 == found[0]["samples_per_s"] < found[0]["samples_per_s_high"]
+
+
+EXTREMES = [
+    "1,1,1e15\n1,2,1e-6\n2,2,1e15\n",
+    "1,1,1e-6\n1,2,1e15\n",
+    "1,1,1e-6\n1,2,1e-6\n2,2,1e-6\n",
+    "1,1,5\n1,1,1e15\n1,2,5\n",
+    "100000,64,5\n1,1,5\n",
+    "1,1,1000\n1,2,900\n2,2,500\n4,2,90\n",
+]
+
+
+@pytest.mark.parametrize("rows", EXTREMES)
+@pytest.mark.filterwarnings("error")
+def test_extreme_figures_give_valid_json(rows: str, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table.write_text(f"{HEADER}\n{rows}")
+    assert predict.main(["--table", str(table), "--at", "3x2", "--at", "100000x64", "--min-efficiency", "0.5"]) == 0
+    out, err = capsys.readouterr()
+    json.loads(out, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
+    assert err == ""

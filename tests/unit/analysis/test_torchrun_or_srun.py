@@ -1,0 +1,57 @@
+"""docs/torchrun-or-srun.md shows the figures that were measured last, and what they are called."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torchrun_or_srun as benchmark
+import yaml
+
+KEPT = json.loads(benchmark.RESULTS.read_text())
+
+
+def test_the_page_shows_the_kept_figures() -> None:
+    page = benchmark.DOC.read_text()
+    assert benchmark.with_table(page, KEPT) == page, "run python benchmarks/torchrun_or_srun.py"
+
+
+def test_the_conclusions_below_the_table_follow_from_it() -> None:
+    """Read them again, and change them, if new figures fail here."""
+    found = {(cause["part"], cause["variant"], cause["against"]): cause for cause in KEPT["causes"]}
+
+    def no_difference(part: str, variant: str, against: str) -> bool:
+        cause = found[part, variant, against]
+        return bool(cause["low"] <= 1 <= cause["high"])
+
+    assert no_difference("binding", "own-cores", "srun")
+    assert no_difference("nodes", "default", "srun")
+    assert no_difference("binding", "default", "own-cores")
+    assert no_difference("binding", "workers", "workers-own-cores")
+    assert 0.5 < found["binding", "same-cores", "own-cores"]["ratio"] < 0.68
+    assert 0.45 < found["binding", "all-threads", "default"]["ratio"] < 0.6
+    assert found["order", "cyclic", "block"]["high"] < 0.75
+
+
+def test_the_causes_are_those_of_the_kept_rates() -> None:
+    assert benchmark.explained(KEPT["samples_per_s"]) == [pytest.approx(cause) for cause in KEPT["causes"]]
+
+
+def test_every_variant_of_the_experiment_is_measured() -> None:
+    variants = yaml.safe_load((benchmark.ROOT / benchmark.EXPERIMENT).read_text())["variants"]
+    assert {name for part in benchmark.PARTS for name in part.variants} == set(variants)
+    pairs = {(cause.part, name) for cause in benchmark.CAUSES for name in (cause.variant, cause.against)}
+    assert pairs == {(part.name, name) for part in (*benchmark.PARTS, benchmark.ORDER) for name in part.variants}
+
+
+def test_each_cause_has_the_words_of_a_comparison() -> None:
+    parts = (*benchmark.PARTS, benchmark.ORDER)
+    rates = {part.name: {name: [100.0, 101.0, 99.0] for name in part.variants} for part in parts}
+    rates["order"]["cyclic"] = [80.0, 81.0, 79.1]
+    rates["nodes"]["default"] = [120.0, 80.0, 101.0]
+    rates["threads"]["one-thread"] = [150.0, 151.0, 149.0]
+    lines = benchmark.table({**KEPT, "causes": benchmark.explained(rates)}).splitlines()
+    rows = {line.split(" | ")[1]: line.split(" | ")[3:] for line in lines if line.count(" | ") == 5}
+    assert rows["`cyclic` / `block`"] == ["-20.0 %", "-20.3 % to -19.6 %", "slower |"]
+    assert rows["`one-thread` / `default`"][2] == "faster |"
+    assert rows["`default` / `srun`"][2] == "no difference shown |"

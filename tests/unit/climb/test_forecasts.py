@@ -1,0 +1,129 @@
+"""What a gate writes and says of the stages above it, and runtimes that are too short, and the advice on them."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ddp_ladder.accounting.advice import advice
+from ddp_ladder.accounting.job_file import specs_digest
+from ddp_ladder.accounting.row import JobRow
+from ddp_ladder.accounting.table import write_rows
+from ddp_ladder.analysis.forecast_file import forecast_file, read_forecast
+from ddp_ladder.climb.forecasts import after_gate, lines_before
+from ddp_ladder.climb.short_runtimes import short_runtimes
+from ddp_ladder.climb.to_do import runs_to_do
+from ddp_ladder.gates.gate import judge
+from ddp_ladder.plan.plan import Plan, ScaleJob
+from ddp_ladder.records.run_records import RunRecords
+from make_runs import write_ladder, write_run
+
+
+def ladder(results: Path, runtime_min: int = 20, **changes: object) -> Plan:
+    """A ladder whose stage 3 has not been measured."""
+    plan = write_ladder(results, **changes)  # type: ignore[arg-type]
+    shutil.rmtree(results / "runs/default/weak/2x1")
+    return replace(plan, jobs=tuple(replace(job, runtime_min=runtime_min) for job in plan.jobs))
+
+
+def said(plan: Plan, stage: str, results: Path) -> list[str]:
+    return [*after_gate(plan, judge(plan, stage, results), RunRecords(results))]
+
+
+def doubts(plan: Plan, results: Path) -> list[str]:
+    runs = RunRecords(results)
+    return [str(one) for one in short_runtimes(plan, plan.stages, runs_to_do(plan, runs), runs, "config.yaml")]
+
+
+def row(job: ScaleJob, elapsed_s: float) -> JobRow:
+    """The row of a job that measured all runs of a scale."""
+    usual = dict.fromkeys(("preflight_s", "startup_s", "training_s", "run_other_s", "idle_s"), 0.0)
+    return JobRow(
+        job_id="7", kind="measure", stage=job.stage, scale=str(job.scale), source="sacct", state="COMPLETED",
+        ended_at="2026-11-22T14:12:02Z", elapsed_s=elapsed_s, nodes=job.scale.nodes, gpus=job.scale.world_size,
+        cpus=2, runs_planned=len(job.runs), runs_measured=len(job.runs), runs_ok=len(job.runs), gpu_hours_held=1.0,
+        gpu_hours_training=1.0, samples=1, specs=specs_digest(job), **usual,
+    )  # fmt: skip
+
+
+def test_an_open_gate_writes_the_forecast_and_says_it_before_the_stage_begins(tmp_path: Path) -> None:
+    plan = ladder(tmp_path)
+    (line,) = said(plan, "stage2", tmp_path)
+    assert line.startswith("stage3 2x1: forecast 1,")
+    assert "% efficiency" in line
+    assert line.endswith(" process h")
+    assert [*lines_before(plan, ["stage3"], runs_to_do(plan, RunRecords(tmp_path)), tmp_path)] == [line]
+    assert not [*lines_before(plan, ["stage2"], runs_to_do(plan, RunRecords(tmp_path)), tmp_path)]
+
+
+def test_the_first_gate_forecasts_all_stages_above(tmp_path: Path) -> None:
+    plan = ladder(tmp_path)
+    shutil.rmtree(tmp_path / "runs/default/weak/1x2")
+    (line,) = said(plan, "stage1", tmp_path)
+    assert line.startswith("stage2 1x2: forecast 2,0")
+    above = read_forecast(tmp_path, "stage3")
+    assert above is not None
+    assert above.scales[0].series[0].measured == ("1x1",)
+
+
+def test_a_closed_gate_says_nothing_and_leaves_no_forecast(tmp_path: Path) -> None:
+    plan = ladder(tmp_path)
+    said(plan, "stage2", tmp_path)
+    strict = replace(plan, gates={**plan.gates, "stage2": plan.gates["stage2"].replace(min_efficiency=0.99)})
+    assert said(strict, "stage2", tmp_path) == []
+    assert not forecast_file(tmp_path, "stage3").exists()
+
+
+def test_what_is_measured_is_not_announced_again(tmp_path: Path) -> None:
+    plan = ladder(tmp_path)
+    said(plan, "stage2", tmp_path)
+    for spec in plan.job(plan.jobs[-1].scale).runs:
+        write_run(tmp_path, spec, 1740.8)
+    assert said(plan, "stage2", tmp_path) == []
+    assert forecast_file(tmp_path, "stage3").exists()
+
+
+def test_a_file_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    plan = ladder(tmp_path)
+    (tmp_path / "forecast").write_text("in the way")
+    (line,) = said(plan, "stage2", tmp_path)
+    assert line.startswith("warning: no forecast: ")
+
+
+@pytest.mark.parametrize(("mode", "value"), [("weak", 10)])
+def test_a_runtime_that_is_too_short_is_named_with_a_value(tmp_path: Path, mode: str, value: int) -> None:
+    plan = ladder(tmp_path, rates={"1x1": 8.0, "1x2": 15.0, "2x1": 14.0})  # runs of about 8 min
+    assert doubts(plan, tmp_path) == []  # without a forecast nothing is known
+    assert len(said(plan, "stage2", tmp_path)) == 1  # 16 of 20 min
+    short = replace(plan, jobs=tuple(replace(job, runtime_min=15) for job in plan.jobs))
+    assert said(short, "stage2", tmp_path)[1].startswith("warning: config.yaml: stages.stage3.runtime: too short")
+    (text,) = doubts(short, tmp_path)
+    assert "too short for 2x1: 2 runs will take about 1" in text
+    assert "15 min" in text
+    assert "set stages.stage3.runtime: 30" in text
+
+
+def test_runs_of_the_scale_itself_count_more_than_the_forecast(tmp_path: Path) -> None:
+    plan = ladder(tmp_path, runtime_min=10)
+    said(plan, "stage2", tmp_path)
+    assert doubts(plan, tmp_path) == []
+    write_run(tmp_path, plan.jobs[-1].runs[0], 128 * 60 / 1200.0)  # 20 min
+    (text,) = doubts(plan, tmp_path)
+    assert "1 run will take about 20 min" in text
+    assert "runtime: 65" in text or "runtime: 75" in text  # for both
+
+
+def test_it_does_not_contradict_the_advice_of_the_accounting(tmp_path: Path) -> None:
+    plan = ladder(tmp_path, runtime_min=15, rates={"1x1": 8.0, "1x2": 15.0, "2x1": 14.0})
+    said(plan, "stage2", tmp_path)
+    (text,) = doubts(plan, tmp_path)
+    value = int(text.split("runtime: ")[-1].split(";")[0])
+    followed = replace(plan, jobs=tuple(replace(job, runtime_min=value) for job in plan.jobs))
+    assert doubts(followed, tmp_path) == []
+    took = row(followed.jobs[-1], elapsed_s=1000.0)
+    assert not [one for one in advice(followed, [took]) if "runtime" in one.key]
+    # A whole job was measured: the accounting knows how long it takes.
+    write_rows(tmp_path, [row(plan.jobs[-1], elapsed_s=300.0)])
+    assert doubts(plan, tmp_path) == []

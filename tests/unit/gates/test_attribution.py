@@ -1,0 +1,327 @@
+"""Where a scale's efficiency went: each cause is named first, the parts add up to the step, and POP's factors agree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
+from ddp_ladder.gates.changes import Cause
+from ddp_ladder.gates.file import Verdict
+from ddp_ladder.gates.link import Link
+from ddp_ladder.gates.performance import performance
+from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.gates.step_split import STEP_PARTS
+from ddp_ladder.gates.usage_findings import ScaleFinding
+from ddp_ladder.records.record import Record
+from ddp_ladder.settings.config_keys import GateThresholds
+from ddp_ladder.usage.models import FindingKind
+from make_records import make_gate, make_plan_of, make_record, make_specs, records_by_name, with_ranks
+
+BASE_S = 0.05  # step of the baseline: 40 ms compute, 2 ms data wait, 8 ms rest
+BATCH = 64
+
+
+def run_of(
+    scale: str,
+    step_s: float,
+    compute_s: Sequence[float],
+    exposed_s: Sequence[float] | None,
+    data_s: Sequence[float] | None,
+    *,
+    mode: str = "weak",
+    repeats: int = 3,
+    between: float = 0.01,
+    **changes: object,
+) -> list[Record]:
+    """Return the repeats of a scale, whose step times differ by a fraction; the ranks' parts with them."""
+    found = []
+    for spec in make_specs([scale], repeats=repeats, modes=[mode]):
+        factor = 1 + between * (spec.repeat - 2)
+        record = make_record(spec, spec.global_batch / (step_s * factor), **changes)  # type: ignore[arg-type]
+        parts = [None if part is None else [factor * s for s in part] for part in (compute_s, exposed_s, data_s)]
+        found.append(with_ranks(record, compute_s=parts[0] or (), exposed_comm_s=parts[1], data_wait_s=parts[2]))
+    return found
+
+
+def points(records: Sequence[Record]) -> tuple[ScalePoint, ...]:
+    return scale_points([record.spec for record in records], records_by_name(records))
+
+
+def baseline(timed: bool = True, mode: str = "weak") -> list[Record]:
+    return run_of("1x1", BASE_S, [0.04], [0.0] if timed else None, [0.002], mode=mode)
+
+
+def attributed(records: Sequence[Record], link: Link | None = None) -> tuple[ScalePoint, Attribution]:
+    point, first = points(records)[-1], points(records)[0]
+    found = attribution(point, first, link)
+    assert found
+    return point, found
+
+
+def sums_up(point: ScalePoint) -> None:
+    parts = [getattr(point, part) for part in STEP_PARTS]
+    assert sum(part for part in parts if part is not None) == pytest.approx(point.step_time_s, rel=1e-12)
+    assert all(part is None or part >= 0 for part in parts)
+
+
+# Steps of 100 ms on four ranks, of which the ideal is 50 ms: what the injected cause takes is the rest.
+CAUSES: dict[Cause, tuple[list[float], list[float], list[float]]] = {
+    #                 compute        exposed communication      data wait
+    "communication": ([0.04] * 4, [0.051, 0.05, 0.05, 0.052], [0.002] * 4),
+    "data": ([0.04] * 4, [0.002, 0.001, 0.001, 0.001], [0.05, 0.051, 0.051, 0.051]),
+    "imbalance": ([0.04, 0.04, 0.089, 0.04], [0.05, 0.05, 0.001, 0.05], [0.002] * 4),
+    "computation": ([0.088] * 4, [0.002, 0.001, 0.001, 0.002], [0.002] * 4),
+    "rest": ([0.04] * 4, [0.001] * 4, [0.002] * 4),
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_each_cause_is_named_first_and_no_other(cause: Cause) -> None:
+    records = [*baseline(), *run_of("1x4", 0.1, *CAUSES[cause])]
+    point, found = attributed(records)
+    sums_up(point)
+    assert [loss.cause for loss in found.named] == [cause]
+    assert sum(loss.lost_s for loss in found.losses) == pytest.approx(found.step_s - found.ideal_s, rel=1e-12)
+    assert sum(loss.efficiency for loss in found.losses) == pytest.approx(1 - (point.efficiency or 0), rel=1e-9)
+    assert found.unknown == ()
+    assert found.in_words.startswith("of a step's 100 ms, 50.0 ms are lost: ")
+
+
+def test_losses_above_the_lost_time_are_balanced_by_what_other_parts_gain() -> None:
+    _, found = attributed([*baseline(), *run_of("1x4", 0.1, [0.03] * 4, [0.06] * 4, [0.002] * 4)])
+    assert [loss.in_words for loss in found.named] == ["60.0 ms exposed communication (60.0 points of efficiency)"]
+    assert found.lost_in_words == (
+        "50.0 ms of each step are lost, 50.0 points of efficiency; other parts take 10.0 ms less than in the ideal step"
+    )
+
+
+@pytest.mark.parametrize(("lost_s", "named"), [(0.012, ["computation"]), (0.013, ["computation", "rest"])])
+def test_the_rest_is_named_from_a_quarter_of_the_loss_on(lost_s: float, named: list[Cause]) -> None:
+    compute_s = 0.1 - 0.002 - 0.008 - lost_s
+    _, found = attributed([*baseline(), *run_of("1x4", 0.1, [compute_s] * 4, [0.0] * 4, [0.002] * 4)])
+    assert next(loss.lost_s for loss in found.losses if loss.cause == "rest") == pytest.approx(lost_s)
+    assert [loss.cause for loss in found.named] == named
+
+
+@pytest.mark.parametrize("scale", ["1x2", "2x1", "1x8"])
+def test_one_slow_rank_is_imbalance_at_any_number_of_ranks(scale: str) -> None:
+    n = int(scale[0]) * int(scale[2])
+    slow = run_of(scale, 0.1, [0.09, *[0.04] * (n - 1)], [0.0, *[0.05] * (n - 1)], [0.002] * n)
+    point, found = attributed([*baseline(), *slow])
+    sums_up(point)
+    assert [loss.cause for loss in found.named] == ["imbalance"]
+    (evidence,) = found.named[0].evidence
+    assert evidence == "rank 0 on node0 works 100 ms in each step, the typical rank 50.0 ms: the others wait for it"
+    assert "slurm.exclude" in found.next
+    assert found.changes[0].gain == pytest.approx(1.0)
+
+
+def test_a_rank_that_waits_for_its_data_is_imbalance() -> None:
+    slow = run_of("1x4", 0.1, [0.04] * 4, [0.05, 0.05, 0.0, 0.05], [0.002, 0.002, 0.052, 0.002])
+    _, found = attributed([*baseline(), *slow])
+    assert [loss.cause for loss in found.named] == ["imbalance"]
+
+
+def test_strong_scaling_compares_as_many_samples() -> None:
+    # A quarter of the batch, in half of the time: what compute takes longer than 10 ms is lost.
+    records = [*baseline(mode="strong"), *run_of("1x4", 0.025, [0.0225] * 4, [0.0] * 4, [0.0005] * 4, mode="strong")]
+    point, found = attributed(records)
+    sums_up(point)
+    assert point.efficiency == pytest.approx(0.5, rel=1e-6)
+    assert [loss.cause for loss in found.named] == ["computation"]
+    assert found.named[0].lost_s == pytest.approx(0.0125)
+    assert point.computation_scaling == pytest.approx(0.5)
+
+
+def test_what_ddp_does_not_report_is_said_and_not_guessed() -> None:
+    point, found = attributed([*baseline(), *run_of("1x4", 0.1, (), None, [0.032] * 4)])
+    sums_up(point)
+    assert (point.compute_s, point.exposed_comm_s, point.parallel_efficiency) == (None, None, None)
+    assert [loss.cause for loss in found.named] == ["data", "computation"]
+    assert "communication or slower computation, which this training does not tell apart" in found.in_words
+    assert found.unknown[0].startswith("DDP reported no times at this scale")
+    untold = next(change for change in found.changes if "DistributedDataParallel" in change.what)
+    assert untold.gain is None
+    assert untold.gain_in_words == "not estimated"
+
+
+def test_too_few_timed_steps_are_no_times() -> None:
+    records = run_of("1x2", 0.1, [0.04] * 2, [0.05] * 2, [0.002] * 2)
+    few = [record.replace(ranks=[r.replace(ddp=r.ddp and r.ddp.replace(samples=4)) for r in record.ranks])
+           for record in records]  # fmt: skip
+    assert points(few)[0].exposed_comm_s is None
+    assert points(records)[0].exposed_comm_s == pytest.approx(0.05)
+
+
+def test_a_baseline_without_ddp_times_has_no_communication() -> None:
+    records = [*baseline(timed=False), *run_of("1x4", 0.1, *CAUSES["communication"])]
+    first = points(records)[0]
+    sums_up(first)
+    assert (first.exposed_comm_s, first.imbalance_s, first.compute_s) == (0.0, 0.0, None)
+    assert first.global_efficiency == pytest.approx(1.0)
+    _, found = attributed(records)
+    assert [loss.cause for loss in found.named] == ["communication"]
+    assert found.unknown == ("DDP reported no times at 1x1: computation and the rest of the step are not told apart",)
+
+
+def test_an_unknown_wait_for_data_is_said() -> None:
+    point, found = attributed([*baseline(), *run_of("1x4", 0.1, [0.04] * 4, [0.05] * 4, None)])
+    sums_up(point)
+    assert point.data_wait_s is None
+    assert found.unknown == ("the wait for data was not measured",)
+
+
+def test_times_of_single_steps_that_are_longer_than_the_step_share_it() -> None:
+    point = points(run_of("1x4", 0.1, [0.08] * 4, [0.06] * 4, [0.0] * 4))[0]
+    sums_up(point)
+    assert point.compute_s == pytest.approx(0.1 * 8 / 14)
+    assert point.exposed_comm_s == pytest.approx(0.1 * 6 / 14)
+
+
+def test_on_a_gpu_the_wait_for_data_that_the_gpu_works_through_costs_nothing() -> None:
+    specs = make_specs(["1x2"], repeats=1, device="cuda")
+    record = with_ranks(
+        make_record(specs[0], 128 / 0.1), compute_s=[0.08] * 2, exposed_comm_s=[0.01] * 2, data_wait_s=[0.05] * 2
+    )
+    point = points([record])[0]
+    sums_up(point)
+    assert (point.compute_s, point.data_wait_s) == (pytest.approx(0.08), pytest.approx(0.01))
+
+
+def test_the_parts_of_repeats_that_differ_add_up_too() -> None:
+    uneven = [
+        *run_of("1x4", 0.1, [0.04] * 4, [0.05] * 4, [0.002] * 4, repeats=3, between=0.2),
+    ]
+    sums_up(points(uneven)[0])
+
+
+def test_pop_factors_agree_with_efficiency() -> None:
+    records = [*baseline(), *run_of("1x4", 0.1, [0.05, 0.05, 0.07, 0.05], [0.04, 0.04, 0.02, 0.04], [0.002] * 4)]
+    first, point = points(records)
+    assert (point.load_balance, point.communication_efficiency) == (pytest.approx(65 / 80), pytest.approx(0.8))
+    assert point.parallel_efficiency == pytest.approx(0.65)
+    assert point.computation_scaling == pytest.approx(50 / 65)
+    assert point.global_efficiency == pytest.approx(0.5)
+    assert point.efficiency == pytest.approx((point.global_efficiency or 0) / (first.global_efficiency or 1))
+
+
+def test_nothing_is_attributed_without_a_loss_or_a_ratio() -> None:
+    first, point = points([*baseline(), *run_of("1x4", 0.1, *CAUSES["data"])])
+    assert attribution(point, None) is None
+    assert attribution(first, first) is None
+    assert attribution(replace(point, efficiency=1.01), first) is None
+    assert attribution(replace(point, efficiency=None), first) is None
+    assert baseline_of(point, (first, point)) is first
+
+
+def test_simulated_nodes_are_no_place_to_look_for_slow_computation() -> None:
+    point, _ = attributed([*baseline(), *run_of("2x1", 0.1, [0.088] * 2, [0.001] * 2, [0.002] * 2, hosts=["one"])])
+    assert point.simulated
+    found = attribution(point, points(baseline())[0])
+    assert found
+    assert "share the cores of one machine" in found.next
+
+
+GRADIENTS = {"gradient_bytes": 100_000_000, "bucket_bytes": [50_000_000] * 2}
+
+
+def test_changes_for_communication_with_their_estimates() -> None:
+    slow = run_of("1x4", 0.1, [0.04] * 4, [0.05] * 4, [0.002] * 4, fingerprint=GRADIENTS)
+    link = Link(alpha_s=0.001, beta_s_per_byte=0.048 / 100e6)
+    _, found = attributed([*baseline(), *slow], link)
+    half = next(change for change in found.changes if "batch_per_gpu" in change.what)
+    assert half.gain == pytest.approx(0.025 / 0.075)  # half of 50 ms saved in 100 ms
+    assert half is found.changes[0]
+    limit = next(change for change in found.changes if "network.interface" in change.what)
+    assert (limit.gain, limit.is_limit) == (pytest.approx(1.0), True)
+    (hook,) = [change for change in found.changes if "fp16_compress_hook" in change.what]
+    sent_s = 0.051 * (1 - 0.002 / 0.05)  # without latency, which half the bytes do not shorten
+    assert hook.gain == pytest.approx(sent_s / 2 / (0.1 - sent_s / 2), rel=1e-4)
+    words = " ".join(found.named[0].evidence)
+    assert "takes 51.0 ms, of which the backward pass hides 1.00 ms (12 steps timed on each rank)" in words
+    assert "100 MB of gradients in 2 all-reduces: by the preflight's figures" in words
+    assert "these take 50.0 ms, of which 2.00 ms is latency" in words
+
+
+def test_without_a_preflight_the_network_is_not_judged() -> None:
+    slow = run_of("1x4", 0.1, [0.04] * 4, [0.05] * 4, [0.002] * 4, fingerprint=GRADIENTS)
+    _, found = attributed([*baseline(), *slow])
+    assert "no preflight measured how fast the network is" in " ".join(found.named[0].evidence)
+
+
+def test_many_small_buckets_cost_latency() -> None:
+    many = {"gradient_bytes": 4_000_000, "bucket_bytes": [100_000] * 40}
+    slow = run_of("1x4", 0.1, [0.04] * 4, [0.05] * 4, [0.002] * 4, fingerprint=many)
+    _, found = attributed([*baseline(), *slow], Link(alpha_s=0.001, beta_s_per_byte=1e-10))
+    (fewer,) = [change for change in found.changes if "bucket_cap_mb" in change.what]
+    assert fewer.what.endswith("20 buckets instead of 40")
+    assert fewer.gain == pytest.approx(0.02 / 0.08)
+
+
+def test_workers_that_keep_up_are_counted_from_the_wait() -> None:
+    four = {"num_workers": 4}
+    records = [
+        *run_of("1x1", BASE_S, [0.04], [0.0], [0.002], fingerprint=four),
+        *run_of("1x4", 0.1, *CAUSES["data"], fingerprint=four),
+    ]
+    _, found = attributed(records)
+    # Four workers deliver a batch every 100 ms; training without waiting takes 49 ms.
+    assert found.changes[0].what.startswith("give the script 9 loader workers per rank instead of 4 (workload.args)")
+    assert found.changes[0].gain == pytest.approx(0.051 / 0.049)
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind", "is_quoted"),
+    [
+        ("data", "CPUs full", True),
+        ("data", "network full", False),
+        ("communication", "network full", True),
+        ("communication", "GPU throttled", False),
+        ("imbalance", "slow node", True),
+        ("computation", "GPU throttled", True),
+        ("computation", "memory grows", False),
+    ],
+)
+def test_the_finding_that_explains_the_largest_loss_is_quoted(cause: Cause, kind: FindingKind, is_quoted: bool) -> None:
+    finding = ScaleFinding(kind, "measured so", "change it", None, None, 3, 3)
+    first, point = points([*baseline(), *run_of("1x4", 0.1, *CAUSES[cause])])
+    found = attribution(replace(point, findings=(finding,)), first)
+    assert found
+    assert found.next.startswith("change it (measured so) (at most") == is_quoted
+    assert ("measured so" in " ".join(found.named[0].evidence)) == is_quoted
+
+
+def test_the_closed_gate_says_it() -> None:
+    plan = make_plan_of(make_specs(["1x1", "1x4"]))
+    plan = replace(plan, gates={"stage2": GateThresholds(min_efficiency=0.8)})
+    here = points([*baseline(), *run_of("1x4", 0.1, *CAUSES["communication"])])
+    (finding,) = performance(plan, here[-1], here, Path("results"))
+    assert "efficiency 0.50" in finding.measured
+    assert "; of a step's 100 ms, 50.0 ms are lost: 50.0 ms exposed communication" in finding.measured
+    assert finding.next.startswith("raise workload.batch_per_gpu: with twice the batch")
+    assert "(about 33 % more samples/s)" in finding.next
+    assert finding.next.endswith("or lower stages.stage2.gate.min_efficiency if this is good enough for you")
+    assert finding.shown_by[0].startswith("DDP's exchange of gradients takes 52.0 ms")
+    fast = points([*baseline(), *run_of("1x4", 0.0501, *CAUSES["rest"])])
+    assert [finding.shown_by for finding in performance(plan, fast[-1], fast, Path("results"))] == [()]
+
+
+def test_only_losses_that_are_named_are_advised_on() -> None:
+    """Of 100 ms, 80 are the wait for data, and 2 communication: less than a tenth."""
+    _, found = attributed([*baseline(), *run_of("1x4", 0.1, [0.01] * 4, [0.002] * 4, [0.085] * 4)])
+    assert [loss.cause for loss in found.named] == ["data"]
+    assert [change.what.partition(" (")[0] for change in found.changes] == [
+        "give the script 6 loader workers per rank instead of 0"
+    ]
+    assert found.changes[0].gain_in_words == "about 567 % more samples/s"
+
+
+def test_a_gate_file_keeps_the_parts() -> None:
+    found = points([*baseline(), *run_of("1x4", 0.1, *CAUSES["data"])])
+    data = {**make_gate("stage2"), "points": [json.loads(json.dumps(asdict(point))) for point in found]}
+    assert Verdict.from_json(data).points == found

@@ -1,0 +1,89 @@
+"""What a training costs at each scale, and which scales stand out."""
+
+from dataclasses import replace
+
+import pytest
+from ddp_ladder.gates.cost import Work, picks, with_cost
+from ddp_ladder.gates.scale_point import ScalePoint
+from test_other_baselines import AMP, OLIVIA, RATES, points_of
+
+GATES = {"stage1": None, "stage2": None, "stage3": None}
+
+
+def priced(work: Work, joules: float | None = 7.2) -> ScalePoint:
+    """2x4 at 6,500 samples/s."""
+    (point,) = with_cost([replace(points_of(RATES)["2x4"], energy_j_per_sample=joules)], work)
+    return point
+
+
+def test_a_million_samples() -> None:
+    point = points_of(RATES)["2x4"]
+    assert point.hours_per_million_samples == pytest.approx(1e6 / 6500 / 3600)
+    assert point.gpu_hours_per_million_samples == pytest.approx(8e6 / 6500 / 3600)
+    assert point.energy_kwh_per_million_samples is None
+
+
+def test_an_epoch() -> None:
+    point = priced(Work(dataset_size=50_000))
+    assert point.hours_per_epoch == pytest.approx(50_000 / 6500 / 3600)
+    assert point.gpu_hours_per_epoch == pytest.approx(8 * 50_000 / 6500 / 3600)
+    assert point.energy_kwh_per_epoch == pytest.approx(0.1)
+    assert (point.hours_to_solution, point.gpu_hours_to_solution) == (None, None)
+
+
+@pytest.mark.parametrize("work", [Work(90, None, 50_000), Work(None, 4_500_000), Work(3, 4_500_000, 50_000)])
+def test_a_whole_training(work: Work) -> None:
+    point = priced(work)
+    assert point.hours_to_solution == pytest.approx(4_500_000 / 6500 / 3600)
+    assert point.samples_per_s_low is not None
+    assert point.hours_to_solution_high == pytest.approx(4_500_000 / point.samples_per_s_low / 3600)
+    assert point.hours_to_solution_low is not None
+    assert point.hours_to_solution_low < point.hours_to_solution
+    assert point.gpu_hours_to_solution == pytest.approx(8 * 4_500_000 / 6500 / 3600)
+    assert point.energy_kwh_to_solution == pytest.approx(9)
+    # Start-up, and the rate end to end, which is 0.9 of the steps' rate in these records.
+    assert point.wall_hours_to_solution == pytest.approx((4.2 + 4_500_000 / (0.9 * 6500)) / 3600)
+
+
+def test_what_is_not_known_stays_unknown() -> None:
+    point = priced(Work(epochs=90), joules=None)
+    assert (point.hours_per_epoch, point.hours_to_solution, point.energy_kwh_to_solution) == (None, None, None)
+    assert "set report.samples" in Work(epochs=90).missing
+    assert Work().missing == Work(90, None, 10).missing == Work(90, 5).missing == ""
+    empty = ScalePoint("default", "weak", "stage2", 1, 2, 2, 64, 128, 0)
+    assert with_cost([empty], Work(90, None, 10)) == (empty,)
+
+
+def named(rates: dict[str, float], gates: dict[str, float | None] = GATES) -> dict[str, str]:
+    return {pick.kind: str(pick.point.scale) for pick in picks(list(points_of(rates).values()), gates)}
+
+
+def test_the_scales_that_stand_out() -> None:
+    rates = {**RATES, "4x4": 9000.0}
+    assert named(rates) == {"cheapest": "1x1", "fastest": "4x4", "recommended": "2x4"}
+    assert named(rates, {**GATES, "stage3": 0.9})["recommended"] == "1x4"
+    assert named(rates, {**GATES, "stage3": 0.5})["recommended"] == "4x4"
+    assert named({"1x1": 1000.0, "1x2": 1100.0}) == {"cheapest": "1x1", "fastest": "1x2", "recommended": "1x1"}
+    assert named({"1x1": 1000.0, "1x2": 900.0}) == {"cheapest": "1x1", "fastest": "1x1", "recommended": "1x1"}
+    low = {**GATES, "stage2": 0.3}
+    assert named({"1x1": 1000.0, "1x2": 1100.0, "2x2": 900.0}, {**low, "stage3": 0.2})["recommended"] == "1x2"
+    assert named({"1x1": 1000.0, "1x2": 2500.0}) == {"cheapest": "1x2", "fastest": "1x2", "recommended": "1x1"}
+
+
+def test_a_recommendation_says_its_rule() -> None:
+    points = list(points_of(RATES).values())
+    assert picks(points, GATES)[-1].rule == (
+        "the largest scale whose efficiency against 1x1 is at least 75 %, as most centres ask for"
+    )
+    assert picks(points, {"stage3": 0.7})[-1].rule.endswith("at least 70 %, as the gate of stage3 asks for")
+
+
+def test_only_scales_that_compare_stand_out() -> None:
+    found = picks(list(points_of(OLIVIA, {"1x4": AMP, "2x4": AMP}).values()), GATES)
+    assert [(pick.kind, str(pick.point.scale)) for pick in found] == [
+        ("cheapest", "1x4"),
+        ("fastest", "2x4"),
+        ("recommended", "2x4"),
+    ]
+    assert "efficiency against 1x4 is" in found[-1].rule
+    assert picks([], GATES) == ()

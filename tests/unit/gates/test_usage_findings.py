@@ -1,0 +1,92 @@
+"""Findings on what runs used: once for the repeats of a scale, once for all scales, and as the advice of a gate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from ddp_ladder.gates.across_scales import findings_across_scales
+from ddp_ladder.gates.file import Verdict
+from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.gates.usage_findings import ScaleFinding, findings_of_repeats
+from ddp_ladder.records.record import Record
+from ddp_ladder.report.terminal_table import terminal_table
+from ddp_ladder.usage.models import FindingKind, Usage, UsageFinding
+from make_records import make_gate, make_record, make_spec, make_specs, records_by_name
+
+
+def finding(kind: FindingKind, what: str, node: str | None = None) -> UsageFinding:
+    return UsageFinding(kind=kind, what=what, node=node, gpu=None, next=f"change {kind}")
+
+
+def records(scale: str, *each: Sequence[UsageFinding] | None) -> list[Record]:
+    """Return the repeats of a scale with these findings; None: not monitored."""
+    return [
+        make_record(make_spec(scale, repeat=repeat)).replace(
+            usage=None if found is None else Usage(nodes=(), findings=tuple(found), notes=())
+        )
+        for repeat, found in enumerate(each, start=1)
+    ]
+
+
+def test_repeats_that_show_the_same_are_one_finding() -> None:
+    idle = [[finding("GPU idle", f"busy {k} %")] for k in (50, 52, 49)]
+    (found,) = findings_of_repeats(records("1x1", *idle))
+    assert found == ScaleFinding("GPU idle", "busy 50 %", "change GPU idle", None, None, 3, 3)
+    assert found.in_words == "busy 50 %"
+
+
+def test_what_most_repeats_do_not_show_was_chance() -> None:
+    once = records("1x1", [], [finding("GPU throttled", "hot")], [])
+    assert findings_of_repeats(once) == ()
+    (found,) = findings_of_repeats([*once[:2], *records("1x1", None)])
+    assert found.in_words == "hot (in 1 of 2 repeats)"
+
+
+def test_different_slow_nodes_are_different_findings() -> None:
+    slow = [[finding("slow node", f"{node} slow", node)] for node in ("node1", "node1", "node2")]
+    assert [found.in_words for found in findings_of_repeats(records("2x1", *slow))] == [
+        "node1 slow (in 2 of 3 repeats)"
+    ]
+    assert findings_of_repeats(records("1x1", None, None)) == ()
+
+
+def points_of(**found: UsageFinding) -> tuple[ScalePoint, ...]:
+    specs = make_specs(["1x1", "1x2", "2x1"], repeats=1)
+    used = {name.replace("s", ""): (each,) for name, each in found.items()}
+    every = [
+        make_record(spec, 1000.0 * spec.world_size).replace(
+            usage=Usage(nodes=(), findings=used.get(str(spec.scale), ()), notes=())
+        )
+        for spec in specs
+    ]
+    return scale_points(specs, records_by_name(every))
+
+
+def test_the_terminal_shows_a_finding_once_for_all_scales() -> None:
+    points = points_of(
+        s1x1=finding("GPU idle", "busy 70 %"),
+        s1x2=finding("GPU idle", "busy 60 %"),
+        s2x1=finding("slow node", "node1: slower", "node1"),
+    )
+    assert [(found.what, [str(point.scale) for point in where]) for found, where in findings_across_scales(points)] == [
+        ("busy 60 %", ["1x1", "1x2"]),
+        ("node1: slower", ["2x1"]),
+    ]
+    lines = terminal_table(points, {}).splitlines()
+    assert "  1x1, 1x2: busy 60 %; next: change GPU idle" in lines
+    assert "  2x1: node1: slower; next: change slow node" in lines
+
+
+def test_a_clean_ladder_shows_no_finding() -> None:
+    points = points_of()
+    assert findings_across_scales(points) == []
+    assert "next" not in terminal_table(points, {})
+
+
+def test_a_gate_file_keeps_the_findings() -> None:
+    points = points_of(s1x1=finding("GPU idle", "busy 70 %"))
+    data = {**make_gate("stage1"), "points": [json.loads(json.dumps(asdict(point))) for point in points]}
+    assert Verdict.from_json(data).points == points

@@ -1,0 +1,178 @@
+"""The result of a preflight from raw files as its processes write them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.common.files import write_json
+from ddp_ladder.plan.plan import PreflightWanted, ScaleJob
+from ddp_ladder.preflight.assemble import believed
+from ddp_ladder.preflight.result import PreflightResult, read_result
+from ddp_ladder.preflight.text import long_text, outcome
+from ddp_ladder.records.raw_models import AgentEnd, FailedRank, Job
+from ddp_ladder.run.preflight import write_result
+from make_preflight import BYTES_PER_S, LATENCY_S, STARTED_AT_S, probe_rank, write_preflight
+from make_records import make_plan_of, make_specs
+
+CPU = {"cpus_per_node": 4, "threads_per_rank": 2}
+JOB = replace(
+    make_plan_of(make_specs(["2x2"], repeats=1, **CPU)).jobs[0], cpus=4, preflight=PreflightWanted(enabled=True)
+)
+
+
+def result(tmp_path: Path, job: ScaleJob = JOB, **ranks: Mapping[str, Any] | None) -> PreflightResult:
+    return read_result(write_preflight(tmp_path, job, **ranks))
+
+
+def test_healthy_nodes(tmp_path: Path) -> None:
+    found = result(tmp_path)
+    assert [finding for finding in found.findings if finding.level == "fail"] == []
+    assert [row.bytes for row in found.sizes][::8] == [4096, 256 * 1024**2]
+    last = found.sizes[-1]
+    assert last.algbw_gb_per_s == pytest.approx(5, rel=0.01)
+    assert last.busbw_gb_per_s == pytest.approx(1.5 * last.algbw_gb_per_s)  # four ranks
+    assert (found.alpha_s, found.beta_s_per_byte) == pytest.approx((LATENCY_S, 1 / BYTES_PER_S))
+    assert [row.node for row in found.nodes] == ["node1", "node2"]
+    assert "passed" in outcome(found)
+    assert "256 MiB" in long_text(found)
+
+
+FOREIGN = {"count": 4, "digest": "b", "foreign": ["rank 1 on node9 (pid 7) of job 16"], "misplaced": []}
+FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str | None, str]] = {
+    "foreign world": (
+        {"rank2": {"seen": FOREIGN}},
+        "node2",
+        "rank 2 met ranks of another job: rank 1 on node9",
+    ),
+    "another world size": ({"rank0": {"world_size": 3}}, "node1", "rank 0 is in a world of 3 ranks"),
+    "another order": ({"rank3": {"node": "node1", "host": "node1"}}, "node1", "rank 3 is process 1 of node1"),
+    "shared device": (
+        {f"rank{k}": {"device": {"kind": "cuda", "index": 0, "name": "A", "id": "GPU-0", "count": 1}} for k in (0, 1)},
+        "node1",
+        "ranks 0, 1 share one device of node1: GPU-0",
+    ),
+    "another torch": (
+        {"rank3": {"versions": {"torch": "2.7.0", "cuda": None, "nccl": None}}},
+        "node2",
+        "torch is 2.7.0 on rank 3, and 2.8.0 on others",
+    ),
+    "wrong value": (
+        {"rank1": {"sizes": [{"bytes": 4096, "iterations": 3, "time_s": 1e-3, "wrong": ["int64, round 1: 1 of 512"]}]}},
+        "node1",
+        "an all-reduce of 4096 bytes returned wrong values on rank 1: int64, round 1: 1 of 512",
+    ),
+    "wrong product": ({"rank1": {"multiplies": False}}, "node1", "rank 1: a matrix product on cpu is wrong"),
+    "silent rank": ({"rank3": None}, "node2", "rank 3 on node2 did not start"),
+    "rank that raised": (
+        {"rank2": {"doing": "joining the process group", "error": "ValueError: odd\nand more", "step": 3}},
+        "node2",
+        "rank 2 failed while joining the process group: ValueError: odd",
+    ),
+    "rank that was stopped": (
+        {
+            f"rank{k}": {"doing": "all-reducing", "step": 5, "error": None if k == 3 else "not over after 60 s"}
+            for k in range(4)
+        },
+        "node2",
+        "rank 3 fell silent, last seen all-reducing",
+    ),
+    "rank that was killed": (
+        {
+            "rank1": {"doing": "all-reducing", "step": 5},
+            "rank2": {
+                "doing": "all-reducing",
+                "step": 5,
+                "error": "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
+                "[10.0.0.1]:8133",
+            },
+        },
+        "node1",
+        "rank 1 fell silent, last seen all-reducing",
+    ),
+    "all ranks hang": (
+        {f"rank{k}": {"doing": "all-reducing", "step": 5, "error": "not over after 60 s"} for k in range(4)},
+        None,
+        "all ranks are still all-reducing after 60 s",
+    ),
+    "rank that hangs": (
+        {
+            f"rank{k}": {"doing": doing, "step": step, "error": "not over after 60 s"}
+            for k, (doing, step) in enumerate([("joining", 4), ("joining", 4), ("importing torch", 1), ("joining", 4)])
+        },
+        "node2",
+        "rank 2 is still importing torch after 60 s",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_is_the_first_finding(tmp_path: Path, fault: str) -> None:
+    ranks, node, said = FAULTS[fault]
+    found = result(tmp_path, **ranks)
+    assert found.status == "failed"
+    assert found.failure is not None
+    assert said in found.failure.what
+    assert found.failure.node == node
+    assert said in long_text(found)
+
+
+def test_an_edited_or_copied_result_is_not_believed(tmp_path: Path) -> None:
+    file = write_preflight(tmp_path, JOB)
+    assert believed(tmp_path, "2x2") == read_result(file)
+    assert believed(tmp_path, "4x2") is None
+    data = json.loads(file.read_text())
+    file.write_text(json.dumps({**data, "took_s": 1.0}))
+    with pytest.raises(ValueError, match="does not match its raw files"):
+        believed(tmp_path, "2x2")
+    file.write_text(json.dumps(data))
+    shutil.copytree(file.with_suffix(""), tmp_path / "preflight/4x2")
+    shutil.copy(file, tmp_path / "preflight/4x2.json")
+    with pytest.raises(ValueError, match="copied here"):
+        believed(tmp_path, "4x2")
+
+
+def test_a_rank_of_another_job_counts_as_missing(tmp_path: Path) -> None:
+    file = write_preflight(tmp_path, JOB)
+    other = probe_rank(JOB.runs[0], 1, {"id": "16", "attempt": 1, "run_id": "b" * 32})
+    (tmp_path / "preflight/2x2/ranks/rank1.json").write_text(json.dumps(other))
+    file.unlink()
+    found = write_result(tmp_path, "2x2")
+    assert found.failure is not None
+    assert "rank 1 on node1 did not start" in found.failure.what
+
+
+def test_a_killed_rank_comes_before_an_ambiguous_line_of_another(tmp_path: Path) -> None:
+    timed_out = "torch.distributed.DistNetworkError: The client socket has timed out after 8000ms while trying to "
+    waits = {"doing": "joining the process group", "step": 3, "error": f"{timed_out}connect to (10.0.0.1, 29501)."}
+    file = write_preflight(tmp_path, JOB, rank1=None, rank2=waits)
+    assert "rank 0 could not be reached" in read_result(file).findings[0].what
+    file.unlink()
+    found = _failed_rank_1(tmp_path, -9, "SIGKILL")
+    assert found.failure is not None
+    assert (found.failure.node, found.failure.what) == ("node1", "rank 1 was ended by SIGKILL")
+
+
+def test_of_missing_ranks_the_one_that_failed_by_itself_is_named(tmp_path: Path) -> None:
+    write_preflight(tmp_path, JOB, rank0=None, rank1=None).unlink()
+    found = _failed_rank_1(tmp_path, 9, None)
+    assert found.failure is not None
+    what = "rank 1 ended with exit code 9 before its first report"
+    assert (found.failure.node, found.failure.what) == ("node1", what)
+
+
+def _failed_rank_1(results: Path, exit_code: int, signal: str | None) -> PreflightResult:
+    failed = FailedRank(rank=1, local_rank=1, pid=7, exit_code=exit_code, ended_at_s=STARTED_AT_S + 5, signal=signal)
+    run = json.loads((results / "preflight/2x2/run.json").read_text())
+    end = AgentEnd(
+        schema_version=1, spec_hash=run["spec_hash"], job=Job(**run["job"]), node_rank=0, local_rank=None, node="node1",
+        host="node1", launched_at_s=STARTED_AT_S, ended_at_s=STARTED_AT_S + 6, exit_code=1, signal=None,
+        failed_ranks=(failed,), argv=(), cpus=(),
+    )  # fmt: skip
+    write_json(results / "preflight/2x2/nodes/node0.json", end.model_dump())
+    return write_result(results, "2x2")

@@ -1,0 +1,147 @@
+"""The rank that the others waited for, from the reports of the agents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ddp_ladder.plan.hang import HangBounds
+from ddp_ladder.records.hang_models import AgentStall, RankStall
+from ddp_ladder.records.hangs import failure_of, lagging, stalled
+
+STACKS = "nodes/hang-*.json"
+SLEEPS = 'Current thread 0x01 (most recent call first):\n  File "train.py", line 7 in train'
+WAITS = """Current thread 0x01 (most recent call first):
+  File "/site-packages/torch/distributed/distributed_c10d.py", line 5320 in barrier
+  File "train.py", line 21 in validate"""
+
+
+def rank(number: int, **changes: Any) -> RankStall:
+    fields = {
+        "stuck": True,
+        "process": "alive",
+        "pid": 100 + number,
+        "thread": 1,
+        "phase": "training",
+        "steps": 12,
+        "step_s": 0.25,
+        "silent_s": 62.0 + number,
+        "bound_s": 60.0,
+        "sequence": 20,
+        "stack": WAITS,
+    }
+    return RankStall.model_validate({"rank": number, **fields, **changes})
+
+
+def reports(*ranks: RankStall) -> list[AgentStall]:
+    """One report for each node of two ranks."""
+    return [
+        AgentStall(
+            schema_version=1,
+            spec_hash="0",
+            job={"id": "1", "attempt": 1, "run_id": "r"},
+            node_rank=node,
+            local_rank=None,
+            node=f"node{node}",
+            host=f"node{node}",
+            found_at_s=1000.0,
+            bounds=HangBounds(times_median_step=10.0, at_least_s=60.0, first_step_s=1800.0),
+            ranks=ranks[2 * node : 2 * node + 2],
+        )
+        for node in range((len(ranks) + 1) // 2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "named"),
+    [
+        ([rank(0), rank(1), rank(2, process="stopped", stack=None), rank(3)], [2]),
+        ([rank(0, process="stopped", stack=None), rank(1, stack=SLEEPS)], [0]),
+        ([rank(0), rank(1, phase="ended", steps=11)], [1]),
+        ([rank(0, phase="ended", stack=None), rank(1, phase="between passes", stack=SLEEPS)], [1]),
+        ([rank(0, phase="ended", stack=None), rank(1, phase="between passes")], [0]),  # in a barrier
+        ([rank(0, phase="ended", stack=None), rank(1, stack=SLEEPS)], [0]),  # on a GPU, the line may wait for others
+        ([rank(0), rank(1), rank(2), rank(3, stack=SLEEPS)], [3]),
+        ([rank(0, stack=SLEEPS), rank(1, stack=SLEEPS, steps=11), rank(2)], [1]),
+        ([rank(0, steps=11), rank(1, stack=SLEEPS)], [1]),  # in no collective: that is what the other waits for
+        ([rank(0), rank(1, sequence=19)], [1]),
+        ([rank(0, sequence=None), rank(1, sequence=None, steps=11)], [1]),
+        ([rank(0), rank(1)], []),
+        ([rank(0, stack=SLEEPS), rank(1, stack=SLEEPS)], []),
+        ([rank(0, stack=SLEEPS)], [0]),
+    ],
+)
+def test_the_rank_that_the_others_wait_for(ranks: list[RankStall], named: list[int]) -> None:
+    assert [one.stall.rank for one in lagging(stalled(reports(*ranks)))] == named
+
+
+def test_it_is_named_with_its_node_and_its_line() -> None:
+    failure = failure_of(reports(rank(0), rank(1), rank(2), rank(3, stack=SLEEPS, sequence=19)), STACKS)
+    assert failure.verdict == "the training hung"
+    assert failure.why == (
+        'rank 3 (node 1, node1) after 12 steps: File "train.py", line 7, in train; rank 0, 1, 2 waited in barrier(); '
+        "no rank made progress for 1 min 02 s (hang.at_least_s: 60; median step 250 ms)"
+    )
+    assert f"the stacks of all ranks are in {STACKS}" in failure.next
+    assert failure.next.splitlines()[-1] == "if it was no hang, raise hang.at_least_s in config.yaml"
+    assert (failure.rank, failure.node, failure.at_s) == (3, "node1", 1000.0 - 62.0)
+    assert [(line.speaker, line.line) for line in failure.evidence] == [
+        ("rank 3 on node1", 'File "train.py", line 7, in train'),
+        ("rank 0 on node0", 'File "train.py", line 21, in validate'),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "verdict", "why", "next_step"),
+    [
+        (
+            [rank(0), rank(1, process="stopped", stack=None)],
+            "a rank was stopped",
+            "rank 1 (node 0, node0): its process 101 was stopped; rank 0 waited in barrier()",
+            "find out what stopped it on node0",
+        ),
+        (
+            [rank(k, steps=0, phase="starting", step_s=None, stack=SLEEPS, bound_s=1800.0) for k in range(2)],
+            "no first step",
+            "line 7, in train; rank 1 (node 0, node0) after 0 steps",
+            "raise hang.first_step_s",
+        ),
+        (
+            [rank(0), rank(1, phase="ended", steps=11)],
+            "a rank left the others",
+            "its script ended after 11 steps",
+            "same",
+        ),
+        (
+            [rank(0, phase="ended", stack=None), rank(1, phase="between passes", stack=SLEEPS)],
+            "the training hung",
+            'rank 1 (node 0, node0) after 12 steps: File "train.py", line 7, in train; '
+            "rank 0 (node 0, node0): its script ended after 12 steps; no rank",
+            "see why it does not go on",
+        ),
+        (
+            [rank(0, phase="ended", bound_s=1800.0, stack=None), rank(1, phase="ended", bound_s=1800.0)],
+            "the processes did not end",
+            "rank 0 (node 0, node0): its script ended after 12 steps",
+            "clean-up",
+        ),
+        ([rank(0), rank(1)], "the training hung", "in barrier(); rank 1 (node 0", "network.interface"),
+        (
+            [rank(0), rank(1, stack=None, process="uninterruptible")],
+            "the training hung",
+            "its process 101 was in a call of the kernel",
+            "see why",
+        ),
+        (
+            [rank(0, step_s=30.0, bound_s=300.0, stack=SLEEPS)],
+            "the training hung",
+            "hang.times_median_step: 10",
+            "raise",
+        ),
+    ],
+)
+def test_each_hang_has_its_verdict(ranks: list[RankStall], verdict: str, why: str, next_step: str) -> None:
+    failure = failure_of(reports(*ranks), STACKS)
+    assert failure.verdict == verdict
+    assert why in failure.why
+    assert next_step in failure.next

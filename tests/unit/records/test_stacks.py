@@ -1,0 +1,95 @@
+"""What a rank was doing, from stacks as faulthandler and py-spy print them."""
+
+from __future__ import annotations
+
+import pytest
+from ddp_ladder.records.stacks import doing, in_collective, is_at_work, main_stack, script_frame, without_own
+
+TORCH = "/site/lib/python3.11/site-packages/torch"
+BACKWARD = f"""Thread 0x00007efe9859a6c0 (most recent call first):
+  File "/checkout/workflow/scripts/ddp_ladder_instrument/heartbeat.py", line 84 in _beat_until
+
+Current thread 0x00007efe99a81b80 (most recent call first):
+  File "{TORCH}/autograd/graph.py", line 1072 in _engine_run_backward
+  File "{TORCH}/autograd/__init__.py", line 395 in backward
+  File "/checkout/workflow/scripts/ddp_ladder_instrument/backwards.py", line 54 in backward
+  File "{TORCH}/_tensor.py", line 623 in backward
+  File "/home/me/train.py", line 19 in <module>
+  File "/checkout/workflow/scripts/ddp_ladder_instrument/program.py", line 98 in _run_file
+  File "/checkout/workflow/scripts/instrument.py", line 26 in <module>"""
+MAIN = 0x00007EFE99A81B80
+BARRIER = f"""Current thread 0x00007ff9609c8b80 (most recent call first):
+  File "{TORCH}/distributed/distributed_c10d.py", line 5320 in barrier
+  File "{TORCH}/distributed/c10d_logger.py", line 83 in wrapper
+  File "/home/me/train.py", line 21 in validate
+  File "/home/me/train.py", line 40 in <module>"""
+LOADER = """Current thread 0x00007ff9609c8b80 (most recent call first):
+  File "/usr/lib/python3.11/selectors.py", line 415 in select
+  File "/usr/lib/python3.11/multiprocessing/connection.py", line 947 in wait
+  File "/site/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 1255 in _try_get_data
+  File "/home/me/train.py", line 12 in train_and_evaluate"""
+PY_SPY = """Process 8421: python train.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 8421 (idle)
+    wait_for_ever (train.py:13)
+    <module> (train.py:17)
+Thread 8430 (idle)
+    _beat_until (ddp_ladder_instrument/heartbeat.py:84)"""
+
+
+def saving(function: str, file: str = "/home/me/train.py") -> str:
+    return f'Current thread 0x01 (most recent call first):\n  File "{file}", line 7 in {function}'
+
+
+def test_the_main_thread_is_the_one_with_its_identity_or_the_oldest() -> None:
+    assert main_stack(BACKWARD, MAIN) == main_stack(BACKWARD)
+    assert main_stack(BACKWARD, 0x00007EFE9859A6C0)[0].function == "_beat_until"
+    assert [frame.function for frame in main_stack(PY_SPY)] == ["wait_for_ever", "<module>"]
+    assert main_stack("") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "waits", "place", "what"),
+    [
+        (BACKWARD, True, 'File "/home/me/train.py", line 19, in <module>', "in backward()"),
+        (BARRIER, True, 'File "/home/me/train.py", line 21, in validate', "in barrier()"),
+        (
+            LOADER,
+            False,
+            'File "/home/me/train.py", line 12, in train_and_evaluate',
+            "waiting for a batch of its DataLoader",
+        ),
+        (PY_SPY, False, 'File "train.py", line 13, in wait_for_ever', ""),
+    ],
+    ids=["backward", "barrier", "loader", "py-spy"],
+)
+def test_what_a_rank_was_doing(text: str, waits: bool, place: str, what: str) -> None:
+    stack = main_stack(text)
+    frame = script_frame(stack)
+    assert frame is not None
+    assert (in_collective(stack), frame.text, doing(stack)) == (waits, place, what)
+
+
+@pytest.mark.parametrize(
+    ("text", "busy"),
+    [
+        (saving("save_checkpoint"), True),
+        (saving("validate"), True),
+        (saving("_save", f"{TORCH}/serialization.py"), True),
+        (saving("_convert_frame", f"{TORCH}/_dynamo/convert_frame.py"), True),
+        (saving("checkpoint", f"{TORCH}/utils/checkpoint.py"), False),  # recomputes activations, inside a step
+        (saving("train_and_evaluate"), False),  # the whole training may be in it
+        (saving("main"), False),
+        (LOADER, False),
+    ],
+)
+def test_a_rank_that_saves_validates_or_compiles_is_at_work(text: str, busy: bool) -> None:
+    assert is_at_work(main_stack(text)) == busy
+
+
+def test_the_instruments_own_frames_and_threads_are_left_out() -> None:
+    shown = without_own(BACKWARD)
+    assert "instrument" not in shown
+    assert shown.startswith("Current thread")
+    assert main_stack(shown, MAIN) == [frame for frame in main_stack(BACKWARD, MAIN) if "instrument" not in frame.file]

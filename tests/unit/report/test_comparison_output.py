@@ -1,0 +1,144 @@
+"""What `compare` prints and writes, and the report's section on the variants."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import compare
+import pandas as pd
+import pytest
+from ddp_ladder.analysis.comparison import compare_variants
+from ddp_ladder.common.files import write_json
+from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.report.comparison_section import comparison_section
+from ddp_ladder.report.comparison_text import WIDTH, terminal_text
+from ddp_ladder.report.page import write_report
+from ddp_ladder.report.results import LadderResults
+from ddp_ladder.report.view import make_view
+from make_records import make_failed_record, make_plan_of, make_record, make_specs, records_by_name
+from make_runs import write_run
+
+TODAY = date(2026, 11, 20)
+HOSTILE = "<script>alert('x')</script>|`$"
+FILES = ["comparison.md", "comparison.csv", "comparison.svg", "comparison.png"]
+DRIFT = (0.9, 1.0, 1.1)
+
+
+def rate(spec: RunSpec) -> float:
+    speed = 1 + 0.1 * (spec.variant == "fast") - 0.2 * (spec.variant == "slow")
+    return 1000 * speed * DRIFT[spec.repeat - 1] * (1 + 0.001 * spec.repeat * (spec.variant != "default"))
+
+
+def ladder(variants: list[str], scales: list[str], failing: str = "", **changes: Any) -> LadderResults:
+    specs = make_specs(scales, variants=variants, **changes)
+    records = [
+        make_failed_record(s, HOSTILE, HOSTILE) if s.variant == failing else make_record(s, rate(s)) for s in specs
+    ]
+    return LadderResults(make_plan_of(specs), records_by_name(records), {}, ())
+
+
+def write_results(results: Path, variants: list[str], speed: float = 1.0) -> Path:
+    specs = make_specs(["1x1"], variants=variants)
+    write_json(results / "plan.json", make_plan_of(specs).to_json())
+    for spec in specs:
+        write_run(results, spec, speed * rate(spec))
+    return results
+
+
+def in_a_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_verdict_comes_first_then_a_narrow_table_then_the_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = write_results(tmp_path / "results", ["default", "fast", "slow"])
+    assert compare.main(["--results", str(results), "--warning", "old settings"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("At 1x1 weak, faster than default: fast 1.10")
+    assert printed.err == "warning: old settings\n"
+    assert re.search(r"^ +1 +fast +1\.10\d +\[1\.\d+-1\.\d+\] +[\d.]+ +faster$", printed.out, re.MULTILINE)
+    assert re.search(r"^ +2 +default +1 +[\d.]+ +reference$", printed.out, re.MULTILINE)
+    shown = [line for line in printed.out.splitlines() if not line.startswith("written")]
+    assert max(map(len, shown)) <= WIDTH
+    written = [Path(line.split(maxsplit=1)[1]) for line in printed.out.splitlines() if line.startswith("written")]
+    assert written == [results / "report" / name for name in FILES]
+    table = pd.read_csv(results / "report/comparison.csv").set_index("variant")
+    assert table["found"].to_dict() == {"fast": "faster", "default": "reference", "slow": "slower"}
+    assert table["ratio"]["slow"] == pytest.approx(0.8, rel=0.01)
+    assert (table["ratio_low"] < table["ratio"]).sum() == 2
+    ElementTree.parse(results / "report/comparison.svg")
+
+
+def test_twenty_variants_with_long_names_fit_the_terminal_and_one_table_of_the_page(tmp_path: Path) -> None:
+    variants = ["default", *(f"a-variant-with-a-very-long-name-{k}" for k in range(18)), "fast"]
+    found = ladder(variants, ["1x1", "1x2", "2x2"], failing=variants[3])
+    text = terminal_text(compare_variants(found.plan, found.records), [])
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert len(text.splitlines()) < 60
+    assert "smaller scales: see the files" in text
+    section = comparison_section(make_view(found, TODAY))
+    assert len(section.rows) == 20
+    assert section.rows[0][0] == "fast"
+    assert {len(cells) for *_, cells in section.rows} == {3}
+    write_report(tmp_path, found, TODAY)
+    page = (tmp_path / "report/index.html").read_text()
+    assert page.count('<h2 id="variants">') == 1
+    assert HOSTILE not in page
+    rows = page.partition('<table class="comparison')[2].partition("</table>")[0]
+    assert rows.count("<tr>") == 21
+    assert sorted(path.name for path in (tmp_path / "report").glob("comparison*")) == sorted(FILES)
+    assert HOSTILE not in (tmp_path / "report/comparison.md").read_text()
+    assert len(pd.read_csv(tmp_path / "report/comparison.csv")) == 60
+
+
+def test_one_variant_has_no_section_and_no_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_report(tmp_path, ladder(["default"], ["1x1"]), TODAY)
+    assert 'id="variants"' not in (tmp_path / "report/index.html").read_text()
+    assert not list(tmp_path.glob("report/comparison*"))
+    results = write_results(tmp_path / "results", ["default"])
+    assert compare.main(["--results", str(results)]) == 1
+    assert "there is one variant: nothing to compare\n  next     add `variants`" in capsys.readouterr().err
+
+
+def test_variants_that_never_ran_still_give_a_comparison(tmp_path: Path) -> None:
+    found = ladder(["default", "fast"], ["1x1"])
+    write_report(tmp_path, LadderResults(found.plan, {}, {}, ()), TODAY)
+    text = terminal_text(compare_variants(found.plan, {}), [])
+    assert text.startswith("Nothing can be compared: not run.")
+
+
+def test_two_folders_are_compared_wherever_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = write_results(tmp_path / "copied" / "old", ["default", "gone"])
+    new = write_results(tmp_path / "new", ["default", "fast"], speed=2.0)
+    assert compare.main([str(old), str(new)]) == 0
+    text = in_a_line(capsys.readouterr().out)
+    assert text.startswith(f"At 1x1 weak, against {old}, faster: default 2.000 times")
+    assert f"only in {old}: gone weak 1x1" in text
+    assert f"only in {new}: fast weak 1x1" in text
+    assert "No recorded field differs." in text
+    table = pd.read_csv(new / "report/comparison_of_results.csv")
+    assert table[["variant", "found"]].to_numpy().tolist() == [["default", "faster"]]
+    assert not (old / "report").exists()
+    assert compare.main([str(old), str(new), "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out/comparison_of_results.md").exists()
+
+
+def test_each_bad_path_has_one_clear_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = write_results(tmp_path / "site" / "results", ["default"])
+    for arguments, message in (
+        ([results], "one folder alone cannot be compared"),
+        ([results, results], "the same folder twice"),
+        ([results, tmp_path / "nowhere"], f"{tmp_path / 'nowhere'}: there is no such folder"),
+        ([results, tmp_path / "site"], f"there is no plan.json in it\n  next     name the folder with plan.json and "
+         f"runs/ in it; perhaps {results}"),
+    ):  # fmt: skip
+        assert compare.main([str(each) for each in arguments]) == 1
+        printed = capsys.readouterr()
+        assert message in printed.err
+        assert printed.err.count("--config compare") == 1
+        assert printed.out == ""

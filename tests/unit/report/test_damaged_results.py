@@ -1,0 +1,332 @@
+"""The report of results with missing and damaged files: it says what is missing, where, and what to do."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import report as report_command
+import summary as summary_command
+from ddp_ladder.accounting.row import JobRow
+from ddp_ladder.accounting.table import accounting_file, read_rows, write_rows
+from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.gates.gate import judge, write_verdict
+from ddp_ladder.machine.directory import MachineDirectory
+from ddp_ladder.plan.file import read_plan
+from ddp_ladder.report.results import LadderResults, read_results
+from make_machine import make_machine
+from make_preflight import write_preflight
+from make_runs import edit, reassemble, write_ladder
+from make_sampled_runs import sample_nodes
+
+RUN = "runs/default/weak/1x2/r1"
+Damage = Callable[[Path], object]
+FILES = ("index.html", "scaling.md", "scaling.csv")
+
+
+def make_row(scale: str) -> JobRow:
+    return JobRow(
+        job_id="4711", kind="measure", stage="stage1", scale=scale, source="sacct", state="COMPLETED",
+        ended_at="2026-11-22T14:12:02Z", elapsed_s=100, nodes=1, gpus=1, cpus=2, runs_planned=4, runs_measured=4,
+        runs_ok=4, preflight_s=1, startup_s=4, training_s=50, run_other_s=3, idle_s=9, gpu_hours_held=0.1,
+        gpu_hours_training=0.05, samples=1000,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of a ladder that went well: 12 runs, with everything that a climb leaves."""
+    results = tmp_path_factory.mktemp("whole") / "results"
+    plan = write_ladder(results, repeats=2, variants=("default", "gloo"))
+    sample_nodes(RunDirectory(results / RUN))
+    for job in plan.jobs:
+        MachineDirectory.of(results, job.scale, "node0").replace(make_machine(str(job.scale), "node0"), {})
+        if job.scale.world_size > 1:
+            write_preflight(results, job)
+    for stage in plan.stages:
+        write_verdict(judge(plan, stage, results), results / "gates")
+    write_rows(results, [make_row(str(job.scale)) for job in plan.jobs])
+    return results
+
+
+@pytest.fixture
+def results(whole: Path, tmp_path: Path) -> Path:
+    """A copy of the results, to be damaged."""
+    return Path(shutil.copytree(whole, tmp_path / "results", symlinks=True))
+
+
+def read(results: Path) -> LadderResults:
+    return read_results(results, read_plan(results / "plan.json"))
+
+
+def newer(path: str) -> Damage:
+    return lambda results: edit(results / path, lambda data: data.update(schema_version=2))
+
+
+def write(path: str, content: bytes) -> Damage:
+    def damage(results: Path) -> None:
+        (results / path).parent.mkdir(parents=True, exist_ok=True)
+        (results / path).write_bytes(content)
+
+    return damage
+
+
+def remove(*paths: str) -> Damage:
+    def damage(results: Path) -> None:
+        for path in paths:
+            shutil.rmtree(results / path) if (results / path).is_dir() else (results / path).unlink()
+
+    return damage
+
+
+def directory(path: str) -> Damage:
+    """A directory in the place of a file: unreadable also for root."""
+
+    def damage(results: Path) -> None:
+        (results / path).unlink(missing_ok=True)
+        (results / path).mkdir(parents=True)
+
+    return damage
+
+
+def loop(path: str) -> Damage:
+    """A symbolic link to itself."""
+
+    def damage(results: Path) -> None:
+        remove(path)(results)
+        (results / path).symlink_to((results / path).name)
+
+    return damage
+
+
+def record(**changes: object) -> Damage:
+    return lambda results: edit(results / RUN / "record.json", lambda data: data.update(changes))
+
+
+def text(path: str, old: str, new: str) -> Damage:
+    return lambda results: (results / path).write_text((results / path).read_text().replace(old, new))
+
+
+LEFT_OUT: dict[str, tuple[Damage, str]] = {
+    "record: empty": (write(f"{RUN}/record.json", b""), "not JSON"),
+    "record: binary": (write(f"{RUN}/record.json", b"\xff\xfe\0"), "not JSON"),
+    "record: NaN": (text(f"{RUN}/record.json", '"samples_per_s": ', '"samples_per_s": NaN, "x": '), "NaN is not a"),
+    "record: infinite": (text(f"{RUN}/record.json", '"warmup_steps": 10', '"warmup_steps": 1e999'), "1e999 is not a"),
+    "record: huge": (text(f"{RUN}/record.json", '"measured_steps": ', '"measured_steps": 9'), "does not match its raw"),
+    "record: newer": (newer(f"{RUN}/record.json"), "schema_version"),
+    "record: unknown key": (record(later=1), "later: there is no such key"),
+    "record: directory": (directory(f"{RUN}/record.json"), "Is a directory"),
+    "record: loop": (loop(f"{RUN}/record.json"), "symbolic links"),
+    "record: alone": (
+        remove(f"{RUN}/run.json", f"{RUN}/ranks", f"{RUN}/ended.json"),
+        "(run.json is missing: if this is a copy, copy all files below runs/)",
+    ),
+    "run: loop": (loop(RUN), "symbolic links"),
+    "run: file": (lambda results: [remove(RUN)(results), write(RUN, b"x")(results)], "Not a directory"),
+    "rank: missing": (remove(f"{RUN}/ranks/rank1.json"), "ranks/rank1.json is missing"),
+    "rank: newer": (newer(f"{RUN}/ranks/rank0.json"), "ranks/rank0.json is damaged"),
+    "rank: other steps": (write(f"{RUN}/ranks/rank0.csv", b"step,\0\n"), "ranks/rank0.csv is damaged"),
+    "ranks: loop": (loop(f"{RUN}/ranks"), "symbolic links"),
+}
+"""Damage to one of twelve runs, and what is said of it."""
+
+
+@pytest.mark.parametrize(("damage", "why"), LEFT_OUT.values(), ids=LEFT_OUT)
+def test_a_run_whose_record_cannot_be_used_is_named(results: Path, damage: Damage, why: str) -> None:
+    damage(results)
+    found = read(results)
+    (warning,) = (each for each in found.warnings if each.startswith(str(results / RUN)))
+    assert why in warning
+    assert "left out. Next: start snakemake again" in warning
+    assert found.counts.in_words == "12 runs are planned: 11 ok, 1 left out, without a usable record"
+    assert len(found.records) == 11
+
+
+BESIDE: dict[str, tuple[Damage, str, str]] = {
+    "machine: damaged": (write("machine/1x2/node0/machine.json", b"{"), "machine/1x2/node0/machine.json", "not JSON"),
+    "machine: newer": (newer("machine/1x2/node0/machine.json"), "machine/1x2/node0/machine.json", "schema_version"),
+    "machine: directory": (directory("machine/1x2/node0/machine.json"), "machine/1x2/node0/machine.json", "Is a dir"),
+    "machine: copied": (
+        text("machine/1x2/node0/machine.json", '"1x2"', '"many"'),
+        "machine/1x2/node0",
+        "it is of many",
+    ),
+    "preflight: damaged": (write("preflight/1x2.json", b"{"), "preflight/1x2.json", "not JSON"),
+    "preflight: newer": (newer("preflight/1x2.json"), "preflight/1x2.json", "schema_version"),
+    "preflight: loop": (loop("preflight/1x2.json"), "preflight/1x2.json", "symbolic links"),
+    "preflight: alone": (remove("preflight/1x2"), "preflight/1x2.json", "No such file"),
+    "forecast: damaged": (write("forecast/stage2.json", b"{"), "forecast/stage2.json", "not JSON"),
+    "forecast: newer": (write("forecast/stage2.json", b'{"schema_version": 2}'), "forecast/stage2.json", "schema_ver"),
+    "forecast: directory": (directory("forecast/stage2.json"), "forecast/stage2.json", "Is a directory"),
+    "gate: damaged": (write("gates/stage2.json", b"{"), "gates/stage2.json", "not JSON"),
+    "gate: newer": (newer("gates/stage2.json"), "gates/stage2.json", "schema_version"),
+    "gate: directory": (directory("gates/stage2.json"), "gates/stage2.json", "this is a directory"),
+    "gate: loop": (loop("gates/stage2.json"), "gates/stage2.json", "symbolic links"),
+    "job: damaged": (write("jobs/1x2/77.json", b"{"), "jobs/1x2/77.json", "not JSON"),
+}
+"""Damage to a file beside the runs, its path, and what is said of it."""
+
+
+@pytest.mark.parametrize(("damage", "path", "why"), BESIDE.values(), ids=BESIDE)
+def test_a_file_beside_the_runs_that_cannot_be_read_is_named(
+    results: Path, damage: Damage, path: str, why: str
+) -> None:
+    damage(results)
+    found = read(results)
+    (warning,) = found.warnings
+    assert warning.startswith(str(results / path))
+    assert why in warning
+    assert "Next: " in warning
+    assert found.counts.in_words == "12 runs are planned: 12 ok"
+
+
+SAMPLES: dict[str, Damage] = {
+    "missing": remove(f"{RUN}/nodes/node0.csv"),
+    "empty": write(f"{RUN}/nodes/node0.csv", b""),
+    "binary": write(f"{RUN}/nodes/node0.csv", b"\xff\0"),
+    "directory": directory(f"{RUN}/nodes/node0.csv"),
+    "description missing": remove(f"{RUN}/nodes/node0.monitor.json"),
+    "description newer": newer(f"{RUN}/nodes/node0.monitor.json"),
+}
+
+
+@pytest.mark.parametrize("damage", SAMPLES.values(), ids=SAMPLES)
+def test_a_run_counts_without_its_samples_which_are_named(results: Path, damage: Damage) -> None:
+    before = read(results).records["default/weak/1x2/r1"]
+    damage(results)
+    found = read(results)
+    assert found.warnings == ()
+    after = found.records["default/weak/1x2/r1"]
+    assert after.throughput == before.throughput
+    assert after.usage is not None
+    assert after.usage.nodes == ()
+    assert any("node0.csv" in note or "node0.monitor.json" in note for note in after.usage.notes)
+
+
+ACCOUNTING: dict[str, tuple[Damage, str]] = {
+    "empty": (write("accounting.csv", b""), "this is no table: it is empty"),
+    "binary": (write("accounting.csv", b"\xff\0"), "this is no table"),
+    "a cell without an end": (write("accounting.csv", b"x" * 200_000), "field limit"),
+    "later columns": (text("accounting.csv", "job_id,", "later,"), "this version has no column later"),
+    "cut": (lambda results: (results / "accounting.csv").write_bytes(
+        (results / "accounting.csv").read_bytes()[:-90]), "line 4: ended_at is missing"),
+    "infinite": (text("accounting.csv", ",50,", ",inf,"), "line 2: training_s: should be a finite number"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("damage", "why"), ACCOUNTING.values(), ids=ACCOUNTING)
+def test_a_damaged_accounting_is_named(results: Path, damage: Damage, why: str) -> None:
+    damage(results)
+    with pytest.raises(ValueError, match=why) as error:
+        read_rows(results)
+    assert str(accounting_file(results)) in str(error.value)
+
+
+def test_an_accounting_with_fewer_columns_is_of_an_earlier_version(results: Path) -> None:
+    file = accounting_file(results)
+    lines = [line.split(",") for line in file.read_text().splitlines()]
+    file.write_text("".join(",".join(line[:-5]) + "\n" for line in lines))
+    assert read_rows(results) == tuple(make_row(scale) for scale in ("1x1", "1x2", "2x1"))
+
+
+# The whole command
+
+
+def reported(results: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    """Write the report; return what it prints, and the page with the Markdown."""
+    assert report_command.main(["--results", str(results)]) == 0
+    assert all((results / "report" / name).is_file() for name in FILES)
+    out, err = capsys.readouterr()
+    assert "Traceback" not in out + err
+    counts = read(results).counts
+    assert counts.not_run >= 0
+    page = "".join((results / "report" / name).read_text() for name in FILES)
+    assert f"{counts.in_words}." in page
+    return out + err, page
+
+
+def test_everything_damaged_at_once(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write("accounting.csv", b"\xff")(results)
+    for name in ("machine: damaged", "preflight: newer", "forecast: damaged", "gate: damaged", "job: damaged"):
+        BESIDE[name][0](results)
+    LEFT_OUT["record: NaN"][0](results)
+    remove("runs/gloo/weak/1x2/r1/record.json", "runs/gloo/weak/1x2/r1/run.json", "runs/gloo/weak/2x1")(results)
+    write("runs/a\nb\x1b[31m<b>/weak/1x1/r1/record.json", b"{}")(results)
+    printed, page = reported(results, capsys)
+    counted = "8 ok, 1 left out, without a usable record, 1 begun, without a record, 2 not run"
+    assert f"12 runs are planned: {counted}." in page
+    assert f"12 runs are planned: {counted}\n" in printed
+    for path in (*(BESIDE[name][1] for name in ("machine: damaged", "preflight: newer", "forecast: damaged")), RUN):
+        assert path in printed
+        assert path in page
+    assert "accounting.csv: this is no table" in printed
+    assert "accounting.csv: this is no table" in page
+    assert "1 run was begun, and has no record: gloo/weak/1x2/r1" in page
+    assert "runs that the plan does not have are left out" in page
+    assert "\x1b" not in printed + page
+    assert "<b>/weak" not in page
+    assert summary_command.main(["--plan", str(results / "plan.json")]) == 0
+    assert "record.json" in "".join(capsys.readouterr())
+
+
+def fail(spec_name: str) -> Damage:
+    def damage(results: Path) -> None:
+        run = RunDirectory(results / "runs" / spec_name)
+        edit(run.ranks / "rank0.json", lambda end: end.update(exit_code=1, exception="RuntimeError: no"))
+        reassemble(run)
+
+    return damage
+
+
+STATES: dict[str, tuple[Damage, str]] = {
+    "plan alone": (
+        remove("runs", "gates", "preflight", "machine", "accounting.csv"),
+        "12 runs are planned: 12 not run",
+    ),
+    "stage 1 alone": (
+        remove(*(f"runs/{v}/weak/{s}" for v in ("default", "gloo") for s in ("1x2", "2x1")), "gates"),
+        "12 runs are planned: 4 ok, 8 not run",
+    ),
+    "a variant that failed everywhere": (
+        lambda results: [fail(f"gloo/weak/{s}/r{k}")(results) for s in ("1x1", "1x2", "2x1") for k in (1, 2)],
+        "12 runs are planned: 6 ok, 6 failed",
+    ),
+    "single repeats": (
+        remove(*(f"runs/{v}/weak/{s}/r2" for v in ("default", "gloo") for s in ("1x1", "1x2", "2x1"))),
+        "12 runs are planned: 6 ok, 6 not run",
+    ),
+    "no run can be read": (
+        lambda results: [remove("runs")(results), write("runs", b"")(results)],
+        "12 runs are planned: 12 left out, without a usable record",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "counts"), STATES.values(), ids=STATES)
+def test_every_planned_run_is_counted(
+    results: Path, damage: Damage, counts: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(results)
+    assert read(results).counts.in_words == counts
+    _, page = reported(results, capsys)
+    assert f"{counts}." in page
+
+
+PLANS: dict[str, Damage] = {
+    "none": remove("plan.json"),
+    "directory": directory("plan.json"),
+    "loop": loop("plan.json"),
+    "newer": newer("plan.json"),
+    "cut": write("plan.json", b'{"schema_version": 1, "si'),
+    "another value": write("plan.json", b"null"),
+}
+
+
+@pytest.mark.parametrize("damage", PLANS.values(), ids=PLANS)
+def test_without_a_plan_there_is_one_message(results: Path, damage: Damage, capsys: pytest.CaptureFixture[str]) -> None:
+    damage(results)
+    assert report_command.main(["--results", str(results)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"{results / 'plan.json'}: ")
+    assert "next" in err

@@ -1,0 +1,75 @@
+"""The section "Prediction" of the report: forecasts beside what came, how far it scales, and the laws."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import date
+from html import unescape
+from pathlib import Path
+
+import pytest
+from ddp_ladder.analysis.outlook import outlooks
+from ddp_ladder.climb.forecasts import after_gate
+from ddp_ladder.gates.gate import judge
+from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.plan.plan import Plan
+from ddp_ladder.records.run_records import RunRecords
+from ddp_ladder.report.page import write_report
+from ddp_ladder.report.results import read_results
+from make_runs import RATES, write_ladder, write_run
+
+
+def report_of(results: Path, plan: Plan) -> tuple[str, str]:
+    write_report(results, read_results(results, plan), date(2026, 11, 22))
+    folder = results / "report"
+    return unescape((folder / "index.html").read_text()), (folder / "scaling.md").read_text()
+
+
+def test_a_forecast_stands_beside_what_was_measured(tmp_path: Path) -> None:
+    plan = write_ladder(tmp_path, repeats=1)
+    shutil.rmtree(tmp_path / "runs/default/weak/2x1")
+    (line,) = after_gate(plan, judge(plan, "stage2", tmp_path), RunRecords(tmp_path))
+    page, text = report_of(tmp_path, plan)
+    assert line in page
+    assert "| error | inside |" not in text
+    write_run(tmp_path, plan.runs[-1], RATES["2x1"])
+    page, text = report_of(tmp_path, plan)
+    assert line not in page
+    assert "| scale | forecast (samples/s) | interval | measured | error | inside | made from |" in text
+    (row,) = [each for each in text.splitlines() if each.startswith("| 2x1 |") and each.endswith("| 1x1, 1x2 |")]
+    assert " 1,738 |" in row
+    assert "| yes |" in row
+    assert "<summary>Laws of scaling, fitted to 1x1, 1x2, 2x1 (weak)</summary>" in page
+    for law in ("Amdahl", "Gustafson"):
+        assert f'<th scope="row">{law}</th>' in page
+        assert f"| {law} |" in text
+
+
+def test_without_forecasts_and_with_two_scales_there_is_no_section(tmp_path: Path) -> None:
+    plan = write_ladder(tmp_path, scales=("1x1", "1x2"), repeats=1)
+    page, text = report_of(tmp_path, plan)
+    assert ">Prediction</h2>" not in page
+    assert "## Prediction" not in text
+
+
+@pytest.mark.parametrize(
+    ("min_efficiency", "words"),
+    [
+        (0.8, "weak scaling: at least 80 % efficiency is expected up to "),
+        (0.999, "weak scaling: at least 100 % efficiency is expected up to 1x1"),
+        (0.01, "still above 1 % at 16 times the largest measured scale"),
+        (None, ""),
+    ],
+)
+def test_where_to_stop(tmp_path: Path, min_efficiency: float | None, words: str) -> None:
+    rates = {"1x1": 1000.0, "1x2": 1980.0, "2x2": 3700.0, "4x2": 7000.0}
+    plan = write_ladder(tmp_path, scales=tuple(rates), rates=rates, repeats=1, min_efficiency=min_efficiency)
+    records = {spec.name: RunRecords(tmp_path).believed(spec) for spec in plan.runs}
+    (found,) = outlooks(plan, scale_points(plan.runs, records))
+    assert words in found.in_words
+    assert bool(words) == bool(found.in_words)
+    assert found.at.scale == "8x2"
+    if words:
+        page, text = report_of(tmp_path, plan)
+        assert words[5:60] in page
+        assert words[5:60] in text

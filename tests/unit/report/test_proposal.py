@@ -1,0 +1,398 @@
+"""The section for an application: every figure comes from a record, blanks are marked, limits are said."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from ddp_ladder.common.files import RunDirectory, read_json
+from ddp_ladder.gates.cost import Work
+from ddp_ladder.gates.file import Verdict
+from ddp_ladder.plan.file import read_plan
+from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records.record import Record
+from ddp_ladder.report.document import Block, Document, Section, as_markdown, as_tex
+from ddp_ladder.report.escape import blank, markdown_text, markdown_with_blanks, tex_text, tex_with_blanks
+from ddp_ladder.report.page import write_report
+from ddp_ladder.report.prediction_section import prediction_section
+from ddp_ladder.report.proposal_files import proposal_files
+from ddp_ladder.report.results import LadderResults, read_results
+from ddp_ladder.report.view import make_view
+from make_preflight import write_preflight
+from make_records import (
+    make_failed_record,
+    make_gate,
+    make_plan_of,
+    make_record,
+    make_spec,
+    make_specs,
+    records_by_name,
+    repeated,
+)
+from make_runs import edit, reassemble, write_ladder
+
+TODAY = date(2026, 11, 20)
+RATES = {"1x1": 1000.0, "1x4": 3700.0, "2x4": 6900.0, "4x4": 12000.0}
+
+
+def results_of(records: Sequence[Record], specs: Sequence[RunSpec] | None = None, **changes: Any) -> LadderResults:
+    plan = make_plan_of(tuple(record.spec for record in records) if specs is None else specs)
+    return LadderResults(
+        plan, records_by_name(records), changes.pop("gates", {}), changes.pop("warnings", ()), **changes
+    )
+
+
+def records_of(rates: Mapping[str, float] = RATES, **changes: Any) -> list[Record]:
+    specs = make_specs(list(rates), **{"device": "cuda", **changes})
+    return [make_record(spec, repeated(rates[str(spec.scale)], spec)) for spec in specs]
+
+
+def text_of(results: LadderResults, kind: str = "md") -> str:
+    view = make_view(results, TODAY)
+    files = proposal_files(view, prediction_section(Path("nowhere"), results.plan, view.points, view.unit))
+    return files[f"proposal.{kind}"].replace("\u00a0", " ").replace("\u2013", "-")
+
+
+def section(text: str, title: str) -> str:
+    return text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+# Figures and their sources
+
+
+def figures_in(text: str) -> list[str]:
+    """The numbers of a text, without those of names such as 1x4, r2 or sha256."""
+    return re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![\w]|\.\d)", text)
+
+
+def numbers(data: Any) -> Iterator[float]:
+    if isinstance(data, dict):
+        for value in data.values():
+            yield from numbers(value)
+    elif isinstance(data, (int, float)) and not isinstance(data, bool):
+        yield data
+    elif isinstance(data, str):
+        yield from (float(figure.replace(",", "")) for figure in re.findall(r"\d+(?:\.\d+)?", data))
+
+
+def sources(results: Path) -> list[float]:
+    """The values that the text names as its sources: in record.json, plan.json and scaling.csv."""
+    found: list[float] = []
+    records = [read_json(path) for path in (results / "runs").rglob("record.json")]
+    for record in records:
+        kept = {key: record[key] for key in ("spec", "fingerprint", "job", "world")}
+        timing = {key: record["timing"][key] for key in ("warmup_steps", "measured_steps", "wall_s")}
+        counted = [rank[key] for key in ("samples", "steps") for rank in record["ranks"]]
+        counted += [sum(rank["samples"] for rank in record["ranks"]), record["ranks"][0]["parameters"]["count"]]
+        found += [*numbers(kept), *numbers(timing), record["throughput"]["samples_per_s"], *counted]
+    scaling = pd.read_csv(results / "report/scaling.csv")
+    found += [value for _, row in scaling.iterrows() for value in numbers(dict(row))]
+    plan = read_json(results / "plan.json")
+    found += [gate["min_efficiency"] for gate in plan["gates"].values() if gate["min_efficiency"]]
+    return [*found, len(records), len(scaling)]
+
+
+def untraced(text: str, known: Sequence[float]) -> list[str]:
+    """The figures that are no source's value, rounded as they are: itself, in percent, in ms, or as a duration."""
+    missing = []
+    for figure in figures_in(text):
+        decimals = len(figure.partition(".")[2])
+        value, half = float(figure.replace(",", "")), 0.5001 * 10.0**-decimals
+        if not any(abs(value - unit * each) <= half for each in known for unit in (1, 100, 1000)):
+            missing.append(figure)
+    return missing
+
+
+@pytest.fixture(scope="module")
+def ladder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of a ladder with its report, for a training of 90 epochs. DDP timed its steps; one rank is slow."""
+    results = tmp_path_factory.mktemp("ladder")
+    plan = write_ladder(results, repeats=3)
+    write_preflight(results, plan.job(plan.runs[-1].scale))
+    for spec in plan.runs:
+        directory = RunDirectory(results / "runs" / spec.name)
+        for rank in range(spec.world_size):
+            exposed_s = (0.0, 0.0113, 0.0207)[rank + (spec.world_size > 1)]
+            times = {"samples": 12, "forward_s": 0.0151, "backward_s": 0.0303}
+            times |= {"exposed_comm_s": exposed_s, "overlap_s": 0.0017, "comm_s": exposed_s + 0.0017}
+            edit(directory.ranks / f"rank{rank}.json", lambda end, times=times: end["ddp"].update(times))
+        edit(directory.ranks / "rank0.json", lambda end: end["loader"].update(dataset_size=60000))
+        reassemble(directory)
+    found = read_results(results, plan)
+    write_report(results, replace(found, work=replace(found.work, epochs=90)), TODAY)
+    return results
+
+
+def derived(results: Path) -> list[float]:
+    """What the text computes itself: node hours, the hours of the whole wall time, and the fitted prediction."""
+    found = replace(read_results(results, read_plan(results / "plan.json")), work=Work(90, None, 60000))
+    view = make_view(found, TODAY)
+    values: list[float] = []
+    for point in view.points:
+        hours, wall = point.gpu_hours_to_solution or 0, point.wall_hours_to_solution or 0
+        values += [hours / point.gpus_per_node, wall * point.world_size]
+        for seconds in (3600 * (point.hours_to_solution or 0), 3600 * wall):
+            minutes = round(seconds) // 60
+            values += [minutes // 60, minutes % 60, minutes, round(seconds) % 60]
+    for outlook in prediction_section(results, found.plan, view.points, view.unit).outlooks:
+        values += numbers(vars(outlook.at))
+    took = round(sum(run.timing.wall_s for run in view.runs if run.timing))
+    return [*values, took // 60, took % 60, 90, 95, 2026, 11, 20]
+
+
+LOSSES = "Why it does not scale further"
+
+
+def prose(text: str) -> str:
+    """The text without the numbers of its list of blanks, and the losses, which have other sources."""
+    text = re.sub(r"(?m)^\d+\. .*\n", "", text.replace("\u00a0", " ").replace("\\", ""))
+    text = re.sub(r"\(\d+ marks", "(", text)
+    return re.sub(rf"## {LOSSES}.*?(?=## )", "", text, flags=re.DOTALL)
+
+
+def sources_of_losses(results: Path, scale: str) -> list[float]:
+    """What the section names as its sources, and the losses by the formula that it gives."""
+    rows = pd.read_csv(results / "report/scaling.csv")
+    rows.index = rows.nodes.astype(str) + "x" + rows.gpus_per_node.astype(str)
+    here, there = rows.loc[scale], rows.loc["1x1"]
+    step_s, ideal_s = here.step_time_s, here.efficiency * here.step_time_s
+    parts = ("compute_s", "exposed_comm_s", "data_wait_s", "imbalance_s", "rest_s")
+    lost_s = [step_s - ideal_s, *(here[part] - there[part] * ideal_s / there.step_time_s for part in parts)]
+    found = [*lost_s, *(100 * each / step_s for each in lost_s), -sum(each for each in lost_s if each < 0)]
+    found += [row[part] for row in (here, there) for part in (*parts, "step_time_s")]
+    works_s = step_s - here.exposed_comm_s  # the slowest rank, which waits for no other
+    found += [works_s, works_s - here.imbalance_s]
+    for repeat in (1, 2, 3):
+        record = read_json(results / f"runs/default/weak/{scale}/r{repeat}/record.json")
+        for rank in record["ranks"]:
+            found += [*numbers(rank["ddp"])]
+        seen = record["fingerprint"]
+        buckets, size = len(seen["bucket_bytes"]), seen["gradient_bytes"]
+        found += [seen["num_workers"], buckets, size / 1e6]
+    link = read_json(results / f"preflight/{scale}.json")
+    latency_s, ranks = buckets * link["alpha_s"], len(record["ranks"])
+    found += [latency_s, latency_s + link["beta_s_per_byte"] * size]
+    return [*found, 2 * (ranks - 1) / ranks / link["beta_s_per_byte"] / 1e9]
+
+
+def test_every_figure_is_one_of_its_sources(ladder: Path) -> None:
+    text = prose((ladder / "report/proposal.md").read_text())
+    known = [*sources(ladder), *derived(ladder)]
+    assert len(figures_in(text)) > 80
+    assert untraced(text, known) == []
+    for figure in ("1,841", "0.302", "1.80"):  # samples/s, GPU hours, speed-up of 1x2
+        assert figure in text
+        wrong = figure[:-1] + str((int(figure[-1]) + 5) % 10)
+        assert wrong in untraced(text.replace(figure, wrong), known)
+
+
+def test_every_figure_of_the_losses_is_one_of_the_sources_named_below_it(ladder: Path) -> None:
+    text = section((ladder / "report/proposal.md").read_text(), LOSSES).replace("\u00a0", " ").replace("\\", "")
+    said, _, named = text.partition("*Source: ")
+    known = sources_of_losses(ladder, "2x1")
+    assert untraced(said, known) == []
+    found = figures_in(said)
+    assert len(found) > 12
+    for words in (
+        "lost, ",
+        "exposed communication",
+        "waiting for the slowest rank",
+        "steps timed",
+        "GB/s",
+        "is latency",
+    ):
+        assert words in said, words
+    for figure in (figure for figure in found if "." in figure):  # counts such as 1 are found anywhere
+        wrong = [figure[:-1] + str((int(figure[-1]) + other) % 10) for other in (3, 5, 7)]
+        assert untraced(" ".join(wrong), known), figure  # some may be values of other keys
+    csv, records, preflight = named.strip("* \n").split("; ")
+    keys = csv.removeprefix("scaling.csv, rows 2x1 and 1x1: ").split(", ")
+    assert {"step_time_s", "efficiency", "exposed_comm_s"} <= {*keys} <= {*pd.read_csv(ladder / "report/scaling.csv")}
+    record = read_json(ladder / "runs/default/weak/2x1/r1/record.json")
+    assert {*records.partition("record.json: ")[2].split(", ")} <= {*record}
+    assert preflight == "preflight/2x1.json: alpha_s, beta_s_per_byte"
+
+
+def test_both_files_hold_the_same_figures(ladder: Path) -> None:
+    tex = (ladder / "report/proposal.tex").read_text()
+    body = tex.partition(r"\begin{document}")[2].replace(r"\allowbreak{}", "").replace(r"\textendash{}", " ")
+    body = re.sub(r"\\dimexpr [\d.]+|width=[\d.]+|setlength\{\\tabcolsep\}\{\d+pt\}|arraystretch\}\{[\d.]+\}", "", body)
+    in_markdown = (ladder / "report/proposal.md").read_text().replace("\\", "").replace("\u2013", " ")
+    in_markdown = re.sub(r"(?m)^\d+\. ", "", in_markdown)
+    assert sorted(set(figures_in(body.replace("\\", " ")))) == sorted(set(figures_in(in_markdown)))
+
+
+# What is said
+
+
+def test_a_training_of_known_size_is_justified_at_the_recommended_scale() -> None:
+    text = section(text_of(results_of(records_of(), work=Work(90, None, 1_281_167))), "Requested resources")
+    assert "jobs of 4x4 are requested, the largest scale whose efficiency against 1x1 is at least 80" not in text
+    assert "jobs of 2x4 are requested, the largest scale whose efficiency against 1x1 is at least 80 %" in text
+    assert "One training of 90 epochs takes 4 h 38 min there: 37.1 GPU hours, or 9.28 node hours." in text
+    assert "The project needs **\\[FILL IN: the number of trainings" in text
+    assert "Predicted, not measured: 8x4 (weak scaling) would run at" in text
+
+
+def test_without_its_size_the_cost_of_a_million_samples_and_a_blank_stand_there() -> None:
+    text = section(text_of(results_of(records_of())), "Requested resources")
+    assert "A million samples take 0.322 GPU hours there." in text
+    assert "FILL IN: the samples of one training, the number of trainings, and the GPU hours that follow" in text
+
+
+def test_the_table_has_both_efficiencies_of_each_mode() -> None:
+    text = text_of(results_of(records_of(modes=["weak", "strong"])))
+    for mode in ("Weak", "Strong"):
+        assert f"{mode} scaling (variant default); scale is nodes x GPUs per node; speed-up" in text
+    rows = re.findall(r"(?m)^\| 4x4 \| 16 \| .*75\.0 % \\\[.*$", section(text, "Results"))
+    assert len(rows) == 2
+    assert "efficiency by steps | efficiency by total time | wall time of a run (s)" in text
+
+
+def test_blanks_are_marked_and_listed_in_both_files() -> None:
+    results = results_of(records_of())
+    text, tex = text_of(results), text_of(results, "tex")
+    marked = re.findall(r"\*\*\\\[FILL IN: ([^.].*?)\\\]\*\*", text)
+    assert len(marked) == tex.count(r"\fillin{") == 4
+    listed = re.findall(r"(?m)^\d+\. [^:]+: (.*)$", text)
+    assert listed == marked
+    assert tex.count(r"\item ") >= len(marked)
+
+
+def test_nothing_measured_is_said() -> None:
+    text = text_of(results_of([], make_specs(["1x1"])))
+    assert "There is nothing to write yet. Nothing has been measured yet. Next: run `snakemake" in text.replace(
+        "\\", ""
+    )
+    assert "FILL IN" not in text
+
+
+def test_no_more_gpus_are_predicted_than_the_global_batch_has_samples() -> None:
+    rates = {"1x1": 1000.0, "1x4": 3950.0, "4x4": 15500.0, "16x4": 61000.0}
+    text = section(text_of(results_of(records_of(rates, modes=("strong",)))), "Requested resources")
+    assert "Predicted" not in text
+    assert "up to 16x4, also with certainty; 17x4 has more GPUs than the global batch of 64 has samples." in text
+    text = section(
+        text_of(results_of(records_of(dict(list(rates.items())[:3]), modes=("strong",)))), "Requested resources"
+    )
+    assert "Predicted, not measured: 8x4" in text
+
+
+def test_a_row_against_another_scale_than_the_others_says_so() -> None:
+    records = [
+        make_record(spec, RATES[str(spec.scale)], fingerprint={"num_workers": 0} if spec.gpus == 1 else {})
+        for spec in make_specs(["1x1", "1x4", "2x4"], device="cuda")
+    ]
+    text = section(text_of(results_of(records)), "Results")
+    assert "| 1x1, against 1x1 |" in text
+    assert "| 1x4, against 1x4 |" in text
+    assert "| 2x4, against 1x4 |" in text
+
+
+def test_the_method_says_what_the_records_do() -> None:
+    records = records_of({"1x1": 1000.0, "2x4": 6900.0}, launcher="srun")
+    assert records[-1].job
+    assert records[0].throughput
+    assert records[0].timing
+    records[-1] = records[-1].replace(job=records[-1].job.replace(id="999"))
+    records[0] = records[0].replace(
+        throughput=records[0].throughput.replace(source="metrics"),
+        timing=records[0].timing.replace(warmup_stable=False),
+    )
+    plain = make_spec("1x1", variant="plain", device="cuda", launcher="python")
+    text = text_of(results_of([*records, make_record(plain, 1100.0)]))
+    assert "in one job on the same nodes (not at 2x4: in several jobs or on other nodes)" in text
+    assert "until the step times were steady (not seen in 1 run: default/weak/1x1/r1)" in text.replace("\\", "")
+    assert "measured in stages (stage1 1x1; stage3 2x4). A stage starts only when the gate of the one before" in text
+    assert "started by srun, which exchange gradients with nccl." in text
+    assert "samples and times are what the program wrote to DDP\\_LADDER\\_METRICS" in text
+
+
+def test_limits_are_said() -> None:
+    specs = make_specs(["1x1", "1x2", "2x2", "4x2"], device="cuda")
+    records = []
+    for spec in specs:
+        if str(spec.scale) == "1x1":
+            records.append(make_record(spec, 1000.0, fingerprint={"num_workers": 0}))
+        elif str(spec.scale) == "2x2" and spec.repeat == 1:
+            records.append(make_record(spec, 3600.0, hosts=["here"]))
+        elif str(spec.scale) == "1x2":
+            record = make_record(spec, 1900.0)
+            assert record.timing
+            drifting = record.replace(timing=record.timing.replace(drift_fraction=-0.12))
+            records.append(make_failed_record(spec) if spec.repeat == 2 else drifting)
+    gates = {"stage2": Verdict.from_json(make_gate("stage2", "closed", why="a run of 1x2 failed"))}
+    results = results_of(records, specs, gates=gates, warnings=("runs/x/record.json: it is left out",))
+    text = section(text_of(results), "Limits of these measurements").replace("\\", "")
+    for words in (
+        "2x2: simulated nodes: 2 agents on 1 host, so the network between nodes was not measured.",
+        "One run only at 2x2: an interval there does not hold the differences between runs.",
+        "Two runs only at 1x2: they show little of the differences between runs.",
+        "The speed changed within the runs of 1x2: by more than 5 % from the first to the last third of their steps.",
+        "2x2: not like for like: num_workers: 0 at 1x1, 8 at 2x2",
+        "Planned and not measured: 4x2.",
+        "1 run failed (default/weak/1x2/r2): the script raised an exception.",
+        "The gate of stage2 is closed: a run of 1x2 failed.",
+        "runs/x/record.json: it is left out.",
+        "Energy was not measured.",
+    ):
+        assert words in text, words
+
+
+def test_a_single_scale_is_no_scaling() -> None:
+    words = "Only 1x1 was measured, which does not show how the training scales."
+    assert words in text_of(results_of(records_of({"1x1": 1000.0})))
+    assert words not in text_of(results_of(records_of()))
+
+
+def test_runs_that_were_cut_are_called_so() -> None:
+    text = section(text_of(results_of(records_of(max_steps=200))), "Limits of these measurements")
+    assert "The runs were ended early on purpose (measure.max\\_steps: 200); they are no whole trainings." in text
+
+
+# Markdown and LaTeX
+
+
+@pytest.mark.parametrize(
+    ("text", "tex"),
+    [
+        ("50 % & $x_1 #2", r"50 \% \& \$x\_\allowbreak{}1 \#2"),
+        (r"\input{x}~^", r"\textbackslash{}input\{x\}\textasciitilde{}\textasciicircum{}"),
+        ("--lr=1e-3 | <a>", r"-{-}lr=\allowbreak{}1e-3 \textbar{} \textless{}a\textgreater{}"),
+        ("[80\u201390\u00a0%]", r"{[}80\textendash{}90~\%{]}"),
+        ("Université Düsseldorf, Łódź, Søren", r"Universit\'{e} D\"{u}sseldorf, \L{}\'{o}d\'{z}, S\o{}ren"),
+        ("計\n2 \u00b5s", r"{[}U+8A08{]} 2 $\mu$s"),
+        ("a\x1b", "a{[}U+001B{]}"),
+    ],
+)
+def test_text_becomes_latex_in_ascii(text: str, tex: str) -> None:
+    assert tex_text(text) == tex
+    assert tex_text(text).isascii()
+
+
+def test_a_blank_survives_both_escapes() -> None:
+    text = f"see {blank('the name & size')}, please"
+    assert markdown_with_blanks(text) == "see **\\[FILL IN: the name &amp; size\\]**, please"
+    assert tex_with_blanks(text) == r"see \fillin{the name \& size}, please"
+    assert markdown_text("a|b") == "a\\|b"
+
+
+def test_hostile_text_stays_in_its_cell() -> None:
+    hostile = "a | b & c \\\\ \\end{document} <script> $ % [x](y)"
+    table = Block("t", headings=("h", hostile), rows=((hostile, "1"), ("2", hostile)), figures=1, source=hostile)
+    document = Document(hostile, (Section(hostile, (table, Block(hostile), Block(items=(hostile,)))),), hostile)
+    markdown, tex = as_markdown(document), as_tex(document)
+    assert "<script" not in markdown
+    rows = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [3, 3, 3, 3]
+    assert tex.count(r"\end{document}") == 2  # its end, and the comment at its top
+    assert tex.isascii()
+    rows = [line for line in tex.splitlines() if line.endswith(r" \\")]
+    assert [len(re.findall(r"(?<!\\)&", row)) for row in rows] == [1, 1, 1]
+    body = re.sub(r"(?m)^%.*\n", "", tex)
+    assert len(re.findall(r"(?<!\\)\{", body)) == len(re.findall(r"(?<!\\)\}", body))
+    assert sorted(re.findall(r"\\begin\{(\w+)\}", body)) == sorted(re.findall(r"\\end\{(\w+)\}", body))

@@ -1,0 +1,99 @@
+"""Does a rank go on, or is it stuck? From its heartbeat, its process and its stack."""
+
+from __future__ import annotations
+
+import pytest
+from ddp_ladder.plan.hang import HangBounds
+from ddp_ladder.records.hang_models import Heartbeat, Phase, ProcessState
+from ddp_ladder.run.hang_judgement import Seen, State, is_suspect, judge
+
+BOUNDS = HangBounds(times_median_step=10.0, at_least_s=60.0, first_step_s=1800.0)
+SLEEPS = 'Current thread 0x01 (most recent call first):\n  File "train.py", line 7 in train'
+SAVES = SLEEPS.replace("in train", "in save_checkpoint")
+WAITS = SLEEPS.replace("train.py", "/site-packages/torch/distributed/distributed_c10d.py")
+
+
+def seen(
+    phase: Phase | None = "training",
+    silent_s: float = 70.0,
+    stack: str | None = SLEEPS,
+    process: ProcessState = "alive",
+    step_s: float | None = 0.5,
+    reports_itself: bool = False,
+) -> Seen:
+    heartbeat = phase and Heartbeat(
+        pid=7,
+        thread=1,
+        signal=63,
+        phase=phase,
+        steps=0 if phase == "starting" else 12,
+        step_s=None if phase == "starting" else step_s,
+        moved_monotonic_s=5.0,
+        moved_at_s=5.0,
+        sequence=None,
+    )
+    return Seen(1, heartbeat or None, silent_s, process if heartbeat else "unknown", stack, reports_itself)
+
+
+STUCK, GOES_ON, NOT_JUDGED = State.STUCK, State.GOES_ON, State.NOT_JUDGED
+
+
+@pytest.mark.parametrize(
+    ("rank", "state"),
+    [
+        (seen(silent_s=59), GOES_ON),
+        (seen(), STUCK),
+        (seen(step_s=10.0), GOES_ON),  # 10 times the median are 100 s
+        (seen(step_s=10.0, silent_s=101), STUCK),
+        (seen(step_s=None), GOES_ON),  # the second step may compile
+        (seen(step_s=None, silent_s=1801), STUCK),
+        (seen(stack=WAITS), STUCK),
+        (seen(stack=SAVES), GOES_ON),
+        (seen(stack=SAVES, silent_s=1801), STUCK),
+        (seen(stack=None), GOES_ON),  # nothing is known of what it does
+        (seen(stack=None, silent_s=1801), STUCK),
+        (seen(stack=None, process="uninterruptible"), STUCK),
+        (seen(stack=None, process="stopped"), STUCK),
+        (seen("evaluating"), GOES_ON),
+        (seen("evaluating", stack=WAITS), STUCK),
+        (seen("evaluating", silent_s=1801), STUCK),
+        (seen("between passes"), GOES_ON),
+        (seen("between passes", stack=WAITS), STUCK),
+        (seen("unknown"), GOES_ON),
+        (seen("unknown", stack=WAITS), GOES_ON),
+        (seen("unknown", silent_s=1801), STUCK),
+        (seen("starting", stack=WAITS), GOES_ON),
+        (seen("starting", process="stopped", stack=None), STUCK),
+        (seen("starting", silent_s=1801), STUCK),
+        (seen("starting", silent_s=1801, reports_itself=True), NOT_JUDGED),
+        (seen("starting", silent_s=1801, reports_itself=True, process="stopped"), STUCK),
+        (seen(None), GOES_ON),
+        (seen(None, silent_s=1801), STUCK),
+        (seen("ended"), NOT_JUDGED),
+        (seen("ended", silent_s=1801), STUCK),
+        (seen(process="gone"), NOT_JUDGED),
+        (seen(process="gone", silent_s=1801), NOT_JUDGED),
+    ],
+)
+def test_a_rank_is_stuck_only_after_the_bound_of_what_it_does(rank: Seen, state: State) -> None:
+    assert judge(rank, BOUNDS) == state
+
+
+@pytest.mark.parametrize(
+    ("bounds", "stuck"),
+    [
+        ({"times_median_step": None}, {"starting", "evaluating", "unknown", "ended"}),
+        ({"first_step_s": None}, {"training"}),
+    ],
+)
+def test_a_bound_that_is_null_is_switched_off(bounds: dict[str, None], stuck: set[str]) -> None:
+    off = BOUNDS.replace(**bounds)
+    phases: tuple[Phase, ...] = ("starting", "training", "evaluating", "unknown", "ended")
+    assert {phase for phase in phases if judge(seen(phase, silent_s=1e6), off) is STUCK} == stuck
+
+
+def test_a_first_step_may_have_the_shorter_bound() -> None:
+    short = BOUNDS.replace(first_step_s=3.0)
+    assert judge(seen("starting", silent_s=4), short) is STUCK
+    assert judge(seen(silent_s=4), short) is GOES_ON
+    assert not is_suspect(seen("starting", silent_s=2), short)

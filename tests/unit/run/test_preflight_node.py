@@ -1,0 +1,61 @@
+"""The program that examines a node for the preflight, and its end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ddp_ladder.common.paths import SCRIPTS
+from ddp_ladder.plan.plan import ScaleJob
+from ddp_ladder.preflight.node_models import NodeFacts
+from ddp_ladder.records.raw_models import Job
+from ddp_ladder.run.nodes import ThisMachine
+from ddp_ladder.run.preflight import PreflightOf
+from ddp_ladder.settings.cluster_keys import Slurm
+from ddp_ladder.settings.terms import Scale
+from make_preflight import has_ended
+from make_records import make_spec
+
+TORCH = """echo '{"python": [3, 11, 7], "executable": "/x/python", "torch": "2.8.0", "cuda": null, "gpus": 0}'"""
+
+
+def start(directory: Path, monkeypatch: pytest.MonkeyPatch, python: str) -> tuple[PreflightOf, subprocess.Popen[bytes]]:
+    """Start it on a node whose training Python is this shell script."""
+    monkeypatch.chdir(directory)
+    program = directory / "python"
+    program.write_text(f"#!/bin/sh\n{python}\n")
+    program.chmod(0o755)
+    spec = make_spec("1x2", python=str(program))
+    job = ScaleJob("stage2", Scale(1, 2), 20, (spec,), cpus=1, slurm=Slurm())
+    preflight = PreflightOf(job, directory / "results", ThisMachine("local-7"), end_s=5.0)
+    identity = Job(id="local-7", attempt=1, run_id="7")
+    preflight._prepare(identity)
+    preflight._write_run_file(identity, "nodes")
+    argv = [sys.executable, SCRIPTS / "preflight_node.py", "--run", preflight.directory.path, "--node-rank", "0"]
+    return preflight, subprocess.Popen(argv)
+
+
+def test_it_writes_what_it_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    preflight, process = start(tmp_path, monkeypatch, TORCH)
+    assert process.wait(60) == 0
+    facts = NodeFacts.model_validate_json(preflight.directory.node_facts(0).read_text())
+    assert facts.software is not None
+    assert (facts.software.torch, facts.marker_seen, facts.unanswered) == ("2.8.0", True, ())
+    assert not preflight.directory.mesh_facts(0).exists()  # a single node has no links
+
+
+def test_a_signal_ends_it_with_all_that_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = tmp_path / "child"
+    preflight, process = start(
+        tmp_path, monkeypatch, f"sleep 600 & echo $! > {child}.part; mv {child}.part {child}; wait"
+    )
+    until_s = time.monotonic() + 60
+    while not child.exists() and time.monotonic() < until_s:
+        time.sleep(0.01)
+    process.terminate()
+    assert process.wait(60) == 128 + 15
+    assert has_ended(int(child.read_text()))
+    assert not preflight.directory.node_facts(0).exists()

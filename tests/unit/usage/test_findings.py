@@ -1,0 +1,326 @@
+"""Findings: each with a run that has it and with one that has not. Samples are text as the monitor writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from ddp_ladder.usage.findings import findings
+from ddp_ladder.usage.growth import theil_sen
+from ddp_ladder.usage.models import UsageFinding
+from ddp_ladder.usage.ranks import RankUse, gpus_of_ranks
+from ddp_ladder.usage.run_use import RunUse
+from ddp_ladder.usage.summary import node_usage
+from make_usage import MIB, make_monitor_file, make_samples, make_timeline
+
+CALM_RANK: Mapping[str, Any] = {
+    "threads": 8,
+    "workers": 6,
+    "peak_gpu_memory_bytes": 55_000 * MIB,
+    "step_time_s": 0.5,
+    "data_wait_s": 0.005,
+    "own_s": 0.45,
+    "exposed_comm_s": 0.04,
+    "timed_steps": 8,
+}
+OnNodes = Mapping[int, Mapping[str, Any]]
+NONE: OnNodes = {}
+
+
+def run_use(
+    nodes: int = 2,
+    gpus: int = 2,
+    *,
+    samples: OnNodes = NONE,
+    ranks: OnNodes = NONE,
+    about: OnNodes = NONE,
+    **changes: Any,
+) -> RunUse:
+    """Return a calm run. samples, about: changes by node. ranks: changes by rank; changes: fields of RunUse."""
+    on_gpus = gpus > 0
+    per_node = max(1, gpus)
+    every = tuple(
+        RankUse(rank, rank % per_node, rank // per_node, **{**_rank(rank, per_node, on_gpus), **ranks.get(rank, {})})
+        for rank in range(nodes * per_node)
+    )
+    read = [make_samples(make_monitor_file(k, gpus, **about.get(k, {})), **samples.get(k, {})) for k in range(nodes)]
+    usual: dict[str, Any] = {
+        "nodes": tuple(node_usage(each, make_timeline(), every) for each in read),
+        "about": {k: each.about for k, each in enumerate(read)},
+        "ranks": every,
+        "simulated": False,
+        "on_gpus": on_gpus,
+        "batch_per_gpu": 64,
+        "data_wait_fraction": 0.01,
+        "exposed_comm_fraction": 0.05,
+        "epochs": 3,
+    }
+    return RunUse(**{**usual, **changes})
+
+
+def _rank(rank: int, per_node: int, on_gpus: bool) -> dict[str, Any]:
+    gpu = f"{4 * (rank // per_node) + rank % per_node}" if on_gpus else None
+    return {**CALM_RANK, "gpu": gpu, "cpus": frozenset(range(16 * per_node))}
+
+
+def only(run: RunUse) -> UsageFinding:
+    found = findings(run)
+    assert len(found) == 1, [each.what for each in found]
+    return found[0]
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 4), (2, 2), (4, 1), (1, 0), (2, 0)])
+def test_a_clean_run_has_no_finding(shape: tuple[int, int]) -> None:
+    assert findings(run_use(*shape)) == ()
+
+
+def test_idle_gpus_that_wait_for_data() -> None:
+    found = only(run_use(samples={1: {"gpu0_busy_fraction": 0.52}}, data_wait_fraction=0.41))
+    assert (found.kind, found.node, found.gpu) == ("GPU idle", "node1", 0)
+    assert found.what == (
+        "GPU 0 of node1: busy 52 % of the measured time; the ranks waited for data 41 % of the step time"
+    )
+    assert "workload.args" in found.next
+
+
+def test_idle_gpus_that_wait_for_gradients_or_for_the_host() -> None:
+    idle = {k: {"gpu0_busy_fraction": 0.5, "gpu1_busy_fraction": 0.4} for k in range(2)}
+    found = only(run_use(samples=idle, exposed_comm_fraction=0.3))
+    assert found.what.startswith("all 4 GPUs: busy 40 to 50 % of the measured time; communication")
+    assert (found.node, found.gpu) == (None, None)
+    assert "network.interface" in found.next
+    assert "launches work too slowly" in only(run_use(samples=idle)).what
+
+
+def test_a_gpu_that_no_rank_uses_may_be_idle() -> None:
+    run = run_use(1, 2, ranks={1: {"gpu": "0"}}, samples={0: {"gpu1_busy_fraction": 0.0, "gpu1_memory_used_bytes": 0}})
+    assert findings(run) == ()
+
+
+def test_a_throttled_gpu_of_genuine_values() -> None:
+    """Names and clocks are those of NVML and of an A100; no GPU here throttles."""
+    throttled = {
+        "gpu1_throttle_reasons": ["thermal" if k % 2 else "" for k in range(60)],
+        "gpu1_temperature_c": [83 + k % 5 for k in range(60)],
+        "gpu1_sm_clock_mhz": 1065,
+    }
+    found = only(run_use(samples={1: throttled}))
+    assert (found.kind, found.node, found.gpu) == ("GPU throttled", "node1", 1)
+    assert found.what == (
+        "GPU 1 of node1: throttled in 50 % of the samples (thermal, up to 87 C); SM clock 1065 MHz, 1410 MHz on the "
+        "other GPUs"
+    )
+    assert "slurm.exclude in cluster.yaml: node1" in found.next
+
+
+def test_a_single_sample_of_throttling_is_chance() -> None:
+    once = ["thermal" if k == 30 else "" for k in range(60)]
+    assert findings(run_use(samples={1: {"gpu1_throttle_reasons": once}})) == ()
+
+
+def test_a_power_limit_that_costs_clock() -> None:
+    capped = {f"gpu{k}_{name}": value for k in (0, 1) for name, value in CAPPED.items()}
+    found = only(run_use(1, samples={0: capped}))
+    assert found.what == "both GPUs: at the power limit (400 W) in 100 % of the samples; SM clock 1080 of 1410 MHz"
+    usual = {**capped, "gpu0_sm_clock_mhz": 1350, "gpu1_sm_clock_mhz": 1350}
+    assert findings(run_use(1, samples={0: usual})) == ()
+
+
+CAPPED = {"throttle_reasons": "power_cap", "sm_clock_mhz": 1080, "power_w": 399.0}
+
+
+def test_a_power_limit_on_one_gpu_only() -> None:
+    capped = {"gpu0_throttle_reasons": "power_cap", "gpu0_sm_clock_mhz": 1300}
+    found = only(run_use(samples={1: capped}))
+    assert (found.kind, found.node, found.gpu) == ("GPU power limit", "node1", 0)
+    assert "SM clock 1300 MHz, 1410 MHz on the other GPUs" in found.what
+
+
+def test_a_power_limit_that_was_lowered() -> None:
+    gpu = make_monitor_file(gpu_count=1).gpus[0].model_dump()
+    lowered = {"gpus": ({**gpu, "power_limit_w": 250.0},)}
+    found = only(run_use(1, 1, about={0: lowered}, samples={0: {"gpu0_throttle_reasons": "power_cap"}}))
+    assert "at the power limit (250 W)" in found.what
+    assert "GPU 0 of node0 can have 400 W" in found.what
+
+
+def test_gpu_memory_that_is_nearly_full() -> None:
+    full = {"gpu0_memory_used_bytes": 80_000 * MIB}
+    allocated = {0: {"peak_gpu_memory_bytes": 78_000 * MIB}}
+    found = only(run_use(1, 1, samples={0: full}, ranks=allocated))
+    assert found.what == "GPU 0 of node0: memory nearly full, 78.1 of 80.0 GiB (98 %)"
+    assert "workload.batch_per_gpu (now 64)" in found.next
+    assert findings(run_use(1, 1, samples={0: full})) == ()  # most of it is torch's cache
+
+
+def test_gpu_memory_that_is_mostly_empty() -> None:
+    found = only(run_use(1, 1, samples={0: {"gpu0_memory_used_bytes": 16_384 * MIB}}))
+    assert found.what == "the GPU uses 16.0 of its 80.0 GiB of memory (20 %): the batch could grow"
+    assert "288 should fit" in found.next  # 64 x 0.9 / 0.2
+    one_of_two = {"gpu0_memory_used_bytes": 16_384 * MIB}
+    assert findings(run_use(1, 2, samples={0: one_of_two})) == ()
+
+
+FULL_CPUS = {"cpu_fraction": 0.99, "training_cpu_cores": 15.8}
+
+
+def test_cpus_that_loader_workers_fill() -> None:
+    found = only(run_use(1, 1, samples={0: FULL_CPUS}, data_wait_fraction=0.25))
+    assert found.kind == "CPUs full"
+    assert found.what == (
+        "node0: the 16 CPUs of the run were 99 % busy, with 6 loader workers per rank, and the ranks still waited for "
+        "data 25 % of the step time"
+    )
+    assert "node.cpus in cluster.yaml" in found.next
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"samples": {0: FULL_CPUS}},  # the ranks do not wait
+        {"samples": {0: FULL_CPUS}, "data_wait_fraction": 0.25, "ranks": {0: {"workers": 0}}},  # no workers
+        {"data_wait_fraction": 0.25},  # the cores are not full
+        {"samples": {0: FULL_CPUS}, "data_wait_fraction": 0.25, "simulated": True},
+    ],
+)
+def test_cpus_that_are_not_filled_by_loader_workers(changes: dict[str, Any]) -> None:
+    assert findings(run_use(1, 1, **changes)) == ()
+
+
+def test_more_threads_than_cores() -> None:
+    busy = {"cpu_fraction": 0.97, "training_cpu_cores": 15.0}
+    threads = {k: {"threads": 24, "workers": 0, "cpus": None} for k in range(2)}
+    found = only(run_use(2, 0, samples={1: busy}, ranks=threads))
+    assert (found.kind, found.node) == ("too many threads", "node1")
+    assert "24 threads that compute (1 x 24 threads of torch) on 16 CPUs, which were 97 % busy" in found.what
+    assert findings(run_use(2, 0, ranks=threads)) == ()  # the cores are not busy
+    assert findings(run_use(2, 1, samples={1: busy}, ranks=threads)) == ()  # on GPUs they sleep
+
+
+def test_memory_that_grows() -> None:
+    grows = {"training_private_bytes": 20e9 + 5e6 * 2 * np.arange(60), "node_memory_used_bytes": 212e9}
+    found = only(run_use(samples={1: grows}))
+    assert (found.kind, found.node) == ("memory grows", "node1")
+    assert "grows steadily, by 300 MB/min" in found.what
+    assert "the node's memory is full in 16 h 40 min" in found.what
+    assert "node.memory_mb" in found.next
+    first_epoch = only(run_use(samples={1: grows}, epochs=1))
+    assert "a cache of the data that fills in the first epoch looks the same" in first_epoch.what
+
+
+@pytest.mark.parametrize(
+    "used_bytes",
+    [
+        20e9 + 10e9 * (np.arange(60) > 30),  # once
+        20e9 + 10e9 * np.minimum(np.arange(60) / 20, 1),  # a cache that fills in the first third
+        20e9 + 2e9 * np.sin(np.arange(60)),  # epochs that allocate and free
+        20e9 + 5e5 * np.arange(60),  # too little for so much memory
+        1e9 + 5e5 * np.arange(60),  # too little at all
+        20e9 + 5e9 * (np.arange(60) > 57),  # at the end, such as a checkpoint
+    ],
+    ids=["once", "cache", "to and fro", "little of much", "little", "at the end"],
+)
+def test_memory_that_does_not_grow_steadily(used_bytes: Any) -> None:
+    assert findings(run_use(samples={1: {"training_private_bytes": used_bytes}})) == ()
+
+
+def test_a_jump_does_not_change_the_rate_of_a_leak() -> None:
+    times_s = np.arange(60.0)
+    assert theil_sen(times_s, 5e6 * times_s + 1e9 * (times_s > 50)) == pytest.approx(5e6, rel=0.01)
+
+
+def test_gpus_whose_uuid_torch_does_not_tell_are_those_of_the_local_ranks() -> None:
+    ranks = tuple(RankUse(k, k % 2, k // 2, gpu=f"node{k // 2}:0,1:{k % 2}") for k in range(4))
+    assert {gpu: rank.rank for gpu, rank in gpus_of_ranks(make_monitor_file(1, 2), ranks).items()} == {0: 2, 1: 3}
+
+
+SLOW = {"own_s": 0.48, "exposed_comm_s": 0.01}
+WAITING = {"own_s": 0.3, "exposed_comm_s": 0.19}
+
+
+def test_a_node_that_the_others_wait_for() -> None:
+    ranks = {0: WAITING, 1: WAITING, 2: SLOW, 3: SLOW}
+    clocks = {"gpu0_sm_clock_mhz": 900, "gpu1_sm_clock_mhz": 900, "gpu0_busy_fraction": 0.99}
+    found = only(run_use(ranks=ranks, samples={1: clocks}))
+    assert (found.kind, found.node, found.gpu) == ("slow node", "node1", None)
+    assert found.what == (
+        "node1: slower than its peers, which wait for it in each step: its work takes 490 ms, theirs 310 ms (ranks 2, "
+        "3); SM clock 900 MHz, 1410 MHz elsewhere; forward and backward pass 480 ms, 300 ms elsewhere"
+    )
+    assert "slurm.exclude: node1" in found.next
+
+
+def test_a_gpu_that_the_others_wait_for() -> None:
+    run = run_use(1, 4, ranks={0: WAITING, 1: WAITING, 2: SLOW, 3: WAITING})
+    found = only(run)
+    assert (found.node, found.gpu) == ("node0", 2)
+
+
+def test_another_load_explains_a_slow_node() -> None:
+    found = only(run_use(3, 0, ranks={0: WAITING, 1: SLOW, 2: WAITING}, samples={1: {"cpu_fraction": 0.7}}))
+    assert "other processes used 6.2 of its 16 CPUs, 0.6 elsewhere" in found.what
+
+
+def test_a_slow_node_whose_time_is_in_neither_part() -> None:
+    same = {"own_s": 0.3, "data_wait_s": 0.005}
+    found = only(run_use(2, 0, ranks={0: {**WAITING, **same}, 1: {**SLOW, **same}}))
+    assert found.what.endswith("the script does something else")
+
+
+def test_ranks_without_ddps_times_show_it_by_their_steps() -> None:
+    unknown = {"exposed_comm_s": None, "own_s": None}
+    ranks = {k: {**unknown, "step_time_s": 0.7 if k == 2 else 0.5} for k in range(3)}
+    assert only(run_use(3, 0, ranks=ranks)).node == "node2"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ranks": {0: WAITING, 1: SLOW}, "simulated": True},  # they share one machine
+        {"ranks": {0: {"exposed_comm_s": 0.1}, 1: {"exposed_comm_s": 0.06}}},  # no more than noise
+        {"ranks": {k: {**SLOW, "exposed_comm_s": 0.0005 * k, "step_time_s": 0.002} for k in range(2)}},  # half a ms
+        {"ranks": {k: {"timed_steps": 2, "exposed_comm_s": 0.2 * k} for k in range(2)}},  # two steps
+        {"samples": {1: {"cpu_fraction": 0.9}}},  # a load that the ranks do not feel
+    ],
+    ids=["simulated", "noise", "short", "few", "not felt"],
+)
+def test_no_node_is_named_without_proof(changes: dict[str, Any]) -> None:
+    assert findings(run_use(2, 0, **changes)) == ()
+
+
+def test_ranks_on_the_cpus_of_one_node_are_no_peers() -> None:
+    ranks = (RankUse(0, 0, 0, **{**CALM_RANK, **WAITING}), RankUse(1, 1, 0, **{**CALM_RANK, **SLOW}))
+    assert findings(replace(run_use(1, 0), ranks=ranks)) == ()
+
+
+def test_a_network_at_the_rate_of_its_link() -> None:
+    found = only(run_use(samples={k: {"network_sent_bytes_per_s": 11e9} for k in range(2)}))
+    assert found.kind == "network full"
+    assert found.what == "both nodes: ib0 carried 88 of 100 Gbit/s on average (88 % of the link's rate)"
+    assert "network.interface" in found.next
+    unknown = {k: {"interface_bits_per_s": None} for k in range(2)}
+    assert findings(run_use(samples={0: {"network_sent_bytes_per_s": 11e9}}, about=unknown)) == ()
+
+
+def test_a_fabric_at_the_rate_of_its_ports() -> None:
+    ports = {"fabrics": ({"name": "mlx5_0:1", "bits_per_s": 200_000_000_000},)}
+    run = run_use(about={0: ports}, samples={0: {"fabric_received_bytes_per_s": 22e9}})
+    assert "InfiniBand or Slingshot ports carried 176 of 200 Gbit/s" in only(run).what
+
+
+def test_ranks_far_from_their_gpu() -> None:
+    far = {1: {"cpus": frozenset(range(16, 32))}, 3: {"cpus": frozenset(range(16, 32))}}
+    own = {0: {"cpus": frozenset(range(16))}, 2: {"cpus": frozenset(range(16))}}
+    found = only(run_use(ranks={**far, **own}))
+    assert found.kind == "NUMA"
+    assert "rank 1 on node0 (CPUs 16-31; GPU 1 is at NUMA node 0, CPUs 0-15)" in found.what
+    assert "slurm.extra" in found.next
+
+
+def test_ranks_that_share_one_core() -> None:
+    found = only(run_use(1, 2, ranks={k: {"cpus": frozenset([3]), "threads": 1} for k in range(2)}))
+    assert found.kind == "CPU binding"
+    assert "ranks 0, 1 on CPU 3" in found.what

@@ -1,0 +1,53 @@
+"""A run with measure.profile_steps in the job of a scale: its record, and the traces that are kept."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from ddp_ladder.records.assemble import assemble
+from one_run import directory, run_script
+
+TRAIN = """
+import time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+data = TensorDataset(torch.randn(1000, 64))
+sampler = DistributedSampler(data)
+model = DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+sampler.set_epoch(0)
+for (x,) in DataLoader(data, batch_size=4, sampler=sampler):
+    if dist.get_rank() == 0:
+        time.sleep(0.03)
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+"""
+LIMITS = {"warmup_steps": 2, "min_steps": 6, "max_steps": 14, "profile_steps": 3, "args": (), "args_template": ()}
+
+
+def test_the_traces_of_rank_0_and_of_the_slowest_rank_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = run_script(TRAIN, tmp_path, monkeypatch, "1x2", **LIMITS)
+    assert record.status == "ok", record.failure
+    assert {rank.steps for rank in record.ranks} == {14}
+    assert record.profile is not None
+    (first,) = record.profile.ranks  # rank 0 is the slowest
+    assert (first.rank, first.slowest, record.profile.problem) == (0, True, None)
+    ran = directory(tmp_path, record.spec.name)
+    assert [path.name for path in sorted(ran.ranks.glob("*.gz"))] == ["rank0.trace.json.gz"]
+    assert ran.profile(1).exists()
+    events = json.loads(gzip.decompress(ran.trace(0).read_bytes()))["traceEvents"]
+    steps = [each for each in events if each["name"].startswith("ProfilerStep#")]
+    assert len(steps) == 3
+    parts = first.table.parts_s.model_dump()
+    assert sum(parts.values()) == pytest.approx(sum(each["dur"] for each in steps) * 1e-6, rel=0.01)
+    # The sleeps, less what other threads of the rank compute meanwhile: that is counted first.
+    assert parts["python_s"] > 0.9 * 3 * 0.03
+    assert assemble(ran) == record  # without the deleted trace too

@@ -1,0 +1,114 @@
+"""Runs that hang, really: the hang watch ends them, and the verdict names the rank that the others waited for."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from ddp_ladder.plan.hang import HangBounds
+from ddp_ladder.records.record import Failure, Record
+from one_run import run_scripts
+
+HOST = socket.gethostname()
+BOUNDS = HangBounds(times_median_step=10.0, at_least_s=2.5, first_step_s=60.0)
+PAUSE_S = 4.5
+RECORDER = {"TORCH_FR_BUFFER_SIZE": "100"}
+SCRIPT = f"""
+import os, signal, sys, time, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+def wait_for_ever():
+    time.sleep(10_000)
+
+def save_checkpoint():
+    time.sleep({PAUSE_S})
+
+def stop():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+how, rank = sys.argv[1], int(os.environ["RANK"])
+dist.init_process_group("gloo")
+model, data = DistributedDataParallel(torch.nn.Linear(4, 1)), torch.randn(400, 4)
+loader = DataLoader(data, 4, sampler=DistributedSampler(data))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    loader.sampler.set_epoch(epoch)
+    for index, x in enumerate(loader):
+        if index == 20 and rank == 1 and how == "stop":
+            stop()
+        if index == 20 and rank == 1 and how == "wait":
+            wait_for_ever()
+        if index == 20 and rank == 0 and epoch == 1:
+            save_checkpoint()
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+    if rank == 0 and epoch == 0:  # rank 1 waits for this one in the first step of its next epoch
+        model.eval()
+        time.sleep({PAUSE_S})
+        model.train()
+"""
+
+
+def run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    script: str,
+    scale: str,
+    *runs: dict[str, Any],
+    hang: HangBounds = BOUNDS,
+) -> list[Record]:
+    """Run the script in one job of this scale, once for each of these changes; nothing is left behind."""
+    records = run_scripts(script, tmp_path, monkeypatch, scale, runs, hang=hang)
+    assert psutil.Process().children(recursive=True) == []
+    assert list(tmp_path.rglob("*.heartbeat")) == []
+    return records
+
+
+def failure(record: Record) -> Failure:
+    assert record.failure is not None
+    return record.failure
+
+
+def test_a_stopped_rank_is_named_and_the_next_run_with_its_pauses_is_no_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variants = [{"variant": how, "args": (how,)} for how in ("stop", "validate")]
+    stopped, well = run(tmp_path, monkeypatch, SCRIPT, "1x2", *variants)
+    assert failure(stopped).verdict == "a rank was stopped"
+    assert failure(stopped).why.startswith(f"rank 1 (node 0, {HOST}): its process ")
+    assert "rank 0 waited in backward()" in failure(stopped).why
+    assert (well.failure, len(well.ranks)) == (None, 2)
+    assert list(tmp_path.glob("runs/validate/**/hang-*.json")) == []
+
+
+def test_a_rank_that_waits_for_ever_is_named_with_its_line_across_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (hung,) = run(tmp_path, monkeypatch, SCRIPT, "2x1", {"args": ("wait",), "launcher": "srun", "env": RECORDER})
+    line = SCRIPT.splitlines().index("    time.sleep(10_000)") + 1
+    assert failure(hung).verdict == "the training hung"
+    assert failure(hung).why.startswith(
+        f'rank 1 (node 1, {HOST}) after 20 steps: File "{tmp_path}/train.py", line {line}, in wait_for_ever; '
+        "rank 0 waited in backward(); no rank made progress for "
+    )
+    assert "raise hang.at_least_s in config.yaml" in failure(hung).next
+    assert "torchfrtrace " in failure(hung).next
+    for rank, steps in enumerate((21, 20)):  # each step makes one call, and DDP some before the first
+        recorded = pickle.loads(next(tmp_path.rglob(f"flight_{rank}")).read_bytes())
+        calls = [entry["profiling_name"] for entry in recorded["entries"]]
+        assert calls.count("gloo:all_reduce") >= steps, calls
+
+
+def test_a_script_without_a_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "import time\ndef load():\n    time.sleep(10_000)\nload()\n"
+    bounds = BOUNDS.replace(first_step_s=4.0)
+    (hung,) = run(tmp_path, monkeypatch, script, "1x1", {"launcher": "python"}, hang=bounds)
+    assert failure(hung).verdict == "no first step"
+    assert f'after 0 steps: File "{tmp_path}/train.py", line 3, in load' in failure(hung).why
+    assert "hang.first_step_s: 4" in failure(hung).why

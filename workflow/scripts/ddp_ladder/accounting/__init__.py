@@ -1,0 +1,1 @@
+"""What each job asked for, held and used: by Slurm and by its own files."""

@@ -1,0 +1,1 @@
+"""What the measured scales say of others: prediction."""

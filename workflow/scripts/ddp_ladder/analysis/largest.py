@@ -1,0 +1,79 @@
+"""The largest scale above an efficiency: where to stop. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ddp_ladder.analysis.estimate import estimate
+from ddp_ladder.analysis.measured import Series
+from ddp_ladder.analysis.network import AllReduce
+from ddp_ladder.settings.terms import Scale
+
+FAR = 16
+"""No scale of more than this many times the largest measured number of GPUs is recommended."""
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest scale whose efficiency reaches a minimum; None if no scale does.
+
+    certain_scale: the largest whose interval lies above it.
+    """
+
+    min_efficiency: float
+    scale: str | None
+    efficiency: float | None
+    certain_scale: str | None
+    note: str
+
+
+def largest_scale(
+    series: Series, min_efficiency: float, network: AllReduce | None = None, most_gpus: int | None = None
+) -> Largest:
+    """Return the last scale above an efficiency, going up in whole nodes as long as it stays above.
+
+    most_gpus: each has a sample of the global batch in strong mode. It goes on to ``FAR`` times the largest measured
+    scale. Raises ValueError for an empty series.
+    """
+    found: tuple[Scale, float] | None = None
+    certain: Scale | None = None
+    wanted = f"{100 * min_efficiency:.3g} %"
+    for scale in _upwards(series):
+        if most_gpus is not None and scale.world_size > most_gpus:
+            note = f"{scale} has more GPUs than the global batch of {most_gpus} has samples"
+            break
+        here = estimate(series, scale, network)
+        ideal = scale.world_size / series.smallest.gpu_s_per_sample
+        if here.samples_per_s / ideal < min_efficiency:
+            note = f"stop at {found[0]}: {scale} is below {wanted}" if found else f"no scale reaches {wanted}"
+            break
+        found = scale, here.samples_per_s / ideal
+        certain = scale if here.low / ideal >= min_efficiency else certain
+    else:
+        note = f"still above {wanted} at {FAR} times the largest measured scale: measure a larger one"
+    return Largest(
+        min_efficiency=min_efficiency,
+        scale=str(found[0]) if found else None,
+        efficiency=found[1] if found else None,
+        certain_scale=str(certain) if certain else None,
+        note=note,
+    )
+
+
+def _upwards(series: Series) -> Iterator[Scale]:
+    """Yield the scales from the smallest measured one up: inside a node by doubling, then whole nodes.
+
+    Every number of nodes up to 16, then steps of a sixteenth: nobody asks for 1001 nodes instead of 1000.
+    """
+    smallest, largest = series.smallest.scale, series.largest.scale
+    full = max(point.scale.gpus_per_node for point in series.points)
+    inside = [Scale(1, 2**power) for power in range(full.bit_length()) if 2**power < full]
+    most = FAR * math.ceil(largest.world_size / full)
+    counts = [1]
+    while counts[-1] < most:
+        counts.append(min(most, counts[-1] + max(1, counts[-1] // 16)))
+    for scale in (*inside, *(Scale(count, full) for count in counts)):
+        if scale.nodes >= smallest.nodes and scale.world_size >= smallest.world_size:
+            yield scale

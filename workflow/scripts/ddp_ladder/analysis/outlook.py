@@ -1,0 +1,110 @@
+"""How far the training will scale, from what was measured: where to stop, and what the laws of scaling say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddp_ladder.analysis.largest import Largest, largest_scale
+from ddp_ladder.analysis.measured import series_of
+from ddp_ladder.analysis.prediction import Model, Prediction, predict
+from ddp_ladder.common.formats import NARROW_SPACE, percent, significant
+from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.plan.plan import Plan
+from ddp_ladder.settings.terms import PLAIN_VARIANT, REFERENCE_VARIANT, Mode, Scale
+
+LEAST_SCALES = 3
+"""With two points every law fits, and says nothing."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is known of the scales above the measured ones. largest: None if the gates ask for no efficiency.
+
+    at: the prediction for twice the largest measured number of nodes, or for the next larger planned scale; of the
+    largest measured one if no larger one is possible.
+    """
+
+    mode: Mode
+    variant: str
+    measured: tuple[str, ...]
+    largest: Largest | None
+    at: Prediction
+
+    @property
+    def in_words(self) -> str:
+        """Return ``weak: at least 70 % efficiency is expected up to 8x4 (up to 4x4 for certain): stop there``."""
+        if self.largest is None:
+            return ""
+        wanted = percent(self.largest.min_efficiency)
+        if self.largest.scale is None:
+            text = f"{self.mode} scaling: no scale is expected to reach {wanted} efficiency"
+        else:
+            certain = self.largest.certain_scale
+            sure = f", with certainty up to {certain}" if certain else ", with certainty for none"
+            sure = ", also with certainty" if certain == self.largest.scale else sure
+            text = f"{self.mode} scaling: at least {wanted} efficiency is expected up to {self.largest.scale}{sure}"
+            text += "" if self.largest.note.startswith("stop at") else f"; {self.largest.note}"
+        return text.replace(NARROW_SPACE, " ")
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return a row of LAW_HEADINGS for each form."""
+        return [_row(model, self) for model in self.at.models]
+
+
+LAW_HEADINGS = ("form", "time per sample of a GPU", "parameters", "largest difference from a measured scale")
+
+
+def law_headings(outlook: Outlook) -> tuple[str, ...]:
+    """Return the headings of the table of forms."""
+    return (*LAW_HEADINGS, f"samples/s at {outlook.at.scale}", "in the prediction")
+
+
+def _row(model: Model, outlook: Outlook) -> tuple[str, ...]:
+    parameters = ", ".join(f"{name} {value:.3g}" for name, value in model.parameters.items())
+    used = "yes" if model.in_prediction else "no"
+    residual = f"{100 * model.residual:.1f} %"
+    return model.name, model.formula, parameters, residual, significant(model.samples_per_s), used
+
+
+def outlooks(plan: Plan, points: Sequence[ScalePoint]) -> tuple[Outlook, ...]:
+    """Return the outlook of the reference variant in each mode of which enough scales were measured."""
+    modes: dict[Mode, None] = dict.fromkeys(run.mode for run in plan.runs)
+    names = list(dict.fromkeys(run.variant for run in plan.runs if run.variant != PLAIN_VARIANT))
+    variant = REFERENCE_VARIANT if REFERENCE_VARIANT in names or not names else names[0]
+    found = []
+    for mode in modes:
+        series = series_of(points, variant, mode)
+        if len(series.points) < LEAST_SCALES:
+            continue
+        scales = [point.scale for point in series.points]
+        least = _least_efficiency(plan, scales)
+        # In strong mode the global batch is the same everywhere: each GPU needs a sample of it.
+        most = next(run.global_batch for run in plan.runs if run.mode == mode) if mode == "strong" else None
+        found.append(
+            Outlook(
+                mode,
+                variant,
+                tuple(map(str, scales)),
+                None if least is None else largest_scale(series, least, most_gpus=most),
+                predict(series, _next_scale(plan, series.largest.scale, most)),
+            )
+        )
+    return tuple(found)
+
+
+def _least_efficiency(plan: Plan, measured: Sequence[Scale]) -> float | None:
+    """Return the efficiency that the gate of the first stage that is not measured asks for, or else the last one."""
+    done = [job.stage for job in plan.jobs if job.scale in measured]
+    above = [stage for stage in plan.stages if stage not in done] or list(plan.stages[-1:])
+    return next((least for stage in above if (least := plan.gates[stage].min_efficiency) is not None), None)
+
+
+def _next_scale(plan: Plan, largest: Scale, most_gpus: int | None) -> Scale:
+    larger = [job.scale for job in plan.jobs if job.scale.world_size > largest.world_size]
+    if larger:
+        return min(larger, key=lambda scale: scale.world_size)
+    nodes = 2 * largest.nodes
+    if most_gpus is not None:
+        nodes = max(largest.nodes, min(nodes, most_gpus // largest.gpus_per_node))
+    return Scale(nodes, largest.gpus_per_node)

@@ -1,0 +1,80 @@
+"""The figures that show a cause of lost efficiency, in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddp_ladder.common.formats import count, milliseconds, percent, significant
+from ddp_ladder.gates.changes import Cause, explaining
+from ddp_ladder.gates.link import Link
+from ddp_ladder.gates.profile_evidence import of_profile
+from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.step_facts import StepFacts
+
+
+def evidence(cause: Cause, point: ScalePoint, baseline: ScalePoint, link: Link | None) -> tuple[str, ...]:
+    """Return what the runs' figures, their usage and the preflight (link) say about a cause."""
+    if cause == "data":
+        found = [*_of_data(point, baseline)]
+    elif cause == "communication":
+        found = [*_of_communication(point, link)]
+    elif cause == "imbalance":
+        found = [*_of_imbalance(point)]
+    else:
+        found = [*_of_computation(point, baseline)] if cause == "computation" else []
+    return (*found, *of_profile(cause, point, baseline), *explaining(cause, point))
+
+
+def _of_data(point: ScalePoint, baseline: ScalePoint) -> Iterator[str]:
+    yield f"data wait {_ms(point.data_wait_s)} in each step, {_ms(baseline.data_wait_s)} at {baseline.scale}"
+    if point.step and point.step.workers is not None:
+        yield f"loader workers per rank: {point.step.workers}"
+
+
+def _of_communication(point: ScalePoint, link: Link | None) -> Iterator[str]:
+    facts = point.step or StepFacts()
+    if facts.comm_s is not None and facts.overlap_s is not None:
+        timed = f" ({facts.timed_steps} steps timed on each rank)" if facts.timed_steps else ""
+        waits = f", and {_ms(point.imbalance_s)} are the wait for the slowest rank" if point.imbalance_s else ""
+        yield (
+            f"DDP's exchange of gradients takes {_ms(facts.comm_s)}, of which the backward pass hides "
+            f"{_ms(facts.overlap_s)}{waits}{timed}"
+        )
+    if not facts.gradient_bytes or not facts.buckets:
+        return
+    size = f"{facts.gradient_bytes / 1e6:.3g} MB of gradients in {count(facts.buckets, 'all-reduce')}"
+    if link is None:
+        yield f"{size}; no preflight measured how fast the network is"
+        return
+    all_s = link.all_reduces_s(facts.gradient_bytes, facts.buckets)
+    busbw = link.busbw_gb_per_s(point.world_size)
+    rate = f" ({significant(busbw)} GB/s bus bandwidth)" if busbw else ""
+    yield (
+        f"{size}: by the preflight's figures{rate}, with nothing else running, these take {_ms(all_s)}, of which "
+        f"{_ms(link.latency_s(facts.buckets))} is latency"
+    )
+
+
+def _of_imbalance(point: ScalePoint) -> Iterator[str]:
+    facts = point.step or StepFacts()
+    if facts.slowest and point.imbalance_s and point.step_time_s:
+        own_s = facts.own_max_s or point.step_time_s
+        yield (
+            f"{facts.slowest} works {_ms(own_s)} in each step, the typical rank {_ms(own_s - point.imbalance_s)}: the "
+            "others wait for it"
+        )
+
+
+def _of_computation(point: ScalePoint, baseline: ScalePoint) -> Iterator[str]:
+    if point.compute_s is not None and baseline.compute_s is not None:
+        share = point.global_batch / point.world_size * baseline.world_size / baseline.global_batch
+        yield (
+            f"forward and backward pass take {_ms(point.compute_s)}, and {_ms(share * baseline.compute_s)} for as many "
+            f"samples at {baseline.scale}"
+        )
+    if point.cpu_fraction is not None and baseline.cpu_fraction is not None:
+        yield f"CPUs busy: {percent(point.cpu_fraction)}, {percent(baseline.cpu_fraction)} at {baseline.scale}"
+
+
+def _ms(value_s: float | None) -> str:
+    return f"{milliseconds(value_s)} ms"

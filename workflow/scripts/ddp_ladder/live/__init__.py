@@ -1,0 +1,1 @@
+"""The live view of a ladder: reads its results directory and asks squeue; writes nothing."""

@@ -1,0 +1,37 @@
+"""Print what a Python is and has, as JSON on the last line. Runs under the site's Python (3.9 or newer) with ``-c``.
+
+Argument: a module to look for, or nothing.
+"""
+
+import importlib.util
+import json
+import sys
+
+
+def main(module: str) -> None:
+    """Print version and path of this Python, torch's versions or why it is missing, and whether there is a module."""
+    found: dict[str, object] = {"python": list(sys.version_info[:3]), "executable": sys.executable}
+    if module:
+        sys.path.insert(0, "")
+        found["module"] = importlib.util.find_spec(module.split(".")[0]) is not None
+    try:
+        import torch
+
+        found.update(torch=torch.__version__, cuda=torch.version.cuda)
+        found.update(gpus=torch.cuda.device_count(), nccl=nccl(torch))
+    except Exception as error:
+        found["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
+    print("\n" + json.dumps(found))
+
+
+def nccl(torch: object) -> object:
+    """Return NCCL's version; None for a torch without it."""
+    try:
+        version = torch.cuda.nccl.version()  # type: ignore[attr-defined]
+    except Exception:
+        return None
+    return ".".join(map(str, version)) if isinstance(version, tuple) else version
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,201 @@
+"""The failure of a run that hung: the rank that the others wait for, and what it was doing. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddp_ladder.common.formats import count, duration, milliseconds
+from ddp_ladder.records.case import Case
+from ddp_ladder.records.diagnosis import NAMED
+from ddp_ladder.records.equal_parameters import EQUALLY_MANY
+from ddp_ladder.records.hang_models import AgentStall, RankStall
+from ddp_ladder.records.record import Evidence, Failure
+from ddp_ladder.records.stacks import Frame, doing, in_collective, main_stack, script_frame
+
+LINES = 3  # of the stack of a rank
+
+
+@dataclass(frozen=True)
+class Stalled:
+    """One rank of a hang, with its node and the stack of its main thread."""
+
+    stall: RankStall
+    node_rank: int
+    host: str
+    stack: list[Frame]
+
+    @property
+    def waits(self) -> bool:
+        """True if it waits for other ranks."""
+        return in_collective(self.stack)
+
+    @property
+    def ended(self) -> bool:
+        return self.stall.phase == "ended"
+
+    @property
+    def is_elsewhere_after_its_steps(self) -> bool:
+        """True if its stack shows that it waits for no other rank, out of the training loop."""
+        return self.stall.phase in ("between passes", "evaluating") and bool(self.stack) and not self.waits
+
+    @property
+    def state(self) -> str:
+        """What it was doing: ``File "train.py", line 12, in train, in barrier()``."""
+        stall, frame = self.stall, script_frame(self.stack)
+        if stall.process == "stopped":
+            return f"its process {stall.pid} was stopped"
+        if frame is None:
+            asleep = stall.process == "uninterruptible"
+            return f"its process {stall.pid} was in a call of the kernel" if asleep else "it left no stack"
+        what = doing(self.stack)
+        return frame.text + (f", {what}" if what else "")
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """The lines of the script on its stack, the most recent call first."""
+        own = [frame for frame in self.stack if frame.is_of_script] or self.stack
+        return tuple(
+            Evidence(speaker=f"rank {self.stall.rank} on {self.host}", line=frame.text) for frame in own[:LINES]
+        )
+
+    @property
+    def text(self) -> str:
+        steps = count(self.stall.steps, "step")
+        if self.ended:
+            return f"rank {self.stall.rank} (node {self.node_rank}, {self.host}): its script ended after {steps}"
+        if self.stall.process == "stopped":  # how many steps it made since its last sign is not known
+            return f"rank {self.stall.rank} (node {self.node_rank}, {self.host}): {self.state}"
+        return f"rank {self.stall.rank} (node {self.node_rank}, {self.host}) after {steps}: {self.state}"
+
+
+def hung(case: Case) -> Failure | None:
+    """Return the failure of a run that hung; None if it did not, or if a rank failed by itself before."""
+    reports = case.raw.stalls
+    if not reports or (case.own and case.own[0].ended_at_s < min(report.found_at_s for report in reports)):
+        return None
+    ranks = case.directory.ranks
+    stacks = f"{case.directory.nodes}/hang-*.json"
+    if any(ranks.glob("flight_*")):
+        stacks += f"; torch's flight recorder has their last collectives: torchfrtrace {ranks} --prefix flight_"
+    return failure_of(reports, stacks)
+
+
+def failure_of(reports: Sequence[AgentStall], stacks: str) -> Failure:
+    """Return the failure of the run that these reports are about. stacks: where the ranks' stacks are, in words."""
+    ranks = stalled(reports)
+    return _failure(ranks, lagging(ranks), reports[0], stacks)
+
+
+def stalled(reports: Sequence[AgentStall]) -> list[Stalled]:
+    """Return the ranks of these reports, in order."""
+    ranks = [
+        Stalled(rank, report.node_rank, report.host, main_stack(rank.stack or "", rank.thread))
+        for report in reports
+        for rank in report.ranks
+    ]
+    return sorted(ranks, key=lambda rank: rank.stall.rank)
+
+
+def lagging(ranks: Sequence[Stalled]) -> list[Stalled]:
+    """Return the ranks that the others wait for; empty if none stands out.
+
+    They are stopped; else ended, unless all others are past their steps and wait for none; else in no collective while
+    others are; else they began fewer collectives; else they made fewer steps.
+    """
+    stopped = [rank for rank in ranks if rank.stall.process == "stopped"]
+    ended = [rank for rank in ranks if rank.ended]
+    elsewhere = [rank for rank in ranks if not rank.waits]
+    if stopped:
+        return stopped
+    if len(ranks) == 1:
+        return list(ranks)
+    left = [rank for rank in ranks if not rank.ended]
+    if ended and left and all(rank.is_elsewhere_after_its_steps for rank in left):
+        return left
+    for some in (ended, elsewhere):
+        if 0 < len(some) < len(ranks):
+            return _fewest_steps(some) or some
+    begun = [rank.stall.sequence for rank in ranks]
+    if None not in begun and len(set(begun)) > 1:
+        least = min(number for number in begun if number is not None)
+        return [rank for rank in ranks if rank.stall.sequence == least]
+    return _fewest_steps(ranks)
+
+
+def _fewest_steps(ranks: Sequence[Stalled]) -> list[Stalled]:
+    """Return the ranks with the fewest steps; empty if all made as many."""
+    fewest = min(rank.stall.steps for rank in ranks)
+    least = [rank for rank in ranks if rank.stall.steps == fewest]
+    return least if len(least) < len(ranks) else []
+
+
+def _failure(ranks: Sequence[Stalled], causes: Sequence[Stalled], report: AgentStall, stacks: str) -> Failure:
+    named = [rank.text for rank in (causes or ranks)[:NAMED]]
+    if len(causes or ranks) > NAMED:
+        named.append(f"{len(causes or ranks) - NAMED} more")
+    waiting = [rank for rank in ranks if rank not in causes and rank.waits]
+    if causes and waiting:
+        others = ", ".join(str(rank.stall.rank) for rank in waiting[:NAMED])
+        named.append(f"rank {others} waited {doing(waiting[0].stack)}")
+    if causes and not causes[0].ended:
+        named += [rank.text for rank in ranks if rank.ended][:NAMED]
+    key = _bound_key(ranks, report)
+    verdict, next_step = _verdict(ranks, causes, key, stacks)
+    return Failure(
+        verdict=verdict,
+        why=f"{'; '.join(named)}; {_since(ranks, key, report)}",
+        next=next_step,
+        rank=causes[0].stall.rank if causes else None,
+        node=causes[0].host if causes else None,
+        at_s=report.found_at_s - min(rank.stall.silent_s for rank in ranks),
+        evidence=tuple(line for rank in (*causes[:NAMED], *waiting[:1]) for line in rank.evidence),
+    )
+
+
+def _since(ranks: Sequence[Stalled], key: str, report: AgentStall) -> str:
+    """Return how long no rank made progress, and which bound that is."""
+    silent_s = min(rank.stall.silent_s for rank in ranks)
+    step_s = max((rank.stall.step_s for rank in ranks if rank.stall.step_s is not None), default=None)
+    median = "" if step_s is None else f"; median step {milliseconds(step_s)} ms"
+    return f"no rank made progress for {duration(silent_s)} (hang.{key}: {getattr(report.bounds, key):g}{median})"
+
+
+def _bound_key(ranks: Sequence[Stalled], report: AgentStall) -> str:
+    """Return the key of the bound that the first rank that is stuck has reached."""
+    rank = next((rank.stall for rank in ranks if rank.stall.stuck), ranks[0].stall)
+    if rank.bound_s == report.bounds.at_least_s:
+        return "at_least_s"
+    return "first_step_s" if rank.bound_s == report.bounds.first_step_s else "times_median_step"
+
+
+def _verdict(ranks: Sequence[Stalled], causes: Sequence[Stalled], key: str, stacks: str) -> tuple[str, str]:
+    """Return verdict and next."""
+    no_hang = f"if it was no hang, raise hang.{key} in config.yaml"
+    if causes and causes[0].stall.process == "stopped":
+        return (
+            "a rank was stopped",
+            f"find out what stopped it on {causes[0].host} (a signal SIGSTOP or SIGTSTP, a debugger), and start "
+            "snakemake again: only failed runs are repeated",
+        )
+    if all(rank.ended for rank in ranks):
+        return (
+            "the processes did not end",
+            "the script's last line was reached: see which threads or clean-up keep the process, in the stacks of "
+            f"{stacks}\n{no_hang}",
+        )
+    if causes and causes[0].ended:
+        return "a rank left the others", EQUALLY_MANY
+    if not any(rank.stall.steps for rank in ranks):
+        verdict = "no first step"
+        what = "see why it does not go on at that line"
+    elif causes:
+        verdict = "the training hung"
+        what = "see why it does not go on at that line"
+    else:
+        verdict = "the training hung"
+        what = (
+            "no rank stands out: look at what they share, such as the file system, the GPUs' links, and the network "
+            "between the nodes (network.interface in cluster.yaml)"
+        )
+    return verdict, f"{what}\nthe stacks of all ranks are in {stacks}\n{no_hang}"

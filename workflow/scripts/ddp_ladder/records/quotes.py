@@ -1,0 +1,112 @@
+"""The lines of a run that show why it failed, verbatim, for its record. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ddp_ladder.common.messages import numbered
+from ddp_ladder.common.redaction import redacted
+from ddp_ladder.records.case import is_consequence
+from ddp_ladder.records.record import Evidence, Failure
+from ddp_ladder.records.words import Words, cut
+
+MOST_LINES = 5
+_MODULES = re.compile(r"^(?:[A-Za-z_]\w*\.)+(?=[A-Z]\w*\b)")  # before the name of an exception
+_FRAME = re.compile(r'^\s*File "([^"]+)", line \d+')
+_OF_LIBRARIES = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<|/ddp_ladder_instrument/|/instrument\.py$")
+_CURRENT = "Current thread"  # the fault handler's mark of the thread that crashed
+_CRASH = re.compile(r"Fatal Python error: |terminate called after throwing|.*: Assertion `.*' failed")
+_CRASH_LINES = 200  # of the threads that the fault handler shows
+_MARKS = re.compile(r"^[\s^~]*$")  # below a statement of a traceback
+
+
+def quote(words: Words, lines: Iterable[str]) -> tuple[Evidence, ...]:
+    """Return lines of one speaker."""
+    return tuple(Evidence(speaker=words.place, line=cut(redacted(line))) for line in lines if line.strip())[:MOST_LINES]
+
+
+def with_place(words: Words, index: int) -> tuple[Evidence, ...]:
+    """Return a line, after the statement of the script that raised it if it ends a traceback."""
+    return quote(words, (*_statement(words.lines, index), words.lines[index]))
+
+
+def where_raised(printed: Sequence[Words], rank: int | None, exception: str) -> tuple[Evidence, ...]:
+    """Return an exception's last line as the log has it, with its statement; empty if no log has it."""
+    own = [words for words in printed if words.rank == rank and rank is not None]
+    for words in (*own, *(words for words in printed if words.rank is None)):
+        for index in reversed(range(len(words.lines))):
+            if is_line_of(words.lines[index], exception):
+                return with_place(replace(words, rank=rank), index)
+    return ()
+
+
+def caught(printed: Sequence[Words], node: str | None = None, rank: int | None = None) -> tuple[Evidence, ...]:
+    """Return the last exception, with its statement, whose traceback a script printed itself; empty if it did not.
+
+    node and rank: words of others are left out, if they are known. The ranks of a node may share a log without marks.
+    """
+    for words in printed:
+        elsewhere = (node is not None and words.node != node) or (rank is not None and words.rank not in (rank, None))
+        if words.speaker not in ("rank", "agent") or elsewhere:
+            continue
+        for index in reversed(range(len(words.lines))):
+            line = words.lines[index]
+            if line[:1].isalpha() and _statement(words.lines, index) and not is_consequence(line):
+                return with_place(words, index)
+    return ()
+
+
+def with_caught(failure: Failure, printed: Sequence[Words]) -> Failure:
+    """Return the failure of ranks that ended well, with the exception that they may have ended because of."""
+    if not (shown := caught(printed, failure.node, failure.rank)):
+        return failure
+    first = (
+        "the script printed an exception: if it ended because of it, fix its cause, and let the script raise it "
+        "instead of ending with exit code 0; then start snakemake again"
+    )
+    return failure.replace(next=numbered((first, failure.next)), evidence=shown)
+
+
+def crash(printed: Sequence[Words]) -> tuple[Evidence, ...]:
+    """Return what Python's fault handler or the C++ runtime printed as a process crashed; empty if they did not."""
+    for words in printed:
+        for index, line in enumerate(words.lines):
+            if not _CRASH.match(line):
+                continue
+            following = words.lines[index + 1 : index + 1 + _CRASH_LINES]
+            current = next((k for k, one in enumerate(following) if one.startswith(_CURRENT)), 0)
+            frames = [
+                one
+                for one in following[current:]
+                if (frame := _FRAME.match(one)) and not _OF_LIBRARIES.search(frame[1])
+            ]
+            what = [one for one in following[:1] if one.lstrip().startswith("what():")]
+            return quote(words, (line, *what, *frames[:1]))
+    return ()
+
+
+def is_line_of(line: str, exception: str) -> bool:
+    """Return True if a line of a traceback is the beginning of this exception: ``ValueError: no such file``."""
+    if exception.partition(":")[0] not in line:
+        return False
+    # The rank reports its exception without secrets.
+    text = " ".join(_MODULES.sub("", redacted(line).strip()).split())
+    return ":" in text[:-1] and exception.startswith(text)
+
+
+def _statement(lines: Sequence[str], end: int) -> tuple[str, ...]:
+    """Return place and statement of the last frame that is not of a library, of the traceback that ends there."""
+    frames = []
+    for index in range(end - 1, -1, -1):
+        frame = _FRAME.match(lines[index])
+        if frame:
+            frames.append((index, frame[1]))
+        elif lines[index].strip() and not lines[index].startswith((" ", "\t")):
+            break
+    own = [index for index, file in frames if not _OF_LIBRARIES.search(file)] or [index for index, _ in frames]
+    if not own:
+        return ()
+    following = lines[own[0] + 1 : own[0] + 2]
+    return (lines[own[0]], *(line for line in following if not _FRAME.match(line) and not _MARKS.match(line)))

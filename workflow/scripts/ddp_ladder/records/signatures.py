@@ -1,0 +1,137 @@
+"""Failure signatures: what a line of a failed run means. Pure; the data is signatures.toml, with its explanation."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from ddp_ladder.records.words import Words
+from ddp_ladder.settings.terms import STAGES
+
+Role = Literal["root", "sched", "symptom", "victim", "warn"]
+ROLES: tuple[Role, ...] = get_args(Role)
+"""In the order in which they claim a line: one that names a cause is not taken for a consequence."""
+MOST_STEPS = 3  # in a remedy
+FILE = Path(__file__).with_suffix(".toml")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One kind of failure. why, next: templates; see signatures.toml."""
+
+    id: str
+    role: Role
+    regex: re.Pattern[str]
+    verdict: str
+    why: str
+    next: tuple[str, ...]
+    samples: tuple[str, ...]
+    several_nodes: bool = False
+    of_its_own: bool = False
+    only_with: str = ""
+    in_stage1: str = ""
+
+
+@dataclass(frozen=True)
+class Match:
+    """A line that a signature claims. index: of the line in ``words``. values: the groups of the regex by name."""
+
+    signature: Signature
+    words: Words
+    index: int
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def line(self) -> str:
+        """Return the line, verbatim."""
+        return self.words.lines[self.index]
+
+    @property
+    def verdict(self) -> str:
+        """Return what failed, without the place."""
+        return self.signature.verdict
+
+    def why(self, **values: object) -> str:
+        """Return the cause in a sentence. values: what is known of the run; see signatures.toml."""
+        return self._filled(self.signature.why, values)
+
+    def next(self, **values: object) -> tuple[str, ...]:
+        """Return what to do, in at most three steps."""
+        first, *others = self.signature.next
+        if values.get("stage") == STAGES[0] and self.signature.in_stage1:
+            first += f"; or, {self.signature.in_stage1}"
+        return tuple(self._filled(step, values) for step in (first, *others))
+
+    def _filled(self, template: str, values: Mapping[str, object]) -> str:
+        own = {"node": self.words.node, "rank": self.words.rank}
+        given = {name: value for name, value in {**own, **values}.items() if value is not None}
+        return template.format_map({**UNKNOWN, **given, **self.values})
+
+
+UNKNOWN: Mapping[str, object] = {
+    "node": "the node",
+    "rank": "?",
+    "stage": "<stage>",
+    "python": "the training's Python",
+    "log": "the log",
+    "larger": "1x2",
+}
+"""The names that every template may use, with their values where the run does not tell."""
+
+
+@cache
+def signatures() -> tuple[Signature, ...]:
+    """Return all signatures in the order in which they claim a line: by role, then as in the file."""
+    entries = tomllib.loads(FILE.read_text(encoding="utf-8"))["signature"]
+    return tuple(sorted(map(_signature, entries), key=lambda one: ROLES.index(one.role)))
+
+
+def _signature(entry: dict[str, Any]) -> Signature:
+    regex = re.compile(entry["regex"], re.MULTILINE)
+    return Signature(**{**entry, "regex": regex, "next": tuple(entry["next"]), "samples": tuple(entry["samples"])})
+
+
+def classify(line: str, several_nodes: bool = True) -> Signature | None:
+    """Return the signature that claims a line; None for a line that no signature knows."""
+    usable = (one for one in signatures() if several_nodes or not one.several_nodes)
+    return next((one for one in usable if one.regex.search(line)), None)
+
+
+def matches(words: Sequence[Words], *roles: Role, several_nodes: bool | None = None) -> Iterator[Match]:
+    """Yield the lines that signatures of these roles claim, in the order of ``words`` and their lines.
+
+    several_nodes: of the run; None: if the words are of several.
+    """
+    if several_nodes is None:
+        several_nodes = len({each.node for each in words if each.node and each.speaker not in ("srun", "slurm")}) > 1
+    usable = [one for one in signatures() if several_nodes or not one.several_nodes]
+    texts = ["\n".join(each.lines) for each in words]
+    # Each signature on a whole text is much faster than on each line.
+    present = [[one for one in usable if one.regex.search(text)] for text in texts]
+    ids = {one.id for of_text in present for one in of_text}
+    for each, of_text in zip(words, present, strict=True):
+        claiming = [one for one in of_text if not one.only_with or one.only_with in ids]
+        if any(one.role in roles for one in claiming):
+            yield from _claimed(each, claiming, roles)
+
+
+def _claimed(words: Words, claiming: Sequence[Signature], roles: Sequence[Role]) -> Iterator[Match]:
+    for index, line in enumerate(words.lines):
+        found = next(((one, match) for one in claiming if (match := one.regex.search(line))), None)
+        if found is not None and found[0].role in roles:
+            groups = {name: value or "?" for name, value in found[1].groupdict().items()}
+            yield Match(found[0], words, index, groups)
+
+
+def root_cause(words: Sequence[Words]) -> Match | None:
+    """Return the first line that names a cause, else one of the scheduler, else one that is ambiguous; else None.
+
+    words: those whose speaker ended first come first.
+    """
+    found = list(matches(words, "root", "sched", "symptom"))
+    return min(found, key=lambda match: ROLES.index(match.signature.role), default=None)

@@ -1,0 +1,161 @@
+"""What a run used, from the samples of its nodes and the times of its ranks. A damaged file is a note: it fails no run.
+
+A node whose agent left no end record may not have written all its samples, and is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ddp_ladder.common.files import Agent, RunDirectory, read_json
+from ddp_ladder.common.formats import in_short
+from ddp_ladder.monitor.models import MonitorFile
+from ddp_ladder.records.placement import host_name, node_rank_of
+from ddp_ladder.records.raw_files import RankFiles, RawRun
+from ddp_ladder.records.raw_models import AgentEnd
+from ddp_ladder.records.record import Timing
+from ddp_ladder.records.warmup import Warmup
+from ddp_ladder.usage.findings import LEAST_SAMPLES, enough, findings
+from ddp_ladder.usage.models import NodeUsage, Usage
+from ddp_ladder.usage.ranks import RankUse, parse_cpu_set
+from ddp_ladder.usage.run_use import RunUse
+from ddp_ladder.usage.samples import NodeSamples, read_samples
+from ddp_ladder.usage.summary import node_usage
+from ddp_ladder.usage.timeline import StepTimes, Timeline, timeline
+
+
+def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, directory: RunDirectory) -> Usage | None:
+    """Return what a run used; None if its nodes were not sampled. timing: None if the run has no figures."""
+    if raw.run.monitor is None:
+        return None
+    notes: list[str] = []
+    ranks = tuple(_rank_use(raw, files, warmup) for _, files in sorted(raw.ranks.items()))
+    nodes: list[NodeUsage] = []
+    about: dict[int, MonitorFile] = {}
+    timelines = timelines_of(raw, warmup)
+    for node_rank, samples in read_node_samples(raw, directory, notes).items():
+        about[node_rank] = samples.about
+        nodes.append(node_usage(samples, timelines[node_rank], ranks))
+    notes += _lacking(about)
+    good = tuple(node for node in nodes if enough(node))
+    if timing is not None and len(good) < len(nodes):
+        fewest = min(node.samples for node in nodes)
+        notes.append(
+            f"only {fewest} samples of a node are of the measured training, findings need {LEAST_SAMPLES}: lower "
+            "monitor.every_s in config.yaml, or let the runs last longer"
+        )
+    run = RunUse(
+        nodes=good,
+        about=about,
+        ranks=ranks,
+        simulated=len({*raw.run.nodes}) < len(raw.run.nodes),
+        on_gpus=raw.run.spec.device == "cuda",
+        batch_per_gpu=raw.run.spec.batch_per_gpu,
+        data_wait_fraction=timing.data_wait_fraction if timing else None,
+        exposed_comm_fraction=timing.exposed_comm_fraction if timing else None,
+        epochs=max((len(timelines[node.node_rank].epochs_s) for node in good), default=0),
+    )
+    known = timing is not None and good and all(timelines[node.node_rank].step_ends_s.size for node in good)
+    return Usage(nodes=tuple(nodes), findings=findings(run) if known else (), notes=tuple(notes))
+
+
+def _lacking(about: Mapping[int, MonitorFile]) -> list[str]:
+    """Return what the nodes could not sample; what all of them lack is one note."""
+    nodes: dict[str, list[str]] = {}
+    for each in about.values():
+        for note in each.notes:
+            nodes.setdefault(note, []).append(each.node)
+    return [note if len(there) == len(about) else f"{in_short(there)}: {note}" for note, there in nodes.items()]
+
+
+def timelines_of(raw: RawRun, warmup: Warmup) -> dict[int, Timeline]:
+    """Return the timeline of each node whose agent has ended, by its rank: that of its first rank."""
+    firsts: dict[int, RankFiles] = {}
+    for _, files in sorted(raw.ranks.items()):
+        firsts.setdefault(_node_rank(raw, files), files)
+    return {
+        node_rank: timeline(end.launched_at_s, end.ended_at_s, _step_times(firsts.get(node_rank), warmup))
+        for node_rank, end in _agents(raw).items()
+    }
+
+
+def read_node_samples(raw: RawRun, directory: RunDirectory, notes: list[str]) -> dict[int, NodeSamples]:
+    """Return the samples of each node whose agent has ended, by its rank; ``notes`` gets why others have none."""
+    found: dict[int, NodeSamples] = {}
+    ends = _agents(raw)
+    for node_rank, node in enumerate(raw.run.nodes):
+        if node_rank not in ends:
+            notes.append(f"{node}: its agent left no end record, so its samples may be incomplete")
+            continue
+        monitored = ends[node_rank].monitor
+        if monitored is not None and monitored.error:
+            notes.append(f"{node}: {monitored.error}")
+        path = directory.monitor(node_rank)
+        try:
+            about = MonitorFile.from_json(read_json(path))
+            if (about.spec_hash, about.job, about.node_rank) != (raw.run.spec_hash, raw.run.job, node_rank):
+                raise ValueError("it is of another run")
+            path = directory.samples(node_rank)
+            samples = read_samples(path, about)
+            if monitored is not None and len(samples) < monitored.samples:
+                raise ValueError(f"it has {len(samples)} samples, and {monitored.samples} were written")
+            found[node_rank] = samples
+        except FileNotFoundError:
+            notes.append(f"{node}: there is no {path.name}")
+        except (OSError, ValueError) as error:
+            notes.append(f"{node}: {path.name} is damaged: {error}")
+    return found
+
+
+def _agents(raw: RawRun) -> dict[int, AgentEnd]:
+    """Return the end of the agent of each node that sampled it, by the node's rank."""
+    first: dict[int, tuple[Agent, AgentEnd]] = {}
+    for agent, end in raw.agents.items():
+        known = first.get(agent.node_rank)
+        if known is None or (agent.local_rank or 0) < (known[0].local_rank or 0):
+            first[agent.node_rank] = (agent, end)
+    return {node_rank: end for node_rank, (agent, end) in first.items() if not agent.local_rank}
+
+
+def _node_rank(raw: RawRun, files: RankFiles) -> int:
+    hosts: Mapping[int, str] = {agent.node_rank: host_name(end.host) for agent, end in raw.agents.items()}
+    known = node_rank_of(files.end, hosts)
+    return files.end.rank // raw.run.spec.gpus_per_node if known is None else known
+
+
+def _step_times(files: RankFiles | None, warmup: Warmup) -> StepTimes | None:
+    if files is None or files.steps.ended_at_s is None:
+        return None
+    phases = files.end.phases
+    return StepTimes(
+        ended_at_s=files.steps.ended_at_s,
+        step_time_s=files.steps.step_time_s,
+        warmup_steps=warmup.steps,
+        epoch_steps=phases.epoch_steps if phases else (),
+        validations_s=phases.validations_s if phases else (),
+    )
+
+
+def _rank_use(raw: RawRun, files: RankFiles, warmup: Warmup) -> RankUse:
+    end, ddp = files.end, files.end.ddp
+    times_s, waits_s = files.steps.step_time_s[warmup.steps :], files.steps.data_wait_s[warmup.steps :]
+    wait_known = len(waits_s) and not np.isnan(waits_s).any()
+    computed = [ddp.forward_s, ddp.backward_s] if ddp else [None]
+    parts = [part for part in computed if part is not None]
+    return RankUse(
+        rank=end.rank,
+        local_rank=end.local_rank,
+        node_rank=_node_rank(raw, files),
+        gpu=end.device.id if end.device.kind == "cuda" else None,
+        threads=end.fingerprint.get("threads"),
+        workers=end.fingerprint.get("num_workers"),
+        cpus=parse_cpu_set(end.fingerprint.get("cpu_set")),
+        peak_gpu_memory_bytes=end.peak_memory_bytes.get("device"),
+        step_time_s=float(np.median(times_s)) if len(times_s) else None,
+        data_wait_s=float(waits_s.mean()) if wait_known else None,
+        own_s=sum(parts) if len(parts) == len(computed) else None,
+        exposed_comm_s=ddp.exposed_comm_s if ddp else None,
+        timed_steps=ddp.samples if ddp else 0,
+    )

@@ -1,0 +1,79 @@
+"""The section "Prediction": forecasts beside what was measured, how far it will scale, and the laws of scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddp_ladder.analysis.forecast_file import planned_forecasts
+from ddp_ladder.analysis.forecast_text import ForecastError, forecast_errors, forecast_lines
+from ddp_ladder.analysis.outlook import Outlook, law_headings, outlooks
+from ddp_ladder.common.formats import in_short
+from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.plan.plan import Plan
+from ddp_ladder.settings.terms import Scale
+
+NOTE = (
+    "A forecast is written when the gate below opens, before its scale is measured. Its interval is meant to hold nine "
+    "of ten outcomes; docs/prediction.md says how it is made and how well it holds for published tables."
+)
+MOST_NAMED = 12  # scales, in a title
+
+
+@dataclass(frozen=True)
+class Laws:
+    """The table of forms of one mode."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class PredictionSection:
+    """What the page and the Markdown show. ahead: forecasts of scales that are not measured yet, one line each."""
+
+    errors: tuple[ForecastError, ...]
+    ahead: tuple[str, ...]
+    outlooks: tuple[Outlook, ...]
+    note: str = NOTE
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.errors or self.ahead or self.outlooks)
+
+    @property
+    def error_rows(self) -> tuple[tuple[str, ...], ...]:
+        """Return the rows of the table of errors."""
+        several = len({(one.variant, one.mode) for one in self.errors}) > 1
+        return tuple(one.cells(several) for one in self.errors)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Return how far it will scale, in each mode."""
+        return tuple(one.in_words for one in self.outlooks if one.largest)
+
+    @property
+    def laws(self) -> tuple[Laws, ...]:
+        """Return the tables of forms."""
+        return tuple(
+            Laws(
+                f"Laws of scaling, fitted to {in_short(one.measured, MOST_NAMED)} ({one.mode})",
+                law_headings(one),
+                tuple(one.rows()),
+            )
+            for one in self.outlooks
+        )
+
+
+def prediction_section(results: Path, plan: Plan, points: Sequence[ScalePoint], device: str) -> PredictionSection:
+    """Return the section. device: ``GPU`` or ``process``."""
+    forecasts = [*planned_forecasts(results, plan)]
+    measured = {(point.scale, point.variant, point.mode) for point in points if point.samples_per_s}
+    ahead: list[str] = []
+    for job, forecast in forecasts:
+        scale = Scale.parse(forecast.scale)
+        due = tuple(one for one in forecast.series if (scale, one.variant, one.mode) not in measured)
+        ahead += forecast_lines(job, forecast.replace(series=due), device) if due else []
+    return PredictionSection(forecast_errors(forecasts, points), tuple(ahead), outlooks(plan, points))

@@ -1,0 +1,336 @@
+"""proposal.md and proposal.tex: the scalability section that applications for compute time ask for. Pure.
+
+It says nothing that the records do not hold; what only a person knows is a marked blank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ddp_ladder.common.formats import capitalised, count, duration, full_stop, in_short
+from ddp_ladder.gates.figures import columns
+from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.step_split import STEP_PARTS
+from ddp_ladder.records.evidence import IN_WORDS, weakest
+from ddp_ladder.records.record import Record
+from ddp_ladder.report.attribution_section import attribution_section
+from ddp_ladder.report.document import Block, Document, Section
+from ddp_ladder.report.escape import blank
+from ddp_ladder.report.prediction_section import PredictionSection
+from ddp_ladder.report.proposal_limits import limits
+from ddp_ladder.report.proposal_request import request
+from ddp_ladder.report.view import Measured, ReportView
+from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
+
+SHOWN = (
+    "world_size", "global_batch", "repeats", "samples_per_s", "speedup_smallest", "efficiency_smallest",
+    "efficiency_total_time", "wall_s", "gpu_hours_per_million_samples",
+)  # fmt: skip
+HEADINGS = {
+    "world_size": "GPUs",
+    "speedup_smallest": "speed-up",
+    "efficiency_smallest": "efficiency by steps",
+    "wall_s": "wall time of a run (s)",
+}
+WIDTHS = (0.6, 0.9, 0.7, 0.75, 1.35, 1.1, 1.25, 1.25, 0.9, 0.95)
+TEST_CASE = (
+    "script", "script_sha256", "repository", "args_template", "parameters", "parameter_dtype", "autocast_dtype",
+    "optimizer", "num_workers", "compiled", "steps", "batch", "gradient bytes", "buckets", "comm hook", "launcher",
+    "backend", "threads_per_rank", "env",
+)  # fmt: skip
+SOFTWARE = (
+    "python",
+    "torch",
+    "cuda",
+    "nccl",
+    "cudnn",
+    "libraries",
+    "driver",
+    "gpu",
+    "power_limit_w",
+    "cpu_model",
+    "cpus",
+)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a centre asks for, judged: a table and its source."""
+
+    title: str
+    block: Block
+    note: str
+
+
+def proposal(view: ReportView, prediction: PredictionSection, rules: Rules | None = None) -> Document:
+    """Return the section; if nothing was measured, one that says so. rules: of a centre, if one was asked for."""
+    title = view.title.replace("Scaling of", "Scalability of", 1)
+    ending = f"Written by ddp-ladder on {view.written_on.isoformat()} from the records of {len(view.runs)} runs."
+    series = _series(view)
+    if not series:
+        return Document(title, _nothing(view, rules), ending)
+    losses = tuple(_losses(view))
+    sections = (
+        Section("Software and test case", _test_case(view, [point for each in series for point in each])),
+        Section("Machine", _machine(view)),
+        Section("Method", tuple(_method(view, [point for each in series for point in each]))),
+        Section("Results", tuple(_results(view, series))),
+        Section("Why it does not scale further", losses),
+        Section("Requested resources", tuple(request(view, prediction, series))),
+        Section("Limits of these measurements", (limits(view),)),
+        *_rules(rules),
+        Section("Where each figure comes from", tuple(_sources(view, series, has_losses=bool(losses)))),
+    )
+    return Document(title, tuple(section for section in sections if section.blocks), ending)
+
+
+def _series(view: ReportView) -> list[tuple[ScalePoint, ...]]:
+    """Return the measured points of each mode, of the reference variant or else of the first."""
+    measured = [point for point in view.rungs if point.samples_per_s is not None]
+    found = []
+    for mode in dict.fromkeys(point.mode for point in measured):
+        own = [point for point in measured if point.mode == mode]
+        names = [point.variant for point in own]
+        variant = REFERENCE_VARIANT if REFERENCE_VARIANT in names else names[0]
+        found.append(tuple(point for point in own if point.variant == variant))
+    return found
+
+
+def _nothing(view: ReportView, rules: Rules | None) -> tuple[Section, ...]:
+    next_step = f" Next: {full_stop(view.headline.next)}" if view.headline.next else ""
+    words = f"There is nothing to write yet. {full_stop(view.headline.text)}{next_step}"
+    return (Section("No measurement", (Block(words),)), *_rules(rules))
+
+
+def _rules(rules: Rules | None) -> tuple[Section, ...]:
+    return () if rules is None else (Section(rules.title, (rules.block, Block(rules.note))),)
+
+
+def _test_case(view: ReportView, points: Sequence[ScalePoint]) -> tuple[Block, ...]:
+    runs = _runs_of(view, points)
+    launchers = " or ".join(dict.fromkeys(run.spec.launcher for run in runs))
+    backends = " or ".join(dict.fromkeys(run.spec.backend for run in runs))
+    processes = "one process per GPU" if view.unit == "GPU" else "CPU processes"
+    source = weakest(run.throughput.source for run in runs if run.throughput)
+    parallel = (
+        f"Data parallel training with PyTorch: {processes}, started by {launchers}, which exchange gradients with "
+        f"{backends}. The script ran unmodified. Source of the throughput: {IN_WORDS[source]}."
+    )
+    return (
+        Block(
+            blank(
+                "the scientific purpose, the model and the data set in two or three sentences, and why this test "
+                "resembles the production runs"
+            )
+        ),
+        Block(parallel),
+        Block(
+            blank(
+                "how the training reads its data and writes its checkpoints: formats, sizes, number of files, and the "
+                "file system"
+            )
+        ),
+        _fields("The test case:", view, TEST_CASE),
+    )
+
+
+def _machine(view: ReportView) -> tuple[Block, ...]:
+    partitions = dict.fromkeys(job.slurm.partition for job in view.results.plan.jobs if job.slurm.partition)
+    where = f"Slurm partition {' and '.join(partitions)}. " if partitions else ""
+    rows = tuple(
+        (row.name, "; ".join(_with_places(*pair) for pair in row.values))
+        for row in view.machine_rows
+        if row.name != "not known"
+    )
+    node = Block(
+        "The nodes:",
+        headings=("field", "value"),
+        rows=rows,
+        widths=(1, 3),
+        source="machine/<scale>/<node>/machine.json",
+    )
+    return (
+        Block(f"{where}{blank('the name of the machine and of the partition, as the centre calls them')}"),
+        Block(view.machine),
+        *((node,) if rows else ()),
+        _fields("Software and devices, as the training processes reported them:", view, SOFTWARE),
+    )
+
+
+def _fields(text: str, view: ReportView, names: Sequence[str]) -> Block:
+    known = {row.name: row for row in view.measured}
+    rows = tuple((name, _in_words(known[name])) for name in names if name in known)
+    return Block(
+        text, headings=("field", "value"), rows=rows, widths=(1, 3),
+        source="runs/<run>/record.json: fingerprint and spec",
+    )  # fmt: skip
+
+
+def _in_words(row: Measured) -> str:
+    return "; ".join(_with_places(*pair) for pair in row.values)
+
+
+def _with_places(value: str, places: str) -> str:
+    return f"{value} ({places})" if places else value
+
+
+def _method(view: ReportView, points: Sequence[ScalePoint]) -> Iterator[Block]:
+    runs = [run for run in _runs_of(view, points) if run.timing]
+    timings = [run.timing for run in runs if run.timing]
+    jobs = list(dict.fromkeys(run.job.id for run in runs if run.job))
+    modes = {
+        "weak": "Weak scaling keeps the batch of each {unit}; the global batch grows with the number of {units}.",
+        "strong": "Strong scaling keeps the global batch; the batch of each {unit} shrinks.",
+    }
+    items = [modes[mode].format(unit=view.unit, units=view.units) for mode in dict.fromkeys(p.mode for p in points)]
+    stages = "; ".join(
+        f"{stage} {in_short([str(job.scale) for job in view.results.plan.jobs if job.stage == stage], 12)}"
+        for stage in view.results.plan.stages
+    )
+    items += [
+        f"The scales are measured in stages ({stages}). A stage starts only when the gate of the one before is open: "
+        "when its runs are sound and, where a minimum is set, efficient enough.",
+        f"Each run leaves out its first {_range(t.warmup_steps for t in timings)} steps as warm-up, until the step "
+        f"times were steady{_unsteady(runs)}, and measures {_range(t.measured_steps for t in timings)} steps. The time "
+        "of a step is that of its slowest rank; the samples are those that all ranks drew.",
+        f"Each scale was measured in {_range(p.repeats for p in points)} independent runs, in one job on the same nodes"
+        f"{_elsewhere(runs)}{_interleaved(view)}. Figures are medians over runs; square brackets are 95 % intervals "
+        "(Student's t over runs; that of a single run comes from its blocks of steps alone).",
+        "Efficiency by steps compares samples per second after the warm-up. Efficiency by total time is p(b) T(b) / "
+        "(p(N) T(N)), where T is the wall time of a whole run with start-up, validation and end. Both are against the "
+        "smallest scale that ran the same program; where runs trained different numbers of samples, T is per sample.",
+        f"{'Slurm jobs' if _is_slurm(view) else 'Started without Slurm, as'}: {in_short(jobs, 12)}.",
+    ]
+    yield Block(items=tuple(items), source="runs/<run>/record.json: timing, job; plan.json")
+
+
+def _is_slurm(view: ReportView) -> bool:
+    return any(row.source != "none" for row in view.results.jobs) or any(
+        run.job is not None and not run.job.id.startswith("local-") for run in view.runs
+    )
+
+
+def _unsteady(runs: Sequence[Record]) -> str:
+    found = [run.spec.name for run in runs if run.timing and not run.timing.warmup_stable]
+    return f" (not seen in {count(len(found), 'run')}: {in_short(found)})" if found else ""
+
+
+def _elsewhere(runs: Sequence[Record]) -> str:
+    """Return the scales whose runs are of several jobs, attempts or nodes; empty if there is none."""
+    places: dict[str, set[object]] = {}
+    for run in runs:
+        job = (run.job.id, run.job.attempt) if run.job else None
+        places.setdefault(str(run.spec.scale), set()).add((job, run.world.nodes))
+    several = [scale for scale, found in places.items() if len(found) > 1]
+    return f" (not at {in_short(several, 12)}: in several jobs or on other nodes)" if several else ""
+
+
+def _interleaved(view: ReportView) -> str:
+    return ", variants and repeats interleaved" if len({point.variant for point in view.rungs}) > 1 else ""
+
+
+def _range(numbers: Iterator[int]) -> str:
+    """Return ``20`` or ``20 to 35``."""
+    found = sorted(set(numbers))
+    return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}" if found else "an unknown number of"
+
+
+def _runs_of(view: ReportView, points: Sequence[ScalePoint]) -> list[Record]:
+    wanted = {(point.mode, point.variant, point.scale) for point in points}
+    return [
+        run for run in view.runs if run.status == "ok" and (run.spec.mode, run.spec.variant, run.spec.scale) in wanted
+    ]
+
+
+def _results(view: ReportView, series: Sequence[Sequence[ScalePoint]]) -> Iterator[Block]:
+    shown = {column.key: column for column in columns("csv") if column.key in SHOWN}
+    headings = [view.of_device(HEADINGS.get(key, shown[key].heading)) for key in SHOWN]
+    yield Block(full_stop(view.headline.text), source="gates/<stage>.json, scaling.csv")
+    for points in series:
+        first = points[0]
+        several = len(_baselines(points)) > 1
+        rows = [
+            (
+                f"{point.scale}, against {point.smallest_baseline or 'none'}" if several else str(point.scale),
+                *(
+                    " ".join(filter(None, (shown[key].shown(point), shown[key].beside(point, "csv")[0])))
+                    for key in SHOWN
+                ),
+            )
+            for point in points
+        ]
+        yield Block(
+            f"{capitalised(first.mode)} scaling (variant {first.variant}); scale is nodes x {view.units} per node; "
+            f"speed-up and efficiency are against {' and '.join(_baselines(points)) or 'none'}:",
+            headings=("scale", *headings),
+            rows=tuple(rows),
+            figures=len(headings),
+            widths=WIDTHS,
+            source=f"scaling.csv: {', '.join(SHOWN)}, with _low and _high",
+        )
+    yield Block(f"Throughput against the number of {view.units}, with the ideal.", picture="throughput")
+    yield Block("Efficiency at each scale.", picture="efficiency")
+
+
+def _baselines(points: Sequence[ScalePoint]) -> list[str]:
+    return list(dict.fromkeys(point.smallest_baseline for point in points if point.smallest_baseline))
+
+
+def _losses(view: ReportView) -> Iterator[Block]:
+    for each in attribution_section(view).explained:
+        losses = [": ".join(filter(None, (loss.in_words, "; ".join(loss.evidence)))) for loss in each.found.named]
+        if losses:
+            yield Block(
+                f"At {each.place}, against {each.point.baseline}, {each.found.lost_in_words}:",
+                items=tuple(map(full_stop, losses)),
+                source=_sources_of_losses(each.point, str(each.point.scale) in view.results.preflights),
+            )
+
+
+def _sources_of_losses(point: ScalePoint, has_preflight: bool) -> str:
+    """Return the files and keys behind the losses of a scale and their evidence."""
+    keys = ["spec", "ranks", "fingerprint"]
+    keys += ["usage"] if point.findings else []
+    keys += ["profile"] if point.step and point.step.profiled else []
+    in_csv = ", ".join(("step_time_s", "efficiency", *STEP_PARTS, "cpu_fraction"))
+    sources = [
+        f"scaling.csv, rows {point.scale} and {point.baseline}: {in_csv}",
+        f"runs/<run>/record.json: {', '.join(keys)}",
+    ]
+    sources += [f"preflight/{point.scale}.json: alpha_s, beta_s_per_byte"] if has_preflight else []
+    return "; ".join(sources)
+
+
+def _sources(view: ReportView, series: Sequence[Sequence[ScalePoint]], *, has_losses: bool) -> Iterator[Block]:
+    shown = [column for column in columns("runs") if column.key in ("samples_per_s", "wall_s")]
+    rows = []
+    there: dict[tuple[str, str, Scale], list[Record]] = {}
+    for run in _runs_of(view, [point for points in series for point in points]):
+        there.setdefault((run.spec.mode, run.spec.variant, run.spec.scale), []).append(run)
+    for points in series:
+        for point in points:
+            runs = there.get((point.mode, point.variant, point.scale), [])
+            names = [f"{point.variant}/{point.mode}/{point.scale}/r{run.spec.repeat}" for run in runs]
+            values = ["; ".join(column.text(column.of_run(run)) for run in runs if column.of_run) for column in shown]
+            rows.append((in_short(names, 10), *values))
+    yield Block(
+        "Figures of the table above are medians over these runs. Each is in results/runs/<run>/record.json: "
+        "samples/s as throughput.samples_per_s, wall time as timing.wall_s, samples as the sum of ranks.samples.",
+        headings=("runs", "samples/s of each", "wall time of each (s)"),
+        rows=tuple(rows),
+        widths=(2, 1.5, 1.5),
+    )
+    if has_losses:
+        base = view.first_scale
+        yield Block(
+            "What a step loses is its time x (1 - efficiency). What a part of it loses is its time less that of the "
+            f"same part at {base} x efficiency x step / step at {base}. Points of efficiency are percent of it."
+        )
+    planned = len(view.results.plan.runs)
+    good = sum(run.status == "ok" for run in view.runs)
+    took = duration(sum(run.timing.wall_s for run in view.runs if run.timing))
+    yield Block(
+        f"{good} of {count(planned, 'planned run')} succeeded; all runs together took {took}.",
+        source="plan.json, runs/<run>/record.json",
+    )

@@ -1,0 +1,64 @@
+"""Folders of results that the user names, to be compared with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ddp_ladder.analysis.comparison_of_results import Folder
+from ddp_ladder.common.formats import full_stop
+from ddp_ladder.common.messages import Problem, UserError
+from ddp_ladder.plan.file import read_plan
+from ddp_ladder.plan.plan import Plan
+from ddp_ladder.records.record import Record
+from ddp_ladder.records.run_records import RunRecords
+from ddp_ladder.report.missing import believed_records, unplanned_records
+
+WHERE = "--config compare"
+EXAMPLE = "snakemake compare --config 'compare=[old/results, results]'"
+
+
+def read_folders(names: Sequence[str]) -> tuple[Folder, ...]:
+    """Read the plan and the records of each folder. Raises UserError with everything that is wrong with the names."""
+    if problems := list(_problems(names)):
+        raise UserError(problems)
+    return tuple(_folder(name) for name in names)
+
+
+def read_records(results: Path, plan: Plan) -> tuple[Mapping[str, Record], tuple[str, ...]]:
+    """Read every record below ``results`` that belongs to ``plan``; return them, and warnings on those left out."""
+    found = believed_records(RunRecords(results), plan.runs)
+    return found.records, (*found.warnings, *unplanned_records(results / "runs", plan.runs))
+
+
+def _problems(names: Sequence[str]) -> Iterator[Problem]:
+    if len(names) < 2:
+        found = ", ".join(names)
+        yield Problem(WHERE, "one folder alone cannot be compared", found=found, allowed="two or more", next=EXAMPLE)
+        return
+    paths = [Path(name).resolve() for name in names]
+    twice = dict.fromkeys(name for name, path in zip(names, paths, strict=True) if paths.count(path) > 1)
+    if twice:
+        yield Problem(WHERE, "the same folder twice", found=", ".join(twice), next="name each folder once")
+    for name in names:
+        if not Path(name).is_dir():
+            yield Problem(
+                f"{WHERE}: {name}",
+                "there is no such folder",
+                found=f"relative to {Path.cwd()}" if not Path(name).is_absolute() else None,
+                next="name a folder of results: one with plan.json and runs/ in it",
+            )
+        elif not (Path(name) / "plan.json").is_file():
+            inside = sorted(path.parent.name for path in Path(name).glob("*/plan.json"))
+            hint = f"; perhaps {Path(name) / inside[0]}" if inside else ""
+            yield Problem(
+                f"{WHERE}: {name}",
+                "this is no folder of results: there is no plan.json in it",
+                next=full_stop(f"name the folder with plan.json and runs/ in it{hint}"),
+            )
+
+
+def _folder(name: str) -> Folder:
+    plan = read_plan(Path(name) / "plan.json")
+    records, warnings = read_records(Path(name), plan)
+    return Folder(name, plan, records, warnings)

@@ -1,0 +1,170 @@
+"""Findings on the hosts: their CPUs, threads, memory, network, and the cores of the ranks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddp_ladder.common.formats import duration
+from ddp_ladder.machine.binding import BoundRank, binding_mistakes
+from ddp_ladder.node.numa import cpus_text
+from ddp_ladder.usage.models import NodeUsage, Rate, UsageFinding
+from ddp_ladder.usage.run_use import RunUse, listed, nodes_in_words, one, share, shares
+
+FULL_CPUS = 0.95  # of the CPUs that the run may use, on average
+BUSY_CPUS = 0.9  # threads beyond the cores cost time only where the cores are busy
+MUCH_WAIT = 0.1  # of the step time for data
+MORE_THREADS = 1.2  # times the cores: a few more, such as those of idle workers, do no harm
+FULL_LINK = 0.8  # of the link's rate, on average: headers and pauses between steps leave no more
+LONGEST_FORECAST_S = 365 * 86400.0  # no node runs that long
+
+
+def host_findings(run: RunUse) -> Iterator[UsageFinding]:
+    """Yield what is wrong with the hosts of a run. Agents on one machine share its CPUs, which says nothing."""
+    if not run.simulated:
+        yield from _cpus_full(run)
+        yield from _threads(run)
+        yield from _binding(run)
+    yield from _memory(run)
+    yield from _network(run)
+    yield from _numa(run)
+
+
+def _cpus_full(run: RunUse) -> Iterator[UsageFinding]:
+    workers = max((rank.workers or 0 for rank in run.ranks), default=0)
+    wait = run.data_wait_fraction or 0.0
+    full = [node for node in run.nodes if (node.cpu_fraction or 0.0) >= FULL_CPUS]
+    if not workers or wait < MUCH_WAIT or not full:
+        return
+    cpus = shares([node.cpu_fraction or 0.0 for node in full])
+    yield UsageFinding(
+        kind="CPUs full",
+        what=f"{nodes_in_words(full, run)}: the {full[0].cpus} CPUs of the run were {cpus} busy, with {workers} loader "
+        f"workers per rank, and the ranks still waited for data {share(wait)} of the step time",
+        node=one([node.node for node in full]),
+        gpu=None,
+        next=f"raise node.cpus in cluster.yaml (the run has {full[0].cpus}), or make a sample cheaper to load: smaller "
+        "files, decoding and augmentation on the GPU",
+    )
+
+
+def _threads(run: RunUse) -> Iterator[UsageFinding]:
+    wanted = {node.node_rank: _runnable(run, node) for node in run.nodes}
+    crowded = [
+        node
+        for node in run.nodes
+        if wanted[node.node_rank] > MORE_THREADS * node.cpus and (node.cpu_fraction or 0.0) >= BUSY_CPUS
+    ]
+    if not crowded:
+        return
+    first = crowded[0]
+    ranks = run.ranks_of(first)
+    parts = f"{len(ranks)} x {ranks[0].threads} threads of torch"
+    workers = sum(rank.workers or 0 for rank in ranks)
+    parts += f" and {workers} loader workers" if workers else ""
+    yield UsageFinding(
+        kind="too many threads",
+        what=f"{nodes_in_words(crowded, run)}: {wanted[first.node_rank]} threads that compute ({parts}) on "
+        f"{first.cpus} CPUs, which were {shares([node.cpu_fraction or 0.0 for node in crowded])} busy",
+        node=one([node.node for node in crowded]),
+        gpu=None,
+        next=f"raise node.cpus in cluster.yaml to {wanted[first.node_rank]}, or give the script fewer loader workers "
+        "(workload.args), and leave OMP_NUM_THREADS and torch.set_num_threads to the ladder",
+    )
+
+
+def _runnable(run: RunUse, node: NodeUsage) -> int:
+    """Return the threads that may want a core at once. On GPUs, those of torch's CPU operations mostly sleep."""
+    return sum((1 if run.on_gpus else rank.threads or 1) + (rank.workers or 0) for rank in run.ranks_of(node))
+
+
+def _memory(run: RunUse) -> Iterator[UsageFinding]:
+    growing = [node for node in run.nodes if _growth(node)]
+    if not growing:
+        return
+    fastest = max(growing, key=_growth)
+    memory = fastest.training_memory
+    assert memory is not None
+    left_s = (fastest.node_memory_bytes - (fastest.node_memory_used_bytes or 0)) / _growth(fastest)
+    full = f"; the node's memory is full in {duration(left_s)}" if 0 < left_s < LONGEST_FORECAST_S else ""
+    one_epoch = "; a cache of the data that fills in the first epoch looks the same" if run.epochs == 1 else ""
+    at_most = "" if len(growing) == 1 else f" at most (on {fastest.node})"
+    yield UsageFinding(
+        kind="memory grows",
+        what=f"{nodes_in_words(growing, run)}: the memory of the training's processes grows steadily, by "
+        f"{60 * _growth(fastest) / 1e6:,.0f} MB/min{at_most}, from {memory.first_bytes / 1e9:.2f} to "
+        f"{memory.last_bytes / 1e9:.2f} GB{full}{one_epoch}",
+        node=one([node.node for node in growing]),
+        gpu=None,
+        next="look for what the script keeps of each step (a loss with its graph: use loss.item()), or each batch; "
+        "until then node.memory_mb in cluster.yaml limits how long it can run",
+    )
+
+
+def _growth(node: NodeUsage) -> float:
+    return (node.training_memory.growth_bytes_per_s or 0.0) if node.training_memory else 0.0
+
+
+def _network(run: RunUse) -> Iterator[UsageFinding]:
+    for fabric in (False, True):
+        found = [(node, *rates) for node in run.nodes if (rates := _link_rate(node, fabric))]
+        full = [(node, used, link) for node, used, link in found if used >= FULL_LINK * link]
+        if not full:
+            continue
+        nodes = [node for node, _, _ in full]
+        node, used, link = full[0]
+        name = "the InfiniBand or Slingshot ports" if fabric else node.interface
+        yield UsageFinding(
+            kind="network full",
+            what=f"{nodes_in_words(nodes, run)}: {name} carried {8 * used / 1e9:.3g} of {8 * link / 1e9:.3g} Gbit/s on "
+            f"average ({shares([used / link for _, used, link in full])} of the link's rate)",
+            node=one([node.node for node in nodes]),
+            gpu=None,
+            next="raise workload.batch_per_gpu, so that gradients are exchanged less often; let the script compress "
+            "them (torch's bf16_compress_hook); or set network.interface to a faster one",
+        )
+
+
+def _link_rate(node: NodeUsage, fabric: bool) -> tuple[float, float] | None:
+    """Return the mean of the busier direction and the link's rate, bytes per second; None if one is not known."""
+    both: Sequence[Rate | None] = (
+        (node.fabric_received_bytes_per_s, node.fabric_sent_bytes_per_s)
+        if fabric
+        else (node.network_received_bytes_per_s, node.network_sent_bytes_per_s)
+    )
+    link = node.fabric_bytes_per_s if fabric else node.interface_bytes_per_s
+    known = [rate.mean for rate in both if rate is not None]
+    return (max(known), link) if known and link else None
+
+
+def _numa(run: RunUse) -> Iterator[UsageFinding]:
+    far: list[tuple[NodeUsage, int, str]] = []
+    for node, gpu in run.gpus:
+        about = run.about[node.node_rank].gpus[gpu.index]
+        rank = next(rank for rank in run.ranks if rank.rank == gpu.rank)
+        if rank.cpus and about.numa_cpus and not rank.cpus & {*about.numa_cpus}:
+            where = f"NUMA node {about.numa_node}" if about.numa_node is not None else "the NUMA node"
+            text = f"rank {rank.rank} on {node.node} (CPUs {cpus_text(rank.cpus)}; GPU {gpu.index} is at {where}, "
+            far.append((node, gpu.index, f"{text}CPUs {cpus_text(about.numa_cpus)})"))
+    if far:
+        yield UsageFinding(
+            kind="NUMA",
+            what=f"bound to cores of another NUMA node than the GPU: {listed([text for _, _, text in far])}",
+            node=one([node.node for node, _, _ in far]),
+            gpu=far[0][1] if len(far) == 1 else None,
+            next="let Slurm choose cores beside the GPUs (slurm.extra: [--gres-flags=enforce-binding] in "
+            "cluster.yaml), or ask for all cores of the node with node.cpus",
+        )
+
+
+def _binding(run: RunUse) -> Iterator[UsageFinding]:
+    """Yield mistakes in the CPUs of the ranks; one that several nodes share is one finding."""
+    found: dict[tuple[str, str], list[NodeUsage]] = {}
+    for node in run.nodes:
+        available = frozenset(run.about[node.node_rank].cpus)
+        ranks = [BoundRank(rank.rank, rank.cpus, rank.threads) for rank in run.ranks_of(node) if rank.cpus]
+        for mistake in binding_mistakes(ranks, available):
+            found.setdefault((mistake.what, mistake.next), []).append(node)
+    for (what, advice), nodes in found.items():
+        where = one([node.node for node in nodes])
+        text = f"{nodes_in_words(nodes, run)}: {what}"
+        yield UsageFinding(kind="CPU binding", what=text, node=where, gpu=None, next=advice)

@@ -1,0 +1,165 @@
+"""All-reduces of growing size: are their values right, and how long do they take?
+
+The values are whole numbers, or halves of them, so small that every order of summation is exact; each rank's differ.
+Rank 0 decides what comes next and broadcasts it, so that all ranks do the same even if an all-reduce returns nonsense.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+SMALLEST, LARGEST, GROWTH = 4 * 1024, 256 * 1024**2, 4  # bytes
+THOROUGH = 1024**2  # bytes; up to here values are checked in several rounds
+ROUNDS = 3
+CHUNK = 1 << 20  # elements whose expected values are in memory at a time
+TIMED_S = 0.15  # of each size
+BLOCKS = 3
+MOST_ITERATIONS = 20  # of a block
+PAIR_S = 0.25  # time of one all-reduce that a pair of nodes is measured with, at most
+WEIGHTS = {torch.int64: 1 << 20, torch.float32: 61}  # of ranks; float32 is exact up to 2^24
+KINDS = (torch.int64, torch.float32)
+WRONG_NAMED = 3
+
+
+class Group:
+    """The ranks, and what rank 0 says to them."""
+
+    def __init__(self, device: torch.device, until_s: float) -> None:
+        self.device, self.rank, self.size = device, dist.get_rank(), dist.get_world_size()
+        self._until_s = until_s
+
+    @property
+    def left_s(self) -> float:
+        return self._until_s - time.monotonic()
+
+    def told(self, value: int) -> int:
+        """Return rank 0's value on every rank."""
+        said = torch.tensor([value], device=self.device)
+        dist.broadcast(said, 0)
+        return int(said.item())
+
+    def wait(self) -> None:
+        """Wait until the device has done what was queued."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def sizes(group: Group, largest: int) -> Iterator[dict[str, Any]]:
+    """Yield an entry per size, as long as rank 0 has time for the next one, which takes GROWTH times as long."""
+    size, took_s = SMALLEST, 0.0
+    while group.told(int(size <= largest and took_s * GROWTH < group.left_s)):
+        began_s = time.monotonic()
+        wrong = list(wrong_values(group, size))
+        iterations, time_s = timed(group, size)
+        took_s = time.monotonic() - began_s
+        yield {"bytes": size, "iterations": iterations, "time_s": time_s, "wrong": wrong[:WRONG_NAMED]}
+        size *= GROWTH
+
+
+def wrong_values(group: Group, size: int) -> Iterator[str]:
+    """Yield in words each round whose result is not exactly the sum."""
+    for round_number in range(ROUNDS if size <= THOROUGH else 1):
+        for kind in KINDS:
+            values = torch.empty(max(1, size // kind.itemsize), dtype=kind, device=group.device)
+            own = group.rank % WEIGHTS[kind] + 1
+            fill(values, own, round_number)
+            dist.all_reduce(values)
+            group.wait()
+            total = sum(rank % WEIGHTS[kind] + 1 for rank in range(group.size))
+            found = first_difference(values, total, round_number)
+            if found:
+                yield f"{str(kind).replace('torch.', '')}, round {round_number + 1}: {found}"
+
+
+def fill(values: torch.Tensor, weight: int, round_number: int) -> None:
+    """Set each element to its own number times a weight."""
+    for start, part in _chunks(values):
+        part.copy_(_numbers(start, part, round_number) * weight)
+
+
+def first_difference(values: torch.Tensor, weight: int, round_number: int) -> str | None:
+    """Return in words how the values differ from what ``fill`` sets; None if they do not."""
+    count, first = 0, ""
+    for start, part in _chunks(values):
+        expected = _numbers(start, part, round_number) * weight
+        differs = part != expected
+        here = int(differs.sum().item())
+        if here and not count:
+            at = int(differs.nonzero()[0].item())
+            first = f"element {start + at} is {part[at].item():g} in place of {expected[at].item():g}"
+        count += here
+    return f"{count} of {values.numel()} elements are wrong, {first}" if count else None
+
+
+def _chunks(values: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    for start in range(0, values.numel(), CHUNK):
+        yield start, values[start : start + CHUNK]
+
+
+def _numbers(start: int, part: torch.Tensor, round_number: int) -> torch.Tensor:
+    """Return 0 to 313 by the place in the chunk, the chunk and the round; halves of it for floats."""
+    places = torch.arange(part.numel(), device=part.device)
+    numbers = places % 251 + (start // CHUNK * 5 + round_number * 11) % 63
+    return numbers.to(part.dtype) * 0.5 if part.dtype.is_floating_point else numbers
+
+
+def timed(group: Group, size: int, ranks: dist.ProcessGroup | None = None) -> tuple[int, float]:
+    """Return how many all-reduces of zeros were timed, and the seconds of one.
+
+    ranks: the ranks that take part; each of them calls this. None is all, and rank 0 decides how many.
+    """
+    values = torch.zeros(size // 4, dtype=torch.float32, device=group.device)
+    once_s = _each_s(group, values, 1, ranks)  # a warm-up, too
+    wanted = max(1, min(MOST_ITERATIONS, int(TIMED_S / BLOCKS / max(once_s, 1e-9))))
+    iterations = group.told(wanted) if ranks is None else 1
+    return iterations * BLOCKS, _each_s(group, values, iterations, ranks)
+
+
+def _each_s(group: Group, values: torch.Tensor, iterations: int, ranks: dist.ProcessGroup | None) -> float:
+    """Return the median over BLOCKS of the mean time, so that one disturbance does not count."""
+    times_s = []
+    for _ in range(BLOCKS):
+        group.wait()
+        began_s = time.perf_counter()
+        for _ in range(iterations):
+            dist.all_reduce(values, group=ranks)
+        group.wait()
+        times_s.append((time.perf_counter() - began_s) / iterations)
+    return statistics.median(times_s)
+
+
+def neighbours(nodes: int) -> list[tuple[int, int]]:
+    """Return each node with the next one; the last with the first. Two nodes have one pair, which is all of them."""
+    return [tuple(sorted((node, (node + 1) % nodes))) for node in range(nodes)] if nodes > 2 else []  # type: ignore[misc]
+
+
+def pair_size(measured: Sequence[dict[str, Any]]) -> int:
+    """Return the largest size that takes all ranks at most PAIR_S."""
+    quick = [entry["bytes"] for entry in measured if entry["time_s"] <= PAIR_S]
+    return int(max(quick, default=SMALLEST))
+
+
+def pairs(group: Group, nodes: int, size: int, timeout: timedelta) -> Iterator[dict[str, Any]]:
+    """Yield the time of an all-reduce over each pair of neighbouring nodes, on the ranks that take part.
+
+    One pair at a time: pairs that share a switch would slow each other.
+    """
+    per_node = group.size // nodes
+    size = group.told(size)
+    for one, other in neighbours(nodes):
+        if not group.told(int(group.left_s > 0)):
+            return
+        members = [node * per_node + local for node in (one, other) for local in range(per_node)]
+        ranks: Any = dist.new_group(members, timeout=timeout)
+        if group.rank in members:
+            iterations, time_s = timed(group, size, ranks)
+            yield {"nodes": [one, other], "bytes": size, "iterations": iterations, "time_s": time_s}
+            dist.destroy_process_group(ranks)
+        group.told(0)  # the others wait here

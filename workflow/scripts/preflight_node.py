@@ -1,0 +1,54 @@
+"""Examine one node for the preflight: started by the scale's job once on every node, before any process group.
+
+What it finds is in facts/ of the preflight's directory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddp_ladder.common.files import NotWritten
+from ddp_ladder.common.lifetime import adopt_orphans, die_with_parent, end_descendants
+from ddp_ladder.run.interruption import Interrupted, raise_on_signals
+from ddp_ladder.run.preflight import examine_node
+
+END_S = 5.0  # for processes that were killed
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the node's facts; EX_CANTCREAT if they cannot be written."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="example: python workflow/scripts/preflight_node.py --run results/preflight/2x4 --node-rank 0",
+    )
+    parser.add_argument("--run", type=Path, required=True, help="the preflight's directory, with its run.json")
+    parser.add_argument(
+        "--node-rank",
+        type=int,
+        default=os.environ.get("SLURM_NODEID"),
+        required="SLURM_NODEID" not in os.environ,
+        help="which of the nodes this is, from 0 (default: as Slurm says)",
+    )
+    arguments = parser.parse_args(argv)
+    die_with_parent(signal.SIGTERM)
+    adopt_orphans()  # so that what the site's setup leaves behind is ended too
+    raise_on_signals()
+    try:
+        examine_node(arguments.run, arguments.node_rank)
+    except Interrupted as interrupted:
+        return 128 + interrupted.signum
+    except NotWritten as error:
+        print(f"node {arguments.node_rank}: {error.filename}: {error.strerror}", file=sys.stderr)
+        return os.EX_CANTCREAT
+    finally:
+        end_descendants(END_S)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
