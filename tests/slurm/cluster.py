@@ -227,11 +227,11 @@ class Cluster:
         """Switch a node off without warning."""
         assert self.head is not None
         self.members[name].kill()
-        # The kernel removes its network some time later, but a new one may be needed before.
+        # The kernel removes its network some time later, even while we do, but a new one may be needed before.
         try:
             machines.ip(self.head, f"link delete {name}")
-        except ClusterError as error:
-            if "Cannot find device" not in str(error):
+        except ClusterError:
+            if f"{name}:" in Path(f"/proc/{self.head.pid}/net/dev").read_text():
                 raise
 
     def set_link(self, name: str, *, up: bool) -> None:
