@@ -35,6 +35,7 @@ SCRIPTS = OWN / "workflow" / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 is_module = not workflow.modifier.is_main_snakefile()
 
+import ddp_ladder.common.requirements
 from ddp_ladder.slurm.allocation import check_allocation
 from ddp_ladder.climb.announcements import announcements, check_data, check_secrets, check_variables
 from ddp_ladder.climb.failed_jobs import Stop

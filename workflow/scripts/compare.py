@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.analysis.comparison import compare_variants
 from ddp_ladder.analysis.comparison_of_results import compare_results
 from ddp_ladder.common.command import command

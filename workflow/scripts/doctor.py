@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.common.command import command
 from ddp_ladder.doctor.check_results import listing
 from ddp_ladder.doctor.checks import PROFILE, examine, failed

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.common.command import command
 from ddp_ladder.common.files import RunDirectory, write_atomically, write_json
 from ddp_ladder.job_script.climb_script import climb_script

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.analysis.largest import largest_scale
 from ddp_ladder.analysis.measured import Series
 from ddp_ladder.analysis.prediction import predict

@@ -21,6 +21,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.accounting.text import terminal_lines
 from ddp_ladder.accounting.update import REPORT_WAITS_S, update_or_warn
 from ddp_ladder.common.command import command

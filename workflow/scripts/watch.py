@@ -18,6 +18,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import ddp_ladder.common.requirements  # noqa: F401
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Show the ladder."""

@@ -24,7 +24,6 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.gpu_access import is_too_old, least_driver
 from ddp_ladder.settings.models import Site
 
-OLDEST_WORKFLOW_PYTHON = (3, 11)
 OLDEST_SITE_PYTHON = (3, 9)
 OLDEST_TORCH = (2, 4)
 # Distribution, its name in the list, the versions that requirements.txt allows: from, and below.
@@ -44,13 +43,8 @@ def version_tuple(text: str) -> tuple[int, ...]:
 
 
 def workflow_versions() -> Iterator[CheckResult]:
-    """Check the Python that runs Snakemake, and the versions of the packages that the ladder uses."""
-    own = sys.version_info[:3]
-    if own >= OLDEST_WORKFLOW_PYTHON:
-        yield CheckResult("pass", "Python", f"{dotted(own)} ({sys.executable})")
-    else:
-        wanted = f"the workflow needs {dotted(OLDEST_WORKFLOW_PYTHON)} or newer"
-        yield CheckResult("FAIL", "Python", f"{dotted(own)}; {wanted}", "make setup PYTHON=/path/to/python3.12")
+    """List the Python that runs Snakemake, which is new enough, and check the versions of the packages."""
+    yield CheckResult("pass", "Python", f"{dotted(sys.version_info[:3])} ({sys.executable})")
     for distribution, topic, oldest, below in PACKAGES:
         yield package_version(distribution, topic, oldest, below)
     yield from executor_interface()

@@ -1,0 +1,37 @@
+"""End a program under a Python that cannot run it, with one message instead of an ImportError.
+
+Users start programs with the Python of the system, or Snakemake from a module of their centre. Such a program imports
+this before all else, so it is written for an old Python without packages.
+"""
+
+import os
+import sys
+from importlib.util import find_spec
+
+OLDEST_PYTHON = (3, 11)
+# What requirements.txt lists and the ladder imports without a condition.
+PACKAGES = (
+    "jinja2",
+    "matplotlib",
+    "numpy",
+    "pandas",
+    "psutil",
+    "pydantic",
+    "rich",
+    "scipy",
+    "snakemake",
+    "tqdm",
+    "yaml",
+)
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "..", ".."))
+
+missing = [name for name in PACKAGES if find_spec(name) is None]
+if sys.version_info < OLDEST_PYTHON or missing:
+    lacks = "lacks {} and cannot".format(", ".join(missing)) if missing else "cannot"
+    sys.exit(
+        "{} (Python {}.{}) {} run ddp-ladder, which needs Python {}.{} or newer and the packages of requirements.txt\n"
+        "next: cd {} && make setup && source .venv/bin/activate\n"
+        "      or, if this Python is new enough and yours to change: {} -m pip install -r {}/requirements.txt".format(
+            sys.executable, *sys.version_info[:2], lacks, *OLDEST_PYTHON, ROOT, sys.executable, ROOT
+        )
+    )
