@@ -16,7 +16,7 @@ from project_copy import LOOP, Checkout, copy_project, environment
 from watch_screen import ANYONE, WATCH, Screen
 
 STEP = "    for inputs, targets in loader:\n"
-SLOW = LOOP.replace("import os,", "import os, time,").replace(STEP, f"{STEP}        time.sleep(0.05)\n")
+SLOW = LOOP.replace("import os,", "import os, time,").replace(STEP, f"{STEP}        time.sleep(0.2)\n")
 ENDS: dict[str, tuple[Callable[[Screen], None], int]] = {
     "q": (lambda screen: screen.press(b"q"), 0),
     "Ctrl-C": (lambda screen: screen.press(b"\x03"), 0),
