@@ -94,6 +94,13 @@ def test_advice_that_was_followed_is_not_given_again(memory_mb: int) -> None:
     assert told(after, found) == {}
 
 
+def test_a_larger_request_names_what_to_do_where_the_site_has_no_more() -> None:
+    tight = plan(memory_mb=32_000)
+    memory, time, *_ = advice(tight, rows(tight, elapsed_s=1100.0))
+    assert "48000 in cluster.yaml (if the nodes have as much; otherwise a smaller batch or fewer" in memory.text
+    assert "30 in config.yaml (if the partition allows it; otherwise fewer steps: measure.max_steps)" in time.text
+
+
 @pytest.mark.parametrize("used_mb", range(500, 200_000, 7001))
 def test_every_proposed_amount_of_memory_holds_what_was_used(used_mb: int) -> None:
     """Whether it was far too large or nearly used up, the proposal is neither."""

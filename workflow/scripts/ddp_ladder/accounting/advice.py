@@ -27,6 +27,10 @@ LEAST_MEMORY_MB = 4000  # per GPU: Python, torch and its libraries
 LEAST_RUNTIME_MIN = 10
 LEAST_CPUS_PER_GPU = 2
 
+# Nothing here knows how much memory the nodes have, or how long a partition lets a job run.
+OR_LESS_MEMORY = "if the nodes have as much; otherwise a smaller batch or fewer loader workers"
+OR_LESS_TIME = "if the partition allows it; otherwise fewer steps: measure.max_steps"
+
 MEMORY_STEPS_MB = ((16_000, 1000), (128_000, 4000), (math.inf, 16_000))  # below the first figure, rounded to the second
 RUNTIME_STEPS_MIN = ((60, 5), (240, 15), (math.inf, 60))
 
@@ -95,7 +99,7 @@ def _memory(jobs: Jobs) -> Iterator[RequestAdvice]:
     largest = max(needs, key=lambda need: need.value)
     if tight.used > NEARLY_USED * tight.asked:
         why = f"memory nearly used up: asked {tight.asked:.0f} MB per node, used {tight.used:.0f} ({tight.scale})"
-        yield RequestAdvice("node.memory_mb", "cluster.yaml", value, why)
+        yield RequestAdvice("node.memory_mb", "cluster.yaml", value, why, OR_LESS_MEMORY)
     elif len(needs) == len(jobs) and largest.key >= TOO_LARGE * value:  # a scale that was not measured may need more
         why = f"memory: asked {largest.asked:.0f} MB per node, used {largest.used:.0f} at most ({largest.scale})"
         yield RequestAdvice("node.memory_mb", "cluster.yaml", value, why)
@@ -114,7 +118,7 @@ def _runtime(stage: str, jobs: Jobs) -> Iterator[RequestAdvice]:
     key = f"stages.{stage}.runtime"
     if need.used > NEARLY_USED * need.asked:
         why = f"time nearly used up: asked {need.asked:.0f} min, took {duration(60 * need.used)} ({need.scale})"
-        yield RequestAdvice(key, "config.yaml", value, why)
+        yield RequestAdvice(key, "config.yaml", value, why, OR_LESS_TIME)
     elif len(needs) == len(of_stage) and need.asked >= max(TOO_LARGE * value, value + LEAST_SAVED_MIN):
         why = f"time: asked {need.asked:.0f} min, took {duration(60 * need.used)} at most ({need.scale})"
         yield RequestAdvice(key, "config.yaml", value, why)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ddp_ladder.accounting.advice import NEARLY_USED, runtime_for, whole_rows
+from ddp_ladder.accounting.advice import NEARLY_USED, OR_LESS_TIME, runtime_for, whole_rows
 from ddp_ladder.accounting.row import JobRow
 from ddp_ladder.accounting.update import read_or_warn
 from ddp_ladder.analysis.forecast_file import ScaleForecast, planned_forecasts
@@ -83,5 +83,5 @@ def _problem(stage: str, needed: Sequence[_Job], config: str) -> Iterator[Proble
         f"too short for {worst.job.scale}: {count(worst.runs, 'run')} will take about {duration(worst.needed_s)} with "
         "start-up and preflight, at the measured speed",
         found=f"{worst.job.runtime_min} min",
-        next=f"set stages.{stage}.runtime: {value}; a run that finds no time left is not started",
+        next=f"set stages.{stage}.runtime: {value}, {OR_LESS_TIME}; a run that finds no time left is not started",
     )
