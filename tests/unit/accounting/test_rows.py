@@ -207,12 +207,13 @@ def test_a_job_that_never_started_has_a_row(results: Path, slurm: Known) -> None
     assert row.started_at is None
 
 
-def test_without_slurmdbd_the_memory_is_that_of_sstat(results: Path, slurm: Known) -> None:
-    write_job(results, steps=(step("batch", 1, 100), step("1", 2, 150)))
+def test_without_slurmdbd_the_memory_and_the_cpu_time_are_those_of_sstat(results: Path, slurm: Known) -> None:
+    steps = (step("batch", 1, 100), step("0", 2, 120).replace(cpu_s=2.0), step("1", 2, 150).replace(cpu_s=4.0))
+    write_job(results, steps=steps)
     slurm["scontrol"][JOB] = controlled_job()
     row = the_row(results)
     assert (row.source, row.memory_source, row.memory_used_mb_per_node) == ("scontrol", "sstat", 400)
-    assert row.cpu_s is None
+    assert (row.cpu_source, row.cpu_s, row.cpu_efficiency) == ("sstat", 6, pytest.approx(6 / (110 * 8)))
 
 
 def test_a_late_database_completes_the_row_and_a_complete_row_stays(

@@ -124,7 +124,14 @@ def test_sizes(text: str, size: int | None) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("", None), ("UNLIMITED", None), ("00:09.389", 9.389), ("1-02:03:04", 93_784.0), ("00:05:00", 300.0)],
+    [
+        ("", None),
+        ("UNLIMITED", None),
+        ("213503982334-14:25:51", None),  # no value, in milliseconds
+        ("00:09.389", 9.389),
+        ("1-02:03:04", 93_784.0),
+        ("00:05:00", 300.0),
+    ],
 )
 def test_times(text: str, seconds: float | None) -> None:
     assert seconds_of(text) == seconds

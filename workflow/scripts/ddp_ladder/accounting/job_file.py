@@ -1,4 +1,4 @@
-"""The file of one job, results/jobs/<scale>/<job>.json: what it asked for, when it ran, and samples of its memory.
+"""The file of one job, results/jobs/<scale>/<job>.json: what it asked for, when it ran, and samples of its job steps.
 
 The job itself writes it, at its begin and at its end, so that a job that was killed has one too.
 """
@@ -104,7 +104,7 @@ def accounted(results: Path, job: ScaleJob, job_id: str, kind: Kind) -> Iterator
 
 
 class Sampler:
-    """A thread that asks sstat for the memory of the job's steps. keep: called with the maxima so far."""
+    """A thread that asks sstat for the memory and CPU time of the job's steps. keep: called with the maxima so far."""
 
     def __init__(self, keep: Callable[[tuple[StepUse, ...]], None], job_id: str, ask: Ask = memory_of_steps) -> None:
         self._keep, self._job_id, self._ask = keep, job_id, ask

@@ -55,7 +55,7 @@ class JobRow(Model):
     gpu_hours_held: Amount = Field(description="elapsed_s x GPUs.")
     gpu_hours_training: Amount = Field(description="training_s x GPUs of the scale.")
     gpu_hours_busy: Amount | None = Field(default=None, description="The same, weighted by NVML's busy fraction.")
-    cpu_s: Amount | None = Field(default=None, description="CPU time of all processes.")
+    cpu_s: Amount | None = Field(default=None, description="CPU time of all processes; by sstat a lower bound.")
     cpu_source: UseSource | None = None
     cpu_efficiency: Amount | None = Field(default=None, description="cpu_s / (elapsed_s x cpus).")
     cpu_cores_most_per_node: Amount | None = Field(
@@ -125,7 +125,7 @@ def row_of(name: str, stage: str, scale: str, file: JobFile | None, slurm: Slurm
             **known,
             **_phases(elapsed_s, parts),
             **of_runs,
-            **_processors(slurm, parts, elapsed_s * cpus),
+            **_processors(file, slurm, parts, elapsed_s * cpus),
             **_memory(file, slurm, parts),
             **_energy(slurm, parts),
         }
@@ -169,11 +169,14 @@ def _runs(file: JobFile | None, parts: Parts) -> dict[str, int | float | None]:
     }
 
 
-def _processors(slurm: SlurmJob | None, parts: Parts, held_s: float) -> dict[str, object]:
+def _processors(file: JobFile | None, slurm: SlurmJob | None, parts: Parts, held_s: float) -> dict[str, object]:
     most = [cores for run in parts.runs if (cores := run.sums.cpu_cores_most) is not None]
     cpu_s, source = (slurm.cpu_s, "sacct") if slurm and slurm.cpu_s is not None else (None, None)
     if cpu_s is None and (sampled := total([run.sums.cpu_s for run in parts.runs])) is not None:
         cpu_s, source = sampled, "monitor"
+    known = [step.cpu_s for step in file.steps if step.cpu_s is not None] if file else []
+    if cpu_s is None and known:
+        cpu_s, source = sum(known), "sstat"
     return {
         "cpu_s": cpu_s,
         "cpu_source": source,

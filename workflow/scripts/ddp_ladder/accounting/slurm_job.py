@@ -25,7 +25,7 @@ TIMES = ("Submit", "Start", "End")
 ONE_NODE_STEPS = ("batch", "extern")
 """Steps beside those of srun. ``batch`` runs on the first node; ``extern`` holds what enters the job by ssh."""
 
-LARGEST_J = 1e15
+LARGEST_J = LARGEST_S = 1e15
 """Slurm's marks for "no value" are larger; no job uses as much."""
 
 Amount = Annotated[float, Field(ge=0)]
@@ -228,12 +228,13 @@ def unix_time(text: str) -> float | None:
 
 
 def seconds_of(text: str) -> float | None:
-    """Return seconds: ``1-02:03:04`` is 93784.0, ``00:09.389`` is 9.389; None for UNLIMITED and an empty text."""
+    """Return seconds: ``1-02:03:04`` is 93784.0, ``00:09.389`` is 9.389; None for UNLIMITED and no value."""
     form = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", text)
     if form is None:
         return None
     days, hours, minutes, seconds = (float(part or 0) for part in form.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    in_all_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return in_all_s if in_all_s < LARGEST_S else None
 
 
 def size_bytes(text: str) -> int | None:
