@@ -2,12 +2,13 @@
 
     python benchmarks/monitor_overhead.py --out benchmarks/results/monitor_overhead.json
 
-A training of one process with one thread makes steps of about 5 ms, beside processes that wait as loader workers do.
-In this process, as in a node's agent, the monitor samples, or does not: segments of half a second, in the order with,
-without, without, with. Such quads are so short that a busy machine slows all four parts equally. For that it samples
-every 0.2 s, ten times as often as it does unless told otherwise, and the loss is also given for a sample every 2 s, a
-tenth. All of it shares one core, so that whatever the monitor does takes time from the training; on a cluster it has
-other cores to run on.
+A training of one process with one thread makes steps of 5 ms or a little more (step_cpu_ms), beside processes that wait
+as loader workers do. In this process, as in a node's agent, the monitor samples, or does not: segments of half a second
+or more, in the order with, without, without, with. Such quads are so short that a busy machine slows all four parts
+equally. For that it samples every 0.2 s, ten times as often as it does unless told otherwise.
+loss_scaled_to_every_2_s is a tenth of the loss that was measured: no training with a sample every 2 s is measured. All
+of it shares one core, so that whatever the monitor does takes time from the training; on a cluster it has other cores
+to run on.
 
 The result is the median over such quads of the throughput with / without, with its 95 % interval from order statistics.
 clock is what a stopwatch shows, with all noise of the machine. cpu is the training's own CPU time, so that other
@@ -183,7 +184,7 @@ def summary(
         "quads": len(ratios["clock"]),
         "step_cpu_ms": float(np.median(times["cpu"]) / steps * 1e3),
         "throughput_with_over_without": {kind: list(interval) for kind, interval in intervals.items()},
-        "loss_every_2_s": {
+        "loss_scaled_to_every_2_s": {
             kind: [(1 - value) * every_s / DEFAULT_EVERY_S for value in (ratio, high, low)]
             for kind, (ratio, low, high) in intervals.items()
         },
@@ -221,8 +222,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"steps of {found['step_cpu_ms']:.2f} ms CPU time, a sample every {options.every_s:g} s")
     for kind, (ratio, low, high) in found["throughput_with_over_without"].items():
         print(f"  throughput with / without the monitor, {kind:<5}  {ratio:.4f}  [{low:.4f} to {high:.4f}]")
-        loss, least, most = found["loss_every_2_s"][kind]
-        print(f"    that is a loss of {loss:.2%} [{least:.2%} to {most:.2%}] for a sample every 2 s")
+        loss, least, most = found["loss_scaled_to_every_2_s"][kind]
+        print(f"    scaled to a sample every 2 s, that is a loss of {loss:.2%} [{least:.2%} to {most:.2%}]")
     share = found["monitor_core_share_every_2_s"]
     print(f"  a sample takes {found['cpu_ms_per_sample']:.1f} ms CPU time: {share:.2%} of a core, one every 2 s")
     for error in found["errors"]:
