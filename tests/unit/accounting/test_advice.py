@@ -12,6 +12,7 @@ from ddp_ladder.accounting.advice import advice
 from ddp_ladder.accounting.job_file import specs_digest
 from ddp_ladder.accounting.row import JobRow
 from ddp_ladder.accounting.text import accounting_table, terminal_lines
+from ddp_ladder.common.formats import NARROW_SPACE, UNKNOWN
 from ddp_ladder.plan.plan import Plan
 from make_records import make_plan_of, make_specs
 
@@ -166,4 +167,16 @@ def test_the_lines_in_the_terminal_and_the_table_of_the_report() -> None:
 
 def test_jobs_on_cpus_held_process_hours_as_in_the_tables_beside_them() -> None:
     on_cpus = make_plan_of(make_specs(("1x4",), repeats=1))
-    assert "held 0.800 process h" in terminal_lines(on_cpus, rows(on_cpus, (7000,)), Path("results"))[0]
+    found = rows(on_cpus, (7000,), gpu_hours_training=0.001)
+    assert "held 0.800 process h, 0.00100 process h of them" in terminal_lines(on_cpus, found, Path("results"))[0]
+
+
+def test_the_cells_of_a_job_say_what_its_figures_are_of() -> None:
+    of = plan()
+    gpus = _row(of, 0, joules_per_sample_nvml=0.2, joules_per_sample_sacct=0.9, cpu_efficiency=0.5, cpu_source="sacct")
+    lesser = {"source": "scontrol", "joules_per_sample_sacct": 0.9, "cpu_efficiency": 0.5, "cpu_source": "sstat"}
+    table = accounting_table(of, [gpus, _row(of, 1, **lesser), _row(of, 2, source="none")])
+    shown = [dict(zip(table.headings, cells, strict=True)) for cells in table.rows]
+    assert [cells["J/sample"] for cells in shown] == ["0.200 (GPUs)", "0.900 (nodes)", UNKNOWN]
+    assert [cells["CPU"].replace(NARROW_SPACE, " ") for cells in shown] == ["50 %", "at least 50 %", UNKNOWN]
+    assert [cells["Times by"] for cells in shown] == ["sacct", "scontrol", "the job itself"]

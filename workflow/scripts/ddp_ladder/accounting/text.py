@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_ladder.accounting.advice import advice
-from ddp_ladder.accounting.row import HOUR_S, JobRow
+from ddp_ladder.accounting.row import JobRow
 from ddp_ladder.accounting.table import accounting_file
 from ddp_ladder.analysis.forecast_text import device_of
 from ddp_ladder.common.formats import UNKNOWN, duration, percent, significant
@@ -31,7 +31,7 @@ HEADINGS = (
     "CPU",
     "Memory per node (MB)",
     "J/sample",
-    "Source",
+    "Times by",
 )
 
 
@@ -59,11 +59,11 @@ def totals(rows: Sequence[JobRow], unit: str = "GPU") -> str:
     held, training = sum(row.gpu_hours_held for row in rows), sum(row.gpu_hours_training for row in rows)
     asked = sum(row.gpu_hours_asked or 0.0 for row in rows)
     jobs = "1 job" if len(rows) == 1 else f"{len(rows)} jobs"
-    text = f"{jobs} held {_hours(held, unit)}, {_hours(training, unit)} of them in training"
-    text += f"; asked for {_hours(asked, unit)}"
+    text = f"{jobs} held {significant(held)} {unit} h, {significant(training)} {unit} h of them in training"
+    text += f"; asked for {significant(asked)} {unit} h"
     busy = [row.gpu_hours_busy for row in rows]
     known = [hours for hours in busy if hours is not None]
-    return f"{text}; GPUs busy for {_hours(sum(known), unit)}" if known and len(known) == len(busy) else text
+    return f"{text}; GPUs busy for {significant(sum(known))} {unit} h" if known and len(known) == len(busy) else text
 
 
 def terminal_lines(plan: Plan, rows: Sequence[JobRow], results: Path) -> list[str]:
@@ -75,12 +75,7 @@ def terminal_lines(plan: Plan, rows: Sequence[JobRow], results: Path) -> list[st
     return [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent=" " * 9)]
 
 
-def _hours(hours: float, unit: str) -> str:
-    return f"{significant(hours)} {unit} h" if hours >= 0.01 else f"{hours * HOUR_S:.0f} {unit} s"
-
-
 def _cells(row: JobRow) -> tuple[str, ...]:
-    energies = [value for value in (row.joules_per_sample_nvml, row.joules_per_sample_sacct) if value is not None]
     return (
         row.job_id,
         row.scale,
@@ -95,11 +90,19 @@ def _cells(row: JobRow) -> tuple[str, ...]:
         significant(row.gpu_hours_asked),
         significant(row.gpu_hours_held),
         significant(row.gpu_hours_training),
-        percent(row.cpu_efficiency),
+        ("at least " if row.cpu_source == "sstat" else "") + percent(row.cpu_efficiency),
         _memory(row),
-        significant(energies[0]) if energies else UNKNOWN,
-        row.source,
+        _joules_per_sample(row),
+        "the job itself" if row.source == "none" else row.source,
     )
+
+
+def _joules_per_sample(row: JobRow) -> str:
+    """``0.0213 (GPUs)``, or ``0.151 (nodes)`` where only Slurm measured energy: the two cannot be compared."""
+    for value, measured in ((row.joules_per_sample_nvml, "GPUs"), (row.joules_per_sample_sacct, "nodes")):
+        if value is not None:
+            return f"{significant(value)} ({measured})"
+    return UNKNOWN
 
 
 def _memory(row: JobRow) -> str:
