@@ -150,12 +150,19 @@ def test_what_ddp_does_not_report_is_said_and_not_guessed() -> None:
     assert untold.gain_in_words == "not estimated"
 
 
-def test_too_few_timed_steps_are_no_times() -> None:
+def test_too_few_timed_steps_are_no_times_and_the_steps_that_are_enough_are_named() -> None:
+    """Runs of 130 steps, 10 of them warm-up: 3 of 120 steps were timed, so 5 of 200 will be."""
     records = run_of("1x2", 0.1, [0.04] * 2, [0.05] * 2, [0.002] * 2)
-    few = [record.replace(ranks=[r.replace(ddp=r.ddp and r.ddp.replace(samples=4)) for r in record.ranks])
+    few = [record.replace(ranks=[r.replace(ddp=r.ddp and r.ddp.replace(samples=3)) for r in record.ranks])
            for record in records]  # fmt: skip
-    assert points(few)[0].exposed_comm_s is None
     assert points(records)[0].exposed_comm_s == pytest.approx(0.05)
+    point, found = attributed([*baseline(), *few])
+    assert point.exposed_comm_s is None
+    assert found.unknown[0].startswith(
+        "DDP timed only 3 steps at this scale, and 5 are needed (measure.max_steps: 210): communication and"
+    )
+    (untold,) = [change.what for change in found.changes if "DDP" in change.what]
+    assert untold.startswith("let each run make 210 steps (measure.max_steps: 210), so that DDP times enough of them")
 
 
 def test_a_baseline_without_ddp_times_has_no_communication() -> None:

@@ -10,12 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-CPU_SAMPLE_RATE = 10
-"""Iterations between two samples on CPU, after DDP's first ten.
-
-On CUDA, DDP synchronises at each sample. Its own rate (every 100th) stays unchanged there: the script
-pays for that one anyway.
-"""
+MOST_OFTEN, LEAST_OFTEN = 10, 100
+"""Iterations between two samples, after DDP's first ten: every tenth at most, torch's own rate at least."""
+WANTED_SAMPLES = 10
 FIRST_STEADY_ITERATION = 3
 """DDP rebuilds its buckets in the second iteration."""
 NANOSECOND_S = 1e-9
@@ -35,8 +32,9 @@ class Sample(NamedTuple):
 class DdpTimings:
     """DDP's samples of the module that was wrapped last."""
 
-    def __init__(self, warmup_steps: int, unmeasured: list[str]) -> None:
+    def __init__(self, warmup_steps: int, max_steps: int | None, unmeasured: list[str]) -> None:
         self._warmup_steps = warmup_steps
+        self._max_steps = max_steps
         self._unmeasured = unmeasured
         self._module: Callable[[], Any] = lambda: None
         self.wrapped = False
@@ -52,8 +50,8 @@ class DdpTimings:
         self._samples.clear()
         self._bucket_bytes = []
         self._readable = self._has(module, "_get_ddp_logging_data")
-        if device.type == "cpu" and self._has(module, "_set_ddp_runtime_logging_sample_rate"):
-            module._set_ddp_runtime_logging_sample_rate(CPU_SAMPLE_RATE)
+        if self._has(module, "_set_ddp_runtime_logging_sample_rate"):
+            module._set_ddp_runtime_logging_sample_rate(sample_rate(device, self._warmup_steps, self._max_steps))
 
     def _has(self, module: DistributedDataParallel, method: str) -> bool:
         if hasattr(module, method):
@@ -117,6 +115,19 @@ class DdpTimings:
         elif self._readable:
             self._unmeasured.append("ddp: DDP sampled no iteration")
         return early
+
+
+def sample_rate(device: torch.device, warmup_steps: int, max_steps: int | None) -> int:
+    """Return the iterations between two samples.
+
+    On CUDA, reading a sample synchronises with the events of the step before, which costs the script time: so no more
+    samples than the figures need, and torch's own rate, which the script pays for anyway, if the steps are not known.
+    """
+    if device.type == "cpu":
+        return MOST_OFTEN
+    if max_steps is None:
+        return LEAST_OFTEN
+    return min(LEAST_OFTEN, max(MOST_OFTEN, (max_steps - warmup_steps) // WANTED_SAMPLES))
 
 
 def _median(values: list[float]) -> float | None:

@@ -37,7 +37,7 @@ class TorchObserver:
         self._limits = limits
         self._not_measured = not_measured
         self.world = RankFacts()
-        self.ddp = DdpTimings(run.warmup_steps, not_measured)
+        self.ddp = DdpTimings(run.warmup_steps, run.max_steps, not_measured)
         self.kept = Kept()
         self.backwards = Backwards(lambda: clock.table.count, not_measured, clock.before_backward)
         self.loader = TrainingLoader()

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ddp_ladder.common.formats import milliseconds, significant
+from ddp_ladder.common.formats import count, milliseconds, significant
 from ddp_ladder.gates.changes import Cause, Change, changes_for
 from ddp_ladder.gates.evidence import evidence
 from ddp_ladder.gates.link import Link
 from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.usage.slow_node import LEAST_TIMED_STEPS
 
 WORTH_NAMING = 0.1  # part of the lost time: smaller losses are not named
 REST_WORTH_NAMING = 0.25  # of the rest, where the errors of all other parts end up
@@ -113,8 +114,8 @@ def attribution(point: ScalePoint, baseline: ScalePoint | None, link: Link | Non
     losses = tuple(replace(loss, evidence=evidence(loss.cause, point, baseline, link)) for loss in found)
     worth = _worth_naming(losses, point.step_time_s - ideal_s)
     unknown = _unknown(point, baseline)
-    is_told = point.exposed_comm_s is not None and baseline.exposed_comm_s is not None
-    every = [change for loss in worth for change in changes_for(loss.cause, loss.lost_s, is_told, point, link)]
+    untimed = next((each for each in (point, baseline) if each.exposed_comm_s is None), None)
+    every = [change for loss in worth for change in changes_for(loss.cause, loss.lost_s, untimed, point, link)]
     return Attribution(point.step_time_s, ideal_s, losses, tuple(_most_likely(every)), unknown)
 
 
@@ -155,15 +156,26 @@ def _unknown(point: ScalePoint, baseline: ScalePoint) -> tuple[str, ...]:
     found = []
     if point.exposed_comm_s is None:
         found.append(
-            "DDP reported no times at this scale: communication and computation are not told apart, and the wait for "
+            f"{_untimed(point, 'this scale')}: communication and computation are not told apart, and the wait for "
             "slower ranks is only seen where their step times differ"
         )
     elif point.compute_s is None or baseline.compute_s is None:
-        where = baseline.scale if baseline.compute_s is None else point.scale
-        found.append(f"DDP reported no times at {where}: computation and the rest of the step are not told apart")
+        where = baseline if baseline.compute_s is None else point
+        found.append(f"{_untimed(where, where.scale)}: computation and the rest of the step are not told apart")
     if point.data_wait_s is None or baseline.data_wait_s is None:
         found.append("the wait for data was not measured")
     return tuple(found)
+
+
+def _untimed(point: ScalePoint, place: object) -> str:
+    """Return why DDP's times of a scale are not known."""
+    facts = point.step
+    if facts is None or not facts.timed_steps or not facts.steps_needed:
+        return f"DDP reported no times at {place}"
+    return (
+        f"DDP timed only {count(facts.timed_steps, 'step')} at {place}, and {LEAST_TIMED_STEPS} are needed "
+        f"(measure.max_steps: {facts.steps_needed})"
+    )
 
 
 def _most_likely(every: list[Change]) -> list[Change]:

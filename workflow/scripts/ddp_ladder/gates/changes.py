@@ -53,15 +53,17 @@ class Change:
         return self.what if self.gain is None else f"{self.what} ({self.gain_in_words})"
 
 
-def changes_for(cause: Cause, lost_s: float, is_told: bool, point: ScalePoint, link: Link | None) -> list[Change]:
+def changes_for(
+    cause: Cause, lost_s: float, untimed: ScalePoint | None, point: ScalePoint, link: Link | None
+) -> list[Change]:
     """Return the changes that may make a loss smaller, the likeliest first.
 
-    lost_s: in seconds per step. is_told: communication and computation are told apart.
+    lost_s: in seconds per step. untimed: the scale where communication and computation are not told apart.
     """
-    untold = cause == "computation" and not is_told
+    untold = cause == "computation" and untimed is not None
     found = [*_by_findings(cause, untold, lost_s, point)]
-    if untold:
-        return [*found, Change(_UNTOLD)]
+    if cause == "computation" and untimed is not None:
+        return [*found, Change(_to_tell(untimed))]
     return [*found, *_GENERAL[cause](point, lost_s, link)]
 
 
@@ -187,10 +189,16 @@ def _for_rest(point: ScalePoint, lost_s: float, _link: Link | None) -> Iterator[
     )
 
 
-_UNTOLD = (
-    "raise workload.batch_per_gpu, which makes communication a smaller part; let the training use "
-    "DistributedDataParallel, whose exposed communication is measured"
-)
+def _to_tell(untimed: ScalePoint) -> str:
+    batch = "raise workload.batch_per_gpu, which makes communication a smaller part"
+    if untimed.step and untimed.step.steps_needed:
+        steps = untimed.step.steps_needed
+        return (
+            f"let each run make {steps} steps (measure.max_steps: {steps}), so that DDP times enough of them; {batch}"
+        )
+    return f"{batch}; let the training use DistributedDataParallel, whose exposed communication is measured"
+
+
 _GENERAL = {
     "data": _for_data,
     "communication": _for_communication,

@@ -225,7 +225,7 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         "what the time of a step is for; they add up to it. Compute: DDP's forward and backward pass, on the typical "
         "rank (the lower median by own work). Exposed communication: the shortest wait for gradients of all ranks. "
         "Data wait: of the typical rank. Imbalance: what the slowest rank's own work takes longer than the typical "
-        "rank's. Rest: optimizer, copies, Python, and every part that is empty because DDP reported no times.",
+        "rank's. Rest: optimizer, copies, Python, and every part that is empty because DDP timed no steps, or too few.",
         Column("compute_s", "compute", "ms", milliseconds, ("csv", "attribution")),
         Column("exposed_comm_s", "exposed comm.", "ms", milliseconds, ("csv", "attribution")),
         Column("data_wait_s", "data wait", "ms", milliseconds, ("csv", "attribution")),

@@ -7,6 +7,7 @@ the others wait for it too. Docs: docs/attribution.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -93,12 +94,16 @@ def split_of_repeats(group: Group) -> tuple[StepSplit, StepFacts] | None:
         comm_s=part([times.comm_s for times in typical]),
         overlap_s=part([times.overlap_s for times in typical]),
         slowest=f"rank {first.slowest.rank} on {first.slowest.host}" if len(record.ranks) > 1 else None,
-        timed_steps=min(times.samples for times in typical) or None,
+        timed_steps=min(_timed_steps(run.record) for run in group.good) or None,
+        steps_needed=max((few for run in group.good if (few := _steps_needed(run.record))), default=None),
         memory_fraction=max((used for run in group.good if (used := _memory(run.record))), default=None),
         profiled=profiled_ranks([run.record for run in group.good]),
     )
     return split, facts
 
+
+MOST_OFTEN_TIMED = 10  # DDP times every tenth step at most
+ROUND_STEPS = 10
 
 _NO_TIMES = DdpTimes(samples=0, forward_s=None, backward_s=None, comm_s=None, overlap_s=None, exposed_comm_s=None)
 
@@ -150,6 +155,21 @@ def _split_run(run: Good, step_s: float) -> _Run | None:
     )
     own = tuple(each.own_s for each in times) if timed or alone else ()
     return _Run(split, typical.rank, slowest.rank, own)
+
+
+def _timed_steps(record: Record) -> int:
+    return min(rank.ddp.samples if rank.ddp else 0 for rank in record.ranks)
+
+
+def _steps_needed(record: Record) -> int | None:
+    """Return the steps of a run in which DDP times enough of them; None if it timed enough, or none."""
+    timed, warmup_steps = _timed_steps(record), record.spec.warmup_steps
+    if not 0 < timed < LEAST_TIMED_STEPS:
+        return None
+    measured = max(rank.steps for rank in record.ranks) - warmup_steps
+    as_often = math.ceil(measured * LEAST_TIMED_STEPS / timed)
+    needed = warmup_steps + max(as_often, LEAST_TIMED_STEPS * MOST_OFTEN_TIMED)
+    return ROUND_STEPS * math.ceil(needed / ROUND_STEPS)
 
 
 def _is_timed(rank: Rank) -> bool:
