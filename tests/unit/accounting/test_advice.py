@@ -158,7 +158,7 @@ def test_the_lines_in_the_terminal_and_the_table_of_the_report() -> None:
     lines = terminal_lines(large, rows(large), Path("results"))
     assert all(len(line) <= 100 for line in lines)
     text = " ".join(line.strip() for line in lines)
-    assert text.startswith("used     3 jobs held 2.60 GPU h, 1.30 GPU h of them in training; asked for 6.50 GPU h; res")
+    assert text.startswith("used     3 jobs held 2.60 GPU h, 1.30 of them in training; asked for 6.50 GPU h; res")
     assert text.endswith("node.memory_mb: 48000 in cluster.yaml")
     table = accounting_table(large, rows(large))
     assert {len(cells) for cells in table.rows} == {len(table.headings)}
@@ -168,7 +168,7 @@ def test_the_lines_in_the_terminal_and_the_table_of_the_report() -> None:
 def test_jobs_on_cpus_held_process_hours_as_in_the_tables_beside_them() -> None:
     on_cpus = make_plan_of(make_specs(("1x4",), repeats=1))
     found = rows(on_cpus, (7000,), gpu_hours_training=0.001)
-    assert "held 0.800 process h, 0.00100 process h of them" in terminal_lines(on_cpus, found, Path("results"))[0]
+    assert "held 0.800 process h, 0.00100 of them" in terminal_lines(on_cpus, found, Path("results"))[0]
 
 
 def test_the_cells_of_a_job_say_what_its_figures_are_of() -> None:

@@ -55,11 +55,11 @@ def accounting_table(plan: Plan, rows: Sequence[JobRow]) -> AccountingTable:
 
 
 def totals(rows: Sequence[JobRow], unit: str = "GPU") -> str:
-    """Return the hours of all jobs: ``3 jobs held 4.20 GPU h, 3.10 GPU h of them in training; ...``."""
+    """Return the hours of all jobs: ``3 jobs held 4.20 GPU h, 3.10 of them in training; ...``."""
     held, training = sum(row.gpu_hours_held for row in rows), sum(row.gpu_hours_training for row in rows)
     asked = sum(row.gpu_hours_asked or 0.0 for row in rows)
     jobs = "1 job" if len(rows) == 1 else f"{len(rows)} jobs"
-    text = f"{jobs} held {significant(held)} {unit} h, {significant(training)} {unit} h of them in training"
+    text = f"{jobs} held {significant(held)} {unit} h, {significant(training)} of them in training"
     text += f"; asked for {significant(asked)} {unit} h"
     busy = [row.gpu_hours_busy for row in rows]
     known = [hours for hours in busy if hours is not None]
