@@ -7,6 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from ddp_ladder.common.files import RunDirectory, read_json
@@ -32,6 +33,7 @@ from make_records import (
     make_specs,
     records_by_name,
     repeated,
+    with_steps,
 )
 from make_runs import edit, reassemble, write_ladder
 
@@ -239,7 +241,8 @@ def test_a_training_of_known_size_is_justified_at_the_recommended_scale() -> Non
 
 
 def test_without_its_size_the_cost_of_a_million_samples_and_a_blank_stand_there() -> None:
-    text = section(text_of(results_of(records_of())), "Requested resources")
+    text = section(text_of(results_of(records_of(), work=Work(90))), "Requested resources")
+    assert "report.samples" not in text  # the page says what to set
     assert "A million samples take 0.322 GPU hours there." in text
     assert "FILL IN: the samples of one training, the number of trainings, and the GPU hours that follow" in text
 
@@ -312,6 +315,18 @@ def test_the_method_says_what_the_records_do() -> None:
     assert "samples and times are what the program wrote to DDP\\_LADDER\\_METRICS" in text
 
 
+def test_the_samples_per_second_of_each_run_are_of_the_statistic_in_the_table() -> None:
+    records = records_of({"1x1": 64.0, "1x2": 128.0}, repeats=1, modes=["weak", "strong"])
+    once, recurring = np.array([*[1.0] * 63, 3.0]), np.tile([*[1.0] * 15, 3.0], 4)  # seconds of a step
+    records[0] = with_steps(records[0], once)
+    records[1:] = [with_steps(r, recurring) if (r.spec.mode, r.spec.gpus) == ("weak", 2) else r for r in records[1:]]
+    text = text_of(results_of(records)).replace("\\", "")
+    assert "| 1x1 | 1 | 64 | 1 | 62.1 [" in section(text, "Results")
+    told = section(text, "Where each figure comes from")
+    assert "| default/weak/1x1/r1 | 62.1 |" in told
+    assert "as throughput.samples_per_s_total (weak scaling) or throughput.samples_per_s (strong scaling), wall" in told
+
+
 def test_limits_are_said() -> None:
     specs = make_specs(["1x1", "1x2", "2x2", "4x2"], device="cuda")
     records = []
@@ -326,7 +341,9 @@ def test_limits_are_said() -> None:
             drifting = record.replace(timing=record.timing.replace(drift_fraction=-0.12))
             records.append(make_failed_record(spec) if spec.repeat == 2 else drifting)
     gates = {"stage2": Verdict.from_json(make_gate("stage2", "closed", why="a run of 1x2 failed"))}
-    results = results_of(records, specs, gates=gates, warnings=("runs/x/record.json: it is left out",))
+    results = results_of(
+        records, specs, gates=gates, warnings=("runs/x/record.json: it is left out. Next: start snakemake again",)
+    )
     text = section(text_of(results), "Limits of these measurements").replace("\\", "")
     for words in (
         "2x2: simulated nodes: 2 agents on 1 host, so the network between nodes was not measured.",
@@ -341,6 +358,7 @@ def test_limits_are_said() -> None:
         "Energy was not measured.",
     ):
         assert words in text, words
+    assert "start snakemake" not in text
 
 
 def test_a_single_scale_is_no_scaling() -> None:

@@ -139,7 +139,7 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         "total, end to end", "1/s",
         "samples / time of all measured steps; and of everything after the first step, with validation, checkpoints, "
         "and clean-up. Both are in scaling.csv; the first is noted if it is the figure or over 5 % off the median.",
-        Column("samples_per_s_total", of_run=_throughput(lambda t: t.samples_per_s_total)),
+        Column("samples_per_s_total", text=significant, of_run=_throughput(lambda t: t.samples_per_s_total)),
         Column("samples_per_s_end_to_end", of_run=_throughput(lambda t: t.samples_per_s_end_to_end)),
     ),
     figure(

@@ -13,7 +13,7 @@ from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.gates.step_split import STEP_PARTS
 from ddp_ladder.records.evidence import IN_WORDS, weakest
-from ddp_ladder.records.record import Record
+from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Record
 from ddp_ladder.report.attribution_section import attribution_section
 from ddp_ladder.report.document import Block, Document, Section
 from ddp_ladder.report.escape import blank
@@ -33,6 +33,7 @@ HEADINGS = {
     "efficiency_smallest": "efficiency by steps",
     "wall_s": "wall time of a run (s)",
 }
+RATES = {MEDIAN_OF_BLOCKS: "samples_per_s", SAMPLES_PER_TIME: "samples_per_s_total"}  # keys of a record's throughput
 WIDTHS = (0.6, 0.9, 0.7, 0.75, 1.35, 1.1, 1.25, 1.25, 0.9, 0.95)
 TEST_CASE = (
     "script", "script_sha256", "repository", "args_template", "parameters", "parameter_dtype", "autocast_dtype",
@@ -303,7 +304,7 @@ def _sources_of_losses(point: ScalePoint, has_preflight: bool) -> str:
 
 
 def _sources(view: ReportView, series: Sequence[Sequence[ScalePoint]], *, has_losses: bool) -> Iterator[Block]:
-    shown = [column for column in columns("runs") if column.key in ("samples_per_s", "wall_s")]
+    shown = {column.key: column for column in columns("csv")}
     rows = []
     there: dict[tuple[str, str, Scale], list[Record]] = {}
     for run in _runs_of(view, [point for points in series for point in points]):
@@ -312,11 +313,13 @@ def _sources(view: ReportView, series: Sequence[Sequence[ScalePoint]], *, has_lo
         for point in points:
             runs = there.get((point.mode, point.variant, point.scale), [])
             names = [f"{point.variant}/{point.mode}/{point.scale}/r{run.spec.repeat}" for run in runs]
-            values = ["; ".join(column.text(column.of_run(run)) for run in runs if column.of_run) for column in shown]
+            known = [shown[key] for key in (RATES[point.statistic], "wall_s")]
+            values = ["; ".join(column.text(column.of_run(run)) for run in runs if column.of_run) for column in known]
             rows.append((in_short(names, 10), *values))
+    keys = " or ".join(f"throughput.{RATES[points[0].statistic]} ({points[0].mode} scaling)" for points in series)
     yield Block(
         "Figures of the table above are medians over these runs. Each is in results/runs/<run>/record.json: "
-        "samples/s as throughput.samples_per_s, wall time as timing.wall_s, samples as the sum of ranks.samples.",
+        f"samples/s as {keys}, wall time as timing.wall_s, samples as the sum of ranks.samples.",
         headings=("runs", "samples/s of each", "wall time of each (s)"),
         rows=tuple(rows),
         widths=(2, 1.5, 1.5),

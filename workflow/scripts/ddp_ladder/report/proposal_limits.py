@@ -60,7 +60,7 @@ def _of_runs(view: ReportView) -> Iterator[str]:
         if gate is not None and not gate.is_open:
             why = gate.why or next((item.in_words for item in gate.failing), "")
             yield f"the gate of {stage} is closed{f': {why}' if why else ''}"
-    yield from view.results.warnings
+    yield from (warning.partition(" Next: ")[0] for warning in view.results.warnings)  # the page says what to do
     cut = dict.fromkeys(
         f"{name}: {value:g}"
         for run in view.results.plan.runs

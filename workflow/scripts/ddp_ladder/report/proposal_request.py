@@ -52,8 +52,6 @@ def _request(pick: Pick, mode: str, view: ReportView) -> Iterator[str]:
     if point.gpu_hours_to_solution is None or point.hours_to_solution is None:
         yield f"A million samples take {GPU_HOURS.shown(point)} {view.unit} hours there."
         yield blank(f"the samples of one training, the number of trainings, and the {view.unit} hours that follow")
-        if work.missing:
-            yield full_stop(capitalised(work.missing))
         return
     yield (
         f"One training of {_amount(work)} takes {duration(3600 * point.hours_to_solution)} there: "
