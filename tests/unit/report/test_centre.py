@@ -103,6 +103,8 @@ def test_a_good_ladder_meets_the_rules_of_csc(tmp_path: Path) -> None:
     text = rules_of(section)
     assert "read 2026-11" in text.note
     assert "unconfirmed" not in text.note
+    assert text.block.headings == ("rule", "asks for", "verdict", "figure")
+    assert {len(row) for row in text.block.rows} == {4}
 
 
 def test_unconfirmed_rules_are_called_so_wherever_the_result_is_read() -> None:
@@ -129,7 +131,7 @@ def test_each_rule_fails_with_a_next_step() -> None:
     slow = {"1x4": 3800.0, "2x4": 5000.0}
     bad = case(records_of(slow, wall_s=40.0, startup_s=10.0, job="local-here-1"))
     for check, parameters, figure, step in (
-        ("node counts", {"least": 3}, "2 node counts: 1, 2", "add scales such as 4x4 to stages.stage3.scales"),
+        ("node counts", {"least": 3}, "2 node counts: 1, 2", "add scales such as 4x4 to stages.stage3.scales; start"),
         ("through Slurm", {}, "not in Slurm: local-here-1", "profiles/slurm"),
         ("run length", {"min_run_s": 120, "max_startup_fraction": 0.1}, "shortest run 33 s (2x4)", "measure.max_steps"),
         ("efficiency by total time", {"min_efficiency": 0.75}, "2x4 6", "ask for at most 1x4"),
@@ -150,7 +152,30 @@ def test_steps_that_scale_in_runs_that_are_too_short_are_told_to_be_longer() -> 
     assert judged("efficiency by steps", short, min_efficiency=0.75).verdict == "pass"
     found = judged("efficiency by total time", short, min_efficiency=0.75)
     assert found.verdict == "fail"
-    assert "start-up and end take too much of a run: raise measure.max_steps" in found.next
+    assert found.next.startswith(
+        "at 2x4, 4x4 the steps alone reach it, so start-up and end take too much of a run: raise"
+    )
+
+
+def test_longer_runs_are_no_advice_for_a_scale_whose_steps_do_not_reach_it() -> None:
+    rates = {"1x4": 3692.0, "2x4": 6984.0, "8x4": 19950.0}
+    short = case(records_of(rates, modes=["strong"], wall_s=60.0, startup_s=20.0))
+    found = judged("efficiency by total time", short, min_efficiency=0.75)
+    assert found.next.startswith("the steps of 8x4 do not reach it: ask for at most 2x4, or do what the section")
+    assert "; at 2x4 the steps alone reach it, so start-up and end take too much of a run: raise" in found.next
+
+
+def test_a_scale_that_is_planned_is_not_to_be_added() -> None:
+    records = records_of({"1x4": 3800.0, "2x4": 7400.0})
+    more = make_specs(["8x4", "16x4"], device="cuda")
+    failed = [make_failed_record(spec) for spec in more if spec.nodes == 8]
+    view = view_of([*records, *failed], [*(record.spec for record in records), *more])
+    found = case_of(Path("nowhere"), view, ())
+    assert found is not None
+    assert judged("node counts", found, least=3).next == (
+        "8x4 planned, but runs failed: do what the top of report/index.html says; "
+        "16x4 planned, but not run yet: see the gates in report/index.html; start snakemake again"
+    )
 
 
 def test_a_doubtful_pass_is_called_so() -> None:
@@ -180,7 +205,10 @@ def test_one_node_alone_compares_with_nothing() -> None:
     assert judged("efficiency by total time", one, min_efficiency=0.75).verdict == "cannot be checked"
     assert judged("speed-up table", one).verdict == "fail"
     found = judged("several nodes", one)
-    assert (found.verdict, found.next) == ("fail", "add 2x4 to stages.stage3.scales and start snakemake again")
+    assert (found.verdict, found.next) == (
+        "fail",
+        "add scales such as 2x4 to stages.stage3.scales; start snakemake again",
+    )
     two = case(records_of({"1x4": 3800.0, "2x4": 3000.0}))
     assert judged("several nodes", two).verdict == "fail"
     assert judged("several nodes", case(records_of())).verdict == "pass"

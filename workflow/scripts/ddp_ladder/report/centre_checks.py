@@ -62,8 +62,21 @@ def _node_counts(case: Case, parameters: Parameters) -> Found:
     figure = f"{count(len(counts), 'node count')}: {', '.join(map(str, counts))}"
     if len(counts) >= parameters["least"]:
         return Found("pass", figure)
-    more = f"{2 * counts[-1]}x{case.largest.gpus_per_node}"
-    return Found("fail", figure, f"add scales such as {more} to stages.stage3.scales and start snakemake again")
+    return Found("fail", figure, _more_nodes(case))
+
+
+def _more_nodes(case: Case) -> str:
+    """Return how to measure other node counts: those that are planned, or else a new one."""
+    largest, counts = case.largest, {point.nodes for point in case.points}
+    kind = (largest.mode, largest.variant, largest.gpus_per_node)
+    planned = [p for p in case.view.rungs if (p.mode, p.variant, p.gpus_per_node) == kind and p.nodes not in counts]
+    failed = [point for point in planned if point.status == "failed"]
+    others = [point for point in planned if point.status != "failed"]
+    parts = [f"{_names(failed)} planned, but runs failed: do what the top of report/index.html says"] if failed else []
+    parts += [f"{_names(others)} planned, but not run yet: see the gates in report/index.html"] if others else []
+    if not planned:
+        parts = [f"add scales such as {2 * largest.nodes}x{largest.gpus_per_node} to stages.stage3.scales"]
+    return f"{'; '.join(parts)}; start snakemake again"
 
 
 def _same_input(case: Case, parameters: Parameters) -> Found:
@@ -90,8 +103,8 @@ def _through_slurm(case: Case, parameters: Parameters) -> Found:
         return Found("fail", figure, "run it on the centre's machine: snakemake --profile profiles/slurm")
     partitions = {job.slurm.partition for job in case.view.results.plan.jobs if job.slurm.partition}
     where = f", partition {', '.join(sorted(partitions))}" if partitions else ""
-    site = f"site {case.view.results.plan.site}{where}; a person must see that this is the centre's machine"
-    return Found("pass", f"Slurm jobs {in_short(jobs, 8)}, {site}")
+    figure = f"Slurm jobs {in_short(jobs, 8)}, site {case.view.results.plan.site}{where}"
+    return Found("pass", figure, "check that this is the centre's machine")
 
 
 def _run_length(case: Case, parameters: Parameters) -> Found:
@@ -124,7 +137,7 @@ def _by_total_time(case: Case, parameters: Parameters) -> Found:
         if one is None:
             return Found("cannot be checked", f"the samples of the runs of {point.scale} were not counted")
         found.append((point, one))
-    return _judged(case, parameters, found, "efficiency_total_time", _longer_if_steps_are_fine)
+    return _judged(case, parameters, found, "efficiency_total_time")
 
 
 def _by_steps(case: Case, parameters: Parameters) -> Found:
@@ -132,14 +145,14 @@ def _by_steps(case: Case, parameters: Parameters) -> Found:
     if unknown is not None:
         return unknown
     found = [(point, _steps(point, case.points[0])) for point in case.points[1:]]
-    return _judged(case, parameters, found, "efficiency_smallest", lambda *_: "")
+    return _judged(case, parameters, found, "efficiency_smallest")
 
 
 def _not_compared(case: Case) -> Found | None:
     """Return why there is no efficiency at all; None if there is one."""
     if len(case.points) == 1:
         figure = f"only {case.largest.scale} was measured: nothing to compare it with"
-        return Found("cannot be checked", figure, "add scales of more nodes to stages.stage3.scales and start again")
+        return Found("cannot be checked", figure, _more_nodes(case))
     other = [point for point in case.points if point.smallest_baseline != _baseline(case)]
     if other:
         figure = f"{_names(other)} ran another program than {case.points[0].scale}: {other[-1].note}"
@@ -157,15 +170,8 @@ def _steps(point: ScalePoint, base: ScalePoint) -> tuple[float, float, float]:
     return value, value, value
 
 
-def _judged(
-    case: Case,
-    parameters: Parameters,
-    found: Sequence[Compared],
-    key: str,
-    other_cause: Callable[[Case, Parameters, ScalePoint], str],
-) -> Found:
+def _judged(case: Case, parameters: Parameters, found: Sequence[Compared], key: str) -> Found:
     text, least = COLUMNS[key].text, parameters["min_efficiency"]
-
     shown = [
         f"{point.scale} {text(value)} {interval(text(low), text(high)) if low < high else ''}".strip()
         for point, (value, low, high) in found
@@ -178,21 +184,24 @@ def _judged(
             f"; the interval of {_names(doubt)} goes below {100 * least:.0f} %: more repeats tell" if doubt else ""
         )
         return Found("pass", figure + uncertain)
-    if cause := other_cause(case, parameters, failing[0]):
-        return Found("fail", figure, cause)
-    smaller = [point for point in case.points if point.world_size < failing[0].world_size]
-    return Found(
-        "fail", figure, f'ask for at most {smaller[-1].scale}, or do what the section "Where the time goes" proposes'
-    )
+    return Found("fail", figure, _smaller_or_longer(case, failing, least))
 
 
-def _longer_if_steps_are_fine(case: Case, parameters: Parameters, point: ScalePoint) -> str:
-    if _steps(point, case.points[0])[0] < parameters["min_efficiency"]:
-        return ""
-    return (
-        "the steps alone reach it, so start-up and end take too much of a run: raise measure.max_steps, "
-        "measure.max_seconds or the epochs in workload.args; start again"
-    )
+def _smaller_or_longer(case: Case, failing: Sequence[ScalePoint], least: float) -> str:
+    """Return what to do for scales that do not reach an efficiency: longer runs if only their steps do."""
+    slow = next((point for point in failing if _steps(point, case.points[0])[0] < least), None)
+    short = [point for point in failing if slow is None or point.world_size < slow.world_size]
+    parts = []
+    if slow is not None:
+        most = [point for point in case.points if point.world_size < slow.world_size][-1].scale
+        instead = 'do what the section "Where the time goes" proposes'
+        parts.append(f"the steps of {slow.scale} do not reach it: ask for at most {most}, or {instead}")
+    if short:
+        parts.append(
+            f"at {_names(short)} the steps alone reach it, so start-up and end take too much of a run: raise "
+            "measure.max_steps, measure.max_seconds or the epochs in workload.args; start again"
+        )
+    return "; ".join(parts)
 
 
 def _wall_times(case: Case, parameters: Parameters) -> Found:
@@ -247,8 +256,7 @@ def _speedup_table(case: Case, parameters: Parameters) -> Found:
 def _several_nodes(case: Case, parameters: Parameters) -> Found:
     several = [point for point in case.points if point.nodes > 1]
     if not several:
-        more = f"add 2x{case.largest.gpus_per_node} to stages.stage3.scales and start snakemake again"
-        return Found("fail", "no scale of several nodes was measured", more)
+        return Found("fail", "no scale of several nodes was measured", _more_nodes(case))
     one = next((point for point in case.points if point.nodes == 1), None)
     if one is None:
         figure = f"{_names(several)} measured, and no single node with {case.largest.gpus_per_node} {case.view.units}"

@@ -127,12 +127,12 @@ def _affinities(results: Path, view: ReportView) -> Iterator[tuple[str, str]]:
 
 
 def rules_of(section: CentreSection) -> Rules:
-    """Return the section for the proposal."""
+    """Return the section for the proposal, without what is to be done: an application says what was found."""
     table = Block(
         f"{section.centre.title}: {section.summary}.",
-        headings=section.headings,
-        rows=tuple(each.cells for each in section.rules),
-        widths=(1, 2, 0.8, 2, 1.8),
+        headings=section.headings[:-1],
+        rows=tuple(each.cells[:-1] for each in section.rules),
+        widths=(1, 2.5, 0.8, 2.5),
     )
     return Rules("Rules of the centre", table, section.note)
 
