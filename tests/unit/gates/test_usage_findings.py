@@ -17,8 +17,10 @@ from ddp_ladder.usage.models import FindingKind, Usage, UsageFinding
 from make_records import make_gate, make_record, make_spec, make_specs, records_by_name
 
 
-def finding(kind: FindingKind, what: str, node: str | None = None) -> UsageFinding:
-    return UsageFinding(kind=kind, what=what, node=node, gpu=None, next=f"change {kind}")
+def finding(
+    kind: FindingKind, what: str, node: str | None = None, gpu: int | None = None, *, everywhere: bool = False
+) -> UsageFinding:
+    return UsageFinding(kind=kind, what=what, node=node, gpu=gpu, next=f"change {kind}", everywhere=everywhere)
 
 
 def records(scale: str, *each: Sequence[UsageFinding] | None) -> list[Record]:
@@ -67,17 +69,31 @@ def points_of(**found: UsageFinding) -> tuple[ScalePoint, ...]:
 
 def test_the_terminal_shows_a_finding_once_for_all_scales() -> None:
     points = points_of(
-        s1x1=finding("GPU idle", "busy 70 %"),
-        s1x2=finding("GPU idle", "busy 60 %"),
+        s1x1=finding("GPU idle", "busy 70 %", "node1", 0, everywhere=True),
+        s1x2=finding("GPU idle", "busy 60 %", "node2", everywhere=True),
         s2x1=finding("slow node", "node1: slower", "node1"),
     )
     assert [(found.what, [str(point.scale) for point in where]) for found, where in findings_across_scales(points)] == [
-        ("busy 60 %", ["1x1", "1x2"]),
+        ("busy 60 % (as measured at 1x2)", ["1x1", "1x2"]),
         ("node1: slower", ["2x1"]),
     ]
     lines = terminal_table(points, {}).splitlines()
-    assert "  1x1, 1x2: busy 60 %; next: change GPU idle" in lines
+    assert "  1x1, 1x2: busy 60 % (as measured at 1x2); next: change GPU idle" in lines
     assert "  2x1: node1: slower; next: change slow node" in lines
+
+
+def test_what_other_nodes_of_another_scale_have_is_another_finding() -> None:
+    points = points_of(
+        s1x1=finding("GPU throttled", "GPU 1 of node3: throttled", "node3", 1),
+        s1x2=finding("GPU throttled", "GPU 0 of node7: throttled", "node7", 0),
+        s2x1=finding("GPU throttled", "GPU 0 of node7: throttled more", "node7", 0),
+    )
+    assert [(found.what, [str(point.scale) for point in where]) for found, where in findings_across_scales(points)] == [
+        ("GPU 1 of node3: throttled", ["1x1"]),
+        ("GPU 0 of node7: throttled more (as measured at 2x1)", ["1x2", "2x1"]),
+    ]
+    some = points_of(**{name: finding("GPU idle", f"some of {name}: idle") for name in ("s1x2", "s2x1")})
+    assert [found.what for found, _ in findings_across_scales(some)] == ["some of s1x2: idle", "some of s2x1: idle"]
 
 
 def test_a_clean_ladder_shows_no_finding() -> None:

@@ -115,7 +115,7 @@ def test_a_site_without_gpus_has_no_columns_and_no_panels_of_gpus(tmp_path: Path
 
 
 def found(what: str, kind: FindingKind = "GPU idle") -> UsageFinding:
-    return UsageFinding(kind=kind, what=what, node=None, gpu=None, next="look at the loader")
+    return UsageFinding(kind=kind, what=what, node=None, gpu=None, next="look at the loader", everywhere=True)
 
 
 def test_findings_are_shown_with_the_scales_that_have_them(tmp_path: Path) -> None:

@@ -95,6 +95,14 @@ def test_idle_gpus_that_wait_for_gradients_or_for_the_host() -> None:
     assert "launches work too slowly" in only(run_use(samples=idle)).what
 
 
+def test_what_all_have_is_told_from_what_some_have() -> None:
+    alike = {k: {"gpu0_busy_fraction": 0.5, "network_sent_bytes_per_s": 11e9} for k in range(2)}
+    assert [found.everywhere for found in findings(run_use(2, 1, samples=alike))] == [True, True]
+    assert [found.everywhere for found in findings(run_use(2, 1, samples={0: alike[0]}))] == [False, False]
+    hot = {"gpu0_throttle_reasons": "thermal"}
+    assert not only(run_use(1, 1, samples={0: hot})).everywhere  # of that GPU alone, whatever the run has
+
+
 def test_a_gpu_that_no_rank_uses_may_be_idle() -> None:
     run = run_use(1, 2, ranks={1: {"gpu": "0"}}, samples={0: {"gpu1_busy_fraction": 0.0, "gpu1_memory_used_bytes": 0}})
     assert findings(run) == ()

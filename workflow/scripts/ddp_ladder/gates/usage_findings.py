@@ -17,7 +17,7 @@ LEAST_SHARE = 0.5  # of the repeats: what fewer of them show was chance
 class ScaleFinding:
     """A finding on the runs of a scale, in the words of the first repeat that has it. repeats: how many have it.
 
-    of: how many were monitored. kind, node and gpu: see ``usage.models.UsageFinding``.
+    of: how many were monitored. kind, node, gpu and everywhere: see ``usage.models.UsageFinding``.
     """
 
     __pydantic_config__: ClassVar = IN_A_MODEL
@@ -28,6 +28,7 @@ class ScaleFinding:
     gpu: int | None
     repeats: int
     of: int
+    everywhere: bool = False
 
     @property
     def in_words(self) -> str:

@@ -60,7 +60,8 @@ def _idle(run: RunUse) -> Iterator[UsageFinding]:
         )
     node, gpu = place_of(idle)
     what = f"{gpus_in_words(idle, run)}: busy {busy} of the measured time; {why}"
-    yield UsageFinding(kind="GPU idle", what=what, node=node, gpu=gpu, next=advice)
+    alike = len(idle) == len(run.gpus)
+    yield UsageFinding(kind="GPU idle", what=what, node=node, gpu=gpu, next=advice, everywhere=alike)
 
 
 def _throttled(run: RunUse) -> Iterator[UsageFinding]:
@@ -109,7 +110,8 @@ def _power_limit(run: RunUse) -> Iterator[UsageFinding]:
             "nothing, if the computation is dense matrix products, which take all power that a GPU may have; a lower "
             "precision (workload.args) does more with the same power"
         )
-    yield UsageFinding(kind="GPU power limit", what=what, node=node, gpu=gpu, next=advice)
+    alike = len(found) == len(run.gpus)
+    yield UsageFinding(kind="GPU power limit", what=what, node=node, gpu=gpu, next=advice, everywhere=alike)
 
 
 def _matters(on: On, run: RunUse) -> bool:
@@ -171,7 +173,8 @@ def _memory_full(run: RunUse) -> Iterator[UsageFinding]:
         f"lower workload.batch_per_gpu (now {run.batch_per_gpu}) a little: a longer sample, or a fragmented memory, "
         "ends the run with CUDA out of memory"
     )
-    yield UsageFinding(kind="GPU memory full", what=what, node=node, gpu=gpu, next=advice)
+    alike = len(full) == len(run.gpus)
+    yield UsageFinding(kind="GPU memory full", what=what, node=node, gpu=gpu, next=advice, everywhere=alike)
 
 
 def _is_cache(gpu: GpuUsage, run: RunUse) -> bool:
@@ -202,4 +205,5 @@ def _memory_empty(run: RunUse) -> Iterator[UsageFinding]:
         gpu=gpu.index if len(filled) == 1 else None,
         next=f"raise workload.batch_per_gpu (now {run.batch_per_gpu}): {max(fits, run.batch_per_gpu + 1)} should fit, "
         "even if all of the memory grew with the batch",
+        everywhere=True,
     )

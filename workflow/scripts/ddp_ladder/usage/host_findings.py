@@ -44,6 +44,7 @@ def _cpus_full(run: RunUse) -> Iterator[UsageFinding]:
         gpu=None,
         next=f"raise node.cpus in cluster.yaml (the run has {full[0].cpus}), or make a sample cheaper to load: smaller "
         "files, decoding and augmentation on the GPU",
+        everywhere=len(full) == len(run.nodes),
     )
 
 
@@ -69,6 +70,7 @@ def _threads(run: RunUse) -> Iterator[UsageFinding]:
         gpu=None,
         next=f"raise node.cpus in cluster.yaml to {wanted[first.node_rank]}, or give the script fewer loader workers "
         "(workload.args), and leave OMP_NUM_THREADS and torch.set_num_threads to the ladder",
+        everywhere=len(crowded) == len(run.nodes),
     )
 
 
@@ -97,6 +99,7 @@ def _memory(run: RunUse) -> Iterator[UsageFinding]:
         gpu=None,
         next="look for what the script keeps of each step (a loss with its graph: use loss.item()), or each batch; "
         "until then node.memory_mb in cluster.yaml limits how long it can run",
+        everywhere=len(growing) == len(run.nodes),
     )
 
 
@@ -121,6 +124,7 @@ def _network(run: RunUse) -> Iterator[UsageFinding]:
             gpu=None,
             next="raise workload.batch_per_gpu, so that gradients are exchanged less often; let the script compress "
             "them (torch's bf16_compress_hook); or set network.interface to a faster one",
+            everywhere=len(nodes) == len(run.nodes),
         )
 
 
@@ -153,6 +157,7 @@ def _numa(run: RunUse) -> Iterator[UsageFinding]:
             gpu=far[0][1] if len(far) == 1 else None,
             next="let Slurm choose cores beside the GPUs (slurm.extra: [--gres-flags=enforce-binding] in "
             "cluster.yaml), or ask for all cores of the node with node.cpus",
+            everywhere=len(far) == len(run.gpus),
         )
 
 
@@ -167,4 +172,5 @@ def _binding(run: RunUse) -> Iterator[UsageFinding]:
     for (what, advice), nodes in found.items():
         where = one([node.node for node in nodes])
         text = f"{nodes_in_words(nodes, run)}: {what}"
-        yield UsageFinding(kind="CPU binding", what=text, node=where, gpu=None, next=advice)
+        alike = len(nodes) == len(run.nodes)
+        yield UsageFinding(kind="CPU binding", what=text, node=where, gpu=None, next=advice, everywhere=alike)

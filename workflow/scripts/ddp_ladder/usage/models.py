@@ -36,7 +36,8 @@ FindingKind = Literal[
 class UsageFinding(Model):
     """Something wrong with what a run used, in words with numbers, and what to change.
 
-    node and gpu: where, if it is one node, and one GPU of it.
+    node and gpu: where, if it is one node, and one GPU of it. everywhere: all nodes, or all GPUs, of the run have it:
+    the place is not the cause.
     """
 
     kind: FindingKind
@@ -44,6 +45,7 @@ class UsageFinding(Model):
     node: Name | None
     gpu: Count | None
     next: Name
+    everywhere: bool = False
 
 
 class Energy(Model):
