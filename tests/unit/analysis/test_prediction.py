@@ -128,6 +128,13 @@ def test_a_measured_scale_is_certain_though_one_below_it_was_not_measured() -> N
     assert largest_scale(series, 0.8).certain_scale == "2x4"
 
 
+def test_a_measured_dip_does_not_hide_a_larger_measured_scale() -> None:
+    rates = {"1x1": 1000.0, "1x2": 1570.0, "1x4": 3280.0, "2x4": 6480.0}
+    found = largest_scale(Series.of("weak", [(Scale.parse(name), rate) for name, rate in rates.items()]), 0.8)
+    assert (found.scale, found.note) == ("3x4", "stop at 3x4: 4x4 is below 80 %")
+    assert found.dips == "1x2 is below, at 78.5 %"
+
+
 @pytest.mark.parametrize("mode", ["weak", "strong"])
 def test_scales_far_from_any_form_give_finite_figures(mode: Mode) -> None:
     # Found with random tables: nothing was left for compute, and a form's time was 0.

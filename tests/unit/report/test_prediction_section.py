@@ -52,17 +52,20 @@ def test_without_forecasts_and_with_two_scales_there_is_no_section(tmp_path: Pat
     assert "## Prediction" not in text
 
 
+RISING = {"1x1": 1000.0, "1x2": 1980.0, "2x2": 3700.0, "4x2": 7000.0}
+
+
 @pytest.mark.parametrize(
-    ("min_efficiency", "words"),
+    ("min_efficiency", "words", "rates"),
     [
-        (0.8, "weak scaling: at least 80 % efficiency is expected up to "),
-        (0.999, "weak scaling: at least 100 % efficiency is expected up to 1x1"),
-        (0.01, "still above 1 % at 16 times the largest measured scale"),
-        (None, ""),
+        (0.8, "weak scaling: at least 80 % efficiency is expected up to ", RISING),
+        (0.999, "weak scaling: at least 100 % efficiency is expected up to 1x1", RISING),
+        (0.01, "still above 1 % at 16 times the largest measured scale", RISING),
+        (0.87, ", also with certainty; 2x2 is below, at 84.9 %", {**RISING, "2x2": 3400.0}),
+        (None, "", RISING),
     ],
 )
-def test_where_to_stop(tmp_path: Path, min_efficiency: float | None, words: str) -> None:
-    rates = {"1x1": 1000.0, "1x2": 1980.0, "2x2": 3700.0, "4x2": 7000.0}
+def test_where_to_stop(tmp_path: Path, min_efficiency: float | None, words: str, rates: dict[str, float]) -> None:
     plan = write_ladder(tmp_path, scales=tuple(rates), rates=rates, repeats=1, min_efficiency=min_efficiency)
     records = {spec.name: RunRecords(tmp_path).believed(spec) for spec in plan.runs}
     (found,) = outlooks(plan, scale_points(plan.runs, records))

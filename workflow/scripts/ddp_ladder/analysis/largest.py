@@ -19,7 +19,8 @@ FAR = 16
 class Largest:
     """The largest scale whose efficiency reaches a minimum; None if no scale does.
 
-    certain_scale: the largest whose interval lies above it.
+    certain_scale: the largest whose interval lies above it. dips: the smaller scales that were measured below the
+    minimum, in words; empty if there are none.
     """
 
     min_efficiency: float
@@ -27,6 +28,7 @@ class Largest:
     efficiency: float | None
     certain_scale: str | None
     note: str
+    dips: str = ""
 
 
 def largest_scale(
@@ -34,31 +36,42 @@ def largest_scale(
 ) -> Largest:
     """Return the last scale above an efficiency, going up in whole nodes as long as it stays above.
 
+    It goes on at least to the largest measured scale that reaches the efficiency, though a smaller one may dip below.
     most_gpus: each has a sample of the global batch in strong mode. It goes on to ``FAR`` times the largest measured
     scale. Raises ValueError for an empty series.
     """
     found: tuple[Scale, float] | None = None
     certain: Scale | None = None
     wanted = f"{100 * min_efficiency:.3g} %"
-    for scale in _upwards(series):
+    measured = {p.scale: series.smallest.gpu_s_per_sample / p.gpu_s_per_sample for p in series.points}
+    reached = max((scale.world_size for scale, own in measured.items() if own >= min_efficiency), default=0)
+    for scale in sorted({*_upwards(series), *measured}, key=lambda scale: (scale.world_size, scale.nodes)):
         if most_gpus is not None and scale.world_size > most_gpus:
             note = f"{scale} has more GPUs than the global batch of {most_gpus} has samples"
             break
         here = estimate(series, scale, network)
         ideal = scale.world_size / series.smallest.gpu_s_per_sample
         if here.samples_per_s / ideal < min_efficiency:
+            if scale.world_size <= reached:
+                continue
             note = f"stop at {found[0]}: {scale} is below {wanted}" if found else f"no scale reaches {wanted}"
             break
         found = scale, here.samples_per_s / ideal
         certain = scale if here.low / ideal >= min_efficiency else certain
     else:
         note = f"still above {wanted} at {FAR} times the largest measured scale: measure a larger one"
+    dips = [
+        f"{scale} is below, at {100 * own:.3g} %"
+        for scale, own in measured.items()
+        if own < min_efficiency and scale.world_size < reached
+    ]
     return Largest(
         min_efficiency=min_efficiency,
         scale=str(found[0]) if found else None,
         efficiency=found[1] if found else None,
         certain_scale=str(certain) if certain else None,
         note=note,
+        dips=", ".join(dips),
     )
 
 

@@ -45,6 +45,7 @@ class Outlook:
             sure = ", also with certainty" if certain == self.largest.scale else sure
             text = f"{self.mode} scaling: at least {wanted} efficiency is expected up to {self.largest.scale}{sure}"
             text += "" if self.largest.note.startswith("stop at") else f"; {self.largest.note}"
+            text += f"; {self.largest.dips}" if self.largest.dips else ""
         return text.replace(NARROW_SPACE, " ")
 
     def rows(self) -> list[tuple[str, ...]]:
