@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from ddp_ladder.live.reader import Reader
 from ddp_ladder.live.screen import plain, screen_of
 from ddp_ladder.live.state import LadderState, QueuedJob, SlurmAnswer
 from ddp_ladder.records.record import write_record
+from ddp_ladder.run.scale_job import MARGIN_S
 from ddp_ladder.slurm.job_end import JobEnd, write_job_end
 from ddp_ladder.slurm.states import JobState
 from ddp_ladder.usage.models import Usage, UsageFinding
@@ -96,6 +98,29 @@ def test_of_many_nodes_the_mean_and_those_that_do_least(tmp_path: Path) -> None:
     rows = [line.split()[:3] for line in shown[shown.index(next(line for line in shown if "busiest" in line)) + 1 :]]
     assert rows[0] == ["all", "16", "nodes"]
     assert rows[1] == ["node7", "1", "%"]
+
+
+def test_a_run_of_unknown_length_shows_the_time_that_its_job_has(tmp_path: Path) -> None:
+    plan = climb_to(tmp_path, THREE, "1x1", slurm=False)
+    shutil.rmtree(run_of(tmp_path, plan.jobs[0].runs[0]).path)
+    state = read(tmp_path)
+    assert state.scales[0].holder is not None
+    state = replace(state, now_s=state.scales[0].holder.since_s + 16)
+    assert plan.jobs[0].runtime_min == 20
+    told = "step 40, 1,240 samples/s, at most 19 min 44 s left"
+    assert has(lines(state), told)
+    assert has(Changes().new_lines(state), told)
+
+
+def test_the_time_that_slurm_leaves_a_job(tmp_path: Path) -> None:
+    climb_to(tmp_path, THREE, "1x2")
+    state = read(tmp_path, job101=RUNS)
+    held = state.scales[1]
+    assert held.holder is not None
+    asked_s = held.holder.since_s + 100  # 185 s of 1200 s are over then
+    state = replace(state, slurm=replace(state.slurm, asked_s=asked_s), now_s=asked_s + 5)
+    assert state.left_at_most_s(held) == pytest.approx(1200 - 185 - 5 - MARGIN_S)
+    assert state.left_at_most_s(state.scales[2]) is None
 
 
 def test_failures_and_what_to_do(tmp_path: Path) -> None:

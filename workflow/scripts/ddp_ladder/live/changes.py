@@ -53,7 +53,8 @@ class Changes:
             return ""
         pause_s = max(LINE_EVERY_S, LINE_EVERY_FRACTION * (state.now_s - begun_s))
         self._progress_s[run.spec.name] = begun_s, state.now_s + pause_s
-        return f"{_label(scale)} {_run_name(run)}: {steps_of(run.progress, run.expected)}{_usage(run)}"
+        steps = steps_of(run.progress, run.expected, state.left_at_most_s(scale))
+        return f"{_label(scale)} {_run_name(run)}: {steps}{_usage(run)}"
 
 
 def _facts(state: LadderState) -> dict[Key, str]:

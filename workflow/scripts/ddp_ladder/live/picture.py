@@ -179,7 +179,7 @@ def _point(state: LadderState, scale: ScaleState) -> ScalePoint | None:
 def _run(state: LadderState, scale: ScaleState, run: RunState) -> RunRow:
     spec, progress = run.spec, run.progress
     total = run.expected.total(progress) if run.expected else None
-    text = steps_of(progress, run.expected) if run.expected else "starting"
+    text = steps_of(progress, run.expected, state.left_at_most_s(scale)) if run.expected else "starting"
     since_s = state.now_s - float((progress or {}).get("updated_at_s") or state.now_s)
     if since_s > QUIET_S:
         text += f"; no news for {duration(since_s)}"

@@ -15,6 +15,7 @@ from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.records.record import Record
 from ddp_ladder.run.expected_steps import Expected
+from ddp_ladder.run.scale_job import limits_s
 from ddp_ladder.slurm.job_end import SUBMITTED, JobEnd
 from ddp_ladder.slurm.scale_lock import Holder
 from ddp_ladder.slurm.states import JobState
@@ -166,6 +167,17 @@ class LadderState:
     def _is_queued(self, scale: ScaleState) -> bool:
         job = None if scale.slurm_id is None else self.slurm.knows(scale.slurm_id)
         return job is not None and job.state.phase != "ended"
+
+    def left_at_most_s(self, scale: ScaleState) -> float | None:
+        """Return the time until the job that holds a scale ends its runs, as the job itself counts it."""
+        if scale.holder is None:
+            return None
+        job = None if scale.slurm_id is None else self.slurm.knows(scale.slurm_id)
+        slurm_s = None  # what Slurm left the job when it took the scale
+        if job is not None and job.limit_s is not None and job.elapsed_s is not None and self.slurm.asked_s is not None:
+            slurm_s = job.limit_s - job.elapsed_s + self.slurm.asked_s - scale.holder.since_s
+        runs_s, _ = limits_s(60.0 * scale.job.runtime_min, slurm_s)
+        return max(0.0, runs_s - (self.now_s - scale.holder.since_s))
 
     def stage_scales(self, stage: str) -> tuple[ScaleState, ...]:
         return tuple(scale for scale in self.scales if scale.job.stage == stage)

@@ -29,12 +29,20 @@ WIDTH_IN_A_PIPE = 80
 ALL_LINES = 10_000
 NOT_YET = "there is no plan yet"
 FIRST = "start the ladder, `snakemake --cores all` or `snakemake --profile profiles/slurm`, or name its --results"
+DAMAGED = (
+    "whoever runs this ladder starts it again, which writes the plan anew; a ladder of another version of ddp-ladder "
+    "is watched with that version"
+)
+UNREADABLE = "ask whoever runs this ladder to make it readable"
 
 
 class View:
-    """What is known of a ladder, with Slurm's last answer."""
+    """What is known of a ladder, with Slurm's last answer. Raises UserError for a file in place of a directory."""
 
     def __init__(self, results: Path) -> None:
+        if os.path.isfile(results):
+            what = "this is a file, not the results directory of a ladder"
+            raise UserError(Problem(str(results), what, next="name the directory with plan.json: --results DIR"))
         self._reader = Reader(results)
         self._jobs = SlurmJobs()
 
@@ -135,5 +143,6 @@ def _no_plan(state: LadderState) -> Problem:
         try:
             read_plan(path)
         except UserError as error:
-            return error.problems[0]
+            # The ladder may be another user's: what to do with one's own is not what to do here.
+            return replace(error.problems[0], next=UNREADABLE if isinstance(error.__cause__, OSError) else DAMAGED)
     return Problem(str(path), NOT_YET, next=FIRST)

@@ -33,6 +33,8 @@ ENDS_WITHIN_S = 60.0  # for a job that has got SIGTERM; more than job.END_S
 
 OLD_S = 600.0  # clocks of a cluster differ by less, or munge would reject Slurm's messages
 
+CLOCK = "%Y-%m-%d %H:%M:%S"
+
 Say = Callable[[str], None]
 Signs = tuple[tuple[int, int, int], ...]  # inode, size, time of change in ns
 
@@ -49,7 +51,12 @@ class Holder:
     @classmethod
     def here(cls, job_id: str) -> Holder:
         """Return the holder that this process is."""
-        return cls(job_id, ProcessId.own(), time.strftime("%Y-%m-%d %H:%M:%S"))
+        return cls(job_id, ProcessId.own(), time.strftime(CLOCK))
+
+    @property
+    def since_s(self) -> float:
+        """Return when it took the scale (unix time)."""
+        return time.mktime(time.strptime(self.since, CLOCK))
 
     @property
     def slurm_id(self) -> str | None:
