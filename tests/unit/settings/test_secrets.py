@@ -20,7 +20,7 @@ from ddp_ladder.plan.plan import Plan, make_plan
 from ddp_ladder.preflight.environment import check_environment
 from ddp_ladder.settings.loading import load_settings
 from ddp_ladder.settings.models import Settings
-from ddp_ladder.settings.secrets import FROM_ENVIRONMENT, export_secrets, marked_names
+from ddp_ladder.settings.secrets import FROM_ENVIRONMENT, export_secrets, is_secret, marked_names
 from ddp_ladder.settings.sources import Sources
 from make_records import make_spec
 
@@ -47,6 +47,12 @@ def refused(env: dict[str, Any], **keys: Any) -> str:
     with pytest.raises(UserError) as caught:
         load(env, **keys)
     return str(caught.value)
+
+
+def test_a_number_of_things_is_no_secret() -> None:
+    assert not is_secret("TRAIN_TOKENS", "1000000")
+    assert is_secret("AUTH_TOKENS", "a1,b2")
+    assert is_secret("DB_PASS", "1000000")
 
 
 def test_a_plan_has_the_marker_and_its_hash_not_the_value() -> None:

@@ -11,11 +11,9 @@ from collections.abc import Mapping
 HIDDEN = "***"
 SHORTEST = 8  # characters of a value that is looked for in a text; a shorter one may be any word
 
-_WORDS = frozenset(
-    {"TOKEN", "KEY", "KEYS", "SECRET", "SECRETS", "PASS", "PASSWD", "PASSWORD", "PASSWORDS", "PASSPHRASE", "APIKEY",
-     "CREDENTIAL", "CREDENTIALS", "PSK"}
-)  # fmt: skip
-_ENDINGS = ("PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "APIKEY", "TOKEN")
+_ENDINGS = ("TOKEN", "KEY", "SECRET", "PASS", "PASSWD", "PASSWORD", "PASSPHRASE", "CREDENTIAL", "PSK")
+_ALIKE = frozenset({"MONKEY", "HOTKEY", "PKEY", "BYPASS", "COMPASS", "LOWPASS", "HIGHPASS", "BANDPASS"})
+_COUNTING = frozenset({"NUM", "N", "MAX", "MIN", "TOTAL", "PER"})
 _ABOUT = frozenset(
     {"FILE", "PATH", "DIR", "DIRECTORY", "SOCK", "SOCKET", "SIZE", "LENGTH", "LEN", "LIMIT", "COUNT", "BUDGET", "TYPE",
      "NAME", "TIMEOUT", "TTL"}
@@ -35,7 +33,9 @@ _TOKENS = (
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[^-]+-----END [A-Z ]*PRIVATE KEY-----)?",
 )
 _TOKEN = re.compile("|".join(_TOKENS))
-_CREDENTIALS = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]{0,20}://)[^\s/@:'\"]*:[^\s/'\"]*@")
+_CREDENTIALS = re.compile(
+    r"\b(https?://(?=[^\s/@:'\"?#,;]+@)|[A-Za-z][A-Za-z0-9+.-]{0,20}://(?=[^\s/@:'\"]*:))[^\s/'\"]*@"
+)
 _HEADER = re.compile(
     r"(\bauthorization\b['\"]?\s*[:=]\s*['\"]?)(?:(?:bearer|basic|token|digest|negotiate|apikey)\s+)?[^\s'\",;*][^\s'\",;]*",
     re.IGNORECASE,
@@ -67,7 +67,12 @@ def _without_quoted(found: re.Match[str]) -> str:
 
 def is_secret_name(name: str) -> bool:
     """Return True if the value of a variable or an option with this name is a secret."""
-    words = [word.upper() for word in _BETWEEN_WORDS.split(name) if word]
+    numbered = (word.upper().rstrip("0123456789") for word in _BETWEEN_WORDS.split(name))
+    words = [word for word in numbered if word]
     if not words or words[-1] in _ABOUT:
         return False
-    return any(word in _WORDS or word.endswith(_ENDINGS) for word in words)
+    if words[-1] == "PWD" and len(words) > 1:  # alone it is a directory, as OLDPWD
+        return True
+    if _COUNTING.isdisjoint(words):
+        words += [word.removesuffix("S") for word in words]
+    return any(word.endswith(_ENDINGS) and word not in _ALIKE for word in words)

@@ -12,11 +12,11 @@ from functools import lru_cache
 HIDDEN = "***"
 NOT_SHOWN = "(not shown)"
 
-_WORDS = frozenset(
-    {"TOKEN", "KEY", "KEYS", "SECRET", "SECRETS", "PASS", "PASSWD", "PASSWORD", "PASSWORDS", "PASSPHRASE", "APIKEY",
-     "CREDENTIAL", "CREDENTIALS", "PSK"}
-)  # fmt: skip
-_ENDINGS = ("PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "APIKEY", "TOKEN")  # PGPASSWORD
+# Of a word without its number and plural S: PGPASSWORD, AUTH_TOKENS, KEY2.
+_ENDINGS = ("TOKEN", "KEY", "SECRET", "PASS", "PASSWD", "PASSWORD", "PASSPHRASE", "CREDENTIAL", "PSK")
+_ALIKE = frozenset({"MONKEY", "HOTKEY", "PKEY", "BYPASS", "COMPASS", "LOWPASS", "HIGHPASS", "BANDPASS"})
+# A word of a name that counts things: MAX_TOKENS.
+_COUNTING = frozenset({"NUM", "N", "MAX", "MIN", "TOTAL", "PER"})
 # The last word of a name whose value only belongs to a secret: where it is, or how large it may be.
 _ABOUT = frozenset(
     {"FILE", "PATH", "DIR", "DIRECTORY", "SOCK", "SOCKET", "SIZE", "LENGTH", "LEN", "LIMIT", "COUNT", "BUDGET", "TYPE",
@@ -37,7 +37,10 @@ _TOKENS = (
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[^-]+-----END [A-Z ]*PRIVATE KEY-----)?",
 )
 _TOKEN = re.compile("|".join(_TOKENS))
-_CREDENTIALS = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]{0,20}://)[^\s/@:'\"]*:[^\s/'\"]*@")
+# user:password@ of any address; of the web's also token@, while ssh://git@host names a user.
+_CREDENTIALS = re.compile(
+    r"\b(https?://(?=[^\s/@:'\"?#,;]+@)|[A-Za-z][A-Za-z0-9+.-]{0,20}://(?=[^\s/@:'\"]*:))[^\s/'\"]*@"
+)
 _HEADER = re.compile(
     r"(\bauthorization\b['\"]?\s*[:=]\s*['\"]?)(?:(?:bearer|basic|token|digest|negotiate|apikey)\s+)?[^\s'\",;*][^\s'\",;]*",
     re.IGNORECASE,
@@ -52,10 +55,20 @@ _QUOTED = re.compile(r"(['\"])([A-Za-z][A-Za-z0-9_-]*)\1(\s*:\s*)(['\"])(?!\*\*\
 
 def is_secret_name(name: str) -> bool:
     """Return True if the value of a variable or an option with this name is a secret."""
-    words = [word.upper() for word in _BETWEEN_WORDS.split(name) if word]
+    numbered = (word.upper().rstrip("0123456789") for word in _BETWEEN_WORDS.split(name))
+    words = [word for word in numbered if word]
     if not words or words[-1] in _ABOUT:
         return False
-    return any(word in _WORDS or word.endswith(_ENDINGS) for word in words)
+    if words[-1] == "PWD" and len(words) > 1:  # alone it is a directory, as OLDPWD
+        return True
+    if _COUNTING.isdisjoint(words):
+        words += [word.removesuffix("S") for word in words]
+    return any(word.endswith(_ENDINGS) and word not in _ALIKE for word in words)
+
+
+def is_amount(name: str, value: str) -> bool:
+    """Return True for a number of things, which is no secret: TRAIN_TOKENS=1000000."""
+    return name.upper().endswith(("TOKENS", "KEYS")) and _is_number(value)
 
 
 def is_secret_value(value: str) -> bool:
@@ -101,7 +114,8 @@ def secret_arguments(arguments: Sequence[str]) -> list[int]:
     found = []
     for k, word in enumerate(arguments):
         before = arguments[k - 1] if k else ""
-        given = _is_option(word) and "=" in word and is_secret_name(word.partition("=")[0])
+        name, equals, value = word.partition("=")
+        given = _is_option(word) and equals and is_secret_name(name) and not is_amount(name, value)
         follows = _is_option(before) and "=" not in before and is_secret_name(before) and not _is_option(word)
         if given or (follows and not _is_number(word)) or is_secret_value(word):
             found.append(k)

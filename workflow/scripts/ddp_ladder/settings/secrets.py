@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from ddp_ladder.common.redaction import is_secret_name, is_secret_value
+from ddp_ladder.common.redaction import is_amount, is_secret_name, is_secret_value
 from ddp_ladder.settings.placeholders import NAMES
 
 if TYPE_CHECKING:  # a node's agent reads no settings
@@ -24,9 +24,11 @@ _EXPORTED = "DDP_LADDER_SECRET_"
 def is_secret(name: str, value: str) -> bool:
     """Return True if a variable of the settings must not be written.
 
-    A value with placeholders is none, unless it has the form of one: each run has its own.
+    A value with placeholders is none, unless it has the form of one: each run has its own. Nor is a number of things.
     """
-    return value == FROM_ENVIRONMENT or is_secret_value(value) or (is_secret_name(name) and not has_placeholder(value))
+    if value == FROM_ENVIRONMENT or is_secret_value(value):
+        return True
+    return is_secret_name(name) and not is_amount(name, value) and not has_placeholder(value)
 
 
 def has_placeholder(value: str) -> bool:
