@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 how, dying = sys.argv[1], int(sys.argv[2])
 rank = int(os.environ["RANK"])
+print("ModuleNotFoundError: No module named 'apex' - falling back", flush=True)  # and goes on: never the cause
 if how == "EARLY" and rank == dying:
     raise ValueError("out of coffee")
 model, data = torch.nn.Linear(4, 1), torch.randn(400, 4)

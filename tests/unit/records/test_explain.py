@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.common.files import Agent, RunDirectory
+from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_json
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.record import Evidence, Failure
 from ddp_ladder.records.run_records import RunRecords
+from ddp_ladder.records.words import TRACEBACK
 from make_records import make_spec
 from make_runs import STARTED_AT_S, edit, reassemble, write_run
 
@@ -194,10 +195,107 @@ def test_the_reason_of_a_loaders_death_is_in_the_log(run: RunDirectory) -> None:
     assert (found.verdict, found.node) == ("out of memory", "node1")
 
 
-def test_words_that_the_script_went_on_after_are_not_the_cause(run: RunDirectory) -> None:
-    prints(run, 1, f"{CUDA_OOM}\ntrying half the batch\n{OF_NODE_1}")
-    raised(run, 1, "IndexError: index 61 is out of range")
-    assert failure(run).why == "rank 1: IndexError: index 61 is out of range"
+APEX = "ModuleNotFoundError: No module named 'apex'"
+HANDLED_PORT = f"""\
+ERROR:root:no server for the metrics
+{TRACEBACK}:
+  File "/home/ada/train.py", line 9, in serve
+    server.bind(("", 8265))
+OSError: [Errno 98] Address already in use"""
+HANDLED_IMPORT = f"""\
+{TRACEBACK}:
+  File "/home/ada/train.py", line 2, in <module>
+    import apex
+{APEX}"""
+
+
+def hangs(run: RunDirectory) -> None:
+    """Rank 1 sleeps, and rank 0 waits for it."""
+    edit(run.ended, lambda ended: ended.update(outcome="hang"))
+    stall: dict[str, Any] = {
+        "stuck": True, "process": "alive", "pid": 7, "thread": 1, "phase": "training", "steps": 20, "step_s": 0.1,
+        "silent_s": 60.0, "bound_s": 60.0, "sequence": 20,
+    }  # fmt: skip
+    for rank in (0, 1):
+        (run.ranks / f"rank{rank}.json").unlink()
+        edit(run.agent_end(Agent(rank)), lambda end: end.update(exit_code=-9, signal="SIGKILL"))
+        end = read_json(run.agent_end(Agent(rank)))
+        frame = 'File "/home/ada/train.py", line 12 in main'
+        waits = '  File "/site-packages/torch/distributed/distributed_c10d.py", line 5320 in barrier\n'
+        stack = f"Current thread 0x01 (most recent call first):\n{'' if rank else waits}  {frame}"
+        report = {
+            **{key: end[key] for key in ("schema_version", "spec_hash", "job", "node_rank", "local_rank", "host")},
+            "node": end["host"],
+            "found_at_s": AT_S,
+            "bounds": {"times_median_step": 10.0, "at_least_s": 60.0, "first_step_s": 1800.0},
+            "ranks": [{**stall, "rank": rank, "stack": stack}],
+        }
+        write_json(run.hang(Agent(rank)), report)
+
+
+def exits(run: RunDirectory, rank: int) -> None:
+    edit(run.ranks / f"rank{rank}.json", lambda end: end.update(exit_code=3, ended_by="script", ended_at_s=AT_S))
+    edit(run.agent_end(Agent(rank)), lambda end: end.update(exit_code=1))
+
+
+FALLBACK = f"{APEX} - falling back to native AMP"
+SMALLER = f"{CUDA_OOM}\ntrying half the batch"
+DOWNLOADS = "Dataset not found or corrupted. Downloading"
+NEGATIVE = "ValueError: batch 20 has a negative label"
+
+
+@pytest.mark.parametrize(
+    ("printed", "end", "verdict"),
+    [
+        (FALLBACK, "hang", "the training hung"),
+        (HANDLED_IMPORT, "hang", "the training hung"),
+        (FALLBACK, "SIGKILL", "a rank was killed"),
+        (HANDLED_IMPORT, "SIGKILL", "a rank was killed"),
+        (f"{FALLBACK}\nthe labels are wrong", "exit code", "the script failed"),
+        (f"{HANDLED_IMPORT}\nthe labels are wrong", "exit code", "the script failed"),
+        (HANDLED_IMPORT, NEGATIVE, "the script raised an exception"),
+        (HANDLED_PORT, "FloatingPointError: loss", "the script raised an exception"),
+        (SMALLER, NEGATIVE, "the script raised an exception"),
+        (SMALLER, WORKER, "a worker of the data loader died"),
+        (DOWNLOADS, LOST, "a rank left the others"),
+    ],
+)
+@pytest.mark.parametrize("mark", ["[rank1]: ", ""], ids=["marked", "unmarked"])
+def test_words_that_the_script_went_on_after_are_not_the_cause(
+    run: RunDirectory, printed: str, end: str, verdict: str, mark: str
+) -> None:
+    prints(run, 0, f"{printed}\n")
+    prints(run, 1, f"{printed}\n")
+    if end == "hang":
+        hangs(run)
+    elif end == "SIGKILL":
+        died(run, 1, end)
+    elif end == "exit code":
+        exits(run, 1)
+    else:
+        prints(run, 1, f'{printed}\n{mark}{TRACEBACK}:\n{mark}  File "/home/ada/train.py", line 9\n{mark}{end}\n')
+        raised(run, 1, end)
+    assert failure(run).verdict == verdict
+
+
+@pytest.mark.parametrize("after", ["", f'{TRACEBACK}:\n  File "/home/ada/train.py", line 9, in main\n{LOST}\n'])
+def test_a_cause_that_a_rank_caught_and_printed_before_it_ended(run: RunDirectory, after: str) -> None:
+    """after: another rank that writes into the same log has lost it."""
+    prints(run, 1, f"{HANDLED_IMPORT}\nepoch 1\n{HANDLED_PORT}\n{after}")
+    exits(run, 1)
+    found = failure(run)
+    assert (found.verdict, found.place) == ("a port is taken", "rank 1 on node1")
+    died(run, 1, None)
+    assert failure(run).verdict == "a port is taken", "as its agent saw it"
+
+
+def test_a_launcher_that_could_not_start_the_ranks(run: RunDirectory) -> None:
+    for node in (0, 1):
+        (run.ranks / f"rank{node}.json").unlink()
+        edit(run.agent_end(Agent(node)), lambda end: end.update(exit_code=1))
+        missing = "ModuleNotFoundError: No module named 'torch'"
+        prints(run, node, f"python: Error while finding module specification for 'torch.distributed.run' ({missing})\n")
+    assert failure(run).verdict == "a Python package is missing"
 
 
 def test_a_cause_inside_the_traceback_of_another_exception(run: RunDirectory) -> None:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ddp_ladder.common.messages import numbered
 from ddp_ladder.node.launch import training_python
 from ddp_ladder.records.case import Case
-from ddp_ladder.records.quotes import MOST_LINES, is_line_of, where_raised, with_place
+from ddp_ladder.records.quotes import (
+    MOST_LINES,
+    ending,
+    is_line_of,
+    raised_at,
+    traceback_to,
+    where_raised,
+    with_place,
+)
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import Evidence, Failure
-from ddp_ladder.records.signatures import Match, Role, classify
-from ddp_ladder.records.words import TRACEBACK
+from ddp_ladder.records.signatures import Match, Role
+
+_OF_LIBRARIES = re.compile(r"\bNCCL WARN\b|^\s*what\(\): ")  # the latter: the C++ runtime, of an exception that aborts
 
 
 def root_raised(case: Case) -> Failure | None:
@@ -20,28 +31,44 @@ def root_raised(case: Case) -> Failure | None:
 
 
 def root_printed(case: Case) -> Failure | None:
-    """Return the failure whose cause a log names.
+    """Return the failure whose cause a log names, in words that no script prints and goes on after.
 
-    A script may print the same words and go on. If it raised an exception in the end that no signature knows, only
-    words of its traceback, of srun and of Slurm count.
+    These are words of NCCL, torchrun, srun, Slurm and the like, and exceptions that led to the one that ended a rank.
     """
     if not case.ended_badly or case.raw.unwritten or case.outcome == "not written":
         return None
-    found = [match for match in case.printed_matches if match.signature.role == "root"]
-    exception = case.own[0].exception if case.own else None
-    if exception and classify(exception) is None:
-        found = [match for match in found if _is_of_the_end(match)]
-    return failure_of(case, next(iter(found), None))
+    raised = [raised_at(case.printed, end.rank, end.exception) for end in case.ends if end.exception]
+    led = [(at[0], traceback_to(at[0].lines, at[1])) for at in raised if at]
+    found = (
+        match
+        for match in case.printed_matches
+        if _is_of_no_script(match) or any(match.words is words and match.index in lines for words, lines in led)
+    )
+    return failure_of(case, _first(found, "root"))
+
+
+def root_at_end(case: Case, node: str, rank: int | None = None) -> Failure | None:
+    """Return the failure whose cause is named by the end of the output of a process that ended with an exit code.
+
+    rank: its last words must be a traceback, which it caught and printed; None for a launcher.
+    """
+    for match in case.printed_matches:
+        words = match.words
+        if match.signature.role != "root" or words.node != node or not (rank is None or words.rank in (rank, None)):
+            continue
+        last = ending(words.lines)
+        if match.index in last and (rank is None or len(last) > 1):
+            return failure_of(case, match if rank is None else replace(match, words=replace(words, rank=rank)))
+    return None
+
+
+def _is_of_no_script(match: Match) -> bool:
+    of_script = match.words.speaker in ("rank", "agent")
+    return not of_script or match.signature.fatal or bool(_OF_LIBRARIES.search(match.line))
 
 
 def _first(found: Iterable[Match], role: Role) -> Match | None:
     return next((match for match in found if match.signature.role == role), None)
-
-
-def _is_of_the_end(match: Match) -> bool:
-    return match.words.speaker in ("slurm", "srun") or any(
-        TRACEBACK in line for line in match.words.lines[: match.index]
-    )
 
 
 def ended_by_scheduler(case: Case) -> Failure | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ddp_ladder.common.files import Agent, agents_of
 from ddp_ladder.common.messages import numbered
+from ddp_ladder.records import by_signature
 from ddp_ladder.records.case import EXCEPTION, Case
 from ddp_ladder.records.last_words import last_words
 from ddp_ladder.records.quotes import crash, with_place
@@ -124,6 +125,8 @@ def failed_silently(case: Case) -> Failure | None:
     first = quiet[0]
     if first.error:
         return _raised(case, first, first.error)
+    if named := by_signature.root_at_end(case, first.host, first.rank):
+        return named
     when = "after the script's end" if first.rank in case.raw.ranks else "without an end record"
     alone = case.raw.run.agents_per_node == 1
     log = case.directory.agent_log(Agent(first.node_rank, None if alone else first.local_rank), case.raw.run.agents)

@@ -10,7 +10,7 @@ from ddp_ladder.common.messages import numbered
 from ddp_ladder.common.redaction import redacted
 from ddp_ladder.records.case import is_consequence
 from ddp_ladder.records.record import Evidence, Failure
-from ddp_ladder.records.words import Words, cut
+from ddp_ladder.records.words import TRACEBACK, Words, cut
 
 MOST_LINES = 5
 _MODULES = re.compile(r"^(?:[A-Za-z_]\w*\.)+(?=[A-Z]\w*\b)")  # before the name of an exception
@@ -20,6 +20,10 @@ _CURRENT = "Current thread"  # the fault handler's mark of the thread that crash
 _CRASH = re.compile(r"Fatal Python error: |terminate called after throwing|.*: Assertion `.*' failed")
 _CRASH_LINES = 200  # of the threads that the fault handler shows
 _MARKS = re.compile(r"^[\s^~]*$")  # below a statement of a traceback
+_JOINTS = {  # between an exception and another one that was raised because of it
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+}
 
 
 def quote(words: Words, lines: Iterable[str]) -> tuple[Evidence, ...]:
@@ -34,12 +38,56 @@ def with_place(words: Words, index: int) -> tuple[Evidence, ...]:
 
 def where_raised(printed: Sequence[Words], rank: int | None, exception: str) -> tuple[Evidence, ...]:
     """Return an exception's last line as the log has it, with its statement; empty if no log has it."""
+    found = raised_at(printed, rank, exception)
+    return with_place(replace(found[0], rank=rank), found[1]) if found else ()
+
+
+def raised_at(printed: Sequence[Words], rank: int | None, exception: str) -> tuple[Words, int] | None:
+    """Return where the log has an exception: the words, and the index of its line; None if no log has it."""
     own = [words for words in printed if words.rank == rank and rank is not None]
     for words in (*own, *(words for words in printed if words.rank is None)):
         for index in reversed(range(len(words.lines))):
             if is_line_of(words.lines[index], exception):
-                return with_place(replace(words, rank=rank), index)
-    return ()
+                return words, index
+    return None
+
+
+def traceback_to(lines: Sequence[str], end: int) -> range:
+    """Return the indices of the traceback that ends there, with those of the exceptions that led to it.
+
+    Of that line alone, if there is no traceback directly above it.
+    """
+    first = _header(lines, end)
+    if first is None or any(line[:1].strip() for line in lines[first + 1 : end]):
+        return range(end, end + 1)
+    while (above := _above(lines, first)) is not None and lines[above].strip() in _JOINTS:
+        if (earlier := _header(lines, above)) is None:
+            break
+        first = earlier
+    return range(first, end + 1)
+
+
+def ending(lines: Sequence[str]) -> range:
+    """Return the indices of the traceback with which an output ends, else of its last line.
+
+    Tracebacks at the end that only report the loss of another rank are left out: ranks may share a log.
+    """
+    end = _above(lines, len(lines))
+    while end is not None:
+        found = traceback_to(lines, end)
+        if len(found) == 1 or not is_consequence(lines[end]):
+            return found
+        end = _above(lines, found.start)
+    return range(0)
+
+
+def _header(lines: Sequence[str], before: int) -> int | None:
+    return next((index for index in range(before - 1, -1, -1) if TRACEBACK in lines[index]), None)
+
+
+def _above(lines: Sequence[str], before: int) -> int | None:
+    """Return the index of the last line before this one that is not blank."""
+    return next((index for index in range(before - 1, -1, -1) if lines[index].strip()), None)
 
 
 def caught(printed: Sequence[Words], node: str | None = None, rank: int | None = None) -> tuple[Evidence, ...]:
@@ -88,12 +136,16 @@ def crash(printed: Sequence[Words]) -> tuple[Evidence, ...]:
 
 
 def is_line_of(line: str, exception: str) -> bool:
-    """Return True if a line of a traceback is the beginning of this exception: ``ValueError: no such file``."""
-    if exception.partition(":")[0] not in line:
+    """Return True if a line of a traceback is the beginning of this exception: ``ValueError: no such file``.
+
+    The message may be missing, or begin on the next line.
+    """
+    name = exception.partition(":")[0]
+    if name not in line:
         return False
     # The rank reports its exception without secrets.
     text = " ".join(_MODULES.sub("", redacted(line).strip()).split())
-    return ":" in text[:-1] and exception.startswith(text)
+    return text == exception or (text.startswith(f"{name}:") and exception.startswith(text))
 
 
 def _statement(lines: Sequence[str], end: int) -> tuple[str, ...]:

@@ -111,6 +111,8 @@ def own_failure(case: Case) -> Failure | None:
     if end.exception:
         verdict, why = EXCEPTION, end.exception
         evidence = where_raised(case.printed, end.rank, end.exception)
+    elif named := by_signature.root_at_end(case, end.host, end.rank):
+        return named
     else:
         verdict, why = "the script failed", f"exit code {end.exit_code}{last_words(case.agent_log(end), end.rank)}"
         evidence = caught(case.printed, end.host, end.rank)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddp_ladder.common.files import Agent
+from ddp_ladder.records import by_signature
 from ddp_ladder.records.case import Case
 from ddp_ladder.records.last_words import last_words
 from ddp_ladder.records.raw_models import AgentEnd
@@ -66,6 +67,8 @@ def launcher_failed(case: Case) -> Failure | None:
     if not agents:
         return None
     end = _first_to_end(agents)
+    if not case.ends and not end.signal and (named := by_signature.root_at_end(case, end.host)):
+        return named
     exit_of = f"ended by {end.signal}" if end.signal else f"exit code {end.exit_code}"
     return Failure(
         verdict="the launcher failed",

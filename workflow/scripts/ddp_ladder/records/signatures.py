@@ -33,6 +33,7 @@ class Signature:
     samples: tuple[str, ...]
     several_nodes: bool = False
     of_its_own: bool = False
+    fatal: bool = False
     only_with: str = ""
     in_stage1: str = ""
 
