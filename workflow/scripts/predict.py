@@ -59,7 +59,24 @@ def _efficiency(text: str | None) -> float | None:
     raise UserError(Problem("--min-efficiency", "not an efficiency", found=text, allowed="above 0, at most 1"))
 
 
+def _check_size(series: Series, scale: Scale) -> None:
+    smallest = series.smallest.scale
+    if scale.world_size < smallest.world_size:
+        raise UserError(
+            Problem(
+                "--at",
+                f"no {series.mode} scaling is predicted below the smallest measured scale",
+                found=f"{scale} with {scale.world_size} GPUs",
+                allowed=f"{smallest.world_size} GPUs or more, as {smallest} has",
+                next=f"measure {scale}",
+            )
+        )
+
+
 def _answer(series: Sequence[Series], scales: Sequence[Scale], least: float | None) -> dict[str, Any]:
+    for one in series:
+        for scale in scales:
+            _check_size(one, scale)
     predictions = [asdict(predict(one, scale)) for one in series for scale in scales]
     answer: dict[str, Any] = predictions[0] if len(predictions) == 1 else {"predictions": predictions}
     if least is not None:

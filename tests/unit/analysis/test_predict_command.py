@@ -8,6 +8,12 @@ from typing import Any
 
 import predict
 import pytest
+from ddp_ladder.analysis.measured import series_of
+from ddp_ladder.analysis.prediction import predict as predict_scale
+from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.report.page import table as report_table
+from ddp_ladder.settings.terms import Scale
+from make_records import make_record, make_specs, records_by_name, repeated
 
 HEADER = "nodes,gpus_per_node,samples_per_s"
 # CSC ml-benchmarks, LUMI-G, ResNet-50 with fp16 (tests/published_scaling.csv).
@@ -66,12 +72,48 @@ def test_the_table_of_the_report_is_read_as_the_report_judges_it(
     ]
     table.write_text("\n".join((f"variant,{HEADER},status", *rows)))
     assert printed(capsys, "--table", table, "--at", "4x8")["largest_measured"] == "1x8"
-    table.write_text(table.read_text().replace("failed", "not comparable"))
+    table.write_text(table.read_text().replace("failed", "check"))
+    assert printed(capsys, "--table", table, "--at", "4x8")["largest_measured"] == "1x8"
+    table.write_text(table.read_text().replace("check", "not comparable"))
     assert predict.main(["--table", str(table), "--at", "4x8"]) == 1
     assert "line 5: status: 2x8 does not compare with the smallest scale" in capsys.readouterr().err
 
 
+def test_a_scale_below_the_smallest_measured_one_is_refused(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table.write_text(f"{HEADER}\n2,4,800\n4,4,1500\n")
+    assert predict.main(["--table", str(table), "--at", "1x1"]) == 1
+    told = capsys.readouterr().err
+    assert "--at: no weak scaling is predicted below the smallest measured scale" in told
+    assert "allowed  8 GPUs or more, as 2x4 has" in told
+    assert printed(capsys, "--table", table, "--at", "1x8")["efficiency"] > 0
+
+
+@pytest.mark.parametrize(("other", "baseline"), [({}, "1x1"), ({"1x1": {"autocast_dtype": "float16"}}, "1x2")])
+def test_the_table_of_the_report_gives_the_figures_of_the_report(
+    other: dict[str, dict[str, str]], baseline: str, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three repeats of each scale; in the second case the first scale ran with other settings than all above."""
+    rates = {"1x1": 931.08, "1x2": 1725.14, "1x8": 6419.29, "2x8": 12042.89}
+    records = [
+        make_record(spec, repeated(rates[str(spec.scale)], spec), fingerprint=other.get(str(spec.scale)))
+        for spec in make_specs(list(rates))
+    ]
+    points = scale_points([record.spec for record in records], records_by_name(records))
+    table.write_text(report_table(points))
+    for at in ("4x8", "2x8"):
+        found = printed(capsys, "--table", table, "--at", at)
+        shown = predict_scale(series_of(points, "default", "weak"), Scale.parse(at))
+        assert (found["baseline"], shown.baseline) == (baseline, baseline)
+        for name in ("samples_per_s", "samples_per_s_low", "samples_per_s_high", "efficiency_low"):
+            assert found[name] == pytest.approx(getattr(shown, name), rel=1e-4), name
+        assert found["samples_per_s_low"] < found["samples_per_s"] < found["samples_per_s_high"]
+        assert not any("no scale was measured more than once" in note for note in found["notes"])
+
+
 MISTAKES = [
+    (f"{HEADER},samples_per_s_low,samples_per_s_high\n1,1,3,4,5\n", "samples_per_s_low: not an interval around"),
+    (f"{HEADER},samples_per_s_low,samples_per_s_high\n1,1,3,2,x\n", "samples_per_s_high: not a possible rate"),
+    (f"variant,{HEADER},status\ndefault,1,1,3,check\n", "status: no scale counts"),
     ("", "line 1: nodes: the column is missing"),
     ("nodes;gpus_per_node;samples_per_s\n1;1;3\n", "separate the columns by commas"),
     ("nodes,gpus_per_node,samples_per_sec\n1,1,3\n", "rename the column samples_per_sec"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 
@@ -23,11 +23,14 @@ STEPS = {"1x1": (0.05, 0.0), "1x2": (0.055, 0.004), "2x2": (0.1, 0.045)}  # step
 GRADIENTS = {"gradient_bytes": 4_000_000, "bucket_bytes": [1_000_000, 3_000_000]}
 
 
-def ladder(variants: Sequence[str] = ("default",), timed: bool = True) -> list[Record]:
+def ladder(
+    variants: Sequence[str] = ("default",), timed: bool = True, first: Mapping[str, object] = GRADIENTS
+) -> list[Record]:
+    """Return a ladder. first: the fingerprint of its first scale."""
     found = []
     for spec in make_specs([*STEPS], repeats=1, variants=variants):
         step_s, exposed_s = STEPS[str(spec.scale)]
-        record = make_record(spec, spec.global_batch / step_s, fingerprint=GRADIENTS)
+        record = make_record(spec, spec.global_batch / step_s, fingerprint=first if spec.gpus == 1 else GRADIENTS)
         n = spec.world_size
         parts = {"exposed_comm_s": [exposed_s] * n if timed else None, "data_wait_s": [0.001] * n}
         found.append(with_ranks(record, compute_s=[0.04] * n, **parts))
@@ -84,6 +87,15 @@ def test_the_largest_scale_is_explained_and_the_others_are_folded() -> None:
     assert [key for key, mark in marks.items() if mark] == [
         "global_efficiency", "parallel_efficiency", "communication_efficiency",
     ]  # fmt: skip
+
+
+def test_a_first_scale_with_other_settings_is_no_baseline() -> None:
+    records = ladder(first={**GRADIENTS, "autocast_dtype": "float16"})
+    (explained,) = attribution_section(make_view(results(records), date(2026, 11, 22))).explained
+    assert explained.place == "2x2, against 1x2 (1x1 not comparable: precision)"
+    assert [loss.in_words for loss in explained.found.named] == [
+        "41.0 ms exposed communication (41.0 points of efficiency)"
+    ]
 
 
 def test_page_and_markdown_say_where_the_time_goes(tmp_path: Path) -> None:

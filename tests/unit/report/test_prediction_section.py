@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from datetime import date
 from html import unescape
 from pathlib import Path
@@ -16,7 +17,11 @@ from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.results import read_results
+from ddp_ladder.settings.config_keys import GateThresholds
+from make_records import make_plan_of, make_record, make_specs, records_by_name
 from make_runs import RATES, write_ladder, write_run
+
+RISING = {"1x1": 1000.0, "1x2": 1980.0, "2x2": 3700.0, "4x2": 7000.0}
 
 
 def report_of(results: Path, plan: Plan) -> tuple[str, str]:
@@ -45,14 +50,23 @@ def test_a_forecast_stands_beside_what_was_measured(tmp_path: Path) -> None:
         assert f"| {law} |" in text
 
 
+def test_where_to_stop_against_the_smallest_scale_that_compares() -> None:
+    specs = make_specs([*RISING])
+    other = {"1x1": {"autocast_dtype": "float16"}}
+    records = [make_record(spec, RISING[str(spec.scale)], fingerprint=other.get(str(spec.scale))) for spec in specs]
+    plan = make_plan_of(specs)
+    plan = replace(plan, gates={stage: GateThresholds(min_efficiency=0.8) for stage in plan.stages})
+    (found,) = outlooks(plan, scale_points(specs, records_by_name(records)))
+    assert found.measured == ("1x2", "2x2", "4x2")
+    against = "efficiency against 1x2 (the scales from there on do not compare with 1x1) is expected up to "
+    assert against in found.in_words
+
+
 def test_without_forecasts_and_with_two_scales_there_is_no_section(tmp_path: Path) -> None:
     plan = write_ladder(tmp_path, scales=("1x1", "1x2"), repeats=1)
     page, text = report_of(tmp_path, plan)
     assert ">Prediction</h2>" not in page
     assert "## Prediction" not in text
-
-
-RISING = {"1x1": 1000.0, "1x2": 1980.0, "2x2": 3700.0, "4x2": 7000.0}
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -12,6 +13,28 @@ from ddp_ladder.gates.interval import factor
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.records.statistic import median
 from ddp_ladder.settings.terms import Mode, Scale
+
+COUNTED = ("ok", "incomplete")
+
+
+class Figures(Protocol):
+    """A scale's figures, as the gates and scaling.csv have them."""
+
+    @property
+    def scale(self) -> Scale: ...
+    @property
+    def samples_per_s(self) -> float | None: ...
+    @property
+    def samples_per_s_low(self) -> float | None: ...
+    @property
+    def samples_per_s_high(self) -> float | None: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def smallest_baseline(self) -> str: ...
+
+
+_Figures = TypeVar("_Figures", bound=Figures)
 
 
 @dataclass(frozen=True)
@@ -86,14 +109,13 @@ def doublings(small: Scale, large: Scale) -> float:
 
 
 def series_of(points: Sequence[ScalePoint], variant: str, mode: Mode) -> Series:
-    """Return the series of a variant and mode from the gates' points, without scales that failed or do not compare."""
-    good = [
-        point
-        for point in points
-        if (point.variant, point.mode) == (variant, mode)
-        and point.samples_per_s
-        and point.status in ("ok", "incomplete")
-    ]
+    """Return the series of a variant and mode from the gates' points."""
+    return series_from(mode, [point for point in points if (point.variant, point.mode) == (variant, mode)])
+
+
+def series_from(mode: Mode, points: Sequence[Figures]) -> Series:
+    """Return the series of the scales that compare, with the noise that their intervals show."""
+    good = comparable(points)
     halves = [
         math.log(point.samples_per_s_high / point.samples_per_s_low) / 2
         for point in good
@@ -101,3 +123,17 @@ def series_of(points: Sequence[ScalePoint], variant: str, mode: Mode) -> Series:
     ]
     figures = [(point.scale, point.samples_per_s) for point in good if point.samples_per_s]
     return Series.of(mode, figures, median(halves) if halves else None)
+
+
+def comparable(points: Sequence[_Figures]) -> list[_Figures]:
+    """Return the measured scales that compare with the ladder's first one, without failed and suspect ones.
+
+    If more scales compare with the smallest one of their own, as all above a first scale with other settings: those.
+    """
+    groups: dict[str, list[_Figures]] = {"": []}
+    for point in points:
+        if point.samples_per_s and point.status in COUNTED:
+            groups[""].append(point)
+        elif point.samples_per_s and point.status == "not comparable" and point.smallest_baseline:
+            groups.setdefault(point.smallest_baseline, []).append(point)
+    return max(groups.values(), key=len)

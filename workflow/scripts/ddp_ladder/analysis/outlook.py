@@ -21,12 +21,14 @@ LEAST_SCALES = 3
 class Outlook:
     """What is known of the scales above the measured ones. largest: None if the gates ask for no efficiency.
 
+    first: the scale that the ladder starts at; measured holds the scales that compare, and may lack it.
     at: the prediction for twice the largest measured number of nodes, or for the next larger planned scale; of the
     largest measured one if no larger one is possible.
     """
 
     mode: Mode
     variant: str
+    first: str
     measured: tuple[str, ...]
     largest: Largest | None
     at: Prediction
@@ -36,14 +38,16 @@ class Outlook:
         """Return ``weak: at least 70 % efficiency is expected up to 8x4 (up to 4x4 for certain): stop there``."""
         if self.largest is None:
             return ""
-        wanted = percent(self.largest.min_efficiency)
+        wanted = f"{percent(self.largest.min_efficiency)} efficiency"
+        if self.at.baseline != self.first:
+            wanted += f" against {self.at.baseline} (the scales from there on do not compare with {self.first})"
         if self.largest.scale is None:
-            text = f"{self.mode} scaling: no scale is expected to reach {wanted} efficiency"
+            text = f"{self.mode} scaling: no scale is expected to reach {wanted}"
         else:
             certain = self.largest.certain_scale
             sure = f", with certainty up to {certain}" if certain else ", with certainty for none"
             sure = ", also with certainty" if certain == self.largest.scale else sure
-            text = f"{self.mode} scaling: at least {wanted} efficiency is expected up to {self.largest.scale}{sure}"
+            text = f"{self.mode} scaling: at least {wanted} is expected up to {self.largest.scale}{sure}"
             text += "" if self.largest.note.startswith("stop at") else f"; {self.largest.note}"
             text += f"; {self.largest.dips}" if self.largest.dips else ""
         return text.replace(NARROW_SPACE, " ")
@@ -86,6 +90,7 @@ def outlooks(plan: Plan, points: Sequence[ScalePoint]) -> tuple[Outlook, ...]:
             Outlook(
                 mode,
                 variant,
+                str(plan.first_scale),
                 tuple(map(str, scales)),
                 None if least is None else largest_scale(series, least, most_gpus=most),
                 predict(series, _next_scale(plan, series.largest.scale, most)),

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
 
-from ddp_ladder.analysis.measured import Series
+from ddp_ladder.analysis.measured import Series, series_from
 from ddp_ladder.common.messages import Problem, UserError, printable
 from ddp_ladder.settings.terms import MOST_GPUS, PLAIN_VARIANT, REFERENCE_VARIANT, Mode, Scale
 
 NEEDED = ("nodes", "gpus_per_node", "samples_per_s")
-OPTIONAL = ("mode", "variant")
+ENDS = ("samples_per_s_low", "samples_per_s_high")
+OPTIONAL = ("mode", "variant", *ENDS)
 MOST_NODES = 100_000
 MOST_ROWS = 100_000
 LEAST_SAMPLES_PER_S, MOST_SAMPLES_PER_S = 1e-6, 1e15
@@ -30,20 +31,23 @@ class _Row:
     mode: Mode
     scale: Scale
     samples_per_s: float
+    samples_per_s_low: float | None
+    samples_per_s_high: float | None
     status: str
+    smallest_baseline: str
 
 
 def read_series(file: Path, variant: str | None = None) -> tuple[Series, ...]:
     """Return the series of each mode in a CSV file, weak first. Several rows of one scale are repeats.
 
     variant: of a file with that column; without one, "default", or the only variant there is. In such a file, which the
-    report writes, rows without samples_per_s are scales that were not measured, and failed ones are left out. Raises
-    UserError.
+    report writes, rows without samples_per_s are scales that were not measured. Scales that failed, or that do not
+    compare with most others, are left out. Raises UserError.
     """
     rows = list(_rows(file))
     chosen = _variant(file, rows, variant)
     own = [row for row in rows if row.variant == chosen]
-    if other := next((row for row in own if row.status == "not comparable"), None):
+    if other := next((row for row in own if row.status == "not comparable" and not row.smallest_baseline), None):
         raise _problem(
             f"{other.where}: status",
             f"{other.scale} does not compare with the smallest scale",
@@ -51,12 +55,11 @@ def read_series(file: Path, variant: str | None = None) -> tuple[Series, ...]:
             "scales that ran the same program",
             "write a table of such scales alone, with the columns nodes, gpus_per_node and samples_per_s",
         )
-    series = []
-    for mode in cast(tuple[Mode, ...], get_args(Mode)):
-        figures = [(row.scale, row.samples_per_s) for row in own if row.mode == mode]
-        if figures:
-            series.append(Series.of(mode, figures))
-    return tuple(series)
+    modes = cast(tuple[Mode, ...], get_args(Mode))
+    every = (series_from(mode, [row for row in own if row.mode == mode]) for mode in modes)
+    if found := tuple(series for series in every if series.points):
+        return found
+    raise _problem(f"{file}: status", "no scale counts", ", ".join(dict.fromkeys(row.status for row in own)), "ok")
 
 
 def _variant(file: Path, rows: Sequence[_Row], wanted: str | None) -> str:
@@ -143,7 +146,13 @@ def _row(where: str, row: Mapping[str, str]) -> _Row:
         raise _problem(f"{where}: mode", "not a mode", mode, "weak or strong")
     scale = Scale(_count(where, "nodes", row, MOST_NODES), _count(where, "gpus_per_node", row, MOST_GPUS))
     variant = row.get("variant") or REFERENCE_VARIANT
-    return _Row(where, variant, cast(Mode, mode), scale, _rate(where, row["samples_per_s"]), row.get("status", ""))
+    rate, (low, high) = _rate(where, row["samples_per_s"]), (_end(where, name, row) for name in ENDS)
+    if not (low or rate) <= rate <= (high or rate):
+        raise _problem(
+            f"{where}: {ENDS[0]}", "not an interval around samples_per_s", f"{low} to {high}", f"around {rate}"
+        )
+    status, smallest = row.get("status") or "ok", row.get("smallest_baseline", "")
+    return _Row(where, variant, cast(Mode, mode), scale, rate, low, high, status, smallest)
 
 
 def _count(where: str, name: Literal["nodes", "gpus_per_node"], row: Mapping[str, str], most: int) -> int:
@@ -153,7 +162,12 @@ def _count(where: str, name: Literal["nodes", "gpus_per_node"], row: Mapping[str
     raise _problem(f"{where}: {name}", "not a possible number", text or "nothing", f"a whole number from 1 to {most}")
 
 
-def _rate(where: str, text: str) -> float:
+def _end(where: str, name: str, row: Mapping[str, str]) -> float | None:
+    text = row.get(name)
+    return _rate(where, text, name) if text else None
+
+
+def _rate(where: str, text: str, name: str = "samples_per_s") -> float:
     try:
         rate = float(text)
     except ValueError:
@@ -161,7 +175,7 @@ def _rate(where: str, text: str) -> float:
     if LEAST_SAMPLES_PER_S <= rate <= MOST_SAMPLES_PER_S and "_" not in text:
         return rate
     raise _problem(
-        f"{where}: samples_per_s",
+        f"{where}: {name}",
         "not a possible rate",
         text or "nothing",
         f"samples per second of all GPUs together, such as 16621.0; at least {LEAST_SAMPLES_PER_S:g}",

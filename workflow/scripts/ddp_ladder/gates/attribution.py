@@ -97,7 +97,9 @@ class Attribution:
 def baseline_of(point: ScalePoint, points: Sequence[ScalePoint]) -> ScalePoint | None:
     """Return the point that the efficiency relates to; None if it is not in the plan."""
     series = point.variant, point.mode
-    return next((each for each in points if (each.variant, each.mode) == series and each.is_baseline), None)
+    return next(
+        (each for each in points if (each.variant, each.mode) == series and str(each.scale) == point.baseline), None
+    )
 
 
 def attribution(point: ScalePoint, baseline: ScalePoint | None, link: Link | None = None) -> Attribution | None:

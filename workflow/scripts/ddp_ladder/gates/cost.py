@@ -103,14 +103,16 @@ class Pick:
 def picks(series: Sequence[ScalePoint], thresholds: Mapping[str, float | None]) -> tuple[Pick, ...]:
     """Return the cheapest, the fastest and the recommended point of one mode and variant; none if nothing compares.
 
+    A suspect point, whose efficiency is above the ideal, is none of them.
+
     thresholds: the efficiency that each stage's gate asks for.
     """
-    measured = [point for point in series if point.smallest_baseline and not point.is_plain]
+    measured = [point for point in series if point.smallest_baseline and not point.is_plain and point.status != "check"]
     if not measured:
         return ()
     largest = max(measured, key=_size)
     same = sorted((p for p in measured if p.smallest_baseline == largest.smallest_baseline), key=_size)
-    good = [p for p in same if p.status != "check" and (efficiency_of(p) or 0) >= wanted(p, thresholds)]
+    good = [p for p in same if (efficiency_of(p) or 0) >= wanted(p, thresholds)]
     good = [p for p in good if not _is_slower_than_a_smaller(p, same)]  # a gate may ask for less than half the ideal
     cheapest = Pick(
         "cheapest", min(same, key=lambda p: p.gpu_hours_per_million_samples or 0), "least GPU hours per sample"

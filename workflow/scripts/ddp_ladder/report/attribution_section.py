@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import Column, columns
@@ -63,8 +63,8 @@ def attribution_section(view: ReportView) -> AttributionSection:
     known = tuple(point for point in view.rungs if point.rest_s is not None)
     links = {str(scale): Link.of(result) for scale, result in view.results.preflights.items()}
     every = [
-        Explained(view.place(point), point, found)
-        for point in known
+        Explained(_place(point, view), point, found)
+        for point in map(_against_a_baseline, known)
         if (found := attribution(point, baseline_of(point, view.points), links.get(str(point.scale))))
     ]
     reference = [each for each in every if each.point.variant == REFERENCE_VARIANT]
@@ -76,6 +76,21 @@ def attribution_section(view: ReportView) -> AttributionSection:
         others=tuple(each for each in every if each not in largest.values()),
         plotted=tuple(point for point in view.rungs if point.variant == REFERENCE_VARIANT),
     )
+
+
+def _against_a_baseline(point: ScalePoint) -> ScalePoint:
+    """Return the point against the smallest scale that compares if there is no ratio to the ladder's first one."""
+    if point.efficiency is not None or not point.smallest_baseline:
+        return point
+    return replace(point, efficiency=point.efficiency_smallest, baseline=point.smallest_baseline)
+
+
+def _place(point: ScalePoint, view: ReportView) -> str:
+    """Return the place of a scale in words, with its baseline if that is not the scale that the ladder starts at."""
+    if point.baseline == str(view.results.plan.first_scale):
+        return view.place(point)
+    why = f" ({point.smallest_obstacle})" if point.smallest_obstacle else ""
+    return f"{view.place(point)}, against {point.baseline}{why}"
 
 
 def factor_mark(column: Column, point: ScalePoint) -> str:
