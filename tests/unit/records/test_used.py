@@ -64,6 +64,21 @@ def test_a_leak_on_one_node(tmp_path: Path) -> None:
     assert "by 300 MB/min" in found.what
 
 
+def test_a_job_that_asked_for_less_than_the_node_has(tmp_path: Path) -> None:
+    run = write_sampled_run(tmp_path, make_spec("1x1"), training_private_bytes=LEAK)
+    asked = {"slurm": True, "cpus": 4, "memory_mb": 2000, "node_gpus": 4}
+    edit(run.run, lambda data: data.update(asked=asked))
+    (found,) = usage_of(reassemble(run)).findings
+    assert "the job's memory of 2.1 GB (by node.memory_mb) is full in" in found.what
+
+
+@pytest.mark.parametrize(("mode", "kinds"), [("weak", {"GPU memory empty"}), ("strong", set())])
+def test_a_share_of_the_batch_may_leave_memory_empty(tmp_path: Path, mode: str, kinds: set[str]) -> None:
+    run = write_run(tmp_path, make_spec("1x2", mode=mode, device="cuda"), samples_per_s=128.0)
+    used = {f"gpu{k}_memory_used_bytes": 8e9 for k in range(2)}
+    assert {found.kind for found in usage_of(sample_nodes(run, gpu_count=2, **used)).findings} == kinds
+
+
 def test_a_slow_node_by_ddps_times(tmp_path: Path) -> None:
     run = write_sampled_run(tmp_path, make_spec("2x1"))
     for rank, exposed_s in enumerate((0.4, 0.01)):
@@ -86,9 +101,12 @@ def test_too_few_samples_give_no_findings(tmp_path: Path) -> None:
     used = usage_of(assemble(run))
     assert used.findings == ()
     assert used.notes == (
-        "only 4 samples of a node are of the measured training, findings need 5: lower monitor.every_s in "
-        "config.yaml, or let the runs last longer",
+        "a node has too few samples of the measured training to judge it (4, findings need 5): let the runs last "
+        "longer; or lower monitor.every_s in config.yaml (now 2), and delete the run's directory below results/runs, "
+        "so that the next start measures it again",
     )
+    edit(run.run, lambda data: data.update(monitor={"every_s": 0.2}))
+    assert usage_of(reassemble(run)).notes[0].endswith("let the runs last longer")  # it cannot be lower
 
 
 def test_unknown_phases_give_no_findings(tmp_path: Path) -> None:

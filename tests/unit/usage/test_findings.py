@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ddp_ladder.plan.asked import Asked
 from ddp_ladder.usage.findings import findings
 from ddp_ladder.usage.growth import theil_sen
 from ddp_ladder.usage.models import UsageFinding
@@ -54,6 +55,9 @@ def run_use(
         "simulated": False,
         "on_gpus": on_gpus,
         "batch_per_gpu": 64,
+        "batch_is_share": False,
+        "gpus_per_node": per_node,
+        "threads_per_rank": 8,
         "data_wait_fraction": 0.01,
         "exposed_comm_fraction": 0.05,
         "epochs": 3,
@@ -161,6 +165,8 @@ def test_gpu_memory_that_is_nearly_full() -> None:
     found = only(run_use(1, 1, samples={0: full}, ranks=allocated))
     assert found.what == "GPU 0 of node0: memory nearly full, 78.1 of 80.0 GiB (98 %)"
     assert "workload.batch_per_gpu (now 64)" in found.next
+    strong = only(run_use(1, 1, samples={0: full}, ranks=allocated, batch_is_share=True))
+    assert "workload.batch_per_gpu (each GPU's share of it is 64)" in strong.next
     assert findings(run_use(1, 1, samples={0: full})) == ()  # most of it is torch's cache
 
 
@@ -168,6 +174,8 @@ def test_gpu_memory_that_is_mostly_empty() -> None:
     found = only(run_use(1, 1, samples={0: {"gpu0_memory_used_bytes": 16_384 * MIB}}))
     assert found.what == "the GPU uses 16.0 of its 80.0 GiB of memory (20 %): the batch could grow"
     assert "288 should fit" in found.next  # 64 x 0.9 / 0.2
+    strong = run_use(1, 1, samples={0: {"gpu0_memory_used_bytes": 16_384 * MIB}}, batch_is_share=True)
+    assert findings(strong) == ()  # the first scale has to fit the whole batch
     one_of_two = {"gpu0_memory_used_bytes": 16_384 * MIB}
     assert findings(run_use(1, 2, samples={0: one_of_two})) == ()
 
@@ -182,7 +190,27 @@ def test_cpus_that_loader_workers_fill() -> None:
         "node0: the 16 CPUs of the run were 99 % busy, with 6 loader workers per rank, and the ranks still waited for "
         "data 25 % of the step time"
     )
-    assert "node.cpus in cluster.yaml" in found.next
+    assert found.next.startswith("raise node.cpus in cluster.yaml, or make a sample cheaper")
+    assert "node.cpus" not in only(run_use(1, 1, samples={0: FULL_CPUS}, data_wait_fraction=0.25, asked=LOCAL)).next
+
+
+OTHERS = {"cpu_fraction": 1.0, "training_cpu_cores": 3.0}
+
+
+@pytest.mark.parametrize("changes", [{"data_wait_fraction": 0.25}, {"ranks": {0: {"threads": 24, "cpus": None}}}])
+def test_cpus_that_other_processes_fill(changes: dict[str, Any]) -> None:
+    found = only(run_use(1, 0, samples={0: OTHERS}, **changes))
+    assert (found.kind, found.node, found.everywhere) == ("CPUs full", "node0", False)
+    assert found.what.startswith(
+        "node0: other processes than the training used 13.0 of the 16 CPUs of the run, the training 3.0"
+    )
+    assert found.next.startswith("ask for whole nodes (slurm.extra: [--exclusive] in cluster.yaml)")
+    local = only(run_use(1, 0, samples={0: OTHERS}, **changes, asked=LOCAL))
+    assert local.next.startswith("end the other processes of this machine")
+
+
+LOCAL = Asked(slurm=False, cpus=16, memory_mb=8000, node_gpus=4)
+SLURM = LOCAL.replace(slurm=True)
 
 
 @pytest.mark.parametrize(
@@ -208,6 +236,36 @@ def test_more_threads_than_cores() -> None:
     assert findings(run_use(2, 1, samples={1: busy}, ranks=threads)) == ()  # on GPUs they sleep
 
 
+BUSY = {"cpu_fraction": 0.97, "training_cpu_cores": 15.0}
+
+
+def test_advice_on_too_many_threads_leads_to_fewer() -> None:
+    """More node.cpus is more threads of torch: on CPUs it cannot help."""
+
+    def advice(workers: int = 0, gpus: int = 0, **changes: Any) -> str:
+        ranks = {0: {"threads": changes.pop("threads", 8), "workers": workers, "cpus": None}}
+        return only(run_use(1, gpus, samples={0: BUSY}, ranks=ranks, **changes)).next
+
+    to_the_ladder = "leave OMP_NUM_THREADS and torch.set_num_threads to the ladder (threads per rank: 8)"
+    assert advice(threads=24, asked=SLURM) == to_the_ladder
+    fewer_workers = "give the script fewer loader workers (workload.args)"
+    assert advice(14, asked=SLURM) == f"{fewer_workers}; or set OMP_NUM_THREADS: 2 in workload.env of config.yaml"
+    # The job has a fourth of the node: so much of node.cpus goes to 31 threads.
+    more_cpus = "raise node.cpus in cluster.yaml to 124, if the nodes have as many"
+    assert advice(30, 1, asked=SLURM) == f"{fewer_workers}; or {more_cpus}"
+    assert advice(30, 1, asked=LOCAL) == fewer_workers  # the machine has no more CPUs
+
+
+def test_fewer_cpus_than_were_asked_for() -> None:
+    ranks = {0: {"threads": 24, "workers": 0, "cpus": None}}
+    asked = SLURM.replace(cpus=24)
+    found = only(run_use(1, 0, samples={0: BUSY}, ranks=ranks, asked=asked))
+    assert "24 threads that compute (1 x 24 threads of torch) on 16 CPUs (asked for: 24), which" in found.what
+    assert found.next.startswith("find out why the run may use 16 of the 24 CPUs per node that its job asked for")
+    local = only(run_use(1, 0, samples={0: BUSY}, ranks=ranks, asked=asked.replace(slurm=False)))
+    assert local.next.startswith("lower node.cpus in cluster.yaml to the 16 that can be used here")
+
+
 def test_memory_that_grows() -> None:
     grows = {"training_private_bytes": 20e9 + 5e6 * 2 * np.arange(60), "node_memory_used_bytes": 212e9}
     found = only(run_use(samples={1: grows}))
@@ -215,6 +273,10 @@ def test_memory_that_grows() -> None:
     assert "grows steadily, by 300 MB/min" in found.what
     assert "the node's memory is full in 16 h 40 min" in found.what
     assert "node.memory_mb" in found.next
+    asked = only(run_use(samples={1: grows}, asked=SLURM.replace(memory_mb=24_000)))
+    assert "the job's memory of 25.2 GB (by node.memory_mb) is full in 15 min" in asked.what
+    for no_limit in (SLURM.replace(memory_mb=None), SLURM.replace(memory_mb=500_000), LOCAL):
+        assert "the node's memory is full in 16 h 40 min" in only(run_use(samples={1: grows}, asked=no_limit)).what
     first_epoch = only(run_use(samples={1: grows}, epochs=1))
     assert "a cache of the data that fills in the first epoch looks the same" in first_epoch.what
 

@@ -12,10 +12,13 @@ if TYPE_CHECKING:  # an agent reads this, and no settings: their models take a t
     from ddp_ladder.settings.config_keys import MonitorKeys
 
 
+LEAST_EVERY_S = 0.2
+
+
 class MonitorWanted(Model):
     """How each node of a run is sampled: ``monitor`` of config.yaml."""
 
-    every_s: float = Field(ge=0.2, le=60, description="Seconds from one sample to the next.")
+    every_s: float = Field(ge=LEAST_EVERY_S, le=60, description="Seconds from one sample to the next.")
 
     @classmethod
     def of(cls, keys: MonitorKeys) -> Self | None:

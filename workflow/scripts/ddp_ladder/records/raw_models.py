@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_json
 from ddp_ladder.common.model import Model, Several
 from ddp_ladder.monitor.models import MonitorEnd
+from ddp_ladder.plan.asked import Asked
 from ddp_ladder.plan.hang import HangBounds
 from ddp_ladder.plan.monitoring import MonitorWanted
 from ddp_ladder.plan.plan import RunSpec
@@ -79,6 +80,7 @@ class RunFile(RawFile):
     max_log_mb_per_node: int = Field(DEFAULT_LOG_MB, ge=1, description="Limit of the logs of each node's processes.")
     hang: HangBounds | None = Field(None, description="Null: the agents do not look for hangs.")
     monitor: MonitorWanted | None = Field(None, description="Null: the nodes are not sampled.")
+    asked: Asked | None = Field(None, description="Of each node. Null: an earlier version wrote this file.")
     goes_on: bool = Field(
         False, description="True if an earlier attempt saved its state (exit code 75): this one may make fewer steps."
     )

@@ -12,11 +12,13 @@ import numpy as np
 from ddp_ladder.common.files import Agent, RunDirectory, read_json
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.monitor.models import MonitorFile
+from ddp_ladder.plan.monitoring import LEAST_EVERY_S, MonitorWanted
 from ddp_ladder.records.placement import host_name, node_rank_of
 from ddp_ladder.records.raw_files import RankFiles, RawRun
 from ddp_ladder.records.raw_models import AgentEnd
 from ddp_ladder.records.record import Timing
 from ddp_ladder.records.warmup import Warmup
+from ddp_ladder.settings.terms import STAGES
 from ddp_ladder.usage.findings import LEAST_SAMPLES, enough, findings
 from ddp_ladder.usage.models import NodeUsage, Usage
 from ddp_ladder.usage.ranks import RankUse, parse_cpu_set
@@ -31,6 +33,7 @@ def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, directory: RunD
     if raw.run.monitor is None:
         return None
     notes: list[str] = []
+    spec = raw.run.spec
     ranks = tuple(_rank_use(raw, files, warmup) for _, files in sorted(raw.ranks.items()))
     nodes: list[NodeUsage] = []
     about: dict[int, MonitorFile] = {}
@@ -41,24 +44,36 @@ def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, directory: RunD
     notes += _lacking(about)
     good = tuple(node for node in nodes if enough(node))
     if timing is not None and len(good) < len(nodes):
-        fewest = min(node.samples for node in nodes)
-        notes.append(
-            f"only {fewest} samples of a node are of the measured training, findings need {LEAST_SAMPLES}: lower "
-            "monitor.every_s in config.yaml, or let the runs last longer"
-        )
+        notes.append(_too_few(min(node.samples for node in nodes), raw.run.monitor))
     run = RunUse(
         nodes=good,
         about=about,
         ranks=ranks,
         simulated=len({*raw.run.nodes}) < len(raw.run.nodes),
-        on_gpus=raw.run.spec.device == "cuda",
-        batch_per_gpu=raw.run.spec.batch_per_gpu,
+        on_gpus=spec.device == "cuda",
+        batch_per_gpu=spec.batch_per_gpu,
+        batch_is_share=spec.mode == "strong" and spec.stage != STAGES[0],
+        gpus_per_node=spec.gpus_per_node,
+        threads_per_rank=spec.threads_per_rank,
+        asked=raw.run.asked,
         data_wait_fraction=timing.data_wait_fraction if timing else None,
         exposed_comm_fraction=timing.exposed_comm_fraction if timing else None,
         epochs=max((len(timelines[node.node_rank].epochs_s) for node in good), default=0),
     )
     known = timing is not None and good and all(timelines[node.node_rank].step_ends_s.size for node in good)
     return Usage(nodes=tuple(nodes), findings=findings(run) if known else (), notes=tuple(notes))
+
+
+def _too_few(samples: int, monitor: MonitorWanted) -> str:
+    """Return that there are no findings, and how to have them: a change of monitor alone repeats no run."""
+    oftener = (
+        f"; or lower monitor.every_s in config.yaml (now {monitor.every_s:g}), and delete the run's directory below "
+        "results/runs, so that the next start measures it again"
+    )
+    return (
+        f"a node has too few samples of the measured training to judge it ({samples}, findings need {LEAST_SAMPLES}): "
+        f"let the runs last longer{oftener if monitor.every_s > LEAST_EVERY_S else ''}"
+    )
 
 
 def _lacking(about: Mapping[int, MonitorFile]) -> list[str]:

@@ -30,6 +30,7 @@ from ddp_ladder.common.formats import duration
 from ddp_ladder.job_script.script import write_job_script
 from ddp_ladder.node.launch import Places, Rendezvous, is_module
 from ddp_ladder.node.repository import git_state
+from ddp_ladder.plan.asked import Asked
 from ddp_ladder.plan.plan import OWN_DIRECTORY, RunSpec, ScaleJob
 from ddp_ladder.preflight.finding import PREFLIGHT_FAILED, PreflightFinding
 from ddp_ladder.preflight.result import PreflightResult
@@ -45,7 +46,7 @@ from ddp_ladder.run.agent import GRACE_S
 from ddp_ladder.run.expected_steps import Expected, most_alike
 from ddp_ladder.run.hang_watch import Stalls
 from ddp_ladder.run.interruption import end_agents, uninterrupted
-from ddp_ladder.run.nodes import Nodes, NoRendezvous
+from ddp_ladder.run.nodes import Allocation, Nodes, NoRendezvous
 from ddp_ladder.run.preflight import PreflightOf
 from ddp_ladder.run.progress import RunConsole, epoch_steps
 from ddp_ladder.run.run_logs import join_logs
@@ -297,6 +298,7 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
         max_log_mb_per_node=context.job.max_log_mb_per_node,
         hang=context.job.hang,
         monitor=context.job.monitor,
+        asked=Asked.of(context.job, slurm=isinstance(context.nodes, Allocation)),
         goes_on=_goes_on(directory),
         is_preflight=False,
     )

@@ -169,8 +169,9 @@ def _memory_full(run: RunUse) -> Iterator[UsageFinding]:
         f"{gpus_in_words(full, run)}: memory nearly full, {used / GIB:.1f} of {total / GIB:.1f} GiB "
         f"({shares([_filled(each) or 0.0 for _, each in full])})"
     )
+    now = "each GPU's share of it is" if run.batch_is_share else "now"
     advice = (
-        f"lower workload.batch_per_gpu (now {run.batch_per_gpu}) a little: a longer sample, or a fragmented memory, "
+        f"lower workload.batch_per_gpu ({now} {run.batch_per_gpu}) a little: a longer sample, or a fragmented memory, "
         "ends the run with CUDA out of memory"
     )
     alike = len(full) == len(run.gpus)
@@ -190,7 +191,8 @@ def _filled(gpu: GpuUsage) -> float | None:
 
 def _memory_empty(run: RunUse) -> Iterator[UsageFinding]:
     filled = [(fraction, on) for on in run.gpus if (fraction := _filled(on[1])) is not None]
-    if not filled:
+    # A share of the batch may leave memory empty: it is the first scale that has to fit the whole.
+    if not filled or run.batch_is_share:
         return
     most, (node, gpu) = max(filled, key=lambda each: each[0])
     if most >= EMPTY:

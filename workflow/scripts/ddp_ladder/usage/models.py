@@ -132,6 +132,13 @@ class NodeUsage(Model):
         """Return the GPUs that ranks trained on."""
         return tuple(gpu for gpu in self.gpus if gpu.rank is not None)
 
+    @property
+    def cores_of_others(self) -> float | None:
+        """Return how many of the run's CPUs were busy with processes that are not the training's."""
+        if self.cpu_fraction is None or self.training_cpu_cores is None:
+            return None
+        return max(0.0, self.cpu_fraction * self.cpus - self.training_cpu_cores)
+
 
 class Usage(Model):
     """What a run used of its nodes, and what is wrong with it. Several agents on one machine sample it each."""

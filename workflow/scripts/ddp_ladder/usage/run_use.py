@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddp_ladder.monitor.models import MonitorFile
+from ddp_ladder.plan.asked import Asked
 from ddp_ladder.usage.models import GpuUsage, NodeUsage
 from ddp_ladder.usage.ranks import RankUse
 
@@ -17,7 +18,9 @@ class RunUse:
     """A run. about: of each node, by its rank. Fractions are of the step time; None: not known.
 
     nodes: those with enough samples of the measured training. simulated: several agents share one machine.
-    epochs: passes over the training data that were begun; 0 if the loop has none.
+    epochs: passes over the training data that were begun; 0 if the loop has none. batch_is_share: batch_per_gpu is not
+    the key's value, but a part of it (strong scaling). gpus_per_node: of the scale. threads_per_rank: that the ladder
+    sets. asked: by the job, on each node.
     """
 
     nodes: tuple[NodeUsage, ...]
@@ -26,6 +29,10 @@ class RunUse:
     simulated: bool
     on_gpus: bool
     batch_per_gpu: int
+    batch_is_share: bool
+    gpus_per_node: int
+    threads_per_rank: int
+    asked: Asked | None = None
     data_wait_fraction: float | None = None
     exposed_comm_fraction: float | None = None
     epochs: int = 0

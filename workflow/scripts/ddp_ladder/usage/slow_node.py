@@ -121,17 +121,11 @@ def _median(gpus: Sequence[GpuUsage], figure: Callable[[GpuUsage], float | None]
 
 def _other_load(node: NodeUsage, others: Sequence[NodeUsage]) -> list[str]:
     """Return the CPUs that processes other than the training used, if they are more than on the other nodes."""
-    here, there = _cores_of_others(node), [_cores_of_others(other) for other in others]
+    here, there = node.cores_of_others, [other.cores_of_others for other in others]
     known = [cores for cores in there if cores is not None]
     if here is None or not known or here - statistics.median(known) < OTHER_LOAD * node.cpus:
         return []
     return [f"other processes used {here:.1f} of its {node.cpus} CPUs, {statistics.median(known):.1f} elsewhere"]
-
-
-def _cores_of_others(node: NodeUsage) -> float | None:
-    if node.cpu_fraction is None or node.training_cpu_cores is None:
-        return None
-    return max(0.0, node.cpu_fraction * node.cpus - node.training_cpu_cores)
 
 
 def _parts(run: RunUse, slow: Sequence[Slow]) -> list[str]:
