@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shlex
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import psutil
 import pytest
 import torch
 from ddp_ladder.common.files import Agent, RunDirectory, write_json
+from ddp_ladder.node.limits import MOST_OPEN_FILES
 from ddp_ladder.node.network import free_port, node_name
 from ddp_ladder.plan.plan import RunSpec, make_plan
 from ddp_ladder.records.assemble import assemble
@@ -258,17 +260,22 @@ def test_what_the_script_left_running_is_ended(spec: RunSpec, tmp_path: Path) ->
     assert not psutil.pid_exists(int((tmp_path / "daemon").read_text()))
 
 
-def test_output_goes_to_the_log_and_threads_come_from_the_plan(spec: RunSpec, tmp_path: Path) -> None:
+def test_output_goes_to_the_log_threads_come_from_the_plan_and_files_are_many(spec: RunSpec, tmp_path: Path) -> None:
     os.environ["MKL_NUM_THREADS"] = "7"  # as Snakemake sets it for its jobs
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1000, hard))
     try:
         # One write for each line: the ranks share the log.
         body = "seen = [os.environ.get(f'{name}_NUM_THREADS') for name in ('OMP', 'MKL')]\n"
-        body += "sys.stdout.write(f'threads {seen[0]} {seen[1]}\\n')\nready()\n"
+        body += "import resource; files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]\n"
+        body += "sys.stdout.write(f'threads {seen[0]} {seen[1]}, files {files}\\n')\nready()\n"
         agent = start(spec, tmp_path, body)
         agent.wait(TIMEOUT_S)
     finally:
         del os.environ["MKL_NUM_THREADS"]
-    assert RunDirectory(tmp_path).log.read_text().count(f"threads {spec.threads_per_rank} None") == 2
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    wanted = f"threads {spec.threads_per_rank} None, files {min(hard, MOST_OPEN_FILES)}"
+    assert RunDirectory(tmp_path).log.read_text().count(wanted) == 2
 
 
 FLOOD = """

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ddp_ladder.common.files import NotWritten
 from ddp_ladder.common.lifetime import adopt_orphans, die_with_parent, end_descendants
+from ddp_ladder.node.limits import raise_open_files
 from ddp_ladder.run.interruption import Interrupted, raise_on_signals
 from ddp_ladder.run.preflight import examine_node
 
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="which of the nodes this is, from 0 (default: as Slurm says)",
     )
     arguments = parser.parse_args(argv)
+    raise_open_files()  # as a run's agent does
     die_with_parent(signal.SIGTERM)
     adopt_orphans()  # so that what the site's setup leaves behind is ended too
     raise_on_signals()

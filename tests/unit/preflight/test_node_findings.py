@@ -154,7 +154,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "warn", "1 leftover of an earlier run: 7 (/r/run.json)", "kill 7",
     ),
     "locked memory": ({"locked_memory_bytes": 65536}, "warn", "ulimit -l is 64 KB", "LimitMEMLOCK"),
-    "open files": ({"open_files": 1024}, "warn", "ulimit -n is 1024", "software.setup"),
+    "open files": ({"open_files": 1024}, "warn", "(ulimit -Hn) is 1024", "fewer loader workers"),
 }  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def start(directory: Path, monkeypatch: pytest.MonkeyPatch, python: str) -> tupl
     preflight._prepare(identity)
     preflight._write_run_file(identity, "nodes")
     argv = [sys.executable, SCRIPTS / "preflight_node.py", "--run", preflight.directory.path, "--node-rank", "0"]
-    return preflight, subprocess.Popen(argv)
+    return preflight, subprocess.Popen(["bash", "-c", 'ulimit -n 5000; ulimit -Sn 1000; exec "$@"', "bash", *argv])
 
 
 def test_it_writes_what_it_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,6 +44,7 @@ def test_it_writes_what_it_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     facts = NodeFacts.model_validate_json(preflight.directory.node_facts(0).read_text())
     assert facts.software is not None
     assert (facts.software.torch, facts.marker_seen, facts.unanswered) == ("2.8.0", True, ())
+    assert facts.open_files == 5000  # the soft limit is raised to the hard one
     assert not preflight.directory.mesh_facts(0).exists()  # a single node has no links
 
 

@@ -196,8 +196,10 @@ def _room(found: DirectoryFacts, advice: str, least: int) -> Iterator[Said]:
 
 def _limits(spec: RunSpec, fact: NodeFacts, several: bool) -> Iterator[Said]:
     if fact.open_files is not None and fact.open_files < FEW_OPEN_FILES:
-        advice = f"add `ulimit -n {FEW_OPEN_FILES}` to software.setup in cluster.yaml, or ask the site's support"
-        yield warn(f"ulimit -n is {fact.open_files} open files", f"{FEW_OPEN_FILES} or more", advice)
+        advice = "ask the site's support to raise it (under Slurm: LimitNOFILE of slurmd); until then use fewer loader workers"
+        yield warn(
+            f"the hard limit of open files (ulimit -Hn) is {fact.open_files}", f"{FEW_OPEN_FILES} or more", advice
+        )
     locked = fact.locked_memory_bytes
     if several and spec.device == "cuda" and locked is not None and locked < MUCH_LOCKED_MEMORY:
         yield warn(

@@ -118,7 +118,9 @@ class NodeFacts(Model):
     host_addresses: Several[str] | None = Field(description="What the host name resolves to; empty if it does not.")
     leftovers: Several[Leftover] | None
     locked_memory_bytes: int | None = Field(description="ulimit -l; null: unlimited.")
-    open_files: int | None = Field(description="ulimit -n; null: unlimited.")
+    open_files: int | None = Field(
+        description="ulimit -n of the ranks, which is ulimit -Hn, at most 65536; null: unlimited."
+    )
     unanswered: Several[str]
 
 

@@ -22,6 +22,7 @@ from ddp_ladder.monitor.models import MonitorEnd
 from ddp_ladder.monitor.node_monitor import NodeMonitor
 from ddp_ladder.node.gpus import gpus
 from ddp_ladder.node.launch import PROBE, Places, Process, Rendezvous, node_environment, processes, training_python
+from ddp_ladder.node.limits import raise_open_files
 from ddp_ladder.node.network import address, interface_towards, node_name
 from ddp_ladder.node.software import Runner, SetUpError, container_binds, environment, with_secrets
 from ddp_ladder.plan.plan import RunSpec
@@ -84,6 +85,7 @@ def run_node(task: NodeTask) -> int:
 
     Raises NotWritten if its log or its end record cannot be written.
     """
+    raise_open_files()
     die_with_parent(signal.SIGTERM)
     adopt_orphans()  # so that processes that the script leaves behind are ended too
     events: SimpleQueue[tuple[str, int]] = SimpleQueue()
