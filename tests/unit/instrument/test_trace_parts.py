@@ -46,7 +46,8 @@ def test_parts_of_constructed_events_of_a_gpu() -> None:
     found = summary(events)
     assert found["communication_total_s"] == pytest.approx(30e-6)
     assert found["steps_s"] == pytest.approx([50e-6, 50e-6])
-    assert [each["name"][:5] for each in found["longest"][:2]] == ["amper", "ncclD"]
+    longest = [(each["name"][:5], each["communication"]) for each in found["longest"][:2]]
+    assert longest == [("amper", False), ("ncclD", True)]
 
 
 def test_parts_of_constructed_events_of_a_cpu() -> None:
@@ -58,11 +59,14 @@ def test_parts_of_constructed_events_of_a_cpu() -> None:
         event("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 40, 60),
         event("cpu_op", "AddmmBackward0", 45, 55),
         event("user_annotation", "gloo:all_reduce", 50, 80, 2),
+        event("cpu_op", "c10d::allreduce_", 50, 52, 2),
     ]
     expected = {"kernels": 25.0 + 10.0, "communication": 25.0, "copies": 5.0, "gaps": 5.0, "python": 30.0}
     assert parts_us(events) == expected
-    own = {each["name"]: each["time_s"] for each in summary(events)["longest"]}
+    longest = summary(events)["longest"]
+    own = {each["name"]: each["time_s"] for each in longest}
     assert own["aten::linear"] == pytest.approx(25e-6)  # without the copy inside it
+    assert [each["name"] for each in longest if each["communication"]] == ["c10d::allreduce_"]
 
 
 def test_a_captured_step_of_two_a100s_is_divided_as_on_a_grid_of_microseconds() -> None:

@@ -55,6 +55,7 @@ def summary(events: Sequence[Event]) -> dict[str, Any]:
     on_cuda = any(event.get("cat") in _DEVICE_KINDS for event in events)
     spans: dict[str, list[Span]] = {part: [] for part in _ON_CUDA}
     operations = []
+    communicating = set()
     for event in events:
         if event.get("ph") != "X" or "dur" not in event:
             continue
@@ -63,6 +64,8 @@ def summary(events: Sequence[Event]) -> dict[str, Any]:
             spans[part].append(_span(event))
         if event.get("cat") in (_DEVICE_KINDS if on_cuda else ("cpu_op",)):
             operations.append(event)
+            if part == "communication":
+                communicating.add(str(event["name"])[:LONGEST_NAME])
     left = union(steps)
     window = left
     parts_s = {}
@@ -77,7 +80,7 @@ def summary(events: Sequence[Event]) -> dict[str, Any]:
         "steps_s": [(end - begin) * MICROSECOND_S for begin, end in steps],
         "parts_s": {**parts_s, "python_s": _length(left) * MICROSECOND_S},
         "communication_total_s": hidden * MICROSECOND_S,
-        "longest": _longest(operations, on_cuda),
+        "longest": [{**each, "communication": each["name"] in communicating} for each in _longest(operations, on_cuda)],
     }
 
 

@@ -48,16 +48,18 @@ def of_profile(cause: Cause, point: ScalePoint, baseline: ScalePoint) -> Iterato
     rank, there = _rank(point), _rank(baseline)
     if rank is None:
         return
-    if cause == "communication":
+    is_told = point.exposed_comm_s is not None and baseline.exposed_comm_s is not None
+    if cause == "communication" or (cause == "computation" and not is_told):
         yield (
             f"profiled steps: communication takes {_ms(rank.communication_total_s)} on {rank.who}, of which "
             f"{_ms(rank.communication_s)} are not hidden"
         )
-    elif cause == "computation":
+    if cause == "computation":
         what = "kernels" if rank.on_cuda else "operators"
         beside = f", {_ms(there.kernels_s)} at {baseline.scale}" if there else ""
-        longest = ", ".join(f"{name} {_ms(time_s)}" for name, time_s in rank.longest[:SHOWN_OPERATIONS])
-        yield f"profiled steps: {what} take {_ms(rank.kernels_s)}{beside} (longest: {longest})"
+        own = [(name, time_s) for name, time_s in rank.longest if name not in rank.communicating][:SHOWN_OPERATIONS]
+        longest = f" (longest: {', '.join(f'{name} {_ms(time_s)}' for name, time_s in own)})" if own else ""
+        yield f"profiled steps: {what} take {_ms(rank.kernels_s)}{beside}{longest}"
     elif cause == "rest":
         others = "copies {}, gaps {}, Python {}"
         here = others.format(_ms(rank.copies_s), _ms(rank.gaps_s), _ms(rank.python_s))

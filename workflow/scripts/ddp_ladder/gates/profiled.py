@@ -18,7 +18,8 @@ class ProfiledRank:
     """The mean step of a rank under the profiler, in seconds; its parts add up to it.
 
     who: ``rank 0`` or ``slowest rank (rank 3)``. steps: of all repeats. traces: paths below the results. longest: names
-    of the operations that take the longest, with their seconds in a step, of the first repeat.
+    of the operations that take the longest, with their seconds in a step, of the first repeat. communicating: those of
+    them that are communication.
     """
 
     __pydantic_config__: ClassVar = IN_A_MODEL
@@ -34,6 +35,7 @@ class ProfiledRank:
     on_cuda: bool
     traces: tuple[str, ...] = ()
     longest: tuple[tuple[str, float], ...] = ()
+    communicating: tuple[str, ...] = ()
 
 
 def profiled_ranks(records: Sequence[Record]) -> tuple[ProfiledRank, ...]:
@@ -66,6 +68,7 @@ def _mean(who: str, runs: Sequence[tuple[Record, RankProfile]]) -> ProfiledRank:
         on_cuda=any(table.on_cuda for table in tables),
         traces=tuple(f"runs/{record.spec.name}/ranks/{each.table.trace.file}" for record, each in runs),
         longest=_longest(tables[0]),
+        communicating=tuple(each.name for each in tables[0].longest if each.communication),
     )
 
 

@@ -29,6 +29,7 @@ class LongOperation(Model):
     name: Name
     calls: int = Field(ge=1)
     time_s: Seconds
+    communication: bool = False
 
 
 class TraceFile(Model):
