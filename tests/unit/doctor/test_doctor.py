@@ -269,6 +269,28 @@ def test_what_a_python_must_have(report: dict[str, Any], device: str, topic: str
     assert only(found, topic).outcome == outcome
 
 
+def test_a_torch_that_is_not_installed_and_one_that_fails() -> None:
+    def advice(error: str) -> str:
+        report = {"executable": "/p", "python": [3, 11, 0], "error": error}
+        return only(list(judge_python(report, "python3", "cluster.yaml: software.python", "cpu")), "torch").next
+
+    assert advice("ModuleNotFoundError: No module named 'torch'").startswith(
+        "install torch for it, or name in software"
+    )
+    assert "a variable of workload.env" in advice("ModuleNotFoundError: No module named 'torch._C'")
+    assert "a variable of workload.env" in advice("ValueError: Invalid log settings: x")
+
+
+def test_torch_is_imported_under_the_variables_of_a_run(tmp_path: Path) -> None:
+    """A message that begins with an empty line, as torch's for TORCH_LOGS."""
+    (tmp_path / "torch.py").write_text("raise ValueError('\\nInvalid log settings: x,\\n  must be' + 300 * ' y')")
+    settings = on_a_cluster(software=Software(python=sys.executable))
+    spec = Ladder.of(settings).plan.runs[0].replace(env={"PYTHONPATH": str(tmp_path)})
+    found = only(list(site_python(spec, settings.site, os.environ)), "torch")
+    assert "cannot import torch: ValueError: Invalid log settings: x, must be y y" in found.text
+    assert len(found.text) < 500
+
+
 def test_containers_are_looked_at_from_outside(tmp_path: Path) -> None:
     image = tmp_path / "torch.sif"
     found = software("python3", container=Container(image=str(image)), setup="export PATH=/none")

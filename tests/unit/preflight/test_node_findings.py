@@ -36,6 +36,7 @@ def test_healthy_nodes_have_no_finding() -> None:
     assert judge(device="cpu") == ()
 
 
+NO_TORCH = "software.python: /x/python cannot import torch"
 BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "fewer GPUs visible": (
         {"gpus": gpus_facts(GPU, HIDDEN, visible_devices="0")},
@@ -134,6 +135,20 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"software": SOFTWARE.replace(torch=None, error="software.python: /x/python cannot import torch: No module")},
         "fail", "software.python: /x/python cannot import torch", "for a program without torch, preflight: ",
     ),
+    "torch not installed": (
+        {"software": SOFTWARE.replace(torch=None, error=f"{NO_TORCH}: ModuleNotFoundError: No module named 'torch'")},
+        "fail", "No module named 'torch'", "correct software.python in cluster.yaml, and try it in a shell there: "
+        "srun --nodelist=node3 --pty bash; for a program",
+    ),
+    "torch not installed, without Slurm": (
+        {"software": SOFTWARE.replace(torch=None, error=f"{NO_TORCH}: ModuleNotFoundError: No module named 'torch'"),
+         "in_slurm": False},
+        "fail", "No module named 'torch'", "correct software.python in cluster.yaml, and try it in a shell; for a",
+    ),
+    "torch fails": (
+        {"software": SOFTWARE.replace(torch=None, error=f"{NO_TORCH}: ValueError: Invalid log settings: x")},
+        "fail", "ValueError: Invalid log", "the message names the cause: the installation of torch, or a variable of",
+    ),
     "setup fails": (
         {"software": SOFTWARE.replace(torch=None, error="software.setup: the snippet failed with exit code 1\noops\n")},
         "fail", "software.setup: the snippet failed with exit code 1; oops", "correct software.setup in cluster.yaml",
@@ -178,8 +193,10 @@ def test_a_driver_that_is_too_old_for_torch() -> None:
 
 
 def test_what_is_wrong_on_all_nodes_is_one_finding() -> None:
-    (found,) = judge({f"node{rank + 1}": node_facts(rank, open_files=1024) for rank in range(NODES)})
+    no_torch = SOFTWARE.replace(torch=None, error=f"{NO_TORCH}: ModuleNotFoundError: No module named 'torch'")
+    (found,) = judge({f"node{rank + 1}": node_facts(rank, software=no_torch) for rank in range(NODES)})
     assert found.node == "node1, node2, node3, node4"
+    assert "srun --nodelist=node1 --pty bash" in found.next
 
 
 def test_one_node_may_have_a_host_name_that_only_it_resolves() -> None:

@@ -19,10 +19,11 @@ from ddp_ladder.common.formats import dotted
 from ddp_ladder.common.paths import SCRIPTS
 from ddp_ladder.doctor.check_results import CheckResult
 from ddp_ladder.node.gpus import gpus
-from ddp_ladder.node.software import SetUpError, environment
+from ddp_ladder.node.software import NAMES_THE_CAUSE, TORCH_NOT_INSTALLED, SetUpError, environment
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.gpu_access import is_too_old, least_driver
 from ddp_ladder.settings.models import Site
+from ddp_ladder.settings.secrets import FROM_ENVIRONMENT
 
 OLDEST_SITE_PYTHON = (3, 9)
 OLDEST_TORCH = (2, 4)
@@ -96,6 +97,7 @@ def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Itera
     if spec.modules or spec.setup.strip():
         done = [*spec.modules, *(["the setup snippet"] if spec.setup.strip() else [])]
         yield CheckResult("pass", "environment", ", ".join(done))
+    env |= {name: value for name, value in spec.env.items() if value != FROM_ENVIRONMENT}
     if spec.container is not None:
         yield from _container(spec.container, site, env)
         return
@@ -178,8 +180,10 @@ def judge_python(report: Mapping[str, Any], program: str, where: str, device: st
     else:
         yield CheckResult("pass", topic, f"{dotted(version)} ({report['executable']})")
     if "torch" not in report:
-        own = "`make setup TRAINING=1` adds torch to it" if program == sys.executable else "install torch for it"
-        advice = f"{own}, or name in {where.rpartition(' ')[2]} the Python that you train with"
+        advice = NAMES_THE_CAUSE
+        if TORCH_NOT_INSTALLED in report["error"]:
+            own = "`make setup TRAINING=1` adds torch to it" if program == sys.executable else "install torch for it"
+            advice = f"{own}, or name in {where.rpartition(' ')[2]} the Python that you train with"
         yield CheckResult("FAIL", "torch", f"{where}: {program} cannot import torch: {report['error']}", advice)
     elif version_tuple(report["torch"]) < OLDEST_TORCH:
         wanted = f"wanted {dotted(OLDEST_TORCH)} or newer"

@@ -7,6 +7,8 @@ import importlib.util
 import json
 import sys
 
+LONGEST_ERROR = 300  # characters; a message may begin with an empty line
+
 
 def main(module: str) -> None:
     """Print version and path of this Python, torch's versions or why it is missing, and whether there is a module."""
@@ -20,7 +22,7 @@ def main(module: str) -> None:
         found.update(torch=torch.__version__, cuda=torch.version.cuda)
         found.update(gpus=torch.cuda.device_count(), nccl=nccl(torch))
     except Exception as error:
-        found["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
+        found["error"] = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_ERROR]
     print("\n" + json.dumps(found))
 
 

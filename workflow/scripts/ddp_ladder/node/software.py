@@ -21,6 +21,10 @@ SHELL_VARIABLES = ("_", "SHLVL", "PWD", "OLDPWD")
 MESSAGE_LINES = 20
 MODULE_COMMAND = TEMPLATES / "module_command.sh"
 NODE_ENVIRONMENT = TEMPLATES / "node_environment.sh"
+TORCH_NOT_INSTALLED = "No module named 'torch'"  # of a Python's report why it cannot import torch
+NAMES_THE_CAUSE = (
+    "the message names the cause: the installation of torch, or a variable of workload.env, network.env or the shell"
+)
 WITHIN_S = 180.0  # for the doctor; a run's own limit is its job's
 
 # argv, environment, descriptor for output and errors, descriptor to be passed on; returns the exit code.

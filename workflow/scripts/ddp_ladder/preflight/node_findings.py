@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 
 from ddp_ladder.common.formats import count
 from ddp_ladder.node.launch import INTERFACE_VARIABLES
+from ddp_ladder.node.software import NAMES_THE_CAUSE, TORCH_NOT_INSTALLED
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.preflight.contradictions import interface_problem
 from ddp_ladder.preflight.finding import PreflightFinding
 from ddp_ladder.preflight.gpu_findings import gpu_findings, model_findings
 from ddp_ladder.preflight.mesh_findings import mesh_findings
 from ddp_ladder.preflight.node_models import NO_TORCH, DirectoryFacts, MeshFacts, NodeFacts
-from ddp_ladder.preflight.said import Said, fail, merged, unlike, warn
+from ddp_ladder.preflight.said import A_NODE, Said, fail, merged, unlike, warn
 
 MIB, GIB = 2**20, 2**30
 # A segment of NCCL's for one pair of GPUs is 10 to 33 MB; DataLoader workers pass batches through it as well.
@@ -146,8 +147,11 @@ def _software(spec: RunSpec, fact: NodeFacts) -> Iterator[Said]:
     elif found.error is not None:
         key = found.error.partition(":")[0]
         lines = [line.strip() for line in found.error.splitlines() if line.strip()]
-        advice = f"correct {key} in cluster.yaml, and try it there: srun --pty bash"
+        try_it = f"try it in a shell{f' there: srun --nodelist={A_NODE} --pty bash' if fact.in_slurm else ''}"
+        advice = f"correct {key} in cluster.yaml, and {try_it}"
         if NO_TORCH in found.error:
+            if TORCH_NOT_INSTALLED not in found.error:
+                advice = f"{NAMES_THE_CAUSE}; {try_it}"
             advice += "; for a program without torch, preflight: {enabled: false} in config.yaml"
         yield fail("; ".join(lines), wanted, advice)
 
@@ -196,7 +200,7 @@ def _room(found: DirectoryFacts, advice: str, least: int) -> Iterator[Said]:
 
 def _limits(spec: RunSpec, fact: NodeFacts, several: bool) -> Iterator[Said]:
     if fact.open_files is not None and fact.open_files < FEW_OPEN_FILES:
-        advice = "ask the site's support to raise it (under Slurm: LimitNOFILE of slurmd); until then use fewer loader workers"
+        advice = "ask the site's support to raise it (LimitNOFILE of slurmd); until then use fewer loader workers"
         yield warn(
             f"the hard limit of open files (ulimit -Hn) is {fact.open_files}", f"{FEW_OPEN_FILES} or more", advice
         )

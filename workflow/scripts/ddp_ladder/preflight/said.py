@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.preflight.finding import PreflightFinding
+
+A_NODE = "{node}"  # in the text of what to do next: one of the nodes of the finding
 
 T = TypeVar("T", bound=Hashable)
 
@@ -24,6 +26,11 @@ class Said:
 
     def on(self, node: str | None) -> PreflightFinding:
         return PreflightFinding(level=self.level, node=node, what=self.what, wanted=self.wanted, next=self.next)
+
+    def at(self, names: Sequence[str]) -> PreflightFinding:
+        """Return the finding of these nodes, the first of which stands for A_NODE."""
+        advice = self.next.replace(A_NODE, names[0]) if names else self.next
+        return replace(self, next=advice).on(in_short(names) if names else None)
 
 
 def fail(what: str, wanted: str, next_step: str) -> Said:
@@ -42,7 +49,7 @@ def merged(findings: Iterable[PreflightFinding]) -> tuple[PreflightFinding, ...]
     for each in findings:
         names = nodes.setdefault(Said(each.level, each.what, each.wanted, each.next), [])
         names += [each.node] if each.node else []
-    return tuple(said.on(in_short([*dict.fromkeys(names)]) if names else None) for said, names in nodes.items())
+    return tuple(said.at([*dict.fromkeys(names)]) for said, names in nodes.items())
 
 
 def unlike(values: Mapping[str, T | None]) -> Iterator[tuple[str, T, T]]:
