@@ -80,6 +80,7 @@ def test_a_leak_is_found_with_its_rate(records: dict[str, Record]) -> None:
     assert record.usage is not None
     (found,) = (each for each in record.usage.findings if each.kind == "memory grows")
     assert found.node == record.world.nodes[0]
+    assert "the job's memory of 8.4 GB (by node.memory_mb) is full in" in found.what
     node = record.usage.nodes[0]
     assert node.training_memory is not None
     steps_per_s = 1 / np.mean(record.timing.blocks_step_time_s)

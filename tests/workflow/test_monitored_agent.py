@@ -91,7 +91,17 @@ def test_a_throttled_gpu_of_a_fake_library_is_a_finding(tmp_path: Path) -> None:
         for k, uuid in enumerate([A100["uuid"], "GPU-hot"])
     )
     node = node_usage(samples, timeline(end.launched_at_s, end.ended_at_s, None), ranks)
-    run = RunUse((node,), {0: about}, ranks, simulated=False, on_gpus=True, batch_per_gpu=64)
+    run = RunUse(
+        nodes=(node,),
+        about={0: about},
+        ranks=ranks,
+        simulated=False,
+        on_gpus=True,
+        batch_per_gpu=64,
+        batch_is_share=False,
+        gpus_per_node=2,
+        threads_per_rank=1,
+    )
     (found,) = (each for each in findings(run) if each.kind == "GPU throttled")
     assert (found.node, found.gpu) == (node_name(), 1)
     assert "thermal" in found.what
