@@ -171,12 +171,6 @@ FAILURES: list[tuple[str, Callable[[RunDirectory], Any], str, str]] = [
         f"node 0: exit code 1{LAST_LINE}",
     ),
     (
-        "killed",
-        _all(_node(0, exit_code=-9, signal="SIGKILL"), lambda run: shutil.rmtree(run.ranks)),
-        "the launcher failed",
-        f"node 0: ended by SIGKILL{LAST_LINE}",
-    ),
-    (
         "rank missing though all ended well",
         lambda run: (run.ranks / "rank1.json").unlink(),
         "complete",

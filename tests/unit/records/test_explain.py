@@ -120,6 +120,25 @@ def test_an_exception_that_nobody_knows_is_shown_verbatim_with_its_statement(run
     ]
 
 
+@pytest.mark.parametrize(
+    ("exception", "printed"),
+    [
+        ("AssertionError", "AssertionError"),
+        ("ValueError: the labels of batch 20", "ValueError: \n[rank1]:   the labels\n[rank1]:  of batch 20"),
+    ],
+)
+def test_an_exception_without_words_on_its_first_line_has_its_statement(
+    run: RunDirectory, exception: str, printed: str
+) -> None:
+    frame, statement = 'File "/home/ada/train.py", line 20, in main', "assert labels.min() >= 0"
+    text = f"{TRACEBACK}:\n[rank1]:   {frame}\n[rank1]:     {statement}\n[rank1]: {printed}\n"
+    prints(run, 1, f"AssertionError of no matter\n[rank1]: {text}")
+    raised(run, 1, exception)
+    found = failure(run)
+    assert found.why == f"rank 1: {exception}"
+    assert [line for _, line in lines(found)] == [frame, statement, printed.split("\n")[0].strip()]
+
+
 def test_a_traceback_that_torch_has_not_marked_is_of_the_rank_that_raised_it(tmp_path: Path) -> None:
     """Outside a process group the ranks of a node write into one log without prefixes."""
     run = write_run(tmp_path, make_spec("1x2"))

@@ -114,16 +114,19 @@ def test_an_exit_without_an_end_record(run: RunDirectory) -> None:
     assert failure(run).why == "rank 3 (node 1, node1): exit code 2, without an end record"
 
 
-def test_a_launcher_that_was_killed(run: RunDirectory) -> None:
-    for rank in (2, 3):
+@pytest.mark.parametrize("with_its_ranks", [False, True])
+def test_a_launcher_that_was_killed(run: RunDirectory, with_its_ranks: bool) -> None:
+    for rank in range(4) if with_its_ranks else (2, 3):
         (run.ranks / f"rank{rank}.json").unlink()
-    raised(run, 0, LOST)
+    if not with_its_ranks:
+        raised(run, 0, LOST)
     edit(run.agent_end(Agent(1)), lambda end: end.update(exit_code=-9, signal="SIGKILL"))
     found = failure(run)
     assert (found.verdict, found.why) == (
         "a launcher was killed",
         "the launcher of node 1 (node1): ended by SIGKILL",
     )
+    assert "dmesg" in found.next
 
 
 def test_a_node_that_is_gone(run: RunDirectory) -> None:

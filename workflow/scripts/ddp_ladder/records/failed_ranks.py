@@ -165,9 +165,9 @@ def aborted_or_told_to_end(case: Case) -> Failure | None:
 
 
 def lost_launcher(case: Case) -> Failure | None:
-    """Return the failure of ranks whose launcher was killed."""
+    """Return the failure of a run of which a launcher was killed, often with its ranks."""
     launcher = launcher_killed(case.raw)
-    if launcher is None or not case.victims:
+    if launcher is None:
         return None
     return Failure(
         verdict="a launcher was killed",
