@@ -44,6 +44,7 @@ def test_a_signature_is_complete_and_names_keys_that_exist(signature: Signature)
     assert all(shown)
     assert not any(re.search(r"\{(?!run_dir\}|data_dir\})", text) for text in shown), shown
     assert not any(text.endswith((".", ",", ";")) or len(text) > 140 for text in shown), shown
+    assert "NCCL_DEBUG: WARN" not in " ".join(shown), "the default of every run"
     for key in re.findall(rf"\b(?:{SECTIONS})\.[a-z0-9_.<>]+", " ".join(signature.next)):
         assert key.rstrip(".").replace("<stage>", "stage1") in KEYS, key
 
