@@ -52,6 +52,7 @@ def test_runs_that_were_left_out_close_the_gate_with_the_preflights_finding(tmp_
     assert (verdict.reason.check, verdict.reason.where) == (PREFLIGHT_FAILED, "default/weak/1x2")
     assert "an all-reduce of 4096 bytes returned wrong values on rank 1" in verdict.reason.measured
     assert "network.env in cluster.yaml" in (verdict.next or "")
+    assert "| wanted    the exact sum, in every element " in closed_box(verdict)
     assert list(runs_to_do(plan, RunRecords(tmp_path))) == ["1x2"]  # the next start makes them
 
 

@@ -64,15 +64,21 @@ ROWS = [size(1024**2, 1e-3)]  # 1.05 GB/s
         (None, [], None, ""),
         (1.0, [], None, ""),
         (2.0, [], "fail", "at most 1.05 GB/s"),
-        (2.0, ring(10, 1, 1, 10), "fail", "node2 is slow: its pairs with other nodes reach 1, 1 GB/s"),
+        (2.0, ring(10, 1, 1, 10), "fail", "node2 is slow: its pairs with other nodes reach 1.00, 1.00 GB/s"),
         (None, ring(10, 1, 1, 10), "warn", "node2 is slow"),
-        (None, ring(10, 1, 10, 10), "warn", "slow pairs of nodes: node1 and node2 1 GB/s"),
+        (None, ring(10, 1, 10, 10), "warn", "slow pairs of nodes: node1 and node2 1.00 GB/s"),
     ],
 )
 def test_low_bandwidth(least: float | None, pairs: list[PairRow], level: str | None, said: str) -> None:
     found = list(bandwidth(SPEC, PreflightWanted(min_busbw_gb_per_s=least), ROWS, pairs))
     assert [finding.level for finding in found] == ([level] if level else [])
     assert all(said in finding.what for finding in found)
+
+
+def test_a_minimum_that_is_not_reached_is_named_with_its_key() -> None:
+    (found,) = bandwidth(SPEC, PreflightWanted(min_busbw_gb_per_s=1000), ROWS, [])
+    assert found.wanted == "at least 1,000 GB/s (preflight.min_busbw_gb_per_s)"
+    assert found.next.endswith("; or lower preflight.min_busbw_gb_per_s in config.yaml if this is good enough for you")
 
 
 def test_a_minimum_is_for_scales_of_several_nodes() -> None:

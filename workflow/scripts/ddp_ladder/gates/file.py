@@ -144,6 +144,8 @@ def closed_box(gate: Verdict) -> str:
                 ("run", failed.where),
                 ("why", failed.measured),
                 *((("evidence", quoted),) if (quoted := quoted_lines(failed.evidence, failed.measured)) else ()),
+                # Of a run it says no more than that it should have ended well.
+                *((("wanted", gate.wanted),) if failed.repeat is None else ()),
                 ("next", gate.next),
             )
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from ddp_ladder.common.formats import count
+from ddp_ladder.common.formats import count, significant
 from ddp_ladder.plan.plan import PreflightWanted, RunSpec
 from ddp_ladder.preflight.bandwidth import slow_node, slow_pairs
 from ddp_ladder.preflight.finding import PreflightFinding
@@ -138,20 +138,23 @@ def bandwidth(
     node, slow = slow_node(pairs), slow_pairs(pairs)
     if not (low or slow):
         return
-    fastest = max((pair.busbw_gb_per_s for pair in pairs), default=0.0)
-    what = "" if best is None else f"the bus bandwidth of an all-reduce is at most {best:.3g} GB/s"
+    fastest = significant(max((pair.busbw_gb_per_s for pair in pairs), default=0.0))
+    what = "" if best is None else f"the bus bandwidth of an all-reduce is at most {significant(best)} GB/s"
     if node is not None:
-        own = ", ".join(f"{pair.busbw_gb_per_s:.3g}" for pair in pairs if node in pair.nodes)
-        what += f"; {node} is slow: its pairs with other nodes reach {own} GB/s, the fastest pair {fastest:.3g} GB/s"
+        own = ", ".join(significant(pair.busbw_gb_per_s) for pair in pairs if node in pair.nodes)
+        what += f"; {node} is slow: its pairs with other nodes reach {own} GB/s, the fastest pair {fastest} GB/s"
     elif slow:
-        named = ", ".join(f"{' and '.join(pair.nodes)} {pair.busbw_gb_per_s:.3g} GB/s" for pair in slow)
-        what += f"; slow pairs of nodes: {named}; the fastest pair reaches {fastest:.3g} GB/s"
-    asked = f"at least {least:.3g} GB/s (preflight.min_busbw_gb_per_s)" if low else "about the same for all pairs"
+        named = ", ".join(f"{' and '.join(pair.nodes)} {significant(pair.busbw_gb_per_s)} GB/s" for pair in slow)
+        what += f"; slow pairs of nodes: {named}; the fastest pair reaches {fastest} GB/s"
+    key = "preflight.min_busbw_gb_per_s"
+    asked = f"at least {significant(least)} GB/s ({key})" if low else "about the same for all pairs"
     interface = interface_on(spec.interface, node) if node is not None else "network.interface"
     if node is not None:
         advice = f"exclude it (slurm.exclude: {node} in cluster.yaml), and report its link ({interface}) to your site"
     else:
         advice = "compare network.interface and network.transport in cluster.yaml with the fastest network of the site"
+    if low:
+        advice += f"; or lower {key} in config.yaml if this is good enough for you"
     yield (_fail if low else _warn)(node, what, asked, advice)
 
 

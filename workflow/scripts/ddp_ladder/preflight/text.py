@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddp_ladder.common.formats import DASH, duration, significant
+from ddp_ladder.common.formats import DASH, duration, milliseconds, significant
 from ddp_ladder.preflight.finding import PreflightFinding
 from ddp_ladder.preflight.result import PreflightResult
 
@@ -79,14 +79,14 @@ def _nodes(result: PreflightResult) -> Rows:
 def _sizes(result: PreflightResult) -> Rows:
     rows: Rows = [("all-reduce", "time", "algbw GB/s", "busbw GB/s")]
     for row in result.sizes:
-        figures = (f"{row.time_s * 1e3:.3g} ms", f"{row.algbw_gb_per_s:.3g}", f"{row.busbw_gb_per_s:.3g}")
+        figures = (f"{milliseconds(row.time_s)} ms", significant(row.algbw_gb_per_s), significant(row.busbw_gb_per_s))
         rows.append((size_text(row.bytes), *figures))
     return rows
 
 
 def _pairs(result: PreflightResult) -> Rows:
     rows: Rows = [("nodes", "all-reduce", "busbw GB/s")]
-    rows += [(" and ".join(row.nodes), size_text(row.bytes), f"{row.busbw_gb_per_s:.3g}") for row in result.pairs]
+    rows += [(" and ".join(row.nodes), size_text(row.bytes), significant(row.busbw_gb_per_s)) for row in result.pairs]
     return rows
 
 
