@@ -50,6 +50,15 @@ def test_doctor_as_typed(checkout: Checkout, laptop: str) -> None:
     assert not checkout.results.exists()
 
 
+def test_preflight_as_typed(checkout: Checkout, laptop: str) -> None:
+    checkout.configure(preflight={"enabled": True})
+    done = snakemake(checkout, laptop, "preflight", "--config", "preflight_scale=1x1")
+    assert done.returncode == 0, done.stdout
+    assert "1x1: preflight passed" in done.stdout
+    cores = len(os.sched_getaffinity(0))
+    assert f"threads: {cores}\n" in done.stdout or cores == 1
+
+
 def test_a_failing_doctor_has_the_last_word(checkout: Checkout, laptop: str) -> None:
     checkout.configure(results="loop.py/results")
     checkout.site(software={"python": "python3", "setup": "echo the licence server is gone; false"})

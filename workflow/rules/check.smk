@@ -4,18 +4,23 @@ needs: the settings; for the jobs also Slurm
 makes: nothing; if Slurm would refuse a job or never start it, the workflow ends before any is submitted
 """
 
+from snakemake.utils import available_cpu_count
+
 from ddp_ladder.climb.interrupts import end_on_signals
 from ddp_ladder.climb.patches import MEASURING
 from ddp_ladder.climb.quiet import SchedulingMessages, filter_terminal
 from ddp_ladder.climb.submission import check_before_submission
 from ddp_ladder.settings.sources import runs_no_training
 
-if runs_no_training(sys.argv[1:], quick_targets):
-    # So that `snakemake doctor` works as typed: Snakemake would ask for --cores, which these targets do not use.
-    if workflow.resource_settings.nodes is None:
-        workflow.resource_settings.cores = workflow.resource_settings.cores or 1
-    if not is_module:
-        filter_terminal(SchedulingMessages(lambda: False))
+# So that `snakemake doctor` and `snakemake preflight` work as typed, where Snakemake would ask for --cores: the preflight
+# uses all of this machine, the others none.
+is_quick = runs_no_training(sys.argv[1:], quick_targets)
+is_preflight = runs_no_training(sys.argv[1:], [rule_name("preflight")])
+if (is_quick or is_preflight) and workflow.resource_settings.nodes is None:
+    cores = workflow.resource_settings.cores or (available_cpu_count() if is_preflight else 1)
+    workflow.resource_settings.cores = cores
+if is_quick and not is_module:
+    filter_terminal(SchedulingMessages(lambda: False))
 
 
 rule doctor:
