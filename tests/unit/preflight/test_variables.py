@@ -93,6 +93,7 @@ WRONG_NAMES = {
     ("NCCL_SINGLE_RING_THRESHOLD", "0"): ["removed it in 2.3", "remove it"],
     ("NCCL_TRACE_BUFFER_SIZE", "2000"): ['did you mean "TORCH_NCCL_TRACE_BUFFER_SIZE"?'],
     ("TORCH_NCCL_IB_DISABLE", "1"): ["torch has no such variable", 'did you mean "NCCL_IB_DISABLE"?'],
+    ("TORCH_NCCL_TIMEOUT", "600"): ["never had", "remove it; the timeout is an argument of init_process_group"],
     ("GLOO_IFNAME", "eth0"): ["Gloo never had", "did you mean GLOO_SOCKET_IFNAME?"],
     ("OMP_NUM_THREAD", "8"): ["OpenMP has no", 'did you mean "OMP_NUM_THREADS"?'],
     ("nccl_debug", "INFO"): ["NCCL reads NCCL_DEBUG, and would ignore a name in lower case", "write NCCL_DEBUG"],
@@ -198,6 +199,8 @@ WRONG_VALUES = {
     ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments=True"): ["key:value pairs"],
     ("OMP_NUM_THREADS", "0"): ["a whole number from 1 on"],
     ("OMP_NUM_THREADS", "auto"): ["a whole number from 1 on"],
+    ("OMP_PLACES", "core"): ["threads, cores, ll_caches", "write cores"],
+    ("OMP_PLACES", "Socket(2)"): ["write sockets"],
     ("OMP_PROC_BIND", "closed"): ['did you mean "CLOSE"?'],
     ("CUDA_DEVICE_ORDER", "pci_bus_id"): ["write PCI_BUS_ID: upper and lower case matter here"],
     ("CUDA_DEVICE_MAX_CONNECTIONS", "64"): ["from 1 to 32"],
@@ -265,6 +268,7 @@ OMP_NUM_THREADS={gpus_per_node} * 4
 OMP_PROC_BIND=close,spread
 OMP_PLACES={0:4}
 OMP_PLACES=cores
+OMP_PLACES=sockets(2)
 GOMP_STACKSIZE=1024
 KMP_STACKSIZE=512M
 KMP_SCHEDULE=static

@@ -13,6 +13,7 @@ _RANGE = re.compile(r"(-?[0-9]+)\.\.(-?[0-9]+)?")
 _INTERFACE = re.compile(r"[A-Za-z0-9._@:-]{1,15}")  # Linux allows 15 characters
 _DEVICE = re.compile(r"[A-Za-z0-9._-]+(:[0-9]*){0,3}")
 _VISIBLE = re.compile(r" *(-?[0-9]+|(GPU|MIG)-[0-9A-Za-z/-]+) *")
+_PLACES = ("threads", "cores", "ll_caches", "numa_domains", "sockets")  # OpenMP 5.2
 _PAIR = re.compile(r"[a-z0-9_]+:(\[[^\[\]]*\]|[^,:\[\]]+)")
 _TRUE, _FALSE = ("true", "yes", "on", "enable", "enabled"), ("false", "no", "off", "disable", "disabled")
 
@@ -98,6 +99,14 @@ def _gpus(value: str, words: Sequence[str]) -> tuple[str, str | None] | None:
     return "numbers or UUIDs of GPUs with commas between them; CUDA ignores what follows another character", None
 
 
+def _places(value: str, words: Sequence[str]) -> tuple[str, str | None] | None:
+    # A runtime may have names of its own, but none has one without its s.
+    name = re.split(r"[(:]", value.strip().lower(), maxsplit=1)[0].strip()
+    if f"{name}s" not in _PLACES:
+        return None
+    return f"{', '.join(_PLACES)}, or a list of places such as {{0:4}},{{4:4}}", f"write {name}s"
+
+
 def _pairs(value: str, words: Sequence[str]) -> tuple[str, str | None] | None:
     # Commas inside brackets do not separate.
     parts = re.split(r",(?![^\[\]]*\])", value)
@@ -119,6 +128,7 @@ _KINDS: Mapping[str, Callable[[str, Sequence[str]], tuple[str, str | None] | Non
     "devices": _devices,
     "names": _names,
     "gpus": _gpus,
+    "places": _places,
     "pairs": _pairs,
 }
 KINDS = frozenset(_KINDS)

@@ -117,7 +117,8 @@ def _instead(row: Variable, value: str) -> str:
             return f"write {twin}: {int(disables)} in its place"
         return f"remove it: this is so by default, unless something sets {twin}: {int(disables)}"
     if not twin:
-        return "remove it"
+        is_timeout = row.name.endswith("_TIMEOUT")
+        return f"remove it{'; the timeout is an argument of init_process_group in the script' if is_timeout else ''}"
     if row.status == "renamed":
         return f"write {twin} in its place"
     return f"remove it; {twin} is nearest to it" if row.status == "removed" else f"did you mean {twin}?"
