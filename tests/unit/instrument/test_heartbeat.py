@@ -6,13 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from ddp_ladder.records.hang_models import Heartbeat
 from ddp_ladder.records.stacks import main_stack
 from ddp_ladder.run.hang_watch import read_heartbeat
-from ddp_ladder.run.rank_processes import HEADER_BYTES
+from ddp_ladder.run.rank_processes import RankProcess, stacks
 from ddp_ladder_instrument import heartbeat
 from ddp_ladder_instrument.loops import NEVER, Loop
 from ddp_ladder_instrument.metrics import ReportedSteps
@@ -86,26 +89,36 @@ def test_the_median_is_of_the_last_steps_without_the_first() -> None:
 
 
 SCRIPT = """
-import os, signal, sys, threading, time
+import ctypes, os, sys, _thread, threading
 def wait():
-    if sys.argv[1:]:
-        os.closerange(3, 100)
-        sys.kept = [open(f"other{number}", "w") for number in range(10)]
-    print(threading.active_count(), flush=True)
     sys.stdin.readline()
+def deep(calls):
+    return deep(calls - 1) if calls else 0
+def churn():
+    while True:
+        deep(300)
+how = sys.argv[1]
+if how == "closes all files":
+    os.closerange(3, 100)
+    sys.kept = [open(f"other{number}", "w") for number in range(10)]
+print(threading.active_count(), flush=True)
+if how == "keeps the GIL":
+    ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)
+if how == "calls in a thread":
+    _thread.start_new_thread(churn, ())
 wait()
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="real-time signals are Linux's")
-@pytest.mark.parametrize("closes", [False, True], ids=["", "closes all files"])
-def test_a_rank_appends_its_stacks_on_its_signal(tmp_path: Path, closes: bool) -> None:
+@contextmanager
+def a_rank(tmp_path: Path, how: str) -> Iterator[tuple[Heartbeat, Callable[[], str | None]]]:
+    """Yield the heartbeat of a rank that runs SCRIPT, and a function that asks for its stacks; it then ends well."""
     (tmp_path / "run.json").write_text(json.dumps({"spec_hash": "0", "job": {}, "hang": {}}))
     (tmp_path / "train.py").write_text(SCRIPT)
     instrument = Path(heartbeat.__file__).parents[1] / "instrument.py"
     file = tmp_path / "ranks" / "rank3.heartbeat"
     with subprocess.Popen(
-        [sys.executable, str(instrument), str(tmp_path / "train.py"), *(["closes"] if closes else [])],
+        [sys.executable, str(instrument), str(tmp_path / "train.py"), how],
         env={**os.environ, "DDP_LADDER_RUN": str(tmp_path / "run.json"), "RANK": "3"},
         cwd=tmp_path,
         stdin=subprocess.PIPE,
@@ -116,14 +129,38 @@ def test_a_rank_appends_its_stacks_on_its_signal(tmp_path: Path, closes: bool) -
         assert rank.stdout.readline() == b"1\n"  # the script sees no thread of ours
         beat: Heartbeat = read_heartbeat(file)
         assert (beat.pid, beat.phase, beat.steps) == (rank.pid, "starting", 0)
-        assert beat.signal is not None
-        if not closes:
-            os.kill(rank.pid, beat.signal)
-        rank.stdin.write(b"\n")
+        yield beat, lambda: stacks({3: file}, {3: (beat, RankProcess(rank.pid, "alive"))}).get(3)
+        rank.stdin.write(b"\n\n")
         rank.stdin.close()
         assert rank.wait(30) == 0
-    if closes:
-        assert [file.read_text() for file in tmp_path.glob("other*")] == [""] * 10
-    else:
-        assert read_heartbeat(file).phase == "ended"
-        assert "wait" in [frame.function for frame in main_stack(file.read_text()[HEADER_BYTES:], beat.thread)]
+
+
+def test_a_rank_appends_the_stacks_of_all_threads_while_they_run(tmp_path: Path) -> None:
+    with a_rank(tmp_path, "calls in a thread") as (beat, ask):
+        for _ in range(5):
+            text = ask()
+            assert text is not None
+            assert "wait" in [frame.function for frame in main_stack(text, beat.thread)]
+            assert " in churn" in text or " in deep" in text  # faulthandler shows the last 100 calls
+    assert read_heartbeat(tmp_path / "ranks" / "rank3.heartbeat").phase == "ended"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="real-time signals are Linux's")
+@pytest.mark.parametrize("how", ["keeps the GIL", "calls in a thread"])
+def test_the_signal_gives_the_stack_of_the_main_thread_and_never_ends_the_process(tmp_path: Path, how: str) -> None:
+    with a_rank(tmp_path, how) as (beat, ask):
+        assert beat.signal is not None
+        if how == "calls in a thread":
+            for _ in range(500):
+                os.kill(beat.pid, beat.signal)
+                time.sleep(0.002)
+        text = ask()
+        assert text is not None
+        assert main_stack(text, beat.thread)[-1].file.endswith("instrument.py")
+        assert (" in wait" in text) == (how == "calls in a thread")
+
+
+def test_a_script_that_closes_all_files_gets_nothing_written_into_its_own(tmp_path: Path) -> None:
+    with a_rank(tmp_path, "closes all files") as (_, ask):
+        ask()
+    assert [file.read_text() for file in tmp_path.glob("other*")] == [""] * 10

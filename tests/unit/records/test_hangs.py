@@ -123,7 +123,7 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
             [rank(0, phase="ended", bound_s=1800.0, stack=None), rank(1, phase="ended", bound_s=1800.0)],
             "the processes did not end",
             "rank 0 (node 0, node0): its script ended after 12 steps",
-            "clean-up",
+            "_shutdown",
         ),
         ([rank(0), rank(1)], "the training hung", "in barrier(); rank 1 (node 0", "network.interface"),
         (

@@ -28,6 +28,9 @@ LOADER = """Current thread 0x00007ff9609c8b80 (most recent call first):
   File "/usr/lib/python3.11/multiprocessing/connection.py", line 947 in wait
   File "/site/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 1255 in _try_get_data
   File "/home/me/train.py", line 12 in train_and_evaluate"""
+MAIN_ALONE = """Stack (most recent call first):
+  File "/home/me/train.py", line 7 in wait_for_ever
+  File "/home/me/train.py", line 19 in <module>"""
 PY_SPY = """Process 8421: python train.py
 Python v3.11.7 (/usr/bin/python3.11)
 
@@ -46,6 +49,7 @@ def test_the_main_thread_is_the_one_with_its_identity_or_the_oldest() -> None:
     assert main_stack(BACKWARD, MAIN) == main_stack(BACKWARD)
     assert main_stack(BACKWARD, 0x00007EFE9859A6C0)[0].function == "_beat_until"
     assert [frame.function for frame in main_stack(PY_SPY)] == ["wait_for_ever", "<module>"]
+    assert main_stack(MAIN_ALONE, MAIN)[0].function == "wait_for_ever"
     assert main_stack("") == []
 
 

@@ -26,7 +26,7 @@ imported torch, because a script may set environment variables before it does.
     stop          measure.max_steps and measure.max_seconds
     after_limit   the steps after these that are only traced: measure.profile_steps
     trace_parts   what the traced steps spend their time on
-    heartbeat     how far the rank is, and its stacks on a signal, for the hang watch
+    heartbeat     how far the rank is, and its stacks, for the hang watch
     signs         what the heartbeat shows
     progress      progress.json, for display only
     host          names and sizes of this process and its machine

@@ -1,7 +1,10 @@
 """ranks/rank<k>.heartbeat: how far this rank is, for the hang watch of its node's agent, and the stacks of its threads.
 
-The first HEADER_BYTES are one JSON object, padded with blanks and rewritten in place once a second; no other process
-shares the file, and no reader on another node relies on it. Stacks follow: faulthandler appends them on a signal.
+The first HEADER_BYTES are one JSON object, padded with blanks and rewritten in place once a second; no reader on
+another node relies on the file. Stacks follow. The agent asks for them by appending a line, and the thread that writes
+the heartbeat appends those of all threads. It holds the GIL meanwhile: a stack that is read while its thread runs can
+end the process with SIGSEGV. If C code keeps the GIL, the thread cannot answer, and the agent sends a signal: its
+handler appends the stack of the main thread, which it interrupts, and of no other.
 
 A thread of its own writes, so that a rank that waits in a collective still tells how many steps it made, and so that a
 step costs nothing. A rank that is stopped, or holds the GIL, falls silent: that is what the watch looks for.
@@ -60,6 +63,7 @@ class Heartbeat:
         self._is_recorded = False
         self._file = -1
         self._stacks = -1
+        self._answered_bytes = HEADER_BYTES  # of the file
         self._signal: int | None = None
         self._moved: tuple[object, ...] | None = None
         self._moved_at_s = (0.0, 0.0)
@@ -72,6 +76,7 @@ class Heartbeat:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
             self._stacks = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+            self._answered_bytes = max(HEADER_BYTES, os.fstat(self._file).st_size)
             self._signal = _register(self._stacks)
         self._moved = None
         self._stop, self._writing = threading.Lock(), threading.Lock()  # a fork may have copied them locked
@@ -126,6 +131,9 @@ class Heartbeat:
             "sequence": self._sequence() if still else None,
         }
         os.pwrite(self._file, (json.dumps(content).ljust(HEADER_BYTES - 1) + "\n").encode(), 0)
+        if os.fstat(self._file).st_size > self._answered_bytes and _is_file(self._stacks, self._path):
+            faulthandler.dump_traceback(self._stacks, all_threads=True)
+            self._answered_bytes = os.fstat(self._file).st_size
         least_s = max(RECORD_AFTER_S, RECORD_AFTER_STEPS * (signs.step_s or 0.0))
         if not self._is_recorded and time.monotonic() - self._moved_at_s[0] >= least_s:
             self._is_recorded = True
@@ -140,11 +148,11 @@ def _is_file(descriptor: int, path: Path) -> bool:
 
 
 def _register(stacks: int) -> int | None:
-    """Make a real-time signal that nobody uses append the stacks to this file; return its number, None without one."""
+    """Make a real-time signal that nobody uses append the main thread's stack; return its number, None without one."""
     if not sys.platform.startswith("linux"):
         return None
     for signum in range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1):
         if signal.getsignal(signum) == signal.SIG_DFL:
-            faulthandler.register(signum, file=stacks, all_threads=True, chain=False)
+            faulthandler.register(signum, file=stacks, all_threads=False, chain=False)
             return signum
     return None

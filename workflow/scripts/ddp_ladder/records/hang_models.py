@@ -22,7 +22,9 @@ class Heartbeat(Model):
 
     pid: Positive
     thread: int | None = Field(description="Identity of the main thread, as in the stacks.")
-    signal: Positive | None = Field(description="The signal that makes the rank append its stacks to this file.")
+    signal: Positive | None = Field(
+        description="The signal that makes the rank append its main thread's stack to this file."
+    )
     phase: Phase
     steps: Count
     step_s: Duration | None = Field(description="Median of the last steps.")

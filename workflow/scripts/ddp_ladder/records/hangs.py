@@ -181,8 +181,8 @@ def _verdict(ranks: Sequence[Stalled], causes: Sequence[Stalled], key: str, stac
     if all(rank.ended for rank in ranks):
         return (
             "the processes did not end",
-            "the script's last line was reached: see which threads or clean-up keep the process, in the stacks of "
-            f"{stacks}\n{no_hang}",
+            "the script's last line was reached: what the main thread still waits for (in _shutdown: a thread of the "
+            f"script that is no daemon) is in {stacks}\n{no_hang}",
         )
     if causes and causes[0].ended:
         return "a rank left the others", EQUALLY_MANY

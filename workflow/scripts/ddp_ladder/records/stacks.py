@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 _PROCESS = re.compile(r"^Process ([0-9]+): ")  # py-spy's first line: the main thread has this number
-_HEADER = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+|[0-9]+)")
+_HEADER = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+|[0-9]+)|^Stack \(most recent call first\):")
 _FRAMES = (
     re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$'),  # faulthandler
     re.compile(r"^    (?P<function>\S+) \((?P<file>.+?)(?::(?P<line>\d+))?\)$"),  # py-spy
@@ -66,20 +66,21 @@ def without_own(text: str) -> str:
 def main_stack(text: str, thread: int | None = None) -> list[Frame]:
     """Return the frames of the main thread, the most recent call first; empty if the text has none.
 
-    thread: its identity for faulthandler, which begins with the youngest: without it, the last one is taken.
+    thread: its identity for faulthandler, which begins with the youngest: without it, the last one is taken. A stack
+        without an identity is the main thread's alone.
     """
-    threads: list[tuple[str, list[Frame]]] = []
+    threads: list[list[Frame]] = []
     main: list[Frame] | None = None
     for line in text.splitlines():
         if process := _PROCESS.match(line):
             thread = int(process[1])
         elif header := _HEADER.match(line):
-            threads.append((header[1], []))
-            if int(header[1], 0) == thread:
-                main = threads[-1][1]
+            threads.append([])
+            if header[1] and int(header[1], 0) == thread:
+                main = threads[-1]
         elif threads and (frame := _frame(line)):
-            threads[-1][1].append(frame)
-    return main if main is not None else threads[-1][1] if threads else []
+            threads[-1].append(frame)
+    return main if main is not None else threads[-1] if threads else []
 
 
 def _frame(line: str) -> Frame | None:

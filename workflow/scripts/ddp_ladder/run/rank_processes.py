@@ -18,7 +18,7 @@ from ddp_ladder.records.hang_models import Heartbeat, ProcessState
 
 HEADER_BYTES = 512  # of a heartbeat; its stacks follow
 STACK_BYTES = 200_000  # read of a rank's new stacks
-STACKS_WITHIN_S = 3.0  # for all ranks to answer the signal
+STACKS_WITHIN_S = 3.0  # for all ranks to answer: their hearts beat once a second
 PY_SPY_WITHIN_S = 10.0
 TICK_S = 0.05
 _STATES: Mapping[str, ProcessState] = {
@@ -64,26 +64,42 @@ def _catches(pid: int, signum: int) -> bool:
 def stacks(files: Mapping[int, Path], ranks: Mapping[int, tuple[Heartbeat, RankProcess]]) -> dict[int, str]:
     """Return the stacks of these ranks, as far as they could be had within a bounded time.
 
-    files: the heartbeat of each rank, to which it appends its stacks.
+    files: the heartbeat of each rank, to which it appends its stacks: those of all its threads once this appended a
+        line, or that of its main thread alone on the signal, which only a rank gets whose heart does not answer.
     """
-    asked: dict[int, int] = {}
-    for rank, (heartbeat, process) in ranks.items():
-        with contextlib.suppress(OSError):
-            before = max(HEADER_BYTES, files[rank].stat().st_size)
-            # A stopped process would answer when it goes on, in the middle of something else.
-            if process.state != "stopped" and heartbeat.signal and _catches(process.pid, heartbeat.signal):
-                os.kill(process.pid, heartbeat.signal)
-                asked[rank] = before
-    found = _answers(files, asked)
+    # A stopped process would answer when it goes on, in the middle of something else.
+    running = {rank: one for rank, one in ranks.items() if one[1].state != "stopped"}
+    found = _answers(files, {rank: size for rank in running if (size := _ask(files[rank]))})
+    signalled: dict[int, int] = {}
+    for rank, (heartbeat, process) in running.items():
+        if rank not in found and heartbeat.signal:
+            with contextlib.suppress(OSError):
+                before = files[rank].stat().st_size
+                if _catches(process.pid, heartbeat.signal):
+                    os.kill(process.pid, heartbeat.signal)
+                    signalled[rank] = before
+    found |= _answers(files, signalled)
     for rank, (_, process) in ranks.items():
         if rank not in found and (text := _by_py_spy(process.pid)):
             found[rank] = text
     return found
 
 
+def _ask(file: Path) -> int:
+    """Append a line to a heartbeat; return its size then, 0 if that failed: a rank without a heartbeat gives none."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(descriptor, b"\n")
+            return os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
+    return 0
+
+
 def _answers(files: Mapping[int, Path], asked: Mapping[int, int]) -> dict[int, str]:
     """Return what the ranks appended to their files after these sizes, once nothing more comes."""
-    until_s = time.monotonic() + STACKS_WITHIN_S
+    until_s = time.monotonic() + (STACKS_WITHIN_S if asked else 0.0)
     sizes: dict[int, int] = dict(asked)
     while time.monotonic() < until_s:
         time.sleep(TICK_S)
