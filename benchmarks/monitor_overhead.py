@@ -1,14 +1,16 @@
 """What the monitor of a node costs the training on it: throughput with and without, and its own CPU time.
 
     python benchmarks/monitor_overhead.py --out benchmarks/results/monitor_overhead.json
+    python benchmarks/monitor_overhead.py --every-s 2 --steps 400 --quads 36 \\
+        --out benchmarks/results/monitor_overhead_every_2_s.json
 
 A training of one process with one thread makes steps of 5 ms or a little more (step_cpu_ms), beside processes that wait
 as loader workers do. In this process, as in a node's agent, the monitor samples, or does not: segments of half a second
 or more, in the order with, without, without, with. Such quads are so short that a busy machine slows all four parts
-equally. For that it samples every 0.2 s, ten times as often as it does unless told otherwise.
-loss_scaled_to_every_2_s is a tenth of the loss that was measured: no training with a sample every 2 s is measured. All
-of it shares one core, so that whatever the monitor does takes time from the training; on a cluster it has other cores
-to run on.
+equally. For that it samples every 0.2 s, ten times as often as it does unless told otherwise, and
+loss_scaled_to_every_2_s is a tenth of the loss that was measured. The second command samples every 2 s, in segments of
+over 2 s: its interval is wider. All of it shares one core, so that whatever the monitor does takes time from the
+training; on a cluster it has other cores to run on.
 
 The result is the median over such quads of the throughput with / without, with its 95 % interval from order statistics.
 clock is what a stopwatch shows, with all noise of the machine. cpu is the training's own CPU time, so that other

@@ -36,7 +36,7 @@ CPUS = os.cpu_count() or 1
 CAPTURED = Path(__file__).parents[1] / "unit/preflight/nvidia_smi_output/a5000_v13.xml"
 # A second network; the first is Slurm's, which needs it.
 FAST = {"node1": "10.9.0.1", "node2": "10.9.0.2"}
-TIMEOUT_S = 12
+TIMEOUT_S = 18
 # The preflight's first part ends before torch is needed; what it reports is this.
 TORCH = """
 __version__ = "{version}"

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slurm
 
 NODES = ("node1", "node2", "node3", "node4")
 PORT = 23456
-TIMEOUT_S = 15.0  # a third of it for all to come, a sixth for a link
+TIMEOUT_S = 24.0  # a third of it for all to come, a sixth for a link
 NODE = """
 import json, socket, sys, time
 from ddp_ladder.preflight.mesh import Meeting, meet
