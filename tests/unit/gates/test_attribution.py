@@ -151,7 +151,7 @@ def test_what_ddp_does_not_report_is_said_and_not_guessed() -> None:
 
 
 def test_too_few_timed_steps_are_no_times_and_the_steps_that_are_enough_are_named() -> None:
-    """Runs of 130 steps, 10 of them warm-up: 3 of 120 steps were timed, so 5 of 200 will be."""
+    """Runs of 130 steps, 10 of them warm-up: with max_steps: 130, DDP times every twelfth of 120 steps."""
     records = run_of("1x2", 0.1, [0.04] * 2, [0.05] * 2, [0.002] * 2)
     few = [record.replace(ranks=[r.replace(ddp=r.ddp and r.ddp.replace(samples=3)) for r in record.ranks])
            for record in records]  # fmt: skip
@@ -159,10 +159,11 @@ def test_too_few_timed_steps_are_no_times_and_the_steps_that_are_enough_are_name
     point, found = attributed([*baseline(), *few])
     assert point.exposed_comm_s is None
     assert found.unknown[0].startswith(
-        "DDP timed only 3 steps at this scale, and 5 are needed (measure.max_steps: 210): communication and"
+        "DDP timed only 3 steps at this scale, and 5 are needed (measure.max_steps: 130, if the script trains "
+        "that long): communication and"
     )
     (untold,) = [change.what for change in found.changes if "DDP" in change.what]
-    assert untold.startswith("let each run make 210 steps (measure.max_steps: 210), so that DDP times enough of them")
+    assert untold.startswith("set measure.max_steps: 130 and let the script train so long: DDP then times enough")
 
 
 def test_a_baseline_without_ddp_times_has_no_communication() -> None:

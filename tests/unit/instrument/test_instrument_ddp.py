@@ -275,8 +275,10 @@ def assert_ended_together(done: Ran, ended_by: str) -> int:
 
 def test_max_steps_ends_all_ranks_at_that_step_and_their_workers(tmp_path: Path) -> None:
     words = (script(tmp_path, ENDLESS), 1, "ddp", 1)
-    done = run(tmp_path, *words, launcher=TORCHRUN, max_steps=27)
-    assert assert_ended_together(done, "max_steps") == 27
+    done = run(tmp_path, *words, launcher=TORCHRUN, warmup_steps=20, max_steps=77)
+    assert assert_ended_together(done, "max_steps") == 77
+    for rank in (0, 1):  # although the run takes less than a tick of the clock
+        assert done.rank(rank)["ddp"]["samples"] >= 5
     assert done.rank(1)["loader"]["num_workers"] == 1
     assert done.rank(0)["parameters"] == done.rank(1)["parameters"]
 

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from ddp_ladder_instrument.loops import NEVER
+
 MOST_OFTEN, LEAST_OFTEN = 10, 100
 """Iterations between two samples, after DDP's first ten: every tenth at most, torch's own rate at least."""
 WANTED_SAMPLES = 10
@@ -39,6 +41,7 @@ class DdpTimings:
         self._module: Callable[[], Any] = lambda: None
         self.wrapped = False
         self._readable = False
+        self._rate = LEAST_OFTEN
         self._samples: list[Sample] = []
         self._bucket_bytes: list[int] = []
         self._comm_hook: str | None = None
@@ -51,7 +54,8 @@ class DdpTimings:
         self._bucket_bytes = []
         self._readable = self._has(module, "_get_ddp_logging_data")
         if self._has(module, "_set_ddp_runtime_logging_sample_rate"):
-            module._set_ddp_runtime_logging_sample_rate(sample_rate(device, self._warmup_steps, self._max_steps))
+            self._rate = sample_rate(device, self._warmup_steps, self._max_steps)
+            module._set_ddp_runtime_logging_sample_rate(self._rate)
 
     def _has(self, module: DistributedDataParallel, method: str) -> bool:
         if hasattr(module, method):
@@ -59,11 +63,19 @@ class DdpTimings:
         self._unmeasured.append(f"ddp: DistributedDataParallel.{method} is missing in torch {torch.__version__}")
         return False
 
-    def poll(self, step: int) -> None:
-        """Store DDP's newest sample, unless it is stored already. Costs about 50 microseconds."""
+    def poll(self, step: int) -> int:
+        """Store DDP's newest sample; return the step after which to look again at the latest.
+
+        Costs about 50 microseconds. Only the wanted ones are looked for by steps, so that short runs have them too.
+        """
         module = self._module()
         if module is None or not self._readable:
-            return
+            return NEVER
+        self._store_newest(module, step)
+        return step + self._rate if step < self._warmup_steps + WANTED_SAMPLES * self._rate else NEVER
+
+    def _store_newest(self, module: Any, step: int) -> None:
+        """Store DDP's newest sample, unless it is stored already."""
         data = module._get_ddp_logging_data()
         buckets = data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes")
         if buckets:

@@ -36,7 +36,7 @@ class StepClock:
     """The clock that the hooks notify; each part of it has its own class. Seconds are from time.perf_counter().
 
     on_batch: called with the pass and each batch that it yields during the first EARLY_STEPS.
-    on_tick: called with the current time at a step's end, every TICK_INTERVAL_S.
+    on_tick: called with the current time at a step's end, every TICK_INTERVAL_S and after step ``tick_at_step``.
     check_limits: called with step and current time at step ``check_at``; returns the next such step.
     """
 
@@ -51,6 +51,7 @@ class StepClock:
         self.grad_enabled: Callable[[], bool] = lambda: True
         self.on_batch: Callable[[Loop, object], None] = lambda loop, batch: None
         self.on_tick: Callable[[float], None] = lambda now_s: None
+        self.tick_at_step = NEVER
         self.check_at = NEVER
         self.check_limits: Callable[[int, float], int] = lambda step, now_s: NEVER
         self._ended = False
@@ -134,11 +135,11 @@ class StepClock:
         else:
             self._add_row(loops or batches.drawn_ahead(), now_s, mark)
         batches.end_step()
-        if now_s >= self._tick_at_s or self.table.count >= self.check_at:
+        if now_s >= self._tick_at_s or self.table.count >= min(self.tick_at_step, self.check_at):
             self._call_back(now_s)
 
     def _call_back(self, now_s: float) -> None:
-        if now_s >= self._tick_at_s:
+        if now_s >= self._tick_at_s or self.table.count >= self.tick_at_step:
             if self.table.count > EARLY_STEPS:
                 self._tick_at_s = now_s + TICK_INTERVAL_S
             self.on_tick(now_s)

@@ -121,7 +121,7 @@ class TorchObserver:
         if self._stop_watching is not None and table.count >= AUTOCAST_STEPS:
             self._stop_watching()
             self._stop_watching = None
-        self.ddp.poll(table.count)
+        self._clock.tick_at_step = self.ddp.poll(table.count)
         self.backwards.wanted = True
         if self.world.rank == 0 and self._progress is not None:
             try:

@@ -176,7 +176,7 @@ def _untimed(point: ScalePoint, place: object) -> str:
         return f"DDP reported no times at {place}"
     return (
         f"DDP timed only {count(facts.timed_steps, 'step')} at {place}, and {LEAST_TIMED_STEPS} are needed "
-        f"(measure.max_steps: {facts.steps_needed})"
+        f"(measure.max_steps: {facts.steps_needed}, if the script trains that long)"
     )
 
 

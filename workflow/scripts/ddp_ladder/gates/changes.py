@@ -193,9 +193,7 @@ def _to_tell(untimed: ScalePoint) -> str:
     batch = "raise workload.batch_per_gpu, which makes communication a smaller part"
     if untimed.step and untimed.step.steps_needed:
         steps = untimed.step.steps_needed
-        return (
-            f"let each run make {steps} steps (measure.max_steps: {steps}), so that DDP times enough of them; {batch}"
-        )
+        return f"set measure.max_steps: {steps} and let the script train so long: DDP then times enough steps; {batch}"
     return f"{batch}; let the training use DistributedDataParallel, whose exposed communication is measured"
 
 

@@ -14,9 +14,9 @@ class StepFacts:
     """What else is known of a scale's steps. Times in seconds; None: not known.
 
     own_mean_s, own_max_s: own work of the ranks. comm_s, overlap_s: of the typical rank. slowest: its place, such as
-    ``rank 3 on node2``. timed_steps: the fewest that DDP timed on a rank. steps_needed: of a run, so that DDP times
-    enough of them; None if it did, or timed none. memory_fraction: of the fullest GPU. profiled: rank 0 and the slowest
-    rank.
+    ``rank 3 on node2``. timed_steps: the fewest that DDP timed on a rank. steps_needed: the max_steps with which DDP
+    times enough of them; None if it did, or timed none. memory_fraction: of the fullest GPU. profiled: rank 0 and the
+    slowest rank.
     """
 
     __pydantic_config__: ClassVar = IN_A_MODEL

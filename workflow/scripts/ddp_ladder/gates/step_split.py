@@ -7,7 +7,6 @@ the others wait for it too. Docs: docs/attribution.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -103,7 +102,6 @@ def split_of_repeats(group: Group) -> tuple[StepSplit, StepFacts] | None:
 
 
 MOST_OFTEN_TIMED = 10  # DDP times every tenth step at most
-ROUND_STEPS = 10
 
 _NO_TIMES = DdpTimes(samples=0, forward_s=None, backward_s=None, comm_s=None, overlap_s=None, exposed_comm_s=None)
 
@@ -162,14 +160,12 @@ def _timed_steps(record: Record) -> int:
 
 
 def _steps_needed(record: Record) -> int | None:
-    """Return the steps of a run in which DDP times enough of them; None if it timed enough, or none."""
-    timed, warmup_steps = _timed_steps(record), record.spec.warmup_steps
-    if not 0 < timed < LEAST_TIMED_STEPS:
+    """Return the max_steps with which DDP times enough steps of such a run; None if it timed enough, or none."""
+    if not 0 < _timed_steps(record) < LEAST_TIMED_STEPS:
         return None
-    measured = max(rank.steps for rank in record.ranks) - warmup_steps
-    as_often = math.ceil(measured * LEAST_TIMED_STEPS / timed)
-    needed = warmup_steps + max(as_often, LEAST_TIMED_STEPS * MOST_OFTEN_TIMED)
-    return ROUND_STEPS * math.ceil(needed / ROUND_STEPS)
+    # A run without max_steps on a GPU has every hundredth step timed; one with max_steps, about ten of them.
+    made = max(rank.steps for rank in record.ranks)
+    return max(made, record.spec.warmup_steps + LEAST_TIMED_STEPS * MOST_OFTEN_TIMED)
 
 
 def _is_timed(rank: Rank) -> bool:
