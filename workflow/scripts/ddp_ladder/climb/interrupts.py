@@ -6,6 +6,7 @@ waits for its jobs, and SIGHUP kills it.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import signal
@@ -66,6 +67,20 @@ def _interrupt(signum: int, _frame: FrameType | None) -> None:
         os.write(2, f"{name}: ending what runs; finished runs are kept\n".encode())
     _pass_on(signal.SIGINT if signum == signal.SIGINT else signal.SIGTERM)
     raise EndedBySignal(name)
+
+
+def take_sigterm_in_a_thread(scheduler: type[Any]) -> None:
+    """Let ``scheduler`` of a job's Snakemake take SIGTERM in a thread. Raises AttributeError without its handler.
+
+    The handler takes a lock that the main thread holds for a moment when a child ends, as it does at the same SIGTERM:
+    it would wait for itself, for ever.
+    """
+    end = scheduler.exit_gracefully
+
+    def exit_gracefully(self: Any, *_: object) -> None:
+        _thread.start_new_thread(end, (self,))  # threading.Thread takes locks too
+
+    scheduler.exit_gracefully = exit_gracefully
 
 
 def pass_on_at_cancel(executor: type[Any]) -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from snakemake.executors.local import Executor as LocalExecutor
+from snakemake.scheduling.job_scheduler import JobScheduler
 from snakemake.settings.enums import Quietness
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
-from ddp_ladder.climb.interrupts import end_on_signals, pass_on_at_cancel
+from ddp_ladder.climb.interrupts import end_on_signals, pass_on_at_cancel, take_sigterm_in_a_thread
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.quiet import FailedJobs, SchedulingMessages, filter_terminal, report_full_disks
 from ddp_ladder.climb.snakemake_lock import replace_lock
@@ -37,6 +38,8 @@ def patch_process(workflow: Any, is_module: bool) -> FailedJobs:
         filter_terminal(failed_jobs)  # the ladder's box reports them
         end_on_signals()  # Snakemake ignores SIGTERM, and SIGHUP kills it
         pass_on_at_cancel(LocalExecutor)  # Snakemake waits for its jobs without ending them
+    else:
+        take_sigterm_in_a_thread(JobScheduler)  # Snakemake may wait for itself, and outlive its job
     return failed_jobs
 
 
