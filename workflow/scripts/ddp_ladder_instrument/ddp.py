@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_ladder_instrument.loops import NEVER
-
 MOST_OFTEN, LEAST_OFTEN = 10, 100
 """Iterations between two samples, after DDP's first ten: every tenth at most, torch's own rate at least."""
 WANTED_SAMPLES = 10
@@ -63,16 +61,16 @@ class DdpTimings:
         self._unmeasured.append(f"ddp: DistributedDataParallel.{method} is missing in torch {torch.__version__}")
         return False
 
-    def poll(self, step: int) -> int:
-        """Store DDP's newest sample; return the step after which to look again at the latest.
+    def poll(self, step: int) -> int | None:
+        """Store DDP's newest sample; return the step after which to look again at the latest, None if none is due.
 
         Costs about 50 microseconds. Only the wanted ones are looked for by steps, so that short runs have them too.
         """
         module = self._module()
         if module is None or not self._readable:
-            return NEVER
+            return None
         self._store_newest(module, step)
-        return step + self._rate if step < self._warmup_steps + WANTED_SAMPLES * self._rate else NEVER
+        return step + self._rate if step < self._warmup_steps + WANTED_SAMPLES * self._rate else None
 
     def _store_newest(self, module: Any, step: int) -> None:
         """Store DDP's newest sample, unless it is stored already."""

@@ -12,7 +12,7 @@ from ddp_ladder_instrument.backwards import Backwards
 from ddp_ladder_instrument.cuda import CudaTimeline
 from ddp_ladder_instrument.ddp import DdpTimings
 from ddp_ladder_instrument.loaders import TrainingLoader
-from ddp_ladder_instrument.loops import Loop
+from ddp_ladder_instrument.loops import NEVER, Loop
 from ddp_ladder_instrument.not_measured import NotMeasured
 from ddp_ladder_instrument.parameters import Kept, Named
 from ddp_ladder_instrument.progress import Progress
@@ -121,7 +121,7 @@ class TorchObserver:
         if self._stop_watching is not None and table.count >= AUTOCAST_STEPS:
             self._stop_watching()
             self._stop_watching = None
-        self._clock.tick_at_step = self.ddp.poll(table.count)
+        self._clock.tick_at_step = self.ddp.poll(table.count) or NEVER
         self.backwards.wanted = True
         if self.world.rank == 0 and self._progress is not None:
             try:
