@@ -1,43 +1,54 @@
-"""How well predictions hold on published scaling tables: docs/prediction.md, and the constants of the intervals.
+"""Calibrate the prediction on published scaling tables, and measure how well it holds: docs/prediction.md.
 
-    python benchmarks/prediction.py                # write the tables of docs/prediction.md, print a summary
-    python benchmarks/prediction.py --calibrate    # find the constants of analysis/estimate.py, and check them
+    python benchmarks/prediction.py    # writes analysis/calibration.json and the table of docs/prediction.md
 
-Each table of tests/published_scaling*.csv is cut after its first scales, and its later ones are predicted.
+Each table of tests/published_scaling.csv is cut after its first scales, and later ones are predicted with a calibration
+made without its source.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
+import json
 import math
 import re
-import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import cast, get_args
 
 import numpy as np
-from scipy.optimize import linprog
+from numpy.typing import NDArray
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "workflow/scripts")]
 
-from ddp_ladder.analysis.estimate import Distance, Estimate, Width, estimate, extrapolated  # noqa: E402
-from ddp_ladder.analysis.forms import fitted_forms  # noqa: E402
-from ddp_ladder.analysis.measured import Measured, Series, doublings  # noqa: E402
+from ddp_ladder.analysis.estimate import (  # noqa: E402
+    CALIBRATION,
+    Calibration,
+    Kind,
+    Losses,
+    Step,
+    estimate,
+    step_to,
+)
+from ddp_ladder.analysis.laws import amdahl  # noqa: E402
+from ddp_ladder.analysis.measured import Measured, Series  # noqa: E402
 from ddp_ladder.settings.terms import Mode, Scale  # noqa: E402
 
 TABLES = ROOT / "tests/published_scaling.csv"
-HELD_OUT = ROOT / "tests/published_scaling_held_out.csv"  # neither forms nor constants were chosen with these
 DOC = ROOT / "docs/prediction.md"
 BEGIN, END = "<!-- written by benchmarks/prediction.py -->", "<!-- end -->"
-Cut = Callable[[Sequence["Table"]], list["Case"]]
-TAIL = 0.05  # each side of an interval is to miss as many
+TAIL = 0.04
+"""Share of the known losses beyond each end of an interval: less than 5 %, because a source that is not among them
+differs more."""
+LEAST_SOURCES = 8
+"""A step is predicted as far as that many sources have made one."""
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,6 @@ class Table:
     """A published table of one program on one machine."""
 
     source: str
-    date: str
     url: str
     model: str
     hardware: str
@@ -54,37 +64,15 @@ class Table:
 
 @dataclass(frozen=True)
 class Case:
-    """A table cut after its first scales, and a later scale."""
+    """Scales of a table, and a later one to predict from them."""
 
     table: Table
     known: Series
     later: Measured
 
-    @property
-    def is_next(self) -> bool:
-        """Return True for at most twice the largest known scale."""
-        return doublings(self.known.largest.scale, self.later.scale) < 1.01
-
-    @property
-    def is_first_of_several_nodes(self) -> bool:
-        """Return True if no known scale has several nodes."""
-        return self.later.scale.nodes > 1 and all(point.scale.nodes == 1 for point in self.known.points)
-
-    @cached_property
-    def found(self) -> Estimate:
-        return estimate(self.known, self.later.scale)
-
-    def error(self) -> float:
-        """Return predicted / published - 1."""
-        return self.found.samples_per_s / self.later.samples_per_s - 1
-
-    def is_covered(self) -> bool:
-        """Return True if the published figure lies in the interval."""
-        return self.found.low <= self.later.samples_per_s <= self.found.high
-
-    def width(self) -> float:
-        """Return the whole interval, relative to the prediction."""
-        return (self.found.high - self.found.low) / self.found.samples_per_s
+    def ratio(self, samples_per_s: float) -> float:
+        """Return predicted / published."""
+        return samples_per_s / self.later.samples_per_s
 
 
 def read_tables(file: Path = TABLES) -> tuple[Table, ...]:
@@ -95,10 +83,13 @@ def read_tables(file: Path = TABLES) -> tuple[Table, ...]:
             key = tuple(row[name] for name in ("source", "date", "url", "model", "hardware", "mode"))
             scale = Scale(int(row["nodes"]), int(row["gpus_per_node"]))
             figures[key].append((scale, float(row["samples_per_s"])))
-    tables = []
-    for (source, date, url, model, hardware, mode), found in figures.items():
-        tables.append(Table(source, date, url, model, hardware, Series.of(cast(Mode, mode), found)))
-    return tuple(tables)
+    return tuple(
+        Table(source, url, model, hardware, Series.of(cast(Mode, mode), found))
+        for (source, _, url, model, hardware, mode), found in figures.items()
+    )
+
+
+# The cuts
 
 
 def cut(table: Table, count: int, later: int = -1) -> Case:
@@ -107,279 +98,267 @@ def cut(table: Table, count: int, later: int = -1) -> Case:
     return Case(table, Series(table.series.mode, points[:count]), points[later])
 
 
-def largest_from_all_others(tables: Sequence[Table]) -> list[Case]:
+def largest_from_all(tables: Sequence[Table]) -> list[Case]:
     """Return a case per table: the largest scale from all smaller ones."""
     return [cut(table, len(table.series.points) - 1) for table in tables]
 
 
-def largest_from_half(tables: Sequence[Table]) -> list[Case]:
-    """Return a case per table: the largest scale from those of at most half its GPUs."""
-    return [cut(table, sum(_times(table, index) >= 2 for index in range(len(table.series.points)))) for table in tables]
+def largest_from(part: int) -> Callable[[Sequence[Table]], list[Case]]:
+    """Return the cut: the largest scale from those of at most 1/part of its GPUs, if they are two or more."""
 
+    def cases(tables: Sequence[Table]) -> list[Case]:
+        found = [(table, [p.scale.world_size for p in table.series.points]) for table in tables]
+        counts = [(table, sum(gpus * part <= sizes[-1] for gpus in sizes)) for table, sizes in found]
+        return [cut(table, count) for table, count in counts if count >= 2]
 
-def largest_from_quarter(tables: Sequence[Table]) -> list[Case]:
-    """Return a case per table that has two scales of at most a quarter of its GPUs."""
-    counts = [(table, sum(_times(table, index) >= 4 for index in range(len(table.series.points)))) for table in tables]
-    return [cut(table, count) for table, count in counts if count >= 2]
-
-
-def largest_from_three(tables: Sequence[Table]) -> list[Case]:
-    """Return a case per table: the largest scale from the three smallest ones."""
-    return [cut(table, 3) for table in tables]
+    return cases
 
 
 def first_of_several_nodes(tables: Sequence[Table]) -> list[Case]:
     """Return a case per table that begins with two scales of one node: its first scale of several nodes."""
-    found = []
-    for table in tables:
-        inside = sum(point.scale.nodes == 1 for point in table.series.points)
-        if 2 <= inside < len(table.series.points):
-            found.append(cut(table, inside, inside))
-    return found
+    counts = [(table, _inside(table)) for table in tables]
+    return [cut(table, count, count) for table, count in counts if 2 <= count < len(table.series.points)]
 
 
-def _times(table: Table, index: int) -> float:
-    points = table.series.points
-    return points[-1].scale.world_size / points[index].scale.world_size
+def inside_a_node(tables: Sequence[Table]) -> list[Case]:
+    """Return a case per table with three scales of one node: the last of them from those before."""
+    counts = [(table, _inside(table)) for table in tables]
+    return [cut(table, count - 1, count - 1) for table, count in counts if count >= 3]
 
 
-def all_cases(tables: Sequence[Table], fewest: int = 2) -> Iterator[Case]:
-    """Yield each table cut at each place, with each later scale."""
-    for table in tables:
-        for count in range(fewest, len(table.series.points)):
-            for later in range(count, len(table.series.points)):
-                yield cut(table, count, later)
+def largest_from_two(tables: Sequence[Table]) -> list[Case]:
+    """Return a case per table: the largest scale from the two smallest ones."""
+    return [cut(table, 2) for table in tables]
 
 
-# Calibration
+def _inside(table: Table) -> int:
+    return sum(point.scale.nodes == 1 for point in table.series.points)
 
 
-def weights(cases: Sequence[Case]) -> np.ndarray:
-    """Return a weight per case: a table counts once, and a source with n tables as the square root of n."""
-    tables: dict[str, set[Table]] = defaultdict(set)
-    cuts: dict[Table, int] = defaultdict(int)
-    for case in cases:
-        tables[case.table.source].add(case.table)
-        cuts[case.table] += 1
-    return np.array([1 / cuts[case.table] / math.sqrt(len(tables[case.table.source])) for case in cases])
+CUTS: dict[str, Callable[[Sequence[Table]], list[Case]]] = {
+    "the largest scale, from all smaller ones": largest_from_all,
+    "the largest scale, from half of its GPUs or fewer": largest_from(2),
+    "the largest scale, from a quarter of its GPUs or fewer": largest_from(4),
+    "the first scale of several nodes, from one node": first_of_several_nodes,
+    "the largest scale of one node, from smaller ones": inside_a_node,
+    "the largest scale, from the two smallest": largest_from_two,
+}
+
+
+# The calibration
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A case with the distance of its later scale, and log(published / mean of the forms)."""
+    """A step in a published table, and what it lost."""
 
-    case: Case
-    distance: Distance
-    log_error: float
-
-
-def seen(case: Case) -> Seen:
-    """Return the case without a new level's loss."""
-    time, distance = extrapolated(case.known, case.later.scale)
-    return Seen(case, distance, math.log(time / case.later.gpu_s_per_sample))
+    table: Table
+    step: Step
+    loss: float
 
 
-def quantile_fit(rows: np.ndarray, values: np.ndarray, weight: np.ndarray, tail: float = TAIL) -> np.ndarray:
-    """Return coefficients of at least 0 of a linear quantile regression."""
-    count, columns = rows.shape
-    cost = np.concatenate([np.zeros(columns), weight * (1 - tail), weight * tail])
-    equal = np.hstack([rows, np.eye(count), -np.eye(count)])
-    return np.asarray(linprog(cost, A_eq=equal, b_eq=values, bounds=(0, None), method="highs").x[:columns])
+@cache
+def all_seen(tables: tuple[Table, ...]) -> tuple[Seen, ...]:
+    """Return each step that the tables hold: cut at each place, to each later scale, and over each middle scale."""
+    return tuple(_seen(tables))
 
 
-def calibrated(found: Sequence[Seen], sign: int, loss: float) -> Width:
-    """Return the constants of one side: -1 for slower than predicted, 1 for faster."""
-    inside = [each for each in found if not each.distance.is_new_level]
-    rows = np.array([(each.distance.doublings, each.distance.spread, each.distance.residual) for each in inside])
-    misses = np.array([max(0.0, sign * each.log_error) for each in inside])
-    known = quantile_fit(rows, misses, weights([each.case for each in inside]))
-    per_doubling, of_spread, of_residual = (float(value) for value in known)
-    width = Width(per_doubling, of_spread, of_residual, of_new_level=0.0)
-    new = [each for each in found if each.distance.is_new_level]
-    beyond = [max(0.0, sign * (each.log_error + loss) - width.of(each.distance)) for each in new]
-    weight = weights([each.case for each in new])
-    extra = float(quantile_fit(np.ones((len(new), 1)), np.array(beyond), weight)[0])
-    return replace(width, of_new_level=extra)
+def _seen(tables: Sequence[Table]) -> Iterator[Seen]:
+    for table in tables:
+        points = table.series.points
+        for count in range(2, len(points)):
+            known = [(points[:count], later) for later in points[count:]]
+            known.append(((*points[: count - 1], *points[count:]), points[count - 1]))
+            for those, later in known:
+                step = step_to(Series(table.series.mode, those), later.scale)
+                if step and step.doublings:
+                    yield Seen(table, step, math.log(later.gpu_s_per_sample / step.anchor.gpu_s_per_sample))
 
 
-def loss_of_new_level(found: Sequence[Seen]) -> float:
-    """Return the median over sources of the median loss at the first scale of several nodes, beyond the forms."""
-    losses: dict[str, list[float]] = defaultdict(list)
-    for each in found:
-        if each.distance.is_new_level and each.case.is_next:
-            losses[each.case.table.source].append(-each.log_error)
-    return max(0.0, statistics.median(statistics.median(values) for values in losses.values()))
+def weights(tables: Sequence[Table]) -> Array:
+    """Return a weight per case: each table counts once, and a source with n tables as the square root of n."""
+    cases: dict[Table, int] = defaultdict(int)
+    of_source: dict[str, set[Table]] = defaultdict(set)
+    for table in tables:
+        cases[table] += 1
+        of_source[table.source].add(table)
+    return np.array([1 / cases[table] / math.sqrt(len(of_source[table.source])) for table in tables])
 
 
-def from_one(tables: Sequence[Table]) -> tuple[float, float]:
-    """Return half the interval per doubling, slower and faster, if only the smallest scale is known."""
-    cases = [cut(table, 1, later) for table in tables for later in range(1, len(table.series.points))]
-    doubled = np.array([[max(1.0, doublings(case.known.largest.scale, case.later.scale))] for case in cases])
-    logs = [math.log(case.known.largest.gpu_s_per_sample / case.later.gpu_s_per_sample) for case in cases]
-    sides = (quantile_fit(doubled, np.maximum(0, sign * np.array(logs)), weights(cases)) for sign in (-1, 1))
-    slower, faster = (float(side[0]) for side in sides)
-    return slower, faster
+def quantile(values: Array, weight: Array, at: float) -> float:
+    """Return a weighted quantile."""
+    order = np.argsort(values)
+    places = (np.cumsum(weight[order]) - weight[order] / 2) / weight.sum()
+    return float(np.interp(at, places, values[order]))
 
 
-def calibrate(tables: Sequence[Table]) -> None:
-    """Print the constants, and how often intervals hold for a source that their constants were found without."""
-    found = [seen(case) for case in all_cases(tables)]
-    loss = loss_of_new_level(found)
-    print(f"LOSS_OF_NEW_LEVEL = {loss:.3f}")
-    print("SLOWER =", calibrated(found, -1, loss))
-    print("FASTER =", calibrated(found, 1, loss))
-    print("SLOWER_FROM_ONE, FASTER_FROM_ONE = {:.3f}, {:.3f}".format(*from_one(tables)))
-    covered = covered_without_own_source(tables)
-    for source, held in covered.items():
-        print(f"  without {source}: {statistics.mean(held):.0%} of its {len(held)} cases are in the interval")
-    print(f"  all: {statistics.mean(one for held in covered.values() for one in held):.0%}")
+def calibrate(tables: Sequence[Table], without: str = "") -> Calibration:
+    """Return the calibration on all tables but those of one source.
+
+    The quantiles are of residuals that each source has with losses found without it.
+    """
+    every = [each for each in all_seen(tuple(tables)) if each.table.source != without]
+    return {kind: _losses([each for each in every if each.step.kind == kind]) for kind in get_args(Kind)}
 
 
-def covered_without_own_source(tables: Sequence[Table]) -> dict[str, list[bool]]:
-    """Return by source whether each case is in the interval, with constants found from the other sources alone."""
-    found = [seen(case) for case in all_cases(tables)]
-    covered = {}
-    for source in dict.fromkeys(table.source for table in tables):
-        others = [each for each in found if each.case.table.source != source]
-        loss = loss_of_new_level(others)
-        sides = [(sign, calibrated(others, sign, loss)) for sign in (-1, 1)]
-        covered[source] = [_holds(each, sides, loss) for each in found if each.case.table.source == source]
-    return covered
+def _losses(seen: Sequence[Seen]) -> Losses:
+    sources = np.array([each.table.source for each in seen])
+    rows = np.array([(each.step.doublings, each.step.doublings * each.step.lost_before) for each in seen])
+    losses = np.array([each.loss for each in seen])
+    units = np.array([each.step.unit for each in seen])
+    weight = weights([each.table for each in seen])
+    residuals = np.zeros(len(seen))
+    for source in np.unique(sources):
+        own = sources == source
+        found = least_errors(rows[~own], losses[~own], weight[~own])
+        residuals[own] = (losses[own] - rows[own] @ found) / units[own]
+    usual, kept = least_errors(rows, losses, weight)
+    count = len(set(sources))
+    farthest = sorted((rows[sources == source, 0].max() for source in np.unique(sources)), reverse=True)
+    return Losses(
+        usual=round(float(usual), 4),
+        kept=round(float(kept), 3),
+        slower=round(max(0.0, quantile(residuals, weight, 1 - TAIL)), 3),
+        faster=round(min(0.0, quantile(residuals, weight, TAIL)), 3),
+        most_doublings=round(float(farthest[min(LEAST_SOURCES, len(farthest)) - 1]), 3),
+        tables=len({each.table for each in seen}),
+        sources=count,
+    )
 
 
-def _holds(each: Seen, sides: Sequence[tuple[int, Width]], loss: float) -> bool:
-    error = each.log_error + (loss if each.distance.is_new_level else 0.0)
-    return all(sign * error <= width.of(each.distance) for sign, width in sides)
+def least_errors(rows: Array, losses: Array, weight: Array) -> Array:
+    """Return the factors >= 0 with the least sum of |predicted / published - 1|, by reweighted least squares."""
+    found = np.zeros(rows.shape[1])
+    for _ in range(60):
+        missed = np.clip(losses - rows @ found, -2, 2)
+        scaled = rows * (weight * np.abs(np.expm1(missed)) / np.maximum(missed**2, 1e-4))[:, None]
+        found = np.maximum(0, np.linalg.lstsq(rows.T @ scaled, scaled.T @ losses)[0])
+    return cast(Array, found)
 
 
-# The page
+def without_own_source(tables: Sequence[Table]) -> dict[str, Calibration]:
+    """Return by source the calibration on all others."""
+    return {source: calibrate(tables, source) for source in dict.fromkeys(table.source for table in tables)}
 
-TESTS: tuple[tuple[str, Cut], ...] = (
-    ("the largest scale, from all smaller ones", largest_from_all_others),
-    ("the largest scale, from those of at most half its GPUs", largest_from_half),
-    ("the largest scale, from the three smallest ones", largest_from_three),
-    ("the largest scale, from those of at most a quarter of its GPUs", largest_from_quarter),
-    ("the first scale of several nodes, from one node", first_of_several_nodes),
-)
+
+# What others would predict
+
+
+def same_efficiency(known: Series, at: Scale) -> float:
+    """Return the rate at the efficiency of the largest known scale."""
+    return at.world_size / known.largest.gpu_s_per_sample
+
+
+def power_law(known: Series, at: Scale) -> float:
+    """Return the rate by the power law through the two largest known scales."""
+    last = known.largest
+    before = [point for point in known.points if point.scale.world_size < last.scale.world_size][-1]
+    power = math.log(last.samples_per_s / before.samples_per_s) / math.log(
+        last.scale.world_size / before.scale.world_size
+    )
+    return last.samples_per_s * (at.world_size / last.scale.world_size) ** power
+
+
+def amdahls_law(known: Series, at: Scale) -> float:
+    """Return the rate by Amdahl's law, fitted to all known scales."""
+    return at.world_size / amdahl(known.points).gpu_s_per_sample(at)
+
+
+METHODS: dict[str, Callable[[Series, Scale], float]] = {
+    "power law": power_law,
+    "same efficiency": same_efficiency,
+    "Amdahl": amdahls_law,
+}
+OURS = "ours"
 
 
 @dataclass(frozen=True)
 class Score:
-    """Relative errors of several cases, and how often their interval holds."""
+    """A kind of cut. errors: by method, median and 90th percentile of |predicted / published - 1| of the known cases.
+
+    known: share of the cases that are predicted. inside: of these, in the interval. factor: median of its high / low.
+    """
 
     cases: int
-    median_error: float
-    large_error: float
-    median_signed: float
-    covered: float
-    median_width: float
+    known: float
+    inside: float
+    factor: float
+    errors: dict[str, tuple[float, float]]
 
     @classmethod
-    def of(cls, cases: Sequence[Case]) -> Score:
-        errors = [case.error() for case in cases]
-        sizes = [abs(error) for error in errors]
+    def of(cls, cases: Sequence[Case], calibrations: dict[str, Calibration]) -> Score:
+        """Score the cases, each with the calibration found without its source."""
+        made = [(case, estimate(case.known, case.later.scale, calibrations[case.table.source])) for case in cases]
+        found = [(case, one, one.low or 0.0, one.high or math.inf) for case, one in made if one]
+        weight = weights([case.table for case, *_ in found])
+        inside = [low <= case.later.samples_per_s <= high for case, _, low, high in found]
+        ratios = {OURS: [case.ratio(one.samples_per_s) for case, one, *_ in found]}
+        for name, method in METHODS.items():
+            ratios[name] = [case.ratio(method(case.known, case.later.scale)) for case, *_ in found]
+        errors = {name: np.abs(np.array(values) - 1) for name, values in ratios.items()}
         return cls(
             cases=len(cases),
-            median_error=statistics.median(sizes),
-            large_error=float(np.quantile(sizes, 0.9)),
-            median_signed=statistics.median(errors),
-            covered=statistics.mean(case.is_covered() for case in cases),
-            median_width=statistics.median(case.width() for case in cases),
+            known=len(found) / len(cases),
+            inside=float(np.average(inside, weights=weight)),
+            factor=quantile(np.array([high / low for *_, low, high in found]), weight, 0.5),
+            errors={name: (quantile(e, weight, 0.5), quantile(e, weight, 0.9)) for name, e in errors.items()},
         )
+
+
+def scores(tables: Sequence[Table]) -> dict[str, Score]:
+    """Return the score of each kind of cut."""
+    calibrations = without_own_source(tables)
+    return {name: Score.of(make(tables), calibrations) for name, make in CUTS.items()}
+
+
+# The page
 
 
 def page(tables: Sequence[Table]) -> str:
     """Return what is written into docs/prediction.md, as Markdown."""
-    known = largest_from_all_others(tables)
-    parts = (
-        summary(tables),
-        "The same with the tables that were held out:",
-        summary(read_tables(HELD_OUT)),
-        "### Each form alone\n\nThe largest scale, from all smaller ones:\n\n" + _forms(known),
-        "### By source\n\nThe largest scale, from all smaller ones:\n\n" + _sources(tables),
-        "## Each table\n\nThe largest scale, from all smaller ones:\n\n" + _each(known),
-    )
+    parts = (results(scores(tables)), _losses_found(calibrate(tables)), _sources(tables))
     return "\n\n".join(parts)
 
 
-def summary(tables: Sequence[Table]) -> str:
-    """Return the page's first table: the errors of each kind of cut."""
+def results(found: dict[str, Score]) -> str:
+    """Return the page's first table."""
     rows = []
-    for name, make in TESTS:
-        score = Score.of(make(tables))
-        rows.append((name, str(score.cases), *_score(score)))
-    return _markdown(("predicted", "cases", *_SCORE), rows)
-
-
-_SCORE = (
-    "median error",
-    "90 % of errors below",
-    "median of predicted / published - 1",
-    "in the interval",
-    "median width",
-)
-
-
-def _score(score: Score) -> tuple[str, ...]:
-    return (
-        f"{score.median_error:.1%}",
-        f"{score.large_error:.0%}",
-        f"{score.median_signed:+.1%}",
-        f"{score.covered:.0%}",
-        f"{score.median_width:.0%}",
+    for name, score in found.items():
+        errors = (f"{median:.1%} / {tail:.0%}" for median, tail in score.errors.values())
+        rows.append(
+            (name, str(score.cases), f"{score.known:.0%}", f"{score.inside:.0%}", f"{score.factor:.2f}", *errors)
+        )
+    header = (
+        "predicted",
+        "tables",
+        "known",
+        "inside",
+        "interval: high / low",
+        *(f"error: {name}" for name in (OURS, *METHODS)),
     )
+    return _markdown(header, rows)
 
 
-def _forms(cases: Sequence[Case]) -> str:
-    errors: dict[str, list[float]] = defaultdict(list)
-    for case in cases:
-        scale = case.later.scale
-        for name, form in fitted_forms(case.known.points, scale).items():
-            errors[name].append(case.later.gpu_s_per_sample / form.gpu_s_per_sample(scale) - 1)
-        errors["the prediction"].append(case.error())
+def _losses_found(found: Calibration) -> str:
     rows = [
         (
-            name,
-            f"{statistics.median(map(abs, values)):.1%}",
-            f"{np.quantile(np.abs(values), 0.9):.0%}",
-            f"{statistics.median(values):+.1%}",
+            kind,
+            f"{one.usual:.1%}",
+            f"{one.kept:.2f}",
+            f"{2**one.most_doublings:.3g} times the GPUs",
+            f"{one.tables} from {one.sources}",
         )
-        for name, values in errors.items()
+        for kind, one in found.items()
     ]
-    return _markdown(("form", *_SCORE[:3]), rows)
+    return _markdown(("step", "usual loss", "share of the loss before", "known up to", "tables, sources"), rows)
 
 
 def _sources(tables: Sequence[Table]) -> str:
-    rows = []
-    for source in dict.fromkeys(table.source for table in tables):
+    names = {}
+    for source in sorted({table.source for table in tables}, key=str.casefold):
         own = [table for table in tables if table.source == source]
-        score = Score.of(largest_from_all_others(own))
-        links = dict.fromkeys(table.url for table in own)
-        dates = sorted({table.date for table in own})
-        period = (dates[0] or "none") if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-        pages = ", ".join(f"[{number}]({url})" for number, url in enumerate(links, start=1))
-        rows.append((source, pages, period, str(len(own)), *_score(score)))
-    return _markdown(("source", "pages", "date", "tables", *_SCORE), rows)
-
-
-def _each(cases: Sequence[Case]) -> str:
-    rows = []
-    for case in cases:
-        found = case.found
-        rows.append(
-            (
-                f"[{case.table.model}]({case.table.url}), {case.table.hardware}",
-                case.table.series.mode,
-                " ".join(str(point.scale) for point in case.known.points),
-                str(case.later.scale),
-                f"{case.later.samples_per_s:,.6g}",
-                f"{found.samples_per_s:,.4g}",
-                f"{found.low:,.4g} to {found.high:,.4g}",
-                f"{case.error():+.1%}" + ("" if case.is_covered() else " (outside)"),
-            )
-        )
-    header = ("table", "mode", "known", "predicted", "published samples/s", "predicted samples/s", "interval", "error")
-    return _markdown(header, rows)
+        names[source] = f"[{source}]({own[0].url}) ({len(own)})"
+    return f"The {len(tables)} tables are from {len(names)} sources: {', '.join(names.values())}."
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -389,18 +368,16 @@ def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def main() -> None:
-    """Write the page's tables, or print the constants."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--calibrate", action="store_true", help="print the constants of the intervals instead")
+    """Write the calibration and the page's tables."""
     tables = read_tables()
-    if parser.parse_args().calibrate:
-        calibrate(tables)
-        return
+    found = {kind: asdict(losses) for kind, losses in calibrate(tables).items()}
+    CALIBRATION.write_text(json.dumps(found, indent=2) + "\n")
     before, _, rest = DOC.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    DOC.write_text(f"{before}{BEGIN}\n\n{page(tables)}\n\n{END}{after}")
-    print(summary(tables))
-    print(f"written: {DOC}")
+    text = page(tables)
+    DOC.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    print(text)
+    print(f"written: {CALIBRATION}, {DOC}")
 
 
 if __name__ == "__main__":

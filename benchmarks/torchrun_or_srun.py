@@ -64,8 +64,8 @@ PART_TIMEOUT_S = 3600.0  # more than any part takes: a hang must end
 RUN_TIMEOUT_S = 180.0
 
 ORDER_BATCH, ORDER_STEPS, ORDER_EPOCHS = 8, 12, 4
-RUN = re.compile(r"(\S+/weak/r\d+): ([\d,]+) samples/s, \d+ steps measured")
-EPOCH = re.compile(r"^epoch +\d+ +([\d,]+) images/s", re.MULTILINE)
+RUN = re.compile(r"(\S+/weak/r\d+): ([\d,.]+) samples/s, \d+ steps measured")
+EPOCH = re.compile(r"^epoch +\d+ +([\d,.]+) images/s", re.MULTILINE)
 
 
 @dataclass(frozen=True)

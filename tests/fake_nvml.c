@@ -93,6 +93,9 @@ int nvmlDeviceGetClockInfo(device_t device, int which, unsigned *mhz) {
     return whole(GPU, which == 1 ? "sm_mhz" : which == 2 ? "memory_mhz" : "", mhz);
 }
 int nvmlDeviceGetMaxClockInfo(device_t device, int which, unsigned *mhz) { return whole(GPU, "sm_max_mhz", mhz); }
+int nvmlDeviceGetSupportedClocksEventReasons(device_t device, unsigned long long *bits) {
+    return large(GPU, "supported_reasons", bits);
+}
 #ifdef BEFORE_535
 int nvmlDeviceGetCurrentClocksThrottleReasons(device_t device, unsigned long long *bits) {
 #else

@@ -65,7 +65,7 @@ class Ran:
 
     def rows(self, rank: int = 0) -> list[dict[str, float]]:
         with self.path(rank, "csv").open() as file:
-            return [{key: float(row[key]) for key in row} for row in csv.DictReader(file)]
+            return [{key: float(row[key] or "nan") for key in row} for row in csv.DictReader(file)]
 
     def path(self, rank: int, suffix: str) -> Path:
         return self.directory / "ranks" / f"rank{rank}.{suffix}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,8 +28,11 @@ from ddp_ladder.records.warmup import Warmup
 from ddp_ladder.settings.cluster_keys import Slurm
 from ddp_ladder.settings.config_keys import GateThresholds
 from ddp_ladder.settings.terms import Scale, batches
+from ddp_ladder.usage.critical_rank import Loaders, RankSteps, step_parts
 
 BATCH_PER_GPU = 64
+TIMED_STEPS = 12
+NO_WORKERS = Loaders(prefetch=False, batch_s=())
 JOB_ID = "local-a-host-name-20261120T185429-11831"
 FINGERPRINT: Mapping[str, Any] = {
     "script_sha256": sha256(b"train"),
@@ -175,7 +179,7 @@ def make_record(
     hosts = hosts or [f"node{k}" for k in range(spec.nodes)]
     base = CUDA_FINGERPRINT if spec.device == "cuda" else FINGERPRINT
     seen = {**base, "args": list(spec.args), "batch_per_gpu": spec.batch_per_gpu}
-    return Record(
+    record = Record(
         status="ok",
         spec=spec,
         spec_hash=spec.hash,
@@ -224,6 +228,8 @@ def make_record(
         remarks=(),
         schema_version=1,
     )
+    waits_s = [data_wait_fraction * step] * spec.world_size
+    return with_ranks(record, compute_s=(), exposed_comm_s=None, data_wait_s=waits_s)
 
 
 def with_ranks(
@@ -234,26 +240,50 @@ def with_ranks(
     data_wait_s: Sequence[float] | None,
     step_time_s: Sequence[float] | None = None,
     overlap_s: float = 0.001,
+    loaders: Loaders = NO_WORKERS,
 ) -> Record:
-    """Return the record with each rank's times of a step; None: not measured. step_time_s: of the record if None."""
+    """Return the record with each rank's times of a step, the same in every step; None: not measured.
+
+    step_time_s: of the record if None.
+    """
     assert record.timing is not None
-    step_s = record.timing.step_time_s
+    steps_s = step_time_s or [record.timing.step_time_s] * len(record.ranks)
+
+    def in_each_step(values: Sequence[float]) -> npt.NDArray[np.float64]:
+        return np.tile(np.array(values)[:, None], TIMED_STEPS)
+
+    timed = exposed_comm_s is not None
+    exposed = in_each_step(exposed_comm_s) if exposed_comm_s is not None else None
+    waits_s = data_wait_s if data_wait_s is not None else [math.nan] * len(steps_s)
+    step = step_parts(
+        RankSteps(
+            in_each_step(steps_s),
+            in_each_step(waits_s),
+            in_each_step(compute_s) if timed else None,
+            exposed + overlap_s if exposed is not None else None,
+            np.full_like(exposed, overlap_s) if exposed is not None else None,
+            on_gpus=record.spec.device == "cuda",
+        ),
+        np.full(TIMED_STEPS, max(steps_s)),
+        np.ones(TIMED_STEPS, bool),
+        [rank.node_rank or 0 for rank in record.ranks],
+        loaders,
+    )
     ranks = []
     for k, rank in enumerate(record.ranks):
-        own_s = step_s if step_time_s is None else step_time_s[k]
         ddp = None
         if exposed_comm_s is not None:
             ddp = DdpTimes(
-                samples=12,
+                samples=TIMED_STEPS,
                 forward_s=compute_s[k] / 3,
                 backward_s=2 * compute_s[k] / 3,
                 comm_s=exposed_comm_s[k] + overlap_s,
                 overlap_s=overlap_s,
                 exposed_comm_s=exposed_comm_s[k],
             )
-        wait = None if data_wait_s is None else data_wait_s[k] / step_s
-        ranks.append(rank.replace(step_time_s=own_s, data_wait_fraction=wait, ddp=ddp))
-    return record.replace(ranks=tuple(ranks))
+        wait = None if data_wait_s is None else data_wait_s[k] / steps_s[k]
+        ranks.append(rank.replace(step_time_s=steps_s[k], data_wait_fraction=wait, ddp=ddp))
+    return record.replace(ranks=tuple(ranks), step=step)
 
 
 def with_steps(record: Record, step_time_s: npt.NDArray[np.float64]) -> Record:

@@ -14,7 +14,7 @@ from ddp_ladder.node.launch import Places, Process, Rendezvous, is_module, proce
 from ddp_ladder.node.network import LOOPBACK
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.assemble import assemble
-from ddp_ladder.records.raw_files import COLUMNS, END_COLUMN
+from ddp_ladder.records.raw_files import HEADERS
 from ddp_ladder.records.record import Record, write_record
 from make_records import CUDA_FINGERPRINT, FINGERPRINT, make_plan_of, make_specs
 
@@ -193,13 +193,23 @@ def read_steps(directory: RunDirectory, rank: int) -> Rows:
 
 def csv_text(rows: Rows) -> str:
     """Return a rank's CSV with its header."""
-    header = [*COLUMNS, END_COLUMN][: len(rows[0])] if rows else list(COLUMNS)
+    header = [*HEADERS[-1]][: len(rows[0])] if rows else list(HEADERS[0])
     return "".join(f"{','.join(row)}\n" for row in [header, *rows])
 
 
 def write_steps(directory: RunDirectory, rank: int, rows: Rows) -> None:
     """Write a rank's CSV, and its length and digest into the end record."""
     write_csv(directory, rank, csv_text(rows).encode(), len(rows))
+
+
+def add_ddp_times(
+    directory: RunDirectory, rank: int, compute_s: float, exposed_s: float, overlap_s: float = 0.0
+) -> None:
+    """Add DDP's times to each of a rank's steps; exposed_s: what it waits for gradients."""
+    times_s = (compute_s / 3, 2 * compute_s / 3, exposed_s + overlap_s, overlap_s)
+    ended = [f"{STARTED_AT_S:.3f}"]
+    rows = [[*row[:5], *(row[5:6] or ended), *(f"{s:.9f}" for s in times_s)] for row in read_steps(directory, rank)]
+    write_steps(directory, rank, rows)
 
 
 def write_csv(directory: RunDirectory, rank: int, content: bytes, count: int = STEPS) -> None:

@@ -51,7 +51,7 @@ CALM_GPU: Mapping[str, Any] = {
     "temperature_c": 58,
     "sm_clock_mhz": 1410,
     "memory_clock_mhz": 1593,
-    "throttle_reasons": "",
+    "throttle_reasons": "none",
 }
 
 

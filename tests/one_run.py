@@ -49,7 +49,8 @@ def run_scripts(
     specs = tuple(shipped.runs[0].replace(script=str(script), **changes) for changes in runs)
     job = replace(shipped, runs=specs, hang=hang or shipped.hang, preflight=PreflightWanted())
     console = RunConsole(len(specs), sys.stderr)
-    run_scale(Context(job, tmp_path, nodes or ThisMachine(JOB), time.monotonic() + 300, console), {})
+    context = Context(job, tmp_path, nodes or ThisMachine(JOB), time.monotonic() + 300, console)
+    run_scale(context, replace(plan, jobs=(job,)), {})
     return [read_record(directory(tmp_path, spec.name).record) for spec in specs]
 
 

@@ -83,6 +83,11 @@ def main(how, accumulate, what):
                 continue
             optimizer.step()
             optimizer.zero_grad()
+            if what == "twice":
+                model(x).mean().backward()
+                think(0.005)
+                optimizer.step()
+                optimizer.zero_grad()
             if what == "critic":
                 critic(x).mean().backward()
                 think(0.005)

@@ -1,4 +1,4 @@
-"""A GAN: two networks, two optimizers; the discriminator steps more often, with or without a new batch each time."""
+"""A GAN: two networks, two optimizers; the discriminator steps more often, or twice on each batch."""
 
 import sys
 
@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 
-def main(critics, same_batch):
+def main(critics, batches):
     dist.init_process_group("gloo")
     data = torch.randn(160, 6)
     loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data))
@@ -20,13 +20,14 @@ def main(critics, same_batch):
     tally = Tally()
     tally.start()
     for index, real in enumerate(loader):
-        fake = generator(torch.randn(len(real), 2)).detach()
-        of_critic.zero_grad()
-        (critic(fake).mean() - critic(real).mean()).backward()
-        think(0.004)
-        of_critic.step()
+        for _ in range(2 if batches == "twice" else 1):
+            fake = generator(torch.randn(len(real), 2)).detach()
+            of_critic.zero_grad()
+            (critic(fake).mean() - critic(real).mean()).backward()
+            think(0.004)
+            of_critic.step()
         tally.seen(len(real))
-        if same_batch or index % critics == critics - 1:
+        if batches != "own" or index % critics == critics - 1:
             of_generator.zero_grad()
             (-critic(generator(torch.randn(len(real), 2))).mean()).backward()
             think(0.004)
@@ -45,4 +46,4 @@ def main(critics, same_batch):
 
 
 if __name__ == "__main__":
-    main(critics=5, same_batch=sys.argv[1] == "same")
+    main(critics=5, batches=sys.argv[1])

@@ -8,6 +8,10 @@ from accelerate.utils import DataLoaderConfiguration
 from tally import Tally, think
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+COLLATE = {
+    "prompts": lambda samples: [{"prompt": f"{index} + 1"} for index, _ in samples],  # as TRL's GRPO has them
+    "one_row": lambda samples: (torch.stack([i for i, _ in samples])[None], torch.stack([x for _, x in samples])[None]),
+}
 TAKEN = 8  # batches before an epoch is broken off and taken up again
 
 
@@ -17,6 +21,13 @@ class Stream(IterableDataset):
 
     def __iter__(self):
         yield from self.data
+
+
+def opened(batch):
+    if isinstance(batch[0], dict):
+        index = torch.tensor([int(sample["prompt"].split()[0]) for sample in batch])
+        return index, torch.randn(len(index), 4)
+    return [part.squeeze(0) for part in batch]
 
 
 def main(kind):
@@ -31,13 +42,13 @@ def main(kind):
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     size = 5 * accelerator.num_processes if kind == "split" else 5
-    loader = DataLoader(Stream(data) if kind == "skip_stream" else data, batch_size=size)
+    loader = DataLoader(Stream(data) if kind == "skip_stream" else data, batch_size=size, collate_fn=COLLATE.get(kind))
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     tally = Tally()
 
     def epoch(loader, batches=None, highest=-1):
         tally.start()
-        for number, (index, x) in enumerate(loader):
+        for number, (index, x) in enumerate(map(opened, loader)):
             with accelerator.accumulate(model):
                 accelerator.backward(model(x).square().mean())
                 think(0.006)

@@ -1,4 +1,9 @@
-"""A loop that makes its batches itself, without a DataLoader; it estimates its loss from time to time."""
+"""A loop that makes its batches itself, without a DataLoader; it estimates its loss from time to time.
+
+groups: its optimizer steps once for each group of parameters.
+"""
+
+import sys
 
 import torch
 from ranks import together
@@ -31,7 +36,8 @@ for index in range(25):
         model(x).square().mean().backward()
         tally.seen(len(x))
     think()
-    optimizer.step()
+    for _ in optimizer.param_groups * (2 if "groups" in sys.argv else 1):
+        optimizer.step()
     optimizer.zero_grad()
     tally.step()
 tally.write()

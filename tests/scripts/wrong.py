@@ -34,6 +34,13 @@ class Buckets(BatchSampler):
         yield from super().__iter__()
 
 
+class Shuffled(DistributedSampler):
+    """A sampler of one's own, as torchvision's RASampler: the order is by the epoch that was set."""
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+
 def make_data(how):
     torch.manual_seed(7)  # the data are the same on every rank, as files are
     x = torch.randn(2 * STEPS * 8, 4)
@@ -43,12 +50,12 @@ def make_data(how):
 def make_loader(how, data):
     if how in ("own stream", "same stream"):
         return DataLoader(Stream(how == "same stream"), batch_size=8), None
-    if how in ("no sampler", "tensor parallel, same samples"):
+    if how in ("no sampler", "no sampler, unnamed", "tensor parallel, same samples"):
         return DataLoader(data, batch_size=16, shuffle=True), None
     if how == "own seeds":
         torch.manual_seed(dist.get_rank())
         return DataLoader(data, batch_size=16, shuffle=True), None
-    sampler = DistributedSampler(data)
+    sampler = Shuffled(data) if how.endswith("sampler of one's own") else DistributedSampler(data)
     if how.endswith("in batches"):
         return DataLoader(data, batch_sampler=BatchSampler(sampler, 8, drop_last=False)), sampler
     if how.endswith("in buckets"):
@@ -86,7 +93,7 @@ def main(how, epochs):
             loader, sampler = make_loader(how, data)
         if sampler is not None and not how.startswith("no set_epoch"):
             sampler.set_epoch(0 if how == "one epoch for all" else epoch)
-        for index, (x, y) in enumerate(loader):
+        for index, (x, y) in enumerate(make_loader(how, data)[0] if how.endswith("unnamed") else loader):
             if how == "breaks early" and rank == 1 and index == 13:
                 break
             if how == "waits elsewhere" and rank == 1 and index == 13:

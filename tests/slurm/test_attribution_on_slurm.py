@@ -194,10 +194,10 @@ def is_named_alone(climbed: Climbed, cause: Cause) -> None:
     assert [loss.cause for loss in lost.named] == [cause], lost.in_words
     assert lost.named[0].lost_s > COMPUTE_S
     assert not finding.ok
-    assert finding.measured.removesuffix(" 1x1").endswith(f"ms {NAMES[cause]}")
-    assert [name for name in NAMES.values() if name in finding.measured] == [NAMES[cause]]
+    assert finding.measured.endswith(f"; {lost.in_words}, uncertain: this is an estimate from one repeat")
+    assert [name for name in NAMES.values() if name in finding.measured and name != NAMES["others"]] == [NAMES[cause]]
     assert {change.gain is None or change.gain > 0.2 for change in lost.changes} == {True}
-    assert finding.next.startswith(lost.next)
+    assert f"; or {lost.next}; or lower " in finding.next
     assert finding.shown_by == lost.named[0].evidence
 
 
@@ -215,8 +215,8 @@ def test_without_a_cause_none_is_named(on_a_good_link: Climbed) -> None:
 
 def test_the_box_of_the_closed_gate_names_slow_data_and_the_loader(on_a_good_link: Climbed) -> None:
     box = on_a_good_link.box
-    assert re.search(r"ms are lost: [\d.]+ ms data wait evidence data wait [\d.]+ ms in each step", box), box
-    assert "next give the script more loader workers (workload.args)" in box
+    assert re.search(r"ms are lost: [\d.]+ ms data wait.* evidence data wait [\d.]+ ms in each step", box), box
+    assert "; or give the script 3 loader workers per rank instead of 0 (workload.args)" in box
 
 
 def test_a_throttled_link_is_communication_as_the_preflight_measured_it(on_a_slow_link: Climbed) -> None:
@@ -225,6 +225,6 @@ def test_a_throttled_link_is_communication_as_the_preflight_measured_it(on_a_slo
     assert link
     assert link.busbw_gb_per_s(2) == pytest.approx(LINK_BITS_PER_S / 8e9, rel=0.3)
     box = on_a_slow_link.box
-    assert re.search(r"ms are lost: [\d.]+ ms exposed communication evidence DDP's exchange of gradients takes", box)
+    assert re.search(r"ms are lost: [\d.]+ ms exposed communication.* evidence DDP's exchange of gradients takes", box)
     assert re.search(r"1.05 MB of gradients in 1 all-reduce: .* these take 1[\d.]+ ms", box), box
-    assert "next raise workload.batch_per_gpu: with twice the batch" in box
+    assert re.search(r"; or see whether network.interface .* or raise workload.batch_per_gpu|; or .*compress_hook", box)

@@ -66,12 +66,18 @@ def records(cluster_without_accounting: Cluster, tmp_path_factory: pytest.TempPa
     return {name: read_record(runs / name / "weak/2x1/r1/record.json") for name in ("default", "wrong")}
 
 
+def kinds(record: Record) -> set[str]:
+    """Return the findings but that of other processes: other tests run on this machine at the same time."""
+    assert record.usage is not None
+    return {each.kind for each in record.usage.findings} - {"other processes"}
+
+
 def test_a_clean_run_gives_no_finding(records: dict[str, Record]) -> None:
     record = records["default"]
     assert record.failure is None
     assert record.usage is not None
     assert [node.samples >= 9 for node in record.usage.nodes] == [True, True]
-    assert record.usage.findings == ()
+    assert kinds(record) == set()
 
 
 def test_a_leak_is_found_with_its_rate(records: dict[str, Record]) -> None:
@@ -93,4 +99,4 @@ def test_the_node_that_the_other_waits_for_is_named(records: dict[str, Record]) 
     (found,) = (each for each in record.usage.findings if each.kind == "slow node")
     assert found.node == record.world.nodes[1]
     assert "rank 1" in found.what
-    assert {each.kind for each in record.usage.findings} == {"memory grows", "slow node"}
+    assert kinds(record) == {"memory grows", "slow node"}

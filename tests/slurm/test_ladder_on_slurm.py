@@ -116,7 +116,7 @@ def test_tells_what_its_jobs_do(climbed: Climbed) -> None:
     assert first.partition(";")[0] == f"stage1 1x1: job {job} submitted"
     assert re.fullmatch(rf"stage1 1x1: job {job} runs on node\d", next(line for line in own if "runs on" in line))
     assert "stage1 1x1 [1/1] default/weak/r1: started" in own
-    assert any(re.search(r"r1: [\d,]+ samples/s, \d+ steps measured", line) for line in own)
+    assert any(re.search(r"r1: [\d,.]+ samples/s, \d+ steps measured", line) for line in own)
     assert re.fullmatch(rf"stage1 1x1: job {job} ended COMPLETED on node\d, after .*", own[-1])
     assert "guess" not in climbed.done.stdout.lower()
 

@@ -1,8 +1,7 @@
-"""The packages and modules are those that CONTRIBUTING and the instrument list, and none is too long."""
+"""The packages are those that CONTRIBUTING lists, the modules of the instrument those that it lists."""
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import subprocess
@@ -15,8 +14,6 @@ import yaml
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "workflow/scripts"
 UNIT = ROOT / "tests/unit"
-MODULE_LINES = 400
-CLASS_LINES = 150
 
 
 def modules(directory: Path) -> list[str]:
@@ -28,17 +25,14 @@ def packages() -> dict[str, Path]:
     return {file.parent.name: file.parent for file in (SCRIPTS / "ddp_ladder").glob("*/__init__.py")}
 
 
-def test_the_tree_in_contributing_is_the_tree_on_disk() -> None:
+def test_the_packages_in_contributing_are_those_on_disk() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     _, _, tree = text.partition("    workflow/scripts/ddp_ladder/\n")
     tree, _, _ = tree.partition("\n\n")
     listed = re.split(r"^      (\w+)/", tree, flags=re.MULTILINE)[1:]
     documented = dict(zip(listed[::2], listed[1::2], strict=True))
     assert set(documented) == set(packages())
-    for name, directory in packages().items():
-        sentence, _, names = documented[name].rpartition(".\n")
-        assert sentence.split(), name
-        assert sorted(names.split()) == modules(directory), name
+    assert all(sentence.split() for sentence in documented.values())
 
 
 def test_the_instrument_lists_its_modules() -> None:
@@ -49,19 +43,6 @@ def test_the_instrument_lists_its_modules() -> None:
 def test_unit_tests_mirror_the_packages() -> None:
     directories = {file.parent.name for file in UNIT.glob("*/test_*.py")}
     assert directories == {*packages(), "instrument"}
-
-
-def test_no_module_and_no_class_is_too_long() -> None:
-    lengths = {}
-    for file in (ROOT / "workflow").rglob("*.py"):
-        text = file.read_text()
-        lengths[str(file.relative_to(ROOT))] = (len(text.splitlines()), MODULE_LINES)
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ClassDef):
-                lengths[f"{file.relative_to(ROOT)}: {node.name}"] = (node.end_lineno - node.lineno + 1, CLASS_LINES)
-    too_long = {name: lines for name, (lines, most) in lengths.items() if lines > most}
-    assert len(lengths) > 200
-    assert not too_long
 
 
 def test_reading_the_snakefile_loads_only_what_it_uses() -> None:

@@ -122,9 +122,9 @@ def test_time_limit_closes_the_gate(checkout: Checkout) -> None:
         "from pathlib import Path\n"
         "from ddp_ladder.run import job; from ddp_ladder.run import nodes; from ddp_ladder.plan.file import read_plan\n"
         "from ddp_ladder.run.progress import RunConsole\n"
-        "scale = read_plan(Path('results/plan.json')).jobs[0]\n"
+        "plan = read_plan(Path('results/plan.json'))\n"
         "here, ends_s = nodes.ThisMachine('test'), time.monotonic() + 6\n"
-        "job.run_scale(job.Context(scale, Path('results'), here, ends_s, RunConsole(1)), {})\n"
+        "job.run_scale(job.Context(plan.jobs[0], Path('results'), here, ends_s, RunConsole(1)), plan, {})\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", code],

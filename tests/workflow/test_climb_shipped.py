@@ -44,11 +44,9 @@ class TestShippedExperiment:
         _, climbed = shipped
         assert climbed.returncode == 0, climbed.stdout
         lines = climbed.stdout.splitlines()
-        assert [line for line in lines if line.startswith("gate ")] == [
-            "gate stage1: open",
-            "gate stage2: open",
-            "gate stage3: open",
-        ]
+        doubt = ", uncertain: this is an estimate from one repeat"
+        gates = [re.sub(r" \dx\d efficiency [\d.]+,", "", line) for line in lines if line.startswith("gate ")]
+        assert gates == ["gate stage1: open", f"gate stage2: open{doubt}", f"gate stage3: open{doubt}"]
         table = [line.split() for line in lines if re.match(r"\dx\d ", line)]
         assert [row[0] for row in table] == ["1x1", "1x2", "2x1"]
         assert "results/report/index.html" in climbed.stdout
@@ -179,16 +177,23 @@ class TestShippedExperiment:
         checkout, climbed = shipped
         lines = climbed.stdout.splitlines()
         for below, stage, scale in (("stage1", "stage2", "1x2"), ("stage2", "stage3", "2x1")):
-            said = [line for line in lines if line.startswith(f"{stage} {scale}: forecast ")]
+            said = [
+                line for line in lines if line.startswith((f"{stage} {scale}: forecast ", f"{stage} {scale}: at most "))
+            ]
             assert len(said) == 1
-            assert lines.index(f"gate {below}: open") < lines.index(said[0]) < lines.index(f"gate {stage}: open")
+            opened = {
+                name: next(k for k, line in enumerate(lines) if line.startswith(f"gate {name}: open"))
+                for name in (below, stage)
+            }
+            assert opened[below] < lines.index(said[0]) < opened[stage]
             (forecast,) = json.loads((checkout.results / f"forecast/{stage}.json").read_text())["scales"]
             (one,) = forecast["series"]
             measured = checkout.record(f"default/weak/{scale}/r1")["throughput"]["samples_per_s"]
-            assert 0.1 < one["samples_per_s"] / measured < 10
+            assert 0.1 < (one["samples_per_s"] or one["samples_per_s_bound"]) / measured < 10
+            assert (one["samples_per_s"] is None) or below != "stage1"
             wall_s = checkout.record(f"default/weak/{scale}/r1")["timing"]["wall_s"]
             assert 0.1 < one["run_s"] / wall_s < 10
-            assert [line for line in lines if line.startswith(f"forecast {scale}: ") and "the interval" in line]
+            assert [line for line in lines if line.startswith(f"forecast {scale}: ") and "; measured " in line]
         text = (checkout.results / "report/scaling.md").read_text()
         assert "| scale | forecast (samples/s) |" in text
 

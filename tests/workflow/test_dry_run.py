@@ -34,7 +34,7 @@ def test_dry_run_counts_what_is_there_already(checkout: Checkout) -> None:
     assert checkout.snakemake("stage1", "--cores", "all").returncode == 0
     planned = checkout.snakemake("stage2", "--dry-run").stdout
     assert "At most 0.17 GPU hours from here" in planned
-    assert "What the scales below let expect:\n  stage2 1x2: forecast " in planned
+    assert "What the scales below let expect:\n  stage2 1x2: at most " in planned
 
 
 def test_every_target_of_the_interface_is_there(checkout: Checkout) -> None:

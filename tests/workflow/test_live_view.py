@@ -76,7 +76,7 @@ def test_a_terminal_of_80x24_shows_stage_progress_and_cpus(watched: Watched) -> 
         r"^stage 1  not yet  wanted: good runs",
         r"^1x1     0/2  runs: process \d+ on \S+",
         r"^1x1 default/weak/r1  run 1 of 2",
-        r"^    step \d+, [\d,]+ samples/s|^    step \d+, warming up",
+        r"^    step \d+, [\d,.]+ samples/s|^    step \d+, warming up",
         r"^    \S+ +\d+\s% +\d+\s% +\d+ s ago",
     ):
         assert re.search(pattern, text, re.MULTILINE), f"{pattern}\n{text}"
@@ -116,7 +116,7 @@ def test_each_change_is_one_line_in_a_pipe(watched: Watched) -> None:
     for pattern in (
         r"stage 1 1x1 default/weak/r1: started",
         r"stage 1 1x1 default/weak/r2: step \d+ of 60, .*; CPU \d+ %",
-        r"stage 1 1x1 default/weak/r2: [\d,]+ samples/s, \d+ steps measured, .*",
+        r"stage 1 1x1 default/weak/r2: [\d,.]+ samples/s, \d+ steps measured, .*",
         r"gate stage1: open.*",
         r"the ladder has ended; report: .*",
     ):

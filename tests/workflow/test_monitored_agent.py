@@ -87,8 +87,7 @@ def test_a_throttled_gpu_of_a_fake_library_is_a_finding(tmp_path: Path) -> None:
     about = MonitorFile.from_json(read_json(RunDirectory(tmp_path).monitor(0)))
     samples = read_samples(RunDirectory(tmp_path).samples(0), about)
     ranks = tuple(
-        RankUse(rank=k, local_rank=k, node_rank=0, gpu=uuid, step_time_s=0.5)
-        for k, uuid in enumerate([A100["uuid"], "GPU-hot"])
+        RankUse(rank=k, local_rank=k, node_rank=0, gpu=uuid) for k, uuid in enumerate([A100["uuid"], "GPU-hot"])
     )
     node = node_usage(samples, timeline(end.launched_at_s, end.ended_at_s, None), ranks)
     run = RunUse(

@@ -1,4 +1,4 @@
-"""The plain baseline runs last, within a time limit of its own, and costs no other run and no gate anything."""
+"""The plain baseline runs within a time limit of its own, and costs no other run and no gate anything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from project_copy import NO_TORCH, Checkout
 
 # As scripts that wait for a peer do: nobody comes without a launcher.
 WAITS = f'import os, threading\nif "RANK" not in os.environ: threading.Event().wait()\n{NO_TORCH}'
-RUNS = [f"default/weak/1x1/r{k}" for k in (1, 2)] + [f"plain/weak/1x1/r{k}" for k in (1, 2)]
+RUNS = ["default/weak/1x1/r1", "plain/weak/1x1/r1", "default/weak/1x1/r2"]
 
 
 def measured(checkout: Checkout, script: str) -> str:
@@ -38,12 +38,10 @@ def measured(checkout: Checkout, script: str) -> str:
 
 def test_a_script_that_waits_for_a_peer(checkout: Checkout) -> None:
     said = measured(checkout, WAITS)
-    started = [run for run in RUNS if (checkout.results / "runs" / run / "run.json").exists()]
-    assert started == RUNS[:3]  # it is not tried for every repeat
     times = checkout.run_times()
-    assert sorted(times, key=lambda run: times[run]) == started
-    assert [checkout.record(run)["status"] for run in RUNS[:2]] == ["ok", "ok"]
-    failure = checkout.record(RUNS[2])["failure"]
+    assert sorted(times, key=lambda run: times[run]) == RUNS  # it is not tried for every repeat
+    assert [checkout.record(RUNS[k])["status"] for k in (0, 2)] == ["ok", "ok"]
+    failure = checkout.record(RUNS[1])["failure"]
     assert failure["verdict"] == "the plain script was still running"
     assert re.search(r" after \d+ s, 2.0 times what it takes under the launcher", failure["why"])
     assert "no plain baseline: " in said

@@ -19,7 +19,7 @@ from instrument_support import oldest_python, python_named
 from one_run import JOB, run_script
 
 SCRIPT = """
-import ctypes, os, signal, sys, torch, torch.distributed as dist
+import atexit, ctypes, os, signal, sys, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -60,6 +60,10 @@ def main_that_catches():
 
 from torch.distributed.elastic.multiprocessing.errors import record
 main_that_catches() if "CODE" in os.environ else (record(main) if how == "EXCEPTION" else main)()
+if how == "AT_SHUTDOWN":
+    atexit.register(ctypes.string_at, 0) if rank == dying else None
+if how == "CLEAN_UP":
+    raise RuntimeError("no such tracker")
 """
 
 
@@ -115,6 +119,23 @@ def test_the_rank_that_died_is_the_cause(
         assert shown == []
     left = sorted(path.name for path in tmp_path.glob("runs/*/*/*/*/nodes/*.json"))
     assert left == [Agent(node).stem + kind for node in range(int(scale[0])) for kind in (".json", ".monitor.json")]
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        ("AT_SHUTDOWN", r"a rank crashed: rank 1 \(node 0, .*\): ended by SIGSEGV"),
+        ("CLEAN_UP", r"the script raised an exception: rank [01]: RuntimeError: no such tracker"),
+    ],
+)
+def test_what_fails_after_the_training_is_a_remark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, cause: str
+) -> None:
+    record = run(tmp_path, monkeypatch, "1x2", how, 1)
+    assert (record.status, record.failure) == ("ok", None)
+    assert [rank.steps for rank in record.ranks] == [50, 50]
+    (what,) = (remark.what for remark in record.remarks if remark.name == "end")
+    assert re.match(f"after its training, which is complete and counts, {cause}", what)
 
 
 def test_the_rank_that_died_is_the_cause_with_the_oldest_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,7 @@ def test_a_bar_on_the_first_rank_s_terminal(data: Path) -> None:
     assert second == ""
     assert re.search(r"\repoch 1: +\d+%\|.*\| \d+/8 \[", first), first
     # Gone from the line that says how the epoch was.
-    assert re.search(r"\r +\repoch   1  [\d,]+ images/s  loss .*%\r\n$", first), first
+    assert re.search(r"\r +\repoch   1  [\d,.]+ images/s  loss .*%\r\n$", first), first
 
 
 def test_no_bar_without_tqdm_and_none_in_a_log(data: Path, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_no_bar_without_tqdm_and_none_in_a_log(data: Path, tmp_path: Path) -> No
     (shown,) = on_ranks(1, shown_on_a_terminal, words, False)
     (logged,) = on_ranks(1, logged_to, tmp_path / "log", words)
     for text in (shown, logged):
-        assert re.fullmatch(r"epoch   1  [\d,]+ images/s  loss .*%\r?\n", text), text
+        assert re.fullmatch(r"epoch   1  [\d,.]+ images/s  loss .*%\r?\n", text), text
 
 
 def logged_to(file: Path, words: list[str]) -> str:

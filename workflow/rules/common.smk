@@ -37,7 +37,7 @@ is_module = not workflow.modifier.is_main_snakefile()
 
 import ddp_ladder.common.requirements
 from ddp_ladder.slurm.allocation import check_allocation
-from ddp_ladder.climb.announcements import announcements, check_data, check_secrets, check_variables
+from ddp_ladder.climb.announcements import announcements, check_data, check_load, check_secrets, check_variables
 from ddp_ladder.climb.failed_jobs import Stop
 from ddp_ladder.common.files import NotWritten, check_room, shown_path
 from ddp_ladder.climb.forecasts import doubts_about_runtimes, forecast_text
@@ -84,6 +84,7 @@ def climb(stage=None):
             warnings += check_secrets(ladder, sources, stages, workflow.dryrun)
             warnings += check_variables(ladder, sources, stages, on_nodes, workflow.dryrun)
             warnings += doubts_about_runtimes(ladder, stages)
+            warnings += check_load(ladder, stages) if not (on_nodes or workflow.dryrun) else []
             for warning in warnings:
                 print(warning, file=sys.stderr)
     except UserError as error:
@@ -92,13 +93,18 @@ def climb(stage=None):
         for announcement in announcements(ladder, stages):
             print(announcement, file=sys.stderr)
         if workflow.dryrun:
-            print(plan_text(ladder.plan, stages, ladder.to_do) + forecast_text(ladder, stages), flush=True)
+            print(plan_text(ladder.plan_as_made, stages, ladder.to_do) + forecast_text(ladder, stages), flush=True)
     return [ladder.gate(each) for each in stages]
 
 
 def is_on_nodes():
     """Return True if the training may run on other machines than this one."""
     return workflow.executor_plugin.name != "local" or "SLURM_JOB_ID" in os.environ
+
+
+def makes_several_jobs():
+    """Return True if this start may make several jobs of a scale; a dry run does not know its executor."""
+    return not workflow.executor_plugin or workflow.executor_plugin.name != "local"
 
 
 def asked_preflight():
@@ -162,7 +168,7 @@ try:
         workflow.modifier.path_modifier = PathModifier(None, None, workflow)
     else:
         sources = read_sources(workflow.config_settings.configfiles, workflow.config_settings.config)
-    ladder = Ladder.of(sources.load())
+    ladder = Ladder.of(sources.load(), makes_several_jobs)
     report_options = [*ladder.report_options, *sources.report_options]
     export_secrets(ladder.settings, os.environ)  # for the jobs, as no file has them
     if workflow.is_main_process and not workflow.dryrun:

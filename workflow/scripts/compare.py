@@ -22,10 +22,9 @@ from ddp_ladder.analysis.comparison import compare_variants
 from ddp_ladder.analysis.comparison_of_results import compare_results
 from ddp_ladder.common.command import command
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.plan.file import read_plan
 from ddp_ladder.report.comparison_files import write_comparison
 from ddp_ladder.report.comparison_text import terminal_text
-from ddp_ladder.report.results_folders import read_folders, read_records
+from ddp_ladder.report.results_folders import read_folder, read_folders
 
 RESULTS = Path("results")
 
@@ -45,11 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         comparison, warnings = compare_results(folders), [line for one in folders for line in one.warnings]
         out = arguments.out or Path(arguments.folders[-1]) / "report"
     else:
-        plan = read_plan(arguments.results / "plan.json")
-        if len({run.variant for run in plan.runs if not run.is_plain}) < 2:
+        found = read_folder(str(arguments.results))
+        if len({run.variant for run in found.plan.runs if not run.is_plain}) < 2:
             raise UserError(_only_one_variant(arguments.results))
-        records, found = read_records(arguments.results, plan)
-        comparison, warnings = compare_variants(plan, records), [arguments.warning, *found]
+        comparison, warnings = compare_variants(found.plan, found.records), [arguments.warning, *found.warnings]
         out = arguments.out or arguments.results / "report"
     print(terminal_text(comparison, write_comparison(out, comparison)), flush=True)
     for warning in filter(None, warnings):

@@ -12,7 +12,7 @@ from ddp_ladder.common.command import command
 from ddp_ladder.common.files import write_json
 from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.plan.text import plan_text
-from ddp_ladder.records.run_records import RunRecords
+from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.settings.sources import Sources, add_options
 
 
@@ -28,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     plan = make_plan(Sources.of(arguments).load())
     write_json(arguments.out, plan.to_json())
-    print(plan_text(plan, plan.stages, runs_to_do(plan, RunRecords(arguments.out.parent))))
+    runs = RunRecords(arguments.out.parent)
+    print(plan_text(as_made(plan, runs), plan.stages, runs_to_do(plan, runs)))
     print(f"\nwritten: {arguments.out}")
     return 0
 

@@ -18,6 +18,7 @@ from ddp_ladder.common.lifetime import die_with_parent
 from ddp_ladder.gates.file import closed_variants
 from ddp_ladder.gates.gate import require_open_gate
 from ddp_ladder.plan.file import read_plan
+from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.run.interruption import Interrupted
 from ddp_ladder.run.job import run_scale
 from ddp_ladder.run.progress import LAST_WORDS
@@ -37,20 +38,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--scale", type=Scale.parse, required=True, help="nodes x GPUs per node, such as 2x4")
     arguments = parser.parse_args(argv)
     die_with_parent(signal.SIGTERM)  # a killed Snakemake must not leave a training behind
-    plan = read_plan(arguments.plan)
-    job = plan.job(arguments.scale)
     results = arguments.plan.parent
+    plan = as_made(read_plan(arguments.plan), RunRecords(results))
+    job = plan.job(arguments.scale)
     before = plan.stage_before(job.stage)
     left_out = closed_variants(require_open_gate(plan, before, results)) if before else {}
     context = context_of(job, results)
     try:
         with holding_scale(context), accounted(results, job, context.nodes.job_id, "measure"):
-            run_scale(context, left_out)
+            run_scale(context, plan, left_out)
     except Interrupted as interrupted:
         context.console.say(f"{context.label}: interrupted by {interrupted}; finished runs are kept")
         return 128 + interrupted.signum
     context.console.say(f"{context.label}: {LAST_WORDS}")
-    for run in job.runs:
+    for run in as_made(plan, RunRecords(results)).job(arguments.scale).runs:
         print(f"written: {context.directory(run).record}")
     return 0
 

@@ -15,7 +15,6 @@ from ddp_ladder.analysis.outlook import outlooks
 from ddp_ladder.common.command import command
 from ddp_ladder.common.formats import capitalised, full_stop
 from ddp_ladder.gates.file import closed_box
-from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.report.headline import headline
 from ddp_ladder.report.results import read_results
@@ -35,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     plan, results = read_plan(arguments.plan), arguments.plan.parent
     found = read_results(results, plan, arguments.warning)
-    points = [point for point in scale_points(plan.runs, found.records, plan.may_differ) if not point.is_plain]
+    points = [point for point in found.points if not point.is_plain]
     report = results / "report"
     print()
     print(headline(found, points).text)

@@ -95,7 +95,7 @@ def train(args: argparse.Namespace, world: World) -> int:
     def after_epoch(epoch: loop.Epoch) -> None:
         score = loop.evaluate(model, test_loader, prepare, precision, world.device)
         accuracy = f"held-out accuracy {100 * score.accuracy:.2f} %"
-        say(world, f"epoch {epoch.number:3d}  {epoch.samples_per_s:,.0f} samples/s  loss {score.loss:.4f}  {accuracy}")
+        say(world, f"epoch {epoch.number:3d}  {epoch.samples_per_s:,.1f} samples/s  loss {score.loss:.4f}  {accuracy}")
 
     checkpoint = options.checkpoint(args, world, training, precision)
     recipe = loop.Recipe(prepare, F.cross_entropy, precision, args.accumulate)

@@ -144,7 +144,7 @@ def train(args: argparse.Namespace, world: World) -> int:
     def after_epoch(epoch: loop.Epoch) -> None:
         score = loop.evaluate(model, test_loader, prepare, precision, world.device)
         accuracy = f"held-out accuracy {100 * score.accuracy:.2f} %"
-        say(world, f"epoch {epoch.number:3d}  {epoch.samples_per_s:,.0f} images/s  loss {score.loss:.4f}  {accuracy}")
+        say(world, f"epoch {epoch.number:3d}  {epoch.samples_per_s:,.1f} images/s  loss {score.loss:.4f}  {accuracy}")
 
     torch.manual_seed(loaders.rank_seed(args.seed, world.rank))  # each rank draws its own dropout masks
     checkpoint = options.checkpoint(args, world, training, precision)

@@ -85,7 +85,7 @@ def test_a_scale_below_the_smallest_measured_one_is_refused(table: Path, capsys:
     told = capsys.readouterr().err
     assert "--at: no weak scaling is predicted below the smallest measured scale" in told
     assert "allowed  8 GPUs or more, as 2x4 has" in told
-    assert printed(capsys, "--table", table, "--at", "1x8")["efficiency"] > 0
+    assert printed(capsys, "--table", table, "--at", "1x8")["samples_per_s_bound"] == 800
 
 
 @pytest.mark.parametrize(("other", "baseline"), [({}, "1x1"), ({"1x1": {"autocast_dtype": "float16"}}, "1x2")])
@@ -192,12 +192,14 @@ def test_a_file_that_is_no_text_is_named(content: bytes, table: Path, capsys: py
     assert "no text in UTF-8" in capsys.readouterr().err
 
 
-def test_one_row_predicts_with_a_note_and_without_models(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_row_gives_an_upper_bound_and_no_forecast(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table.write_text(f"{HEADER}\n1,4,4000\n")
     found = printed(capsys, "--table", table, "--at", "2x4", "--min-efficiency", "0.8")
-    assert (found["efficiency"], found["models"]) == (1.0, [])
-    assert found["samples_per_s_low"] < found["samples_per_s"] == 8000
-    assert "only 1x4 was measured: efficiency 1 is assumed; measure a second scale" in found["notes"]
+    assert found["samples_per_s"] is found["samples_per_s_high"] is found["efficiency"] is None
+    assert found["samples_per_s_bound"] == 8000
+    assert "only 1x4 was measured: no forecast, only an upper bound; measure a second scale" in found["notes"]
+    assert found["largest_scale"]["scale"] == "1x4"
+    assert found["largest_scale"]["note"] == "2x4 is not known from these scales: measure a larger one"
 
 
 def test_rows_of_one_scale_are_repeats_and_a_measured_scale_is_its_own_figure(

@@ -29,7 +29,7 @@ def test_the_interval_of_pairs_holds_the_truth_as_often_as_it_says(repeats: int,
     default, variants = ladders(repeats, drift, within)
     found = [paired(here, there) for here, there in zip(variants[:, 0], default, strict=True)]
     held = [one.low <= TRUE <= one.high for one in found if one.low is not None and one.high is not None]
-    assert len(held) == LADDERS
+    assert len(held) == LADDERS if repeats > 2 else len(held) > 0.9 * LADDERS  # wider than a factor of 4: not known
     assert 0.93 <= np.mean(held) <= 0.97
 
 

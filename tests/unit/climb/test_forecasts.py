@@ -62,7 +62,7 @@ def test_the_first_gate_forecasts_all_stages_above(tmp_path: Path) -> None:
     plan = ladder(tmp_path)
     shutil.rmtree(tmp_path / "runs/default/weak/1x2")
     (line,) = said(plan, "stage1", tmp_path)
-    assert line.startswith("stage2 1x2: forecast 2,0")
+    assert line.startswith("stage2 1x2: at most 2,0")
     above = read_forecast(tmp_path, "stage3")
     assert above is not None
     assert above.scales[0].series[0].measured == ("1x1",)
@@ -94,7 +94,7 @@ def test_a_file_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("mode", "value"), [("weak", 10)])
 def test_a_runtime_that_is_too_short_is_named_with_a_value(tmp_path: Path, mode: str, value: int) -> None:
-    plan = ladder(tmp_path, rates={"1x1": 8.0, "1x2": 15.0, "2x1": 14.0})  # runs of about 8 min
+    plan = ladder(tmp_path, rates={"1x1": 9.2, "1x2": 17.2, "2x1": 16.0})  # runs of about 8 min
     assert doubts(plan, tmp_path) == []  # without a forecast nothing is known
     assert len(said(plan, "stage2", tmp_path)) == 1  # 16 of 20 min
     short = replace(plan, jobs=tuple(replace(job, runtime_min=15) for job in plan.jobs))
@@ -102,7 +102,7 @@ def test_a_runtime_that_is_too_short_is_named_with_a_value(tmp_path: Path, mode:
     (text,) = doubts(short, tmp_path)
     assert "too short for 2x1: 2 runs will take about 1" in text
     assert "15 min" in text
-    assert "set stages.stage3.runtime: 30, if the partition allows it; otherwise fewer steps" in text
+    assert "set stages.stage3.runtime: 25, if the partition allows it; otherwise fewer steps" in text
 
 
 def test_runs_of_the_scale_itself_count_more_than_the_forecast(tmp_path: Path) -> None:

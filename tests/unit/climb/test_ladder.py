@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ddp_ladder.climb.announcements import announcements
+from ddp_ladder.climb.announcements import announcements, check_load
 from ddp_ladder.climb.ladder import Ladder, stages_up_to
 from ddp_ladder.common.messages import UserError
+from ddp_ladder.monitor import cpus
 from ddp_ladder.settings.loading import load_settings
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.resources import slurm_resources
@@ -65,7 +68,7 @@ def test_a_gate_waits_for_the_records_of_the_scales_at_which_something_is_to_do(
         "results/runs/default/weak/2x1/r1/record.json",
         "results/runs/ring/weak/2x1/r1/record.json",
     ]
-    assert records[-1] == "results/runs/ring/strong/2x4/r2/record.json"
+    assert records[-1] == "results/runs/default/weak/2x4/r2/record.json"
 
 
 def test_the_plans_first_scale_comes_first(ladder: Ladder) -> None:
@@ -103,6 +106,31 @@ def test_arguments_that_are_meant_otherwise_are_named(ladder: Ladder, monkeypatc
         "workload.args: $HOME/d reaches the script as it is, without the variable's value; write ~/d",
         "workload.env: $SCRATCH/x reaches the script as it is, without the variable's value; write /fast/x",
     ]
+
+
+def test_a_start_that_makes_no_other_job_says_so(ladder: Ladder) -> None:
+    ladder = make(CONFIG + "jobs: 2\n")
+    assert not [said for said in announcements(ladder, ["stage1"]) if "jobs" in said]
+    assert "jobs: 2 has no effect in this start: without Slurm, and in an allocation, a scale has one job" in (
+        announcements(replace(ladder, several_jobs=lambda: False), ["stage1"])
+    )
+
+
+@pytest.mark.parametrize("busy", [0.1, 0.9])
+def test_a_busy_machine_is_named_before_anything_is_measured(
+    ladder: Ladder, monkeypatch: pytest.MonkeyPatch, busy: float
+) -> None:
+    usable = os.sched_getaffinity(0)
+    times = iter([dict.fromkeys(usable, (0, 0)), dict.fromkeys(usable, (int(100 * busy), 100))])
+    monkeypatch.setattr(cpus, "read_times", lambda: next(times))
+    found = check_load(ladder, ladder.plan.stages, sampled_s=0)
+    if busy < 0.5:
+        assert found == []
+    else:
+        (line,) = found
+        used = f"other processes use {busy * len(usable):.1f} of the {len(usable)} CPUs of this machine"
+        assert line.startswith(f"warning: {used}")
+        assert "end those processes" in line
 
 
 def test_a_ladder_that_starts_at_another_scale(ladder: Ladder) -> None:

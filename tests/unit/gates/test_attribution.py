@@ -94,10 +94,33 @@ def test_each_cause_is_named_first_and_no_other(cause: Cause) -> None:
 
 def test_losses_above_the_lost_time_are_balanced_by_what_other_parts_gain() -> None:
     _, found = attributed([*baseline(), *run_of("1x4", 0.1, [0.03] * 4, [0.06] * 4, [0.002] * 4)])
-    assert [loss.in_words for loss in found.named] == ["60.0 ms exposed communication (60.0 points of efficiency)"]
-    assert found.lost_in_words == (
-        "50.0 ms of each step are lost, 50.0 points of efficiency; other parts take 10.0 ms less than in the ideal step"
-    )
+    assert found.lost_in_words == "50.0 ms of each step are lost, 50.0 points of efficiency"
+    assert [loss.in_words for loss in found.listed] == [
+        "60.0 ms exposed communication (60.0 points of efficiency)",
+        "-10.0 ms in smaller losses and gains together (-10.0 points of efficiency)",
+    ]
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_the_losses_that_are_listed_add_up_to_the_loss_that_is_stated(cause: Cause) -> None:
+    """Of 3.48 ms, 2.72 were listed: those below a tenth were not."""
+    compute_s, exposed_s, data_s = CAUSES[cause]
+    small_s = [0.004] * 4
+    records = [
+        *baseline(),
+        *run_of("1x4", 0.104, compute_s, exposed_s, [sum(s) for s in zip(data_s, small_s, strict=True)]),
+    ]
+    _, found = attributed(records)
+    assert sum(loss.lost_s for loss in found.listed) == pytest.approx(found.step_s - found.ideal_s)
+    assert found.in_words.endswith("ms in smaller losses and gains together")
+
+
+def test_changes_are_sorted_by_their_gain() -> None:
+    records = [*baseline(), *run_of("1x4", 0.15, [0.04] * 4, [0.04] * 4, [0.062] * 4, fingerprint=GRADIENTS)]
+    _, found = attributed(records)
+    gains = [change.gain or 0.0 for change in found.changes]
+    assert len(gains) == 3
+    assert gains == sorted(gains, reverse=True)
 
 
 @pytest.mark.parametrize(("lost_s", "named"), [(0.012, ["computation"]), (0.013, ["computation", "rest"])])
@@ -115,10 +138,32 @@ def test_one_slow_rank_is_imbalance_at_any_number_of_ranks(scale: str) -> None:
     point, found = attributed([*baseline(), *slow])
     sums_up(point)
     assert [loss.cause for loss in found.named] == ["imbalance"]
-    (evidence,) = found.named[0].evidence
-    assert evidence == "rank 0 on node0 works 100 ms in each step, the typical rank 50.0 ms: the others wait for it"
+    assert "; ".join(found.named[0].evidence) == (
+        "persistent: rank 0 on node0 works 100 ms in each step, the typical rank 50.0 ms: the others wait for it; "
+        "of it are 50.0 ms longer forward and backward passes"
+    )
     assert "slurm.exclude" in found.next
     assert found.changes[0].gain == pytest.approx(1.0)
+
+
+PLACES = {"the same": [1, 1, 1], "another in one repeat": [1, 2, 1], "another in each": [0, 1, 2]}
+
+
+@pytest.mark.parametrize("places", PLACES)
+def test_only_a_rank_that_is_slow_in_every_repeat_is_left_out(places: str) -> None:
+    compute_s, exposed_s = [0.04, 0.04, 0.04, 0.09], [0.05, 0.05, 0.05, 0.0]
+    runs = []
+    for run, slow in zip(run_of("4x1", 0.1, compute_s, exposed_s, [0.002] * 4), PLACES[places], strict=True):
+        times = [[values[3] if rank == slow else values[0] for rank in range(4)] for values in (compute_s, exposed_s)]
+        runs.append(with_ranks(run, compute_s=times[0], exposed_comm_s=times[1], data_wait_s=[0.002] * 4))
+    point, found = attributed([*baseline(), *runs])
+    assert [loss.cause for loss in found.named] == ["imbalance"]
+    assert point.step
+    persistent = places == "the same"
+    assert point.step.imbalance_kind == ("persistent" if persistent else "varying")
+    assert ("slurm.exclude" in found.next) == persistent
+    assert ("draw lengths or shapes together on all ranks" in found.next) != persistent
+    assert ("no rank causes more than" in found.named[0].evidence[0]) != persistent
 
 
 def test_a_rank_that_waits_for_its_data_is_imbalance() -> None:
@@ -152,10 +197,12 @@ def test_what_ddp_does_not_report_is_said_and_not_guessed() -> None:
 
 def test_too_few_timed_steps_are_no_times_and_the_steps_that_are_enough_are_named() -> None:
     """Runs of 130 steps, 10 of them warm-up: with max_steps: 130, DDP times every twelfth of 120 steps."""
-    records = run_of("1x2", 0.1, [0.04] * 2, [0.05] * 2, [0.002] * 2)
-    few = [record.replace(ranks=[r.replace(ddp=r.ddp and r.ddp.replace(samples=3)) for r in record.ranks])
-           for record in records]  # fmt: skip
-    assert points(records)[0].exposed_comm_s == pytest.approx(0.05)
+    times = [0.04] * 2, [0.05] * 2, [0.002] * 2
+    assert points(run_of("1x2", 0.1, *times))[0].exposed_comm_s == pytest.approx(0.05)
+    few = []
+    for timed, untimed in zip(run_of("1x2", 0.1, *times), run_of("1x2", 0.1, (), None, times[2]), strict=True):
+        ranks = tuple(rank.replace(ddp=rank.ddp and rank.ddp.replace(samples=3)) for rank in timed.ranks)
+        few.append(untimed.replace(ranks=ranks))
     point, found = attributed([*baseline(), *few])
     assert point.exposed_comm_s is None
     assert found.unknown[0].startswith(
@@ -182,13 +229,6 @@ def test_an_unknown_wait_for_data_is_said() -> None:
     sums_up(point)
     assert point.data_wait_s is None
     assert found.unknown == ("the wait for data was not measured",)
-
-
-def test_times_of_single_steps_that_are_longer_than_the_step_share_it() -> None:
-    point = points(run_of("1x4", 0.1, [0.08] * 4, [0.06] * 4, [0.0] * 4))[0]
-    sums_up(point)
-    assert point.compute_s == pytest.approx(0.1 * 8 / 14)
-    assert point.exposed_comm_s == pytest.approx(0.1 * 6 / 14)
 
 
 def test_on_a_gpu_the_wait_for_data_that_the_gpu_works_through_costs_nothing() -> None:
@@ -244,14 +284,14 @@ def test_changes_for_communication_with_their_estimates() -> None:
     _, found = attributed([*baseline(), *slow], link)
     half = next(change for change in found.changes if "batch_per_gpu" in change.what)
     assert half.gain == pytest.approx(0.025 / 0.075)  # half of 50 ms saved in 100 ms
-    assert half is found.changes[0]
     limit = next(change for change in found.changes if "network.interface" in change.what)
     assert (limit.gain, limit.is_limit) == (pytest.approx(1.0), True)
     (hook,) = [change for change in found.changes if "fp16_compress_hook" in change.what]
     sent_s = 0.051 * (1 - 0.002 / 0.05)  # without latency, which half the bytes do not shorten
     assert hook.gain == pytest.approx(sent_s / 2 / (0.1 - sent_s / 2), rel=1e-4)
     words = " ".join(found.named[0].evidence)
-    assert "takes 51.0 ms, of which the backward pass hides 1.00 ms (12 steps timed on each rank)" in words
+    assert "takes 51.0 ms on the rank that waits for no other, of which the backward pass hides 1.00 ms" in words
+    assert "(12 steps timed on each rank)" in words
     assert "100 MB of gradients in 2 all-reduces: by the preflight's figures" in words
     assert "these take 50.0 ms, of which 2.00 ms is latency" in words
 
@@ -280,7 +320,7 @@ def test_workers_that_keep_up_are_counted_from_the_wait() -> None:
     _, found = attributed(records)
     # Four workers deliver a batch every 100 ms; training without waiting takes 49 ms.
     assert found.changes[0].what.startswith("give the script 9 loader workers per rank instead of 4 (workload.args)")
-    assert found.changes[0].gain == pytest.approx(0.051 / 0.049)
+    assert found.changes[0].gain == pytest.approx(0.051 / 0.049, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +340,7 @@ def test_the_finding_that_explains_the_largest_loss_is_quoted(cause: Cause, kind
     first, point = points([*baseline(), *run_of("1x4", 0.1, *CAUSES[cause])])
     found = attribution(replace(point, findings=(finding,)), first)
     assert found
-    assert found.next.startswith("change it (measured so) (at most") == is_quoted
+    assert ("change it (measured so) (at most" in found.next) == is_quoted
     assert ("measured so" in " ".join(found.named[0].evidence)) == is_quoted
 
 
@@ -311,12 +351,31 @@ def test_the_closed_gate_says_it() -> None:
     (finding,) = performance(plan, here[-1], here, Path("results"))
     assert "efficiency 0.50" in finding.measured
     assert "; of a step's 100 ms, 50.0 ms are lost: 50.0 ms exposed communication" in finding.measured
-    assert finding.next.startswith("raise workload.batch_per_gpu: with twice the batch")
-    assert "(about 33 % more samples/s)" in finding.next
+    assert finding.next.startswith("see whether network.interface is the fastest one")
+    assert "(at most 100 % more samples/s)" in finding.next
     assert finding.next.endswith("or lower stages.stage2.gate.min_efficiency if this is good enough for you")
-    assert finding.shown_by[0].startswith("DDP's exchange of gradients takes 52.0 ms")
+    assert finding.shown_by[0].startswith("DDP's exchange of gradients takes 51.0 ms")
     fast = points([*baseline(), *run_of("1x4", 0.0501, *CAUSES["rest"])])
     assert [finding.shown_by for finding in performance(plan, fast[-1], fast, Path("results"))] == [()]
+
+
+@pytest.mark.parametrize("disturbed", [0, -1])
+def test_other_processes_stand_before_every_other_cause(disturbed: int) -> None:
+    """A busy laptop was told: 13.4 ms slower computation; set repeats: 16; fp16_compress_hook."""
+    plan = make_plan_of(make_specs(["1x1", "1x4"]))
+    plan = replace(plan, gates={"stage2": GateThresholds(min_efficiency=0.8)})
+    here = list(points([*baseline(), *run_of("1x4", 0.1, *CAUSES["computation"])]))
+    what = "here: other processes than the training used 1.9 of the 2 CPUs of the run, the training 0.15"
+    finding = ScaleFinding("other processes", what, "end them", None, None, 3, 3)
+    here[disturbed] = replace(here[disturbed], findings=(finding,))
+    (found,) = performance(plan, here[-1], here, Path("results"))
+    at = f"at {here[disturbed].scale}, {what}"
+    assert found.measured.startswith("efficiency 0.50")
+    assert found.measured.partition("; ")[2] == at  # and no other cause
+    assert (found.next, found.shown_by) == ("end them", ())
+    lost = attribution(here[-1], here[0])
+    assert lost is not None
+    assert lost.changes[0].what == f"end them ({at})"
 
 
 def test_only_losses_that_are_named_are_advised_on() -> None:

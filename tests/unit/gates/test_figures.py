@@ -17,8 +17,8 @@ IN_SCALING_CSV = """
     step_time_s data_wait_fraction exposed_comm_fraction gpu_hours_per_million_samples status
     speedup_low speedup_high step_time_s_low step_time_s_high straggler_fraction startup_s
     startup_spawn_s startup_import_torch_s startup_process_group_s startup_script_s startup_first_step_s
-    startup_compile_s samples_per_s_total samples_per_s_end_to_end step_time_s_p5 step_time_s_p95 drift_fraction
-    statistic efficiency_plain efficiency_plain_low efficiency_plain_high
+    startup_compile_s samples_per_s_total samples_per_s_end_to_end step_time_s_p5 step_time_s_p95
+    step_time_s_mean drift_fraction statistic efficiency_plain efficiency_plain_low efficiency_plain_high
     peak_memory_bytes gpu_busy_fraction gpu_power_w cpu_fraction energy_j_per_sample
     compute_s exposed_comm_s data_wait_s imbalance_s rest_s
     global_efficiency parallel_efficiency load_balance communication_efficiency computation_scaling
@@ -31,7 +31,7 @@ IN_SCALING_CSV = """
     hours_per_million_samples energy_kwh_per_million_samples
     hours_per_epoch gpu_hours_per_epoch energy_kwh_per_epoch
     hours_to_solution hours_to_solution_low hours_to_solution_high wall_hours_to_solution
-    gpu_hours_to_solution energy_kwh_to_solution note
+    gpu_hours_to_solution energy_kwh_to_solution jobs note
 """.split()
 POINT = ScalePoint("default", "weak", "stage2", 1, 2, 2, 64, 128, 3)
 EVERY_COLUMN = [column for figure in FIGURES for column in figure.columns]

@@ -587,7 +587,7 @@ def _other(value: Any) -> Any:
     return "0" if value is None else f"{value[:-1]}0" if value[-1:] != "0" else f"{value[:-1]}1"
 
 
-SECTIONS = ("status schema_version spec spec_hash job world ranks throughput timing fingerprint checks").split()
+SECTIONS = ("status schema_version spec spec_hash job world ranks throughput timing step fingerprint checks").split()
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -858,9 +858,9 @@ def test_all_thresholds_are_judged_even_when_the_first_fails(exact: Ladder) -> N
     verdict = gate.judge("stage2")
     outcomes = [(f.check, f.ok) for f in verdict.judged if f.repeat is None]
     assert outcomes == [("efficiency", True), ("throughput", False), ("data wait", False)]
-    assert [f.next == "" for f in verdict.judged if f.repeat is None] == [True, False, False]
     assert verdict.reason
     assert verdict.reason.measured == "1,024 samples/s"
+    assert all(f.next for f in verdict.judged if f.repeat is None)  # the first is at its threshold: uncertain
 
 
 @pytest.mark.parametrize(
@@ -962,7 +962,7 @@ def test_a_variant_that_fails_is_closed_and_the_gate_is_not(two_variants: Ladder
     assert path.name == "stage2.json"
     gate = Verdict.from_json(read_json(path))
     assert closed_variants(gate) == {"ring": "variant ring did not pass the gate of stage2"}
-    assert outcome_line(gate) == "gate stage2: open (without ring: see the report)"
+    assert outcome_line(gate).startswith("gate stage2: open (without ring: see the report)")
 
 
 def test_a_variant_that_is_too_slow_is_closed_and_the_gate_is_not(two_variants: Ladder) -> None:

@@ -251,20 +251,38 @@ def test_missing_repeats_are_said() -> None:
     assert "2 of 3 repeats have been run" in point.note
 
 
-def test_one_repeat_has_the_interval_of_its_blocks() -> None:
-    specs = make_specs(["1x1"], repeats=1)
-    (point,) = scale_points(specs, ladder(specs, spread=0.1))
-    assert point.status == "ok"
-    assert "one repeat" in point.note
-    assert point.samples_per_s_low is not None
-    assert point.samples_per_s_low < 1000
+def test_one_repeat_has_no_interval() -> None:
+    specs = make_specs(["1x1", "1x2"], repeats=1)
+    one, two = scale_points(specs, ladder(specs, spread=0.1))
+    assert (one.status, one.jobs) == ("ok", 1)
+    assert "one repeat" in one.note
+    assert (one.samples_per_s_low, one.samples_per_s_high, two.efficiency_low) == (None, None, None)
 
 
-def test_one_repeat_of_one_block_has_no_interval() -> None:
-    specs = make_specs(["1x1"], repeats=1)
-    (point,) = scale_points(specs, ladder(specs, spread=0.0, blocks=1))
-    assert (point.samples_per_s_low, point.samples_per_s_high) == (1000, 1000)
-    assert "there is no interval" in point.note
+def test_an_interval_that_is_too_wide_is_not_known() -> None:
+    specs = make_specs(["1x1"], repeats=2)
+    records = [make_record(spec, rate) for spec, rate in zip(specs, (600.0, 1000.0), strict=True)]
+    (point,) = scale_points(specs, records_by_name(records))
+    assert (point.samples_per_s, point.samples_per_s_low, point.samples_per_s_high) == (800, None, None)
+    assert "wider than a factor of 4" in point.note
+
+
+def test_repeats_of_several_jobs_show_what_jobs_differ_by() -> None:
+    specs = make_specs(["1x1", "1x2"], repeats=4)
+    records = []
+    for spec in specs:
+        record = make_record(spec, 1000.0 * spec.world_size * (1 if spec.repeat < 3 else 0.95), spread=0.0)
+        assert record.job is not None
+        job = record.job.replace(id=f"{spec.scale}-{spec.repeat // 3}")
+        records.append(record.replace(job=job))
+    several = by_scale(scale_points(specs, records_by_name(records)))["1x2"]
+    assert several.jobs == 2
+    assert "measured by 2 jobs" in several.note
+    one_job = [record.replace(job=records[0].job) for record in records]
+    one = by_scale(scale_points(specs, records_by_name(one_job)))["1x2"]
+    for point, inside in ((several, True), (one, False)):
+        assert point.efficiency_low is not None
+        assert (point.efficiency_low < 0.93) is inside  # the other way round: 0.95
 
 
 def test_the_batch_that_was_used_is_shown_when_it_is_not_the_planned_one() -> None:
@@ -301,18 +319,19 @@ def test_unknown_exposed_communication_and_start_up_stay_unknown() -> None:
     assert (point.exposed_comm_fraction, point.startup_s) == (None, None)
 
 
-def test_the_parts_of_the_start_up_are_medians_over_repeats() -> None:
+def test_the_parts_of_a_scale_s_start_up_add_up() -> None:
+    """They are those of the repeat with the median total: the medians of the parts would be 2, 2, 1 and 2 of 8."""
     specs = make_specs(["1x1"])
-    seconds = {"spawn": 1.0, "import_torch": 2.0, "process_group": 0.5, "first_step": 0.25, "compile": 0.125}
+    names = ("spawn", "import_torch", "process_group", "first_step")
     records = []
-    for factor, spec in zip((1, 2, 9), specs, strict=True):
+    for total, spec, parts in zip((8.0, 7.0, 9.0), specs, ((2, 4, 1, 0.5), (1, 2, 1, 2), (4, 1, 1, 2)), strict=True):
+        startup_s = {**dict(zip(names, parts, strict=True)), "total": total, "compile": 0.25}
         record = make_record(spec)
-        startup_s = {**{part: factor * value for part, value in seconds.items()}, "total": factor * 4.0}
         records.append(record.replace(ranks=(record.ranks[0].replace(startup_s=startup_s),)))
     (point,) = scale_points(specs, records_by_name(records))
-    assert (point.startup_spawn_s, point.startup_import_torch_s, point.startup_process_group_s) == (2, 4, 1)
-    assert (point.startup_script_s, point.startup_first_step_s, point.startup_compile_s) == (0.5, 0.5, 0.25)
-    assert point.startup_s == 8
+    known = (point.startup_spawn_s, point.startup_import_torch_s, point.startup_process_group_s)
+    assert (*known, point.startup_script_s, point.startup_first_step_s) == (2, 4, 1, 0.5, 0.5)
+    assert (point.startup_s, point.startup_compile_s) == (8, 0.25)
 
 
 def unsteady(throughput: dict[str, Any] | None = None, timing: dict[str, Any] | None = None) -> ScalePoint:
@@ -368,7 +387,8 @@ def test_a_disturbance_in_one_repeat_changes_no_statistic_and_is_noted() -> None
     times_s[7] = 4.0
     (point,) = scale_points(specs, records_by_name([with_steps(make_record(spec), times_s) for spec in specs]))
     assert (point.statistic, point.samples_per_s) == ("median of blocks", pytest.approx(64))
-    assert "samples / time is 56 samples/s, 13.0 % below the median of blocks: some blocks are far" in point.note
+    assert "the mean step is 1.15 times the median, and samples / time is 55.7 samples/s, 13.0 % below" in point.note
+    assert point.step_time_s_mean == pytest.approx(times_s.mean())
 
 
 def test_the_interval_of_slow_steps_that_recur_covers_the_truth() -> None:
@@ -396,7 +416,10 @@ def test_the_interval_of_slow_steps_that_recur_covers_the_truth() -> None:
     [
         ({"timing": {"drift_fraction": 0.08}}, "the last third of the steps was 8 % slower than the first"),
         ({"timing": {"drift_fraction": -0.08}}, "the last third of the steps was 8 % faster than the first"),
-        ({"timing": {"warmup_stable": False}}, "of 3 of 3 repeats were not steady after the warm-up"),
+        (
+            {"timing": {"warmup_stable": False}},
+            "the step times of 3 of 3 repeats of 1x1 were not steady after the warm-up",
+        ),
     ],
 )
 def test_what_a_median_would_hide_is_noted(changed: dict[str, Any], note: str) -> None:

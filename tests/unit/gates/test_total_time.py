@@ -19,14 +19,14 @@ def run(scale: str, wall_s: float, samples: int, repeat: int = 1) -> Record:
 def test_the_same_work_gives_the_centres_formula() -> None:
     """CSC: a speed-up of 1.5 when doubling the nodes, or of 3 when quadrupling, is 75 %."""
     base = run("1x4", 600.0, 8000)
-    assert efficiency_by_total_time([run("2x4", 400.0, 8000)], [base]) == pytest.approx((0.75,) * 3)
-    assert efficiency_by_total_time([run("4x4", 200.0, 8000)], [base]) == pytest.approx((0.75,) * 3)
+    assert efficiency_by_total_time([run("2x4", 400.0, 8000)], [base]) == (pytest.approx(0.75), None, None)
+    assert efficiency_by_total_time([run("4x4", 200.0, 8000)], [base]) == (pytest.approx(0.75), None, None)
 
 
 def test_other_work_is_compared_by_the_sample() -> None:
     assert gpu_s_per_sample(run("2x4", 400.0, 16000)) == 0.2
     found = efficiency_by_total_time([run("2x4", 800.0, 16000)], [run("1x4", 600.0, 8000)])
-    assert found == pytest.approx((0.75,) * 3)
+    assert found == (pytest.approx(0.75), None, None)
 
 
 def test_repeats_give_an_interval_and_unknown_samples_nothing() -> None:

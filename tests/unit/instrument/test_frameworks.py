@@ -32,6 +32,8 @@ def warm() -> Iterator[Warm]:
         "hf_accelerate.py stateful",
         "hf_accelerate.py skip",
         "hf_accelerate.py skip_stream",
+        "hf_accelerate.py prompts",
+        "hf_accelerate.py one_row",
         "hf_trainer.py 1",
         "hf_trainer.py 2",
     ],

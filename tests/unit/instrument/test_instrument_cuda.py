@@ -77,7 +77,7 @@ def new_loop(clock: StepClock) -> Loop:
 
 def finish(clock: StepClock, wait: bool = True) -> int:
     assert clock.timer.timeline is not None
-    return clock.timer.timeline.finish(clock.table.step_time_s, wait)
+    return clock.timer.timeline.finish(clock.table.times_s, wait)
 
 
 def test_times_are_those_of_the_device(clock: StepClock, device: Device) -> None:
@@ -111,6 +111,23 @@ def test_validation_within_an_accumulation_is_not_counted(clock: StepClock, devi
     finish(clock)
     assert list(clock.table.step_time_s) == pytest.approx([5])
     assert list(clock.table.samples) == [8]
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_eval_mode_is_timed_by_the_device_too(clock: StepClock, device: Device, every: int) -> None:
+    loop = new_loop(clock)
+    for index in range(40):
+        clock.yielded(loop, 0.0, 4)
+        if index % every == 0:
+            clock.timer.eval_mode()
+            device.queued_s += 10.0
+            clock.timer.train_mode()
+        device.queued_s += 2.0
+        clock.after_step(device, (), {})
+        device.done_s = device.queued_s
+    finish(clock)
+    clock.phases.count_eval_time(clock.table)
+    assert list(clock.table.step_time_s)[1:] == pytest.approx([2.0 + 10.0 * (k % every == 0) for k in range(1, 40)])
 
 
 def test_events_are_used_again(clock: StepClock, device: Device) -> None:

@@ -172,6 +172,8 @@ def test_end_records(both: Both) -> None:
             "iterable": False,
             "dataset_size": 497,
             "passes": 5,
+            "dropped_samples": 0,
+            "unclear_sizes": [],
         }
         fingerprint = record["fingerprint"]
         assert fingerprint["batch_per_gpu"] == 32

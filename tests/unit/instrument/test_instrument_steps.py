@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
-
-import numpy as np
 import pytest
 import torch
-from ddp_ladder_instrument import loaders, parameters, step_clock
+from ddp_ladder_instrument import parameters, step_clock
 from ddp_ladder_instrument.gradients import Gradient
 from ddp_ladder_instrument.loops import NEVER, Loop
-from ddp_ladder_instrument.step_clock import StepClock
-from torch.nn.utils.rnn import pack_sequence
+from ddp_ladder_instrument.step_clock import MOST_FIRST_STEPS, MOST_STEPS, StepClock
+from ddp_ladder_instrument.step_table import recurring
 
 
 class Clock:
@@ -25,7 +22,9 @@ class Clock:
 
 
 class Script:
-    """Does what a training script does, seen from the hooks."""
+    """Does what a training script does, seen from the hooks. It is its own optimizer."""
+
+    param_groups = ()
 
     def __init__(self, clock: Clock) -> None:
         self.time = clock
@@ -53,8 +52,14 @@ class Script:
         self.compute(seconds)
         self.clock.after_step(optimizer or self, (), {})
 
+    def evaluate(self, seconds: float) -> None:
+        self.clock.timer.eval_mode()
+        self.compute(seconds)
+        self.clock.timer.train_mode()
+
     def rows(self) -> list[tuple[int, int, float, float]]:
         table = self.clock.table
+        self.clock.phases.count_eval_time(table)
         return list(zip(table.samples, table.padding_samples, table.step_time_s, table.data_wait_s, strict=True))
 
 
@@ -63,6 +68,11 @@ def code(monkeypatch: pytest.MonkeyPatch) -> Script:
     clock = Clock()
     monkeypatch.setattr("ddp_ladder_instrument.step_clock.time.perf_counter", clock)
     return Script(clock)
+
+
+@pytest.fixture
+def unix_time(code: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddp_ladder_instrument.step_clock.time.time", lambda: 1e9 + code.time.now_s)
 
 
 def test_steps_of_one_pass_follow_each_other(code: Script) -> None:
@@ -164,20 +174,94 @@ def test_batches_drawn_without_gradients_never_train(code: Script) -> None:
 
 
 def test_evaluation_without_a_loader_is_not_counted(code: Script) -> None:
-    code.step(4)
-    for evaluate_s in (0, 100):
-        if evaluate_s:
-            code.clock.timer.eval_mode()
-            code.compute(evaluate_s)
-            code.clock.timer.train_mode()
+    for index in range(12):
+        if index % 4 == 2:
+            code.evaluate(100)
         code.step(4)
+    assert [row[2] for row in code.rows()] == [4] * 12
+
+
+def test_eval_mode_after_the_batch_was_drawn_is_training(code: Script) -> None:
+    """Pseudo-labels in every fourth step."""
     train = code.loop()
-    code.batch(train)
-    code.clock.timer.eval_mode()
-    code.compute(100)
-    code.clock.timer.train_mode()
-    code.step(4)
-    assert [row[2] for row in code.rows()] == [4, 4, 4, 5]
+    for index in range(12):
+        code.batch(train)
+        if index % 4 == 2:
+            code.evaluate(100)
+        code.step(4)
+    assert [row[2] for row in code.rows()] == [5, 5, 105, 5] * 3
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_eval_mode_in_most_steps_is_training(code: Script, every: int) -> None:
+    """Adversarial examples; another validation, between the steps, is none."""
+    train = code.loop()
+    for index in range(12):
+        if index % 6 == 5:
+            code.evaluate(100)
+        code.batch(train)
+        if index % every == 0:
+            code.evaluate(10)
+        code.step(4)
+    assert [row[2] for row in code.rows()] == [15 if index % every == 0 else 5 for index in range(12)]
+
+
+def test_a_rollout_before_each_step_is_training(code: Script) -> None:
+    for _ in range(12):
+        code.evaluate(10)
+        code.compute(2)
+        code.step(4)
+    assert [row[2] for row in code.rows()] == [16] * 12
+
+
+@pytest.mark.usefixtures("unix_time")
+def test_eval_mode_from_each_step_to_the_next_batch_is_training(code: Script) -> None:
+    """As is the time around it: since the step, and up to the batch."""
+    train = code.loop()
+    for _ in range(6):
+        code.batch(train)
+        code.step(4)
+        code.compute(1)
+        code.evaluate(10)
+        code.compute(2)
+    assert [row[2] for row in code.rows()] == [5] + [18] * 5
+    assert code.clock.phases.summary()["validations_s"] == [(1e9 + 96, 1e9 + 106)]  # after the last step
+
+
+def test_a_validation_over_a_loader_in_each_step_is_not_counted(code: Script) -> None:
+    train = code.loop()
+    for _ in range(6):
+        code.batch(train)
+        code.clock.timer.eval_mode()
+        code.compute(3)
+        val = code.loop()
+        code.batch(val, size=1000)
+        code.leave(val)
+        code.compute(100)  # its metrics
+        code.clock.timer.train_mode()
+        code.step(4)
+    assert code.rows() == [(8, 0, 5, 1)] * 6
+
+
+def test_a_batch_drawn_in_eval_mode_by_a_pass_that_goes_on(code: Script) -> None:
+    """Its pseudo-labels are made there."""
+    train, other = code.loop(), code.loop()
+    code.batch(other)
+    for _ in range(6):
+        code.batch(train)
+        code.clock.timer.eval_mode()
+        code.batch(other, wait_s=3)
+        code.compute(10)
+        code.clock.timer.train_mode()
+        code.step(4)
+    assert [row[2] for row in code.rows()][1:] == [18] * 5
+
+
+def test_recurring() -> None:
+    often = [0, 0, 0, 0, *[1, 2] * 10]
+    assert recurring(often, 28) == set(range(4, 24))
+    assert recurring([0, 0, 3] * 20, 60) == recurring([], 40) == recurring([5], 9) == set()
+    assert recurring([1, 0] * 20, 40) == set(range(0, 40, 2))
 
 
 def test_training_in_eval_mode_is_counted(code: Script) -> None:
@@ -199,7 +283,9 @@ def test_accumulated_batches_are_one_step(code: Script) -> None:
 
 
 class Loader:
-    """Something that passes are made over."""
+    """Something that passes are made over, or another optimizer."""
+
+    param_groups = ()
 
 
 def test_remainder_of_a_pass_belongs_to_the_next_over_the_same_loader(code: Script) -> None:
@@ -267,6 +353,109 @@ def test_second_optimizer_without_a_loader(code: Script) -> None:
         code.step(4)
         code.step(3, other)
     assert code.rows() == [(16, 0, 7, 0), (16, 0, 7, 0)]
+
+
+def test_a_critic_s_steps_without_a_loader_are_one_row_with_its_generator_s(code: Script) -> None:
+    """Ten iterations of 64 samples are 640, not 1,280."""
+    code.clock = StepClock(samples_per_step=64)
+    other = Loader()
+    code.clock.optimizers.existing.update((code, other))
+    for _ in range(10):
+        for _ in range(2):
+            backward(code)
+            code.step(4)
+        backward(code)
+        code.step(3, other)
+    assert code.rows() == [(64, 0, 17, 0)] * 10
+
+
+def test_an_optimizer_that_never_steps_holds_the_first_row_for_a_while_only(code: Script) -> None:
+    code.clock = StepClock(samples_per_step=64)
+    idle = Loader(), Loader()
+    code.clock.optimizers.existing.update(idle)
+    for _ in range(MOST_FIRST_STEPS + 2):
+        backward(code, 0)
+        code.step(1)
+    assert [row[2] for row in code.rows()] == [MOST_FIRST_STEPS, 1, 1]
+
+
+def test_several_steps_on_one_batch_are_one_row(code: Script) -> None:
+    """A critic that steps twice before its generator; minibatches of a rollout. The last batch leaves its pass over."""
+    train, other = code.loop(), Loader()
+    for index in range(4):
+        code.batch(train)
+        if index == 3:
+            code.leave(train)
+        for _ in range(2):
+            backward(code)
+            code.step(1)
+        backward(code)
+        code.step(1, other)
+    assert code.rows() == [(8, 0, 10, 1)] * 4
+
+
+def test_several_steps_on_one_batch_are_one_row_also_with_samples_per_step(code: Script) -> None:
+    """Five iterations of 16 samples are 80, not 160. A batch now and then, of a validation, changes nothing."""
+    for every, rows in ((1, 5), (3, 10)):
+        code.clock = StepClock(samples_per_step=16)
+        train = code.loop()
+        for index in range(5):
+            if index % every == every - 1:
+                code.batch(train)
+            for _ in range(2):
+                backward(code)
+                code.step(1)
+        assert [row[0] for row in code.rows()] == [16] * rows
+
+
+def test_steps_without_a_new_gradient_are_one_row(code: Script) -> None:
+    """An optimizer that another one calls once for each group of parameters."""
+    code.clock = StepClock(samples_per_step=16)
+    for _ in range(3):
+        backward(code)
+        for _ in range(3):
+            code.step(1)
+    assert code.rows() == [(16, 0, 5, 0)] * 3
+
+
+def test_each_gradient_is_a_step_of_a_loop_without_a_loader(code: Script) -> None:
+    code.clock = StepClock(samples_per_step=16)
+    replay = code.clock.backwards.replay
+    backward(code)
+    code.step(1)
+    for _ in range(2):
+        replay()  # the backward pass was captured into a CUDA graph
+        code.step(1)
+    for _ in range(2):
+        code.step(1)  # and this one is part of the step before: no gradient at all
+    assert [row[2] for row in code.rows()] == [3, 1, 3]
+
+
+def test_steps_whose_gradients_are_not_seen_are_rows(code: Script) -> None:
+    for _ in range(3):
+        code.step(4)
+    assert len(code.rows()) == 3
+
+
+def test_a_pass_that_yields_no_further_batch_does_not_hold_its_row_for_ever(code: Script) -> None:
+    train = code.loop()
+    code.batch(train)
+    for _ in range(MOST_STEPS + 3):
+        backward(code, 0)
+        code.step(1)
+    assert [row[0] for row in code.rows()] == [8, 0]
+
+
+def test_limits_are_checked_after_the_last_step_on_a_batch(code: Script) -> None:
+    train, checks = code.loop(), []
+    code.clock.check_at = 2
+    code.clock.check_limits = lambda step, now_s: checks.append((step, now_s)) or NEVER  # type: ignore[func-returns-value]
+    for _ in range(3):
+        code.batch(train)
+        for _ in range(3):
+            backward(code, 0)
+            code.step(1)
+    assert checks == [(2, 8)]
 
 
 def test_batch_drawn_ahead_leaves_a_step_without(code: Script) -> None:
@@ -406,19 +595,14 @@ def test_steps_without_a_loader(code: Script) -> None:
     assert code.rows() == [(0, 0, 10, 0), (0, 0, 4, 0)]
 
 
-@pytest.fixture
-def unix_time(code: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddp_ladder_instrument.step_clock.time.time", lambda: 1e9 + code.time.now_s)
-
-
 @pytest.mark.usefixtures("unix_time")
 def test_csv(code: Script) -> None:
     train = code.loop()
     code.batch(train, wait_s=0.25)
     code.step(1)
     assert "".join(code.clock.table.csv()) == (
-        "step,samples,padding_samples,step_time_s,data_wait_s,ended_at_s\n"
-        "1,8,0,1.250000000,0.250000000,1000000001.250\n"
+        "step,samples,padding_samples,step_time_s,data_wait_s,ended_at_s,forward_s,backward_s,comm_s,overlap_s\n"
+        "1,8,0,1.250000000,0.250000000,1000000001.250,,,,\n"
     )
 
 
@@ -438,6 +622,8 @@ def test_phases_of_two_epochs_with_validation(code: Script) -> None:
     assert code.clock.phases.summary() == {
         "epoch_steps": [1, 4],
         "validations_s": [(1e9 + 6, 1e9 + 11), (1e9 + 17, 1e9 + 22)],
+        "without_a_pass_s": [(1e9 + 6, 1e9 + 11), (1e9 + 17, 1e9 + 22)],
+        "saves_s": [],
     }
 
 
@@ -461,7 +647,8 @@ def test_a_pass_whose_step_follows_its_end_is_no_validation(code: Script) -> Non
         code.batch(train)
         code.leave(train)
         code.step(1)
-    assert code.clock.phases.summary() == {"epoch_steps": [1, 2], "validations_s": []}
+    summary = code.clock.phases.summary()
+    assert (summary["epoch_steps"], summary["validations_s"]) == ([1, 2], [])
 
 
 @pytest.mark.usefixtures("unix_time")
@@ -498,49 +685,6 @@ def test_ticks_are_rare_after_the_first_steps(code: Script) -> None:
         code.step(0.01)
     assert ticks[: step_clock.EARLY_STEPS] == list(range(1, step_clock.EARLY_STEPS + 1))
     assert 35 < len(ticks) - step_clock.EARLY_STEPS < 42
-
-
-Pair = namedtuple("Pair", "x y")
-
-
-class Graphs:
-    num_graphs = 7
-    x = torch.zeros(40, 3)
-
-
-class Sized:
-    def __init__(self, size: object) -> None:
-        self.batch_size = size
-
-
-class Labelled:
-    def __init__(self, x: object) -> None:
-        self.me = self
-        self.x = x
-
-
-@pytest.mark.parametrize(
-    ("batch", "size"),
-    [
-        (torch.zeros(5, 2), 5),
-        ([torch.zeros(4), torch.zeros(9)], 4),
-        (Pair("label", torch.zeros(3, 1)), 3),
-        ({"ids": {"inner": torch.zeros(6, 1)}, "n": 2}, 6),
-        ((torch.tensor(1.0), [torch.zeros(2)]), 2),
-        (["a", "b"], 0),
-        (torch.tensor(3.0), 0),
-        (object(), 0),
-        (Graphs(), 7),
-        (Sized(4), 4),
-        ([Sized(torch.Size([3, 2]))], 3),
-        (Labelled(torch.zeros(8, 2)), 8),
-        (Labelled(None), 0),
-        (np.zeros((9, 2)), 9),
-        (pack_sequence([torch.zeros(3), torch.zeros(2)]), 2),
-    ],
-)
-def test_batch_size(batch: object, size: int) -> None:
-    assert loaders.batch_size(batch) == size
 
 
 def test_checksum_sees_every_bit_and_dtype() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -214,6 +215,10 @@ class GoesOn(DistributedSampler):
         return iter(list(super().__iter__()))
 
 
+def real_samples(loader: DataLoader[Any]) -> int:
+    return loaders.new_loop(loader).real_samples
+
+
 DIVIDING: dict[str, Callable[[Data, int, int], Any]] = {
     "torch": lambda data, replicas, rank: DistributedSampler(data, replicas, rank, shuffle=False),
     "inherited": lambda data, replicas, rank: GoesOn(data, replicas, rank, shuffle=False),
@@ -237,7 +242,7 @@ DIVIDING: dict[str, Callable[[Data, int, int], Any]] = {
 def test_real_samples_add_up_to_the_dataset(kind: str, length: int, replicas: int) -> None:
     data = TensorDataset(torch.arange(length))
     each = [DIVIDING[kind](data, replicas, rank) for rank in range(replicas)]
-    real = [loaders.real_samples(DataLoader(data, batch_size=2, sampler=sampler)) for sampler in each]
+    real = [real_samples(DataLoader(data, batch_size=2, sampler=sampler)) for sampler in each]
     seen = [list(sampler)[:count] for sampler, count in zip(each, real, strict=True)]
     assert sorted(index for indices in seen for index in indices) == list(range(length))
 
@@ -246,7 +251,7 @@ def test_real_samples_add_up_to_the_dataset(kind: str, length: int, replicas: in
 def test_real_samples_of_fewer_than_ranks(length: int) -> None:
     data = TensorDataset(torch.arange(length))
     each = [DistributedSampler(data, 4, rank, shuffle=False) for rank in range(4)]
-    real = [loaders.real_samples(DataLoader(data, sampler=sampler)) for sampler in each]
+    real = [real_samples(DataLoader(data, sampler=sampler)) for sampler in each]
     assert [min(count, 1) for count in real] == [1] * length + [0] * (4 - length)
 
 
@@ -257,7 +262,7 @@ def test_real_samples_of_accelerate_add_up_to_the_dataset(length: int, split: bo
     seen: list[int] = []
     for rank in (0, 1):
         shard = BatchSamplerShard(BatchSampler(SequentialSampler(data), 4, False), 2, rank, split_batches=split)
-        real = loaders.real_samples(DataLoader(data, batch_sampler=shard))
+        real = real_samples(DataLoader(data, batch_sampler=shard))
         seen += [index for batch in shard for index in batch][:real]
     assert sorted(seen) == list(range(length))
 
@@ -265,28 +270,67 @@ def test_real_samples_of_accelerate_add_up_to_the_dataset(length: int, split: bo
 def test_samplers_that_drop_do_not_pad(data: Data) -> None:
     seven = TensorDataset(torch.arange(7))
     dropping = DistributedSampler(seven, 2, 1, shuffle=False, drop_last=True)
-    assert loaders.real_samples(DataLoader(seven, sampler=dropping)) == NEVER
+    assert real_samples(DataLoader(seven, sampler=dropping)) == NEVER
     batches = BatchSampler(SequentialSampler(seven), 2, drop_last=True)
-    assert loaders.real_samples(DataLoader(seven, batch_sampler=BatchSamplerShard(batches, 2, 1))) == NEVER
+    assert real_samples(DataLoader(seven, batch_sampler=BatchSamplerShard(batches, 2, 1))) == NEVER
+
+
+def facts(passes: Iterable[DataLoader[Any]], world_size: int = 2) -> Any:
+    """Return the record's facts after a pass with a step over each of these loaders."""
+    training = loaders.TrainingLoader()
+    for loader in passes:
+        loop = loaders.new_loop(loader)
+        training.begin_pass(loop, world_size)
+        loop.living = False
+    return training.facts
 
 
 def test_facts_of_a_plain_loader(data: Data) -> None:
-    facts = loaders.facts(DataLoader(data, batch_size=4, shuffle=True), world_size=2, passes=1)
-    assert facts == {
+    assert facts([DataLoader(data, batch_size=4, shuffle=True)]) == {
         "batch_size": 4,
         "num_workers": 0,
         "sampler": "RandomSampler",
         "shards": False,
         "shuffle": True,
         "set_epoch_called": None,
+        "epochs_set": None,
         "padding_known": True,
         "iterable": False,
         "dataset_size": 12,
+        "passes": 1,
+        "dropped_samples": 0,
+        "unclear_sizes": [],
     }
 
 
 def test_a_sampler_shards_for_one_rank(data: Data) -> None:
-    assert loaders.facts(DataLoader(data, sampler=OfOnesOwn(data)), world_size=1, passes=1)["shards"]
+    assert facts([DataLoader(data, sampler=OfOnesOwn(data))], world_size=1)["shards"]
+
+
+def test_facts_outlive_the_loader_and_keep_nothing_alive(data: Data) -> None:
+    sampler = distributed(data)
+    first, second, third = (loaders.new_loop(DataLoader(data, sampler=sampler)) for _ in range(3))
+    training = loaders.TrainingLoader()
+    for loop in (first, second, third):
+        assert loop.loader() is None
+        training.begin_pass(loop, 2)
+        loop.living = loop is second  # the third is drawn from together with the second
+    found, kept = training.facts, weakref.ref(sampler)
+    assert found is not None
+    assert (found["sampler"], found["shards"], found["set_epoch_called"]) == ("DistributedSampler", True, False)
+    assert found["passes"] == 2
+    del sampler
+    assert kept() is None
+
+
+class RepeatSampler(OfOnesOwn):
+    """TRL's, for GRPO: a step trains on a part of each batch."""
+
+    mini_repeat_count, repeat_count = 2, 4
+
+
+def test_the_size_of_batches_that_are_drawn_again_is_a_guess(data: Data) -> None:
+    assert facts([DataLoader(data, batch_size=8, sampler=RepeatSampler(data))])["unclear_sizes"] == [2, 8]
 
 
 class Counting(Divided):
@@ -305,25 +349,47 @@ class EpochsOfData(Data):
         pass
 
 
-def called(loader: DataLoader[Any], passes: int) -> bool | None:
-    loaders.new_loop(loader)
-    answer: bool | None = loaders.facts(loader, 2, passes)["set_epoch_called"]
-    return answer
+def called(*passes: DataLoader[Any]) -> tuple[bool | None, int | None]:
+    found = facts(passes)
+    return found["set_epoch_called"], found["epochs_set"]
 
 
 def test_set_epoch_of_ones_own_sampler(data: Data) -> None:
-    sampler = Counting(data)
-    loader = DataLoader(data, batch_sampler=BatchSampler(sampler, 2, False))
-    assert called(loader, 1) is None  # it may have been called before anything was known of this class
-    assert called(loader, 2) is False
-    sampler.set_epoch(1)
-    assert called(loader, 3) is True
+    loader = DataLoader(data, batch_sampler=BatchSampler(Counting(data), 2, False))
+    assert called(loader) == (None, None)  # it may have been called before anything was known of this class
+    assert called(loader, loader) == (False, None)
+
+
+@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("base", [Counting, RepeatAugSampler])
+@pytest.mark.parametrize(("epochs", "known"), [((0, 1), None), ((0, 1, 2), 2), ((0, 0, 0), 1)])
+def test_the_epoch_before_the_first_pass_is_missed(
+    data: Data, base: Any, anew: bool, epochs: tuple[int, ...], known: int | None
+) -> None:
+    """It is this pass that shows which class to watch: of torchvision's RASampler and timm's, for example."""
+
+    class Own(base):  # type: ignore[misc]
+        def set_epoch(self, epoch: int) -> None:
+            self.number = epoch
+
+    def make() -> DataLoader[Any]:
+        return DataLoader(data, sampler=distributed(data, Own) if base is RepeatAugSampler else Own(data))
+
+    def passes() -> Iterator[DataLoader[Any]]:
+        loader = make()
+        for epoch in epochs:
+            loader = make() if anew else loader
+            loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+            yield loader
+
+    found = facts(passes())
+    assert (found["set_epoch_called"], found["epochs_set"], found["passes"]) == (True, known, len(epochs))
 
 
 def test_set_epoch_of_a_dataset_counts_where_no_sampler_has_one(data: Data) -> None:
     having = EpochsOfData(torch.arange(12))
     plain = DataLoader(having, sampler=OfOnesOwn(data))
     divided = DataLoader(having, sampler=Divided(data))
-    assert [called(plain, 1), called(plain, 2), called(divided, 2)] == [None, False, False]
+    assert [called(plain)[0], called(plain, plain)[0], called(divided, divided)[0]] == [None, False, False]
     having.set_epoch(1)
-    assert [called(plain, 2), called(divided, 2)] == [True, False]
+    assert [called(plain, plain)[0], called(divided, divided)[0]] == [True, False]

@@ -28,6 +28,10 @@ LINES = (
     "several_loaders.py turns 0",
     "gan.py same",
     "gan.py own",
+    "gan.py twice",
+    "eval_mode.py adversarial",
+    "eval_mode.py pseudo",
+    "eval_mode.py minibatches",
     "uneven.py",
     "uneven.py --drop-last",
     "batches.py indices 0",
@@ -48,6 +52,7 @@ LINES = (
     "optimizers.py foreach",
     "optimizers.py lbfgs",
     "optimizers.py per_layer",
+    "optimizers.py groups",
     "ddp_options.py static_graph",
     "ddp_options.py unused",
     "ddp_options.py views",
@@ -66,6 +71,7 @@ LINES = (
     "ahead.py one 4 dropped",
     "ahead.py one 1 critic",
     "ahead.py one 2 cut_short",
+    "ahead.py one 1 twice",
     "ahead.py preloading 1 all",
     "ahead.py three 1 all",
     "ahead.py three 4 all",
@@ -93,9 +99,7 @@ VALIDATIONS = (
     "--where inside --grad grad --data cut_short",
     "--where before_use --grad grad",
     "--where before_use --grad no_grad --data cut_short",
-    "--where before_use --grad grad --eval-mode --data tensor",
     "--where accumulating --grad grad --eval-mode",
-    "--where accumulating --grad inference --eval-mode --data tensor",
 )
 
 
@@ -213,14 +217,18 @@ def test_validation_is_never_counted(warm: Warm, tmp_path: Path, line: str, rank
         assert record["training_s"] > steps_s + 6 * 0.0099
         assert record["phases"]["epoch_steps"] == [1, 1 + len(rows) // 2]
         spans_s = record["phases"]["validations_s"]
+        assert bool(record["phases"]["without_a_pass_s"]) == ("tensor" in line)
         assert sum(end_s - begin_s for begin_s, end_s in spans_s) > 6 * 0.0099
         assert all(rows[0]["ended_at_s"] - 0.001 <= begin_s for begin_s, _ in spans_s)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize(("script", "samples"), [("no_loader.py", 32), ("tutorial_gpt.py", 8)])
-def test_loops_without_a_loader(warm: Warm, tmp_path: Path, script: str, samples: int, ranks: int) -> None:
-    measured = check(warm, tmp_path, script, ranks=ranks, samples_per_step=samples)
+@pytest.mark.parametrize(
+    ("line", "samples"),
+    [("no_loader.py", 32), ("no_loader.py groups", 32), ("tutorial_gpt.py", 8), ("eval_mode.py rollout", 8)],
+)
+def test_loops_without_a_loader(warm: Warm, tmp_path: Path, line: str, samples: int, ranks: int) -> None:
+    measured = check(warm, tmp_path, *line.split(), ranks=ranks, samples_per_step=samples)
     assert measured.ran.rank()["source"] == "samples_per_step"
 
 
@@ -234,6 +242,7 @@ def test_under_torchrun(tmp_path: Path) -> None:
     for rank in (0, 1):
         assert measured.samples(rank) == measured.tally(rank)["samples"]
         assert off_by(measured, rank) < 5 * TOLERANCE  # tried once only: a start costs seconds
+        assert bool(done.rank(rank)["phases"]["saves_s"]) == (rank == 0)  # its snapshots
 
 
 @pytest.mark.parametrize(("first", "torch"), [("probe", "newest"), ("probe", "oldest"), ("libraries", "newest")])

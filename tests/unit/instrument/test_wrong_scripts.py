@@ -88,6 +88,11 @@ WRONG = {
         "ranks 0 and 1 share 100 % of their first samples (training loader with RandomSampler)",
         "sampler=DistributedSampler(dataset) in place of shuffle=True",
     ),
+    "no sampler, unnamed": (
+        "ranks train on the same data",
+        "ranks 0 and 1 share 100 % of their first samples (training loader with RandomSampler)",
+        "sampler=DistributedSampler(dataset) in place of shuffle=True",
+    ),
     "tensor parallel, same samples": (
         "ranks train on the same data",
         "ranks 0 and 1 share 100 % of their first samples",
@@ -169,7 +174,7 @@ def test_shards_are_no_replicas_that_differ(warm: Warm, tmp_path: Path, how: str
     assert check.measured == "sharded over 2 ranks"
 
 
-@pytest.mark.parametrize("how", ["right", "right, a loader for each epoch"])
+@pytest.mark.parametrize("how", ["right", "right, a loader for each epoch", "right, sampler of one's own"])
 def test_an_epoch_for_each_pass_is_right(warm: Warm, tmp_path: Path, how: str) -> None:
     found = judged(warm, tmp_path, how, epochs=2)
     assert found.verdict.is_open

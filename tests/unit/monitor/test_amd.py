@@ -90,7 +90,7 @@ def test_an_mi250x_as_a_module_in_place_of_amdsmi_answers(smi: FakeAmdSmi) -> No
         "gpu1_temperature_c": 61.0,
         "gpu1_sm_clock_mhz": 1600.0,
         "gpu1_memory_clock_mhz": 1300.0,
-        "gpu1_throttle_reasons": "",
+        "gpu1_throttle_reasons": None,
     }
     about = gpus.each[1].about
     assert (about.index, about.uuid, about.memory_bytes, about.max_sm_clock_mhz) == (1, "GPU-1", 64 << 30, 1700)
@@ -105,7 +105,7 @@ def test_each_variable_renumbers_what_the_one_before_it_leaves_of_a_module_in_pl
 
 def test_violations_as_documented() -> None:
     assert reasons({"active_ppt_pwr": 1, "active_hbm_thrm": True, "active_vr_thrm": "N/A"}) == "power_cap+thermal"
-    assert reasons(None) == ""
+    assert (reasons(None), reasons({})) == (None, "none")
 
 
 def test_without_amdsmi_there_is_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def test_a_busy_a100_as_dmon_showed_it_in_a_fake_library(open_gpus: Open) -> Non
         "gpu0_temperature_c": 55,
         "gpu0_sm_clock_mhz": 1410,
         "gpu0_memory_clock_mhz": 1593,
-        "gpu0_throttle_reasons": "",
+        "gpu0_throttle_reasons": "none",
         "gpu0_pcie_sent_bytes_per_s": 500_000.0,
         "gpu0_pcie_received_bytes_per_s": 72_000_000.0,
         "gpu0_nvlink_sent_bytes_per_s": None,
@@ -182,6 +182,15 @@ def test_a_driver_that_hangs_is_a_note() -> None:
     assert gpus == Gpus(notes=("GPUs: the driver did not answer within 0.05 s",))
 
 
+def test_a_gpu_of_a_fake_library_that_reports_no_reasons_is_not_called_unthrottled(open_gpus: Open) -> None:
+    silent = {key: value for key, value in A100.items() if key != "reasons"}
+    assert columns(open_gpus([silent]))["gpu0_throttle_reasons"] is None
+    power_alone = open_gpus([{**A100, "supported_reasons": 0x1 | 0x4}])
+    assert columns(power_alone)["gpu0_throttle_reasons"] == "none"
+    assert "throttle reason thermal (Not Supported)" in power_alone.notes[0]
+    assert "power_cap" not in power_alone.notes[0]
+
+
 def test_an_idle_gpu_is_not_throttled() -> None:
-    assert reasons(0x1) == ""
+    assert reasons(0x1) == "none"
     assert reasons(0x1 | 0x4 | 0x20 | 0x40) == "power_cap+thermal"

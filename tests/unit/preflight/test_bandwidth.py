@@ -38,6 +38,13 @@ def test_times_that_fall_with_the_size_give_a_latency_and_no_bandwidth() -> None
     assert (alpha, beta) == (1e-3, 0.0)
 
 
+def test_a_bandwidth_that_the_largest_size_contradicts_is_not_fitted() -> None:
+    """Other load: the middle sizes reach 1.4 GB/s, the largest 1.0 GB/s, which is what a step's gradients would see."""
+    rows = [size(4096 * 4**n, 20e-6 + 4096 * 4**n / (1.4e9 if n < 7 else 1e9)) for n in range(8)]
+    _, beta = fit(rows) or (0.0, 0.0)
+    assert 1 / beta / 1e9 == pytest.approx(rows[-1].algbw_gb_per_s, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("pairs", "node"),
     [

@@ -11,6 +11,7 @@ from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_atomic
 from ddp_ladder.records.assemble import assemble, not_run
 from ddp_ladder.records.record import Failure, read_record
 from ddp_ladder.records.script_failures import PORT_TAKEN
+from ddp_ladder.records.whole_loop import WHOLE_LOOP
 from make_records import make_spec
 from make_runs import STEPS, edit, read_steps, reassemble, write_run, write_steps
 
@@ -457,3 +458,22 @@ def test_a_run_left_out_is_accounted_for() -> None:
     assert (record.status, record.job) == ("failed", None)
     assert record.failure == Failure(verdict="not run", why="ring failed", next="see its records")
     assert json.loads(json.dumps(record.model_dump()))["spec_hash"] == make_spec("1x2").hash
+
+
+def test_time_in_no_step_is_remarked(run: RunDirectory) -> None:
+    """As long as the steps themselves, in eval mode every 8 steps, before each of which it ends."""
+    for rank in (0, 1):
+        rows = read_steps(run, rank)
+        spans, ended_s = [], 0.0
+        for index, row in enumerate(rows):
+            if index % 8 == 0:
+                spans.append((ended_s, ended_s + 0.64))
+                ended_s += 0.64
+            ended_s += float(row[3])
+            row.append(f"{ended_s:.3f}")
+        write_steps(run, rank, rows)
+        phases = {"epoch_steps": [], "validations_s": spans, "without_a_pass_s": spans}
+        edit(run.ranks / f"rank{rank}.json", lambda end, phases=phases: end.update(phases=phases))
+    (remark,) = assemble(run).remarks
+    assert remark.name == WHOLE_LOOP
+    assert "samples / time of the whole loop is 879 samples/s" in remark.what

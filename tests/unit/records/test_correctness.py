@@ -107,6 +107,23 @@ def test_the_cause_is_named_before_what_it_causes(run: RunDirectory) -> None:
     assert failure(run).verdict == "the training diverged"
 
 
+@pytest.mark.parametrize("first", [1, 12])
+def test_a_loss_that_was_never_finite_has_nothing_to_do_with_the_learning_rate(run: RunDirectory, first: int) -> None:
+    values = None if first == 1 else 2.3
+    for number in (0, 1):
+        loss = {"samples": 9, "first": values, "last": None, "last_step": 60, "not_finite_steps": [first, 60]}
+        rank(run, number, loss=loss)
+    found = failure(run)
+    assert "first seen at step" in found.why
+    if first == 1:
+        assert found.verdict == "the loss was not finite before the first update"
+        assert "look for nan or infinite values in the first batch" in found.next
+        assert "lower the learning rate" not in found.next
+    else:
+        assert found.verdict == "the training diverged"
+        assert found.next.startswith("lower the learning rate")
+
+
 def test_ranks_out_of_step(run: RunDirectory) -> None:
     write_steps(run, 1, read_steps(run, 1)[:50])
     found = failure(run)
@@ -167,6 +184,21 @@ def test_a_few_shared_samples_are_remarked_on(run: RunDirectory) -> None:
     rank(run, 1, first_samples=[f"{0:08x}{0:08x}", *(f"{1:08x}{k:08x}" for k in range(7))])
     (remark,) = remarks(run)
     assert remark.what == "two ranks share 12 % of their first samples"
+
+
+def test_samples_that_did_not_arrive_are_remarked_on(run: RunDirectory) -> None:
+    edit(run.ranks / "rank1.json", lambda end: end["loader"].update(dropped_samples=1392))
+    (remark,) = remarks(run)
+    assert remark.what.startswith("on rank 1 1,392 samples that the sampler gave were not in the batches")
+
+
+def test_a_guessed_size_is_remarked_on_with_the_key_to_set(run: RunDirectory) -> None:
+    edit(run.ranks / "rank1.json", lambda end: end["loader"].update(unclear_sizes=[4, 9]))
+    assert remarks(run) == ()  # workload.samples_per_step is set
+    rank(run, 1, source="guessed")
+    (remark,) = remarks(run)
+    assert "say 4 or 9 (rank 1)" in remark.what
+    assert remark.next.startswith("set workload.samples_per_step in config.yaml")
 
 
 def test_batches_of_different_size_are_remarked_on(run: RunDirectory) -> None:

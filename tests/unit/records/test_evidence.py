@@ -32,9 +32,10 @@ def with_ends(directory: RunDirectory, **values: Any) -> Record:
 def test_the_weakest_rank_decides() -> None:
     assert weakest(["counted", "none"]) == "counted"
     assert weakest(["counted", "metrics", "samples_per_step"]) == "metrics"
+    assert weakest(["guessed", "counted"]) == "guessed"
 
 
-@pytest.mark.parametrize("source", ["samples_per_step", "metrics"])
+@pytest.mark.parametrize("source", ["samples_per_step", "metrics", "guessed"])
 def test_weaker_evidence_is_said_by_record_gate_and_report(tmp_path: Path, source: str) -> None:
     spec = make_spec("1x1")
     record = with_ends(write_run(tmp_path, spec), source=source)
@@ -72,15 +73,15 @@ def test_program_without_torch_is_judged_on_what_it_wrote(tmp_path: Path) -> Non
 
 def test_throughput_read_from_the_log(tmp_path: Path) -> None:
     directory = write_run(tmp_path, make_spec("1x2").replace(throughput_regex=REGEX, warmup_steps=1))
+    for rank in (0, 1):
+        write_steps(directory, rank, [])
     record = reassemble(directory)
     assert record.failure is not None
     assert record.failure.verdict == "throughput printed"
     assert REGEX in record.failure.why
-    directory.log.write_text("throughput: 1\nthroughput: 900\nthroughput: 1000\nthroughput: 1100\n")
-    for rank in (0, 1):
-        write_steps(directory, rank, [])
     for path in directory.ranks.glob("rank*.json"):
         edit(path, unseen)
+    directory.log.write_text("throughput: 1\nthroughput: 900\nthroughput: 1000\nthroughput: 1100\n")
     record = reassemble(directory)
     assert record.status == "ok", record.failure
     assert record.throughput is not None

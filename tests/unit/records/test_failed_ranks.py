@@ -52,6 +52,17 @@ def test_a_killed_rank_outranks_all_that_lost_it(run: RunDirectory) -> None:
     assert "out-of-memory killer" in found.next
 
 
+def test_an_alarm_is_the_scripts_own_timer_and_no_broken_library(run: RunDirectory) -> None:
+    died(run, 3, "SIGALRM")
+    found = failure(run)
+    assert (found.verdict, found.why) == (
+        "a timer of the script ended a rank",
+        "rank 3 (node 1, node1): ended by SIGALRM",
+    )
+    assert "signal.alarm" in found.next
+    assert "libraries of another build" not in found.next
+
+
 def test_of_several_the_first_is_the_cause_and_those_alike_are_named_with_it(run: RunDirectory) -> None:
     died(run, 3, "SIGKILL", LATER_S)
     died(run, 1, "SIGSEGV", LATER_S - 3)
@@ -160,17 +171,13 @@ def test_nobody_known_to_have_failed(run: RunDirectory) -> None:
     assert "rank 3 left no end record; rank 0 on node0 lost the others" in found.why
 
 
-@pytest.mark.parametrize(("recorded", "when"), [(True, "after the script's end"), (False, "without an end record")])
-def test_an_exit_code_that_the_ranks_own_record_does_not_tell(run: RunDirectory, recorded: bool, when: str) -> None:
-    kept = (run.ranks / "rank3.json").read_text()
+def test_an_exit_code_without_an_end_record_is_explained_by_the_last_words(run: RunDirectory) -> None:
     died(run, 3, None, code=3)
-    if recorded:
-        (run.ranks / "rank3.json").write_text(kept)
     run.agent_log(Agent(1), 2).write_text("done\ndataset is missing\n")
     found = failure(run)
     assert found.verdict == "the script failed"
     said = "the last line that was printed: dataset is missing"
-    assert found.why == f"rank 3 (node 1, node1): exit code 3, {when}; {said}"
+    assert found.why == f"rank 3 (node 1, node1): exit code 3, without an end record; {said}"
 
 
 def test_end_records_of_earlier_releases_have_no_failed_ranks(run: RunDirectory) -> None:

@@ -9,7 +9,7 @@ from ddp_ladder.common.files import Agent
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.log_throughput import figures, measured_rates, printed_rates
 from make_records import make_spec
-from make_runs import edit, write_run
+from make_runs import edit, reassemble, write_run, write_steps
 
 PATTERN = r"throughput: ([0-9.e+]+) samples/s"
 
@@ -46,6 +46,7 @@ def test_figures_are_medians_after_the_warm_up() -> None:
 @pytest.mark.parametrize("missing", ["left_out_bytes", "lost_bytes"])
 def test_a_log_with_a_gap_gives_no_throughput(tmp_path: Path, missing: str) -> None:
     run = write_run(tmp_path, make_spec("1x1", throughput_regex=PATTERN))
+    write_steps(run, 0, [])  # as of a program that cannot be instrumented
     run.log.write_text("throughput: 100 samples/s\n" * 50)
     for gap, status in ((0, "ok"), (1_234_567, "failed")):
         log = {"bytes": 9_000_000, "left_out_bytes": 0, "lost_bytes": 0, "error": None, missing: gap}
@@ -58,3 +59,37 @@ def test_a_log_with_a_gap_gives_no_throughput(tmp_path: Path, missing: str) -> N
         "1,234,567 bytes of the output are not in the log",
     )
     assert "logs.max_mb_per_node" in record.failure.next
+
+
+@pytest.mark.parametrize(
+    ("printed", "said", "advice"),
+    [
+        ((5000, 5000, 1000, 1030, 1100), "", 0),  # the first ones are the warm-up's
+        ((1280,), "the script prints 1,280 samples/s (one line), and 1,022 were counted: the script says 25 % more", 0),
+        ((2, 2, 181, 177, 190), "181 samples/s (median of 3 lines after the warm-up), and 1,022 were counted: the", 0),
+        (
+            (256,) * 9,
+            "256 samples/s (median of 5 lines after the warm-up), and 1,022 were counted: it prints the rate",
+            1,
+        ),
+        ((4096,) * 2, "1,022 were counted: the script says 4 times as many, the number of ranks", 0),
+        ((), "not compared with what was counted: workload.throughput_regex (throughput", 2),
+    ],
+)
+def test_the_scripts_own_word_is_compared_with_what_was_counted(
+    tmp_path: Path, printed: tuple[float, ...], said: str, advice: int
+) -> None:
+    run = write_run(tmp_path, make_spec("1x4", throughput_regex=PATTERN), 1024.0)
+    run.log.write_text("".join(f"throughput: {rate} samples/s\n" for rate in printed))
+    record = reassemble(run)
+    assert record.status == "ok"
+    assert record.throughput is not None
+    assert record.throughput.source == "counted"
+    assert record.throughput.samples_per_s == pytest.approx(1024, rel=0.01)
+    found = [remark for remark in record.remarks if remark.name == "printed throughput"]
+    assert len(found) == bool(said)
+    if said:
+        assert said in found[0].what
+        assert ("several optimizer steps per iteration", "nothing has to be done", "correct it")[advice] in found[
+            0
+        ].next

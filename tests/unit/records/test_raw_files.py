@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.records.raw_files import RawRun, read_raw_run
@@ -19,6 +20,26 @@ def run(tmp_path: Path) -> RunDirectory:
 
 def read(run: RunDirectory) -> RawRun:
     return read_raw_run(run)
+
+
+@pytest.mark.parametrize(
+    "ddp", [["", "", "", "0.1"], ["0.1", "0.1", "0.1", "-1"], ["0.1", "0.1", "nan", "0.1"], ["1e13", "0", "0", "0"]]
+)
+def test_ddps_times_of_a_step_are_all_there_or_none(tmp_path: Path, ddp: list[str]) -> None:
+    run = write_run(tmp_path, make_spec("1x2"))
+    rows = [[*row[:5], "1800000000.125", *([""] * 4 if k % 2 else ["0.01", "0.02", "0.03", "0.004"])]
+            for k, row in enumerate(read_steps(run, 0))]  # fmt: skip
+    write_steps(run, 0, rows)
+    ddp_s = read_raw_run(run).ranks[0].steps.ddp_s
+    assert ddp_s is not None
+    assert ddp_s[0].tolist() == [0.01, 0.02, 0.03, 0.004]
+    assert np.isnan(ddp_s[1::2]).all()
+    assert not np.isnan(ddp_s[::2]).any()
+    assert read_raw_run(run).ranks[1].steps.ddp_s is None  # of an earlier version
+    rows[2][6:] = ddp
+    write_steps(run, 0, rows)
+    (problem,) = read_raw_run(run).problems
+    assert problem.startswith("ranks/rank0.csv is damaged: ")
 
 
 def test_a_whole_run(run: RunDirectory) -> None:

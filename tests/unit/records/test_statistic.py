@@ -10,7 +10,15 @@ import pytest
 from ddp_ladder.records.blocks import measure
 from ddp_ladder.records.raw_files import Steps
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Throughput, Timing
-from ddp_ladder.records.statistic import FEW_VALUES, PerBlock, median, rates, statistic_of, step_times
+from ddp_ladder.records.statistic import (
+    FEW_VALUES,
+    PerBlock,
+    median,
+    rates,
+    recurring_error,
+    statistic_of,
+    step_times,
+)
 from ddp_ladder.records.warmup import Warmup
 
 Times = npt.NDArray[np.float64]
@@ -146,3 +154,27 @@ def test_the_median_is_that_of_numpy_to_the_bit() -> None:
         assert median(values) == median(list(values)) == np.median(values)
     for odd in ([1.0, np.nan, 2.0], [np.inf, 1.0], [-np.inf, np.inf, 0.0], [3, 1, 2, 5]):
         assert np.array_equal(median(odd), np.median(odd), equal_nan=True)
+
+
+def errors_of_repeats(draw: Callable[[np.random.Generator], Times], repeats: int) -> float:
+    """The median error that the repeats of a simulated training share, relative to that of its mean step."""
+    generator = np.random.default_rng(4)
+    found = []
+    for _ in range(50):
+        runs = [PerBlock(np.ones(200), draw(generator)) for _ in range(repeats)]
+        found.append(recurring_error(runs))
+    return float(np.median(found))
+
+
+def test_the_error_of_slow_steps_that_repeats_share() -> None:
+    """One step in 16 takes 5 times as long: 20 % of the time, and at random 5.5 % of error in 200 steps."""
+
+    def at_random(generator: np.random.Generator) -> Times:
+        return 1 + 4 * (generator.random(200) < 1 / 16)
+
+    assert errors_of_repeats(at_random, 1) == pytest.approx(0.055, rel=0.15)
+    assert errors_of_repeats(at_random, 10) < 0.012  # at other steps in each repeat: the repeats show it
+    alike = at_random(np.random.default_rng(5))
+    assert errors_of_repeats(lambda _: alike, 10) == pytest.approx(errors_of_repeats(lambda _: alike, 1))
+    evenly = 1 + 4 * (np.arange(200) % 16 == 0)
+    assert errors_of_repeats(lambda _: evenly, 3) < 0.02  # about one slow step of 12, which is 1.6 % of the time

@@ -12,7 +12,7 @@ from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.usage.models import Usage
 from make_records import make_spec
-from make_runs import edit, read_steps, reassemble, write_run, write_steps
+from make_runs import add_ddp_times, edit, read_steps, reassemble, write_run, write_steps
 from make_sampled_runs import sample_nodes, write_sampled_run
 
 LEAK = 1e9 + 10e6 * np.arange(40)  # 10 MB in each 2 s
@@ -82,7 +82,7 @@ def test_a_share_of_the_batch_may_leave_memory_empty(tmp_path: Path, mode: str, 
 def test_a_slow_node_by_ddps_times(tmp_path: Path) -> None:
     run = write_sampled_run(tmp_path, make_spec("2x1"))
     for rank, exposed_s in enumerate((0.4, 0.01)):
-        edit(run.ranks / f"rank{rank}.json", lambda end, s=exposed_s: end["ddp"].update(exposed_comm_s=s))
+        add_ddp_times(run, rank, 0.1, exposed_s)
     (found,) = usage_of(reassemble(run)).findings
     assert (found.kind, found.node) == ("slow node", "node1")
     assert "its work takes 990 ms, theirs 600 ms (rank 1)" in found.what
@@ -91,7 +91,7 @@ def test_a_slow_node_by_ddps_times(tmp_path: Path) -> None:
 def test_agents_on_one_machine_are_no_slow_nodes(tmp_path: Path) -> None:
     run = write_sampled_run(tmp_path, make_spec("2x1"))
     for rank, exposed_s in enumerate((0.4, 0.01)):
-        edit(run.ranks / f"rank{rank}.json", lambda end, s=exposed_s: end["ddp"].update(exposed_comm_s=s))
+        add_ddp_times(run, rank, 0.1, exposed_s)
     edit(run.run, lambda data: data.update(nodes=["node0", "node0"]))
     assert usage_of(reassemble(run)).findings == ()
 

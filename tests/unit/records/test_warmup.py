@@ -67,6 +67,51 @@ def late(count: int) -> NDArray[np.float64]:
     return times
 
 
+@pytest.mark.parametrize(("slow", "steps"), [(25, 60), (40, 100), (60, 400), (13, 60), (100, 1000)])
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_a_slow_plateau_at_the_start_is_left_out(slow: int, steps: int, noise: float) -> None:
+    """Compilation, autotuning, a cold epoch: its steps are as even as those that count, which come later."""
+    for seed in SEEDS:
+        times = noisy(steps, noise, seed)
+        times[:slow] *= 5
+        found = find(times)
+        assert found.stable
+        assert slow <= found.steps <= slow + 5
+        assert found.slower is not None
+        assert 2.5 < found.slower < 6
+
+
+def test_two_plateaus_are_left_out() -> None:
+    times = np.concatenate([[300.0], np.full(39, 3.0), np.full(20, 1.5), np.ones(140)])
+    found = find(times)
+    assert (found.steps, found.stable, found.slower) == (60, True, pytest.approx((30 * 3 + 20 * 1.5) / 50))
+
+
+@pytest.mark.parametrize("slow", [55, 80])
+def test_a_slow_plateau_of_most_of_the_run_is_not_steady(slow: int) -> None:
+    """It may be the training, and what is later a change of something else."""
+    times = noisy(100, 0.02, 1)
+    times[:slow] *= 5
+    assert (find(times).steps, find(times).stable) == (50, False)
+
+
+def test_what_recurs_is_no_warm_up() -> None:
+    """Checkpoints, the first steps of each epoch, steps in pairs: all are the training."""
+    for period, slow in ((2, 1), (3, 1), (16, 1), (50, 3), (50, 12)):
+        times = noisy(300, 0.02, period)
+        for first in range(0, 300, period):
+            times[first : first + slow] *= 4
+        assert find(times) == Warmup(10, True)
+        assert find(times, 0).steps <= 5  # a compiled first step may be left out
+
+
+def test_a_late_slowdown_is_no_warm_up() -> None:
+    for first in (100, 200, 280):
+        times = noisy(300, 0.02, first)
+        times[first:] *= 2
+        assert find(times) == Warmup(10, True)
+
+
 def test_enough_steps_are_kept() -> None:
     for count in range(1, 200):
         assert 10 <= find(late(count)).steps <= max(10, min(count // 2, count - 30))

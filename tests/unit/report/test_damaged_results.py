@@ -156,7 +156,7 @@ BESIDE: dict[str, tuple[Damage, str, str]] = {
     "preflight: loop": (loop("preflight/1x2.json"), "preflight/1x2.json", "symbolic links"),
     "preflight: alone": (remove("preflight/1x2"), "preflight/1x2.json", "No such file"),
     "forecast: damaged": (write("forecast/stage2.json", b"{"), "forecast/stage2.json", "not JSON"),
-    "forecast: newer": (write("forecast/stage2.json", b'{"schema_version": 2}'), "forecast/stage2.json", "schema_ver"),
+    "forecast: newer": (write("forecast/stage2.json", b'{"schema_version": 9}'), "forecast/stage2.json", "schema_ver"),
     "forecast: directory": (directory("forecast/stage2.json"), "forecast/stage2.json", "Is a directory"),
     "gate: damaged": (write("gates/stage2.json", b"{"), "gates/stage2.json", "not JSON"),
     "gate: newer": (newer("gates/stage2.json"), "gates/stage2.json", "schema_version"),

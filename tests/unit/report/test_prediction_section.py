@@ -36,11 +36,14 @@ def test_a_forecast_stands_beside_what_was_measured(tmp_path: Path) -> None:
     (line,) = after_gate(plan, judge(plan, "stage2", tmp_path), RunRecords(tmp_path))
     page, text = report_of(tmp_path, plan)
     assert line in page
-    assert "| error | inside |" not in text
+    assert "| measured against forecast | inside |" not in text
     write_run(tmp_path, plan.runs[-1], RATES["2x1"])
     page, text = report_of(tmp_path, plan)
     assert line not in page
-    assert "| scale | forecast (samples/s) | interval | measured | error | inside | made from |" in text
+    assert (
+        "| scale | forecast (samples/s) | 90 % interval | measured | measured against forecast | inside | made from |"
+        in text
+    )
     (row,) = [each for each in text.splitlines() if each.startswith("| 2x1 |") and each.endswith("| 1x1, 1x2 |")]
     assert " 1,738 |" in row
     assert "| yes |" in row
@@ -74,8 +77,8 @@ def test_without_forecasts_and_with_two_scales_there_is_no_section(tmp_path: Pat
     [
         (0.8, "weak scaling: at least 80 % efficiency is expected up to ", RISING),
         (0.999, "weak scaling: at least 100 % efficiency is expected up to 1x1", RISING),
-        (0.01, "still above 1 % at 16 times the largest measured scale", RISING),
-        (0.87, ", also with certainty; 2x2 is below, at 84.9 %", {**RISING, "2x2": 3400.0}),
+        (0.01, "is not known from these scales: measure a larger one", RISING),
+        (0.87, "; the whole interval lies above it up to 4x2; 2x2 is below, at 84.9 %", {**RISING, "2x2": 3400.0}),
         (None, "", RISING),
     ],
 )

@@ -20,6 +20,7 @@ from ddp_ladder.gates.figures import csv_columns
 from ddp_ladder.gates.file import Verdict
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.gates.usage_findings import ScaleFinding
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.record import Evidence, Failure, Record
 from ddp_ladder.report.headline import headline
@@ -281,6 +282,15 @@ def test_headline_when_there_is_nothing() -> None:
     assert (line.kind, line.text) == ("empty", "Nothing has been measured yet.")
     assert line.next is not None
     assert "snakemake --cores all" in line.next
+
+
+def test_headline_says_that_other_processes_used_the_machine() -> None:
+    results = found(SPECS, [make_record(s, rate(s)) for s in SPECS], open_gates("stage1", "stage2", "stage3"))
+    points = scale_points(results.plan.runs, results.records)
+    busy = ScaleFinding("other processes", "pc: other processes used 1.9 of the 2 CPUs", "end them", "pc", None, 3, 3)
+    line = headline(results, [*points[:-1], replace(points[-1], findings=(busy,))])
+    assert (line.kind, line.next) == ("doubtful", "end them")
+    assert f"Not measured alone: at {points[-1].scale}, {busy.what}." in line.text
 
 
 def test_headline_does_not_celebrate_what_is_not_comparable() -> None:

@@ -862,11 +862,6 @@ def test_throughput_regex_has_one_group(value: str, found: str) -> None:
     assert found in text
 
 
-def test_one_way_to_know_the_throughput() -> None:
-    both = "batch_per_gpu: 64\n  throughput_regex: '([0-9.]+) img/s'\n  samples_per_step: 8"
-    assert "two sources of the throughput" in problems(config_with(("batch_per_gpu: 32", both)))
-
-
 @pytest.mark.parametrize("argument", ["--cleanenv", "-e", "--containall", "-C"])
 def test_a_container_keeps_the_environment_of_the_run(argument: str) -> None:
     cluster = CLUSTER.replace("python: null", f"{CONTAINER[:-1]}, args: [--no-home, {argument}]}}")

@@ -102,7 +102,7 @@ def test_defaults(directory: Path) -> None:
         None, "linear", 1, None,
     )  # fmt: skip
     assert experiment.measure == Measure(min_steps=30)
-    assert (experiment.modes, experiment.repeats) == (("weak",), 3)
+    assert (experiment.modes, experiment.repeats.most) == (("weak",), 3)
     assert experiment.stages == (Stage("stage1", (Scale(1, 1),), 20, GateThresholds(), Slurm()),)
     assert experiment.variants == (Variant("default"),)
     assert site.slurm == Slurm()
@@ -159,7 +159,7 @@ variants:
     assert experiment.measure == Measure(
         warmup_steps=1, min_steps=2, max_steps=3, max_seconds=4.0, plain_baseline=False
     )
-    assert (experiment.modes, experiment.repeats) == (("strong", "weak"), 5)
+    assert (experiment.modes, experiment.repeats.most) == (("strong", "weak"), 5)
     assert experiment.may_differ == ("num_workers", "driver")
     assert experiment.stages == (
         Stage("stage1", (Scale(1, 1),), 20, GateThresholds(), Slurm()),
@@ -272,7 +272,7 @@ def test_overrides(directory: Path) -> None:
         SMALLEST.replace("32}", "32, args: [1e5, 2], seed: 4}") + "measure: {min_steps: 20}\nvariants: {default: {}}\n"
     )
     experiment = load(config, overrides=overrides).experiment
-    assert experiment.repeats == 1
+    assert experiment.repeats.most == 1
     assert experiment.measure == Measure(min_steps=20, max_steps=50, max_seconds=None)
     assert experiment.workload.args == ("--epochs", "8", "no")
     assert (experiment.workload.lr, experiment.workload.seed) == (0.001, 4)
@@ -297,7 +297,7 @@ def test_problems_in_overrides_are_placed_on_the_command_line(directory: Path) -
     assert message(repeats="no") == (
         "--config: repeats: a value of the wrong type\n"
         '  found    "no" (text)\n'
-        "  allowed  a whole number from 1 to 100\n"
+        "  allowed  a whole number from 1 to 100, or keys at_least, at_most, until_percent\n"
         "  next     for example repeats: 3"
     )
     assert message(workload={"script": "none.py"}).startswith("--config: workload.script: there is no such script\n")
@@ -329,7 +329,7 @@ def test_the_shipped_ladder(monkeypatch: pytest.MonkeyPatch) -> None:
         "stage2": (Scale(1, 2),),
         "stage3": (Scale(2, 1),),
     }
-    assert settings.experiment.repeats == 3
+    assert settings.experiment.repeats.most == 3
 
 
 SHIPPED = sorted(set((REPOSITORY / "config").rglob("*.yaml")) - {REPOSITORY / "config/laptop.yaml"})  # an overlay
@@ -408,6 +408,7 @@ def default_of(part: Any, key: str) -> str:
     [
         ("### workload", ConfigKeys, ("workload",)),
         ("### measure", ConfigKeys, ("measure",)),
+        ("### modes, repeats and jobs", ConfigKeys, ("repeats",)),
         ("### preflight", ConfigKeys, ("preflight",)),
         ("### container", ClusterKeys, ("software", "container")),
     ],
@@ -443,7 +444,7 @@ def test_readme_has_each_key_of_a_variant() -> None:
 
 def test_readme_has_the_defaults_of_single_keys() -> None:
     readme = (REPOSITORY / "config/README.md").read_text()
-    for key in ("results", "modes", "repeats"):
+    for key in ("results", "modes", "repeats", "jobs"):
         assert f"`{key}` (default `{default_of(section(ConfigKeys), key)}`)" in readme
 
 

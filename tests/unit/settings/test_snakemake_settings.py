@@ -80,7 +80,7 @@ def test_an_overlay_is_laid_over_the_experiment_and_the_command_line_over_both(t
     workload = experiment.workload
     assert (workload.batch_per_gpu, workload.env) == (4, {"B": "2", "C": "3.0"})
     assert workload.args == ("--a", "1.0e-4", str(Path.home() / "b"))
-    assert (experiment.repeats, [str(stage.scales[0]) for stage in experiment.stages]) == (1, ["1x1", "1x2"])
+    assert (experiment.repeats.most, [str(stage.scales[0]) for stage in experiment.stages]) == (1, ["1x1", "1x2"])
     assert [(one.args, one.reason) for one in experiment.variants] == [((), None), (("1e-5",), "why")]
 
 
@@ -120,7 +120,7 @@ def test_a_module_with_a_prefix_has_results_and_data_below_it() -> None:
     there = moved(module_sources({"repeats": 1}), lambda directory: f"sub/{directory}")
     assert there.overrides == {"repeats": 1, "results": "sub/results", "workload": {"data_dir": "sub/data/digits"}}
     experiment = there.load().experiment
-    assert (experiment.results, experiment.workload.data_dir, experiment.repeats) == (
+    assert (experiment.results, experiment.workload.data_dir, experiment.repeats.most) == (
         "sub/results",
         "sub/data/digits",
         1,
@@ -152,7 +152,7 @@ def test_overrides_reach_the_settings(tmp_path: Path) -> None:
     config.write_text(f"workload: {{script: {script}, batch_per_gpu: 8}}\nstages: {{stage1: {{}}}}\n")
     cluster.write_text("site: here\nnode: {gpus: 1, device: cpu, cpus: 1}\n")
     sources = read_sources([config], {"cluster": str(cluster), "repeats": 9})
-    assert sources.load().experiment.repeats == 9
+    assert sources.load().experiment.repeats.most == 9
     with pytest.raises(UserError, match="repeets"):
         Sources(config, cluster, {"repeets": 9}).load()
 

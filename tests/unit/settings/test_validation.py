@@ -32,10 +32,12 @@ variants:
 """
 CLUSTER = "site: here\nnode: {gpus: 2, device: cpu, cpus: 2}\nnetwork: {backend: auto}\n"
 SITE = CLUSTER.replace("network: {backend: auto}\n", "")
+REPEATS = "a whole number from 1 to 100, or keys at_least, at_most, until_percent"
 PATH_WORDS = "a path of letters, digits and . _ - / (it becomes part of Snakemake's file patterns)"
 
 CONFIG_KEYS = (
-    "results, workload, measure, hang, modes, repeats, stages, fingerprint, logs, monitor, report, variants, preflight"
+    "results, workload, measure, hang, modes, repeats, jobs, stages, fingerprint, logs, monitor, report, variants, "
+    "preflight"
 )
 
 
@@ -231,12 +233,23 @@ def test_good_files() -> None:
         ),
         (
             "repeats: 3",
+            "repeats: {at_least: 5, at_most: 4}",
+            (
+                "config.yaml, line 8: repeats",
+                "at_most is less than at_least",
+                '{"at_least": 5, "at_most": 4}',
+                "at_least or more",
+                "raise at_most, or lower at_least (now 5)",
+            ),
+        ),
+        (
+            "repeats: 3",
             "repeats: ten",
             (
                 "config.yaml, line 8: repeats",
                 "a value of the wrong type",
                 '"ten" (text)',
-                "a whole number from 1 to 100",
+                REPEATS,
                 "for example repeats: 3",
             ),
         ),
@@ -247,7 +260,7 @@ def test_good_files() -> None:
                 "config.yaml, line 8: repeats",
                 "a value of the wrong type",
                 '"3" (text)',
-                "a whole number from 1 to 100",
+                REPEATS,
                 "write it without quotes: repeats: 3",
             ),
         ),
@@ -258,7 +271,7 @@ def test_good_files() -> None:
                 "config.yaml, line 8: repeats",
                 "a value of the wrong type",
                 "2.5 (a number)",
-                "a whole number from 1 to 100",
+                REPEATS,
                 "for example repeats: 3",
             ),
         ),
@@ -269,7 +282,7 @@ def test_good_files() -> None:
                 "config.yaml, line 8: repeats",
                 "a value of the wrong type",
                 "null",
-                "a whole number from 1 to 100",
+                REPEATS,
                 "remove the line for the default (3), or give a value",
             ),
         ),
@@ -280,7 +293,7 @@ def test_good_files() -> None:
                 "config.yaml, line 8: repeats",
                 "too small",
                 "0",
-                "a whole number from 1 to 100",
+                REPEATS,
                 "for example repeats: 3",
             ),
         ),

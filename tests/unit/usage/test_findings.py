@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from ddp_ladder.plan.asked import Asked
+from ddp_ladder.usage.critical_rank import Loaders, RankSteps, StepParts, step_parts
 from ddp_ladder.usage.findings import findings
 from ddp_ladder.usage.growth import theil_sen
 from ddp_ladder.usage.models import UsageFinding
@@ -21,12 +22,8 @@ CALM_RANK: Mapping[str, Any] = {
     "threads": 8,
     "workers": 6,
     "peak_gpu_memory_bytes": 55_000 * MIB,
-    "step_time_s": 0.5,
-    "data_wait_s": 0.005,
-    "own_s": 0.45,
-    "exposed_comm_s": 0.04,
-    "timed_steps": 8,
 }
+CALM_STEP: Mapping[str, Any] = {"step_s": 0.5, "data_wait_s": 0.005, "compute_s": 0.45, "comm_s": 0.04}
 OnNodes = Mapping[int, Mapping[str, Any]]
 NONE: OnNodes = {}
 
@@ -37,10 +34,14 @@ def run_use(
     *,
     samples: OnNodes = NONE,
     ranks: OnNodes = NONE,
+    steps: OnNodes | None = None,
     about: OnNodes = NONE,
     **changes: Any,
 ) -> RunUse:
-    """Return a calm run. samples, about: changes by node. ranks: changes by rank; changes: fields of RunUse."""
+    """Return a calm run. samples, about: changes by node. ranks: changes by rank; changes: fields of RunUse.
+
+    steps: changes of a rank's steps, all of which are alike; None if the ranks did not time their steps.
+    """
     on_gpus = gpus > 0
     per_node = max(1, gpus)
     every = tuple(
@@ -60,9 +61,21 @@ def run_use(
         "threads_per_rank": 8,
         "data_wait_fraction": 0.01,
         "exposed_comm_fraction": 0.05,
+        "step": None if steps is None else _step([{**CALM_STEP, **steps.get(rank.rank, {})} for rank in every], every),
         "epochs": 3,
     }
     return RunUse(**{**usual, **changes})
+
+
+def _step(times: Sequence[Mapping[str, Any]], ranks: Sequence[RankUse]) -> StepParts:
+    def column(key: str) -> Any:
+        return None if times[0][key] is None else np.tile([[each[key]] for each in times], 8)
+
+    columns = [column(key) for key in ("step_s", "data_wait_s", "compute_s", "comm_s")]
+    overlap_s = None if columns[3] is None else 0 * columns[3]
+    steps = RankSteps(*columns, overlap_s, on_gpus=False)
+    nodes = [rank.node_rank for rank in ranks]
+    return step_parts(steps, columns[0].max(axis=0), np.ones(8, bool), nodes, Loaders(False, ()))
 
 
 def _rank(rank: int, per_node: int, on_gpus: bool) -> dict[str, Any]:
@@ -115,7 +128,7 @@ def test_a_gpu_that_no_rank_uses_may_be_idle() -> None:
 def test_a_throttled_gpu_of_genuine_values() -> None:
     """Names and clocks are those of NVML and of an A100; no GPU here throttles."""
     throttled = {
-        "gpu1_throttle_reasons": ["thermal" if k % 2 else "" for k in range(60)],
+        "gpu1_throttle_reasons": ["thermal" if k % 2 else "none" for k in range(60)],
         "gpu1_temperature_c": [83 + k % 5 for k in range(60)],
         "gpu1_sm_clock_mhz": 1065,
     }
@@ -129,7 +142,7 @@ def test_a_throttled_gpu_of_genuine_values() -> None:
 
 
 def test_a_single_sample_of_throttling_is_chance() -> None:
-    once = ["thermal" if k == 30 else "" for k in range(60)]
+    once = ["thermal" if k == 30 else "none" for k in range(60)]
     assert findings(run_use(samples={1: {"gpu1_throttle_reasons": once}})) == ()
 
 
@@ -197,16 +210,35 @@ def test_cpus_that_loader_workers_fill() -> None:
 OTHERS = {"cpu_fraction": 1.0, "training_cpu_cores": 3.0}
 
 
-@pytest.mark.parametrize("changes", [{"data_wait_fraction": 0.25}, {"ranks": {0: {"threads": 24, "cpus": None}}}])
+@pytest.mark.parametrize("changes", [{}, {"data_wait_fraction": 0.25}, {"ranks": {0: {"threads": 24, "cpus": None}}}])
 def test_cpus_that_other_processes_fill(changes: dict[str, Any]) -> None:
     found = only(run_use(1, 0, samples={0: OTHERS}, **changes))
-    assert (found.kind, found.node, found.everywhere) == ("CPUs full", "node0", False)
+    assert (found.kind, found.node) == ("other processes", "node0")
     assert found.what.startswith(
-        "node0: other processes than the training used 13.0 of the 16 CPUs of the run, the training 3.0"
+        "node0: other processes than the training used 13.0 of the 16 CPUs of the run, the training 3"
     )
     assert found.next.startswith("ask for whole nodes (slurm.extra: [--exclusive] in cluster.yaml)")
     local = only(run_use(1, 0, samples={0: OTHERS}, **changes, asked=LOCAL))
     assert local.next.startswith("end the other processes of this machine")
+
+
+def test_a_busy_laptop_is_named_before_all_else() -> None:
+    """Node CPU 100 %, the training 0.15 cores: it was told to compress its gradients."""
+    busy = {"cpu_fraction": 1.0, "training_cpu_cores": 0.15, "training_private_bytes": np.linspace(1e9, 4e9, 60)}
+    first, *others = findings(run_use(1, 0, samples={0: busy}, asked=LOCAL))
+    assert (first.kind, first.everywhere) == ("other processes", True)
+    assert "used 15.8 of the 16 CPUs of the run, the training 0.15" in first.what
+    assert [each.kind for each in others] == ["memory grows"]
+    half_free = {"cpu_fraction": 0.6, "training_cpu_cores": 3.0}
+    assert findings(run_use(1, 0, samples={0: half_free})) == ()
+    assert findings(run_use(1, 1, samples={0: OTHERS})) == ()  # the GPU has all that it needs
+
+
+@pytest.mark.parametrize(("cores", "found"), [(0.15, ["other processes"]), (7.5, [])])
+def test_nodes_on_one_machine_are_not_the_other_processes_of_each_other(cores: float, found: list[str]) -> None:
+    busy = {"cpu_fraction": 1.0, "training_cpu_cores": cores}
+    used = findings(run_use(2, 0, samples={0: busy, 1: busy}, simulated=True))
+    assert [each.kind for each in used] == found
 
 
 LOCAL = Asked(slurm=False, cpus=16, memory_mb=8000, node_gpus=4)
@@ -307,63 +339,64 @@ def test_gpus_whose_uuid_torch_does_not_tell_are_those_of_the_local_ranks() -> N
     assert {gpu: rank.rank for gpu, rank in gpus_of_ranks(make_monitor_file(1, 2), ranks).items()} == {0: 2, 1: 3}
 
 
-SLOW = {"own_s": 0.48, "exposed_comm_s": 0.01}
-WAITING = {"own_s": 0.3, "exposed_comm_s": 0.19}
+SLOW = {"compute_s": 0.48, "comm_s": 0.01}
+WAITING = {"compute_s": 0.3, "comm_s": 0.19}
 
 
 def test_a_node_that_the_others_wait_for() -> None:
-    ranks = {0: WAITING, 1: WAITING, 2: SLOW, 3: SLOW}
+    steps = {0: WAITING, 1: WAITING, 2: SLOW, 3: {**SLOW, "comm_s": 0.011}}
     clocks = {"gpu0_sm_clock_mhz": 900, "gpu1_sm_clock_mhz": 900, "gpu0_busy_fraction": 0.99}
-    found = only(run_use(ranks=ranks, samples={1: clocks}))
+    found = only(run_use(steps=steps, samples={1: clocks}))
     assert (found.kind, found.node, found.gpu) == ("slow node", "node1", None)
-    assert found.what == (
-        "node1: slower than its peers, which wait for it in each step: its work takes 490 ms, theirs 310 ms (ranks 2, "
-        "3); SM clock 900 MHz, 1410 MHz elsewhere; forward and backward pass 480 ms, 300 ms elsewhere"
-    )
-    assert "slurm.exclude: node1" in found.next
 
 
 def test_a_gpu_that_the_others_wait_for() -> None:
-    run = run_use(1, 4, ranks={0: WAITING, 1: WAITING, 2: SLOW, 3: WAITING})
-    found = only(run)
+    found = only(run_use(1, 4, steps={0: WAITING, 1: WAITING, 2: SLOW, 3: WAITING}))
     assert (found.node, found.gpu) == ("node0", 2)
 
 
 def test_another_load_explains_a_slow_node() -> None:
-    found = only(run_use(3, 0, ranks={0: WAITING, 1: SLOW, 2: WAITING}, samples={1: {"cpu_fraction": 0.7}}))
-    assert "other processes used 6.2 of its 16 CPUs, 0.6 elsewhere" in found.what
+    found = only(run_use(3, 0, steps={0: WAITING, 1: SLOW, 2: WAITING}, samples={1: {"cpu_fraction": 0.7}}))
+    assert found.what == (
+        "node1: slower than its peers, which wait for it in each step: its work takes 490 ms, theirs 310 ms (rank 1); "
+        "other processes used 6.2 of its 16 CPUs, 0.6 elsewhere; forward and backward pass 180 ms longer than elsewhere"
+    )
+    assert "slurm.exclude: node1" in found.next
 
 
 def test_a_slow_node_whose_time_is_in_neither_part() -> None:
-    same = {"own_s": 0.3, "data_wait_s": 0.005}
-    found = only(run_use(2, 0, ranks={0: {**WAITING, **same}, 1: {**SLOW, **same}}))
+    same = {"compute_s": 0.3, "data_wait_s": 0.005}
+    found = only(run_use(2, 0, steps={0: {**WAITING, **same}, 1: {**SLOW, **same}}))
     assert found.what.endswith("the script does something else")
 
 
 def test_ranks_without_ddps_times_show_it_by_their_steps() -> None:
-    unknown = {"exposed_comm_s": None, "own_s": None}
-    ranks = {k: {**unknown, "step_time_s": 0.7 if k == 2 else 0.5} for k in range(3)}
-    assert only(run_use(3, 0, ranks=ranks)).node == "node2"
+    unknown = {"compute_s": None, "comm_s": None}
+    steps = {k: {**unknown, "step_s": 0.7 if k == 2 else 0.5} for k in range(3)}
+    assert only(run_use(3, 0, steps=steps)).node == "node2"
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"ranks": {0: WAITING, 1: SLOW}, "simulated": True},  # they share one machine
-        {"ranks": {0: {"exposed_comm_s": 0.1}, 1: {"exposed_comm_s": 0.06}}},  # no more than noise
-        {"ranks": {k: {**SLOW, "exposed_comm_s": 0.0005 * k, "step_time_s": 0.002} for k in range(2)}},  # half a ms
-        {"ranks": {k: {"timed_steps": 2, "exposed_comm_s": 0.2 * k} for k in range(2)}},  # two steps
+        {"steps": {0: WAITING, 1: SLOW}, "simulated": True},  # they share one machine
+        {"steps": {0: {"comm_s": 0.1}, 1: {"comm_s": 0.06}}},  # no more than noise
+        {"steps": {k: {**SLOW, "comm_s": 0.0005 * k, "step_s": 0.002} for k in range(2)}},  # half a ms
+        {"steps": None},
         {"samples": {1: {"cpu_fraction": 0.9}}},  # a load that the ranks do not feel
     ],
-    ids=["simulated", "noise", "short", "few", "not felt"],
+    ids=["simulated", "noise", "short", "not timed", "not felt"],
 )
 def test_no_node_is_named_without_proof(changes: dict[str, Any]) -> None:
     assert findings(run_use(2, 0, **changes)) == ()
 
 
 def test_ranks_on_the_cpus_of_one_node_are_no_peers() -> None:
-    ranks = (RankUse(0, 0, 0, **{**CALM_RANK, **WAITING}), RankUse(1, 1, 0, **{**CALM_RANK, **SLOW}))
-    assert findings(replace(run_use(1, 0), ranks=ranks)) == ()
+    run = run_use(1, 0)
+    ranks = (RankUse(0, 0, 0, **CALM_RANK), RankUse(1, 1, 0, **CALM_RANK))
+    step = _step([{**CALM_STEP, **WAITING}, {**CALM_STEP, **SLOW}], ranks)
+    assert step.imbalance_kind == "persistent"
+    assert findings(replace(run, ranks=ranks, step=step)) == ()
 
 
 def test_a_network_at_the_rate_of_its_link() -> None:

@@ -12,13 +12,13 @@ from make_usage import BEGIN_S, make_monitor_file, samples_text
 
 def test_columns_of_node_and_gpus() -> None:
     about = make_monitor_file(gpu_count=2)
-    read = parse_samples(samples_text(about, 3, gpu1_throttle_reasons=["", "power_cap+thermal", "thermal"]), about)
+    read = parse_samples(samples_text(about, 3, gpu1_throttle_reasons=["none", "power_cap+thermal", ""]), about)
     assert len(read) == 3
     assert read.times_s.tolist() == [BEGIN_S, BEGIN_S + 2, BEGIN_S + 4]
     assert read.begins_s.tolist() == [BEGIN_S, BEGIN_S, BEGIN_S + 2]
     assert read.column("cpu_fraction").tolist() == [0.35] * 3
     assert read.gpu(1).column("power_w").tolist() == [340.0] * 3
-    assert read.gpu(1).throttle_reasons == ((), ("power_cap", "thermal"), ("thermal",))
+    assert read.gpu(1).throttle_reasons == ((), ("power_cap", "thermal"), None)
     assert not any(name.startswith("gpu") for name in read.columns)
 
 

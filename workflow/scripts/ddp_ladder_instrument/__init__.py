@@ -9,6 +9,8 @@ imported torch, because a script may set environment variables before it does.
     run_settings  the run's settings (run.json, environment)
     lifetime      end when the launcher ends
     hard_exit     write the record also when the script calls os._exit
+    unfit         what is refused: ranks of the script's own beside the launcher's, and os.exec
+    cycles        itertools.cycle over batches
     after_import  call back when torch has been imported
     measurement   connects everything that is measured in this rank
     program_end   how the program ended
@@ -42,7 +44,10 @@ imported torch, because a script may set environment variables before it does.
     model_hooks * the patches on Module.eval and train
     handovers *   batches that one thread draws and another trains on
     samplers *    from a DataLoader to its samplers
-    loaders *     batches, padding and facts of a DataLoader
+    worker_times * how long a DataLoader's workers take for a batch
+    loaders *     facts about a DataLoader, taken when its iterator is made
+    batch_sizes * the number of samples in a batch
+    last_step *   whether the loops of the training were over when the script failed
     own_ranks *   ranks that the script starts itself
     cuda *        step times from CUDA events
     ddp *         DistributedDataParallel's own timings

@@ -1,143 +1,157 @@
-"""DDP's own timings of forward pass, backward pass, communication and overlap."""
+"""DDP's own timings of forward pass, backward pass, communication and overlap, of some of the steps.
+
+The ranks' steps are paired by their index, so all ranks must time the same ones. No message is exchanged for that:
+which steps are timed depends on their index alone, and on how often a rank may time one.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
 import weakref
+import zlib
+from bisect import bisect_left
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-MOST_OFTEN, LEAST_OFTEN = 10, 100
-"""Iterations between two samples, after DDP's first ten: every tenth at most, torch's own rate at least."""
-WANTED_SAMPLES = 10
-FIRST_STEADY_ITERATION = 3
-"""DDP rebuilds its buckets in the second iteration."""
+from ddp_ladder_instrument.loops import NEVER
+from ddp_ladder_instrument.step_table import DdpTimes, StepTable
+
+EARLY_ITERATIONS = 10
+"""DDP times its first ten iterations always."""
+MOST_OF_A_STEP = 0.004
+"""What timing may cost of the time of a step, in the mean."""
+COST_S = {"cpu": 60e-6, "cuda": 1e-3}
+"""To time one step, at most. On CUDA, reading the times waits for the device, which may then wait for the host."""
+SPARSEST = 5
+"""Of 2**5 = 32 steps, one is timed."""
+WANTED_STEPS = 16
 NANOSECOND_S = 1e-9
 
 
-class Sample(NamedTuple):
-    """One sampled iteration, as seen after optimizer step ``step``."""
+def timed_step(level: int, block: int) -> int:
+    """Return the step, counted from 0, that is timed of ``2**level`` steps; ``block`` counts such groups of steps.
 
-    step: int
-    iteration: int
-    forward_s: float
-    backward_s: float
-    comm_s: float
-    overlap_s: float
+    It is at random within them, so that what recurs every so many steps is timed as often as it occurs. What is timed
+    at a level is also timed at all lower ones: ranks at different levels still time common steps.
+    """
+    for below in range(level, 0, -1):
+        block = 2 * block + (zlib.crc32(b"%d %d" % (below, block)) >> 7 & 1)
+    return block
+
+
+def is_timed(step: int, level: int) -> bool:
+    """Return True if this step, counted from 0, is timed."""
+    return timed_step(level, step >> level) == step
+
+
+def next_timed(step: int, level: int) -> int:
+    """Return the first step that is timed, from this one on."""
+    first = timed_step(level, step >> level)
+    return first if first >= step else timed_step(level, (step >> level) + 1)
 
 
 class DdpTimings:
-    """DDP's samples of the module that was wrapped last."""
+    """DDP's times of the module that was wrapped last; they are added to the step table."""
 
-    def __init__(self, warmup_steps: int, max_steps: int | None, unmeasured: list[str]) -> None:
+    def __init__(self, table: StepTable, warmup_steps: int, max_steps: int | None, unmeasured: list[str]) -> None:
+        self._table = table
         self._warmup_steps = warmup_steps
         self._max_steps = max_steps
         self._unmeasured = unmeasured
         self._module: Callable[[], Any] = lambda: None
         self.wrapped = False
-        self._readable = False
-        self._rate = LEAST_OFTEN
-        self._samples: list[Sample] = []
-        self._bucket_bytes: list[int] = []
+        self._device = "cpu"
+        self._level: int | None = None  # None: not chosen yet
+        self._first = self._newest = 0, 0  # row and iteration of the times that were read first and last
+        self._buckets = ""
         self._comm_hook: str | None = None
 
     def attach(self, module: DistributedDataParallel, device: torch.device) -> None:
-        """Sample this module instead of an earlier one."""
+        """Time the steps of this module instead of an earlier one."""
         self.wrapped = True
-        self._module = weakref.ref(module)
-        self._samples.clear()
-        self._bucket_bytes = []
-        self._readable = self._has(module, "_get_ddp_logging_data")
-        if self._has(module, "_set_ddp_runtime_logging_sample_rate"):
-            self._rate = sample_rate(device, self._warmup_steps, self._max_steps)
-            module._set_ddp_runtime_logging_sample_rate(self._rate)
+        self._table.ddp.clear()
+        self._device, self._level, self._newest = device.type, None, (0, 0)
+        methods = ("_get_ddp_logging_data", "_set_ddp_runtime_logging_sample_rate")
+        missing = next((method for method in methods if not hasattr(module, method)), None)
+        if missing:
+            self._unmeasured.append(f"ddp: DistributedDataParallel.{missing} is missing in torch {torch.__version__}")
+        else:
+            self._module = weakref.ref(module)
 
-    def _has(self, module: DistributedDataParallel, method: str) -> bool:
-        if hasattr(module, method):
-            return True
-        self._unmeasured.append(f"ddp: DistributedDataParallel.{method} is missing in torch {torch.__version__}")
-        return False
+    def read(self, steps: int) -> int:
+        """Read the times of a step that has ended, and choose the next one; return the steps after which to call again.
 
-    def poll(self, step: int) -> int | None:
-        """Store DDP's newest sample; return the step after which to look again at the latest, None if none is due.
-
-        Costs about 50 microseconds. Only the wanted ones are looked for by steps, so that short runs have them too.
+        DDP times iteration i if its rate divides i, and gives the times out in the next forward pass.
         """
         module = self._module()
-        if module is None or not self._readable:
-            return None
-        self._store_newest(module, step)
-        return step + self._rate if step < self._warmup_steps + WANTED_SAMPLES * self._rate else None
+        if module is None:
+            return NEVER
+        self._read_newest(module)
+        if self._level is None:
+            if steps < max(self._warmup_steps, EARLY_ITERATIONS):
+                return steps + 1
+            self._level = self._chosen_level(steps)
+            self._table.ddp = {row: times for row, times in self._table.ddp.items() if is_timed(row, self._level)}
+        now, before = is_timed(steps, self._level), is_timed(steps - 1, self._level)
+        row = steps if now else steps - 1 if before else next_timed(steps, self._level)
+        module._set_ddp_runtime_logging_sample_rate(1 if now and before else self._iteration(row))
+        return steps + 1 if now or before else row + 1
 
-    def _store_newest(self, module: Any, step: int) -> None:
-        """Store DDP's newest sample, unless it is stored already."""
+    def _read_newest(self, module: Any) -> None:
+        """Add DDP's newest times to the step that they are of, unless they are known."""
         data = module._get_ddp_logging_data()
-        buckets = data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes")
-        if buckets:
-            self._bucket_bytes = [int(size) for size in str(buckets).split(",")]
-        self._comm_hook = str(data["comm_hook"]) if data.get("comm_hook") else None
-        iteration = int(data.get("iteration", 0))
-        known = self._samples[-1].iteration if self._samples else 0
-        if iteration <= known or not data.get("backward_compute_time"):
+        self._buckets = data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes") or self._buckets
+        self._comm_hook = data.get("comm_hook") or None
+        ended_at_ns = data.get("backward_comm_time_end")
+        if data.get("iteration", 0) <= self._newest[1] or not ended_at_ns or not data.get("backward_compute_time"):
             return
-        self._samples.append(
-            Sample(
-                step,
-                iteration,
-                data.get("forward_compute_time", 0) * NANOSECOND_S,
-                data.get("backward_compute_time", 0) * NANOSECOND_S,
-                data.get("backward_comm_time", 0) * NANOSECOND_S,
-                data.get("backward_compute_comm_overlap_time", 0) * NANOSECOND_S,
-            )
-        )
+        found = bisect_left(self._table.ended_at_s, ended_at_ns * NANOSECOND_S)  # both are Unix times of the host
+        if found >= self._table.count:
+            return
+        if not self._newest[1]:
+            self._first = found, data["iteration"]
+        self._newest = found, data["iteration"]
+        if self._level is None or is_timed(found, self._level):
+            keys = ("forward_compute", "backward_compute", "backward_comm", "backward_compute_comm_overlap")
+            self._table.ddp[found] = DdpTimes(*(data.get(f"{key}_time", 0) * NANOSECOND_S for key in keys))
+
+    def _iteration(self, row: int) -> int:
+        """Return the number of an iteration of DDP in a step; with gradient accumulation a step may have several."""
+        (first_row, first), (known, iteration) = self._first, self._newest
+        in_a_step = round((iteration - first) / (known - first_row)) if known > first_row else 1
+        return max(1, iteration + (row - known) * in_a_step)
+
+    def _chosen_level(self, steps: int) -> int:
+        step_s = statistics.median(self._table.step_time_s[-EARLY_ITERATIONS:])
+        allowed = COST_S.get(self._device, COST_S["cuda"]) / (MOST_OF_A_STEP * max(step_s, 1e-6))
+        level = min(SPARSEST, max(0, math.ceil(math.log2(allowed))))
+        if self._max_steps is not None:  # enough of a short run
+            level = min(level, int(math.log2(max(1, (self._max_steps - steps) // WANTED_STEPS))))
+        return level
 
     def summary(self) -> dict[str, Any] | None:
-        """Return the record's ``ddp``: medians in seconds per iteration; None if no module was wrapped."""
+        """Return the record's ``ddp``: medians of the timed steps, in seconds; None if no module was wrapped."""
         if not self.wrapped:
             return None
-        used = self._chosen()
-        exposed = [max(0.0, sample.comm_s - sample.overlap_s) for sample in used]
+        rows = self._table.ddp
+        used = [times for row, times in rows.items() if row >= self._warmup_steps] or [*rows.values()]
+        if not used:
+            self._unmeasured.append("ddp: DDP timed no step")
         return {
             "wrapped": True,
-            "bucket_bytes": self._bucket_bytes,
+            "bucket_bytes": [int(size) for size in self._buckets.split(",")] if self._buckets else [],
             "comm_hook": self._comm_hook,
             "samples": len(used),
-            "forward_s": _median([sample.forward_s for sample in used]),
-            "backward_s": _median([sample.backward_s for sample in used]),
-            "comm_s": _median([sample.comm_s for sample in used]),
-            "overlap_s": _median([sample.overlap_s for sample in used]),
-            "exposed_comm_s": _median(exposed),
+            "forward_s": _median([times.forward_s for times in used]),
+            "backward_s": _median([times.backward_s for times in used]),
+            "comm_s": _median([times.comm_s for times in used]),
+            "overlap_s": _median([times.overlap_s for times in used]),
+            "exposed_comm_s": _median([max(0.0, times.comm_s - times.overlap_s) for times in used]),
         }
-
-    def _chosen(self) -> list[Sample]:
-        measured = [sample for sample in self._samples if sample.step > self._warmup_steps]
-        if measured:
-            return measured
-        early = [sample for sample in self._samples if sample.iteration >= FIRST_STEADY_ITERATION]
-        if early:
-            self._unmeasured.append(
-                "ddp: DDP sampled no iteration after the warm-up; its timings are of iterations "
-                f"{early[0].iteration} to {early[-1].iteration}"
-            )
-        elif self._readable:
-            self._unmeasured.append("ddp: DDP sampled no iteration")
-        return early
-
-
-def sample_rate(device: torch.device, warmup_steps: int, max_steps: int | None) -> int:
-    """Return the iterations between two samples.
-
-    On CUDA, reading a sample synchronises with the events of the step before, which costs the script time: so no more
-    samples than the figures need, and torch's own rate, which the script pays for anyway, if the steps are not known.
-    """
-    if device.type == "cpu":
-        return MOST_OFTEN
-    if max_steps is None:
-        return LEAST_OFTEN
-    return min(LEAST_OFTEN, max(MOST_OFTEN, (max_steps - warmup_steps) // WANTED_SAMPLES))
 
 
 def _median(values: list[float]) -> float | None:

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 
 from ddp_ladder_instrument import record
 from ddp_ladder_instrument.after_import import when_imported
+from ddp_ladder_instrument.cycles import watch_cycles
 from ddp_ladder_instrument.hard_exit import on_hard_exit
 from ddp_ladder_instrument.lifetime import die_with_parent
 from ddp_ladder_instrument.measurement import Measurement
 from ddp_ladder_instrument.program import Program, ProgramError, hide_own_frames
 from ddp_ladder_instrument.run_settings import RunSettingsError, read_run_settings
+from ddp_ladder_instrument.unfit import refuse_exec
 
 USAGE_EXIT_CODE = 2
 HELP = """\
@@ -51,6 +53,8 @@ def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -
     measurement = Measurement(run, program, started_at_s)
     measurement.watch()
     when_imported("torch", lambda took_s: _measure_own_ranks(measurement))
+    watch_cycles()
+    refuse_exec()
     on_hard_exit(lambda code: _record(measurement, SystemExit(code)))
     _search_path_without(own_directory)
     error_at_end = _run(program, measurement)
@@ -95,7 +99,12 @@ def _run(program: Program, measurement: Measurement) -> BaseException | None:
 
 
 def _record(measurement: Measurement, ended_with: BaseException | None) -> BaseException | None:
-    """End the measurement and write it; return the exception that must end this process, if any."""
+    """End the measurement and write it; return the exception that must end this process, if any.
+
+    What exits after the program's own end, at the interpreter's, changes nothing of it.
+    """
+    if measurement.ended:
+        return ended_with
     ended_with = measurement.end(ended_with)
     record.write_or_note(measurement)
     return ended_with

@@ -45,6 +45,7 @@ class BackwardPasses:
     """The backward passes of the running step, and which passes over a DataLoader end without one.
 
     count: the number of all backward passes; at_step: the same at the last step.
+    replays: the same of CUDA graphs, which may contain backward passes.
     optimizers: those whose gradients show whether the script has dropped them.
     """
 
@@ -52,8 +53,18 @@ class BackwardPasses:
         self.count = 0
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.at_step = 0
+        self.replays = self._replays_at_step = 0
         self._between = False  # a pass ended since the last step, and no backward pass followed in another
         self._gradient: Gradient | None = None  # its state at that end
+
+    @property
+    def is_seen(self) -> bool:
+        """True if gradients may have been computed since the last step."""
+        return self.count > self.at_step or self.replays > self._replays_at_step
+
+    def replay(self) -> None:
+        """Count the replay of a CUDA graph."""
+        self.replays += 1
 
     def end_pass(self, loop: Loop) -> None:
         """Note the end of a pass with batches for the running step."""
@@ -93,5 +104,6 @@ class BackwardPasses:
     def end_step(self) -> None:
         """Begin the next step."""
         self.at_step = self.count
+        self._replays_at_step = self.replays
         self._between = False
         self._gradient = None

@@ -45,6 +45,19 @@ def patch_optimizers(clock: StepClock) -> str | None:
     return None
 
 
+def patch_new_optimizers(optimizers: OptimizerSteps) -> str | None:
+    """Note every optimizer that is made."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            optimizers.existing.add(self)
+
+        return init
+
+    return patch(torch.optim.Optimizer, "__init__", wrap)
+
+
 def patch_grad_scaler(optimizers: OptimizerSteps, on_skipped: Callable[[], None]) -> str | None:
     """Call ``on_skipped`` after each step that GradScaler skips."""
     skipped = eager(on_skipped)
@@ -62,6 +75,20 @@ def patch_grad_scaler(optimizers: OptimizerSteps, on_skipped: Callable[[], None]
     return patch(torch.amp.GradScaler, "_maybe_opt_step", wrap)
 
 
+def patch_graph_replay(on_replay: Callable[[], None]) -> str | None:
+    """Call ``on_replay`` before each replay of a CUDA graph."""
+    called = eager(on_replay)
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def replay(self: Any) -> Any:
+            called()
+            return original(self)
+
+        return replay
+
+    return patch(torch.cuda.CUDAGraph, "replay", wrap)
+
+
 def patch_ddp(on_wrapped: Callable[[Any], None]) -> str | None:
     """Call ``on_wrapped`` with every module that is wrapped in DistributedDataParallel, once its reducer exists."""
 
@@ -74,6 +101,22 @@ def patch_ddp(on_wrapped: Callable[[Any], None]) -> str | None:
         return _ddp_init_helper
 
     return patch(ddp_module.DistributedDataParallel, "_ddp_init_helper", wrap)
+
+
+def patch_save(on_saved: Callable[[float], None]) -> str | None:
+    """Call ``on_saved`` after each torch.save with the unix time at which it began."""
+    saved = eager(on_saved)
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def save(*args: Any, **kwargs: Any) -> Any:
+            began_s = time.time()
+            result = original(*args, **kwargs)
+            saved(began_s)
+            return result
+
+        return save
+
+    return patch(torch, "save", wrap)
 
 
 def patch_fsdp(shards: Any) -> str | None:

@@ -1,6 +1,6 @@
 """The patches on torch's DataLoader: batches yielded, time waited for them, the end of a pass.
 
-The size of a batch is the number of indices that its sampler gave, which is exact. If there are none
+The size of a batch is the number of indices that its sampler gave, if the batch agrees. If there are none
 (an IterableDataset, batches made by the dataset), the size is read from the batch itself.
 """
 
@@ -13,6 +13,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Optional
 
 from torch.utils.data import dataloader
@@ -20,8 +21,9 @@ from torch.utils.data.distributed import DistributedSampler
 
 from ddp_ladder_instrument import loaders
 from ddp_ladder_instrument.compiler import eager, not_compiled
+from ddp_ladder_instrument.cycles import Cycle, WatchedCycle
 from ddp_ladder_instrument.hooks import patch
-from ddp_ladder_instrument.loops import Loop
+from ddp_ladder_instrument.loops import Loop, Short
 from ddp_ladder_instrument.step_clock import EARLY_STEPS, StepClock
 
 LOOP_ATTRIBUTE = "_ddp_ladder_loop"
@@ -29,8 +31,14 @@ SIZES_ATTRIBUTE = "_ddp_ladder_sizes"
 
 TORCHDATA = "torchdata.stateful_dataloader.stateful_dataloader"
 ACCELERATE = "accelerate.data_loader"
+WEBDATASET = "webdataset.compat"
 
-Sizes = tuple[Any, deque[Optional[int]]]
+
+class Announced(deque[Optional[int]]):
+    """The numbers of indices of batches; None: unknown."""
+
+
+Sizes = tuple[Any, Announced]
 """The sampler's iterator of this pass, and the sizes of the batches whose indices it has given."""
 
 
@@ -45,10 +53,39 @@ def patch_loaders(clock: StepClock) -> str | None:
 
 def _patch_kinds(loader: type, single: type, several: type, clock: StepClock) -> str | None:
     return (
-        patch(loader, "__iter__", lambda original: _iter(original, clock, LOADER_THREADS))
+        patch(loader, "__iter__", lambda original: _iter(original, clock))
+        or patch(single, "__init__", lambda original: _make(original, clock))
+        or patch(several, "__init__", lambda original: _make(original, clock))
+        or patch(several, "_reset", lambda original: _make(original, clock))
         or patch(single, "_next_data", lambda original: _next(original, clock, LOADER_THREADS))
         or patch(several, "_next_data", lambda original: _next(original, clock, LOADER_THREADS))
     )
+
+
+def patch_cycles(clock: StepClock) -> None:
+    """Count the batches that itertools.cycle gives again."""
+    begin_pass, enter, count, trainers = _begin_pass(clock), clock.timer.enter, _count, clock.threads.trainers
+
+    @not_compiled
+    @eager
+    def on_next(cycle: WatchedCycle, batch: object, entered_s: float) -> None:
+        first, sizes, thread = cycle.first, cycle.sizes, threading.get_ident()
+        if first.living and not first.exhausted:
+            sizes.append(first.sizes[-1] if first.sizes and thread in trainers else None)
+        elif sizes and not _is_inside(thread):
+            index, trains = cycle.repeated % len(sizes), thread in trainers
+            cycle.repeated += 1
+            if index == 0:
+                again = Loop(first.loader, first.real_samples)
+                again.batch_sizes = first.batch_sizes  # but no source: this is no pass over the loader, with an order
+                begin_pass(cycle, again, None)
+            loop: Loop = cycle.__dict__[LOOP_ATTRIBUTE]
+            if trains and clock.timer.loop is not loop:
+                enter(loop, entered_s)
+            count(clock, loop, batch, sizes[index], entered_s, trains)
+
+    Cycle.pass_of = lambda iterator: getattr(iterator, "__dict__", {}).get(LOOP_ATTRIBUTE)
+    Cycle.on_next = on_next
 
 
 def patch_indices() -> str | None:
@@ -83,81 +120,138 @@ def patch_accelerate(clock: StepClock) -> str | None:
         kind = getattr(module, name, None)
         if kind is None:
             return f"{ACCELERATE}.{name} is missing"
-        patch(kind, "__iter__", lambda original: _outer_iter(original, clock))
+        patch(kind, "__iter__", partial(_outer_iter, clock=clock, same=name != "DataLoaderDispatcher"))
     return None
 
 
+def patch_webdataset(clock: StepClock) -> str | None:
+    """Patch webdataset's loader, whose stages shuffle and batch again what a DataLoader inside yields."""
+    loader = getattr(sys.modules[WEBDATASET], "WebLoader", None)
+    if loader is None:
+        return f"{WEBDATASET}.WebLoader is missing"
+    return patch(loader, "__iter__", partial(_outer_iter, clock=clock, same=False))
+
+
 LOADER_THREADS: set[int] = set()
-"""Threads in which a loader is fetching a batch."""
+"""Threads in which a loader is fetching a batch, or making an iterator."""
 
-OUTER_THREADS: set[int] = set()
-"""Threads that fetch for an outer loader: batches of the loaders inside belong to it."""
+OUTER_THREADS: dict[int, Announced] = {}
+"""Threads that fetch for an outer loader, which counts, and the batches that the loaders inside have given it."""
 
 
-def _iter(original: Callable[..., Any], clock: StepClock, in_loader: set[int]) -> Callable[..., Any]:
-    process = os.getpid()
+def _is_inside(thread: int) -> bool:
+    return thread in LOADER_THREADS or thread in OUTER_THREADS
 
+
+def _iter(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
+    begin, begin_pass = _begin(clock), _begin_pass(clock)
+
+    def iterate(self: Any) -> Any:
+        thread = threading.get_ident()
+        if _is_inside(thread):
+            return original(self)
+        entered_s = time.perf_counter()
+        loop = begin(self, entered_s)
+        LOADER_THREADS.add(thread)
+        try:
+            iterator = original(self)
+        finally:
+            LOADER_THREADS.discard(thread)
+        loop.wait_s += time.perf_counter() - entered_s
+        if isinstance(iterator, dataloader._BaseDataLoaderIter):
+            begin_pass(iterator, loop, self)
+        return iterator
+
+    return iterate
+
+
+def _make(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
+    """Begin a pass also where an iterator is made, or begins anew, without the DataLoader's own __iter__."""
+    begin, begin_pass, leave = _begin(clock), _begin_pass(clock), eager(clock.timer.leave)
+
+    def make(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        thread = threading.get_ident()
+        if _is_inside(thread):
+            original(self, loader, *args, **kwargs)
+            return
+        loop = begin(loader, time.perf_counter())
+        LOADER_THREADS.add(thread)
+        try:
+            original(self, loader, *args, **kwargs)
+        finally:
+            LOADER_THREADS.discard(thread)
+        begin_pass(self, loop, loader)
+        leave(loop)  # its first batch may be drawn much later
+
+    return make
+
+
+def _begin(clock: StepClock) -> Callable[[Any, float], Loop]:
     @eager
-    def _enter(loader: Any, entered_s: float) -> Loop:
+    def begin(loader: Any, entered_s: float) -> Loop:
         loop = loaders.new_loop(loader)
         if threading.get_ident() in clock.threads.trainers:
             clock.timer.enter(loop, entered_s)
         return loop
 
-    def iterate(self: Any) -> Any:
-        thread = threading.get_ident()
-        if thread in in_loader or thread in OUTER_THREADS:
-            return original(self)
-        entered_s = time.perf_counter()
-        loop = _enter(self, entered_s)
-        iterator = original(self)
-        loop.wait_s += time.perf_counter() - entered_s
-        if isinstance(iterator, dataloader._BaseDataLoaderIter):
-            _begin_pass(iterator, loop)
-        return iterator
+    return begin
+
+
+def _begin_pass(clock: StepClock) -> Callable[[Any, Loop, Any], None]:
+    # When the interpreter ends, the names of modules may be None: what runs then holds its own.
+    get_process, is_ending = os.getpid, sys.is_finalizing
+    process = get_process()
 
     @eager
-    def _begin_pass(iterator: Any, loop: Loop) -> None:
+    def begin_pass(iterator: Any, loop: Loop, loader: Any) -> None:
         before = iterator.__dict__.get(LOOP_ATTRIBUTE)
         if before is not None and before.living:  # persistent workers: the same iterator again
-            clock.left(before)
+            end(before)
         setattr(iterator, LOOP_ATTRIBUTE, loop)
-        loop.position = loaders.samples_before(loop.loader(), getattr(iterator, "_num_yielded", 0))
-        loop.iterator = weakref.ref(iterator, lambda _: _gone(loop))
+        loop.position = loaders.samples_before(loader, getattr(iterator, "_num_yielded", 0))
+        loop.iterator = weakref.ref(iterator, lambda _: gone(loop))
 
-    def _gone(loop: Loop) -> None:
-        if loop.living and os.getpid() == process:
-            clock.exhausted(loop) if loop.given else clock.left(loop)
+    def gone(loop: Loop) -> None:
+        if loop.living and not is_ending() and get_process() == process:
+            clock.exhausted(loop) if loop.given else end(loop)
 
-    return iterate
+    def end(loop: Loop) -> None:
+        if loop.batch_sizes.seen:
+            clock.left(loop)
+        else:  # nothing was drawn
+            loop.living = False
+            clock.timer.leave(loop)
+
+    return begin_pass
 
 
 def _next(original: Callable[..., Any], clock: StepClock, in_loader: set[int]) -> Callable[..., Any]:
     get_thread = threading.get_ident
     now = time.perf_counter
-    enter, left, yielded = eager(clock.timer.enter), eager(clock.left), eager(clock.yielded)
-    batch_size, on_batch = eager(loaders.batch_size), eager(_on_batch)
+    enter, left, count = eager(clock.timer.enter), eager(clock.left), eager(_count)
     next_size = not_compiled(_announced_size)
-    trainers, timer, table = clock.threads.trainers, clock.timer, clock.table
+    trainers, timer = clock.threads.trainers, clock.timer
 
     def _next_data(self: Any) -> Any:
         thread = get_thread()
         state = self.__dict__
-        loop: Loop | None = state.get(LOOP_ATTRIBUTE)
+        outer = OUTER_THREADS.get(thread)
+        loop: Loop | None = state.get(LOOP_ATTRIBUTE) if outer is None else None
         # Not counted: a loader that a dataset reads from (part of the outer one), and a pass that is over.
-        if loop is None or not loop.living or thread in in_loader:
+        if thread in in_loader or (outer is None and (loop is None or not loop.living)):
             batch = original(self)
             next_size(state)
             return batch
         entered_s = now()
         trains = thread in trainers
-        if trains and timer.loop is not loop:
+        if loop is not None and trains and timer.loop is not loop:
             enter(loop, entered_s)
         in_loader.add(thread)
         try:
             batch = original(self)
         except StopIteration:
-            left(loop) if trains else clock.exhausted(loop)
+            if loop is not None:
+                left(loop) if trains else clock.exhausted(loop)
             raise
         except BaseException:
             next_size(state)
@@ -165,18 +259,30 @@ def _next(original: Callable[..., Any], clock: StepClock, in_loader: set[int]) -
         finally:
             in_loader.discard(thread)
         size = next_size(state)
-        if size is None:
-            size = batch_size(batch)
-        yielded(loop, entered_s, size) if trains else clock.threads.note_drawn(loop, size)
-        if table.count < EARLY_STEPS:
-            on_batch(clock, loop, batch)
+        if loop is not None:
+            count(clock, loop, batch, size, entered_s, trains)
+        elif outer is not None:
+            outer.append(size)
         return batch
 
     return _next_data
 
 
-def _on_batch(clock: StepClock, loop: Loop, batch: object) -> None:
-    clock.on_batch(loop, batch)
+def _count(clock: StepClock, loop: Loop, batch: object, announced: int | None, entered_s: float, trains: bool) -> None:
+    """Count a batch that the loader has just given; ``announced``: the number of its indices, if they were counted."""
+    try:
+        size, dropped = loop.batch_sizes.measure(batch, announced)
+    except Exception:  # an object of another library may raise anything
+        size, dropped = announced or 0, 0
+    if dropped:
+        size = Short(size + dropped)
+        size.left_out = dropped
+    if trains:
+        clock.yielded(loop, entered_s, size)
+    else:
+        clock.threads.note_drawn(loop, size)
+    if clock.table.count < EARLY_STEPS:
+        clock.on_batch(loop, batch)
 
 
 def _announced_size(state: dict[str, Any]) -> int | None:
@@ -193,7 +299,7 @@ def _next_index(original: Callable[..., Any], of_maps: Any) -> Callable[..., Any
         state = self.__dict__
         sizes: Sizes | None = state.get(SIZES_ATTRIBUTE)
         if sizes is None or sizes[0] is not self._sampler_iter:
-            sizes = state[SIZES_ATTRIBUTE] = (self._sampler_iter, deque())
+            sizes = state[SIZES_ATTRIBUTE] = (self._sampler_iter, Announced())
         try:
             sizes[1].append(len(index))
         except TypeError:
@@ -203,9 +309,10 @@ def _next_index(original: Callable[..., Any], of_maps: Any) -> Callable[..., Any
     return next_index
 
 
-def _outer_iter(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
-    new_loop, batch_size, on_batch = eager(loaders.new_loop), eager(loaders.batch_size), eager(_on_batch)
-    enter, left, yielded = eager(clock.timer.enter), eager(clock.left), eager(clock.yielded)
+def _outer_iter(original: Callable[..., Any], clock: StepClock, same: bool) -> Callable[..., Any]:
+    """Count what an outer loader yields. same: these are the batches of the loader inside, in its order."""
+    new_loop, count = eager(loaders.new_loop), eager(_count)
+    enter, left = eager(clock.timer.enter), eager(clock.left)
     samples_before, resumed_after = eager(loaders.samples_before), eager(loaders.resumed_after)
 
     def iterate(self: Any) -> Iterator[Any]:
@@ -214,33 +321,37 @@ def _outer_iter(original: Callable[..., Any], clock: StepClock) -> Callable[...,
             yield from original(self)
             return
         entered_s = time.perf_counter()
-        loop = new_loop(self)
+        loop = new_loop(getattr(self, "pipeline", [self])[0], self)
         loop.position = samples_before(self, resumed_after(self))
         trains = thread in clock.threads.trainers
         if trains:
             enter(loop, entered_s)
-        inner = original(self)
+        inner, announced = original(self), Announced()
+        skipped = getattr(self, "skip_batches", 0)
         try:
             while True:
                 thread = threading.get_ident()
                 trains = thread in clock.threads.trainers
                 if trains and clock.timer.loop is not loop:
                     enter(loop, entered_s)
-                OUTER_THREADS.add(thread)
+                OUTER_THREADS[thread] = announced
                 try:
                     batch = next(inner)
                 except StopIteration:
                     return
                 finally:
-                    OUTER_THREADS.discard(thread)
-                size = batch_size(batch)
-                yielded(loop, entered_s, size) if trains else clock.threads.note_drawn(loop, size)
-                if clock.table.count < EARLY_STEPS:
-                    on_batch(clock, loop, batch)
+                    OUTER_THREADS.pop(thread, None)
+                while same and skipped and announced:
+                    announced.popleft()
+                    skipped -= 1
+                if not same:
+                    announced.clear()
+                count(clock, loop, batch, announced.popleft() if announced else None, entered_s, trains)
                 yield batch
                 entered_s = time.perf_counter()
         finally:
             left(loop) if trains else clock.exhausted(loop)
-            inner.close()
+            if hasattr(inner, "close"):  # an islice has none
+                inner.close()
 
     return iterate

@@ -1,89 +1,82 @@
-"""Facts about a DataLoader: the size of a batch, the record's ``loader``, the epochs that were set."""
+"""Facts about a DataLoader: the record's ``loader``, and the epochs that were set."""
 
 from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import DistributedSampler, IterableDataset
 
 from ddp_ladder_instrument import samplers
+from ddp_ladder_instrument.batch_sizes import BatchSizes, Findings
 from ddp_ladder_instrument.hooks import patch
 from ddp_ladder_instrument.loops import NEVER, Loop
 
 EPOCHS: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
-"""Samplers and datasets whose set_epoch was called, and its arguments."""
+"""The arguments with which set_epoch of a sampler or a dataset was called; an empty set: it was watched only."""
 
 WATCHED: set[type] = set()
 """Classes whose set_epoch is patched."""
 
-DEEPEST = 6
-"""Levels of a batch that are searched; objects may refer to each other in a cycle."""
 
+class Source:
+    """What a pass draws from, read when its iterator is made: at its first step the loader itself may be gone.
 
-def batch_size(batch: object, depth: int = 0) -> int:
-    """Return the number of samples in a batch; 0 if it cannot be found.
-
-    It is the batch's own attribute (graphs: ``num_graphs``; tensordicts, DGL: ``batch_size``; a
-    packed sequence), else the first dimension of the first tensor or array in nested sequences,
-    mappings and the attributes of plain objects.
+    facts: those of the record that cannot change. Nothing of the script's is kept alive.
     """
-    if isinstance(batch, Tensor):
-        return batch.size(0) if batch.dim() else 0
-    if isinstance(batch, (str, bytes, int, float)) or batch is None:
-        return 0
-    if isinstance(batch, PackedSequence):
-        return int(batch.batch_sizes[0])
-    own = _own_size(batch)
-    return own if own or depth > DEEPEST else _first_size(batch, depth)
+
+    def __init__(self, loader: Any) -> None:
+        watch_epochs(loader)
+        sampling = samplers.sampling(loader)
+        self.dataset = _weakly(loader.dataset)
+        self.own_order = sampling.own_order
+        self.shards = sampling.shards
+        self.real_samples = NEVER if sampling.real_samples is None else sampling.real_samples
+        self.repeats = sampling.repeats
+        things = _with_epochs(loader)
+        self.has_set_epoch = bool(things)
+        self.from_the_start = all(_owner_of_set_epoch(thing) is DistributedSampler for thing in things)
+        self._things = [weakref.ref(thing) for thing in things]
+        self._epochs = [EPOCHS.setdefault(thing, set()) for thing in things]
+        self._counts = any(map(_counts_epochs, things))
+        self.facts: dict[str, Any] = {
+            "batch_size": loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
+            "num_workers": loader.num_workers,
+            "sampler": sampling.name,
+            "shuffle": sampling.shuffle,
+            "padding_known": sampling.real_samples is not None,
+            "iterable": isinstance(loader.dataset, IterableDataset),
+            "dataset_size": samplers.length_of(loader.dataset),
+        }
+
+    def epochs(self) -> frozenset[str]:
+        """Return the arguments of the calls of set_epoch that were seen."""
+        return frozenset().union(*self._epochs)
+
+    def set_epoch_called(self, passes: int) -> bool | None:
+        """Return None if there is no set_epoch, or it may have been called before it was watched.
+
+        passes: number of this pass, from 1.
+        """
+        # Some samplers count epochs themselves.
+        if self.epochs() or self._counts or any(_counts_epochs(thing()) for thing in self._things):
+            return True
+        if self.own_order or not self.has_set_epoch:
+            return None
+        return False if self.from_the_start or passes > 1 else None
 
 
-def _own_size(batch: object) -> int:
-    for name in ("num_graphs", "batch_size"):
-        try:
-            size: Any = getattr(batch, name, None)
-            size = size[0] if isinstance(size, (list, tuple)) and size else size
-            if isinstance(size, int) and size > 0:
-                return size
-        except (AttributeError, RuntimeError, NotImplementedError):
-            continue  # the batch's own property failed
-    return 0
-
-
-def _first_size(batch: Any, depth: int) -> int:
-    shape = getattr(batch, "shape", None)
-    if isinstance(shape, tuple):
-        return int(shape[0]) if shape else 0
-    for item in parts(batch):
-        size = batch_size(item, depth + 1)
-        if size:
-            return size
-    return 0
-
-
-def parts(batch: Any) -> Collection[Any]:
-    """Return the parts of a batch: a sequence's items, a mapping's values, a plain object's attributes."""
-    if isinstance(batch, (list, tuple)):
-        return batch
-    if isinstance(batch, Mapping):
-        return batch.values()
-    return list(getattr(batch, "__dict__", {}).values())
-
-
-def new_loop(loader: DataLoader[Any]) -> Loop:
-    """Begin a pass over this loader; only a weak reference to it is kept."""
-    watch_epochs(loader)
-    return Loop(weakref.ref(loader), real_samples(loader))
-
-
-def real_samples(loader: DataLoader[Any]) -> int:
-    """Return how many samples of one pass are not padding; NEVER if nothing is padded, or it is not known."""
-    real = samplers.sampling(loader).real_samples
-    return NEVER if real is None else real
+def new_loop(loader: Any, outer: Any = None) -> Loop:
+    """Begin a pass over this loader, or over ``outer``, which draws from it; only weak references to them are kept."""
+    loop = Loop(weakref.ref(loader if outer is None else outer), NEVER)
+    loop.batch_sizes = BatchSizes()
+    with contextlib.suppress(Exception):  # a property defined by another library may raise anything
+        loop.source = Source(loader)
+        loop.real_samples = loop.source.real_samples
+        loop.batch_sizes.usual = loop.source.facts["batch_size"] if outer is None else None
+    return loop
 
 
 def samples_before(loader: Any, batches: int) -> int:
@@ -101,91 +94,86 @@ def resumed_after(loader: Any) -> int:
     return int(steps) + int(state.get("_steps_since_snapshot", 0))
 
 
-def facts(loader: DataLoader[Any], world_size: int, passes: int) -> dict[str, Any]:
-    """Return the record's ``loader`` at the first step of pass number ``passes``; None: unknown, or not needed."""
-    sampling = samplers.sampling(loader)
-    return {
-        "batch_size": loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
-        "num_workers": loader.num_workers,
-        "sampler": sampling.name,
-        "shards": world_size == 1 or sampling.shards,
-        "shuffle": sampling.shuffle,
-        "set_epoch_called": _set_epoch_called(loader, sampling.own_order, passes),
-        "padding_known": sampling.real_samples is not None,
-        "iterable": isinstance(loader.dataset, IterableDataset),
-        "dataset_size": samplers.length_of(loader.dataset),
-    }
-
-
-def _set_epoch_called(loader: Any, own_order: bool, passes: int) -> bool | None:
-    """Return None if there is no set_epoch, or it may have been called before it was watched."""
-    things = _with_epochs(loader)
-    # Some samplers count epochs themselves.
-    if any(thing in EPOCHS or _counts_epochs(thing) for thing in things):
-        return True
-    if own_order or not things:
-        return None
-    from_the_start = any(_owner_of_set_epoch(thing) is DistributedSampler for thing in things)
-    return False if from_the_start or passes > 1 else None
-
-
-def _epochs_set(loader: Any) -> frozenset[str] | None:
-    """Return the arguments of the calls of set_epoch; None if they are not known, or not needed."""
-    if samplers.sampling(loader).own_order:
-        return None
-    epochs = [EPOCHS[thing] for thing in _with_epochs(loader) if thing in EPOCHS]
-    return frozenset().union(*epochs) if epochs else None
-
-
 class Passes:
     """Counter of passes over the training data, by one loader or by successive loaders over one dataset."""
 
     def __init__(self) -> None:
         self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._last: Callable[[], Any] = lambda: None
-        self._last_dataset: Callable[[], Any] = lambda: None
+        self._last: Loop | None = None
         self._last_count = 0
 
-    def begin(self, loader: Any) -> int:
-        """Count a pass over ``loader`` that begins now; return its number, from 1."""
-        count = self._counts.get(loader, self._of_the_loader_before(loader)) + 1
-        self._counts[loader] = self._last_count = count
-        self._last, self._last_dataset = weakref.ref(loader), _weakly(loader.dataset)
+    def begin(self, loop: Loop) -> int:
+        """Count a pass that makes its first step now; return its number, from 1."""
+        loader, last = loop.loader(), self._last
+        count = self._counts.get(loader) if loader is not None else None
+        if count is None:
+            count = self._last_count if last is not None and _follows(loop, last) else 0
+        count += 1
+        if loader is not None:
+            self._counts[loader] = count
+        self._last, self._last_count = loop, count
         return count
 
-    def _of_the_loader_before(self, loader: Any) -> int:
-        """Return the passes of a deleted loader over the same dataset: some scripts make a loader for each epoch."""
-        is_next = self._last() is None and self._last_dataset() is loader.dataset
-        return self._last_count if is_next else 0
+
+def _follows(loop: Loop, last: Loop) -> bool:
+    """Return True if the last pass is over, its loader is gone and this one has the same dataset.
+
+    Some scripts make a loader for each epoch.
+    """
+    dataset: Any = loop.source.dataset()
+    return not last.living and last.loader() is None and last.source.dataset() is dataset is not None
 
 
 class TrainingLoader:
     """The DataLoader that trains. first_samples: digests of its first samples; epoch_steps: batches of one pass."""
 
     def __init__(self) -> None:
-        self.facts: dict[str, Any] | None = None
         self.first_samples: list[str] = []
         self.epoch_steps: int | None = None
+        self._facts: dict[str, Any] | None = None
+        self._findings = Findings()
+        self._repeats = 1
         self._passes = Passes()
         self._epochs: frozenset[str] | None = None
 
     def begin_pass(self, loop: Loop, world_size: int) -> None:
         """Update the facts at the first step of this pass."""
-        loader, before = loop.loader(), self.facts
-        if loader is None:
+        source, before = loop.source, self._facts
+        if source is None:
             return
         if before is None:
             self.first_samples = loop.first_samples
-        passes = self._passes.begin(loader)
-        self.facts = facts(loader, world_size, passes)
-        epochs = _epochs_set(loader)
+        self._findings.add(loop.batch_sizes.findings)
+        loop.batch_sizes.findings = self._findings
+        self._repeats = max(self._repeats, source.repeats)
+        passes = self._passes.begin(loop)
+        called = source.set_epoch_called(passes)
+        epochs = None if source.own_order else source.epochs() or None
         if before is not None and before["set_epoch_called"]:
-            self.facts["set_epoch_called"] = True
+            called = True
             epochs = None if self._epochs is None or epochs is None else self._epochs | epochs
         self._epochs = epochs
-        self.facts["epochs_set"] = len(epochs) if epochs else None
-        self.facts["passes"] = max(passes, before["passes"] if before is not None else 0)
-        self.epoch_steps = _epoch_batches(loader)
+        passes = max(passes, before["passes"] if before is not None else 0)
+        # The call before the first pass is missed where it is that pass that shows which class to watch.
+        known = epochs is not None and (source.from_the_start or passes > 2 or len(epochs) > 1)
+        self._facts = {
+            **source.facts,
+            "shards": world_size == 1 or source.shards,
+            "set_epoch_called": called,
+            "epochs_set": len(epochs) if epochs and known else None,
+            "passes": passes,
+        }
+        self.epoch_steps = _epoch_batches(loop.loader())
+
+    @property
+    def facts(self) -> dict[str, Any] | None:
+        """The record's ``loader``; None inside means unknown, or not needed."""
+        if self._facts is None:
+            return None
+        unclear, drawn = list(self._findings.unclear), self._facts["batch_size"]
+        if self._repeats > 1 and drawn:
+            unclear = sorted({*unclear, drawn, drawn // self._repeats})
+        return {**self._facts, "dropped_samples": self._findings.dropped, "unclear_sizes": unclear}
 
 
 def _weakly(thing: Any) -> Callable[[], Any]:
@@ -234,6 +222,8 @@ def watch_class(kind: type) -> str | None:
     return patch(kind, "set_epoch", wrap)
 
 
-def _epoch_batches(loader: DataLoader[Any]) -> int | None:
+def _epoch_batches(loader: Any) -> int | None:
     """Return the batches of one pass; None for an IterableDataset, because its len() changes later warnings."""
-    return None if isinstance(loader.dataset, IterableDataset) else samplers.length_of(loader)
+    if loader is None or isinstance(getattr(loader, "dataset", None), IterableDataset):
+        return None
+    return samplers.length_of(loader)

@@ -25,13 +25,20 @@ if TYPE_CHECKING:
 NEVER = 2**62
 
 
+class Short(int):
+    """The indices of a batch of which some samples did not arrive. left_out: how many."""
+
+    left_out = 0
+
+
 class Loop:
     """One pass over a DataLoader, with its batches since the last optimizer step.
 
     ``loader`` returns the DataLoader while it lives. ``real_samples``: how many samples of this
     pass are not padding by the sampler; those come first. ``began_at_s``: Unix time.
+    ``source``: what is known of the loader, also once it is gone. ``batch_sizes`` measures its batches.
 
-    sizes: of the batches that no step has used yet. ahead: how many of the last ones are drawn ahead.
+    sizes: indices of the batches that no step has used yet. ahead: how many of the last ones are drawn ahead.
     each_step: batches per step, if some are drawn ahead.
     first: row of the pass's first step, its backward passes, and its batches as (samples, padding).
     backwards_at_begin, backwards_at_end: total count of backward passes when the pass yielded its first batch,
@@ -46,6 +53,8 @@ class Loop:
         self.began_at_s = time.time()
         self.loader = loader
         self.real_samples = real_samples
+        self.source: Any = None
+        self.batch_sizes: Any = None
         self.position = 0
         self.living = True
         self.stepped = False
@@ -76,7 +85,7 @@ class Loop:
         self.dropped = False
 
     def add(self, size: int) -> None:
-        """Add a batch of ``size`` samples, padding included."""
+        """Add a batch of ``size`` indices, of padding and of what did not arrive (Short) too."""
         self.batches += 1
         self.sizes.append(size)
 
@@ -85,19 +94,25 @@ class Loop:
         return self.step == step and self.batches > 0
 
     def take(self, left: int = 0) -> list[tuple[int, int]]:
-        """Remove and return the samples and padding of each batch, except the last ``left`` ones."""
+        """Remove and return the samples and the other indices of each batch, except the last ``left`` ones."""
         taken = []
         for _ in range(len(self.sizes) - left):
             size = self.sizes.popleft()
             self.position += size
-            padding = min(max(self.position - self.real_samples, 0), size)
-            taken.append((size - padding, padding))
+            others = min(self._padding(size) + getattr(size, "left_out", 0), size)
+            taken.append((size - others, others))
         return taken
 
-    def give_back(self, size: int) -> None:
-        """Put back the batch that was taken last; ``size`` is its size."""
+    def give_back(self, samples: int, others: int) -> None:
+        """Put back the batch that was taken last."""
+        size = Short(samples + others)
+        size.left_out = others - self._padding(size)
         self.position -= size
         self.sizes.appendleft(size)
+
+    def _padding(self, size: int) -> int:
+        """Return the padding in a batch of ``size`` indices that ends at the position."""
+        return min(max(self.position - self.real_samples, 0), size)
 
 
 def training(pending: Sequence[Loop], loader_expected: bool) -> list[Loop]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Measurement:
     """The state of one rank's measurement; ``watch`` starts it, ``end`` ends it.
 
-    observer: None until torch is imported.
+    observer: None until torch is imported. device_answers: results can be read from the device at the end.
     """
 
     def __init__(self, run: RunSettings, program: Program, started_at_s: float) -> None:
@@ -50,16 +50,17 @@ class Measurement:
         self.training_s: float | None = None
         self.profiled = ProfiledSteps(run.profile_steps, lambda: _end_measured(self), lambda n: _start_trace(self, n))
         self._limits = RunLimits(run.max_steps, run.max_seconds, _find_store, self.profiled.go_on)
-        self._ended = False
+        self.ended = False
+        self.device_answers = True
         self.heartbeat = Heartbeat(
             run.directory / "ranks" / f"rank{int(os.environ.get('RANK') or 0)}.heartbeat",
-            lambda: signs(self.clock, self._reported.grown, self._ended),
+            lambda: signs(self.clock, self._reported.grown, self.ended),
             self._collective_calls,
             self._record_collective_calls,
         )
 
     def watch(self) -> None:
-        """Install the hooks on torch, accelerate, torchdata and FSDP1, each once the script has imported it.
+        """Install the hooks on torch and on libraries that work with it, each once the script has imported it.
 
         All are registered at once: a library that imports torch is not yet imported itself when torch is.
         """
@@ -75,6 +76,11 @@ class Measurement:
 
             self.not_measured.hook("samples of torchdata's loader", lambda: patch_torchdata(self.clock))
 
+        def hook_webdataset(_took_s: float) -> None:
+            from ddp_ladder_instrument.loader_hooks import patch_webdataset
+
+            self.not_measured.hook("samples of webdataset's loader", lambda: patch_webdataset(self.clock))
+
         def hook_fsdp(_took_s: float) -> None:
             from ddp_ladder_instrument.hooks import patch_fsdp
             from ddp_ladder_instrument.parameters import FSDP_SHARDS
@@ -84,6 +90,7 @@ class Measurement:
         when_imported("torch", self._install)
         when_imported("accelerate.data_loader", hook_accelerate)
         when_imported("torchdata.stateful_dataloader.stateful_dataloader", hook_torchdata)
+        when_imported("webdataset.compat", hook_webdataset)
         when_imported("torch.distributed.fsdp._flat_param", hook_fsdp)
 
     def _begin_heartbeat(self) -> None:
@@ -124,7 +131,7 @@ class Measurement:
 
     def end(self, error: BaseException | None) -> BaseException | None:
         """Close the measurement; return the exception that must end the process, if any."""
-        self._ended = True
+        self.ended = True
         with contextlib.suppress(OSError):
             self.heartbeat.stop()
         table = self.clock.table
@@ -135,14 +142,21 @@ class Measurement:
                 # The frames of the traceback keep the script's loaders and their workers alive.
                 error.__traceback__ = None
             error = _leave_process_group()
-            self.program_end.ended_by = self._limits.ended_by
         self.program_end.note(error)
+        if self._limits.ended_by is not None:
+            self.program_end.ended_by = self._limits.ended_by
+            self.program_end.after_training = error is not None
+        elif isinstance(error, Exception) and (observer := self.observer) is not None:
+            over = self.not_measured.attempt("after_training", lambda: observer.last_step.loops_were_over(error))
+            self.program_end.after_training = bool(over)
+        self.device_answers = self._device_answers()
         if not any(table.samples):
             self._adopt_metrics()
         if self.observer is not None:
             self.not_measured.attempt("max_seconds", self._limits.release)
             self._close_timeline()
             table.drop_unmeasured()
+            self.clock.phases.count_eval_time(table)
         elif "torch" in sys.modules:
             loader = type(getattr(sys.modules["torch"], "__loader__", None)).__name__
             self.not_measured.append(f"steps: torch was imported without the instrument seeing it (loader {loader})")
@@ -159,11 +173,12 @@ class Measurement:
             self.source = "none"
 
     def _close_timeline(self) -> None:
-        timeline, step_time_s = self.clock.timer.timeline, self.clock.table.step_time_s
+        timeline, times_s = self.clock.timer.timeline, self.clock.table.times_s
         if timeline is None:
             return
         # After a failure the device may wait for a rank that is gone; waiting for the device would hang.
-        left = self.not_measured.attempt("step_time_s", lambda: timeline.finish(step_time_s, self.device_answers))
+        ended_well = self.program_end.exit_code == 0
+        left = self.not_measured.attempt("step_time_s", lambda: timeline.finish(times_s, ended_well))
         if left:
             self.not_measured.append(
                 f"step_time_s: the device had not finished the last {left} steps; their times are host times"
@@ -174,10 +189,14 @@ class Measurement:
         """The trained parameters, by name."""
         return self.observer.kept.named() if self.observer is not None else []
 
-    @property
-    def device_answers(self) -> bool:
-        """True if synchronising with the device at the end is safe: not after a failure."""
-        return self.program_end.exit_code == 0
+    def _device_answers(self) -> bool:
+        """Return True if results can be read from the device: after a failure, only if it has nothing left to do."""
+        device = self.observer.device if self.observer is not None else None
+        if self.program_end.exit_code == 0 or device is None or device.type != "cuda":
+            return self.program_end.exit_code == 0 or self.program_end.after_training
+        from ddp_ladder_instrument.cuda import is_idle
+
+        return self.program_end.after_training and is_idle(device)
 
 
 def _end_measured(measurement: Measurement) -> None:

@@ -45,16 +45,10 @@ def patch_modes(timer: PassTimer, trained: Trained) -> str | None:
 
     holds, eval_mode, train_mode = eager(trained.holds), eager(timer.eval_mode), eager(timer.train_mode)
 
-    def wrap_eval(original: Callable[..., Any]) -> Callable[..., Any]:
-        def eval(self: Any) -> Any:  # noqa: A001
-            if holds(self):
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def train(self: Any, mode: bool = True) -> Any:  # eval() is train(False)
+            if not mode and not timer.evaluating and holds(self):
                 eval_mode()
-            return original(self)
-
-        return eval
-
-    def wrap_train(original: Callable[..., Any]) -> Callable[..., Any]:
-        def train(self: Any, mode: bool = True) -> Any:
             result = original(self, mode)
             if mode and timer.evaluating and holds(self):
                 train_mode()
@@ -62,4 +56,4 @@ def patch_modes(timer: PassTimer, trained: Trained) -> str | None:
 
         return train
 
-    return patch(torch.nn.Module, "eval", wrap_eval) or patch(torch.nn.Module, "train", wrap_train)
+    return patch(torch.nn.Module, "train", wrap)

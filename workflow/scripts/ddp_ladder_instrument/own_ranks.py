@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ddp_ladder_instrument import record
@@ -16,8 +14,8 @@ from ddp_ladder_instrument.hooks import patch
 from ddp_ladder_instrument.measurement import Measurement
 from ddp_ladder_instrument.program import Program
 from ddp_ladder_instrument.run_settings import read_run_settings
+from ddp_ladder_instrument.unfit import PACKAGE_DIRECTORY, Launched, findable, launched, watch_processes
 
-PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _hooked: list[Measurement] = []
 """The measurement whose hooks this process has; empty before they are installed."""
 
@@ -28,12 +26,14 @@ class OwnRank:
 
     function: Callable[..., Any]
     program: Program
+    launched: Launched
 
     def __call__(self, *arguments: Any) -> None:
         """Run the function and write its record; raise what it raises."""
         if PACKAGE_DIRECTORY in sys.path:
             sys.path.remove(PACKAGE_DIRECTORY)
         measurement = _measurement(self.program)
+        self.launched.refuse_ranks()
         began_at = measurement.clock.table.count
         ended_with: BaseException | None = None
         try:
@@ -75,27 +75,23 @@ def measure_own_ranks(measurement: Measurement) -> None:
 def _patch_spawn(measurement: Measurement) -> str | None:
     """Measure and count the processes that torch.multiprocessing.spawn and start_processes start."""
     _hooked[:] = [measurement]
+    place = launched()
+
+    def count(processes: int = 1) -> None:
+        measurement.own_processes += processes
+
+    watch_processes(place, count)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def start_processes(fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **options: Any) -> Any:
-            measurement.own_processes += nprocs
+            count(nprocs)
             measurement.heartbeat.hand_over()
-            with _findable():
-                return original(OwnRank(fn, measurement.program), args, nprocs, *more, **options)
+            own = OwnRank(fn, measurement.program, replace(place, can_be=nprocs == 1))
+            with findable():
+                return original(own, args, nprocs, *more, **options)
 
         return start_processes
 
     # By name: torch.multiprocessing.spawn is also a function.
     problem = patch(importlib.import_module("torch.multiprocessing.spawn"), "start_processes", wrap)
     return problem or patch(importlib.import_module("torch.multiprocessing"), "start_processes", wrap)
-
-
-@contextmanager
-def _findable() -> Iterator[None]:
-    """Put this package on the search path: a spawned process copies the path and imports this module."""
-    sys.path.append(PACKAGE_DIRECTORY)
-    try:
-        yield
-    finally:
-        if PACKAGE_DIRECTORY in sys.path:
-            sys.path.remove(PACKAGE_DIRECTORY)

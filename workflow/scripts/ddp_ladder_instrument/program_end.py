@@ -6,15 +6,19 @@ from ddp_ladder_instrument.not_measured import one_line
 
 
 class ProgramEnd:
-    """The end of the program: by the script itself, an exception, or a limit of the measurement (``ended_by``)."""
+    """The end of the program: by the script itself, an exception, or a limit of the measurement (``ended_by``).
+
+    after_training: it failed, but only after the limit, or after all loops that made steps.
+    """
 
     def __init__(self) -> None:
         self.exit_code = 0
         self.ended_by = "script"
         self.exception: str | None = None
+        self.after_training = False
 
     def note(self, error: BaseException | None) -> None:
-        """Note the error that ends the program; os._exit after an exception leaves that as the cause."""
+        """Note the error that ends the program."""
         self.exit_code = exit_code(error)
         if error is not None and not isinstance(error, SystemExit):
             self.ended_by = "exception"

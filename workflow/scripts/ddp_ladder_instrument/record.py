@@ -44,7 +44,7 @@ def write(measurement: Measurement) -> None:
     text = text.encode("utf-8", "replace").decode("utf-8")
     write_atomically(ranks / f"rank{record['rank']}.json", [text])
     facts = {key: record[key] for key in ("schema_version", "spec_hash", "job", "rank")}
-    measurement.profiled.write(ranks, facts, measurement.device_answers)
+    measurement.profiled.write(ranks, facts, measurement.program_end.exit_code == 0)
 
 
 def note_unwritten(measurement: Measurement, error: Exception) -> None:
@@ -78,12 +78,13 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "device": device,
         "gpus_seen": _gpus_seen(measurement, device["kind"]),
         "script_file": measurement.program.file(),
-        "source": measurement.source,
+        "source": _source(measurement),
         "own_processes": measurement.own_processes,
         "ended_at_s": time.time(),
         "exit_code": measurement.program_end.exit_code,
         "ended_by": measurement.program_end.ended_by,
         "exception": measurement.program_end.exception,
+        "after_training": measurement.program_end.after_training,
         "startup_s": _startup(measurement),
         "training_s": measurement.training_s,
         "phases": _phases(measurement),
@@ -91,6 +92,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "parameters": _parameters(measurement),
         "ddp": observer.ddp.summary() if observer is not None else None,
         "loader": observer.loader.facts if observer is not None else None,
+        "worker_batch_s": observer.workers.batch_s() if observer is not None else None,
         "feeders": provenance.feeders(),
         "first_samples": observer.loader.first_samples if observer is not None else [],
         "loss": _loss(measurement),
@@ -103,6 +105,11 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
     }
     record["not_measured"] = measurement.not_measured
     return record
+
+
+def _source(measurement: Measurement) -> str:
+    loader = measurement.observer.loader.facts if measurement.observer is not None else None
+    return "guessed" if measurement.source == "counted" and loader and loader["unclear_sizes"] else measurement.source
 
 
 def _device(measurement: Measurement) -> dict[str, Any]:

@@ -71,6 +71,7 @@ class Sampling:
     shuffle: the order is meant to differ between passes.
     own_order: each pass has its own order without set_epoch.
     real_samples: samples of one pass of this rank without padding; NEVER if nothing is padded.
+    repeats: batches are drawn so many times, and a step may train on a part of each (TRL's RepeatSampler).
     """
 
     name: str
@@ -78,6 +79,7 @@ class Sampling:
     shuffle: bool | None
     own_order: bool
     real_samples: int | None
+    repeats: int = 1
 
 
 UNKNOWN = Sampling("unknown", None, None, False, None)
@@ -100,7 +102,7 @@ def _sampling(loader: Any) -> Sampling:
     own_order = _iterates_as(links[-1]) in UNAWARE_OF_RANKS or any(type(link).__name__ == ENDLESS for link in links)
     if type(loader).__name__ == "DataLoaderDispatcher":
         return Sampling(_name(links), True, _shuffle(links), own_order, _real_of_dispatched(loader, links))
-    return Sampling(_name(links), _shards(links), _shuffle(links), own_order, _real(links))
+    return Sampling(_name(links), _shards(links), _shuffle(links), own_order, _real(links), _repeats(links))
 
 
 def _of_stream(dataset: Any) -> Sampling:
@@ -179,6 +181,11 @@ def _shards(links: list[Any]) -> bool | None:
     if any(count is not None and count > 1 for count in replicas):
         return True
     return False if all(map(_is_known, links)) else None
+
+
+def _repeats(links: list[Any]) -> int:
+    counts = [_whole_number(link, "repeat_count") for link in links if hasattr(link, "mini_repeat_count")]
+    return max((count for count in counts if count is not None), default=1)
 
 
 def _is_known(sampler: Any) -> bool:

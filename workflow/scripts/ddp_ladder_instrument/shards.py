@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ddp_ladder_instrument.loaders import DEEPEST, parts
+from ddp_ladder_instrument.batch_sizes import DEEPEST, LEAVES, parts
 
 MOST_DIGESTS = 32
 PER_BATCH = 8
@@ -54,7 +54,7 @@ def _tensors(batch: object, depth: int) -> Iterator[torch.Tensor]:
     if isinstance(batch, torch.Tensor):
         yield batch
         return
-    if isinstance(batch, (str, bytes, int, float)) or batch is None or depth > DEEPEST:
+    if isinstance(batch, LEAVES) or batch is None or depth > DEEPEST:
         return
     for item in parts(batch):
         yield from _tensors(item, depth + 1)

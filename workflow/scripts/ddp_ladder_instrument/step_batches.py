@@ -145,7 +145,7 @@ class StepBatches:
             return 0
         loop.ahead, loop.each_step = ahead, fresh
         for samples, padding in reversed(first[int(used) :]):
-            loop.give_back(samples + padding)
+            loop.give_back(samples, padding)
             if row < self._table.count and self.samples_per_step is None:
                 self._table.samples[row] -= samples
                 self._table.padding_samples[row] -= padding

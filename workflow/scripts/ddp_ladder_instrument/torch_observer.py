@@ -7,12 +7,22 @@ from typing import Any
 
 import torch
 
-from ddp_ladder_instrument import compiler, handovers, hooks, loader_hooks, model_hooks, shards, torch_facts
+from ddp_ladder_instrument import (
+    compiler,
+    handovers,
+    hooks,
+    loader_hooks,
+    model_hooks,
+    shards,
+    torch_facts,
+    worker_times,
+)
 from ddp_ladder_instrument.backwards import Backwards
 from ddp_ladder_instrument.cuda import CudaTimeline
 from ddp_ladder_instrument.ddp import DdpTimings
+from ddp_ladder_instrument.last_step import LastStep
 from ddp_ladder_instrument.loaders import TrainingLoader
-from ddp_ladder_instrument.loops import NEVER, Loop
+from ddp_ladder_instrument.loops import Loop
 from ddp_ladder_instrument.not_measured import NotMeasured
 from ddp_ladder_instrument.parameters import Kept, Named
 from ddp_ladder_instrument.progress import Progress
@@ -37,10 +47,12 @@ class TorchObserver:
         self._limits = limits
         self._not_measured = not_measured
         self.world = RankFacts()
-        self.ddp = DdpTimings(run.warmup_steps, run.max_steps, not_measured)
+        self.ddp = DdpTimings(clock.table, run.warmup_steps, run.max_steps, not_measured)
         self.kept = Kept()
         self.backwards = Backwards(lambda: clock.table.count, not_measured, clock.before_backward)
         self.loader = TrainingLoader()
+        self.workers = worker_times.WorkerTimes()
+        self.last_step = LastStep()
         self.device: torch.device | None = None
         self.optimizers: set[str] = set()
         self.autocast_dtypes: set[str] = set()
@@ -57,18 +69,25 @@ class TorchObserver:
         clock.on_batch = self._on_batch
         clock.batches.on_loop = self._on_loop
         clock.on_tick = self._on_tick
+        clock.read_times = self.ddp.read
         clock.threads.on_wait_unknown = lambda: self._not_measured.append(WAIT_UNKNOWN)
         clock.check_limits = self._limits.check
         clock.check_at = self._limits.first_check
         patch("steps", lambda: hooks.patch_optimizers(clock))
+        patch("optimizers that wait for others", lambda: hooks.patch_new_optimizers(clock.optimizers))
+        patch("whether a failure came after the training", self.last_step.install)
         patch("samples, data_wait_s", lambda: loader_hooks.patch_loaders(clock))
+        patch("batches that itertools.cycle gives again", lambda: loader_hooks.patch_cycles(clock))
         patch("batches that other threads draw", lambda: handovers.patch_handovers(clock))
         patch("steps that GradScaler skips", lambda: hooks.patch_grad_scaler(clock.optimizers, clock.batches.skipped))
         patch("samples by their indices", loader_hooks.patch_indices)
+        patch("worker_batch_s", worker_times.patch_workers)
         patch("loader.set_epoch_called", loader_hooks.patch_set_epoch)
         patch("evaluation without a DataLoader", lambda: model_hooks.patch_modes(clock.timer, self._trained))
         patch("ddp", lambda: hooks.patch_ddp(self._on_ddp))
         patch("loss", self.backwards.install)
+        patch("phases.saves_s", lambda: hooks.patch_save(clock.phases.add_save))
+        patch("steps of CUDA graphs", lambda: hooks.patch_graph_replay(clock.backwards.replay))
         patch("exclusion of the hooks from torch.compile", compiler.patch_compiler)
         patch("startup_s.process_group", lambda: hooks.patch_process_group(self._on_process_group))
         self._stop_watching = self._not_measured.attempt(
@@ -88,6 +107,7 @@ class TorchObserver:
         self._use_device(self.kept.add_module(module))
         if self.device is not None:
             self.ddp.attach(module, self.device)
+            self._clock.read_at = 0
 
     def _on_optimizer(self, optimizer: Any) -> None:
         self.optimizers.add(torch_facts.optimizer_name(optimizer))
@@ -110,6 +130,7 @@ class TorchObserver:
 
     def _on_loop(self, loop: Loop) -> None:
         self.loader.begin_pass(loop, self.world.size)
+        self.workers.add(loop.iterator and loop.iterator())
 
     def _on_autocast(self, dtype: torch.dtype) -> None:
         self.autocast_dtypes.add(str(dtype).partition(".")[2])
@@ -121,7 +142,6 @@ class TorchObserver:
         if self._stop_watching is not None and table.count >= AUTOCAST_STEPS:
             self._stop_watching()
             self._stop_watching = None
-        self._clock.tick_at_step = self.ddp.poll(table.count) or NEVER
         self.backwards.wanted = True
         if self.world.rank == 0 and self._progress is not None:
             try:

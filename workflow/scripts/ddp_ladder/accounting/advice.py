@@ -119,6 +119,8 @@ def _runtime(stage: str, jobs: Jobs) -> Iterator[RequestAdvice]:
     if need.used > NEARLY_USED * need.asked:
         why = f"time nearly used up: asked {need.asked:.0f} min, took {duration(60 * need.used)} ({need.scale})"
         yield RequestAdvice(key, "config.yaml", value, why, OR_LESS_TIME)
+    elif any(job.is_adaptive for job, _ in of_stage):
+        return  # a job that ended early would have used more time for more repeats
     elif len(needs) == len(of_stage) and need.asked >= max(TOO_LARGE * value, value + LEAST_SAVED_MIN):
         why = f"time: asked {need.asked:.0f} min, took {duration(60 * need.used)} at most ({need.scale})"
         yield RequestAdvice(key, "config.yaml", value, why)
@@ -136,7 +138,7 @@ def whole_rows(job: ScaleJob, rows: Sequence[JobRow]) -> list[JobRow]:
 
 def _is_whole(job: ScaleJob, row: JobRow) -> bool:
     """Return True for a job that measured all runs of its scale: one that kept some took less time."""
-    return row.runs_measured == row.runs_planned == runs_of(job)
+    return row.runs_measured >= row.runs_planned == runs_of(job)
 
 
 def _name(job: ScaleJob) -> str:

@@ -49,19 +49,20 @@ class JobFile(Model):
     runtime_min: Positive
     runs_planned: int = Field(ge=0, description="Without the plain baseline.")
     specs: str = Field(description="Digest of the planned runs: jobs of the same runs can be compared.")
+    runs_at_most: int = Field(default=0, ge=0, description="With all further repeats; 0 in files of earlier versions.")
     begun_at_s: float
     ended_at_s: float | None = Field(description="Null: it is running, or was killed.")
     steps: Several[StepUse] = Field(default=(), description="Samples by sstat, where there is no slurmdbd.")
 
 
 def specs_digest(job: ScaleJob) -> str:
-    """Return the digest of a job's planned runs."""
-    return canonical_sha256([run.hash for run in job.runs])[:DIGITS]
+    """Return the digest of a job's planned runs, without further repeats."""
+    return canonical_sha256([run.hash for run in job.runs if run.repeat <= job.at_least])[:DIGITS]
 
 
 def runs_of(job: ScaleJob) -> int:
     """Return the number of a job's planned runs, without the plain baseline, which many scripts cannot run."""
-    return sum(not run.is_plain for run in job.runs)
+    return sum(not run.is_plain and run.repeat <= job.at_least for run in job.runs)
 
 
 def job_files(results: Path) -> Iterator[tuple[str, JobFile]]:
@@ -90,6 +91,7 @@ def accounted(results: Path, job: ScaleJob, job_id: str, kind: Kind) -> Iterator
         runtime_min=job.runtime_min,
         runs_planned=runs_of(job) if kind == "measure" else 0,
         specs=specs_digest(job),
+        runs_at_most=runs_of(job) * job.at_most // job.at_least if kind == "measure" else 0,
         begun_at_s=time.time(),
         ended_at_s=None,
     )

@@ -83,6 +83,7 @@ class JobRow(Model):
     kwh_per_run_nvml: Amount | None = None
     kwh_per_run_sacct: Amount | None = None
     kwh_per_run_rapl: Amount | None = None
+    runs_at_most: Count = Field(default=0, description="runs_planned with all further repeats.")
     specs: str = Field(default="", description="Digest of the planned runs: rows of the same runs can be compared.")
 
 
@@ -161,6 +162,7 @@ def _runs(file: JobFile | None, parts: Parts) -> dict[str, int | float | None]:
     busy = [run.sums.busy_gpu_s for run in parts.runs if run.training_s]
     return {
         "runs_planned": file.runs_planned if file else 0,
+        "runs_at_most": file.runs_at_most if file else 0,
         "runs_measured": sum(run.is_whole for run in judged),
         "runs_ok": sum(run.is_ok for run in judged),
         "gpu_hours_training": parts.training_s * (file.gpus if file else 0) / HOUR_S,

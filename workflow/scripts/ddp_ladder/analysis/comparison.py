@@ -27,7 +27,7 @@ BY_THE_VARIANT = ("args_template",)  # named by what the variant changes
 def compare_variants(plan: Plan, records: Mapping[str, Record]) -> Comparison:
     """Return every variant of a plan beside the default. records: by ``RunSpec.name``."""
     runs = [run for run in plan.runs if not run.is_plain]
-    groups = with_one_statistic_per_mode(groups_of(runs, records, plan.may_differ))
+    groups = with_one_statistic_per_mode(groups_of(runs, records, plan.may_differ, plan.gates))
     panels = []
     for mode, scale in dict.fromkeys((mode, scale) for mode, _, scale in groups):
         own = [group for (its_mode, _, its_scale), group in groups.items() if (its_mode, its_scale) == (mode, scale)]

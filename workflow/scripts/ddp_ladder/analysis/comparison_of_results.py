@@ -65,7 +65,9 @@ def _groups(folders: Sequence[Folder]) -> list[Groups]:
     found = []
     for folder in folders:
         runs = [run for run in folder.plan.runs if not run.is_plain]
-        found.append(with_one_statistic_per_mode(groups_of(runs, folder.records, folder.plan.may_differ)))
+        found.append(
+            with_one_statistic_per_mode(groups_of(runs, folder.records, folder.plan.may_differ, folder.plan.gates))
+        )
     needed = {key[0] for each in found for key, group in each.items() if group.statistic == SAMPLES_PER_TIME}
     return [
         {key: replace(group, statistic=SAMPLES_PER_TIME) if key[0] in needed else group for key, group in each.items()}

@@ -1,131 +1,170 @@
-"""The rate at a scale that was not measured, and how far it may be off. Pure.
+"""The rate at a scale that was not measured, with a 90 % interval, or None where nothing is known. Pure.
 
-The estimate is the mean of several forms (``forms``), each drawn through the nearest measured scale. The constants are
-those that ``benchmarks/prediction.py --calibrate`` finds on published tables, rounded; docs/prediction.md shows how
-well they hold.
+The figure is the time that one GPU spends on each of its samples; its growth is the loss. A step from the nearest
+smaller measured scale over d doublings of the GPUs loses, as a logarithm,
+
+    d (usual + kept x what each doubling before it lost)
+
+``usual`` and ``kept``, and the quantiles of what published tables lost more or less than that, are in calibration.json,
+by kind of step; benchmarks/prediction.py writes it, and docs/prediction.md shows how well it holds.
 """
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal, get_args
 
-from ddp_ladder.analysis.forms import Fitted, fitted_forms, used_for
 from ddp_ladder.analysis.measured import Measured, Series, doublings
-from ddp_ladder.analysis.network import AllReduce
 from ddp_ladder.settings.terms import Scale
 
+CALIBRATION = Path(__file__).with_name("calibration.json")
+MOST_FACTOR = 4.0
+"""An interval whose upper end is more than this many times its lower end says nothing."""
+
+Kind = Literal[
+    "between measured scales",
+    "inside a node, after the step from one GPU",
+    "inside a node",
+    "first of several nodes",
+    "first of several nodes, with more GPUs in each",
+    "second of several nodes",
+    "more nodes",
+]
+
+MOST_INSIDE = 0.1
+"""What a doubling inside a node lost says something of the network between nodes up to here; in published tables, a
+larger loss says no more."""
+FULLER: Kind = "first of several nodes, with more GPUs in each"
+
 
 @dataclass(frozen=True)
-class Distance:
-    """How far a scale is from what was measured.
+class Step:
+    """A step from a measured scale to a larger one.
 
-    doublings: of the number of GPUs, from the nearest measured scale.
-    spread: difference between the forms that are averaged, as a difference of logarithms.
-    residual: mean of their largest relative differences from the measured scales.
+    doublings: of GPUs, nodes or GPUs per node, whichever is most. lost_before: what each doubling of the GPUs lost
+    from the next smaller measured scale to this one, or from this one to the next larger if there is one (difference of
+    logarithms; at least 0). before: how many doublings that were.
     """
 
+    kind: Kind
+    anchor: Measured
     doublings: float
-    spread: float
-    residual: float
-    is_new_level: bool
+    lost_before: float
+    before: float
+
+    @property
+    def unit(self) -> float:
+        """Return the size that the difference between loss and expectation is measured in."""
+        return math.sqrt(self.doublings) * (0.1 + self.lost_before)
 
 
 @dataclass(frozen=True)
-class Width:
-    """Half an interval as a sum of parts of a distance, as a difference of logarithms."""
+class Losses:
+    """What steps of one kind lose.
 
-    per_doubling: float
-    of_spread: float
-    of_residual: float
-    of_new_level: float
+    slower >= 0 >= faster: quantiles of the loss beyond what is expected, in Step.unit.
+    most_doublings: the farthest step that enough published tables made. tables, sources: how many it is made from.
+    """
 
-    def of(self, distance: Distance) -> float:
-        """Return half the interval."""
-        known = self.per_doubling * distance.doublings + self.of_spread * distance.spread
-        known += self.of_residual * distance.residual
-        return known + (self.of_new_level if distance.is_new_level else 0.0)
+    usual: float
+    kept: float
+    slower: float
+    faster: float
+    most_doublings: float
+    tables: int
+    sources: int
+
+    def of(self, step: Step) -> float:
+        """Return the expected loss of a step."""
+        return step.doublings * (self.usual + self.kept * step.lost_before)
 
 
-SLOWER = Width(per_doubling=0.06, of_spread=1.2, of_residual=2.9, of_new_level=0.13)
-FASTER = Width(per_doubling=0.013, of_spread=1.15, of_residual=0.0, of_new_level=0.03)
-LOSS_OF_NEW_LEVEL = 0.03
-"""What a new level costs beyond the forms: the median over sources. It may cost nothing: FASTER allows for that."""
-SLOWER_FROM_ONE, FASTER_FROM_ONE = 0.18, 0.01
-"""Half the interval per doubling if a single scale was measured, and efficiency 1 is assumed."""
+Calibration = Mapping[Kind, Losses]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Samples per second, and how far the rate may be below and above, as differences of logarithms."""
+    """Samples per second of all GPUs. low and high: None for a measured scale whose noise is not known."""
 
     samples_per_s: float
-    slower: float
-    faster: float
-
-    @property
-    def low(self) -> float:
-        return self.samples_per_s * math.exp(-self.slower)
-
-    @property
-    def high(self) -> float:
-        return self.samples_per_s * math.exp(self.faster)
+    low: float | None
+    high: float | None
 
 
-def estimate(series: Series, at: Scale, network: AllReduce | None = None) -> Estimate:
-    """Return the estimate for a scale; a measured scale's own rate, with the noise of its repeats.
+@cache
+def shipped() -> Calibration:
+    """Return the calibration on all published tables."""
+    found = json.loads(CALIBRATION.read_text(encoding="utf-8"))
+    return {kind: Losses(**found[kind]) for kind in get_args(Kind)}
 
-    network: the measured all-reduce, which then is one more form. Raises ValueError for an empty series.
+
+def estimate(series: Series, at: Scale, calibration: Calibration | None = None) -> Estimate | None:
+    """Return the estimate for a scale; a measured scale's own rate; None if it is not known.
+
+    Not known: from one measured scale, below the smallest one, farther than published tables tell, or with an interval
+    wider than ``MOST_FACTOR``.
     """
-    if not series.points:
-        raise ValueError("no scale was measured")
-    anchor, measured = series.nearest(at), series.at(at)
-    noise = series.noise_of(anchor)
-    if measured:
-        return Estimate(measured.samples_per_s, noise, noise)
-    if len(series.points) == 1:
-        doubled = max(1.0, abs(doublings(anchor.scale, at)))
-        slower, faster = SLOWER_FROM_ONE * doubled, FASTER_FROM_ONE * doubled
-        return _estimate(at, anchor.gpu_s_per_sample, slower, faster, noise)
-    time, distance = extrapolated(series, at, network)
-    if distance.is_new_level and not network:
-        time *= math.exp(LOSS_OF_NEW_LEVEL)
-    return _estimate(at, time, SLOWER.of(distance), FASTER.of(distance), noise)
+    if measured := series.at(at):
+        noise = series.noise_of(measured)
+        rate = measured.samples_per_s
+        return Estimate(rate, rate * math.exp(-noise), rate * math.exp(noise)) if noise else Estimate(rate, None, None)
+    step = step_to(series, at)
+    if step is None:
+        return None
+    losses = (calibration or shipped())[step.kind]
+    loss = losses.of(step)
+    # The measured scales' own noise: of the anchor, and of the loss before it, which both scales bear.
+    share = losses.kept * step.doublings / step.before
+    noise = series.noise_of(step.anchor) * math.hypot(1 + share, share)
+    slower = math.hypot(losses.slower * step.unit, noise)
+    faster = math.hypot(losses.faster * step.unit, noise)
+    if step.doublings > losses.most_doublings or slower + faster > math.log(MOST_FACTOR):
+        return None
+    rate = at.world_size / step.anchor.gpu_s_per_sample * math.exp(-loss)
+    return Estimate(rate, rate * math.exp(-slower), rate * math.exp(faster))
 
 
-def _estimate(at: Scale, gpu_s_per_sample: float, slower: float, faster: float, noise: float) -> Estimate:
-    return Estimate(at.world_size / gpu_s_per_sample, math.hypot(slower, noise), math.hypot(faster, noise))
+def upper_bound(series: Series, at: Scale) -> float:
+    """Return the samples/s of a scale if nothing is lost beyond the largest measured scale below it."""
+    below = [point for point in series.points if point.scale.world_size <= at.world_size]
+    return at.world_size / (below[-1] if below else series.smallest).gpu_s_per_sample
 
 
-def extrapolated(series: Series, at: Scale, network: AllReduce | None = None) -> tuple[float, Distance]:
-    """Return the mean of the forms, in GPU seconds per sample, from at least two scales, and the distance from them."""
-    anchor = series.nearest(at)
-    forms = fitted_forms(series.points, at)
-    used = [forms[name] for name in used_for(series.mode)]
-    times = [_through(form, anchor, at) for form in used]
-    if network:
-        exposed, known = (network.exposed_s_per_sample(scale, series.mode) for scale in (at, anchor.scale))
-        times.append(anchor.gpu_s_per_sample + max(0.0, exposed - known))
-    logs = [math.log(time) for time in times]
-    distance = Distance(
-        doublings=abs(doublings(anchor.scale, at)),
-        spread=max(logs) - min(logs),
-        residual=sum(form.residual for form in used) / len(used),
-        is_new_level=bool(new_levels(series, at)),
+def step_to(series: Series, at: Scale) -> Step | None:
+    """Return the step from the nearest smaller measured scale; None if no loss beside it was measured."""
+    below = [point for point in series.points if point.scale.world_size <= at.world_size]
+    above = [point for point in series.points if point.scale.world_size > at.world_size]
+    if not below:
+        return None
+    # Of 1x2 and 2x1, the one with as many nodes as 1x4 or 4x1 has.
+    anchor = max(below, key=lambda p: (p.scale.world_size, -abs(p.scale.nodes - at.nodes)))
+    smaller = [point for point in below if point.scale.world_size < anchor.scale.world_size]
+    beside = above[0] if above else smaller[-1] if smaller else None
+    most_per_node = max(point.scale.gpus_per_node for point in series.points)
+    if beside is None or (anchor.scale.nodes > 1 and at.gpus_per_node > most_per_node):
+        return None
+    before = abs(doublings(beside.scale, anchor.scale))
+    lost = math.log(anchor.gpu_s_per_sample / beside.gpu_s_per_sample) * (-1 if above else 1)
+    kinds: tuple[tuple[bool, Kind], ...] = (
+        (bool(above), "between measured scales"),
+        (at.nodes == 1 and beside.scale.world_size == 1, "inside a node, after the step from one GPU"),
+        (at.nodes == 1, "inside a node"),
+        (anchor.scale.nodes == 1 and at.gpus_per_node > anchor.scale.gpus_per_node, FULLER),
+        (anchor.scale.nodes == 1, "first of several nodes"),
+        (beside.scale.nodes == 1, "second of several nodes"),
+        (True, "more nodes"),
     )
-    return math.exp(sum(logs) / len(logs)), distance
-
-
-def _through(form: Fitted, anchor: Measured, at: Scale) -> float:
-    """Return the form's time per sample at a scale, drawn through a measured one."""
-    return anchor.gpu_s_per_sample * form.gpu_s_per_sample(at) / form.gpu_s_per_sample(anchor.scale)
-
-
-def new_levels(series: Series, at: Scale) -> tuple[str, ...]:
-    """Return the levels of the machine that a scale needs and no measured scale has, in words."""
-    found = []
-    if at.nodes > 1 and all(point.scale.nodes == 1 for point in series.points):
-        found.append("crosses a node boundary that was not measured: measure two nodes to know what the network costs")
-    if at.gpus_per_node > 1 and all(point.scale.gpus_per_node == 1 for point in series.points):
-        found.append("has several GPUs in a node, which was not measured: measure one full node")
-    return tuple(found)
+    sizes = (at.world_size / anchor.scale.world_size, at.nodes / anchor.scale.nodes)
+    ratios = (*sizes, at.gpus_per_node / anchor.scale.gpus_per_node)
+    kind = next(kind for holds, kind in kinds if holds)
+    lost_before = max(0.0, lost / before)
+    if series.mode == "strong" and not above:
+        lost_before *= 2  # the batch of a GPU halves, and what is communicated does not
+    if kind.startswith("first"):
+        lost_before = min(lost_before, MOST_INSIDE)
+    return Step(kind, anchor, max(abs(math.log2(ratio)) for ratio in ratios), lost_before, before)

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from ddp_ladder.analysis.estimate import upper_bound
 from ddp_ladder.analysis.forecast_file import (
     SCHEMA_VERSION,
     Forecast,
@@ -18,9 +19,8 @@ from ddp_ladder.analysis.forecast_file import (
     series_of_job,
     specs_of,
 )
-from ddp_ladder.analysis.measured import Series, series_of
-from ddp_ladder.analysis.network import AllReduce
-from ddp_ladder.analysis.prediction import Prediction, predict
+from ddp_ladder.analysis.measured import series_of
+from ddp_ladder.analysis.prediction import predict
 from ddp_ladder.analysis.run_length import RunLength, run_length, wall_s_at
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
@@ -33,6 +33,11 @@ from ddp_ladder.settings.terms import Mode
 
 HOUR_S = 3600.0
 J_PER_KWH = 3.6e6
+FIGURES = (
+    *(f"{name}{end}" for name in ("samples_per_s", "efficiency") for end in ("", "_low", "_high")),
+    "samples_per_s_bound",
+)
+"""What a forecast takes from the prediction as it is."""
 
 
 def make_forecast(
@@ -96,7 +101,7 @@ def scale_forecast(job: ScaleJob, preflight_s: float, series: Sequence[SeriesFor
 def _energy_j(one: SeriesForecast) -> float | None:
     if one.energy_j_per_sample is None or one.run_s is None:
         return None
-    return one.runs * one.run_s * one.energy_j_per_sample * one.samples_per_s
+    return one.runs * one.run_s * one.energy_j_per_sample * 1e6 / one.s_per_million_samples
 
 
 class _Below:
@@ -113,7 +118,7 @@ class _Below:
 
     @cached_property
     def _points(self) -> tuple[ScalePoint, ...]:
-        return scale_points(self._specs, self._records, self._plan.may_differ)
+        return scale_points(self._specs, self._records, self._plan.may_differ, self._plan.gates)
 
     @cached_property
     def _preflights(self) -> list[PreflightResult]:
@@ -131,11 +136,11 @@ class _Below:
         if not series.points:
             return None
         points = [self._point(spec, one.scale) for one in series.points]
-        near = next(point for point in points if point.scale == series.nearest(spec.scale).scale)
-        network = self._network(spec, series, points)
-        found = predict(series, spec.scale, network)
+        near = max(points, key=lambda point: (point.world_size <= spec.gpus, point.world_size, point.nodes))
+        found = predict(series, spec.scale)
+        rate = found.samples_per_s or upper_bound(series, spec.scale)
         batch = near.batch_per_gpu * spec.gpus if spec.mode == "weak" else near.global_batch
-        step_time_s = batch / found.samples_per_s
+        step_time_s = batch / rate
         power_w = near.gpu_power_w
         return SeriesForecast(
             variant=spec.variant,
@@ -143,13 +148,12 @@ class _Below:
             specs=specs_of(specs),
             runs=len(specs),
             measured=tuple(str(one.scale) for one in series.points),
-            **_figures(found),
+            **{name: getattr(found, name) for name in FIGURES},
             step_time_s=step_time_s,
-            s_per_million_samples=1e6 / found.samples_per_s,
-            gpu_hours_per_million_samples=found.gpu_hours_per_million_samples,
-            energy_j_per_sample=None if power_w is None else power_w * spec.gpus / found.samples_per_s,
+            s_per_million_samples=1e6 / rate,
+            gpu_hours_per_million_samples=spec.gpus * 1e6 / rate / HOUR_S,
+            energy_j_per_sample=None if power_w is None else power_w * spec.gpus / rate,
             run_s=wall_s_at(self._lengths(points), step_time_s, batch),
-            with_network=network is not None,
             notes=found.notes,
         )
 
@@ -163,42 +167,6 @@ class _Below:
 
     def _lengths(self, points: Sequence[ScalePoint]) -> list[RunLength]:
         return [found for point in points if (found := run_length(self._of(point), point.global_batch))]
-
-    def _network(self, spec: RunSpec, series: Series, points: Sequence[ScalePoint]) -> AllReduce | None:
-        """Return the all-reduce as the preflight of the largest scale below measured it, if DDP tells what it hides.
-
-        One inside a node says nothing of the network between nodes.
-        """
-        largest = next(point for point in points if point.scale == series.largest.scale)
-        if largest.world_size == 1 or (largest.nodes == 1 and spec.nodes > 1):
-            return None
-        measured = next((one for one in self._preflights if one.scale == str(largest.scale)), None)
-        good = next((one for one in self._of(largest) if one.status == "ok"), None)
-        return all_reduce(measured, good, largest) if measured and good else None
-
-
-def all_reduce(measured: PreflightResult, record: Record, point: ScalePoint) -> AllReduce | None:
-    """Return the gradients' all-reduce at a scale; None if the preflight, or DDP's timings, do not give it."""
-    bucket_bytes, alpha_s, beta = record.fingerprint.get("bucket_bytes"), measured.alpha_s, measured.beta_s_per_byte
-    if alpha_s is None or beta is None or not bucket_bytes:
-        return None
-    if point.exposed_comm_fraction is None or point.step_time_s is None:
-        return None
-    time_s = alpha_s * len(bucket_bytes) + beta * sum(bucket_bytes)
-    return AllReduce(
-        scale=point.scale,
-        alpha_s=alpha_s,
-        beta_s_per_byte=beta,
-        gradient_bytes=sum(bucket_bytes),
-        buckets=len(bucket_bytes),
-        overlap_s=max(0.0, time_s - point.exposed_comm_fraction * point.step_time_s),
-        batch_per_gpu=point.batch_per_gpu,
-    )
-
-
-def _figures(found: Prediction) -> dict[str, float]:
-    names = [f"{name}{end}" for name in ("samples_per_s", "efficiency") for end in ("", "_low", "_high")]
-    return {name: getattr(found, name) for name in names}
 
 
 def _preflight(results: Path, job: ScaleJob) -> PreflightResult | None:

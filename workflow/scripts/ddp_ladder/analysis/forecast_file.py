@@ -9,36 +9,39 @@ from typing import Annotated
 from pydantic import Field
 
 from ddp_ladder.common.files import canonical_sha256, read_json, write_json
-from ddp_ladder.common.model import Model, Several, Version1
+from ddp_ladder.common.model import Model, Several
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.settings.terms import Mode
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 DIGITS = 10
 Amount = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 
 
 class SeriesForecast(Model):
-    """What is predicted for a variant and mode at a scale. _low and _high: meant to hold nine of ten outcomes."""
+    """What is predicted for a variant and mode at a scale. _low and _high: meant to hold nine of ten outcomes.
+
+    None where it is not known; samples_per_s_bound, time and cost are then those without any further loss.
+    """
 
     variant: str
     mode: Mode
     specs: str = Field(description="Digest of the runs that it is for: of other settings, it says nothing.")
     runs: Count
     measured: Several[str] = Field(min_length=1, description="Scales that it was made from, smallest first.")
-    samples_per_s: Amount
-    samples_per_s_low: Amount
-    samples_per_s_high: Amount
-    efficiency: Amount = Field(description="Per GPU, against the smallest measured scale.")
-    efficiency_low: Amount
-    efficiency_high: Amount
+    samples_per_s: Amount | None
+    samples_per_s_low: Amount | None
+    samples_per_s_high: Amount | None
+    samples_per_s_bound: Amount | None = Field(description="Upper bound, where nothing better is known.")
+    efficiency: Amount | None = Field(description="Per GPU, against the smallest measured scale.")
+    efficiency_low: Amount | None
+    efficiency_high: Amount | None
     step_time_s: Amount
     s_per_million_samples: Amount = Field(description="Time to solution.")
     gpu_hours_per_million_samples: Amount
     energy_j_per_sample: Amount | None = Field(description="Of the GPUs, at the power of the nearest measured scale.")
     run_s: Amount | None = Field(description="Of one run, with its start-up.")
-    with_network: bool = Field(description="The all-reduce of a preflight is one of the forms.")
     notes: Several[str]
 
 
@@ -57,7 +60,7 @@ class ScaleForecast(Model):
 class Forecast(Model):
     """The forecast of a stage."""
 
-    schema_version: Version1
+    schema_version: Annotated[int, Field(ge=2, le=2, description="Version of this format.")]
     stage: str
     scales: Several[ScaleForecast] = Field(min_length=1)
 
@@ -82,10 +85,12 @@ def specs_of(runs: Sequence[RunSpec]) -> str:
 
 
 def read_forecast(results: Path, stage: str) -> Forecast | None:
-    """Return the forecast of a stage; None without one. Raises OSError, or ValueError naming the file."""
+    """Return the forecast of a stage; None without one of this form. Raises OSError, or ValueError naming the file."""
     file = forecast_file(results, stage)
     try:
-        return Forecast.from_json(read_json(file))
+        found = read_json(file)
+        older = isinstance(found, dict) and found.get("schema_version") == 1 and "scales" in found
+        return None if older else Forecast.from_json(found)
     except FileNotFoundError:
         return None
     except ValueError as error:

@@ -8,48 +8,50 @@ from dataclasses import dataclass
 
 from ddp_ladder.analysis.estimate import estimate
 from ddp_ladder.analysis.measured import Series
-from ddp_ladder.analysis.network import AllReduce
 from ddp_ladder.settings.terms import Scale
 
 FAR = 16
-"""No scale of more than this many times the largest measured number of GPUs is recommended."""
+"""Times the largest measured number of GPUs: farther than anything is known."""
 
 
 @dataclass(frozen=True)
 class Largest:
-    """The largest scale whose efficiency reaches a minimum; None if no scale does.
+    """The largest scale whose efficiency is expected to reach a minimum; None if no scale is.
 
-    certain_scale: the largest whose interval lies above it. dips: the smaller scales that were measured below the
+    interval_scale: the largest whose whole interval does. dips: the smaller scales that were measured below the
     minimum, in words; empty if there are none.
     """
 
     min_efficiency: float
     scale: str | None
     efficiency: float | None
-    certain_scale: str | None
+    interval_scale: str | None
     note: str
     dips: str = ""
 
 
-def largest_scale(
-    series: Series, min_efficiency: float, network: AllReduce | None = None, most_gpus: int | None = None
-) -> Largest:
+def largest_scale(series: Series, min_efficiency: float, most_gpus: int | None = None) -> Largest:
     """Return the last scale above an efficiency, going up in whole nodes as long as it stays above.
 
     It goes on at least to the largest measured scale that reaches the efficiency, though a smaller one may dip below.
-    most_gpus: each has a sample of the global batch in strong mode. It goes on to ``FAR`` times the largest measured
-    scale. Raises ValueError for an empty series.
+    most_gpus: each has a sample of the global batch in strong mode. Raises ValueError for an empty series.
     """
     found: tuple[Scale, float] | None = None
-    certain: Scale | None = None
+    whole: Scale | None = None
     wanted = f"{100 * min_efficiency:.3g} %"
     measured = {p.scale: series.smallest.gpu_s_per_sample / p.gpu_s_per_sample for p in series.points}
     reached = max((scale.world_size for scale, own in measured.items() if own >= min_efficiency), default=0)
+    note = "measure a larger one"
     for scale in sorted({*_upwards(series), *measured}, key=lambda scale: (scale.world_size, scale.nodes)):
         if most_gpus is not None and scale.world_size > most_gpus:
             note = f"{scale} has more GPUs than the global batch of {most_gpus} has samples"
             break
-        here = estimate(series, scale, network)
+        here = estimate(series, scale)
+        if here is None:
+            if scale.world_size <= reached:
+                continue
+            note = f"{scale} is not known from these scales: measure a larger one"
+            break
         ideal = scale.world_size / series.smallest.gpu_s_per_sample
         if here.samples_per_s / ideal < min_efficiency:
             if scale.world_size <= reached:
@@ -57,9 +59,8 @@ def largest_scale(
             note = f"stop at {found[0]}: {scale} is below {wanted}" if found else f"no scale reaches {wanted}"
             break
         found = scale, here.samples_per_s / ideal
-        certain = scale if here.low / ideal >= min_efficiency else certain
-    else:
-        note = f"still above {wanted} at {FAR} times the largest measured scale: measure a larger one"
+        low = here.samples_per_s if here.low is None else here.low
+        whole = scale if low / ideal >= min_efficiency else whole
     dips = [
         f"{scale} is below, at {100 * own:.3g} %"
         for scale, own in measured.items()
@@ -69,7 +70,7 @@ def largest_scale(
         min_efficiency=min_efficiency,
         scale=str(found[0]) if found else None,
         efficiency=found[1] if found else None,
-        certain_scale=str(certain) if certain else None,
+        interval_scale=str(whole) if whole else None,
         note=note,
         dips=", ".join(dips),
     )

@@ -84,10 +84,6 @@ class Series:
         """Return the measurement of a scale; None if it was not measured."""
         return next((point for point in self.points if point.scale == scale), None)
 
-    def nearest(self, scale: Scale) -> Measured:
-        """Return the measurement at, or nearest to, a number of GPUs; of two equally near ones the larger."""
-        return min(reversed(self.points), key=lambda point: abs(doublings(point.scale, scale)))
-
     def noise_of(self, point: Measured) -> float:
         """Return half the 95 % interval of a point, relative: Student's t, with the variance of all points' repeats.
 

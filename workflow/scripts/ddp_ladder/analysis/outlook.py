@@ -1,4 +1,4 @@
-"""How far the training will scale, from what was measured: where to stop, and what the laws of scaling say. Pure."""
+"""How far the training will scale, from what was measured: where to stop, and the laws of scaling. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddp_ladder.analysis.largest import Largest, largest_scale
+from ddp_ladder.analysis.laws import Law, laws
 from ddp_ladder.analysis.measured import series_of
-from ddp_ladder.analysis.prediction import Model, Prediction, predict
-from ddp_ladder.common.formats import NARROW_SPACE, percent, significant
+from ddp_ladder.analysis.prediction import Prediction, predict
+from ddp_ladder.common.formats import NARROW_SPACE, percent
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.settings.terms import PLAIN_VARIANT, REFERENCE_VARIANT, Mode, Scale
@@ -32,10 +33,11 @@ class Outlook:
     measured: tuple[str, ...]
     largest: Largest | None
     at: Prediction
+    laws: tuple[Law, ...]
 
     @property
     def in_words(self) -> str:
-        """Return ``weak: at least 70 % efficiency is expected up to 8x4 (up to 4x4 for certain): stop there``."""
+        """Return ``weak scaling: at least 70 % efficiency is expected up to 8x4``, and more."""
         if self.largest is None:
             return ""
         wanted = f"{percent(self.largest.min_efficiency)} efficiency"
@@ -44,32 +46,28 @@ class Outlook:
         if self.largest.scale is None:
             text = f"{self.mode} scaling: no scale is expected to reach {wanted}"
         else:
-            certain = self.largest.certain_scale
-            sure = f", with certainty up to {certain}" if certain else ", with certainty for none"
-            sure = ", also with certainty" if certain == self.largest.scale else sure
-            text = f"{self.mode} scaling: at least {wanted} is expected up to {self.largest.scale}{sure}"
+            whole, expected = self.largest.interval_scale, self.largest.scale
+            text = f"{self.mode} scaling: at least {wanted} is expected up to {expected}"
+            if whole != expected:
+                text += f"; the whole interval lies above it {f'up to {whole}' if whole else 'at no scale'}"
             text += "" if self.largest.note.startswith("stop at") else f"; {self.largest.note}"
             text += f"; {self.largest.dips}" if self.largest.dips else ""
         return text.replace(NARROW_SPACE, " ")
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return a row of LAW_HEADINGS for each form."""
-        return [_row(model, self) for model in self.at.models]
+        """Return a row of LAW_HEADINGS for each law."""
+        return [
+            (
+                law.name,
+                law.formula,
+                ", ".join(f"{name} {value:.3g}" for name, value in law.parameters.items()),
+                f"{100 * law.residual:.1f} %",
+            )
+            for law in self.laws
+        ]
 
 
-LAW_HEADINGS = ("form", "time per sample of a GPU", "parameters", "largest difference from a measured scale")
-
-
-def law_headings(outlook: Outlook) -> tuple[str, ...]:
-    """Return the headings of the table of forms."""
-    return (*LAW_HEADINGS, f"samples/s at {outlook.at.scale}", "in the prediction")
-
-
-def _row(model: Model, outlook: Outlook) -> tuple[str, ...]:
-    parameters = ", ".join(f"{name} {value:.3g}" for name, value in model.parameters.items())
-    used = "yes" if model.in_prediction else "no"
-    residual = f"{100 * model.residual:.1f} %"
-    return model.name, model.formula, parameters, residual, significant(model.samples_per_s), used
+LAW_HEADINGS = ("law", "time per sample of a GPU", "parameters", "largest difference from a measured scale")
 
 
 def outlooks(plan: Plan, points: Sequence[ScalePoint]) -> tuple[Outlook, ...]:
@@ -94,6 +92,7 @@ def outlooks(plan: Plan, points: Sequence[ScalePoint]) -> tuple[Outlook, ...]:
                 tuple(map(str, scales)),
                 None if least is None else largest_scale(series, least, most_gpus=most),
                 predict(series, _next_scale(plan, series.largest.scale, most)),
+                laws(series.points),
             )
         )
     return tuple(found)

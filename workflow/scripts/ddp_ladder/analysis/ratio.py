@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddp_ladder.gates.interval import LogMean
+from ddp_ladder.gates.interval import KNOWN, LogMean, Variance, ends
 from ddp_ladder.records.statistic import COVERAGE
 
 LEAST_REPEATS = 2  # a single pair shows no scatter
@@ -40,31 +40,36 @@ class Ratio:
 def paired(here: Sequence[float], reference: Sequence[float]) -> Ratio:
     """Return the ratio of throughputs, the runs of one repeat at the same place of both. They are positive."""
     ratios = [one / other for one, other in zip(here, reference, strict=True)]
-    return _ratio(LogMean.of(ratios), len(ratios))
+    log = LogMean.of(ratios)
+    return _ratio(log.mean, log.shown, len(ratios))
 
 
 def unpaired(here: LogMean, reference: LogMean, repeats: int) -> Ratio:
-    """Return the ratio of two figures that were measured independently. repeats: of the side that has fewer."""
-    return _ratio(here.over(reference), repeats)
+    """Return the ratio of two figures of different jobs, whose usual difference is in its interval.
+
+    repeats: of the side that has fewer.
+    """
+    log = here.over(reference)
+    return _ratio(log.mean, log.of_any_job, repeats)
 
 
-def _ratio(log: LogMean, repeats: int) -> Ratio:
-    value = math.exp(log.mean)
-    if repeats < LEAST_REPEATS:
+def _ratio(mean: float, variance: Variance | None, repeats: int) -> Ratio:
+    value = math.exp(mean)
+    if repeats < LEAST_REPEATS or variance is None:
         return Ratio(value, None, None, None, repeats)
-    low, high = log.interval(value)
-    return Ratio(value, low, high, _probability(log), repeats)
+    low, high = ends(mean, variance, value)
+    return Ratio(value, low, high, _probability(mean, variance), repeats)
 
 
-def _probability(log: LogMean) -> float:
-    if not log.variance:
-        return 0.0 if log.mean else 1.0
-    errors = abs(log.mean) / math.sqrt(log.variance)
-    if math.isinf(log.freedom):
+def _probability(mean: float, variance: Variance) -> float:
+    if not variance.value:
+        return 0.0 if mean else 1.0
+    errors = abs(mean) / math.sqrt(variance.value)
+    if variance.freedom >= KNOWN:
         return math.erfc(errors / math.sqrt(2))
     from scipy.special import stdtr  # takes half a second
 
-    return 2 * float(stdtr(log.freedom, -errors))
+    return 2 * float(stdtr(variance.freedom, -errors))
 
 
 def beyond_chance(ratios: Sequence[Ratio | None]) -> tuple[bool, ...]:

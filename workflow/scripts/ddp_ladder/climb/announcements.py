@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.common.redaction import redacted_arguments
 from ddp_ladder.gates.file import gate_files
+from ddp_ladder.monitor import cpus
 from ddp_ladder.node import network
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.preflight.exported import anything_to_check
@@ -23,6 +25,7 @@ from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.settings.models import Settings
 from ddp_ladder.settings.secrets import marked
 from ddp_ladder.settings.sources import Sources
+from ddp_ladder.usage.host_findings import MUCH_OF_OTHERS
 
 
 def check_data(ladder: Ladder, stages: Sequence[str], on_nodes: bool, dry_run: bool) -> list[str]:
@@ -76,12 +79,36 @@ def check_variables(
     return [f"warning: {problem}" for problem in (*found.wrong, *found.doubts)]
 
 
+def check_load(ladder: Ladder, stages: Sequence[str], sampled_s: float = 0.5) -> list[str]:
+    """Return a warning if other processes use much of this machine, on which the runs are about to start."""
+    if not ladder.measures(stages):
+        return []
+    try:
+        usable = os.sched_getaffinity(0)
+        before = cpus.read_times()
+        time.sleep(sampled_s)
+        busy = (cpus.use(before, cpus.read_times(), usable).usable or 0.0) * len(usable)
+    except (AttributeError, OSError, ValueError):  # no Linux, or no /proc
+        return []
+    if busy <= MUCH_OF_OTHERS * len(usable):
+        return []
+    return [
+        f"warning: other processes use {busy:.1f} of the {len(usable)} CPUs of this machine: the training gets the "
+        "rest, and its figures will be low and vary. Press Ctrl-C, end those processes (see `top`), and start again"
+    ]
+
+
 def announcements(ladder: Ladder, stages: Sequence[str]) -> list[str]:
     """Return the lines that a start prints before it begins."""
     lines = []
     if not ladder.measures(stages):
         known = "every run has a good record of these settings"
         lines.append(f"nothing to measure: {known}; the gates are judged again")
+    jobs = ladder.settings.experiment.jobs
+    if jobs > 1 and not ladder.several_jobs():
+        lines.append(
+            f"jobs: {jobs} has no effect in this start: without Slurm, and in an allocation, a scale has one job"
+        )
     lines += _another_start(ladder)
     for stage in stages:
         opened, closed = gate_files(Path(ladder.results) / "gates", stage)

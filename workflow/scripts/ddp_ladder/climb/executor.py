@@ -30,10 +30,14 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from ddp_ladder.accounting.update import update_or_warn
 from ddp_ladder.climb.executor_interface import ATTRIBUTES, problem_of
+from ddp_ladder.climb.to_do import another_job
 from ddp_ladder.climb.watch import LOOK_EVERY_S, JobWatch
 from ddp_ladder.common.files import NotWritten, shown_path
 from ddp_ladder.common.messages import UserError, notify
+from ddp_ladder.plan.file import read_plan
+from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.run.progress import JobConsole
+from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.environment import set_aside
 from ddp_ladder.slurm.job_end import NOT_SUBMITTED, SUBMITTED, JobEnd, job_end_file, write_job_end
 from ddp_ladder.slurm.job_names import new_job_name
@@ -152,9 +156,27 @@ class LadderJobs:
         if end.ok:
             with contextlib.suppress(OSError):
                 job_end_file(self.results, end.scale).unlink()
-            self.report_job_success(info)
+            if not self._goes_on(info, end):
+                self.report_job_success(info)
         else:
             self.report_job_error(info, msg=_message(end, self.results), aux_logs=[end.log])
+
+    def _goes_on(self: Any, info: Any, end: JobEnd) -> bool:
+        """Submit the next job of a scale that several are to measure; return False if it wants none."""
+        plan_file = self.results / "plan.json"
+        try:
+            plan, scale = read_plan(plan_file), Scale.parse(end.scale)
+            number = another_job(plan, RunRecords(self.results), scale, end.job_id)
+        except (UserError, OSError, ValueError) as error:
+            self._console.say(f"warning: no other job of {end.scale}: {error}")
+            return False
+        if number is None:
+            return False
+        jobs = plan.job(scale).jobs
+        self._console.say(f"{end.stage} {end.scale}: job {number - 1} of {jobs} done; job {number} is submitted")
+        with contextlib.suppress(RuntimeError):  # after Ctrl-C no job is submitted any more
+            self._job_submission_executor.submit(self.run_job, info.job)
+        return True
 
     def _account(self: Any) -> None:
         """Write what the jobs used. Slurm forgets them soon, and nothing that fails here may end the climb."""

@@ -15,7 +15,7 @@ from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.plan.changes import changes_in_words
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, make_plan, plain_variants, variants_of
-from ddp_ladder.records.run_records import RunRecords
+from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.settings.models import Settings
 from ddp_ladder.settings.placeholders import expand
 from ddp_ladder.settings.terms import Scale
@@ -29,10 +29,11 @@ class Ladder:
 
     settings: Settings
     plan: Plan
+    several_jobs: Callable[[], bool] = lambda: True  # whether this start makes several jobs of a scale: only on Slurm
 
     @classmethod
-    def of(cls, settings: Settings) -> Ladder:
-        return cls(settings, make_plan(settings))
+    def of(cls, settings: Settings, several_jobs: Callable[[], bool] = lambda: True) -> Ladder:
+        return cls(settings, make_plan(settings), several_jobs)
 
     @property
     def results(self) -> str:
@@ -45,7 +46,7 @@ class Ladder:
             f"{self.results}/runs/{variant.name}/{mode}/{{scale}}/r{repeat}/record.json"
             for variant in (*variants_of(experiment, stage), *plain_variants(experiment, stage))
             for mode in experiment.modes
-            for repeat in range(1, experiment.repeats + 1)
+            for repeat in range(1, experiment.repeats.at_least + 1)
         ]
 
     @property
@@ -88,10 +89,15 @@ class Ladder:
     def runs(self) -> RunRecords:
         return RunRecords(Path(self.results))
 
+    @property
+    def plan_as_made(self) -> Plan:
+        """The plan with the further repeats that have been begun among its runs."""
+        return as_made(self.plan, self.runs)
+
     @cached_property
     def to_do(self) -> Mapping[str, tuple[RunSpec, ...]]:
         """Runs that this start has to measure, by scale."""
-        return runs_to_do(self.plan, self.runs)
+        return runs_to_do(self.plan, self.runs, self.several_jobs())
 
     def awaited_records(self, stage: str) -> list[str]:
         """Return the records that a stage's gate waits for: those of the scales that still have runs to measure."""

@@ -53,8 +53,11 @@ def _needed(
     forecast = forecasts.get(str(job.scale))
     if whole_rows(job, rows):
         return None
-    times = {spec.name: _run_s(spec, job, forecast, runs) for spec in job.runs if not spec.is_plain}
-    own = [times[spec.name] for spec in missing if not spec.is_plain]
+    shares = [job.share(spec) for spec in missing]
+    missing = [spec for spec in missing if job.share(spec) == max(shares, key=shares.count)]  # the longest of the jobs
+    further = [spec for spec in missing if not job.is_planned(spec)]
+    times = {spec.name: _run_s(spec, job, forecast, runs) for spec in (*job.runs, *further) if not spec.is_plain}
+    own = [_run_s(spec, job, forecast, runs) for spec in missing if not spec.is_plain]
     if not own or None in times.values():
         return None
     preflight_s = forecast.preflight_s if forecast else 0.0

@@ -26,6 +26,15 @@ def findings_across_scales(points: Sequence[ScalePoint]) -> list[tuple[ScaleFind
     return [(_of_largest(several, several_series), [point for _, point in several]) for several in found.values()]
 
 
+def other_processes(*points: ScalePoint | None) -> ScaleFinding | None:
+    """Return the finding on other processes, with its place, of the first point that has one.
+
+    Where it is, no other cause can be told.
+    """
+    found = ((point, each) for point in points if point for each in point.findings if each.kind == "other processes")
+    return next((replace(each, what=f"at {point.scale}, {each.what}") for point, each in found), None)
+
+
 def _place(finding: ScaleFinding, point: ScalePoint) -> Hashable:
     """Return what a finding shares with the same one of another scale; some nodes of a scale are only that scale's."""
     if finding.everywhere:

@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddp_ladder.common.formats import count, milliseconds, significant
+from ddp_ladder.gates.across_scales import other_processes
 from ddp_ladder.gates.changes import Cause, Change, changes_for
 from ddp_ladder.gates.evidence import evidence
 from ddp_ladder.gates.link import Link
 from ddp_ladder.gates.scale_point import ScalePoint
-from ddp_ladder.usage.slow_node import LEAST_TIMED_STEPS
+from ddp_ladder.usage.critical_rank import LEAST_TIMED_STEPS
 
 WORTH_NAMING = 0.1  # part of the lost time: smaller losses are not named
 REST_WORTH_NAMING = 0.25  # of the rest, where the errors of all other parts end up
+LEAST_SHOWN = 0.005  # of the lost time: less does not show in the figures of a list
 MOST_CHANGES = 3
 
 _PARTS: dict[Cause, str] = {
@@ -32,6 +34,7 @@ NAMES: dict[Cause, str] = {
     "imbalance": "waiting for the slowest rank",
     "computation": "slower computation than at",  # the baseline
     "rest": "outside of all these (optimizer, copies, Python)",
+    "others": "in smaller losses and gains together",
 }
 NOT_TOLD_APART = "communication or slower computation, which this training does not tell apart"
 
@@ -71,22 +74,29 @@ class Attribution:
         return _worth_naming(self.losses, self.step_s - self.ideal_s)
 
     @property
+    def listed(self) -> tuple[Loss, ...]:
+        """Return the named losses and the remainder, which add up to the time that is lost."""
+        lost_s, named = self.step_s - self.ideal_s, self.named
+        others_s = lost_s - sum(loss.lost_s for loss in named)
+        if abs(others_s) < LEAST_SHOWN * lost_s:
+            return named
+        return (*named, Loss("others", NAMES["others"], others_s, others_s / self.step_s))
+
+    @property
     def in_words(self) -> str:
         """Return ``of a step's 50 ms, 20 ms are lost: 15 ms exposed communication, 5 ms data wait``."""
-        parts = ", ".join(f"{milliseconds(loss.lost_s)} ms {loss.name}" for loss in self.named)
+        parts = ", ".join(f"{milliseconds(loss.lost_s)} ms {loss.name}" for loss in self.listed)
         lost_s = self.step_s - self.ideal_s
         return f"of a step's {milliseconds(self.step_s)} ms, {milliseconds(lost_s)} ms are lost: {parts}"
 
     @property
     def lost_in_words(self) -> str:
-        """Return ``20 ms of each step are lost, 40 points of efficiency``, and what is gained if it is not little."""
+        """Return ``20 ms of each step are lost, 40 points of efficiency``."""
         lost_s = self.step_s - self.ideal_s
-        points = significant(100 * lost_s / self.step_s)
-        text = f"{milliseconds(lost_s)} ms of each step are lost, {points} points of efficiency"
-        gained_s = -sum(loss.lost_s for loss in self.losses if loss.lost_s < 0)
-        if gained_s < WORTH_NAMING * lost_s:
-            return text
-        return f"{text}; other parts take {milliseconds(gained_s)} ms less than in the ideal step"
+        return (
+            f"{milliseconds(lost_s)} ms of each step are lost, {significant(100 * lost_s / self.step_s)} points of "
+            "efficiency"
+        )
 
     @property
     def next(self) -> str:
@@ -118,7 +128,10 @@ def attribution(point: ScalePoint, baseline: ScalePoint | None, link: Link | Non
     unknown = _unknown(point, baseline)
     untimed = next((each for each in (point, baseline) if each.exposed_comm_s is None), None)
     every = [change for loss in worth for change in changes_for(loss.cause, loss.lost_s, untimed, point, link)]
-    return Attribution(point.step_time_s, ideal_s, losses, tuple(_most_likely(every)), unknown)
+    changes = [*_most_likely(every)]
+    if disturbed := other_processes(point, baseline):
+        changes = [Change(f"{disturbed.next} ({disturbed.in_words})"), *changes[: MOST_CHANGES - 1]]
+    return Attribution(point.step_time_s, ideal_s, losses, tuple(changes), unknown)
 
 
 def _worth_naming(losses: Sequence[Loss], lost_s: float) -> tuple[Loss, ...]:
@@ -172,16 +185,15 @@ def _unknown(point: ScalePoint, baseline: ScalePoint) -> tuple[str, ...]:
 def _untimed(point: ScalePoint, place: object) -> str:
     """Return why DDP's times of a scale are not known."""
     facts = point.step
-    if facts is None or not facts.timed_steps or not facts.steps_needed:
+    if facts is None or not facts.steps_needed:
         return f"DDP reported no times at {place}"
     return (
-        f"DDP timed only {count(facts.timed_steps, 'step')} at {place}, and {LEAST_TIMED_STEPS} are needed "
+        f"DDP timed only {count(facts.timed_steps or 0, 'step')} at {place}, and {LEAST_TIMED_STEPS} are needed "
         f"(measure.max_steps: {facts.steps_needed}, if the script trains that long)"
     )
 
 
 def _most_likely(every: list[Change]) -> list[Change]:
-    """Return the first change, which is about the largest loss, and the best others: estimates before limits."""
-    unique = list({change.what: change for change in reversed(every)}.values())[::-1]
-    others = sorted(unique[1:], key=lambda change: (change.is_limit or change.gain is None, -(change.gain or 0.0)))
-    return [*unique[:1], *others[: MOST_CHANGES - 1]]
+    """Return the changes with the largest gains; of equal ones, those for the largest loss first."""
+    unique = [*{change.what: change for change in reversed(every)}.values()][::-1]
+    return sorted(unique, key=lambda change: -(change.gain or 0.0))[:MOST_CHANGES]

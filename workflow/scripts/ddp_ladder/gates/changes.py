@@ -16,7 +16,7 @@ from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.gates.step_facts import StepFacts
 from ddp_ladder.usage.models import FindingKind
 
-Cause = Literal["data", "communication", "imbalance", "computation", "rest"]
+Cause = Literal["data", "communication", "imbalance", "computation", "rest", "others"]
 
 WORTH_CHANGING = 0.01  # of the step time: what saves less is not proposed
 FULL = 0.55  # of the GPU's memory: a batch of twice the size may not fit
@@ -71,6 +71,8 @@ def _by_findings(cause: Cause, untold: bool, lost_s: float, point: ScalePoint) -
     """Yield the change for the finding on the runs' usage that explains a loss best, if there is one."""
     kinds = _EXPLAINED_BY[cause] + (("network full",) if untold else ())
     if cause == "computation" and point.simulated and not untold:
+        return
+    if cause == "imbalance" and not (point.step and point.step.imbalance_kind == "persistent"):
         return
     found = next((each for kind in kinds for each in point.findings if each.kind == kind), None)
     if found:
@@ -128,9 +130,8 @@ def _smaller_gradients(point: ScalePoint, facts: StepFacts, exposed_s: float, li
     """Yield the change to gradients of two bytes if they have four, and are sent as they are."""
     if facts.parameter_dtype != "float32" or facts.comm_hook or facts.comm_s is None:
         return
-    # comm_s is the typical rank's: its wait for the slowest rank does not depend on bytes, and neither does latency.
-    sent_s = max(0.0, facts.comm_s - (point.imbalance_s or 0.0))
-    if link and facts.gradient_bytes and facts.buckets:
+    sent_s = facts.comm_s
+    if link and facts.gradient_bytes and facts.buckets:  # latency does not depend on bytes
         all_s = link.all_reduces_s(facts.gradient_bytes, facts.buckets)
         sent_s *= 1 - link.latency_s(facts.buckets) / all_s if all_s else 1.0
     saved_s = min(exposed_s, sent_s / 2)
@@ -153,15 +154,32 @@ def _fewer_buckets(point: ScalePoint, facts: StepFacts, exposed_s: float, link: 
 
 
 def _for_imbalance(point: ScalePoint, lost_s: float, _link: Link | None) -> Iterator[Change]:
-    slowest = point.step.slowest if point.step else None
-    place = f" ({slowest} is the slowest)" if slowest else ""
-    yield _saving(
-        f"compare the ranks' times in record.json{place}: leave out a slow node with slurm.exclude, or give every rank "
-        "the same work",
-        lost_s,
-        point,
-        "steps in which all ranks work as long as the typical one",
-    )
+    facts = point.step or StepFacts()
+    of_data = facts.imbalance_data_s is not None and facts.imbalance_data_s > lost_s / 2
+    if facts.imbalance_kind == "persistent":
+        what = (
+            f"leave out its node with slurm.exclude, or give every rank the same work: {facts.slowest} is the slowest"
+        )
+        why = "steps in which all ranks work as long as the typical one"
+    elif facts.imbalance_kind == "occasional":
+        what = (
+            f"look at what {facts.slowest} does in some steps and the others do not (checkpoints, logging): do it less "
+            "often, or beside the training"
+        )
+        why = "steps in which this rank works as long as the typical one"
+    elif of_data:
+        what = (
+            "even out the time for a batch's data, which varies from step to step: loader workers with a larger "
+            "prefetch_factor, or samples of like size together on all ranks"
+        )
+        why = "steps in which every rank waits as long for its data as the mean of the ranks"
+    else:
+        what = (
+            "even out the ranks' work, which varies from step to step: draw lengths or shapes together on all ranks, "
+            "for example in buckets of like length"
+        )
+        why = "steps in which every rank works as long as the mean of the ranks"
+    yield _saving(what, lost_s, point, why)
 
 
 def _for_computation(point: ScalePoint, lost_s: float, _link: Link | None) -> Iterator[Change]:
@@ -218,6 +236,7 @@ _EXPLAINED_BY: Mapping[Cause, tuple[FindingKind, ...]] = {
     "imbalance": ("slow node",),
     "computation": _COMPUTING,
     "rest": (),
+    "others": (),
 }
 """The findings that explain each cause, the most telling first."""
 

@@ -44,9 +44,9 @@ class Column:
         return self.text(getattr(point, self.key))
 
     def estimate(self, point: ScalePoint) -> tuple[float, float, float] | None:
-        """Return the value and the ends of its interval; None if it is not known."""
+        """Return the value and the ends of its interval, which are the value if none is known; None without a value."""
         value, low, high = (getattr(point, key) for key in self.keys)
-        return None if value is None or low is None or high is None else (value, low, high)
+        return None if value is None else (value, value, value) if low is None or high is None else (value, low, high)
 
     def interval(self, point: ScalePoint) -> str:
         """Return ``[83-87 %]``; empty if the value is not known or, as at the baseline of a ratio, has no interval."""

@@ -29,16 +29,20 @@ def _of_data(point: ScalePoint, baseline: ScalePoint) -> Iterator[str]:
     yield f"data wait {_ms(point.data_wait_s)} in each step, {_ms(baseline.data_wait_s)} at {baseline.scale}"
     if point.step and point.step.workers is not None:
         yield f"loader workers per rank: {point.step.workers}"
+    if point.step and point.step.loaders_slow:
+        yield (
+            "the loaders of most ranks take longer for a batch than the rest of the step: no rank is the cause, "
+            "although the wait collects on one while the others wait for it"
+        )
 
 
 def _of_communication(point: ScalePoint, link: Link | None) -> Iterator[str]:
     facts = point.step or StepFacts()
     if facts.comm_s is not None and facts.overlap_s is not None:
         timed = f" ({facts.timed_steps} steps timed on each rank)" if facts.timed_steps else ""
-        waits = f", and {_ms(point.imbalance_s)} are the wait for the slowest rank" if point.imbalance_s else ""
         yield (
-            f"DDP's exchange of gradients takes {_ms(facts.comm_s)}, of which the backward pass hides "
-            f"{_ms(facts.overlap_s)}{waits}{timed}"
+            f"DDP's exchange of gradients takes {_ms(facts.comm_s)} on the rank that waits for no other, of which the "
+            f"backward pass hides {_ms(facts.overlap_s)}{timed}"
         )
     if not facts.gradient_bytes or not facts.buckets:
         return
@@ -57,12 +61,30 @@ def _of_communication(point: ScalePoint, link: Link | None) -> Iterator[str]:
 
 def _of_imbalance(point: ScalePoint) -> Iterator[str]:
     facts = point.step or StepFacts()
-    if facts.slowest and point.imbalance_s and point.step_time_s:
-        own_s = facts.own_max_s or point.step_time_s
+    if facts.imbalance_kind is None or point.imbalance_s is None or not point.step_time_s:
+        return
+    own_s = facts.own_max_s or point.step_time_s
+    share = f"{percent(facts.slow_share)} of it" if facts.slow_share is not None else "it"
+    works = (
+        f"works {_ms(own_s)} in each step, the typical rank {_ms(own_s - point.imbalance_s)}: the others wait for it"
+    )
+    if facts.imbalance_kind == "persistent":
+        yield f"persistent: {facts.slowest} {works}"
+    elif facts.imbalance_kind == "occasional":
+        steps = f"in {percent(facts.slow_steps)} of the steps" if facts.slow_steps is not None else "in some steps"
+        yield f"occasional: {facts.slowest} holds up the others {steps}, which is {share}"
+    else:
         yield (
-            f"{facts.slowest} works {_ms(own_s)} in each step, the typical rank {_ms(own_s - point.imbalance_s)}: the "
-            "others wait for it"
+            f"varying: the ranks' work varies from step to step; the slowest of a step {works.split(':')[0]}, and no "
+            f"rank causes more than {share} in every repeat"
         )
+    parts = {
+        "a longer wait for data": facts.imbalance_data_s,
+        "longer forward and backward passes": facts.imbalance_compute_s,
+    }
+    named = [f"{_ms(part)} {name}" for name, part in parts.items() if part and part > point.imbalance_s / 10]
+    if named:
+        yield f"of it are {', '.join(named)}"
 
 
 def _of_computation(point: ScalePoint, baseline: ScalePoint) -> Iterator[str]:

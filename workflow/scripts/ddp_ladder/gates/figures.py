@@ -29,6 +29,7 @@ from ddp_ladder.gates.column import Table as Table
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record, Throughput, Timing
 from ddp_ladder.records.startup import StartUp, startup_of
+from ddp_ladder.records.statistic import step_times
 from ddp_ladder.settings.terms import ONE_GPU, Scale
 from ddp_ladder.usage.models import Usage
 
@@ -89,6 +90,11 @@ def _statistic(point: ScalePoint) -> str:
     return point.statistic if point.statistic == SAMPLES_PER_TIME else ""
 
 
+def _mean_step(point: ScalePoint) -> str:
+    same = point.step_time_s_mean is None or point.statistic == SAMPLES_PER_TIME
+    return "" if same else f"mean {milliseconds(point.step_time_s_mean)}"
+
+
 def _against_plain(point: ScalePoint) -> str:
     return "" if point.efficiency_plain is None else f"{percent(point.efficiency_plain)} vs plain"
 
@@ -115,9 +121,11 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     figure(
         "variant", "1",
         "a named set of overrides of workload, network or launcher; "
-        "repeats counts the good runs from which the figures are made.",
+        "repeats counts the good runs from which the figures are made, jobs those that made them. Intervals of one job "
+        "hold what differs between its repeats, on its nodes; those of several jobs also what differs between these.",
         Column("variant"),
         Column("repeats", "repeats", tables=REPORT),
+        Column("jobs"),
     ),
     figure(
         "steps measured", "1",
@@ -190,10 +198,14 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     figure(
         "step time", "s (shown in ms)",
         "median over blocks of (the slowest rank's block time / steps in the block); all time / all steps if "
-        "samples/s is samples / time.",
+        "samples/s is samples / time. Mean step: all time / all steps, the median over repeats.",
         Column(
             "step_time_s", unit="ms", text=milliseconds, tables=(*REPORT, "runs"), interval_in=("csv", "page"),
-            of_run=_timing(lambda t: t.step_time_s),
+            marks={"page": _mean_step}, of_run=_timing(lambda t: t.step_time_s),
+        ),
+        Column(
+            "step_time_s_mean", "mean step", "ms", milliseconds, ("csv", "markdown"),
+            of_run=_timing(lambda t: float(step_times(t).of(SAMPLES_PER_TIME))),
         ),
     ),
     figure(
@@ -223,9 +235,10 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     figure(
         "parts of a step", "s (shown in ms)",
         "what the time of a step is for; they add up to it. Compute: DDP's forward and backward pass, on the typical "
-        "rank (the lower median by own work). Exposed communication: the shortest wait for gradients of all ranks. "
-        "Data wait: of the typical rank. Imbalance: what the slowest rank's own work takes longer than the typical "
-        "rank's. Rest: optimizer, copies, Python, and every part that is empty because DDP timed no steps, or too few.",
+        "rank. Exposed communication: what a step takes longer than the own work of its slowest rank. Data wait: of "
+        "the typical rank, and what loaders that are slow on most ranks cost. Imbalance: what the slowest rank's own "
+        "work in each step takes longer than the typical rank's. Rest: optimizer, copies, Python, and every part that "
+        "is empty because DDP timed no steps, or too few.",
         Column("compute_s", "compute", "ms", milliseconds, ("csv", "attribution")),
         Column("exposed_comm_s", "exposed comm.", "ms", milliseconds, ("csv", "attribution")),
         Column("data_wait_s", "data wait", "ms", milliseconds, ("csv", "attribution")),
@@ -250,11 +263,11 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     ),
     figure(
         "start-up", "s",
-        "from the launcher's start to the end of the first step, on the slowest rank; not part of the throughput. "
-        "Median over repeats. Parts of it, on the same rank: spawn, until Python runs in it; import torch; process "
-        "group, its initialisation with the wait for other ranks; script, the rest: other imports, data, model; first "
-        "step, from the request for its first batch. torch.compile, of the whole run, is contained in the others, "
-        "mostly in the first step.",
+        "from the launcher's start to the end of the first step, on the slowest rank; not part of the throughput. Of "
+        "the repeat with the median start-up. Parts of it, which add up: spawn, until Python runs in it; import "
+        "torch; process group, its initialisation with the wait for other ranks; script, the rest: other imports, "
+        "data, model; first step, from the request for its first batch. torch.compile, of the whole run, is contained "
+        "in the others, mostly in the first step.",
         _part("startup_spawn_s", "spawn", lambda s: s.spawn_s),
         _part("startup_import_torch_s", "import torch", lambda s: s.import_torch_s),
         _part("startup_process_group_s", "process group", lambda s: s.process_group_s),
@@ -304,7 +317,8 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     ),
     figure(
         "GPU busy", "1 (shown in %)",
-        "share of the measured time in which any kernel ran on a GPU (NVML's utilization.gpu), mean of all GPUs; "
+        "share of the measured time in which any kernel ran on a GPU, mean of all GPUs. NVML's utilization.gpu of a "
+        "sample covers the last 1/6 s to 1 s before it, by GPU model, so short pauses between samples can be missed; "
         "median over repeats, as all that follow. How much of the GPU the kernels used shows in its power.",
         Column("gpu_busy_fraction", text=share, tables=("csv", "usage"), of_run=_usage(lambda u: u.gpu_busy_fraction)),
     ),

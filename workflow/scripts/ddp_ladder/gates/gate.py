@@ -5,22 +5,26 @@ Every user of a gate judges it again: a gate file is evidence only while its rec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ddp_ladder.common.files import read_json, sha256, write_json, writing
+from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.gates.file import SANITY, Finding, Verdict, Word, gate_files
 from ddp_ladder.gates.link import measured_link
 from ddp_ladder.gates.performance import performance
 from ddp_ladder.gates.preflight import preflight_findings
+from ddp_ladder.gates.repeats import next_repeat, not_known
+from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.records.evidence import IN_WORDS, STRONGEST
 from ddp_ladder.records.record import Record
-from ddp_ladder.records.run_records import RunRecords, placeless
+from ddp_ladder.records.run_records import RunRecords, as_made, placeless
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 from ddp_ladder.slurm.job_end import read_job_end
 
@@ -37,11 +41,15 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
     if stage not in plan.stages:
         where = str(results / "plan.json")
         raise UserError(Problem(where, f"there is no {stage}", allowed=", ".join(plan.stages)))
-    upto = plan.stages[: plan.stages.index(stage) + 1]
+    plan, upto = as_made(plan, runs), plan.stages[: plan.stages.index(stage) + 1]
     specs = [spec for spec in plan.runs if spec.stage in upto]
     records: dict[str, Record] = {}
     findings: list[Finding] = []
+    waiting: list[RunSpec] = []
     for spec in specs:
+        if _is_not_run(spec, runs):
+            waiting += [] if spec.is_plain else [spec]
+            continue
         record, finding = _sanity(spec, runs)
         if record is not None and (finding.ok or spec.is_plain):
             records[spec.name] = record
@@ -52,14 +60,17 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
             findings.append(finding)
         if spec.stage == stage and record is not None:
             findings += _remarks(spec, record)
+    findings += _not_run_yet(specs, waiting)
     findings[:0] = preflight_findings(plan, stage, runs)
     findings += _copies(specs, records, runs)
     findings += _weaker_evidence(stage, specs, records)
-    points = scale_points(specs, records, plan.may_differ)
+    points = scale_points(specs, records, plan.may_differ, plan.gates)
     here = [point for point in points if point.stage == stage and not point.is_plain]
     links = {scale: measured_link(results, scale) for scale in dict.fromkeys(point.scale for point in here)}
     for point in here:
         findings += performance(plan, point, points, results, links[point.scale])
+    findings += [finding for job in plan.stage_jobs(stage) for finding in _not_known(plan, job, records)]
+    findings += [found for point in here if (found := _fewer_jobs(plan, point, records))]
     variants = _variants(findings)
     reason = next((finding for finding in findings if finding.variant == REFERENCE_VARIANT and not finding.ok), None)
     return Verdict(
@@ -110,6 +121,42 @@ def _sanity(spec: RunSpec, runs: RunRecords) -> tuple[Record | None, Finding]:
         found = Finding(*_place(spec), failure.verdict, False, why, wanted, failure.next)
         return record, replace(found, place=failure.place, at_s=failure.at_s, evidence=failure.evidence)
     return record, Finding(*_place(spec), SANITY, True, f"{len(record.checks)} checks passed", "all checks", "")
+
+
+def _is_not_run(spec: RunSpec, runs: RunRecords) -> bool:
+    """Return True if nothing shows that a run was ever started: neither its files nor the end of its job."""
+    directory = runs.directory(spec)
+    return not (directory.record.exists() or directory.run.exists() or read_job_end(runs.results, str(spec.scale)))
+
+
+def _not_run_yet(specs: Sequence[RunSpec], waiting: Sequence[RunSpec]) -> Iterator[Finding]:
+    """Yield a finding for each of the runs that wait, with the number of those of its scale, variant and mode."""
+    due, planned = (Counter(_place(spec)[:3] for spec in each) for each in (waiting, specs))
+    for spec in waiting:
+        place = _place(spec)
+        measured = f"{due[place[:3]]} of {count(planned[place[:3]], 'repeat')} not run yet"
+        yield Finding(*place, "record", False, measured, "a record of each", f"run snakemake {spec.stage}")
+
+
+def _not_known(plan: Plan, job: ScaleJob, records: Mapping[str, Record]) -> Iterator[Finding]:
+    """Yield a remark for each variant that more repeats, which the settings allow, would make known well enough."""
+    for one in not_known(plan, job, records) if job.is_adaptive else ():
+        measured = f"{one.repeats} of at most {job.jobs * job.at_most} repeats: {one.known}"
+        goes_on = f"start snakemake again; if no time is left for a repeat, raise stages.{job.stage}.runtime"
+        next_step = goes_on if next_repeat(plan, job, records) else "raise repeats.at_most"
+        place = (one.variant, one.mode, str(job.scale))
+        yield Finding(*place, None, "repeats", True, measured, f"known to {job.until_percent:g} %", next_step)
+
+
+def _fewer_jobs(plan: Plan, point: ScalePoint, records: Mapping[str, Record]) -> Finding | None:
+    """Return a remark if fewer jobs than planned measured a scale."""
+    job = plan.job(point.scale)
+    if not 0 < point.jobs < job.jobs:
+        return None
+    more = next_repeat(plan, job, records)
+    next_step = "start snakemake again, on Slurm" if more else f"set jobs: {job.jobs + 1}: another job then measures it"
+    place = (point.variant, point.mode, str(point.scale), None)
+    return Finding(*place, "jobs", True, f"{point.jobs} of {job.jobs} jobs", f"{job.jobs} jobs (jobs)", next_step)
 
 
 def _place(spec: RunSpec) -> tuple[str, str, str, int]:

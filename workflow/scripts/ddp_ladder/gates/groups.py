@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 
-from ddp_ladder.gates.interval import LogMean
+from ddp_ladder.gates.interval import JOBS_DIFFER_PERCENT, Estimate, LogMean, Variance
 from ddp_ladder.plan.plan import RunSpec, first_scale
 from ddp_ladder.records.fingerprint import Difference, all_differences
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Record, Statistic, Throughput, Timing
-from ddp_ladder.records.statistic import PerBlock, median, rates, statistic_of, step_times
+from ddp_ladder.records.statistic import (
+    RANGE_FREEDOM,
+    PerBlock,
+    median,
+    rates,
+    recurring_error,
+    statistic_of,
+    step_times,
+)
+from ddp_ladder.settings.config_keys import GateThresholds
 from ddp_ladder.settings.terms import PLAIN_VARIANT, REFERENCE_VARIANT, Scale
 
 
@@ -51,6 +61,12 @@ class Group:
     may_differ: Collection[str]
     baseline: Scale  # of its efficiency
     statistic: Statistic = MEDIAN_OF_BLOCKS
+    jobs_differ_percent: float = JOBS_DIFFER_PERCENT  # usual standard deviation between jobs of this scale
+
+    @property
+    def jobs(self) -> list[Hashable]:
+        """Return the job of each good run."""
+        return [job_of(run.record) for run in self.good]
 
     @property
     def first(self) -> RunSpec:
@@ -89,11 +105,10 @@ class Group:
     @cached_property
     def log_rate(self) -> LogMean:
         """Return the throughput with its uncertainty."""
-        figures = [run.samples_per_s(self.statistic) for run in self.good]
-        return LogMean.of(figures, self._errors([run.rates for run in self.good]))
+        return self._log([run.samples_per_s(self.statistic) for run in self.good], [run.rates for run in self.good])
 
-    def speedup_over(self, baseline: Group) -> tuple[float, float, float]:
-        """Return the throughput over that of a baseline, and the ends of its interval."""
+    def speedup_over(self, baseline: Group) -> Estimate:
+        """Return the throughput over that of a baseline, and the ends of its interval, None if they are not known."""
         if self is baseline:
             return 1.0, 1.0, 1.0  # by definition, not by measurement
         speedup = self.samples_per_s / baseline.samples_per_s
@@ -102,19 +117,30 @@ class Group:
     @property
     def log_step_time(self) -> LogMean:
         """Return the step time with its uncertainty."""
-        figures = [run.step_time_s(self.statistic) for run in self.good]
-        return LogMean.of(figures, self._errors([run.step_times for run in self.good]))
+        return self._log([run.step_time_s(self.statistic) for run in self.good], [run.step_times for run in self.good])
 
-    def _errors(self, runs: Sequence[PerBlock]) -> list[float]:
-        """Return the relative standard errors that differences between the repeats do not show."""
-        unseen = len(runs) == 1 or self.statistic == SAMPLES_PER_TIME
-        return [run.relative_error(self.statistic) for run in runs] if unseen else []
+    def _log(self, figures: Sequence[float], runs: Sequence[PerBlock]) -> LogMean:
+        steps = Variance()
+        if self.statistic == SAMPLES_PER_TIME:
+            steps = Variance(recurring_error(runs) ** 2, RANGE_FREEDOM)
+        return LogMean.of(figures, self.jobs, steps, self.jobs_differ_percent)
+
+
+def job_of(record: Record) -> Hashable:
+    """Return id and nodes of a run's job: requeued, it may have other nodes."""
+    return record.job and (record.job.id, record.world.nodes)
 
 
 Groups = dict[tuple[str, str, Scale], Group]  # by mode, variant and scale
+Gates = Mapping[str, GateThresholds]  # by stage
 
 
-def groups_of(runs: Sequence[RunSpec], records: Mapping[str, Record], may_differ: Collection[str]) -> Groups:
+def groups_of(
+    runs: Sequence[RunSpec],
+    records: Mapping[str, Record],
+    may_differ: Collection[str],
+    gates: Gates = MappingProxyType({}),
+) -> Groups:
     """Return the groups by mode, variant and scale, in this order. Arguments: see ``scale_points``."""
     modes: list[str] = list(dict.fromkeys(run.mode for run in runs))
     variants = list(dict.fromkeys(run.variant for run in runs))
@@ -124,11 +150,11 @@ def groups_of(runs: Sequence[RunSpec], records: Mapping[str, Record], may_differ
     for run in runs:
         specs.setdefault((run.mode, run.variant, run.scale), []).append(run)
     order = sorted(specs, key=lambda key: (modes.index(key[0]), variants.index(key[1]), scales.index(key[2])))
-    return {key: _group(specs[key], records, may_differ, baseline) for key in order}
+    return {key: _group(specs[key], records, may_differ, baseline, gates) for key in order}
 
 
 def _group(
-    specs: Sequence[RunSpec], records: Mapping[str, Record], may_differ: Collection[str], baseline: Scale
+    specs: Sequence[RunSpec], records: Mapping[str, Record], may_differ: Collection[str], baseline: Scale, gates: Gates
 ) -> Group:
     there = [records[spec.name] for spec in specs if spec.name in records]
     good = tuple(
@@ -144,6 +170,7 @@ def _group(
         left_out=tuple(record for record in bad if record.job is None),
         may_differ=may_differ,
         baseline=baseline,
+        jobs_differ_percent=gates.get(specs[0].stage, GateThresholds()).jobs_differ_percent,
     )
 
 

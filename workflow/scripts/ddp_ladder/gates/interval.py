@@ -1,77 +1,197 @@
 """Intervals of 95 % of a figure over repeats, and of a ratio of two such figures. Pure.
 
-Repeats differ by more than the noise inside each: the node, its temperature, other jobs, the memory's layout. So the
-figures of the repeats themselves are the sample, and the interval is Student's t on their logarithms (a rate's noise is
-relative); for a ratio it is Welch's, with the degrees of freedom of Welch and Satterthwaite. Few repeats make it wide,
-as they should: the factor of the standard error is 12.7 at two repeats, 4.3 at three, 2.3 at ten.
+The repeats of one job run on the same nodes, one after the other: their figures show what differs within this job, and
+their interval is of this job. It is Student's t on their logarithms (a rate's noise is relative); that of a ratio is
+Welch's, with the degrees of freedom of Welch and Satterthwaite. Another job has other nodes, another place in the
+network and other neighbours. What jobs differ by is measured by several jobs of a scale; the interval is then that of
+Student's t on the means of the jobs, in which the usual difference counts like one more job. One job cannot measure it:
+its interval leaves it out, and a gate adds the usual difference before it calls a verdict certain.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
+from ddp_ladder.common.model import IN_A_MODEL
 from ddp_ladder.records.statistic import STANDARD_ERRORS, TAILS, median
+from ddp_ladder.settings.config_keys import GateThresholds
+
+Ends = tuple[float, float] | tuple[None, None]
+Estimate = tuple[float, float | None, float | None]  # a figure and the ends of its interval, None if they are not known
+
+WIDEST = 4.0  # high / low of an interval: the figure of a wider one is not known
+JOBS_DIFFER_PERCENT = GateThresholds().jobs_differ_percent
+KNOWN = 1e9  # degrees of freedom of a variance that is given, not measured: as good as infinite, and a number in JSON
+LIKELY_ERRORS = 0.8416  # of a normal distribution, for four of five cases
+
+
+@dataclass(frozen=True)
+class Variance:
+    """The variance of a mean of logarithms, and its degrees of freedom."""
+
+    __pydantic_config__: ClassVar = IN_A_MODEL
+    value: float = 0.0
+    freedom: float = KNOWN
+
+    def __add__(self, other: Variance) -> Variance:
+        """Return the variance of a sum of independent parts, with the degrees of freedom of Welch and Satterthwaite."""
+        value = self.value + other.value
+        parts = self.value**2 / self.freedom + other.value**2 / other.freedom
+        return Variance(value, value**2 / parts if parts else KNOWN)
+
+    @property
+    def half_width(self) -> float:
+        """Return half the width of the interval, in logarithms."""
+        return factor(self.freedom) * math.sqrt(self.value) if self.value else 0.0
 
 
 @dataclass(frozen=True)
 class LogMean:
-    """Mean of the logarithms of a figure, the variance of that mean, and the degrees of freedom of the variance."""
+    """Mean of the logarithms of a figure, and the parts of its variance.
 
+    repeats: falls with their number; None: a single run does not show it. steps: of recurring slow steps, which fall on
+    the same steps of all repeats; it falls with the length of the runs. between: what jobs differ by; it falls with
+    their number. jobs: of the side that has more; measurements: 1, of a ratio 2.
+    """
+
+    __pydantic_config__: ClassVar = IN_A_MODEL
     mean: float
-    variance: float
-    freedom: float
+    repeats: Variance | None
+    steps: Variance
+    between: Variance
+    jobs: int = 1
+    measurements: int = 1
 
     @classmethod
-    def of(cls, figures: Sequence[float], errors: Sequence[float] = ()) -> LogMean:
+    def of(
+        cls,
+        figures: Sequence[float],
+        jobs: Sequence[Hashable] = (),
+        steps: Variance = Variance(),
+        differ_percent: float = JOBS_DIFFER_PERCENT,
+    ) -> LogMean:
         """Return that of the repeats' figures, which are positive.
 
-        errors: relative standard error of each, by its blocks. For a single repeat, it is all there is. For several it
-        is given if they may share it: slow steps that recur fall on the same steps of each.
+        jobs: the job of each repeat; empty if all are of one. steps: see above. differ_percent: the usual standard
+        deviation between jobs.
         """
-        logs = np.log(figures)
-        between = float(logs.var(ddof=1)) / len(figures) if len(figures) > 1 else 0.0
-        shared = float(np.mean(np.square(errors))) if len(errors) else 0.0
-        if len(figures) == 1 or shared > between:
-            return cls(float(logs.mean()), shared, math.inf)
-        return cls(float(logs.mean()), between, len(figures) - 1)
+        of_job: dict[Hashable, list[float]] = {}
+        for figure, job in zip(figures, jobs or [None] * len(figures), strict=True):
+            of_job.setdefault(job, []).append(math.log(figure))
+        means = [float(np.mean(logs)) for logs in of_job.values()]
+        count, spare = len(means), len(figures) - len(means)
+        usual = (differ_percent / 100) ** 2
+        within = sum(float(np.var(logs)) * len(logs) for logs in of_job.values()) / spare if spare else 0.0
+        noise = within * sum(1 / len(logs) for logs in of_job.values()) / count**2  # of the mean of the jobs' means
+        repeats = Variance(noise, spare) if spare else Variance() if count > 1 else None
+        between = Variance(usual)
+        if count > 1:
+            # The usual difference, with the noise of a job's repeats, counts like one more job.
+            of_a_job = (usual + count * noise + count * float(np.var(means))) / count
+            between = Variance(max(0.0, of_a_job / count - noise), count)
+        return cls(float(np.mean(means)), repeats, steps, between, count)
 
     def over(self, other: LogMean) -> LogMean:
         """Return that of a ratio: this figure over another one, measured independently."""
-        variance = self.variance + other.variance
-        parts = self.variance**2 / self.freedom + other.variance**2 / other.freedom
-        return LogMean(self.mean - other.mean, variance, variance**2 / parts if parts else math.inf)
+        repeats = None if self.repeats is None or other.repeats is None else self.repeats + other.repeats
+        return LogMean(
+            self.mean - other.mean,
+            repeats,
+            self.steps + other.steps,
+            self.between + other.between,
+            max(self.jobs, other.jobs),
+            self.measurements + other.measurements,
+        )
 
-    def interval(self, estimate: float) -> tuple[float, float]:
-        """Return the interval, widened to hold the estimate: that is the median of the repeats, and not their mean."""
-        if not self.variance:
-            return estimate, estimate
-        half = factor(self.freedom) * math.sqrt(self.variance)
-        low, high = math.exp(self.mean - half), math.exp(self.mean + half)
-        return min(low, estimate), max(high, estimate)
+    @property
+    def shown(self) -> Variance | None:
+        """Return the variance of the interval: of this job or, if several measured it, of all; None if not known."""
+        if self.repeats is None:
+            return None
+        return self.repeats + self.steps + (self.between if self.jobs > 1 else Variance())
+
+    @property
+    def of_any_job(self) -> Variance | None:
+        """Return the variance with what jobs differ by, measured or usual; None if not known."""
+        return None if self.repeats is None else self.repeats + self.steps + self.between
+
+    def interval(self, estimate: float) -> Ends:
+        """Return the shown interval; (None, None) if it is not known."""
+        return ends(self.mean, self.shown, estimate)
+
+    def interval_of_any_job(self, estimate: float) -> Ends:
+        """Return the interval with what jobs differ by; (None, None) if it is not known."""
+        return ends(self.mean, self.of_any_job, estimate)
+
+
+def ends(mean: float, variance: Variance | None, estimate: float) -> Ends:
+    """Return the ends of an interval; (None, None) without a variance, or if it is wider than a factor of 4.
+
+    It is widened to hold the estimate: that is the median of the repeats, and not their mean.
+    """
+    if variance is None or 2 * variance.half_width > math.log(WIDEST):
+        return None, None
+    if not variance.value:
+        return estimate, estimate
+    low, high = (math.exp(mean + side * variance.half_width) for side in (-1, 1))
+    return min(low, estimate), max(high, estimate)
+
+
+def half_width_percent(here: LogMean, baseline: LogMean | None = None) -> float | None:
+    """Return half the width of an efficiency's interval, in per cent of it, as far as more repeats can narrow it.
+
+    here, baseline: the throughput of both scales; without baseline, it is that of the throughput. What jobs differ by
+    is left out: more repeats in the same job do not show it. None: one of both has a single repeat.
+    """
+    both = here if baseline is None else here.over(baseline)
+    return None if both.repeats is None else 100 * math.expm1((both.repeats + both.steps).half_width)
 
 
 def factor(freedom: float) -> float:
     """Return half the width of an interval in standard errors: Student's t, for any degrees of freedom."""
-    if math.isinf(freedom):
+    if freedom >= KNOWN:
         return STANDARD_ERRORS
     from scipy.special import stdtrit  # takes half a second, which only a gate that needs it should pay
 
     return float(stdtrit(freedom, TAILS[1]))
 
 
-def repeats_for(repeats: int, narrower: float, most: int) -> int | None:
-    """Return how many repeats, more than there are, make an interval narrower by a factor; None if over ``most``."""
-    # A single repeat's interval says nothing of the differences between repeats: as if there were two.
-    now = max(repeats, 2)
-    error = 1 / factor(now - 1) * math.sqrt(now)
+def deciding_repeats(log: LogMean, threshold: float, repeats: int, most: int) -> int | None:
+    """Return how many repeats, more than there are, would decide if a figure is above a threshold; None if over most.
+
+    repeats: those that there are. More of them in the same jobs leave what jobs differ by as it is.
+    """
+    now = log.repeats
+    if now is None or repeats <= log.jobs:
+        return None
     for count in range(repeats + 1, most + 1):
-        if count > 1 and factor(count - 1) / math.sqrt(count) * error * narrower <= 1:
+        freedom = now.freedom * (count - log.jobs) / (repeats - log.jobs)
+        if _decides(log, replace(log, repeats=Variance(now.value * repeats / count, freedom)), threshold):
             return count
     return None
+
+
+def _decides(now: LogMean, then: LogMean, threshold: float) -> bool:
+    """Return True if a later interval, with smaller variances, is likely to leave the threshold on the side it is on.
+
+    The estimate moves by then: by what both variances differ.
+    """
+    before, after = now.of_any_job, then.of_any_job
+    if before is None or after is None or before.value <= after.value:
+        return False
+    room = abs(now.mean - math.log(threshold)) - after.half_width
+    return room > LIKELY_ERRORS * math.sqrt(before.value - after.value)
+
+
+def divided(estimate: Estimate, by: float) -> Estimate:
+    """Return a figure and the ends of its interval over a constant."""
+    value, low, high = estimate
+    return value / by, low and low / by, high and high / by
 
 
 def median_of_known(values: Sequence[float | None]) -> float | None:

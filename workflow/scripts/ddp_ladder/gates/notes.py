@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ddp_ladder.common.formats import factor, significant
 from ddp_ladder.gates.groups import Group
 from ddp_ladder.gates.interval import median_of_known
 from ddp_ladder.gates.scale_point import ScalePoint
@@ -123,14 +124,13 @@ def notes_on(point: ScalePoint, group: Group) -> str:
     if len(group.good) < len(group.specs):
         notes.append(f"{len(group.good)} of {len(group.specs)} repeats have been run")
     if len(group.good) == 1:
-        blocks = len(group.good[0].throughput.blocks_samples_per_s)
-        notes.append(
-            "one repeat: the interval is that of its blocks alone"
-            if blocks > 1
-            else "one repeat of one block: there is no interval"
-        )
-    if len(group.good) == 2:
+        notes.append("one repeat: it does not show what differs between repeats, so there is no interval")
+    elif point.samples_per_s_low is None:
+        notes.append("the interval is wider than a factor of 4, so it is not known: more repeats narrow it")
+    elif len(group.good) == 2:
         notes.append("two repeats make wide intervals, and a third one narrows them")
+    if point.jobs > 1:
+        notes.append(f"measured by {point.jobs} jobs: the intervals hold what they differ by")
     return "; ".join(notes)
 
 
@@ -143,15 +143,42 @@ def _unsteady(point: ScalePoint, group: Group) -> list[str]:
     if group.statistic == SAMPLES_PER_TIME:
         why = f"{gap}: slow steps recur" if group.needs_samples_per_time else "as at the scales where slow steps recur"
         notes.append(f"the figures are samples / time, {why}")
-    elif abs(total / median - 1) > NOTABLE_GAP:
-        notes.append(f"samples / time is {total:,.0f} samples/s, {gap}: some blocks are far from the others")
+    elif abs(total / median - 1) > NOTABLE_GAP or (point.step_time_s_mean or 0) > (1 + NOTABLE_GAP) * group.step_time_s:
+        times = factor((point.step_time_s_mean or 0) / group.step_time_s)
+        notes.append(
+            f"the mean step is {times} times the median, and samples / time is {significant(total)} samples/s, {gap}: "
+            "some blocks are far from the others"
+        )
     if drift is not None and abs(drift) > NOTABLE_GAP:
         how = f"{100 * abs(drift):.0f} % {'slower' if drift > 0 else 'faster'}"
         notes.append(f"the last third of the steps was {how} than the first")
-    unstable = sum(run.timing.warmup_stable is False for run in group.good)
-    if unstable:
-        notes.append(f"the step times of {unstable} of {len(group.good)} repeats were not steady after the warm-up")
-    return notes
+    slow = [run for run in group.good if run.timing.warmup_slower and run.timing.warmup_stable]
+    if slow:
+        longest = max(slow, key=lambda run: run.timing.warmup_steps).timing
+        notes.append(
+            f"the first {longest.warmup_steps} of {longest.warmup_steps + longest.measured_steps} steps are left out: "
+            f"after the first {group.first.warmup_steps} they took {longest.warmup_slower:.2g} times as long as later"
+        )
+    return [*notes, *filter(None, [unsteady(group)])]
+
+
+def unsteady(group: Group) -> str:
+    """Return that step times were not steady after the warm-up, with what to set; empty if they were."""
+    found = [run for run in group.good if run.timing.warmup_stable is False]
+    if not found:
+        return ""
+    longest = max(found, key=lambda run: run.timing.measured_steps)
+    steps = longest.timing.warmup_steps + longest.timing.measured_steps
+    needed = max(2 * steps, group.first.warmup_steps + group.first.min_steps)
+    ended = {rank.ended_by for rank in longest.record.ranks}
+    what = f"the step times of {len(found)} of {len(group.good)} repeats of {group.first.scale} were not steady"
+    if "max_steps" in ended:
+        advice = f"set measure.max_steps: {needed}"
+    elif "max_seconds" in ended:
+        advice = f"raise measure.max_seconds, for {needed} steps"
+    else:
+        advice = f"let the script make {needed} steps"
+    return f"{what} after the warm-up of {longest.timing.warmup_steps} steps: {advice}"
 
 
 def _other_batch(seen: int, spec: RunSpec, record: Record) -> str:

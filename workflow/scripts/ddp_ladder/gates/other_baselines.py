@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from ddp_ladder.common.formats import factor, interval, tenths_of_percent
 from ddp_ladder.gates.groups import Group, Groups
+from ddp_ladder.gates.interval import Estimate, divided
 from ddp_ladder.gates.notes import differences_to, excess_note, joined
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.settings.terms import Scale
@@ -75,7 +76,10 @@ def _against_smallest(point: ScalePoint, group: Group, series: Sequence[Group]) 
         return point
     speedup, efficiency = _ratios(group, baseline)
     times = group.first.gpus / baseline.first.gpus
-    serial = [None if times == 1 else serial_fraction(each, times) for each in (speedup[0], speedup[2], speedup[1])]
+    serial = [
+        None if times == 1 or each is None else serial_fraction(each, times)
+        for each in (speedup[0], speedup[2], speedup[1])
+    ]
     return replace(
         point,
         smallest_baseline=str(baseline.first.scale),
@@ -108,11 +112,10 @@ def _differing(group: Group, baseline: Group) -> tuple[str, ...]:
     return tuple(item.field for item in found)
 
 
-def _ratios(group: Group, baseline: Group) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+def _ratios(group: Group, baseline: Group) -> tuple[Estimate, Estimate]:
     """Return speed-up and efficiency, each with the ends of its interval."""
-    speedup, low, high = group.speedup_over(baseline)
-    times = group.first.gpus / baseline.first.gpus
-    return (speedup, low, high), (speedup / times, low / times, high / times)
+    speedup = group.speedup_over(baseline)
+    return speedup, divided(speedup, group.first.gpus / baseline.first.gpus)
 
 
 def not_comparable(fields: Sequence[str]) -> str:
@@ -134,8 +137,8 @@ def instead_of_the_baseline(point: ScalePoint, groups: Groups, most: float) -> s
 
 def _against_smallest_in_words(point: ScalePoint) -> str:
     low, high = point.efficiency_smallest_low, point.efficiency_smallest_high
-    if point.smallest_baseline in ("", str(point.scale)) or low is None or high is None:
+    if point.smallest_baseline in ("", str(point.scale)):
         return ""
     words = f"speed-up {factor(point.speedup_smallest)}, efficiency {tenths_of_percent(point.efficiency_smallest)}"
-    ends = f" {interval(tenths_of_percent(low), tenths_of_percent(high))}" if low < high else ""
+    ends = f" {interval(tenths_of_percent(low), tenths_of_percent(high))}" if (low or 0) < (high or 0) else ""
     return f"against {point.smallest_baseline}, the smallest scale that compares: {words}{ends}"

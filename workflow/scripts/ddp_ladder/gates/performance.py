@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ddp_ladder.common.formats import significant
+from ddp_ladder.gates.across_scales import other_processes
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column
 from ddp_ladder.gates.file import Finding
-from ddp_ladder.gates.interval import repeats_for
+from ddp_ladder.gates.interval import LogMean, Variance, deciding_repeats
 from ddp_ladder.gates.link import Link
 from ddp_ladder.gates.notes import waits_longer
 from ddp_ladder.gates.scale_point import ScalePoint
@@ -19,18 +22,25 @@ from ddp_ladder.records.record import SAMPLES_PER_TIME
 from ddp_ladder.settings.compared_fields import MAY_DIFFER
 from ddp_ladder.settings.terms import MOST_REPEATS
 
-EFFICIENCY_TEXT = ("efficiency", EFFICIENCY, "efficiency {:.2f}", "{:.2f}")
+WHAT_IS_IN_NO_STEP = (
+    "look at what the script does in the time that is in no step: if it is part of the training, only samples / time "
+    "of the whole loop holds"
+)
+EFFICIENCY_TEXT = ("efficiency", EFFICIENCY, "efficiency {}", "{:.2f}".format)
 
 
 @dataclass(frozen=True)
 class _Threshold:
     """A gate's threshold for one figure, and what was measured.
 
-    estimate: the figure and the ends of its 95 % interval (value, low, high); None if it could not be measured.
+    value: None if it could not be measured. log: with its uncertainty; None if it is exact, as at the baseline.
+    end: how an end of the interval is written.
     """
 
     check: str
-    estimate: tuple[float, float, float] | None
+    value: float | None
+    log: LogMean | None
+    end: Callable[[float], str]
     least: float
     measured: str
     wanted: str
@@ -38,31 +48,49 @@ class _Threshold:
     lost: Attribution | None
 
     def judged(self, point: ScalePoint, certain: bool) -> Finding:
-        """Judge the estimate; with ``certain``, judge the lower end of its interval."""
-        if self.estimate is None:
+        """Judge the estimate; with ``certain``, judge the lower end of the interval that holds what jobs differ by."""
+        if self.value is None:
             return _finding(point, self.check, False, self.measured, self.wanted, self.next)
-        value, low, high = self.estimate
-        ok = (low if certain else value) >= self.least
+        doubt, advice = self._doubt(point)
+        ok = self.value >= self.least and not (certain and doubt)
         measured, next_step = self.measured, "" if ok else self.next
         if not ok and self.lost:
             measured += f"; {self.lost.in_words}"
-        inside = low < self.least <= high
-        if inside and not (certain and value < self.least):
-            repeats = self._deciding_repeats(point.repeats)
-            decided = f"about {repeats} repeats would decide it" if repeats else "more repeats would hardly decide it"
-            measured += f", {'not certain' if certain else 'uncertain'}: {decided}"
-            advice = f"set repeats: {repeats}, which keeps what is measured" if repeats else ""
+        if doubt and not (certain and self.value < self.least):
+            measured += f", {'not certain' if certain else 'uncertain'}: {doubt}"
             next_step = "; or ".join(filter(None, (advice, next_step)))
-        uncertain = inside and not certain
+        uncertain = bool(doubt) and not certain
         found = _finding(point, self.check, ok, measured, self.wanted, next_step, uncertain=uncertain)
         return replace(found, shown_by=self.lost.losses[0].evidence) if not ok and self.lost else found
 
-    def _deciding_repeats(self, repeats: int) -> int | None:
-        """Return about how many repeats would decide; None if the estimate is too close to the threshold."""
-        value, low, high = self.estimate or (0.0, 0.0, 0.0)
-        distance = abs(value - self.least)
-        half_width = value - low if value >= self.least else high - value
-        return repeats_for(repeats, half_width / distance, MOST_REPEATS) if distance else None
+    def _doubt(self, point: ScalePoint) -> tuple[str, str]:
+        """Return why the verdict is not certain, and what to set; empty if it is certain."""
+        unsteady = ("the step times were not steady", point.unsteady) if point.unsteady else ("", "")
+        log, value = self.log, self.value
+        if log is None or value is None:
+            return unsteady
+        if log.repeats is None:
+            return "this is an estimate from one repeat", "set repeats: 3, which keeps what is measured"
+        low, high = log.interval_of_any_job(value)
+        if low is None or high is None:
+            return "its interval is wider than a factor of 4", f"set repeats: {point.repeats + 2}, which keeps the rest"
+        if not low < self.least <= high:
+            return unsteady
+        shown_low, shown_high = log.interval(value)
+        apart = (shown_low or 0) >= self.least or (shown_high or math.inf) < self.least
+        other = f"in other jobs it may be {self.end(low)} to {self.end(high)}; " if apart else ""
+        recurring = point.statistic == SAMPLES_PER_TIME  # of which few repeats do not show how many would decide
+        if not recurring and (repeats := deciding_repeats(log, self.least, point.repeats, MOST_REPEATS)):
+            advice = f"set repeats: {math.ceil(repeats / log.jobs)}, which keeps what is measured"
+            return f"{other}about {repeats} repeats would decide it", advice
+        if log.between.value >= max(log.repeats.value, log.steps.value):
+            key = f"stages.{point.stage}.gate.jobs_differ_percent"
+            more = f"set jobs: {log.jobs + 1} (on Slurm), which keeps what is measured and shows what jobs differ by"
+            advice = f"{more}; or lower {key} if it is less here"
+            return f"{other}more jobs would tell, more repeats in the same job would not", advice
+        if recurring:
+            return f"{other}slow steps recur, and longer runs would tell", "raise measure.max_steps, or train longer"
+        return f"{other}more repeats would hardly decide it", ""
 
 
 def performance(
@@ -77,12 +105,35 @@ def performance(
         measured = f"allowed to differ: {point.allowed}"
         yield _finding(point, "like for like", True, measured, "equal, or named in fingerprint.may_differ")
     gate = plan.gates[point.stage]
-    yield from _more_than_ideal(point, points, gate.max_efficiency, results)
-    lost = attribution(point, baseline_of(point, points), link)
-    for threshold in _thresholds(plan, point, lost):
-        yield threshold.judged(point, gate.certain)
+    baseline = baseline_of(point, points)
+    found = [(each, each.measured) for each in _more_than_ideal(point, points, gate.max_efficiency, results)]
+    for threshold in _thresholds(plan, point, attribution(point, baseline, link)):
+        judged = _doubted(threshold.judged(point, gate.certain), point, baseline, gate.certain)
+        found.append((judged, threshold.measured))
+    disturbed = other_processes(point, baseline)
+    for each, measured in found:
+        if disturbed and not each.ok:
+            measured += f"; {disturbed.in_words}"
+            yield replace(each, measured=measured, next=disturbed.next, shown_by=())
+        else:
+            yield each
     if gate.max_data_wait_fraction is not None:
         yield _data_wait(point, gate.max_data_wait_fraction, gate.certain)
+
+
+def _doubted(finding: Finding, point: ScalePoint, baseline: ScalePoint | None, certain: bool) -> Finding:
+    """Return the finding, not certain if here or at the baseline time that may be training is in no step."""
+    doubted = next((each for each in (point, baseline) if each and each.unexplained), None)
+    if doubted is None:
+        return finding
+    return replace(
+        finding,
+        ok=finding.ok and not certain,
+        uncertain=not certain,
+        measured=f"{finding.measured}, {'not certain' if certain else 'uncertain'}: at {doubted.scale} "
+        f"{doubted.unexplained}",
+        next="; or ".join(filter(None, (WHAT_IS_IN_NO_STEP, finding.next))),
+    )
 
 
 def _thresholds(plan: Plan, point: ScalePoint, lost: Attribution | None) -> Iterator[_Threshold]:
@@ -92,7 +143,9 @@ def _thresholds(plan: Plan, point: ScalePoint, lost: Attribution | None) -> Iter
     if gate.min_efficiency is not None:
         yield _Threshold(
             "efficiency",
-            EFFICIENCY.estimate(point),
+            point.efficiency,
+            point.log_efficiency,
+            EFFICIENCY_TEXT[-1],
             gate.min_efficiency,
             _measured(point, *EFFICIENCY_TEXT) + statistic,
             f"{least} {gate.min_efficiency:.2f} ({key}.min_efficiency)",
@@ -104,10 +157,12 @@ def _thresholds(plan: Plan, point: ScalePoint, lost: Attribution | None) -> Iter
     if gate.min_samples_per_s is not None:
         yield _Threshold(
             "throughput",
-            SAMPLES_PER_S.estimate(point),
+            point.samples_per_s,
+            point.log_rate,
+            significant,
             gate.min_samples_per_s,
-            _measured(point, "throughput", SAMPLES_PER_S, "{:,.0f} samples/s", "{:,.0f}") + statistic,
-            f"{least} {gate.min_samples_per_s:,.0f} samples/s ({key}.min_samples_per_s)",
+            _measured(point, "throughput", SAMPLES_PER_S, "{} samples/s", significant) + statistic,
+            f"{least} {significant(gate.min_samples_per_s)} samples/s ({key}.min_samples_per_s)",
             f"{_to_be_faster(point, lost)}; or lower {key}.min_samples_per_s",
             lost,
         )
@@ -132,9 +187,13 @@ def _data_wait(point: ScalePoint, most: float, certain: bool) -> Finding:
 
 
 def _more_than_ideal(point: ScalePoint, points: Sequence[ScalePoint], most: float, results: Path) -> Iterator[Finding]:
-    """Yield a failed finding if the efficiency is above ``most``: then the baseline was measured too slow."""
-    baseline = baseline_of(point, points)
-    if baseline is None or point.efficiency_low is None or point.efficiency_low <= most:
+    """Yield a failed finding if the efficiency is above ``most`` in any job: the baseline was measured too slow."""
+    baseline, log = baseline_of(point, points), point.log_efficiency
+    if baseline is None or log is None or point.efficiency is None:
+        return
+    known = replace(log, repeats=log.repeats or Variance())  # of one repeat, the estimate is judged
+    low, _ = known.interval_of_any_job(point.efficiency)
+    if low is None or low <= most:
         return
     runs = results / "runs" / point.variant / point.mode / point.baseline
     where = f"the node{'s' if baseline.nodes > 1 else ''} of {point.baseline}"
@@ -150,17 +209,19 @@ def _more_than_ideal(point: ScalePoint, points: Sequence[ScalePoint], most: floa
     key = f"stages.{point.stage}.gate.max_efficiency"
     advice += f"; or raise {key} if you know why the larger scale does better"
     measured = f"{_measured(point, *EFFICIENCY_TEXT)}: more than the ideal"
-    yield _finding(point, "baseline", False, measured, f"an interval that reaches down to {most:g} ({key})", advice)
+    wanted = f"an interval that reaches down to {most:g} ({key})"
+    yield _finding(point, "baseline", False, measured, wanted, advice, uncertain=log.repeats is None)
 
 
-def _measured(point: ScalePoint, name: str, column: Column, text: str, end: str) -> str:
+def _measured(point: ScalePoint, name: str, column: Column, text: str, shown: Callable[[float], str]) -> str:
     """Return a figure with its interval in the unit of its threshold, or why there is none."""
-    estimate = column.estimate(point)
-    if estimate is None:
+    value, low, high = (getattr(point, key) for key in column.keys)
+    if value is None:
         return f"no {name}: {point.status}{': ' if point.note else ''}{point.note}"
-    value, low, high = estimate
-    interval = f" (95 % interval {end.format(low)} to {end.format(high)})" if low < high else ""
-    return text.format(value) + interval
+    several = point.log_rate is not None and point.log_rate.jobs > 1
+    of = f"over {point.jobs} jobs" if several else "in one job"
+    known = low is not None and high is not None and low < high
+    return text.format(shown(value)) + (f" (95 % interval {shown(low)} to {shown(high)}, {of})" if known else "")
 
 
 def _to_be_comparable(plan: Plan, point: ScalePoint) -> str:

@@ -32,10 +32,7 @@ def with_pop_factors(point: ScalePoint, baseline: ScalePoint | None) -> ScalePoi
     first = _own_work(baseline) if baseline else None
     if baseline is None or first is None or point.efficiency is None:
         return point
-    # Own work of all ranks for each sample, at both scales.
-    scaling = (first[0] * baseline.world_size / baseline.global_batch) / (
-        mean_s * point.world_size / point.global_batch
-    )
+    scaling = _own_work_per_sample(baseline, first[0]) / _own_work_per_sample(point, mean_s)
     return replace(point, computation_scaling=scaling, global_efficiency=scaling * mean_s / step_s)
 
 
@@ -44,3 +41,10 @@ def _own_work(point: ScalePoint) -> tuple[float, float] | None:
     if point.step is None or not point.step.own_mean_s or not point.step.own_max_s:
         return None
     return point.step.own_mean_s, point.step.own_max_s
+
+
+def _own_work_per_sample(point: ScalePoint, mean_s: float) -> float:
+    """Return the seconds of all ranks: by the samples that a step really had, as its last batch may be a short one."""
+    assert point.samples_per_s
+    assert point.step_time_s
+    return mean_s * point.world_size / (point.samples_per_s * point.step_time_s)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ddp_ladder.common.model import IN_A_MODEL
+from ddp_ladder.gates.interval import LogMean
 from ddp_ladder.gates.step_facts import StepFacts
 from ddp_ladder.gates.usage_findings import ScaleFinding
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Statistic
@@ -59,6 +60,7 @@ class ScalePoint:
     samples_per_s_end_to_end: float | None = None
     step_time_s_p5: float | None = None
     step_time_s_p95: float | None = None
+    step_time_s_mean: float | None = None
     drift_fraction: float | None = None
     statistic: Statistic = MEDIAN_OF_BLOCKS  # of rate and step time, and thus of all ratios
     efficiency_plain: float | None = None  # against the script with no launcher and no process group
@@ -111,6 +113,7 @@ class ScalePoint:
     wall_hours_to_solution: float | None = None
     gpu_hours_to_solution: float | None = None
     energy_kwh_to_solution: float | None = None
+    jobs: int = 0  # that made the repeats
     note: str = ""
     data_wait_fraction_max: float | None = None  # of the repeats
     simulated: str | None = None  # the note if nodes were agents on one machine
@@ -118,9 +121,13 @@ class ScalePoint:
     allowed: str = ""  # the allowed differences, in words
     node_obstacle: str = ""  # why there is no ratio to one node
     smallest_obstacle: str = ""  # why a smaller scale is not the baseline: not comparable: precision, workers
+    log_rate: LogMean | None = None  # the throughput with its uncertainty
+    log_efficiency: LogMean | None = None  # None at the baseline, where it is 1 by definition
+    unsteady: str = ""  # why the step times here or at the baseline are not those of a longer run, and what to set
     findings: tuple[ScaleFinding, ...] = ()  # on what its runs used
     step: StepFacts | None = None  # what else is known of its steps
     baseline: str = str(ONE_GPU)  # the scale of speed-up and efficiency: the first of the ladder
+    unexplained: str = ""  # the remark on time in no step that may be training, of the first run that has one
 
     @property
     def scale(self) -> Scale:

@@ -5,14 +5,16 @@ All points that are compared with each other have the same statistic.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from types import MappingProxyType
 from typing import Any
 
 from ddp_ladder.gates.cost import with_cost_per_million_samples
 from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.groups import Baselines, Group, Groups, groups_of, with_one_statistic
-from ddp_ladder.gates.interval import median_of_known
+from ddp_ladder.gates.interval import divided, median_of_known
 from ddp_ladder.gates.notes import (
     differences_to,
     excess_note,
@@ -23,6 +25,7 @@ from ddp_ladder.gates.notes import (
     no_plain_ratio,
     notes_on,
     obstacle_to_ratio,
+    unsteady,
     why_not_run,
 )
 from ddp_ladder.gates.other_baselines import instead_of_the_baseline, with_other_baselines
@@ -34,6 +37,8 @@ from ddp_ladder.gates.usage_findings import findings_of_repeats
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.fingerprint import batch_per_gpu_seen
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
+from ddp_ladder.records.startup import startup_of
+from ddp_ladder.records.whole_loop import WHOLE_LOOP
 from ddp_ladder.settings.config_keys import GateThresholds
 from ddp_ladder.settings.terms import Scale
 
@@ -42,14 +47,18 @@ MOST_EFFICIENCY = GateThresholds().max_efficiency  # above this, the baseline is
 
 
 def scale_points(
-    runs: Sequence[RunSpec], records: Mapping[str, Record], may_differ: Collection[str] = ()
+    runs: Sequence[RunSpec],
+    records: Mapping[str, Record],
+    may_differ: Collection[str] = (),
+    gates: Mapping[str, GateThresholds] = MappingProxyType({}),
 ) -> tuple[ScalePoint, ...]:
     """Return one point per variant x mode x scale, sorted by mode, variant and scale as in ``runs``.
 
     records: by ``RunSpec.name``. A run without one has not been run.
     may_differ: fields of the fingerprint that the user allows to differ between both sides of a ratio.
+    gates: by stage; a stage that is left out has the usual difference between jobs.
     """
-    groups = with_one_statistic(groups_of(runs, records, may_differ))
+    groups = with_one_statistic(groups_of(runs, records, may_differ, gates))
     own = {key: _own_figures(group) for key, group in groups.items()}
     return tuple(_point(group, Baselines.of(group, groups), groups, own) for group in groups.values())
 
@@ -96,6 +105,7 @@ def _own_figures(group: Group) -> ScalePoint:
         batch_per_gpu=spec.batch_per_gpu,
         global_batch=spec.global_batch,
         repeats=len(group.good),
+        jobs=len(set(group.jobs)),
         baseline=str(group.baseline),
     )
     return _with_figures(point, group) if group.good else point
@@ -108,6 +118,7 @@ def _with_figures(point: ScalePoint, group: Group) -> ScalePoint:
         for column in columns("csv")
         if column.of_run
     }
+    medians.update(_startup(group))
     rate, step = group.samples_per_s, group.step_time_s
     rate_low, rate_high = group.log_rate.interval(rate)
     step_low, step_high = group.log_step_time.interval(step)
@@ -128,23 +139,43 @@ def _with_figures(point: ScalePoint, group: Group) -> ScalePoint:
         step_time_s_low=step_low,
         step_time_s_high=step_high,
         statistic=group.statistic,
+        log_rate=group.log_rate,
+        unsteady=unsteady(group),
         data_wait_fraction_max=max(waits, default=None),
         simulated=next((words for words in simulated if words), None),
         findings=findings_of_repeats([run.record for run in group.good]),
+        unexplained=next(
+            (remark.what for run in group.good for remark in run.record.remarks if remark.name == WHOLE_LOOP), ""
+        ),
     )
+
+
+def _startup(group: Group) -> dict[str, float | None]:
+    """Return the start-up of the repeat with the median total, the lower of two: medians of parts do not add up."""
+    known = sorted(
+        (found for run in group.good if (found := startup_of(run.record.ranks))), key=lambda each: each.total_s
+    )
+    if not known:
+        return {}
+    parts = asdict(known[(len(known) - 1) // 2])
+    return {"startup_s": parts.pop("total_s")} | {f"startup_{name}": value for name, value in parts.items()}
 
 
 def _with_ratios(point: ScalePoint, group: Group, baseline: Group) -> ScalePoint:
     times = point.world_size / baseline.first.gpus
-    speedup, low, high = group.speedup_over(baseline)
+    speedup, speedup_low, speedup_high = group.speedup_over(baseline)
+    efficiency, low, high = divided((speedup, speedup_low, speedup_high), times)
+    log = None if group is baseline else group.log_rate.over(baseline.log_rate)
     return replace(
         point,
         speedup=speedup,
-        speedup_low=low,
-        speedup_high=high,
-        efficiency=speedup / times,
-        efficiency_low=low / times,
-        efficiency_high=high / times,
+        speedup_low=speedup_low,
+        speedup_high=speedup_high,
+        efficiency=efficiency,
+        efficiency_low=low,
+        efficiency_high=high,
+        log_efficiency=log and replace(log, mean=log.mean - math.log(times)),
+        unsteady=point.unsteady or unsteady(baseline),
     )
 
 
@@ -153,9 +184,10 @@ def _with_plain_ratio(point: ScalePoint, group: Group, plain: Group | None) -> S
         return point
     if SAMPLES_PER_TIME in (group.statistic, plain.statistic):  # both sides must have the same one
         group, plain = (replace(side, statistic=SAMPLES_PER_TIME) for side in (group, plain))
-    n, rate = point.world_size, group.samples_per_s / plain.samples_per_s
-    low, high = group.log_rate.over(plain.log_rate).interval(rate)
-    return replace(point, efficiency_plain=rate / n, efficiency_plain_low=low / n, efficiency_plain_high=high / n)
+    rate = group.samples_per_s / plain.samples_per_s
+    ends = group.log_rate.over(plain.log_rate).interval(rate)
+    value, low, high = divided((rate, *ends), point.world_size)
+    return replace(point, efficiency_plain=value, efficiency_plain_low=low, efficiency_plain_high=high)
 
 
 def _with_differences(point: ScalePoint, group: Group, baseline: Group | None) -> ScalePoint:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ddp_ladder.gates.groups import Group
-from ddp_ladder.gates.interval import LogMean
+from ddp_ladder.gates.groups import Group, job_of
+from ddp_ladder.gates.interval import Estimate, LogMean
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.statistic import median
@@ -32,19 +32,25 @@ def with_total_time(point: ScalePoint, groups: Mapping[tuple[str, str, Scale], G
     return replace(point, efficiency_total_time=value, efficiency_total_time_low=low, efficiency_total_time_high=high)
 
 
-def efficiency_by_total_time(here: Sequence[Record], baseline: Sequence[Record]) -> tuple[float, float, float] | None:
-    """Return the efficiency and the ends of its interval; None if the samples of a run are not known.
+def efficiency_by_total_time(
+    here: Sequence[Record], baseline: Sequence[Record], with_startup: bool = True
+) -> Estimate | None:
+    """Return the efficiency and the ends of its interval; None if the samples or the start-up of a run are not known.
 
-    here, baseline: the good runs of two scales.
+    here, baseline: the good runs of two scales. with_startup: False leaves it out of T, as in a training of days.
     """
-    costs, base = ([gpu_s_per_sample(record) for record in side] for side in (here, baseline))
+    costs, base = ([gpu_s_per_sample(record, with_startup) for record in side] for side in (here, baseline))
     if not costs or not base:
         return None
     known, known_base = ([each for each in side if each] for side in (costs, base))
     if (len(known), len(known_base)) != (len(costs), len(base)):
         return None
     value = median(known_base) / median(known)
-    return value, *LogMean.of(known_base).over(LogMean.of(known)).interval(value)
+    log, log_base = (
+        LogMean.of(figures, [job_of(record) for record in side])
+        for figures, side in ((known, here), (known_base, baseline))
+    )
+    return value, *log_base.over(log).interval(value)
 
 
 def trained_samples(record: Record) -> int:
@@ -52,7 +58,10 @@ def trained_samples(record: Record) -> int:
     return sum(rank.samples for rank in record.ranks)
 
 
-def gpu_s_per_sample(record: Record) -> float | None:
+def gpu_s_per_sample(record: Record, with_startup: bool = True) -> float | None:
     """Return p T per sample: GPUs x wall time of the run in seconds / samples; None if they are not known."""
-    samples = trained_samples(record)
-    return record.spec.gpus * record.timing.wall_s / samples if record.timing and samples else None
+    samples, timing = trained_samples(record), record.timing
+    startup_s = 0.0 if with_startup or timing is None else timing.startup_s
+    if timing is None or startup_s is None or not samples:
+        return None
+    return record.spec.gpus * (timing.wall_s - startup_s) / samples

@@ -11,6 +11,7 @@ from ddp_ladder.records.record import Record
 from ddp_ladder.usage.models import FindingKind, UsageFinding
 
 LEAST_SHARE = 0.5  # of the repeats: what fewer of them show was chance
+EVERY_REPEAT = ("slow node",)  # to leave out a node that is slow in some repeats only would not help
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class ScaleFinding:
 
 
 def findings_of_repeats(records: Sequence[Record]) -> tuple[ScaleFinding, ...]:
-    """Return the findings that at least half of the repeats of a scale have."""
+    """Return the findings that at least half of the repeats of a scale have; a slow node must be so in all of them."""
     monitored = [record.usage for record in records if record.usage is not None]
     found: dict[Hashable, list[UsageFinding]] = {}
     for usage in monitored:
@@ -49,5 +50,5 @@ def findings_of_repeats(records: Sequence[Record]) -> tuple[ScaleFinding, ...]:
     return tuple(
         ScaleFinding(**several[0].model_dump(), repeats=len(several), of=len(monitored))
         for several in found.values()
-        if len(several) >= LEAST_SHARE * len(monitored)
+        if len(several) >= (1.0 if several[0].kind in EVERY_REPEAT else LEAST_SHARE) * len(monitored)
     )

@@ -123,7 +123,8 @@ class Reader:
         if self._plan is not None and self._pointed != [id(record) for record in records]:
             self._pointed = [id(record) for record in records]
             by_name = {record.spec.name: record for record in records}
-            self._points = scale_points(self._plan.runs, by_name, self._plan.may_differ)
+            specs = [run.spec for scale in self._scales for run in scale.state.runs]
+            self._points = scale_points(specs, by_name, self._plan.may_differ, self._plan.gates)
         return self._points
 
 

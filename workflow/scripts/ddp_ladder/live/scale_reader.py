@@ -45,7 +45,8 @@ class ScaleReader:
     def scan(self, names: Collection[str], now_s: float) -> None:
         """Look at the job, the lock and all runs. names: those in results/jobs."""
         holder, is_alive = self._holder(names, now_s)
-        runs = tuple(self._look(spec, holder) for spec in self._job.runs)
+        further = [run for spec in self._job.more if (run := self._look(spec, holder)).phase != "to do"]
+        runs = (*(self._look(spec, holder) for spec in self._job.runs), *further)
         self.state = ScaleState(self._job, runs, self._end(names), holder, is_alive, self._preflight())
 
     def follow(self, finished: Sequence[Record]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ddp_ladder.monitor.columns import NO_REASON
 from ddp_ladder.monitor.gpus import Gpus, Reading, visible
 from ddp_ladder.monitor.models import MonitoredGpu
 from ddp_ladder.node.numa import Attachment, attachment
@@ -50,7 +51,7 @@ class AmdGpu:
     def __init__(self, smi: Any, handle: Any, index: int) -> None:
         self._smi, self._handle = smi, handle
         self.errors: dict[str, str] = {}
-        self._reasons = ""
+        self._reasons: str | None = None
         self.about = self._about(index)
 
     def read(self, slow: bool) -> Reading:
@@ -120,10 +121,12 @@ class AmdGpu:
         )
 
 
-def reasons(status: Mapping[str, Any] | None) -> str:
-    """Return the names of the violations that are active, joined by +; empty if there are none."""
+def reasons(status: Mapping[str, Any] | None) -> str | None:
+    """Return the names of the violations that are active, joined by +, or ``none``; None if they are not known."""
+    if status is None:
+        return None
     active = (name for key, name in VIOLATIONS.items() if _of(status, key) == 1)
-    return "+".join(dict.fromkeys(active))
+    return "+".join(dict.fromkeys(active)) or NO_REASON
 
 
 def _of(answer: Mapping[str, Any] | None, key: str) -> float | None:

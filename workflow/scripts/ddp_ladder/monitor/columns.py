@@ -5,6 +5,7 @@ A rate is over the time since the sample before it. Columns of what a node does 
 
 from __future__ import annotations
 
+NO_REASON = "none"  # for a lower clock
 NODE = (
     "time_s",  # unix time by this node's clock
     "cpu_fraction",  # mean of the CPUs that the agent may use, 0 to 1
@@ -35,7 +36,7 @@ GPU = (
     "temperature_c",
     "sm_clock_mhz",
     "memory_clock_mhz",
-    "throttle_reasons",  # joined by +; empty: none
+    "throttle_reasons",  # joined by +; none: no reason; empty: not reported
     "pcie_received_bytes_per_s",
     "pcie_sent_bytes_per_s",
     "nvlink_received_bytes_per_s",

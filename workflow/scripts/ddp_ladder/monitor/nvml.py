@@ -6,10 +6,12 @@ figures, only one GPU at a time is asked.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ddp_ladder.monitor.columns import NO_REASON
 from ddp_ladder.monitor.gpus import Gpus, Reading, visible
 from ddp_ladder.monitor.models import MonitoredGpu
 from ddp_ladder.node.numa import Attachment, attachment
@@ -91,6 +93,8 @@ class NvidiaGpu:
         self.lacks: dict[str, str] = {}
         self.errors: dict[str, str] = {}
         self._gpm = self._ask("GPM", Gpm, nvml, handle)
+        for name in unsupported(self._supported_reasons()):
+            self.lacks[f"throttle reason {name}"] = "Not Supported"
         self.about = self._about(index)
 
     def read(self, slow: bool) -> Reading:
@@ -109,7 +113,7 @@ class NvidiaGpu:
             "temperature_c": self._ask("temperature", self._temperature),
             "sm_clock_mhz": self._ask("SM clock", nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
             "memory_clock_mhz": self._ask("memory clock", nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
-            "throttle_reasons": reasons(self._ask("throttle reasons", self._reasons) or 0),
+            "throttle_reasons": reasons(self._ask("throttle reasons", self._reasons)),
             **gpm,
         }
         if slow and "pcie_sent_bytes_per_s" not in gpm:
@@ -143,6 +147,14 @@ class NvidiaGpu:
             return nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)  # type: ignore[no-any-return]
         except nvml.NVMLError_FunctionNotFound:  # drivers before 535
             return nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)  # type: ignore[no-any-return]
+
+    def _supported_reasons(self) -> int:
+        """Return the bits that the GPU can report; all if the driver does not say."""
+        nvml = self._nvml
+        for name in ("EventReasons", "ThrottleReasons"):  # drivers before 535 have the second
+            with contextlib.suppress(nvml.NVMLError):
+                return getattr(nvml, f"nvmlDeviceGetSupportedClocks{name}")(self._handle)  # type: ignore[no-any-return]
+        return sum(REASONS)
 
     def _pcie(self, counter: int) -> float | None:
         kb_per_s = self._ask("PCIe throughput", self._nvml.nvmlDeviceGetPcieThroughput, self._handle, counter)
@@ -210,9 +222,17 @@ class Gpm:
         }
 
 
-def reasons(bits: int) -> str:
-    """Return the names of the reasons for a lower clock, joined by +; empty if there are none."""
-    return "+".join(dict.fromkeys(name for bit, name in REASONS.items() if bits & bit))
+def reasons(bits: int | None) -> str | None:
+    """Return the names of the reasons for a lower clock, joined by +, or ``none``; None if they are not known."""
+    if bits is None:
+        return None
+    return "+".join(dict.fromkeys(name for bit, name in REASONS.items() if bits & bit)) or NO_REASON
+
+
+def unsupported(supported: int) -> list[str]:
+    """Return the names of the faults that a GPU cannot report."""
+    known = {name for bit, name in REASONS.items() if supported & bit}
+    return [name for name in ("power_cap", "thermal", "hw_slowdown", "hw_power_brake") if name not in known]
 
 
 def _text(value: str | bytes) -> str:

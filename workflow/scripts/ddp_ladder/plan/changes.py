@@ -11,8 +11,9 @@ def changes_in_words(then: Plan, now: Plan) -> str:
 
     Compares only what decides figures and gates; another queue or run time changes neither.
     """
-    before = {run.name: run.hash for run in then.runs}
-    after = {run.name: run.hash for run in now.runs}
+    before, after = (
+        {run.name: run.hash for job in plan.jobs for run in (*job.runs, *job.more)} for plan in (then, now)
+    )
     other = [name for name in before if name in after and before[name] != after[name]]
     gone = [name for name in before if name not in after]
     added = [name for name in after if name not in before]

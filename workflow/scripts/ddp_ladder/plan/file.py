@@ -79,8 +79,11 @@ def job_from_json(data: Mapping[str, Any]) -> ScaleJob:
         hang=HangBounds.from_json(data["hang"]) if data.get("hang") else None,
         monitor=MonitorWanted.from_json(data["monitor"]) if data.get("monitor") else None,
         preflight=PreflightWanted(**data.get("preflight", {})),
+        more=tuple(_run(run) for run in data.get("more", ())),
+        until_percent=data.get("until_percent", 0.0),
+        jobs=data.get("jobs", 1),
     )
-    for run in job.runs:
+    for run in (*job.runs, *job.more):
         if (run.stage, run.scale) != (job.stage, job.scale):
             raise ValueError(f"the run {run.name} is in the job of {job.stage}, {job.scale}")
     return job

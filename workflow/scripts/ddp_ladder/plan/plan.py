@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
@@ -45,6 +45,7 @@ OWN_DIRECTORY = "work"
 
 Positive = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1)]
+Item = TypeVar("Item")
 
 
 @with_config(ConfigDict(strict=True, extra="forbid"))
@@ -75,7 +76,7 @@ class RunSpec(GrownModel):
     samples_per_step: Positive | None = Field(
         description="Samples of one process in one step, if they cannot be counted; null counts them."
     )
-    throughput_regex: str | None = Field(description="Reads samples per second from the log; null measures them.")
+    throughput_regex: str | None = Field(description="Finds samples per second in the log.")
     script: Name
     args: Several[str]
     args_template: Several[str] = Field(description="With placeholders: equal at every scale.")
@@ -148,7 +149,7 @@ class PreflightWanted:
 
 @dataclass(frozen=True)
 class ScaleJob:
-    """One job: all runs of one scale, variants and repeats interleaved, on the same nodes.
+    """One job: all runs of one scale, variants and repeats interleaved, on the same nodes; or ``jobs`` of these.
 
     Its Slurm options and limits are not part of its runs: another queue does not change what is measured.
     """
@@ -166,6 +167,30 @@ class ScaleJob:
     node_gpus: int | None = None  # of a whole node, of which the job asks for a share
     hang: HangBounds | None = None  # like the Slurm options, not part of a run
     monitor: MonitorWanted | None = None
+    more: tuple[RunSpec, ...] = ()  # further repeats, made as far as gates.repeats asks for them; those of other jobs
+    until_percent: float = 0.0  # half the interval of an efficiency that is known well enough
+    jobs: int = 1  # that measure the scale, each at_least to at_most repeats: the share of job 2 begins at at_most + 1
+
+    @property
+    def at_least(self) -> int:
+        """Return the number of repeats of a job without further ones, also if some have been made (``as_made``)."""
+        return self.more[0].repeat - 1 if self.more else max(run.repeat for run in self.runs)
+
+    @property
+    def at_most(self) -> int:
+        return self.more[-1].repeat // self.jobs if self.more else self.at_least
+
+    @property
+    def is_adaptive(self) -> bool:
+        return self.at_most > self.at_least
+
+    def share(self, run: RunSpec) -> int:
+        """Return which of the jobs a run is for, from 1."""
+        return (run.repeat - 1) // self.at_most + 1
+
+    def is_planned(self, run: RunSpec) -> bool:
+        """Return True if its job makes a run in any case, False for a further repeat of it."""
+        return (run.repeat - 1) % self.at_most < self.at_least
 
     @property
     def gpu_hours_at_most(self) -> float:
@@ -187,6 +212,9 @@ class ScaleJob:
             "hang": self.hang and self.hang.model_dump(),
             "monitor": self.monitor and self.monitor.model_dump(),
             "runs": [{**run.model_dump(), "spec_hash": run.hash} for run in self.runs],
+            "more": [{**run.model_dump(), "spec_hash": run.hash} for run in self.more],
+            "until_percent": self.until_percent,
+            "jobs": self.jobs,
         }
 
 
@@ -253,12 +281,16 @@ def make_plan(settings: Settings) -> Plan:
 
 
 def _job(settings: Settings, stage: Stage, scale: Scale) -> ScaleJob:
-    node, gpus = settings.site.node, scale.gpus_per_node
+    node, gpus, repeats = settings.site.node, scale.gpus_per_node, settings.experiment.repeats
+    runs = _runs(settings, stage, scale)
     return ScaleJob(
         stage=stage.name,
         scale=scale,
         runtime_min=stage.runtime_min,
-        runs=_runs(settings, stage, scale),
+        runs=tuple(run for run in runs if run.repeat <= repeats.at_least),
+        more=tuple(run for run in runs if run.repeat > repeats.at_least),
+        until_percent=repeats.until_percent,
+        jobs=settings.experiment.jobs,
         cpus=max(1, _share(node.cpus, gpus, node)),
         memory_mb=None if node.memory_mb is None else max(1, _share(node.memory_mb, gpus, node)),
         gres=None if node.gres is None else f"{node.gres}:{gpus}",
@@ -282,18 +314,27 @@ def _share(amount: int, gpus: int, node: Node) -> int:
 
 
 def _runs(settings: Settings, stage: Stage, scale: Scale) -> tuple[RunSpec, ...]:
-    """Return the runs of a scale, repeats outermost: variants alternate (A B A B), so drift affects all equally.
-
-    The plain baseline comes last, because a script that needs a launcher may hang without one.
-    """
+    """Return the runs of a scale, repeats outermost, each with all variants and modes, and the plain baseline."""
     experiment = settings.experiment
+    launched, plain = variants_of(experiment, stage.name), plain_variants(experiment, stage.name)
+    # The plain baseline comes last in the first repeat: its limit is a multiple of what the default variant took.
+    measured = [(mode, variant) for variants in (launched, plain) for mode in experiment.modes for variant in variants]
     return tuple(
         _resolve(settings, stage, scale, variant, mode, repeat)
-        for variants in (variants_of(experiment, stage.name), plain_variants(experiment, stage.name))
-        for repeat in range(1, experiment.repeats + 1)
-        for mode in experiment.modes
-        for variant in variants
+        for repeat in range(1, experiment.jobs * experiment.repeats.most + 1)
+        for mode, variant in balanced(measured, repeat)
     )
+
+
+def balanced(items: Sequence[Item], repeat: int) -> Sequence[Item]:
+    """Return the order of a repeat, from 1: ABC CBA, then BCA ACB, and so on.
+
+    In each pair of repeats every item has the same mean place, so that a steady drift favours none of them; the
+    rotation gives the first place, on a cold machine, to each in turn.
+    """
+    first = (repeat - 1) // 2 % len(items)
+    order = (*items[first:], *items[:first])
+    return order if repeat % 2 else order[::-1]
 
 
 def variants_of(experiment: Experiment, stage: str) -> tuple[Variant, ...]:

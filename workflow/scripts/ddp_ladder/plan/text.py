@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ddp_ladder.common.formats import significant
 from ddp_ladder.common.redaction import redacted_arguments
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.settings.config_keys import GateThresholds
 from ddp_ladder.settings.terms import ONE_GPU, Scale
 
+SEVERAL_JOBS = (
+    "Several jobs of a scale are Slurm's, one after the other: without it, and in an allocation, there is one."
+)
+
 
 def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[RunSpec]]) -> str:
-    """Return the table of the jobs of ``stages``. to_do: by scale, the runs still to be measured."""
+    """Return the table of the jobs of ``stages``.
+
+    plan: with the further repeats that have been begun among its runs. to_do: by scale, the runs still to be measured.
+    """
     jobs = [job for job in plan.jobs if job.stage in stages]
     rows = [("stage", "scale", "GPUs", "runs", "to do", "at most", "GPU hours")]
     to_do_hours = 0.0
     for job in jobs:
-        missing = len(to_do.get(str(job.scale), ()))
-        hours = job.gpu_hours_at_most if missing else 0.0
+        missing = to_do.get(str(job.scale), ())
+        jobs_to_do = {job.share(run) for run in missing}
+        times = f"{len(jobs_to_do)} x " if len(jobs_to_do) > 1 else ""
+        hours = len(jobs_to_do) * job.gpu_hours_at_most
+        known = {run.name for run in (*job.runs, *missing)}
+        further = sum(run.name not in known and job.share(run) in jobs_to_do for run in job.more)
         to_do_hours += hours
         rows.append(
             (
@@ -25,13 +37,15 @@ def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[Ru
                 str(job.scale),
                 str(job.scale.world_size),
                 _runs(job),
-                str(missing),
-                f"{job.runtime_min} min",
+                _range(len(missing), len(missing) + further),
+                f"{times}{job.runtime_min} min",
                 f"{hours:.2f}",
             )
         )
     lines = [f"The plan for site {plan.site}:", "", *_table(rows), "", *_start(plan.first_scale)]
     lines += [f"{stage} {_gate(plan.gates[stage])}" for stage in stages]
+    if any(job.jobs > 1 for job in jobs):
+        lines.append(SEVERAL_JOBS)
     lines += ["", f"At most {to_do_hours:.2f} GPU hours from here; a job ends as soon as its runs have.", ""]
     lines += _commands(jobs)
     return "\n".join(lines)
@@ -48,11 +62,18 @@ def _start(first: Scale) -> list[str]:
 
 
 def _runs(job: ScaleJob) -> str:
-    """Return ``6 (default gloo; weak; 3 repeats)``."""
+    """Return ``6 (default gloo; weak; 3 repeats)``, or ``12 to 32 (default gloo; weak; 2 jobs of 3 to 8 repeats)``."""
     variants = " ".join(dict.fromkeys(run.variant for run in job.runs))
     modes = " ".join(dict.fromkeys(run.mode for run in job.runs))
-    repeats = max(run.repeat for run in job.runs)
-    return f"{len(job.runs)} ({variants}; {modes}; {repeats} repeat{'s' if repeats > 1 else ''})"
+    least = sum(run.repeat <= job.at_least for run in job.runs)
+    repeats = f"{_range(job.at_least, job.at_most)} repeat{'s' if job.at_most > 1 else ''}"
+    of_jobs = f"{job.jobs} jobs of " if job.jobs > 1 else ""
+    return f"{_range(job.jobs * least, least + len(job.more))} ({variants}; {modes}; {of_jobs}{repeats})"
+
+
+def _range(least: int, most: int) -> str:
+    """Return ``3``, or ``3 to 8``."""
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def _gate(gate: GateThresholds) -> str:
@@ -60,11 +81,11 @@ def _gate(gate: GateThresholds) -> str:
     if gate.min_efficiency is not None:
         wanted.append(f"efficiency at least {gate.min_efficiency:.2f}")
     if gate.min_samples_per_s is not None:
-        wanted.append(f"at least {gate.min_samples_per_s:,.0f} samples/s")
+        wanted.append(f"at least {significant(gate.min_samples_per_s)} samples/s")
     if gate.max_data_wait_fraction is not None:
         wanted.append(f"data wait at most {100 * gate.max_data_wait_fraction:.0f} %")
     if gate.certain:
-        wanted.append("all of it with certainty (the lower end of the interval)")
+        wanted.append("all of it by the lower end of the interval")
     return "passes its gate with sane runs" + (f" and {', '.join(wanted)}" if wanted else "")
 
 

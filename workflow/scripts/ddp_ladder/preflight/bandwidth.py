@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ddp_ladder.preflight.raw_models import ProbeRank
 from ddp_ladder.preflight.result import PairRow, SizeRow
 
+MOST_OFF = 0.05  # of the fitted time for the largest size: other load makes the times of sizes uneven
 SLOW = 0.5  # a pair of nodes below this fraction of the fastest pair's bandwidth is slow
 
 
@@ -52,7 +53,7 @@ def fit(rows: Sequence[SizeRow]) -> tuple[float, float] | None:
     """Return (alpha, beta): an all-reduce of n bytes takes alpha + beta * n seconds. None for fewer than two sizes.
 
     Relative errors are fitted, so that small messages decide alpha and large ones beta. If the times are too uneven for
-    a line, the shortest one is alpha, and the largest size decides beta.
+    a line, or it is MOST_OFF at the largest size, the shortest time is alpha, and the largest size decides beta.
     """
     if len(rows) < 2:
         return None
@@ -64,7 +65,7 @@ def fit(rows: Sequence[SizeRow]) -> tuple[float, float] | None:
     determinant = aa * bb - ab * ab
     alpha = (math.fsum(a) * bb - math.fsum(b) * ab) / determinant if determinant else 0.0
     beta = (math.fsum(b) * aa - math.fsum(a) * ab) / determinant if determinant else 0.0
-    if min(alpha, beta) <= 0:
+    if min(alpha, beta) <= 0 or abs((alpha + beta * rows[-1].bytes) / times_s[-1] - 1) > MOST_OFF:
         alpha = min(times_s)
         beta = (times_s[-1] - alpha) / rows[-1].bytes
     return alpha, beta

@@ -14,22 +14,25 @@ from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.model import Model
 from ddp_ladder.common.redaction import redacted
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records import remarks, shared_directory
+from ddp_ladder.records import after_training, log_throughput, remarks, shared_directory
 from ddp_ladder.records.blocks import data_wait_fraction, measure
 from ddp_ladder.records.evidence import weakest
 from ddp_ladder.records.explain import explain
 from ddp_ladder.records.fingerprint import whole_fingerprint
-from ddp_ladder.records.log_throughput import figures, printed_rates
+from ddp_ladder.records.paired_steps import parts_of_run
 from ddp_ladder.records.profiled import profile_of, profiling_s, remarks_on_profile
 from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
 from ddp_ladder.records.raw_models import Parameters
-from ddp_ladder.records.record import SCHEMA_VERSION, DdpTimes, Failure, Rank, Record, Throughput, Timing, World
+from ddp_ladder.records.record import SCHEMA_VERSION, DdpTimes, Failure, Rank, Record, Remark, Throughput, Timing, World
 from ddp_ladder.records.sanity import diagnoses
 from ddp_ladder.records.statistic import median
-from ddp_ladder.records.used import usage_of
+from ddp_ladder.records.used import node_rank, usage_of
 from ddp_ladder.records.warmup import Warmup, find_warmup
+from ddp_ladder.records.whole_loop import remark_on_loop
+from ddp_ladder.usage.critical_rank import StepParts
 
 Part = TypeVar("Part", bound=Model)
+NOT_RUN = "not run"
 
 
 def assemble(directory: RunDirectory) -> Record:
@@ -45,10 +48,19 @@ def assemble(directory: RunDirectory) -> Record:
     checks = tuple(each.check for each in found)
     ok = all(check.ok for check in checks)
     failure = None if ok else explain(spec, raw, found, directory)
-    usage = usage_of(raw, warmup, timing, directory)
+    step = _step_parts(raw, warmup, throughput)
+    usage = usage_of(raw, warmup, timing, step, directory)
     ranks = tuple(_rank(warmup, raw.ranks[k]) for k in sorted(raw.ranks))
     profile = profile_of(raw.run, ranks, directory) if ok else None
-    found_remarks = (*remarks.remarks(spec, raw), *shared_directory.remarks(raw.ended))
+    found_remarks = (
+        *remarks.remarks(spec, raw),
+        *shared_directory.remarks(raw.ended),
+        *_on_loop(raw, throughput, timing),
+    )
+    if throughput is not None and not raw.reads_log:
+        found_remarks += log_throughput.remarks(spec, throughput.samples_per_s, directory.log)
+    if ok:
+        found_remarks += after_training.remarks(spec, raw, found, directory)
     return Record(
         status="ok" if ok else "failed",
         spec=spec,
@@ -62,6 +74,7 @@ def assemble(directory: RunDirectory) -> Record:
         checks=tuple(map(_without_secrets, checks)),
         failure=failure and _without_secrets(failure),
         remarks=tuple(map(_without_secrets, (*found_remarks, *remarks_on_profile(profile)))),
+        step=step,
         usage=usage and _without_secrets(usage),
         profile=profile and _without_secrets(profile),
         schema_version=SCHEMA_VERSION,
@@ -81,7 +94,7 @@ def not_run(spec: RunSpec, why: str, next_step: str) -> Record:
         timing=None,
         fingerprint={},
         checks=(),
-        failure=_without_secrets(Failure(verdict="not run", why=why, next=next_step)),
+        failure=_without_secrets(Failure(verdict=NOT_RUN, why=why, next=next_step)),
         remarks=(),
         schema_version=SCHEMA_VERSION,
     )
@@ -148,6 +161,13 @@ def _rank(warmup: Warmup, files: RankFiles) -> Rank:
     )
 
 
+def _step_parts(raw: RawRun, warmup: Warmup, throughput: Throughput | None) -> StepParts | None:
+    ranks = [raw.ranks[k] for k in sorted(raw.ranks)]
+    if throughput is None or not ranks or len(ranks) < raw.run.spec.world_size:
+        return None
+    return parts_of_run(ranks, [node_rank(raw, files) for files in ranks], warmup, throughput.statistic)
+
+
 def _warmup(spec: RunSpec, raw: RawRun) -> Warmup:
     """Return the warm-up of the run: the planned minimum if the ranks have different numbers of steps."""
     steps = [rank.steps.step_time_s for rank in raw.ranks.values()]
@@ -160,7 +180,7 @@ def _figures(
     spec: RunSpec, raw: RawRun, warmup: Warmup, directory: RunDirectory
 ) -> tuple[Throughput | None, Timing | None]:
     """Return throughput and timing; None unless every rank is there with the same number of steps."""
-    if spec.throughput_regex is not None:
+    if raw.reads_log:
         return _printed_figures(spec, raw, directory)
     ranks = [raw.ranks[k] for k in sorted(raw.ranks)]
     counts = {len(rank.steps) for rank in ranks}
@@ -182,9 +202,18 @@ def _figures(
     )
 
 
+def _on_loop(raw: RawRun, throughput: Throughput | None, timing: Timing | None) -> tuple[Remark, ...]:
+    """Return the remark on time in no step, if the steps were timed and it is needed."""
+    if throughput is None or timing is None or throughput.source == "log":
+        return ()
+    ranks = [(files.steps, files.end.phases) for _, files in sorted(raw.ranks.items())]
+    remark = remark_on_loop(throughput.samples_per_s, ranks, timing.warmup_steps)
+    return () if remark is None else (remark,)
+
+
 def _printed_figures(spec: RunSpec, raw: RawRun, directory: RunDirectory) -> tuple[Throughput | None, Timing | None]:
     assert spec.throughput_regex is not None
-    rates = printed_rates(directory.log, spec.throughput_regex)
+    rates = log_throughput.printed_rates(directory.log, spec.throughput_regex)
     if raw.ended is None or not rates:
         return None, None
-    return figures(rates, spec.warmup_steps, spec.global_batch, None, raw.ended.wall_s)
+    return log_throughput.figures(rates, spec.warmup_steps, spec.global_batch, None, raw.ended.wall_s)

@@ -75,6 +75,7 @@ def measure(
         Timing(
             warmup_steps=warmup.steps,
             warmup_stable=warmup.stable,
+            warmup_slower=warmup.slower,
             measured_steps=times.shape[1],
             step_time_s=step,
             step_time_s_low=step_low,

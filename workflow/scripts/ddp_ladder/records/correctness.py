@@ -15,6 +15,16 @@ from ddp_ladder.records.equal_parameters import EQUALLY_MANY, parameters_agree
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import Loader, RankEnd
 
+DIVERGED = (
+    "lower the learning rate ({lr} grows with the global batch by workload.lr_rule; a longer warm-up helps), use "
+    "GradScaler with float16, or look for bad values in the data; the speed of a diverged run says nothing"
+)
+BEFORE_ANY_UPDATE = (
+    "look for nan or infinite values in the first batch and in the parameters after initialisation, and for a log(0), "
+    "a division by 0 or a mean of nothing in the loss: torch.autograd.set_detect_anomaly(True) names the operation; "
+    "with float16 train in bfloat16 or float32, or give GradScaler a smaller init_scale; no learning rate can be the "
+    "cause, as no step was made yet"
+)
 MOST_SHARED = 0.5  # of the first samples of two ranks; disjoint shards share none
 
 
@@ -44,7 +54,7 @@ def world(spec: RunSpec, raw: RawRun) -> Diagnosis:
     """Check that all ranks are in one process group. Without one each trains alone, and appears faster."""
     ends = [rank.end for _, rank in sorted(raw.ranks.items())]
     sizes = sorted({end.world_size for end in ends})
-    judged = spec.world_size > 1 and spec.throughput_regex is None  # a program whose log is read may lack torch
+    judged = spec.world_size > 1 and not raw.reads_log  # a program whose log is read may lack torch
     alone = [end.rank for end in ends if judged and end.backend is None]
     measured = " and ".join(str(size) for size in sizes) or "nothing"
     others = [end.rank for end in ends if end.world_size != spec.world_size]
@@ -179,16 +189,16 @@ def _finite(ends: Sequence[RankEnd]) -> Diagnosis | None:
     seen = [end for end in ends if end.parameters or end.loss]
     if not seen:
         return None
-    bad = [text for end in seen if (text := _not_finite(end))]
+    bad = {end.rank: text for end in seen if (text := _not_finite(end))}
+    at_once = any(end.rank in bad and end.loss and end.loss.not_finite_steps[:1] == (1,) for end in seen)
     return diagnose(
         "finite",
         not bad,
-        bad[0] if bad else "loss and parameters",
+        next(iter(bad.values()), "loss and parameters"),
         "finite loss and parameters to the end",
-        "the training diverged",
-        "; ".join(bad[:NAMED]),
-        "lower the learning rate ({lr} grows with the global batch by workload.lr_rule; a longer warm-up helps), "
-        "use GradScaler with float16, or look for bad values in the data; the speed of a diverged run says nothing",
+        "the loss was not finite before the first update" if at_once else "the training diverged",
+        "; ".join([*bad.values()][:NAMED]),
+        BEFORE_ANY_UPDATE if at_once else DIVERGED,
     )
 
 

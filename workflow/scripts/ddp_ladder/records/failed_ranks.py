@@ -24,6 +24,7 @@ class Ended(FailedRank):
 
 
 TERMINATED = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"}
+TIMERS = {"SIGALRM", "SIGVTALRM", "SIGPROF"}  # only a process's own timer sends them
 ABORTED = "SIGABRT"  # NCCL's watchdog and C++ also end a rank in this way when it has lost another
 NAMED = 3
 
@@ -93,6 +94,12 @@ def _advice(name: str | None, rank: Ended | AgentEnd, log: object) -> tuple[str,
             "a rank was told to end",
             f"the ladder did not send this signal: find out what ends processes on {rank.host} (the site's limits, "
             "another shell, the script itself), and start snakemake again",
+        )
+    if name in TIMERS:
+        return (
+            "a timer of the script ended a rank",
+            "find what sets it, in the script or a library (signal.alarm or signal.setitimer, often a limit on a step, "
+            "a download or a barrier): give it more time, or a handler (signal.signal); then start snakemake again",
         )
     if name == ABORTED:
         return (

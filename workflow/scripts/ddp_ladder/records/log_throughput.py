@@ -1,4 +1,7 @@
-"""Throughput read from a program's log: weak evidence, for programs that cannot be instrumented or changed."""
+"""Throughput read from a program's log.
+
+It is weak evidence, for programs that cannot be instrumented, and a check of what the instrument counted.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,19 @@ from pathlib import Path
 
 import numpy as np
 
+from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.blocks import drift, variation
-from ddp_ladder.records.record import Throughput, Timing
+from ddp_ladder.records.record import Remark, Throughput, Timing
 from ddp_ladder.records.statistic import PerBlock, statistic_of
+
+PRINTED = "printed throughput"
+APART = 0.05  # of the counted samples/s
+OF_ONE_RANK = "nothing has to be done if that is what the script means to print"
+USUAL_REASONS = (
+    "find out which of both is right before the figure is used. Usual reasons: time that one of both leaves out "
+    "(validation, checkpoints, the wait for data, first steps); padding; batches that are drawn and not trained on; "
+    "several optimizer steps per iteration (workload.samples_per_step)"
+)
 
 
 def printed_rates(log: Path, pattern: str) -> tuple[float, ...]:
@@ -41,6 +54,34 @@ def _rates(text: str, pattern: re.Pattern[str]) -> Iterator[float]:
 def measured_rates(rates: tuple[float, ...], warmup_steps: int) -> tuple[float, ...]:
     """Return the rates after the warm-up: drop the first ``warmup_steps``, but at most half of them."""
     return rates[min(warmup_steps, len(rates) // 2) :]
+
+
+def remarks(spec: RunSpec, counted: float, log: Path) -> tuple[Remark, ...]:
+    """Compare what the script prints with what was counted (samples/s); a difference above APART is a remark.
+
+    There is none without workload.throughput_regex.
+    """
+    if spec.throughput_regex is None:
+        return ()
+    rates = measured_rates(printed_rates(log, spec.throughput_regex), spec.warmup_steps)
+    if not rates:
+        what = (
+            f"not compared with what was counted: workload.throughput_regex ({spec.throughput_regex}) matches no line"
+        )
+        return (Remark(name=PRINTED, what=what, next="correct it after a line of the log that has samples per second"),)
+    printed = float(np.median(rates))
+    times = printed / counted if counted else math.inf
+    if abs(times - 1) <= APART:
+        return ()
+    lines = f"median of {len(rates)} lines after the warm-up" if len(rates) > 1 else "one line"
+    both = f"the script prints {printed:,.4g} samples/s ({lines}), and {counted:,.4g} were counted: "
+    ranks = spec.world_size
+    if ranks > 1 and abs(times * ranks - 1) <= APART:
+        return (Remark(name=PRINTED, what=f"{both}it prints the rate of one of the {ranks} ranks", next=OF_ONE_RANK),)
+    apart = f"{100 * abs(times - 1):.0f} % {'more' if times > 1 else 'less'}"
+    if ranks > 1 and abs(times / ranks - 1) <= APART:
+        apart = f"{ranks} times as many, the number of ranks"
+    return (Remark(name=PRINTED, what=f"{both}the script says {apart}", next=USUAL_REASONS),)
 
 
 def figures(

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_bytes, read_json, sha256
 from ddp_ladder.common.messages import printable
+from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.hang_models import AgentStall, read_stalls
 from ddp_ladder.records.raw_models import AgentEnd, RankEnd, RawFile, RunEnd, RunFile, read_run_file
 
@@ -21,7 +22,10 @@ LARGEST_FIGURE = 1e12  # samples or seconds: sums of larger figures are not exac
 SHORTEST_STEP_S = 1e-9  # the resolution of the file
 File = TypeVar("File", bound=RawFile)
 COLUMNS = ("step", "samples", "padding_samples", "step_time_s", "data_wait_s")
-END_COLUMN = "ended_at_s"  # the last column; runs of earlier versions lack it
+END_COLUMN = "ended_at_s"
+DDP_COLUMNS = ("forward_s", "backward_s", "comm_s", "overlap_s")  # empty for a step that DDP did not time
+HEADERS = (COLUMNS, (*COLUMNS, END_COLUMN), (*COLUMNS, END_COLUMN, *DDP_COLUMNS))  # the last one is today's
+NOT_TIMED = ",-1,-1,-1,-1"
 _FIGURES = TypeAdapter(list[float], config=ConfigDict(strict=True))
 
 
@@ -30,6 +34,7 @@ class Steps:
     """Columns of ranks/rank<k>.csv, one entry per optimizer step. data_wait_s is nan if it is not known.
 
     ended_at_s: unix time of the step's end by the clock of the rank's host; None if it is not known.
+    ddp_s: DDP's times, steps x DDP_COLUMNS, nan for steps that it did not time; None in files of earlier versions.
     """
 
     samples: NDArray[np.int64]
@@ -37,6 +42,7 @@ class Steps:
     step_time_s: NDArray[np.float64]
     data_wait_s: NDArray[np.float64]
     ended_at_s: NDArray[np.float64] | None = None
+    ddp_s: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.step_time_s)
@@ -66,6 +72,17 @@ class RawRun:
     problems: tuple[str, ...]
     unwritten: Mapping[int, str] = field(default_factory=dict)
     stalls: tuple[AgentStall, ...] = ()
+
+    @property
+    def reads_log(self) -> bool:
+        """Return True if the throughput is read from the log: enough steps and samples were not counted on each rank.
+
+        If they were, what the script prints is only compared with them.
+        """
+        spec = self.run.spec
+        return spec.throughput_regex is not None and not (
+            len(self.ranks) == spec.world_size and all(_is_counted(spec, rank) for rank in self.ranks.values())
+        )
 
 
 def read_raw_run(directory: RunDirectory, only_ranks: Collection[int] | None = None) -> RawRun:
@@ -124,6 +141,11 @@ def read_raw_run(directory: RunDirectory, only_ranks: Collection[int] | None = N
     return RawRun(run, ended, present, ranks, tuple(problems), unwritten, stalls)
 
 
+def _is_counted(spec: RunSpec, rank: RankFiles) -> bool:
+    is_enough = len(rank.steps) >= spec.warmup_steps + spec.min_steps and rank.steps.samples.any()
+    return bool(is_enough) and rank.end.source in ("counted", "guessed", "samples_per_step")
+
+
 def _unwritten(directory: RunDirectory, rank: int) -> str | None:
     """Return ``rank 1 (node7): OSError: [Errno 28] No space left on device: 'rank1.csv'``."""
     try:
@@ -152,29 +174,34 @@ def _parse_steps(text: str) -> Steps:
     """Parse a rank's CSV. Raises ValueError for a wrong header, a gap in the steps or an impossible figure."""
     lines = text.removesuffix("\n").split("\n")
     columns = tuple(lines[0].split(","))
-    if columns not in (COLUMNS, (*COLUMNS, END_COLUMN)):
-        raise ValueError(f"its header is not {','.join((*COLUMNS, END_COLUMN))}")
+    if columns not in HEADERS:
+        raise ValueError(f"its header is not {','.join(HEADERS[-1])}")
     if {line.count(",") for line in lines} != {len(columns) - 1}:
         raise ValueError("a row is incomplete")
-    table = np.array(_figures(",".join(lines[1:])), dtype=np.float64).reshape(-1, len(columns))
-    table, ends = table[:, : len(COLUMNS)], table[:, len(COLUMNS) :].ravel()
+    rows = ",".join([line[:-4] + NOT_TIMED if line.endswith(",,,,") else line for line in lines[1:]])
+    table = np.array(_figures(rows), dtype=np.float64).reshape(-1, len(columns))
+    table, ends, ddp_s = np.split(table, (len(COLUMNS), len(HEADERS[1])), axis=1)
     if not np.array_equal(table[:, 0], np.arange(1, len(table) + 1)):
         raise ValueError("its steps do not count 1, 2, 3, ...")
     counts, step_time_s = table[:, :3], table[:, 3]
     wait_unknown = np.isnan(table[:, 4]).all()  # for all steps or for none
+    timed = (ddp_s != -1).any(axis=1)
     if (
         not _are_figures(table[:, :4] if wait_unknown else table)
         or (counts != np.floor(counts)).any()
         or (step_time_s < SHORTEST_STEP_S).any()
         or not (np.isnan(ends).all() or _are_figures(ends))
+        or not _are_figures(ddp_s[timed])
     ):
         raise ValueError("it contains an impossible figure")
+    ddp_s[~timed] = np.nan
     return Steps(
         samples=table[:, 1].astype(np.int64),
         padding_samples=table[:, 2].astype(np.int64),
         step_time_s=table[:, 3],
         data_wait_s=table[:, 4],
-        ended_at_s=ends if ends.size and not np.isnan(ends).any() else None,
+        ended_at_s=ends.ravel() if ends.size and not np.isnan(ends).any() else None,
+        ddp_s=ddp_s if ddp_s.shape[1] else None,
     )
 
 

@@ -28,9 +28,10 @@ Name = Annotated[str, Field(min_length=1)]
 Duration = Annotated[float, Field(ge=0, description="Seconds.")]
 Digests = Annotated[Mapping[str, str], Field(description="Digests by name; for libraries, versions.")]
 
-Source = Literal["counted", "samples_per_step", "metrics", "log"]
+Source = Literal["counted", "samples_per_step", "metrics", "log", "guessed"]
 """Source of the throughput: samples counted at the loader; steps timed, with their samples set in the configuration;
-steps and samples reported by the program itself; read from its log."""
+steps and samples reported by the program itself; read from its log; counted at the loader, from batches whose size is
+not clear."""
 EndedBy = Literal["script", "max_steps", "max_seconds", "exception"]
 Outcome = Literal["finished", "time limit", "plain limit", "hang", "not written"]
 
@@ -287,6 +288,10 @@ class Loader(Model):
     iterable: bool = False
     dataset_size: Count | None = None
     passes: Positive = 1
+    dropped_samples: Count = Field(0, description="The sampler gave them and no batch had them; they are not counted.")
+    unclear_sizes: Several[Count] = Field(
+        (), description="Sizes that an unclear batch may have; empty if all are clear."
+    )
 
 
 class Loss(Model):
@@ -329,13 +334,18 @@ class Fingerprint(TypedDict, total=False):
     libraries: Digests
 
 
+Spans = Several[Annotated[tuple[float, float], Field(strict=False)]]
+
+
 class RankPhases(Model):
     """When a rank validated, in unix time, and which steps, counted from 1, begin a pass over training data."""
 
     epoch_steps: Several[Positive]
-    validations_s: Several[Annotated[tuple[float, float], Field(strict=False)]] = Field(
+    validations_s: Spans = Field(
         description="Begin and end of each: model.eval() to model.train(), or a pass without a step."
     )
+    without_a_pass_s: Spans = Field((), description="Those of validations_s in which no pass over a DataLoader began.")
+    saves_s: Spans = Field((), description="Begin and end of each torch.save.")
 
 
 class RankEnd(RawFile):
@@ -351,12 +361,15 @@ class RankEnd(RawFile):
     device: Device
     gpus_seen: GpusSeen | None = None
     script_file: str | None = Field(None, description="The file that ran as __main__; absolute, links resolved.")
-    source: Literal["counted", "samples_per_step", "metrics", "none"] = "counted"
-    own_processes: int = Field(0, ge=0, description="Started by the script with torch.multiprocessing.spawn.")
+    source: Literal["counted", "samples_per_step", "metrics", "guessed", "none"] = "counted"
+    own_processes: int = Field(0, ge=0, description="Started by the script with multiprocessing.")
     ended_at_s: float = Field(description="Unix time at which the script had ended.")
     exit_code: int
     ended_by: EndedBy
     exception: str | None
+    after_training: bool = Field(
+        False, description="It failed after the limit, or with an exception after all loops that had made steps."
+    )
     startup_s: Mapping[str, Duration | None] = Field(
         description="spawn, import_torch, process_group, first_step, compile, total."
     )
@@ -366,6 +379,9 @@ class RankEnd(RawFile):
     parameters: RankParameters | None
     ddp: Ddp | None
     loader: Loader | None
+    worker_batch_s: Duration | None = Field(
+        None, description="What a worker of the training loader takes for a batch, in the mean; null: not known."
+    )
     feeders: Several[str] = Field((), description="Imported libraries with loaders that are not a torch DataLoader.")
     first_samples: Several[str] = Field((), description="Digests of the first samples that were trained on.")
     loss: Loss | None = None

@@ -15,6 +15,7 @@ from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.profile_models import Profile
 from ddp_ladder.records.raw_models import Count, Device, Duration, EndedBy, Job, Name, Parameters, Positive, Source
+from ddp_ladder.usage.critical_rank import StepParts
 from ddp_ladder.usage.models import Usage
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -71,7 +72,9 @@ class Rank(Model):
     ended_by: EndedBy
     steps: Count
     samples: Count
-    padding_samples: Count
+    padding_samples: Count = Field(
+        description="Drawn and not counted: the sampler's padding, what collate_fn left out."
+    )
     step_time_s: Duration | None = Field(description="Median of the measured steps.")
     data_wait_fraction: Annotated[float, Field(ge=0)] | None
     startup_s: Mapping[str, Duration | None] = Field(
@@ -97,7 +100,7 @@ class Throughput(Model):
     blocks_samples_per_s: Several[Rate] = Field(min_length=1)
     source: Source = Field(
         description="counted at the loader; set by workload.samples_per_step; reported by the program (metrics); "
-        "read from its log."
+        "read from its log; counted from batches whose size is not clear (guessed)."
     )
     statistic: Statistic = Field(
         description="Of samples_per_s and step_time_s: samples / time if slow steps recur that the median would hide."
@@ -109,6 +112,12 @@ class Timing(Model):
 
     warmup_steps: int = Field(ge=0, description="First steps that were left out.")
     warmup_stable: bool | None = Field(description="Step times were steady after it; null if not checked (log).")
+    warmup_slower: float | None = Field(
+        default=None,
+        ge=0,
+        description="Mean time of the slow steps that were left out beyond measure.warmup_steps / median of the later "
+        "ones; null if there were none.",
+    )
     measured_steps: Positive
     step_time_s: Duration
     step_time_s_low: Duration
@@ -204,6 +213,7 @@ class Record(Model):
     checks: Several[Check] = Field(description="Sanity checks of this run.")
     failure: Failure | None = Field(description="Null for a good run.")
     remarks: Several[Remark]
+    step: StepParts | None = Field(default=None, description="Null if the ranks did not time the same steps.")
     usage: Usage | None = Field(default=None, description="Null if the nodes were not sampled.")
     profile: Profile | None = Field(default=None, description="Null if measure.profile_steps is 0, or the run failed.")
     schema_version: Version1

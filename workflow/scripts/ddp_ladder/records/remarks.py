@@ -25,6 +25,7 @@ def _remarks(spec: RunSpec, ends: Sequence[RankEnd]) -> Iterator[Remark]:
         yield from _remarks_on_data(ends, loader)
     if loader and loader.set_epoch_called is False:
         yield from _remarks_on_order(loader)
+    yield from _remarks_on_counts(ends)
     passing = [(end.rank, end.loss) for end in ends if end.loss and _recovered(end.loss)]
     if passing:
         rank, loss = passing[0]
@@ -32,7 +33,8 @@ def _remarks(spec: RunSpec, ends: Sequence[RankEnd]) -> Iterator[Remark]:
             name="finite",
             what=f"on rank {rank} the loss was not finite at step {listed(loss.not_finite_steps[:NAMED])}, later it "
             "was",
-            next="expected now and then with GradScaler, which leaves such steps out; else lower the learning rate",
+            next="expected now and then with GradScaler, which leaves such steps out; else "
+            + ("see the first batch" if loss.not_finite_steps[0] == 1 else "lower the learning rate"),
         )
 
 
@@ -74,6 +76,28 @@ def _remarks_on_order(loader: Loader) -> Iterator[Remark]:
         )
 
 
+def _remarks_on_counts(ends: Sequence[RankEnd]) -> Iterator[Remark]:
+    """Yield remarks on samples that the sampler gave and no batch had, and on batches whose size is not clear."""
+    short = [(end.rank, end.loader.dropped_samples) for end in ends if end.loader and end.loader.dropped_samples]
+    if short:
+        rank, dropped = short[0]
+        yield Remark(
+            name="samples",
+            what=f"on rank {rank} {dropped:,} samples that the sampler gave were not in the batches: only what arrived "
+            "is counted",
+            next="expected if collate_fn leaves out bad samples; else look for what drops them",
+        )
+    unclear = [(end.rank, end.loader.unclear_sizes) for end in ends if end.source == "guessed" and end.loader]
+    if unclear:
+        rank, sizes = unclear[0]
+        yield Remark(
+            name="samples",
+            what="how many samples a batch has is a guess: its tensors, and its sampler if there is one, say "
+            f"{' or '.join(str(size) for size in sizes[:NAMED])} (rank {rank})",
+            next="set workload.samples_per_step in config.yaml to the samples of one process in one optimizer step",
+        )
+
+
 def _remarks_on_data(ends: Sequence[RankEnd], loader: Loader | None) -> Iterator[Remark]:
     batches = {end.rank: end.fingerprint.get("batch_per_gpu") for end in ends}
     if len(set(batches.values())) > 1:
@@ -88,7 +112,7 @@ def _remarks_on_data(ends: Sequence[RankEnd], loader: Loader | None) -> Iterator
         yield Remark(
             name="disjoint data",
             what="not checked: no samples were seen that distinguish the ranks' data "
-            "(no DataLoader, batches made on the device, or samples all alike)",
+            "(no DataLoader, batches without tensors or made on the device, or samples all alike)",
             next="",
         )
         return

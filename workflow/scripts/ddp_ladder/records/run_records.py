@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from functools import partial
 from itertools import repeat
 from multiprocessing import get_context
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.record import Record, read_record, record_text
 
@@ -99,6 +100,13 @@ class RunRecords:
             return None
         return record if _is_kept(record, spec, self.directory(spec)) else None
 
+    def is_begun(self, spec: RunSpec) -> bool:
+        """Return True if there are raw files of exactly this spec, also of a run that failed or goes on."""
+        try:
+            return self.assembled(spec).spec_hash == spec.hash
+        except (OSError, ValueError):
+            return False
+
     def _believe(self, spec: RunSpec) -> Record:
         record = self._as_written(spec) or self._as_read(spec)
         shared = record.model_copy(update={"spec": spec})  # thousands of records with a spec each take much memory
@@ -154,6 +162,14 @@ def _believe_part(results: Path, specs: Sequence[RunSpec]) -> list[str | OSError
     runs = RunRecords(results)
     found = [_found(partial(runs.believed, spec)) for spec in specs]
     return [one.model_dump_json() if isinstance(one, Record) else one for one in found]
+
+
+def as_made(plan: Plan, runs: RunRecords) -> Plan:
+    """Return the plan with those further repeats among its runs that a job has begun: they count as any other run."""
+    known = {spec.name for spec in plan.runs}
+    begun = [tuple(spec for spec in job.more if spec.name not in known and runs.is_begun(spec)) for job in plan.jobs]
+    jobs = (replace(job, runs=job.runs + further) for job, further in zip(plan.jobs, begun, strict=True))
+    return replace(plan, jobs=tuple(jobs)) if any(begun) else plan
 
 
 class RestoredRecords(RunRecords):

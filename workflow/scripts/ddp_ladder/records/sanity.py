@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from ddp_ladder.common.files import Agent
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records import agreement, correctness, plausible
+from ddp_ladder.records.after_training import is_complete
 from ddp_ladder.records.agreement import on_hosts
 from ddp_ladder.records.correctness import world
 from ddp_ladder.records.diagnosis import Diagnosis
@@ -34,7 +35,7 @@ def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterat
         wanted=f"the files of {spec.world_size} ranks and {spec.nodes} nodes",
     )
     yield _same_origin(spec, raw)
-    yield _exit_codes(raw, ends)
+    yield _exit_codes(spec, raw, ends)
     is_own_account = (
         throughput is not None and own_account(throughput.source) and not any(end.parameters for end in ends)
     )
@@ -52,7 +53,7 @@ def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterat
         yield from correctness.diagnoses(spec, raw)
     if spec.launcher != "python":
         yield agreement.backend(spec, ends)
-    if spec.throughput_regex is not None:
+    if raw.reads_log:
         yield _whole_log(raw)
         yield _printed(spec, throughput)
         return
@@ -97,7 +98,7 @@ def _processes_of_two_ranks(spec: RunSpec, raw: RawRun) -> str:
     return "; ".join(parts[:3])
 
 
-def _exit_codes(raw: RawRun, ends: Sequence[RankEnd]) -> Check:
+def _exit_codes(spec: RunSpec, raw: RawRun, ends: Sequence[RankEnd]) -> Check:
     bad = [f"rank {end.rank}: {end.exception or end.exit_code}" for end in ends if end.exit_code != 0 or end.exception]
     bad += [
         f"{agent}: {end.signal or end.exit_code}"
@@ -107,10 +108,11 @@ def _exit_codes(raw: RawRun, ends: Sequence[RankEnd]) -> Check:
     outcome = raw.ended.outcome if raw.ended else "no end recorded"
     if outcome != "finished":
         bad.append(str(outcome))
+    after = bool(bad) and is_complete(spec, raw)
     return Check(
         name="exit codes",
-        ok=not bad and bool(ends),
-        measured=", ".join(bad) or "all 0",
+        ok=bool(ends) and (not bad or after),
+        measured=("after the training: " if after else "") + (", ".join(bad) or "all 0"),
         wanted="0 on every rank and node",
     )
 

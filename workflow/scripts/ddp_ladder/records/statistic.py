@@ -25,6 +25,8 @@ TAILS = ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)
 LEAST_GAP = 0.005  # of the rate: a smaller gap does not matter
 MOST_ERRORS = 4.0
 FEW_VALUES = 500
+GRID = 401  # twice the most blocks
+RANGE_FREEDOM = 10.0  # degrees of freedom of a variance from the range of a Brownian bridge
 ERROR_OF_GAP = 1.4826 * math.sqrt(math.pi / 2 - 1)
 """Standard error of mean - median, in median absolute deviations / sqrt(blocks), for normally distributed blocks."""
 
@@ -58,11 +60,6 @@ class PerBlock:
         figure = float(self.of(statistic))
         low, high = np.quantile(self.of(statistic, picks), TAILS)
         return figure, min(float(low), figure), max(float(high), figure)
-
-    def relative_error(self, statistic: Statistic) -> float:
-        """Return the relative standard error of the statistic of all blocks: that of its interval."""
-        _, low, high = self.with_interval(statistic)
-        return math.log(high / low) / (2 * STANDARD_ERRORS)
 
 
 def median(values: Sequence[float] | Values) -> float:
@@ -105,6 +102,30 @@ def statistic_of(runs: Sequence[PerBlock]) -> Statistic:
     explained = MOST_ERRORS * ERROR_OF_GAP * scatter / math.sqrt(len(samples))
     recurs = gap * excess.sum() > 0 and abs(gap) > max(LEAST_GAP, explained)
     return SAMPLES_PER_TIME if recurs else MEDIAN_OF_BLOCKS
+
+
+def recurring_error(runs: Sequence[PerBlock]) -> float:
+    """Return the relative standard error of samples / time that repeats do not show: of slow steps that all share.
+
+    That of a run is the range of its excess of time over an even pace, which accumulates from block to block, over the
+    mean range for steps that come at random (a Brownian bridge; Feller 1951). Steps at equal distances leave a
+    sawtooth, no higher than one of them. What falls on other steps in each repeat averages out in the mean of their
+    excesses, and their figures show it: only what remains is returned.
+    """
+    grid = np.linspace(0, 1, GRID)
+    walks = np.array([np.interp(grid, _shares(run.over), _shares(run.under)) - grid for run in runs])
+    blocks = min(len(run.over) for run in runs)
+    range_of_error = math.sqrt(math.pi / 2) - 1 / math.sqrt(blocks)  # in standard errors
+    alone, together = float((np.ptp(walks, axis=1) ** 2).mean()), float(np.ptp(walks.mean(axis=0)) ** 2)
+    shared = (len(runs) * together - alone) / (len(runs) - 1) if len(runs) > 1 else alone
+    return math.sqrt(max(0.0, shared)) / range_of_error
+
+
+def _shares(parts: Values) -> Values:
+    """Return the share of the sum up to each block, from 0 to 1."""
+    sums = np.concatenate(([0.0], np.cumsum(parts)))
+    shares: Values = sums / sums[-1]
+    return shares
 
 
 def median_interval(values: Values) -> tuple[float, float, float]:

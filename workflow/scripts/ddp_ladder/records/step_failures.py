@@ -12,18 +12,13 @@ from ddp_ladder.records.sanity import SAMPLES_SEEN
 def nothing_seen(case: Case) -> Failure | None:
     """Return the failure of a run that ended well but made no measurable step; None if one was seen."""
     ranks = case.raw.ranks
-    if (
-        case.spec.throughput_regex is not None
-        or len(ranks) < case.spec.world_size
-        or any(len(rank.steps) for rank in ranks.values())
-    ):
+    if case.raw.reads_log or len(ranks) < case.spec.world_size or any(len(rank.steps) for rank in ranks.values()):
         return None
     own_processes = sum(rank.end.own_processes for rank in ranks.values())
     if own_processes:
         return Failure(
             verdict="the script starts its own ranks",
-            why=f"it started {own_processes} processes with torch.multiprocessing.spawn; no optimizer stepped "
-            "outside them",
+            why=f"it started {own_processes} processes with multiprocessing; no optimizer stepped outside them",
             next="let the launcher start the ranks: call the training function directly, with rank, local rank and "
             "world size from the environment (RANK, LOCAL_RANK, WORLD_SIZE)",
         )

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from ddp_ladder.common.files import Agent, RunDirectory, read_json
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.monitor.models import MonitorFile
@@ -19,6 +17,7 @@ from ddp_ladder.records.raw_models import AgentEnd
 from ddp_ladder.records.record import Timing
 from ddp_ladder.records.warmup import Warmup
 from ddp_ladder.settings.terms import STAGES
+from ddp_ladder.usage.critical_rank import StepParts
 from ddp_ladder.usage.findings import LEAST_SAMPLES, enough, findings
 from ddp_ladder.usage.models import NodeUsage, Usage
 from ddp_ladder.usage.ranks import RankUse, parse_cpu_set
@@ -28,19 +27,21 @@ from ddp_ladder.usage.summary import node_usage
 from ddp_ladder.usage.timeline import StepTimes, Timeline, timeline
 
 
-def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, directory: RunDirectory) -> Usage | None:
+def usage_of(
+    raw: RawRun, warmup: Warmup, timing: Timing | None, step: StepParts | None, directory: RunDirectory
+) -> Usage | None:
     """Return what a run used; None if its nodes were not sampled. timing: None if the run has no figures."""
     if raw.run.monitor is None:
         return None
     notes: list[str] = []
     spec = raw.run.spec
-    ranks = tuple(_rank_use(raw, files, warmup) for _, files in sorted(raw.ranks.items()))
+    ranks = tuple(_rank_use(raw, files) for _, files in sorted(raw.ranks.items()))
     nodes: list[NodeUsage] = []
     about: dict[int, MonitorFile] = {}
     timelines = timelines_of(raw, warmup)
-    for node_rank, samples in read_node_samples(raw, directory, notes).items():
-        about[node_rank] = samples.about
-        nodes.append(node_usage(samples, timelines[node_rank], ranks))
+    for k, samples in read_node_samples(raw, directory, notes).items():
+        about[k] = samples.about
+        nodes.append(node_usage(samples, timelines[k], ranks))
     notes += _lacking(about)
     good = tuple(node for node in nodes if enough(node))
     if timing is not None and len(good) < len(nodes):
@@ -58,6 +59,7 @@ def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, directory: RunD
         asked=raw.run.asked,
         data_wait_fraction=timing.data_wait_fraction if timing else None,
         exposed_comm_fraction=timing.exposed_comm_fraction if timing else None,
+        step=step,
         epochs=max((len(timelines[node.node_rank].epochs_s) for node in good), default=0),
     )
     known = timing is not None and good and all(timelines[node.node_rank].step_ends_s.size for node in good)
@@ -89,7 +91,7 @@ def timelines_of(raw: RawRun, warmup: Warmup) -> dict[int, Timeline]:
     """Return the timeline of each node whose agent has ended, by its rank: that of its first rank."""
     firsts: dict[int, RankFiles] = {}
     for _, files in sorted(raw.ranks.items()):
-        firsts.setdefault(_node_rank(raw, files), files)
+        firsts.setdefault(node_rank(raw, files), files)
     return {
         node_rank: timeline(end.launched_at_s, end.ended_at_s, _step_times(firsts.get(node_rank), warmup))
         for node_rank, end in _agents(raw).items()
@@ -134,7 +136,8 @@ def _agents(raw: RawRun) -> dict[int, AgentEnd]:
     return {node_rank: end for node_rank, (agent, end) in first.items() if not agent.local_rank}
 
 
-def _node_rank(raw: RawRun, files: RankFiles) -> int:
+def node_rank(raw: RawRun, files: RankFiles) -> int:
+    """Return the rank of the node that a rank ran on."""
     hosts: Mapping[int, str] = {agent.node_rank: host_name(end.host) for agent, end in raw.agents.items()}
     known = node_rank_of(files.end, hosts)
     return files.end.rank // raw.run.spec.gpus_per_node if known is None else known
@@ -153,24 +156,15 @@ def _step_times(files: RankFiles | None, warmup: Warmup) -> StepTimes | None:
     )
 
 
-def _rank_use(raw: RawRun, files: RankFiles, warmup: Warmup) -> RankUse:
-    end, ddp = files.end, files.end.ddp
-    times_s, waits_s = files.steps.step_time_s[warmup.steps :], files.steps.data_wait_s[warmup.steps :]
-    wait_known = len(waits_s) and not np.isnan(waits_s).any()
-    computed = [ddp.forward_s, ddp.backward_s] if ddp else [None]
-    parts = [part for part in computed if part is not None]
+def _rank_use(raw: RawRun, files: RankFiles) -> RankUse:
+    end = files.end
     return RankUse(
         rank=end.rank,
         local_rank=end.local_rank,
-        node_rank=_node_rank(raw, files),
+        node_rank=node_rank(raw, files),
         gpu=end.device.id if end.device.kind == "cuda" else None,
         threads=end.fingerprint.get("threads"),
         workers=end.fingerprint.get("num_workers"),
         cpus=parse_cpu_set(end.fingerprint.get("cpu_set")),
         peak_gpu_memory_bytes=end.peak_memory_bytes.get("device"),
-        step_time_s=float(np.median(times_s)) if len(times_s) else None,
-        data_wait_s=float(waits_s.mean()) if wait_known else None,
-        own_s=sum(parts) if len(parts) == len(computed) else None,
-        exposed_comm_s=ddp.exposed_comm_s if ddp else None,
-        timed_steps=ddp.samples if ddp else 0,
     )

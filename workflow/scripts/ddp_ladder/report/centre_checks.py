@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ddp_ladder.common.formats import count, duration, in_short, interval
 from ddp_ladder.gates.figures import columns
+from ddp_ladder.gates.interval import Estimate
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.gates.total_time import efficiency_by_total_time, trained_samples
 from ddp_ladder.records.record import Record
@@ -17,7 +18,8 @@ from ddp_ladder.report.centre import Found
 from ddp_ladder.report.view import ReportView
 
 Parameters = Mapping[str, float]
-Compared = tuple[ScalePoint, tuple[float, float, float]]  # with its efficiency and the ends of the interval
+Compared = tuple[ScalePoint, Estimate]  # with its efficiency and the ends of the interval
+LONGER = "train longer: raise measure.max_steps, measure.max_seconds or the epochs in workload.args; start again"
 COLUMNS = {column.key: column for column in columns("csv")}
 
 
@@ -112,18 +114,17 @@ def _run_length(case: Case, parameters: Parameters) -> Found:
     shortest_s, run = min(walls, key=lambda each: each[0])
     shares = [(point.startup_s / point.wall_s, point) for point in case.points if point.startup_s and point.wall_s]
     figure = f"shortest run {duration(shortest_s)} ({run.spec.scale})"
-    longer = "train longer: raise measure.max_steps, measure.max_seconds or the epochs in workload.args; start again"
     if len(shares) < len(case.points):
         unknown = f"{figure}; the start-up was not recorded"
         if shortest_s < parameters["min_run_s"]:
-            return Found("fail", unknown, longer)
+            return Found("fail", unknown, LONGER)
         return Found("cannot be checked", unknown, "let the script run under the instrument, not from its log")
     share, worst = max(shares, key=lambda each: each[0])
     figure += f"; start-up at most {100 * share:.1f} % of a run ({worst.scale})"
     good = shortest_s >= parameters["min_run_s"] and share <= parameters["max_startup_fraction"]
     wanted = f"; wanted at least {duration(parameters['min_run_s'])} and at most "
     wanted += f"{100 * parameters['max_startup_fraction']:.0f} %"
-    return Found("pass", figure) if good else Found("fail", figure + wanted, longer)
+    return Found("pass", figure) if good else Found("fail", figure + wanted, LONGER)
 
 
 def _by_total_time(case: Case, parameters: Parameters) -> Found:
@@ -137,7 +138,27 @@ def _by_total_time(case: Case, parameters: Parameters) -> Found:
         if one is None:
             return Found("cannot be checked", f"the samples of the runs of {point.scale} were not counted")
         found.append((point, one))
-    return _judged(case, parameters, found, "efficiency_total_time")
+    judged = _judged(case, parameters, found, "efficiency_total_time")
+    return judged if judged.verdict == "fail" else _hidden_by_startup(case, parameters, judged.figure) or judged
+
+
+def _hidden_by_startup(case: Case, parameters: Parameters, figure: str) -> Found | None:
+    """Return that scales pass only because every scale pays the same start-up; None if there are none."""
+    base = case.runs[str(case.points[0].scale)]
+    without = [
+        (point, found[0])
+        for point in case.points[1:]
+        if (found := efficiency_by_total_time(case.runs[str(point.scale)], base, with_startup=False))
+        and found[0] < parameters["min_efficiency"]
+    ]
+    if not without:
+        return None
+    text = COLUMNS["efficiency_total_time"].text
+    shown = ", ".join(f"{point.scale} {text(value)}" for point, value in without)
+    times = [run.timing for run in case.all_runs if run.timing]
+    share = max(time.startup_s / time.wall_s for time in times if time.startup_s is not None)
+    figure += f"; but without the start-up, which is up to {100 * share:.0f} % of a run: {shown}"
+    return Found("cannot be checked", figure, LONGER)
 
 
 def _by_steps(case: Case, parameters: Parameters) -> Found:
@@ -164,26 +185,24 @@ def _baseline(case: Case) -> str:
     return case.points[0].smallest_baseline
 
 
-def _steps(point: ScalePoint, base: ScalePoint) -> tuple[float, float, float]:
+def _steps(point: ScalePoint, base: ScalePoint) -> Estimate:
     """Return the efficiency by steps against a scale, without an interval."""
-    value = (point.samples_per_s or 0) * base.world_size / (point.world_size * (base.samples_per_s or 1))
-    return value, value, value
+    return (point.samples_per_s or 0) * base.world_size / (point.world_size * (base.samples_per_s or 1)), None, None
 
 
 def _judged(case: Case, parameters: Parameters, found: Sequence[Compared], key: str) -> Found:
     text, least = COLUMNS[key].text, parameters["min_efficiency"]
     shown = [
-        f"{point.scale} {text(value)} {interval(text(low), text(high)) if low < high else ''}".strip()
+        f"{point.scale} {text(value)} {interval(text(low), text(high)) if (low or 0) < (high or 0) else ''}".strip()
         for point, (value, low, high) in found
     ]
     figure = f"{', '.join(shown)}, against {case.points[0].scale}"
     failing = [point for point, (value, _, _) in found if value < least]
     if not failing:
-        doubt = [point for point, (_, low, _) in found if low < least]
-        uncertain = (
-            f"; the interval of {_names(doubt)} goes below {100 * least:.0f} %: more repeats tell" if doubt else ""
-        )
-        return Found("pass", figure + uncertain)
+        doubt = [point for point, (_, low, _) in found if low is not None and low < least]
+        if doubt:
+            figure += f"; the interval of {_names(doubt)} goes below {100 * least:.0f} %: more repeats tell"
+        return Found("pass", figure)
     return Found("fail", figure, _smaller_or_longer(case, failing, least))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, stage_name
+from ddp_ladder.gates.across_scales import other_processes
 from ddp_ladder.gates.figures import AGAINST_PLAIN, EFFICIENCY, SAMPLES_PER_S, SPEEDUP
 from ddp_ladder.gates.file import Finding, Verdict
 from ddp_ladder.gates.scale_point import ScalePoint
@@ -107,11 +108,14 @@ def _reached(results: LadderResults, points: Sequence[ScalePoint], shown: Sequen
     failed = [point for point in points if point.status == "failed"]
     if failed:
         text += f" Runs failed at {_places(failed)}."
+    disturbed = other_processes(*found)
+    if disturbed:
+        text += f" Not measured alone: {full_stop(disturbed.in_words)}"
     doubts = [item for gate in _in_order(results) for item in gate.uncertain(REFERENCE_VARIANT)]
     if doubts:
         text += f" Decided on the estimate alone: {doubts[0].scale} {full_stop(doubts[0].in_words)}"
-    doubtful = bool(doubts) or any(point.status in ("check", "not comparable") for point in found)
-    return Headline("doubtful" if doubtful else "reached", text)
+    doubtful = bool(doubts or disturbed) or any(point.status in ("check", "not comparable") for point in found)
+    return Headline("doubtful" if doubtful else "reached", text, disturbed.next if disturbed else None)
 
 
 def _stage(stage: str, points: Sequence[ScalePoint]) -> str:

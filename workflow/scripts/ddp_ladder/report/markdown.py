@@ -18,7 +18,16 @@ from ddp_ladder.report.missing import not_sampled
 from ddp_ladder.report.prediction_section import PredictionSection
 from ddp_ladder.report.scaling_section import ScalingTable, scaling_section
 from ddp_ladder.report.usage_section import UsageSection, kinds_found, row_name
-from ddp_ladder.report.view import MOST_ROWS, PREFLIGHT_HEADINGS, FailureGroup, GateRow, ReportView, Series, gate_rows
+from ddp_ladder.report.view import (
+    INTERVALS,
+    MOST_ROWS,
+    PREFLIGHT_HEADINGS,
+    FailureGroup,
+    GateRow,
+    ReportView,
+    Series,
+    gate_rows,
+)
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 
 
@@ -46,7 +55,7 @@ def markdown(
         parts.append(_closed(tables_of_others(len(closed)), "\n\n".join(closed)))
     if view.notes:
         parts.append("\n".join(f"- {_md(where)}: {_md(note)}" for where, note in view.notes))
-    parts.append("Square brackets: 95 % intervals (Student's t over repeats).")
+    parts.append(f"Square brackets: {INTERVALS}.")
     if view.unit != "GPU":
         parts.append('This site has no GPU: each "GPU" of a scale is one CPU process.')
     if not comparison.is_empty:
@@ -177,7 +186,7 @@ def _md_attribution(view: ReportView) -> Iterator[str]:
     yield _folded(table, len(rows))
     for each in section.explained:
         lines = [
-            f"- {_md(': '.join(filter(None, (loss.in_words, '; '.join(loss.evidence)))))}" for loss in each.found.named
+            f"- {_md(': '.join(filter(None, (loss.in_words, '; '.join(loss.evidence)))))}" for loss in each.found.listed
         ]
         lines += [f"- Not known: {_md(line)}" for line in each.found.unknown]
         lines += [f"- Next: {_md(change.what)}: {_md(change.gain_in_words)}" for change in each.found.changes]

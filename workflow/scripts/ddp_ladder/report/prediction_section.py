@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddp_ladder.analysis.forecast_file import planned_forecasts
 from ddp_ladder.analysis.forecast_text import ForecastError, forecast_errors, forecast_lines
-from ddp_ladder.analysis.outlook import Outlook, law_headings, outlooks
+from ddp_ladder.analysis.outlook import LAW_HEADINGS, Outlook, outlooks
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.plan.plan import Plan
@@ -16,14 +16,15 @@ from ddp_ladder.settings.terms import Scale
 
 NOTE = (
     "A forecast is written when the gate below opens, before its scale is measured. Its interval is meant to hold nine "
-    "of ten outcomes; docs/prediction.md says how it is made and how well it holds for published tables."
+    "of ten outcomes, so one in ten lies outside; from a single measured scale there is only an upper bound. "
+    "docs/prediction.md says how it is made, and how well it held for published tables."
 )
 MOST_NAMED = 12  # scales, in a title
 
 
 @dataclass(frozen=True)
 class Laws:
-    """The table of forms of one mode."""
+    """The table of the laws of one mode."""
 
     title: str
     headings: tuple[str, ...]
@@ -56,11 +57,11 @@ class PredictionSection:
 
     @property
     def laws(self) -> tuple[Laws, ...]:
-        """Return the tables of forms."""
+        """Return the tables of laws, which the prediction does not use."""
         return tuple(
             Laws(
                 f"Laws of scaling, fitted to {in_short(one.measured, MOST_NAMED)} ({one.mode})",
-                law_headings(one),
+                LAW_HEADINGS,
                 tuple(one.rows()),
             )
             for one in self.outlooks

@@ -197,7 +197,7 @@ def _method(view: ReportView, points: Sequence[ScalePoint]) -> Iterator[Block]:
         "of a step is that of its slowest rank; the samples are those that all ranks drew.",
         f"Each scale was measured in {_range(p.repeats for p in points)} independent runs, in one job on the same nodes"
         f"{_elsewhere(runs)}{_interleaved(view)}. Figures are medians over runs; square brackets are 95 % intervals "
-        "(Student's t over runs; that of a single run comes from its blocks of steps alone).",
+        "(Student's t over runs: of one job, on its nodes, or of all jobs of a scale; a single run has none).",
         "Efficiency by steps compares samples per second after the warm-up. Efficiency by total time is p(b) T(b) / "
         "(p(N) T(N)), where T is the wall time of a whole run with start-up, validation and end. Both are against the "
         "smallest scale that ran the same program; where runs trained different numbers of samples, T is per sample.",
@@ -280,7 +280,7 @@ def _baselines(points: Sequence[ScalePoint]) -> list[str]:
 
 def _losses(view: ReportView) -> Iterator[Block]:
     for each in attribution_section(view).explained:
-        losses = [": ".join(filter(None, (loss.in_words, "; ".join(loss.evidence)))) for loss in each.found.named]
+        losses = [": ".join(filter(None, (loss.in_words, "; ".join(loss.evidence)))) for loss in each.found.listed]
         if losses:
             yield Block(
                 f"At {each.place}, against {each.point.baseline}, {each.found.lost_in_words}:",

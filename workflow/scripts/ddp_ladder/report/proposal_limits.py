@@ -33,7 +33,7 @@ def _of_points(view: ReportView) -> Iterator[str]:
         where = _names([point for point in measured if point.simulated == words], view)
         yield f"{where}: {words}, so the network between nodes was not measured"
     if single := [point for point in measured if point.repeats == 1]:
-        yield f"one run only at {_names(single, view)}: an interval there does not hold the differences between runs"
+        yield f"one run only at {_names(single, view)}: it shows no differences between runs, so it has no interval"
     if pairs := [point for point in measured if point.repeats == 2]:
         yield f"two runs only at {_names(pairs, view)}: they show little of the differences between runs"
     if drifting := [point for point in measured if abs(point.drift_fraction or 0.0) > NOTABLE_GAP]:

@@ -31,7 +31,7 @@ def request(view: ReportView, prediction: PredictionSection, series: Sequence[Se
         yield Block(" ".join(_request(chosen, points[0].mode, view)), source=SOURCE)
     for outlook in prediction.outlooks:
         if words := _beyond(outlook, view):
-            yield Block(words, source="fitted to scaling.csv, see docs/prediction.md")
+            yield Block(words, source="from scaling.csv, see docs/prediction.md")
     if view.results.jobs:
         totals = accounting_table(view.results.plan, view.results.jobs).totals
         yield Block(f"These measurements themselves: {full_stop(totals)}", source="accounting.csv")
@@ -76,6 +76,9 @@ def _amount(work: Work) -> str:
 def _beyond(outlook: Outlook, view: ReportView) -> str:
     """Return what is predicted for the next larger scale, and how far efficiency is expected to hold."""
     at = outlook.at
+    ahead = [full_stop(capitalised(text)) for text in (outlook.in_words, *at.notes) if text]
+    if at.is_measured or at.samples_per_s is None:
+        return " ".join(ahead if at.samples_per_s is None else ahead[:1])
     rate = f"{SAMPLES_PER_S.text(at.samples_per_s)} {SAMPLES_PER_S.heading} " + interval(
         SAMPLES_PER_S.text(at.samples_per_s_low), SAMPLES_PER_S.text(at.samples_per_s_high)
     )
@@ -87,5 +90,4 @@ def _beyond(outlook: Outlook, view: ReportView) -> str:
         f"Predicted, not measured: {at.scale} ({outlook.mode} scaling) would run at {rate}, with an efficiency of "
         f"{efficiency} against {at.baseline}, and cost {cost}."
     )
-    ahead = [full_stop(capitalised(text)) for text in (outlook.in_words, *at.notes) if text]
-    return " ".join(ahead[:1] if at.is_measured else (words, *ahead))
+    return " ".join((words, *ahead))

@@ -23,7 +23,7 @@ from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.preflight.assemble import by_scale
 from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.records.record import Record
-from ddp_ladder.records.run_records import RunRecords
+from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.report.centre import Centre
 from ddp_ladder.report.missing import RunCounts, believed_records, run_counts, unplanned_records, unread_files
 from ddp_ladder.settings.terms import Scale
@@ -48,7 +48,7 @@ class LadderResults:
     @cached_property
     def points(self) -> tuple[ScalePoint, ...]:
         """Return the figures of each variant x mode x scale."""
-        return scale_points(self.plan.runs, self.records, self.plan.may_differ)
+        return scale_points(self.plan.runs, self.records, self.plan.may_differ, self.plan.gates)
 
     @property
     def counts(self) -> RunCounts:
@@ -62,6 +62,7 @@ def read_results(results: Path, plan: Plan, warning: str = "") -> LadderResults:
     warning: a further warning, which comes first.
     """
     runs = RunRecords(results)
+    plan = as_made(plan, runs)
     believed = believed_records(runs, plan.runs)
     records = believed.records
     gates, gate_warnings = _judged(runs, plan)

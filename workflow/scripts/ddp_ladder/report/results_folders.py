@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ddp_ladder.analysis.comparison_of_results import Folder
 from ddp_ladder.common.formats import full_stop
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.plan.file import read_plan
-from ddp_ladder.plan.plan import Plan
-from ddp_ladder.records.record import Record
-from ddp_ladder.records.run_records import RunRecords
+from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.report.missing import believed_records, unplanned_records
 
 WHERE = "--config compare"
@@ -22,13 +20,16 @@ def read_folders(names: Sequence[str]) -> tuple[Folder, ...]:
     """Read the plan and the records of each folder. Raises UserError with everything that is wrong with the names."""
     if problems := list(_problems(names)):
         raise UserError(problems)
-    return tuple(_folder(name) for name in names)
+    return tuple(read_folder(name) for name in names)
 
 
-def read_records(results: Path, plan: Plan) -> tuple[Mapping[str, Record], tuple[str, ...]]:
-    """Read every record below ``results`` that belongs to ``plan``; return them, and warnings on those left out."""
-    found = believed_records(RunRecords(results), plan.runs)
-    return found.records, (*found.warnings, *unplanned_records(results / "runs", plan.runs))
+def read_folder(name: str) -> Folder:
+    """Read the plan of a folder, and every record that belongs to it. Raises UserError without a plan."""
+    results = Path(name)
+    runs = RunRecords(results)
+    plan = as_made(read_plan(results / "plan.json"), runs)
+    found = believed_records(runs, plan.runs)
+    return Folder(name, plan, found.records, (*found.warnings, *unplanned_records(results / "runs", plan.runs)))
 
 
 def _problems(names: Sequence[str]) -> Iterator[Problem]:
@@ -56,9 +57,3 @@ def _problems(names: Sequence[str]) -> Iterator[Problem]:
                 "this is no folder of results: there is no plan.json in it",
                 next=full_stop(f"name the folder with plan.json and runs/ in it{hint}"),
             )
-
-
-def _folder(name: str) -> Folder:
-    plan = read_plan(Path(name) / "plan.json")
-    records, warnings = read_records(Path(name), plan)
-    return Folder(name, plan, records, warnings)

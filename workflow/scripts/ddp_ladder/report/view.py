@@ -34,6 +34,10 @@ from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.scale_notes import scale_notes
 from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT, Scale
 
+INTERVALS = (
+    "95 % intervals over repeats, of one job on its nodes or, where several jobs measured a scale, of any job; one "
+    "repeat has none"
+)
 MOST_ROWS = 24  # a longer table is closed at first, and not printed then
 MOST_VALUES = 12  # of a field, and hosts: more are in the runs' records
 NAMED_PLACES = 20  # of the runs that have a value
@@ -133,6 +137,11 @@ class ReportView:
     machine: str
 
     # Shorter names for the template.
+
+    @property
+    def intervals(self) -> str:
+        """Return what the intervals in brackets are of."""
+        return INTERVALS
 
     @property
     def gates(self) -> Mapping[str, Verdict]:

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -27,19 +27,20 @@ from ddp_ladder.common.files import (
     writing,
 )
 from ddp_ladder.common.formats import duration
+from ddp_ladder.gates.repeats import in_words, next_repeat
 from ddp_ladder.job_script.script import write_job_script
 from ddp_ladder.node.launch import Places, Rendezvous, is_module
 from ddp_ladder.node.repository import git_state
 from ddp_ladder.plan.asked import Asked
-from ddp_ladder.plan.plan import OWN_DIRECTORY, RunSpec, ScaleJob
+from ddp_ladder.plan.plan import OWN_DIRECTORY, Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.finding import PREFLIGHT_FAILED, PreflightFinding
 from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.preflight.text import finding_line, outcome
-from ddp_ladder.records.assemble import assemble, not_run
+from ddp_ladder.records.assemble import NOT_RUN, assemble, not_run
 from ddp_ladder.records.profiled import drop_other_traces
 from ddp_ladder.records.raw_models import Endpoint, Job, MeasureOfRun, Outcome, PlainLimit, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import Record, write_record
-from ddp_ladder.records.run_records import RunRecords
+from ddp_ladder.records.run_records import CUT_SHORT, RunRecords
 from ddp_ladder.records.script_failures import PORT_TAKEN
 from ddp_ladder.records.shared_directory import Watch
 from ddp_ladder.run.agent import GRACE_S
@@ -47,6 +48,7 @@ from ddp_ladder.run.expected_steps import Expected, most_alike
 from ddp_ladder.run.hang_watch import Stalls
 from ddp_ladder.run.interruption import end_agents, uninterrupted
 from ddp_ladder.run.nodes import Allocation, Nodes, NoRendezvous
+from ddp_ladder.run.pace import Pace
 from ddp_ladder.run.preflight import PreflightOf
 from ddp_ladder.run.progress import RunConsole, epoch_steps
 from ddp_ladder.run.run_logs import join_logs
@@ -86,22 +88,27 @@ class Context:
         return self.deadline_s - time.monotonic()
 
 
-def run_scale(context: Context, left_out: Mapping[str, str]) -> None:
-    """Bring every run of the scale to a record.
+def run_scale(context: Context, plan: Plan, left_out: Mapping[str, str]) -> None:
+    """Bring every run of the scale to a record, and as many further repeats as its figures need and its time holds.
 
-    left_out: variants not to be run, and why. A variant that fails is not repeated in this job: its stage's gate
-    cannot open any more, so the other variants get the time. Raises Interrupted.
+    plan: with the further repeats that have been begun among its runs. left_out: variants not to be run, and why. A
+    variant that fails is not repeated in this job: its stage's gate cannot open any more, so the other variants get the
+    time. Raises Interrupted.
 
     The records are written together at the end: they are outputs in Snakemake's sense, and if one existed after an
     interruption, it would ask for --rerun-incomplete. A later job goes on from the raw files.
     """
     stopped = dict(left_out)
     earlier = RunRecords(context.results)
-    records: dict[RunDirectory, Record] = {}
-    to_make = [run for run in context.job.runs if earlier.kept(run) is None and run.variant not in stopped]
-    wanted = context.job.preflight.enabled and to_make and context.left_s > 0
-    failed = _failed_preflight(context) if wanted else None
-    for spec in context.job.runs:
+    compared = plan.job(plan.first_scale).runs if context.job.more else ()
+    known = {run.name: record for run in (*compared, *context.job.runs) if (record := earlier.kept(run))}
+    pace = Pace.of(context.job, earlier)
+    to_make = [run for run in context.job.runs if run.name not in known and run.variant not in stopped]
+    wanted = to_make or next_repeat(plan, context.job, known, stopped)
+    failed = _failed_preflight(context) if context.job.preflight.enabled and wanted and context.left_s > 0 else None
+    records: dict[str, Record] = {}
+    share = max(map(context.job.share, to_make), default=None)
+    for spec in context.job.runs if failed else _in_turn(context, plan, known, stopped, pace, share):
         directory = context.directory(spec)
         record = earlier.kept(spec)
         if record is not None:
@@ -110,20 +117,49 @@ def run_scale(context: Context, left_out: Mapping[str, str]) -> None:
             record = _leave_out(directory, spec, stopped[spec.variant], "see the records of the runs before it")
         elif failed is not None:
             record = _leave_out(directory, spec, f"{PREFLIGHT_FAILED}: {failed.in_words}", failed.next)
-        elif context.left_s <= 0:
-            why, key = "the job's time was up before it could start", f"stages.{spec.stage}.runtime"
-            record = _leave_out(directory, spec, why, f"raise {key} and start snakemake again")
         else:
-            try:
-                record = _run_on_free_port(context, directory, spec, records.values())
-            except NotWritten as error:
-                error.lost = f"the run {spec.name}; those that finished are kept"
-                raise
-        records[directory] = record
+            left_s = pace.left_for(spec, context.left_s, [run for run in to_make if run.name not in known])
+            record = _made(context, spec, records.values(), pace, left_s)
+        if spec in context.job.more and record.failure and record.failure.verdict in (NOT_RUN, *CUT_SHORT):
+            _set_aside(directory)  # a further repeat for which there was no time closes no gate
+            break
+        records[spec.name] = known[spec.name] = record
         if record.status == "failed" and record.job is not None:
             stopped.setdefault(spec.variant, f"{spec.name} failed in the same job")
-    for directory, record in records.items():
-        write_record(directory.record, record)
+    for record in records.values():
+        write_record(context.directory(record.spec).record, record)
+
+
+def _in_turn(
+    context: Context,
+    plan: Plan,
+    known: Mapping[str, Record],
+    stopped: Mapping[str, str],
+    pace: Pace,
+    share: int | None,
+) -> Iterator[RunSpec]:
+    """Yield the planned runs, then one further repeat after the other while it is wanted and the time holds it.
+
+    known: the records so far; stopped: variants that are not run any more. Both grow meanwhile. share: of several jobs
+    the one whose repeats these are, if planned runs decide it; the repeats of another share are left to another job.
+    """
+    job = context.job
+    yield from job.runs
+    while more := next_repeat(plan, job, known, stopped):
+        if job.share(more[0]) != (share := share or job.share(more[0])):
+            break
+        needed_s = sum(map(pace.needed_s, more))
+        if needed_s > context.left_s:
+            left, needed = duration(max(0.0, context.left_s)), duration(needed_s)
+            context.console.say(
+                f"{context.label}: {in_words(plan, job, known, stopped, share)}; another repeat takes about {needed}, "
+                f"and the job has {left} left: start snakemake again, or raise stages.{job.stage}.runtime"
+            )
+            return
+        context.console.expect(len(more))
+        yield from more
+    if job.is_adaptive:
+        context.console.say(f"{context.label}: {in_words(plan, job, known, stopped, share or 1)}")
 
 
 def run_preflight(context: Context) -> PreflightResult:
@@ -146,10 +182,24 @@ def _failed_preflight(context: Context) -> PreflightFinding | None:
     return result.failure
 
 
-def _run_on_free_port(context: Context, directory: RunDirectory, spec: RunSpec, records: Iterable[Record]) -> Record:
-    """Run; run again on another port if another process took the free one meanwhile. records: of the job."""
+def _made(context: Context, spec: RunSpec, records: Iterable[Record], pace: Pace, left_s: float) -> Record:
+    """Run, if the time holds it. records: of the job. left_s: the time for this run."""
+    directory, began_s = context.directory(spec), time.monotonic()
+    if why := pace.obstacle(spec, left_s):
+        return _leave_out(directory, spec, why, f"raise stages.{spec.stage}.runtime and start snakemake again")
+    try:
+        record = _run_on_free_port(context, directory, spec, plain_limit(spec, records, left_s))
+    except NotWritten as error:
+        error.lost = f"the run {spec.name}; those that finished are kept"
+        raise
+    pace.add(spec, time.monotonic() - began_s)
+    return record
+
+
+def _run_on_free_port(context: Context, directory: RunDirectory, spec: RunSpec, limit: PlainLimit | None) -> Record:
+    """Run; run again on another port if another process took the free one meanwhile."""
     for last in (False, False, True):
-        record = _run(context, directory, spec, plain_limit(spec, records, context.left_s))
+        record = _run(context, directory, spec, limit)
         if last or record.failure is None or record.failure.verdict != PORT_TAKEN or context.left_s <= 0:
             break
         context.console.say(f"{spec.name}: {record.failure.why}; starting again on another port")

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 from ddp_ladder.common.files import RunDirectory, read_json
-from ddp_ladder.common.formats import duration
+from ddp_ladder.common.formats import duration, significant
 from ddp_ladder.common.messages import printable
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Record, placed
@@ -68,7 +68,7 @@ def state(progress: Mapping[str, Any] | None, expected: Expected, left_at_most_s
     if progress is None:
         return f"starting{at_most}"
     rate = progress["samples_per_s"]  # None before the second step
-    rate_text = f"{rate:,.0f} samples/s" if rate is not None else "warming up"
+    rate_text = f"{significant(rate)} samples/s" if rate is not None else "warming up"
     total = expected.total(progress)
     steps = f"step {progress['step']:,}" + (f" of {total}" if total else "")
     rest_s = left_s(progress, total)
@@ -99,6 +99,10 @@ class RunConsole:
 
     def say(self, text: str) -> None:
         _print(text, self._stream)
+
+    def expect(self, runs: int) -> None:
+        """Count so many further runs."""
+        self._runs += runs
 
     def _begin(self, spec: RunSpec) -> str:
         self._index += 1
@@ -179,7 +183,7 @@ def outcome(record: Record) -> str:
     """Return one line on how a run ended."""
     if record.status == "ok" and record.throughput and record.timing:
         return (
-            f"{record.throughput.samples_per_s:,.0f} samples/s, {record.timing.measured_steps} steps measured, "
+            f"{significant(record.throughput.samples_per_s)} samples/s, {record.timing.measured_steps} steps measured, "
             f"{record.timing.step_time_s * 1000:.1f} ms per step, {duration(record.timing.wall_s)} in all"
         )
     failure = record.failure

@@ -19,11 +19,22 @@ from ddp_ladder.settings.key_types import (
     Environment,
     Items,
     NullIs,
+    NumberIs,
     Section,
     Text,
     VariantName,
+    refused,
 )
-from ddp_ladder.settings.terms import DEFAULT_LOG_MB, MOST_REPEATS, WARMUP_STEPS, Backend, Device, Launcher, Mode
+from ddp_ladder.settings.terms import (
+    DEFAULT_LOG_MB,
+    MOST_JOBS,
+    MOST_REPEATS,
+    WARMUP_STEPS,
+    Backend,
+    Device,
+    Launcher,
+    Mode,
+)
 
 # Without ./, // and a last /, so that each file has one name.
 _ONE_SPELLING = AfterValidator(lambda path: str(PurePosixPath(path)))
@@ -70,8 +81,8 @@ class Workload(Section):
     throughput_regex: Annotated[str, Text(least=3, most=1000)] | None = Field(
         default=None, examples=["throughput: ([0-9.]+) samples/s"]
     )
-    """Regular expression for the samples per second of all processes in the log, for programs that cannot be
-    instrumented."""
+    """Regular expression for the samples per second of all processes in the log: compared with what was counted, and
+    read in its place for programs that cannot be instrumented."""
     lr: float | None = Field(default=None, gt=0, examples=[0.05])
     """Learning rate at the first scale; {lr} is scaled from it by lr_rule. Null if the script sets its own."""
     lr_rule: Literal["linear", "sqrt", "none"] = "linear"
@@ -134,8 +145,37 @@ class GateThresholds(Section):
     """Maximum fraction of the step time spent waiting for data."""
     max_efficiency: float = Field(default=1.05, ge=1, examples=[1.05])
     """An efficiency whose whole interval is above this closes the gate, because the baseline was disturbed."""
+    jobs_differ_percent: float = Field(default=2, ge=0, le=100)
+    """Usual standard deviation of this stage's throughput between jobs, in per cent. A verdict that it can turn is
+    uncertain; where several jobs measure a scale, they count as well. 0 where all jobs have one node for themselves."""
     certain: bool = False
     """Judge minima by the lower end of the 95 % interval instead of the estimate, and the data wait by every repeat."""
+
+
+class RepeatsKeys(Section):
+    """Repetitions of every measurement: as many as it takes to know it, within bounds."""
+
+    at_least: int = Field(default=3, ge=1, le=MOST_REPEATS)
+    """Repetitions that are always made."""
+    at_most: int | None = Field(default=None, ge=1, le=MOST_REPEATS, examples=[8])
+    """The job of a scale goes on up to this many, if its time holds them; null makes no more than at_least."""
+    until_percent: float = Field(default=3, gt=0, le=100)
+    """It ends once the 95 % interval of each variant's efficiency (in stage1: its throughput) is at most this many per
+    cent to either side, or lies wholly above or below the gate's minimum."""
+
+    @property
+    def most(self) -> int:
+        return self.at_most or self.at_least
+
+
+def _in_order(repeats: RepeatsKeys) -> RepeatsKeys:
+    if repeats.most < repeats.at_least:
+        raise refused(
+            "at_most is less than at_least",
+            f"raise at_most, or lower at_least (now {repeats.at_least})",
+            "at_least or more",
+        )
+    return repeats
 
 
 class Stage1Keys(Section):
@@ -272,8 +312,14 @@ class ConfigKeys(Section, title="The experiment"):
         default=("weak",), json_schema_extra={"uniqueItems": True}
     )
     """How the batch depends on the scale. weak keeps the batch per GPU, strong keeps the global batch."""
-    repeats: int = Field(default=3, ge=1, le=MOST_REPEATS)
-    """Repetitions of every measurement; the intervals of 2 are very wide, 1 has only that of its blocks."""
+    repeats: Annotated[RepeatsKeys, AfterValidator(_in_order), NumberIs("at_least", MOST_REPEATS)] = Field(
+        default_factory=RepeatsKeys, json_schema_extra={"default": 3}
+    )
+    """Repetitions of every measurement in a job: a number, or as many as it takes. Intervals of 2 are very wide, 1 has
+    none."""
+    jobs: int = Field(default=1, ge=1, le=MOST_JOBS, examples=[2])
+    """Slurm jobs that measure each scale, one after the other, each with all repeats. Several show what jobs differ by.
+    Without Slurm, and inside an allocation, there is one."""
     stages: StagesKeys = Field(examples=[{"stage1": {"scales": ["1x1"], "runtime": 10}}])
     fingerprint: Annotated[FingerprintKeys, NullIs({})] = Field(
         default_factory=FingerprintKeys, examples=[{"may_differ": ["num_workers"]}]

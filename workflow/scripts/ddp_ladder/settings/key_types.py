@@ -116,6 +116,23 @@ class NullIs:
         return self.value if value is None else value
 
 
+@dataclass(frozen=True)
+class NumberIs:
+    """Marks a section that may be a whole number instead: the value of one of its keys."""
+
+    key: str
+    most: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self._in_section, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [handler(schema), {"type": "integer", "minimum": 1, "maximum": self.most}]}
+
+    def _in_section(self, value: Any) -> Any:
+        return {self.key: value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 def _scale(value: Any) -> Scale:
     if isinstance(value, Scale):
         return value

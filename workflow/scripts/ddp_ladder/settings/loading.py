@@ -103,6 +103,7 @@ def _experiment(file: Path, keys: ConfigKeys) -> Experiment:
         measure=keys.measure,
         modes=keys.modes,
         repeats=keys.repeats,
+        jobs=keys.jobs,
         stages=tuple(Stage(name, one.scales, one.runtime, one.gate, one.slurm) for name, one in stages if one),
         variants=tuple(
             Variant(name, one.launcher, one.network.backend, one.network.interface, one.args, one.env, one.reason)

@@ -14,6 +14,7 @@ from ddp_ladder.settings.config_keys import (
     Measure,
     MonitorKeys,
     PreflightKeys,
+    RepeatsKeys,
     ReportKeys,
     Workload,
 )
@@ -53,10 +54,11 @@ class Experiment:
     workload: Workload
     measure: Measure
     modes: tuple[Mode, ...]
-    repeats: int
+    repeats: RepeatsKeys  # in each job
     stages: tuple[Stage, ...]  # in climbing order, absent ones left out
     variants: tuple[Variant, ...]  # the gates judge "default"
     hang: Hang = field(default_factory=Hang)
+    jobs: int = 1  # of each scale
     may_differ: tuple[str, ...] = ()  # fingerprint fields that may differ between compared runs
     preflight: PreflightKeys = field(default_factory=PreflightKeys)
     logs: Logs = field(default_factory=Logs)

@@ -242,9 +242,11 @@ def _in_words(part: Part) -> str:
         words = part["patternErrorMessage"]
     elif types == ["array"]:
         words = f"a list, each item {_in_words(part['items'])}" + (", at least one" if part.get("minItems") else "")
-    elif types == ["object"]:
+    elif "object" in types:
         keys = ", ".join(part.get("properties", {}))
         words = f"keys {keys}" if keys else "keys with values"
+        if others := [name for name in types if name != "object"]:
+            words = f"{_in_words({**part, 'type': others})}, or {words}"
     else:
         words = " or ".join(_TYPE_WORDS[name] for name in types) + _bounds(part)
     return f"{words}, or null" if "null" in types_of(part) else str(words)

@@ -69,7 +69,7 @@ def _throttled(run: RunUse) -> Iterator[UsageFinding]:
     if not found:
         return
     node, gpu = place_of(found)
-    reasons = listed([reason for _, each in found for reason in each.throttled if reason in THROTTLES])
+    reasons = listed([reason for _, each in found for reason in each.throttled or () if reason in THROTTLES])
     heat = max((each.temperature_c for _, each in found if each.temperature_c is not None), default=None)
     hot = f", up to {heat:.0f} C" if heat is not None else ""
     what = (
@@ -83,17 +83,21 @@ def _throttled(run: RunUse) -> Iterator[UsageFinding]:
 
 
 def _worst(gpu: GpuUsage) -> float:
-    return max((gpu.throttled.get(reason, 0.0) for reason in THROTTLES), default=0.0)
+    return max((_share(gpu, reason) for reason in THROTTLES), default=0.0)
+
+
+def _share(gpu: GpuUsage, reason: str) -> float:
+    return (gpu.throttled or {}).get(reason, 0.0)
 
 
 def _power_limit(run: RunUse) -> Iterator[UsageFinding]:
-    found = [on for on in run.gpus if on[1].throttled.get("power_cap", 0.0) >= OFTEN_CAPPED and _matters(on, run)]
+    found = [on for on in run.gpus if _share(on[1], "power_cap") >= OFTEN_CAPPED and _matters(on, run)]
     if not found:
         return
     node, gpu = place_of(found)
     limits = {each.power_limit_w for _, each in found if each.power_limit_w}
     limit = f" ({min(limits):.0f} W)" if len(limits) == 1 else ""
-    capped = shares([each.throttled["power_cap"] for _, each in found])
+    capped = shares([_share(each, "power_cap") for _, each in found])
     what = f"{gpus_in_words(found, run)}: at the power limit{limit} in {capped} of the samples{_clocks(found, run)}"
     lowered = [on for on in found if _is_lowered(on, run)]
     if lowered:

@@ -25,7 +25,6 @@ LONGEST_FORECAST_S = 365 * 86400.0  # no node runs that long
 def host_findings(run: RunUse) -> Iterator[UsageFinding]:
     """Yield what is wrong with the hosts of a run. Agents on one machine share its CPUs, which says nothing."""
     if not run.simulated:
-        yield from _cpus_of_others(run)
         yield from _cpus_full(run)
         yield from _threads(run)
         yield from _binding(run)
@@ -34,45 +33,66 @@ def host_findings(run: RunUse) -> Iterator[UsageFinding]:
     yield from _numa(run)
 
 
-def _cpus_of_others(run: RunUse) -> Iterator[UsageFinding]:
-    """Yield the nodes whose CPUs other processes used, where the ranks waited for data or their threads for a core."""
+def other_processes(run: RunUse) -> Iterator[UsageFinding]:
+    """Yield the nodes whose CPUs other processes used, where the training lacked them.
+
+    A training on GPUs lacks them if its ranks waited for data, or its threads for a core.
+    """
     wait = run.data_wait_fraction or 0.0
     found = [
         node
         for node in run.nodes
-        if _is_shared(node)
-        and (_is_crowded(node, run) or (wait >= MUCH_WAIT and (node.cpu_fraction or 0.0) >= FULL_CPUS))
+        if _is_shared(node, run)
+        and (
+            _is_crowded(node, run)
+            or ((node.cpu_fraction or 0.0) >= FULL_CPUS and (not run.on_gpus or wait >= MUCH_WAIT))
+        )
     ]
     if not found:
         return
-    worst = max(found, key=lambda node: node.cores_of_others or 0.0)
+    worst = max(found, key=lambda node: _cores_of_others(node, run))
+    trained = _cores_of_training(worst, run)
     waited = f"; the ranks waited for data {share(wait)} of the step time" if wait >= MUCH_WAIT else ""
-    on = "" if len(found) == 1 else f" on {worst.node}"
+    on = "" if len({node.node for node in found}) == 1 else f" on {worst.node}"
     alone = (
         "ask for whole nodes (slurm.extra: [--exclusive] in cluster.yaml)"
         if run.asked is None or run.asked.slurm
         else "end the other processes of this machine"
     )
     yield UsageFinding(
-        kind="CPUs full",
-        what=f"{nodes_in_words(found, run)}: other processes than the training used {worst.cores_of_others:.1f} of the "
-        f"{worst.cpus} CPUs of the run{on}, the training {worst.training_cpu_cores:.1f}{waited}",
+        kind="other processes",
+        what=f"{listed([node.node for node in found]) if run.simulated else nodes_in_words(found, run)}: other "
+        f"processes than the training used {_cores_of_others(worst, run):.1f} of the {worst.cpus} CPUs of the run{on}, "
+        f"the training {trained:.2g}{waited}",
         node=one([node.node for node in found]),
         gpu=None,
+        everywhere=len(found) == len(run.nodes),
         next=f"{alone}, and delete the directories of these runs below results/runs, so that the next start measures "
         "them again",
     )
 
 
-def _is_shared(node: NodeUsage) -> bool:
+def _is_shared(node: NodeUsage, run: RunUse) -> bool:
     """Return True if much of a node's CPUs was used by other processes than the training."""
-    return (node.cores_of_others or 0.0) > MUCH_OF_OTHERS * node.cpus
+    return _cores_of_others(node, run) > MUCH_OF_OTHERS * node.cpus
+
+
+def _cores_of_training(node: NodeUsage, run: RunUse) -> float:
+    """Return the cores that the training used on a node's machine: on one that is several nodes, all agents'."""
+    return sum(each.training_cpu_cores or 0.0 for each in (run.nodes if run.simulated else (node,)))
+
+
+def _cores_of_others(node: NodeUsage, run: RunUse) -> float:
+    """Return how many of the run's CPUs were busy with other processes than the training's; 0 if it is not known."""
+    if node.cpu_fraction is None or node.training_cpu_cores is None:
+        return 0.0
+    return max(0.0, node.cpu_fraction * node.cpus - _cores_of_training(node, run))
 
 
 def _cpus_full(run: RunUse) -> Iterator[UsageFinding]:
     workers = max((rank.workers or 0 for rank in run.ranks), default=0)
     wait = run.data_wait_fraction or 0.0
-    full = [node for node in run.nodes if (node.cpu_fraction or 0.0) >= FULL_CPUS and not _is_shared(node)]
+    full = [node for node in run.nodes if (node.cpu_fraction or 0.0) >= FULL_CPUS and not _is_shared(node, run)]
     if not workers or wait < MUCH_WAIT or not full:
         return
     cpus = shares([node.cpu_fraction or 0.0 for node in full])
@@ -89,7 +109,7 @@ def _cpus_full(run: RunUse) -> Iterator[UsageFinding]:
 
 
 def _threads(run: RunUse) -> Iterator[UsageFinding]:
-    crowded = [node for node in run.nodes if _is_crowded(node, run) and not _is_shared(node)]
+    crowded = [node for node in run.nodes if _is_crowded(node, run) and not _is_shared(node, run)]
     if not crowded:
         return
     first = crowded[0]

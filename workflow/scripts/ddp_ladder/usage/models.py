@@ -18,6 +18,7 @@ Figure = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, description="0 to 1.")]
 
 FindingKind = Literal[
+    "other processes",
     "GPU idle",
     "GPU throttled",
     "GPU power limit",
@@ -81,8 +82,8 @@ class GpuUsage(Model):
     temperature_c: Figure | None
     sm_clock_mhz: Figure | None = Field(description="Median.")
     max_sm_clock_mhz: Count | None
-    throttled: Mapping[str, Fraction] = Field(
-        description="Share of the samples in which each reason lowered the clock."
+    throttled: Mapping[str, Fraction] | None = Field(
+        description="Share of the samples in which each reason lowered the clock; null: the GPU does not report it."
     )
     sm_active_fraction: Fraction | None
     tensor_active_fraction: Fraction | None

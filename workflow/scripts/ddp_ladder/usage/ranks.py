@@ -12,8 +12,7 @@ class RankUse:
     """A rank, its place and its own times. None: not known.
 
     gpu: the id of its GPU as torch reports it; None without one. threads: of torch's operations. cpus: that it may
-    use. step_time_s, data_wait_s: of a measured step, median and mean. own_s: DDP's forward and backward computation
-    in a step. exposed_comm_s: what DDP waited for the exchange of gradients, with the wait for slower ranks.
+    use.
     """
 
     rank: int
@@ -24,11 +23,6 @@ class RankUse:
     workers: int | None = None
     cpus: frozenset[int] | None = None
     peak_gpu_memory_bytes: int | None = None
-    step_time_s: float | None = None
-    data_wait_s: float | None = None
-    own_s: float | None = None
-    exposed_comm_s: float | None = None
-    timed_steps: int = 0
 
 
 def gpus_of_ranks(about: MonitorFile, ranks: tuple[RankUse, ...]) -> dict[int, RankUse]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ddp_ladder.monitor.models import MonitorFile
 from ddp_ladder.plan.asked import Asked
+from ddp_ladder.usage.critical_rank import StepParts
 from ddp_ladder.usage.models import GpuUsage, NodeUsage
 from ddp_ladder.usage.ranks import RankUse
 
@@ -35,6 +36,7 @@ class RunUse:
     asked: Asked | None = None
     data_wait_fraction: float | None = None
     exposed_comm_fraction: float | None = None
+    step: StepParts | None = None
     epochs: int = 0
 
     @property

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_ladder.monitor.columns import ENERGY, FABRIC, GPU, LOCAL, NODE
+from ddp_ladder.monitor.columns import ENERGY, FABRIC, GPU, LOCAL, NO_REASON, NODE
 from ddp_ladder.monitor.models import MonitoredGpu, MonitorFile
 
 Values = NDArray[np.float64]
@@ -28,12 +28,12 @@ _OF_GPU = re.compile(r"gpu(\d+)_(\w+)")
 class GpuSamples:
     """Columns of one GPU by their names without ``gpu<i>_``; nan where the GPU did not report a value.
 
-    throttle_reasons: of each sample; empty if none.
+    throttle_reasons: of each sample; None: not reported.
     """
 
     about: MonitoredGpu
     columns: Mapping[str, Values]
-    throttle_reasons: tuple[tuple[str, ...], ...]
+    throttle_reasons: tuple[tuple[str, ...] | None, ...]
 
     def column(self, name: str) -> Values:
         """Return a column; nan everywhere if there is none."""
@@ -121,4 +121,8 @@ def _gpu(gpu: MonitoredGpu, values: Mapping[str, Values], cells: Mapping[str, Se
     prefix = f"gpu{gpu.index}_"
     columns = {name.removeprefix(prefix): values[name] for name in values if name.startswith(prefix)}
     reasons = cells.get(prefix + THROTTLE_REASONS, ("",) * rows)
-    return GpuSamples(gpu, columns, tuple(tuple(filter(None, cell.split("+"))) for cell in reasons))
+    return GpuSamples(gpu, columns, tuple(map(_throttle_reasons, reasons)))
+
+
+def _throttle_reasons(cell: str) -> tuple[str, ...] | None:
+    return None if not cell else () if cell == NO_REASON else tuple(cell.split("+"))

@@ -103,7 +103,8 @@ def _gpu(gpu: GpuSamples, samples: NodeSamples, timeline: Timeline, during: Chos
     )
 
 
-def _throttled(gpu: GpuSamples, during: Chosen) -> dict[str, float]:
-    """Return the share of the samples with each reason."""
-    seen = Counter(reason for k in np.flatnonzero(during) for reason in set(gpu.throttle_reasons[k]))
-    return {reason: rounded(seen[reason] / int(during.sum())) for reason in sorted(seen)}
+def _throttled(gpu: GpuSamples, during: Chosen) -> dict[str, float] | None:
+    """Return the share of the samples with each reason; None if no sample has them."""
+    known = [found for k in np.flatnonzero(during) if (found := gpu.throttle_reasons[k]) is not None]
+    seen = Counter(reason for found in known for reason in set(found))
+    return {reason: rounded(seen[reason] / len(known)) for reason in sorted(seen)} if known else None

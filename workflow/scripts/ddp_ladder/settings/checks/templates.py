@@ -76,7 +76,7 @@ def _numbers(given: Given) -> Iterator[tuple[str, dict[str, object]]]:
     workload = given.workload
     scales = [scale for stage in given.experiment.stages for scale in stage.scales]
     for mode, scale, repeat in itertools.product(
-        given.experiment.modes, scales, range(1, given.experiment.repeats + 1)
+        given.experiment.modes, scales, range(1, given.experiment.jobs * given.experiment.repeats.most + 1)
     ):
         first = given.experiment.first_scale.world_size
         if mode == "strong" and workload.batch_per_gpu * first % scale.world_size:

@@ -112,14 +112,6 @@ def regex_without_one_group(given: Given) -> Iterator[Problem]:
             allowed="a Python regular expression whose one group is a number",
             next='put the number in parentheses, and others in (?:...): "throughput: ([0-9.]+) samples/s"',
         )
-    if given.workload.samples_per_step is not None:
-        yield Problem(
-            where=given.config.where("workload", "throughput_regex"),
-            what="two sources of the throughput",
-            found="throughput_regex and samples_per_step",
-            allowed="one of them",
-            next="set samples_per_step: null, or throughput_regex: null",
-        )
 
 
 def _file_problems(file: str, where: str, arguments: str) -> Iterator[Problem]:

@@ -1,0 +1,80 @@
+"""Eval mode in every step, as a part of the training: adversarial examples, pseudo-labels, rollouts; and validations.
+
+adversarial: made in eval mode once the batch was drawn. pseudo: labels for a batch that is drawn in eval mode.
+minibatches: a rollout on each batch of prompts, then several steps on it. rollout: one before each step, no loader.
+"""
+
+import sys
+
+import torch
+from ranks import together
+from tally import Tally, think
+from torch.utils.data import DataLoader
+
+KIND = sys.argv[1]
+data = torch.randn(160, 4)
+loader, val = DataLoader(data, batch_size=8), DataLoader(data, batch_size=40)
+unlabelled = iter(DataLoader(torch.randn(400, 4), batch_size=8))
+layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1))
+model = together(layers)
+optimizer = torch.optim.AdamW(model.parameters())
+tally = Tally()
+
+
+def in_eval_mode(x):
+    """Return what is made of a batch; think() stands for an attack, a teacher or a generation."""
+    model.eval()
+    if KIND == "adversarial":
+        x = x.clone().requires_grad_()
+        x = (x + torch.autograd.grad(layers(x).square().sum(), x)[0].sign()).detach()
+        think(0.012)
+    else:
+        with torch.no_grad():
+            layers(next(unlabelled) if KIND == "pseudo" else x)
+            think(0.012)
+    model.train()
+    return x
+
+
+def step(x):
+    model(x).square().mean().backward()
+    think(0.004)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def validate(batches):
+    """Validate, in a time that belongs to no step."""
+    model.eval()
+    with torch.no_grad():
+        for x in batches:
+            layers(x)
+            think(0.03)
+    model.train()
+
+
+for _ in range(2):
+    tally.start()
+    if KIND == "rollout":
+        for _ in range(20):
+            x = in_eval_mode(data[torch.randint(len(data), (8,))])
+            tally.seen(len(x))
+            step(x)
+            tally.step()
+        tally.stop()
+        validate(val)
+        tally.start()
+        continue
+    for index, x in enumerate(loader):
+        x = in_eval_mode(x)
+        tally.seen(len(x))
+        for minibatch in x.chunk(4) if KIND == "minibatches" else [x]:
+            step(minibatch)
+        tally.step()
+        if index % 8 == 3:
+            tally.stop()
+            validate(val)
+            tally.start()
+    tally.leave_epoch()
+    validate([data] * 3 if KIND == "adversarial" else val)
+tally.write()

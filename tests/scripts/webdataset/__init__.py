@@ -1,0 +1,1 @@
+"""An imitation of webdataset, of as much as a WebLoader needs."""

@@ -1,0 +1,86 @@
+"""The figure of a run against its whole loop: 100 steps of 10 ms and 8 samples, on two ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from ddp_ladder.records.raw_files import Steps
+from ddp_ladder.records.raw_models import RankPhases
+from ddp_ladder.records.record import Remark
+from ddp_ladder.records.whole_loop import remark_on_loop
+
+STEPS, STEP_S, BATCH = 100, 0.01, 8
+RATE = 2 * BATCH / STEP_S
+EVERY_16TH = range(16, STEPS, 16)
+
+
+def judged(
+    gaps: Sequence[int], gap_s: float, validation: str = "", of_ranks: tuple[int, ...] = (0, 1), slow: bool = False
+) -> Remark | None:
+    """Judge a run with a gap before each of some steps. slow: the gap is part of the step.
+
+    validation: what the ranks ``of_ranks`` know of the gaps: ``over a loader``, ``in eval mode``, ``save``.
+    """
+    ranks = []
+    for rank in (0, 1):
+        extra_s = np.zeros(STEPS)
+        extra_s[list(gaps)] = gap_s
+        ended_s = 1e9 + np.cumsum(STEP_S + extra_s)
+        spans = tuple((ended_s[k] - STEP_S - gap_s, ended_s[k] - STEP_S) for k in gaps if validation)
+        spans = spans if rank in of_ranks else ()
+        phases = RankPhases(
+            epoch_steps=(),
+            validations_s=() if validation == "save" else spans,
+            without_a_pass_s=spans if validation == "in eval mode" else (),
+            saves_s=spans if validation == "save" else (),
+        )
+        samples = np.full(STEPS, BATCH)
+        times_s = np.full(STEPS, STEP_S) + (extra_s if slow else 0.0)
+        ranks.append((Steps(samples, 0 * samples, times_s, 0 * times_s, ended_s), phases))
+    return remark_on_loop(RATE, ranks, warmup_steps=10)
+
+
+@pytest.mark.parametrize("validation", ["", "in eval mode"])
+def test_time_in_no_step_that_recurs_is_remarked(validation: str) -> None:
+    """A rollout every 16 steps: in eval mode, or between two passes over a loader of its own."""
+    remark = judged(EVERY_16TH, 0.3, validation)
+    assert remark is not None
+    assert "1,600 samples/s" in remark.what
+    assert "596 samples/s" in remark.what  # without the longest: 89 steps and 5 rollouts
+    place = "in eval mode, with no pass over a DataLoader" if validation else "elsewhere between the steps"
+    assert remark.what.endswith(f": 63\N{NO-BREAK SPACE}% of that time is {place}")
+
+
+@pytest.mark.parametrize("of_ranks", [(0, 1), (0,)])
+@pytest.mark.parametrize("known", ["over a loader", "save"])
+def test_known_validations_and_checkpoints_explain_themselves(known: str, of_ranks: tuple[int, ...]) -> None:
+    assert judged(EVERY_16TH, 0.3, known, of_ranks) is None
+
+
+def test_a_checkpoint_within_a_step_explains_nothing_else() -> None:
+    extra_s = np.zeros(STEPS)
+    extra_s[list(EVERY_16TH)] = 0.05
+    ended_s = 1e9 + np.cumsum(STEP_S + extra_s)
+    saves = tuple((end_s - STEP_S, end_s) for end_s in ended_s)  # in each step
+    phases = RankPhases(epoch_steps=(), validations_s=(), saves_s=saves)
+    samples, times_s = np.full(STEPS, BATCH), np.full(STEPS, STEP_S)
+    steps = Steps(samples, 0 * samples, times_s, 0 * times_s, ended_s)
+    assert remark_on_loop(RATE, [(steps, phases)], warmup_steps=10) is not None
+
+
+@pytest.mark.parametrize(("gaps", "gap_s"), [((), 0.0), ((50,), 5.0), (EVERY_16TH, 0.01)])
+def test_one_gap_and_short_ones_are_not_remarked(gaps: Sequence[int], gap_s: float) -> None:
+    assert judged(gaps, gap_s) is None
+
+
+def test_slow_steps_are_steps() -> None:
+    assert judged(EVERY_16TH, 0.3, slow=True) is None
+
+
+def test_nothing_is_said_where_the_ends_of_steps_are_not_known() -> None:
+    samples = np.full(STEPS, BATCH)
+    times_s = np.full(STEPS, STEP_S)
+    for ended_s in (None, np.full(STEPS, np.nan)):
+        assert remark_on_loop(RATE, [(Steps(samples, samples, times_s, times_s, ended_s), None)], 10) is None

@@ -1,0 +1,326 @@
+"""Further repeats: a job goes on until its figures are known, its maximum is reached, or its time holds no more.
+
+And those of further jobs of the same scale.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from ddp_ladder.climb.to_do import another_job, restore_records, runs_to_do
+from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.gates.gate import judge
+from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.plan.text import plan_text
+from ddp_ladder.records.raw_models import PlainLimit
+from ddp_ladder.records.record import Record, read_record
+from ddp_ladder.records.run_records import RunRecords, as_made
+from ddp_ladder.run import job as scale_job
+from ddp_ladder.run.job import Context, run_scale
+from ddp_ladder.run.nodes import ThisMachine
+from ddp_ladder.run.progress import RunConsole
+from ddp_ladder.settings.terms import Scale
+from make_records import make_plan_of, make_specs
+from make_runs import edit, reassemble, write_run
+
+ONE, TWO = Scale(1, 1), Scale(1, 2)
+TOOK_S = 100.0
+Rate = Callable[[RunSpec], float]
+
+
+def quiet(spec: RunSpec) -> float:
+    return 1000.0 * spec.gpus * (1 + 0.0005 * (-1) ** spec.repeat)
+
+
+def noisy(spec: RunSpec) -> float:
+    """Its throughput is known to 30 % after three repeats, and to 7 % after eight."""
+    return quiet(spec) * (1.08 if spec.repeat % 2 else 0.92)
+
+
+def noisy_at_first(spec: RunSpec) -> float:
+    return quiet(spec) * (1.03 if spec.repeat == 1 else 1.0)
+
+
+def adaptive(at_least: int = 3, at_most: int = 8, until_percent: float = 3.0, jobs: int = 1, **changes: object) -> Plan:
+    specs = make_specs(("1x1", "1x2"), repeats=jobs * at_most, **changes)  # type: ignore[arg-type]
+    plan = make_plan_of(specs, min_efficiency=None)
+
+    def of(job: ScaleJob) -> ScaleJob:
+        runs, more = (tuple(run for run in job.runs if (run.repeat <= at_least) is side) for side in (True, False))
+        return replace(job, runs=runs, more=more, until_percent=until_percent, jobs=jobs)
+
+    return replace(plan, jobs=tuple(map(of, plan.jobs)))
+
+
+class Job:
+    """Jobs of a scale whose runs take no time but by their own clock. made: the runs that were started, in turn."""
+
+    def __init__(self, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.results, self.made, self.said, self.ends = results, list[str](), "", dict[str, Callable[[Path], None]]()
+        self._now_s, self.number = 0.0, 0
+        self._rate: Rate = quiet
+        monkeypatch.setattr(scale_job, "time", SimpleNamespace(monotonic=lambda: self._now_s))
+        monkeypatch.setattr(scale_job, "_run_on_free_port", self._run)
+
+    def run(self, plan: Plan, scale: Scale, rate: Rate = quiet, time_s: float = 1e6) -> list[str]:
+        """Make a job of a scale in this time; return the runs that it made: ``default r1``."""
+        said, self.made, self._rate, self.number = io.StringIO(), [], rate, self.number + 1
+        made = as_made(plan, RunRecords(self.results))
+        until_s = self._now_s + time_s
+        context = Context(made.job(scale), self.results, ThisMachine("job"), until_s, RunConsole(1, said))
+        run_scale(context, made, {})
+        self.said = said.getvalue()
+        return self.made
+
+    def _run(self, context: Context, directory: RunDirectory, spec: RunSpec, limit: PlainLimit | None) -> Record:
+        assert self._now_s + TOOK_S <= context.deadline_s, f"{spec.name} would be cut off"
+        self._now_s += TOOK_S
+        self.made.append(f"{spec.variant} r{spec.repeat}")
+        write_run(self.results, spec, self._rate(spec))
+        for file in directory.path.rglob("*.json"):
+            if file != directory.record:
+                edit(file, lambda data: data["job"].update(id=f"{self.number}"))
+        self.ends.get(spec.name, lambda path: None)(directory.path)
+        return reassemble(directory)
+
+    def another(self, plan: Plan, scale: Scale) -> int | None:
+        """Return which job the scale wants after the one that has just ended."""
+        return another_job(plan, RunRecords(self.results), scale, f"{self.number}")
+
+    def due(self, plan: Plan, several_jobs: bool = True) -> dict[str, list[int]]:
+        found = runs_to_do(plan, RunRecords(self.results), several_jobs)
+        return {scale: [run.repeat for run in runs] for scale, runs in found.items()}
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    return Job(tmp_path / "results", monkeypatch)
+
+
+def repeats(*numbers: int) -> list[str]:
+    return [f"default r{k}" for k in numbers]
+
+
+def test_it_ends_as_soon_as_its_figure_is_known(job: Job) -> None:
+    plan = adaptive()
+    assert job.due(plan) == {"1x1": [1, 2, 3], "1x2": [1, 2, 3]}
+    assert job.run(plan, ONE) == repeats(1, 2, 3)
+    assert "3 of at most 8 repeats, each known to 3 %" in job.said
+    assert job.run(plan, TWO, noisy_at_first) == repeats(1, 2, 3, 4)
+    assert job.due(plan) == {}
+    assert judge(plan, "stage2", job.results).is_open
+
+
+def test_it_ends_at_the_maximum_and_the_gate_says_how_well_it_is_known(job: Job) -> None:
+    plan = adaptive()
+    job.run(plan, ONE)
+    assert job.run(plan, TWO, noisy) == repeats(*range(1, 9))
+    assert job.due(plan) == {}
+    verdict = judge(plan, "stage2", job.results)
+    assert judge(as_made(plan, RunRecords(job.results)), "stage2", job.results) == verdict
+    remark = next(found for found in verdict.judged if found.check == "repeats")
+    assert remark.ok
+    assert remark.measured.startswith("8 of at most 8 repeats: known to ")
+    assert remark.next == "raise repeats.at_most"
+    assert next(point for point in verdict.points if point.scale == TWO).repeats == 8
+
+
+def test_a_repeat_that_the_time_does_not_hold_is_made_by_the_next_start(job: Job) -> None:
+    plan = adaptive(variants=["default", "b"])
+    job.run(plan, ONE)
+    made = job.run(plan, TWO, noisy, time_s=9.5 * TOOK_S)
+    assert made == [f"{name} r{k}" for k in (1, 2, 3, 4) for name in ("default", "b")]
+    assert "another repeat takes about 3 min 40 s, and the job has 2 min 30 s left" in job.said
+    assert not (job.results / "runs/default/weak/1x2/r5").exists()
+    assert judge(plan, "stage2", job.results).is_open
+    assert job.due(plan) == {"1x2": [5, 5]}
+    assert "2 to 8" in plan_text(
+        as_made(plan, RunRecords(job.results)), ["stage2"], runs_to_do(plan, RunRecords(job.results))
+    )
+    assert job.run(plan, TWO, noisy) == [f"{name} r{k}" for k in (5, 6, 7, 8) for name in ("default", "b")]
+
+
+def test_an_efficiency_that_clears_its_threshold_is_known_well_enough(job: Job) -> None:
+    plan = adaptive()
+    plan = replace(plan, gates={**plan.gates, "stage2": plan.gates["stage2"].replace(min_efficiency=0.5)})
+    job.run(plan, ONE)
+    assert job.run(plan, TWO, noisy) == repeats(*range(1, 4))
+    near = replace(plan, gates={**plan.gates, "stage2": plan.gates["stage2"].replace(min_efficiency=0.95)})
+    assert job.due(near) == {"1x2": [4]}
+
+
+def test_other_bounds_measure_only_what_is_missing(job: Job) -> None:
+    job.run(adaptive(at_least=3, at_most=3), ONE)
+    job.run(adaptive(at_least=3, at_most=3), TWO, noisy_at_first)
+    assert job.due(adaptive(at_least=3, at_most=3)) == {}
+    assert job.due(adaptive(until_percent=10)) == {}
+    assert job.due(adaptive()) == {"1x2": [4]}
+    assert job.run(adaptive(), TWO, noisy_at_first) == repeats(4, 5)  # one repeat says little of another job's noise
+    assert job.due(adaptive(until_percent=0.1)) == {"1x1": [4], "1x2": [6]}
+    fewer = adaptive(at_least=2, at_most=2)
+    assert job.due(fewer) == {}
+    assert next(point for point in judge(fewer, "stage2", job.results).points if point.scale == TWO).repeats == 2
+
+
+def test_a_further_repeat_that_failed_counts_as_any_run_and_is_made_again(job: Job) -> None:
+    def fail(path: Path) -> None:
+        edit(path / "ranks/rank1.json", lambda end: end.update(exit_code=3))
+
+    plan = adaptive(variants=["default", "b"])
+    job.run(plan, ONE)
+    job.ends["b/weak/1x2/r4"] = fail
+    assert job.run(plan, TWO, noisy)[-2:] == ["default r7", "default r8"]  # the others get the time
+    verdict = judge(plan, "stage2", job.results)
+    assert verdict.variants == {"default": "open", "b": "closed"}
+    assert job.due(plan) == {"1x2": [4]}
+    job.ends.clear()
+    assert job.run(plan, TWO, noisy) == [f"b r{k}" for k in (4, 5, 6, 7, 8)]
+
+
+def test_a_further_repeat_that_is_cut_off_all_the_same_closes_no_gate(job: Job) -> None:
+    def cut_off(path: Path) -> None:
+        edit(path / "ended.json", lambda end: end.update(outcome="time limit"))
+        for rank in path.glob("ranks/rank*.json"):
+            edit(rank, lambda end: end.update(exit_code=-15, ended_by="signal"))
+
+    plan = adaptive(at_most=4)
+    job.run(plan, ONE)
+    job.ends["default/weak/1x2/r4"] = cut_off
+    job.run(plan, TWO, noisy)
+    assert judge(plan, "stage2", job.results).is_open
+    assert job.due(plan) == {"1x2": [4]}
+
+
+def test_a_planned_repeat_is_not_started_to_be_cut_off(job: Job) -> None:
+    plan = adaptive(at_least=3, at_most=3)
+    assert job.run(plan, ONE, time_s=2.5 * TOOK_S) == repeats(1, 2)
+    failure = read_record(job.results / "runs/default/weak/1x1/r3/record.json").failure
+    assert failure
+    assert (failure.verdict, failure.why) == ("not run", "the job had 50 s left for it, and it takes about 1 min 50 s")
+    assert job.due(plan)["1x1"] == [3]
+
+
+def test_a_plain_baseline_leaves_the_others_their_time(job: Job) -> None:
+    plan = adaptive(at_least=2, at_most=2)
+    plain = [run.replace(variant="plain", launcher="python") for run in plan.jobs[0].runs]
+    first = replace(plan.jobs[0], runs=(plan.jobs[0].runs[0], *plain, plan.jobs[0].runs[1]))
+    plan = replace(plan, jobs=(first, *plan.jobs[1:]))
+    assert job.run(plan, ONE, time_s=3.2 * TOOK_S) == repeats(1, 2)
+    assert job.run(plan, ONE) == ["plain r1", "plain r2"]
+
+
+def test_a_raised_number_of_repeats_says_how_many_are_not_run_yet(job: Job) -> None:
+    for scale in (ONE, TWO):
+        job.run(adaptive(at_least=1, at_most=1), scale)
+    raised = adaptive(at_least=2, at_most=2)
+    job.run(raised, ONE)
+    assert job.due(raised) == {"1x2": [2]}
+    reason = judge(raised, "stage2", job.results).reason
+    assert reason
+    assert (reason.measured, reason.next) == ("1 of 2 repeats not run yet", "run snakemake stage2")
+
+
+def test_a_record_of_a_further_repeat_is_restored(job: Job) -> None:
+    plan = adaptive()
+    job.run(plan, ONE)
+    job.run(plan, TWO, noisy_at_first)
+    record = job.results / "runs/default/weak/1x2/r4/record.json"
+    record.unlink()
+    assert [*restore_records(plan, RunRecords(job.results))] == [record]
+
+
+# ---- Several jobs of a scale. ----
+
+
+def several(jobs: int = 2, **changes: object) -> Plan:
+    return adaptive(**{"at_least": 2, "at_most": 2, "jobs": jobs, **changes})  # type: ignore[arg-type]
+
+
+def remarks(plan: Plan, job: Job) -> list[tuple[str, str]]:
+    verdict = judge(plan, "stage2", job.results)
+    assert verdict.is_open
+    return [(found.measured, found.next) for found in verdict.judged if found.check == "jobs"]
+
+
+def test_each_job_makes_its_own_repeats_and_wants_the_next_one(job: Job) -> None:
+    plan = several(jobs=3)
+    assert job.due(plan) == {"1x1": [1, 2, 3, 4, 5, 6], "1x2": [1, 2, 3, 4, 5, 6]}
+    for scale in (ONE, TWO):
+        assert job.run(plan, scale) == repeats(1, 2)
+        assert job.another(plan, scale) == 2
+        assert job.run(plan, scale) == repeats(3, 4)
+        assert job.another(plan, scale) == 3
+        assert job.run(plan, scale) == repeats(5, 6)
+        assert job.another(plan, scale) is None
+    assert job.due(plan) == {}
+    points = judge(plan, "stage2", job.results).points
+    assert [(point.repeats, point.jobs) for point in points] == [(6, 3), (6, 3)]
+    assert remarks(plan, job) == []
+
+
+def test_a_further_job_that_was_not_made_closes_no_gate_and_is_made_by_the_next_start(job: Job) -> None:
+    plan = several()
+    for scale in (ONE, ONE, TWO):
+        job.run(plan, scale)
+    assert remarks(plan, job) == [("1 of 2 jobs", "start snakemake again, on Slurm")]
+    assert job.due(plan) == {"1x2": [3, 4]}
+    assert job.due(plan, several_jobs=False) == {}  # this machine makes no other job
+    text = plan_text(as_made(plan, RunRecords(job.results)), ["stage2"], runs_to_do(plan, RunRecords(job.results)))
+    assert "4 (default; weak; 2 jobs of 2 repeats)  2 " in text
+    (job.results / "runs/default/weak/1x2/r1/record.json").unlink()
+    assert len([*restore_records(plan, RunRecords(job.results))]) == 1
+
+
+def test_a_raised_number_of_jobs_keeps_what_is_measured(job: Job) -> None:
+    for scale in (ONE, TWO):
+        job.run(several(jobs=1), scale)
+    assert job.due(several(jobs=1)) == {}
+    assert job.due(several()) == {"1x1": [3, 4], "1x2": [3, 4]}
+    assert job.run(several(), ONE) == repeats(3, 4)
+
+
+def test_repeats_that_one_job_made_are_no_second_job(job: Job) -> None:
+    for scale in (ONE, TWO):
+        job.run(several(jobs=1, at_least=4, at_most=4), scale)
+    assert job.due(several()) == {}
+    assert remarks(several(), job) == [("1 of 2 jobs", "set jobs: 3: another job then measures it")]
+    assert job.due(several(jobs=3)) == {"1x1": [5, 6], "1x2": [5, 6]}
+
+
+def test_no_job_follows_one_that_measured_nothing_or_could_not_end_its_share(job: Job) -> None:
+    plan = several()
+    assert job.run(plan, ONE, time_s=1.5 * TOOK_S) == repeats(1)
+    assert job.another(plan, ONE) is None
+    assert job.run(plan, ONE) == repeats(2)
+    assert job.another(plan, ONE) == 2
+    assert job.run(plan, ONE, time_s=1) == []
+    assert "stage1 1x1: job 2 of 2: 0 of 2 repeats; another repeat takes about " in job.said
+    assert job.another(plan, ONE) is None
+    assert job.run(plan, ONE, time_s=1.5 * TOOK_S) == repeats(3)
+    assert job.another(plan, ONE) is None
+    assert job.due(plan)["1x1"] == [4]
+    assert job.run(plan, ONE) == repeats(4)
+    assert "1x1" not in job.due(plan)
+
+
+def test_a_failed_run_asks_for_no_further_job(job: Job) -> None:
+    job.ends["default/weak/1x1/r2"] = lambda path: edit(path / "ranks/rank0.json", lambda end: end.update(exit_code=3))
+    assert job.run(several(), ONE) == repeats(1, 2)
+    assert job.another(several(), ONE) is None
+
+
+def test_each_job_judges_its_own_repeats(job: Job) -> None:
+    """Whatever the second job measures, the first one's repeats are enough."""
+    plan = several(at_least=3, at_most=5)
+    for share in (1, 6):
+        assert job.run(plan, ONE) == repeats(share, share + 1, share + 2)
+    assert job.run(plan, TWO) == repeats(1, 2, 3)
+    assert job.another(plan, TWO) == 2
+    assert job.run(plan, TWO, noisy) == repeats(6, 7, 8, 9, 10)
+    assert "job 2 of 2: 5 of at most 5 repeats; default weak: known to" in job.said
+    assert job.due(plan) == {}

@@ -1,0 +1,33 @@
+"""Causes that were told wrongly before ranks were compared step by step, in real runs. benchmarks/ has all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from injected_causes import CASES, Bench, Told
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Told]:
+    bench = Bench(tmp_path_factory.mktemp("causes"))
+    wanted = ("loaders 2x1", "jitter 2x1")
+    return {injected.name: bench.told(injected, beside_none=False) for injected in CASES if injected.name in wanted}
+
+
+def test_loaders_that_are_slow_on_all_ranks_are_data_wait_and_no_node_is_left_out(told: Mapping[str, Told]) -> None:
+    found = told["loaders 2x1"].found
+    assert found
+    assert [loss.cause for loss in found.named] == ["data"]
+    assert "no rank is the cause" in " ".join(found.named[0].evidence)
+    assert not any("exclude" in change.what for change in found.changes)
+
+
+def test_work_that_varies_is_imbalance_without_a_place(told: Mapping[str, Told]) -> None:
+    jitter = told["jitter 2x1"]
+    assert jitter.found
+    assert jitter.found.named[0].cause == "imbalance"
+    assert jitter.point.step
+    assert (jitter.point.step.imbalance_kind, jitter.point.step.slowest) == ("varying", None)
+    assert any("draw lengths or shapes together on all ranks" in change.what for change in jitter.found.changes)
+    assert not any("exclude" in change.what for change in jitter.found.changes)

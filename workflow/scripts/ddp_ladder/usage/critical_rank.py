@@ -1,0 +1,304 @@
+"""The split of a run's steps along their critical ranks, and which ranks hold up the others. Pure.
+
+In DDP all ranks make their steps together. A rank's own work is its step without its wait for the exchange of
+gradients; the critical rank of a step is the one with the longest own work, and a step is as long as that, plus
+communication that nobody hides. Ranks are compared step by step, so the same steps must be timed on all of them. Docs:
+docs/attribution.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from ddp_ladder.common.model import Model, Several
+from ddp_ladder.usage.models import Count, Figure, Fraction
+
+Array = NDArray[np.float64]
+Kind = Literal["persistent", "occasional", "varying"]
+
+LEAST_TIMED_STEPS = 5  # fewer steps show what happened in them by chance
+WINDOW_STEPS = 16  # the work of a rank may grow during a run; within so few steps it does not
+USUAL_SPREAD = 0.3  # of how far the mean work is above the usual work; exponential times have 0.5
+SLOW_STEP = 1.5  # of the median step: such steps are a stratum of their own
+MOST_STEPS = 0.4  # of the steps: a rank that is slow from half of the run on holds up somewhat fewer than half
+
+
+class StepParts(Model):
+    """Means of the run's steps, in seconds; the parts add up to step_s. Null: not told apart from the rest.
+
+    Compute: DDP's forward and backward pass. The typical rank: docs/attribution.md.
+    """
+
+    timed_steps: Count = Field(description="Steps that DDP timed on every rank; 0: none, or it reported no times.")
+    step_s: Figure
+    compute_s: Figure | None = Field(description="Of the typical rank.")
+    exposed_comm_s: Figure | None = Field(description="What a step takes longer than its critical rank's own work.")
+    data_wait_s: Figure | None = Field(
+        description="Of the typical rank, and what loaders that are too slow on all ranks cost the critical one."
+    )
+    imbalance_s: Figure = Field(description="Own work of the critical rank - own work of the typical rank.")
+    imbalance_data_s: float | None = Field(description="The part of it that is a wait for data.")
+    imbalance_compute_s: float | None = Field(description="The part of it that is compute.")
+    comm_s: Figure | None = Field(description="Exchange of gradients on the critical rank, which waits for no other.")
+    overlap_s: Figure | None = Field(description="The part of comm_s that the backward pass hides.")
+    own_mean_s: Figure | None = Field(description="Own work, mean over ranks.")
+    own_max_s: Figure | None = Field(description="Own work of the critical rank.")
+    imbalance_kind: Kind | None = Field(
+        description="persistent: the same rank or node holds up the others in most steps; occasional: it is the same "
+        "one, in fewer steps; varying: no rank does it much oftener than others. Null for one rank."
+    )
+    slow_ranks: Several[Count] = Field(description="The rank, or the ranks of the node; none if it varies.")
+    slow_share: Fraction | None = Field(
+        description="Of what single ranks, or nodes, cause: that of these ranks, or the largest."
+    )
+    slow_steps: Fraction | None = Field(description="Of the steps: in which these ranks hold up the others.")
+    loaders_slow: bool = Field(description="The loaders of most ranks are slower than the rest of a step.")
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """The steps of a run that DDP timed, in seconds: arrays of ranks x steps.
+
+    data_wait_s: nan if it is not known. compute_s, comm_s, overlap_s: None if DDP reported no times. on_gpus: the
+    wait for data is the host's, while the GPU may still compute.
+    """
+
+    step_s: Array
+    data_wait_s: Array
+    compute_s: Array | None
+    comm_s: Array | None
+    overlap_s: Array | None
+    on_gpus: bool
+
+
+@dataclass(frozen=True)
+class Loaders:
+    """The loaders of the ranks. prefetch: they have workers, or may have. batch_s: for a batch; None if not known."""
+
+    prefetch: bool
+    batch_s: Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Own work and its parts, in seconds."""
+
+    own_s: Array
+    data_wait_s: Array
+    compute_s: Array
+
+    def mean_over(self, weights: Array) -> tuple[float, float, float]:
+        own, data, compute = (float(part @ weights) for part in (self.own_s, self.data_wait_s, self.compute_s))
+        return own, data, compute
+
+    def of(self, ranks: NDArray[np.intp]) -> _Work:
+        """Return the work of one rank in each step."""
+        steps = np.arange(len(ranks))
+        return _Work(self.own_s[ranks, steps], self.data_wait_s[ranks, steps], self.compute_s[ranks, steps])
+
+    def mean_of_ranks(self) -> _Work:
+        return _Work(self.own_s.mean(axis=0), self.data_wait_s.mean(axis=0), self.compute_s.mean(axis=0))
+
+
+def step_parts(
+    timed: RankSteps, all_s: Array, is_timed: NDArray[np.bool_], nodes: Sequence[int], loaders: Loaders
+) -> StepParts:
+    """Return the parts of a run's mean step.
+
+    all_s: of each measured step, its slowest rank's seconds. is_timed: which of them are in ``timed``; all of them if
+    DDP reported no times. nodes: of each rank.
+    """
+    if timed.compute_s is None or timed.comm_s is None or timed.overlap_s is None:
+        return _untimed(timed, nodes, loaders)
+    weights = _weights(all_s, is_timed)
+    exposed_s = np.maximum(timed.comm_s - timed.overlap_s, 0.0)
+    work = _own_work(timed, timed.compute_s, np.maximum(timed.step_s - exposed_s, 0.0))
+    mean_s = float(timed.step_s.mean(axis=0) @ weights)
+    critical = work.own_s.argmax(axis=0)
+    longest = work.of(critical)
+    own_max, data_max, compute_max = longest.mean_over(weights)
+    typical = work.mean_of_ranks()
+    held_up = _held_up(work.own_s, own_max - typical.mean_over(weights)[0], weights, nodes)
+    if held_up.ranks or _has_usual(work.own_s):
+        typical = work.of(_lower_median(work.own_s))
+    own, data, compute = typical.mean_over(weights)
+    waits_known = not np.isnan(timed.data_wait_s).any()
+    slow = max(0.0, data_max - data) if waits_known else 0.0  # what the critical rank waits longer for its data
+    of_loaders = _of_loaders(data, data_max, own - data, loaders) if slow else 0.0
+
+    def judged(part: float) -> _HeldUp:
+        longer_s = np.maximum(work.data_wait_s - typical.data_wait_s, 0.0)
+        own_s = work.own_s - (part / slow if slow else 0.0) * longer_s
+        return _held_up(own_s, own_max - own - part, weights, nodes)
+
+    held_up = judged(of_loaders)
+    if loaders.prefetch and held_up.kind != "persistent":  # the ranks take turns: more workers, or faster ones, help
+        of_loaders = slow
+        held_up = judged(of_loaders)
+    scale = min(1.0, mean_s / own_max) if own_max else 1.0  # rows of several steps may end at other moments of these
+    return StepParts(
+        timed_steps=timed.step_s.shape[1],
+        step_s=mean_s,
+        compute_s=scale * compute,
+        exposed_comm_s=max(0.0, mean_s - own_max),
+        data_wait_s=scale * (data + of_loaders) if waits_known else None,
+        imbalance_s=scale * max(0.0, own_max - own - of_loaders),
+        imbalance_data_s=scale * (data_max - data - of_loaders) if waits_known else None,
+        imbalance_compute_s=scale * (compute_max - compute),
+        comm_s=_along(timed.comm_s, critical, weights),
+        overlap_s=_along(timed.overlap_s, critical, weights),
+        own_mean_s=scale * float(work.own_s.mean(axis=0) @ weights),
+        own_max_s=scale * own_max,
+        imbalance_kind=held_up.kind,
+        slow_ranks=held_up.ranks,
+        slow_share=held_up.share,
+        slow_steps=held_up.steps,
+        loaders_slow=_slow_loaders(own - data, loaders),
+    )
+
+
+def _untimed(steps: RankSteps, nodes: Sequence[int], loaders: Loaders) -> StepParts:
+    """Return the parts of the mean step of a run whose waits for gradients are not known.
+
+    A rank waits for slower ones at unknown places of its steps, so it is slower only if its mean step is longer.
+    """
+    step_s, waits_s = steps.step_s.mean(axis=1), steps.data_wait_s.mean(axis=1)
+    alone = len(step_s) == 1
+    typical = _lower_median(step_s[:, None])[0]
+    known = not np.isnan(waits_s).any()
+    data_s = float(np.sort(waits_s)[(len(waits_s) - 1) // 2])
+    if known and loaders.prefetch:
+        data_s += _of_loaders(data_s, float(waits_s.max()), float(step_s[typical]) - float(waits_s.max()), loaders)
+    longest_s = float(step_s.max())
+    held_up = _held_up(step_s[:, None], longest_s - float(step_s[typical]), np.ones(1), nodes)
+    return StepParts(
+        timed_steps=0,
+        step_s=longest_s,
+        compute_s=None,
+        exposed_comm_s=0.0 if alone else None,
+        data_wait_s=min(data_s, float(step_s[typical])) if known else None,
+        imbalance_s=longest_s - float(step_s[typical]),
+        imbalance_data_s=None,
+        imbalance_compute_s=None,
+        comm_s=None,
+        overlap_s=None,
+        own_mean_s=float(step_s.mean()) if alone else None,
+        own_max_s=longest_s if alone else None,
+        imbalance_kind=held_up.kind,
+        slow_ranks=held_up.ranks,
+        slow_share=held_up.share,
+        slow_steps=held_up.steps,
+        loaders_slow=False,
+    )
+
+
+def _along(of_ranks_s: Array, critical: NDArray[np.intp], weights: Array) -> float:
+    """Return the mean over the steps of the critical rank's value."""
+    return float(of_ranks_s[critical, np.arange(len(critical))] @ weights)
+
+
+def _weights(all_s: Array, is_timed: NDArray[np.bool_]) -> Array:
+    """Return the weight of each timed step: slow steps, of which few are timed, weigh as much as they are of all."""
+    slow = all_s > SLOW_STEP * np.median(all_s)
+    weights = np.zeros(len(all_s))
+    for stratum in (slow, ~slow):
+        timed = stratum & is_timed
+        if timed.any():
+            weights[timed] = stratum.sum() / timed.sum()
+    weights = weights[is_timed]
+    normal: Array = weights / weights.sum()
+    return normal
+
+
+def _own_work(timed: RankSteps, compute_s: Array, own_s: Array) -> _Work:
+    """Return the ranks' own work in each step; data wait and compute fit into it."""
+    compute_s = np.minimum(compute_s, own_s)
+    data_wait_s = np.nan_to_num(timed.data_wait_s)
+    if timed.on_gpus:  # only what the GPU does not work through
+        data_wait_s = np.minimum(data_wait_s, own_s - compute_s)
+    else:
+        data_wait_s = np.minimum(data_wait_s, own_s)
+        compute_s = np.minimum(compute_s, own_s - data_wait_s)
+    return _Work(own_s, data_wait_s, compute_s)
+
+
+def _lower_median(own_s: Array) -> NDArray[np.intp]:
+    """Return the rank with the lower median of own work in each step; of two ranks the faster one."""
+    found: NDArray[np.intp] = np.argsort(own_s, axis=0, kind="stable")[(len(own_s) - 1) // 2]
+    return found
+
+
+def _has_usual(own_s: Array) -> bool:
+    """Return True if at least about half of all ranks and steps need the same time, and the others more.
+
+    Otherwise the work varies, and its mean over the ranks is what each would need if it were shared equally.
+    """
+    windows = np.array_split(own_s, max(1, own_s.shape[1] // WINDOW_STEPS), axis=1)
+    quantiles = np.array([[*np.quantile(window, (0.05, 0.2, 0.35)), window.mean()] for window in windows])
+    least, usual, most, mean = np.median(quantiles, axis=0)
+    return bool(most - least <= USUAL_SPREAD * (mean - usual))
+
+
+def _of_loaders(data_s: float, most_s: float, work_s: float, loaders: Loaders) -> float:
+    """Return how much of a critical rank's longer wait for data all loaders would cause: they are too slow on most.
+
+    data_s, most_s: wait of the typical and of the critical rank. work_s: the rest of the typical rank's work. While
+    ranks wait for the critical one, their workers catch up: the wait collects on the loader that is last. What each
+    loader needs for a batch shows whether the others are faster. If that is not known, no rank is blamed.
+    """
+    if not loaders.prefetch:
+        return 0.0
+    known = sorted(batch_s for batch_s in loaders.batch_s if batch_s is not None)
+    if len(known) < len(loaders.batch_s):
+        return most_s - data_s
+    lacking_s = known[(len(known) - 1) // 2] - work_s
+    return min(max(lacking_s - data_s, 0.0), most_s - data_s)
+
+
+def _slow_loaders(work_s: float, loaders: Loaders) -> bool:
+    known = sorted(batch_s for batch_s in loaders.batch_s if batch_s is not None)
+    return loaders.prefetch and len(known) == len(loaders.batch_s) and known[(len(known) - 1) // 2] > work_s
+
+
+@dataclass(frozen=True)
+class _HeldUp:
+    """Which ranks hold up the others: see StepParts."""
+
+    kind: Kind | None
+    ranks: tuple[int, ...]
+    share: float | None
+    steps: float | None
+
+
+def _held_up(own_s: Array, imbalance_s: float, weights: Array, nodes: Sequence[int]) -> _HeldUp:
+    """Judge which ranks hold up the others: without them, steps would be shorter.
+
+    own_s: work of each rank in each step, whose mean excess over the typical rank's is imbalance_s.
+    """
+    if len(nodes) == 1 or imbalance_s <= 0:
+        return _HeldUp(None, (), None, None)
+    of_node = np.array(nodes)
+    longest_s = own_s.max(axis=0)
+    by_rank = [of_rank == np.arange(len(nodes)) for of_rank in range(len(nodes))]
+    by_node = [of_node == node for node in dict.fromkeys(nodes)]
+    worst_share = 0.0
+    for places in (by_rank, by_node):
+        if len(places) < 2:
+            continue
+        saved_s = np.array([longest_s - own_s[~place].max(axis=0) for place in places])  # without each of them
+        means_s = saved_s @ weights
+        worst = int(means_s.argmax())
+        share = float(means_s[worst] / (means_s.sum() or 1.0))
+        worst_share = worst_share or share
+        # Half way from its share to all of it.
+        if share >= (1 + 1 / len(places)) / 2 and means_s[worst] >= imbalance_s / 2:
+            steps = float((saved_s[worst] > means_s[worst] / 2) @ weights)
+            ranks = tuple(np.flatnonzero(places[worst]).tolist())
+            return _HeldUp("persistent" if steps >= MOST_STEPS else "occasional", ranks, share, steps)
+    return _HeldUp("varying", (), worst_share, None)
