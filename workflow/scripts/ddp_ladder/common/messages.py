@@ -8,7 +8,9 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from ddp_ladder.common.model import Model, Several
 from ddp_ladder.common.redaction import redacted
 
 BOX_WIDTH = 96
@@ -37,6 +39,29 @@ class Problem:
             if text is not None:
                 lines.append(f"  {label:<8} {text}")
         return redacted(printable("\n".join(lines)))
+
+
+Severity = Literal["error", "warning", "note"]
+
+
+class Finding(Model):
+    """One thing that was examined: what was measured, what was wanted, and what to do.
+
+    severity: an error stops a scale or closes a gate; a warning and a note do neither. place: a node, a GPU, a rank, a
+    scale, or a file and key; empty if the finding has none of its own. next: empty if there is nothing to do.
+    """
+
+    severity: Severity
+    place: str = ""
+    measured: str
+    wanted: str = ""
+    evidence: Several[str] = ()
+    next: str = ""
+
+    @property
+    def in_words(self) -> str:
+        """Return what was measured, with the place in front unless it is named already."""
+        return self.measured if self.measured.startswith(self.place) else f"{self.place}: {self.measured}"
 
 
 class UserError(Exception):
