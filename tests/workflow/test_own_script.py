@@ -97,10 +97,10 @@ def test_commands_of_the_readme_exist() -> None:
 
 def test_links_and_paths_of_the_readme_exist() -> None:
     links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
-    tree = re.findall(r"^    ((?:config|profiles|workflow|Snakefile)[\w/.]*) ", README, re.MULTILINE)
+    paths = re.findall(r"(?<![\w/])((?:config|profiles|workflow)/[\w/.-]+)", README)
     assert links
-    assert tree
-    for link in links + tree:
+    assert paths
+    for link in links + paths:
         path, _, anchor = link.partition("#")
         assert Path(ROOT, path).exists(), link
         assert not anchor or anchor in anchors(Path(ROOT, path or "README.md")), link
