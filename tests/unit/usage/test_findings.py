@@ -138,7 +138,7 @@ def test_a_throttled_gpu_of_genuine_values() -> None:
         "GPU 1 of node1: throttled in 50 % of the samples (thermal, up to 87 C); SM clock 1065 MHz, 1410 MHz on the "
         "other GPUs"
     )
-    assert "slurm.exclude in cluster.yaml: node1" in found.next
+    assert "slurm.exclude: node1" in found.next
 
 
 def test_a_single_sample_of_throttling_is_chance() -> None:

@@ -126,6 +126,12 @@ def _wrapped(line: str) -> list[str]:
     return textwrap.wrap(line, _BOX_TEXT, break_on_hyphens=False, subsequent_indent=" " * len(step[0]) if step else "")
 
 
+def leave_out(*nodes: str) -> str:
+    """Return how to run without nodes: ``leave node1 out (slurm.exclude: node1 in cluster.yaml)``."""
+    names = ",".join(dict.fromkeys(nodes))
+    return f"leave {names or 'the node'} out (slurm.exclude{names and f': {names}'} in cluster.yaml)"
+
+
 def did_you_mean(word: str, allowed: Iterable[str]) -> str | None:
     """Return ``did you mean "x"?`` for the closest allowed word, or None when none is close."""
     matches = difflib.get_close_matches(word, list(allowed), n=1, cutoff=0.6)

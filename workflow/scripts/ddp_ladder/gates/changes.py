@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from ddp_ladder.common.messages import leave_out
 from ddp_ladder.gates.link import Link
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.gates.step_facts import StepFacts
@@ -157,9 +158,7 @@ def _for_imbalance(point: ScalePoint, lost_s: float, _link: Link | None) -> Iter
     facts = point.step or StepFacts()
     of_data = facts.imbalance_data_s is not None and facts.imbalance_data_s > lost_s / 2
     if facts.imbalance_kind == "persistent":
-        what = (
-            f"leave out its node with slurm.exclude, or give every rank the same work: {facts.slowest} is the slowest"
-        )
+        what = f"{leave_out()}, or give every rank the same work: {facts.slowest} is the slowest"
         why = "steps in which all ranks work as long as the typical one"
     elif facts.imbalance_kind == "occasional":
         what = (

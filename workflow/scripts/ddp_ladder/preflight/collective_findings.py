@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ddp_ladder.common.formats import count, significant
+from ddp_ladder.common.messages import leave_out
 from ddp_ladder.plan.plan import PreflightWanted, RunSpec
 from ddp_ladder.preflight.bandwidth import slow_node, slow_pairs
 from ddp_ladder.preflight.finding import PreflightFinding
@@ -60,7 +61,7 @@ def _devices(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Pref
         users.setdefault((rank.host, rank.device.id), []).append(k)
         if rank.multiplies is False:
             what = f"rank {k}: a matrix product on {rank.device.name or rank.device.kind} is wrong"
-            advice = "exclude the node (slurm.exclude in cluster.yaml) and report it to your site"
+            advice = f"{leave_out()} and report it to your site"
             yield _fail(nodes[k // spec.gpus_per_node], what, "the exact product of whole numbers", advice)
         if rank.cpus < spec.threads_per_rank:
             what = f"rank {k} has {count(rank.cpus, 'CPU')}"
@@ -150,7 +151,7 @@ def bandwidth(
     asked = f"at least {significant(least)} GB/s ({key})" if low else "about the same for all pairs"
     interface = interface_on(spec.interface, node) if node is not None else "network.interface"
     if node is not None:
-        advice = f"exclude it (slurm.exclude: {node} in cluster.yaml), and report its link ({interface}) to your site"
+        advice = f"{leave_out(node)}, and report its link ({interface}) to your site"
     else:
         advice = "compare network.interface and network.transport in cluster.yaml with the fastest network of the site"
     if low:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ddp_ladder.common.formats import count
+from ddp_ladder.common.messages import leave_out
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.finding import PreflightFinding
 from ddp_ladder.preflight.node_models import GpuFacts, NodeFacts
@@ -12,7 +13,7 @@ from ddp_ladder.preflight.said import Said, fail, unlike, warn
 from ddp_ladder.records.gpu_access import is_too_old, least_driver
 
 USED_MIB = 1024  # an idle GPU shows less than this, with its driver and a monitor of the site
-LEAVE_OUT = "leave the node out (slurm.exclude in cluster.yaml), and tell the site's support"
+LEAVE_OUT = f"{leave_out()}, and tell the site's support"
 
 
 def gpu_findings(spec: RunSpec, fact: NodeFacts) -> Iterator[Said]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 
+from ddp_ladder.common.messages import leave_out
 from ddp_ladder.preflight.finding import PreflightFinding
 from ddp_ladder.preflight.node_models import LinkFacts, MeshFacts, NodeFacts
 from ddp_ladder.preflight.said import fail, warn
@@ -65,7 +66,7 @@ def _not_met(mesh: Mesh, facts: Mapping[str, NodeFacts], head: str, explained: S
 def _names(mesh: Mesh) -> Iterator[PreflightFinding]:
     """Find names that do not resolve, or resolve to a loopback address on other nodes."""
     wanted = "every node's name resolves on every node to an address that others reach"
-    advice = "have the site's DNS or /etc/hosts corrected; until then leave the node out: slurm.exclude in cluster.yaml"
+    advice = f"have the site's DNS or /etc/hosts corrected; until then {leave_out()}"
     for name, found, own in ((name, found, seen.node) for name, seen in mesh.items() if seen for found in seen.names):
         if found.error:
             yield fail(f"it does not resolve {found.name}: {found.error}", wanted, advice).on(name)

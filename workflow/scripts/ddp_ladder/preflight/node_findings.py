@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ddp_ladder.common.formats import count
+from ddp_ladder.common.messages import leave_out
 from ddp_ladder.node.launch import INTERFACE_VARIABLES
 from ddp_ladder.node.software import NAMES_THE_CAUSE, TORCH_NOT_INSTALLED
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
@@ -128,10 +129,10 @@ def _host_name(fact: NodeFacts, several: bool) -> Iterator[Said]:
         yield fail(
             f"the host name {fact.host} resolves to {loopback[0]}",
             wanted,
-            "have its line in /etc/hosts corrected; until then leave the node out: slurm.exclude in cluster.yaml",
+            f"have its line in /etc/hosts corrected; until then {leave_out()}",
         )
     elif not fact.host_addresses:
-        advice = "have the node entered in the site's DNS or /etc/hosts; slurm.exclude in cluster.yaml leaves it out"
+        advice = f"have the node entered in the site's DNS or /etc/hosts; until then {leave_out()}"
         yield warn(f"the host name {fact.host} does not resolve", wanted, advice)
 
 

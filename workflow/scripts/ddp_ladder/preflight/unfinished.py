@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator, Sequence
 
 from ddp_ladder.common.formats import in_short
+from ddp_ladder.common.messages import leave_out
 from ddp_ladder.preflight import bisection
 from ddp_ladder.preflight.directory import RawPreflight
 from ddp_ladder.preflight.finding import PreflightFinding
@@ -64,7 +65,7 @@ def _why(raw: RawPreflight, missing: Sequence[int], behind: Sequence[ProbeRank])
     if silent and len(silent) < len(behind):
         ranks = f"rank{'s' if len(silent) > 1 else ''} {in_short([str(rank.rank) for rank in silent])}"
         what = f"{ranks} fell silent, last seen {silent[0].doing}"
-        return _node_of(raw, silent[0].rank, None), what, f"look at that node, or exclude it (slurm.exclude); {logs}"
+        return _node_of(raw, silent[0].rank, None), what, f"look at that node, or {leave_out()}; {logs}"
     last = min(behind, key=lambda rank: (rank.step, rank.rank))
     all_wait = all(rank.step == last.step for rank in raw.ranks.values())
     who = "all ranks are" if all_wait and spec.world_size > 1 else f"rank {last.rank} is"
@@ -75,11 +76,7 @@ def _why(raw: RawPreflight, missing: Sequence[int], behind: Sequence[ProbeRank])
     if not raw.parts:
         return None, what, f"{advice}; {logs}"
     nodes = bisection.culprits(raw.nodes, raw.parts)
-    advice = (
-        f"leave {in_short(list(nodes))} out (slurm.exclude in cluster.yaml), and tell the site's support"
-        if nodes
-        else advice
-    )
+    advice = f"{leave_out(*nodes)}, and tell the site's support" if nodes else advice
     return in_short(list(nodes)) if nodes else None, f"{what}; {bisection.in_words(raw.parts)}", f"{advice}; {logs}"
 
 

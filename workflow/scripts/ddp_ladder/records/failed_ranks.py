@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddp_ladder.common.files import Agent, agents_of
-from ddp_ladder.common.messages import numbered
+from ddp_ladder.common.messages import leave_out, numbered
 from ddp_ladder.records import by_signature
 from ddp_ladder.records.case import EXCEPTION, Case
 from ddp_ladder.records.last_words import last_words
@@ -215,8 +215,8 @@ def lost(case: Case) -> Failure | None:
         return Failure(
             verdict="a node was lost",
             why=f"{_names(raw, silent)} left no end record: its agent was killed, or the node is gone; {seen}",
-            next="see what the scheduler and the node's own log say about it; if it is broken, name it in "
-            "slurm.exclude in cluster.yaml; then start snakemake again",
+            next="see what the scheduler and the node's own log say about it; if it is broken, "
+            f"{leave_out()}; then start snakemake again",
             node=raw.run.nodes[silent[0].node_rank],
             at_s=at_s,
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ddp_ladder.common.messages import printable
+from ddp_ladder.common.messages import leave_out, printable
 from ddp_ladder.slurm.query import MARK, NoAnswer, SlurmError, Unreadable, run_command, squeue, unknown
 
 Phase = Literal["waiting", "running", "ended"]
@@ -59,7 +59,7 @@ ENDS: Mapping[str, Advice] = {
     "CANCELLED": Advice("someone cancelled it (scancel), or Slurm did", f"if it was not you, ask why; then {_AGAIN}"),
     "DEADLINE": Advice("its deadline was over", "remove --deadline from slurm.extra in cluster.yaml"),
     "FAILED": Advice("its batch script failed", f"the job's log shows why; then {_AGAIN}"),
-    NODE_FAIL: Advice("a node died under it", f"exclude the node (slurm.exclude in cluster.yaml), or just {_AGAIN}"),
+    NODE_FAIL: Advice("a node died under it", f"{leave_out()}, or just {_AGAIN}"),
     "OUT_OF_MEMORY": Advice(
         "it used more memory than it had asked for",
         "raise node.memory_mb in cluster.yaml, or lower workload.batch_per_gpu or the loader's workers",
@@ -86,8 +86,7 @@ def advice(state: str, words: str, stage: str, dead: Sequence[str] = ()) -> Advi
         which = ",".join(dead)
         return Advice(
             f"{which} does not answer Slurm: it died, or its network did",
-            f"start snakemake again, which keeps finished runs; if it comes again, slurm.exclude: {which} in "
-            "cluster.yaml",
+            f"start snakemake again, which keeps finished runs; if it comes again, {leave_out(*dead)}",
         )
     found = ENDS.get("OUT_OF_MEMORY" if _OUT_OF_MEMORY.search(words) else state, _UNKNOWN_END)
     return Advice(found.why, found.next.format(stage=stage))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
+from ddp_ladder.common.messages import leave_out
 from ddp_ladder.usage.models import GpuUsage, NodeUsage, UsageFinding
 from ddp_ladder.usage.run_use import RunUse, gpus_in_words, listed, place_of, share, shares
 
@@ -77,8 +78,8 @@ def _throttled(run: RunUse) -> Iterator[UsageFinding]:
         f"({reasons}{hot}){_clocks(found, run)}"
     )
     names = listed([each.node for each, _ in found])
-    advice = f"report {names} to the site, whose cooling or power supply is at fault, and leave it out until then with "
-    advice += f"slurm.exclude in cluster.yaml: {','.join(dict.fromkeys(each.node for each, _ in found))}"
+    advice = f"report {names} to the site, whose cooling or power supply is at fault; until then "
+    advice += leave_out(*(each.node for each, _ in found))
     yield UsageFinding(kind="GPU throttled", what=what, node=node, gpu=gpu, next=advice)
 
 
@@ -107,8 +108,7 @@ def _power_limit(run: RunUse) -> Iterator[UsageFinding]:
             "ask the site whether the lower limit is meant; slurm.constraint in cluster.yaml may choose other nodes"
         )
     elif len(found) < len(run.gpus):
-        names = ",".join(dict.fromkeys(each.node for each, _ in found))
-        advice = f"compare without these nodes (slurm.exclude in cluster.yaml: {names}), and report the difference"
+        advice = f"{leave_out(*(each.node for each, _ in found))}, compare, and report the difference"
     else:
         advice = (
             "nothing, if the computation is dense matrix products, which take all power that a GPU may have; a lower "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 
+from ddp_ladder.common.messages import leave_out
 from ddp_ladder.usage.critical_rank import StepParts
 from ddp_ladder.usage.models import GpuUsage, NodeUsage, UsageFinding
 from ddp_ladder.usage.ranks import RankUse
@@ -53,7 +54,7 @@ def _finding(
         f"{peers_ms:.3g} ms (rank{'s' if len(slow) > 1 else ''} {ranks}); {'; '.join(why) or _unexplained(step)}",
         node=node.node,
         gpu=gpu.index if gpu is not None else None,
-        next=f"measure without it (slurm.exclude: {node.node} in cluster.yaml), and report it to the site if that is "
+        next=f"{leave_out(node.node)}, measure again, and report it to the site if that is "
         "faster; else look for what the script does on this rank alone",
     )
 
