@@ -6,7 +6,7 @@
 # make oldest   set up .venv-oldest with the oldest torch that the instrument supports; make test then tests with it too
 # make lint     formatting, linting, types, and that imports go one way
 # make docs     build the documentation into site/, links checked
-# make schemas  write workflow/schemas/*.json from the models that read and write these files
+# make schemas  write workflow/schemas/*.json from the models of the settings
 # make cluster  a shell on a real Slurm with fake GPUs, on this machine, as root (CLUSTER="--nodes 6 --gpus 4")
 # make help     this text
 #

@@ -19,12 +19,10 @@ from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.plan.plan import Plan, RunSpec, balanced, make_plan
 from ddp_ladder.settings.cluster_keys import Container, Network, Node, Slurm, Software
 from ddp_ladder.settings.config_keys import GateThresholds, Measure, PreflightKeys, RepeatsKeys, Workload
-from ddp_ladder.settings.loading import load_settings
 from ddp_ladder.settings.models import Experiment, Settings, Site, Stage, Variant
 from ddp_ladder.settings.terms import Scale, batches, interface_on
 
 REPOSITORY = Path(__file__).parents[3]
-GOLDEN = Path(__file__).parents[1] / "golden" / "shipped_plan.json"
 
 
 def settings(
@@ -78,13 +76,6 @@ def settings(
 
 def run_of(plan: Plan, name: str) -> RunSpec:
     return next(run for run in plan.runs if run.name == name)
-
-
-def test_the_shipped_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an intended change: python workflow/scripts/plan.py --out tests/unit/golden/shipped_plan.json."""
-    monkeypatch.chdir(REPOSITORY)
-    plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
-    assert json.loads(json.dumps(plan.to_json())) == json.loads(GOLDEN.read_text())
 
 
 def test_stages_and_jobs() -> None:

@@ -12,7 +12,6 @@ from ddp_ladder.plan.file import read_plan
 from ddp_ladder.plan.plan import Plan, PreflightWanted
 from ddp_ladder.settings.cluster_keys import Slurm
 from ddp_ladder.settings.config_keys import GateThresholds
-from ddp_ladder.settings.terms import DEFAULT_LOG_MB
 from make_records import make_plan_of, make_specs
 
 PLAN = make_plan_of(make_specs(["1x1", "1x2", "2x2"], modes=["weak", "strong"], lr=0.1))
@@ -95,21 +94,6 @@ def edited_job(**changes: Any) -> dict[str, Any]:
     data = damaged()
     data["jobs"][0].update(changes)
     return data
-
-
-LATER = ("node_gpus", "max_log_mb_per_node", "hang", "monitor", "preflight")
-
-
-def test_a_plan_of_before_these_keys_of_a_job_is_read(tmp_path: Path) -> None:
-    data = damaged()
-    for job in data["jobs"]:
-        for key in LATER:
-            del job[key]
-    write_json(tmp_path / "plan.json", data)
-    found = read_plan(tmp_path / "plan.json")
-    assert found.runs == PLAN.runs
-    assert {job.max_log_mb_per_node for job in found.jobs} == {DEFAULT_LOG_MB}
-    assert {(job.hang, job.monitor, job.preflight) for job in found.jobs} == {(None, None, PreflightWanted())}
 
 
 def test_a_plan_whose_runs_lack_a_key_is_of_another_version(tmp_path: Path) -> None:

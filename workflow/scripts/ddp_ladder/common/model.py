@@ -1,18 +1,15 @@
-"""The base of every model of a file: it reads the file, writes it, and is its published JSON Schema."""
+"""The base of every model of a file: it reads the file and writes it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     Strict,
     ValidationError,
-    model_serializer,
 )
 from pydantic.json_schema import GenerateJsonSchema
 
@@ -45,22 +42,6 @@ class Model(BaseModel):
     def replace(self, **changes: Any) -> Self:
         """Return a copy with other values, which are checked. Raises ValidationError, a ValueError."""
         return self.model_validate({**dict(self), **changes})
-
-
-class GrownModel(Model):
-    """A model whose digest must not change because later versions have more keys: ``later`` names these.
-
-    They are written only with another value than their default.
-    """
-
-    later: ClassVar[tuple[str, ...]] = ()
-
-    @model_serializer(mode="wrap")
-    def _without_unused(self, write: SerializerFunctionWrapHandler) -> Mapping[str, Any]:
-        data: Mapping[str, Any] = write(self)
-        fields = type(self).model_fields
-        unused = {key for key in self.later if key in data and data[key] == fields[key].default}
-        return {key: value for key, value in data.items() if key not in unused}
 
 
 class Schema(GenerateJsonSchema):

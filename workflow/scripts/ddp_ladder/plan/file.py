@@ -14,7 +14,7 @@ from ddp_ladder.plan.monitoring import MonitorWanted
 from ddp_ladder.plan.plan import SCHEMA_VERSION, Plan, PreflightWanted, RunSpec, ScaleJob
 from ddp_ladder.settings.cluster_keys import Slurm
 from ddp_ladder.settings.config_keys import GateThresholds
-from ddp_ladder.settings.terms import DEFAULT_LOG_MB, Scale
+from ddp_ladder.settings.terms import Scale
 
 REWRITE = "run `snakemake --cores 1 {path}`: the plan is written again from config/; then `snakemake report`"
 OTHER_VERSION = (
@@ -73,15 +73,14 @@ def job_from_json(data: Mapping[str, Any]) -> ScaleJob:
         memory_mb=data["memory_mb"],
         gres=data["gres"],
         slurm=Slurm(**{**data["slurm"], "extra": tuple(data["slurm"]["extra"])}),
-        # Plans of earlier versions had none of these.
-        node_gpus=data.get("node_gpus"),
-        max_log_mb_per_node=data.get("max_log_mb_per_node", DEFAULT_LOG_MB),
-        hang=HangBounds.from_json(data["hang"]) if data.get("hang") else None,
-        monitor=MonitorWanted.from_json(data["monitor"]) if data.get("monitor") else None,
-        preflight=PreflightWanted(**data.get("preflight", {})),
-        more=tuple(_run(run) for run in data.get("more", ())),
-        until_percent=data.get("until_percent", 0.0),
-        jobs=data.get("jobs", 1),
+        node_gpus=data["node_gpus"],
+        max_log_mb_per_node=data["max_log_mb_per_node"],
+        hang=data["hang"] and HangBounds.from_json(data["hang"]),
+        monitor=data["monitor"] and MonitorWanted.from_json(data["monitor"]),
+        preflight=PreflightWanted(**data["preflight"]),
+        more=tuple(_run(run) for run in data["more"]),
+        until_percent=data["until_percent"],
+        jobs=data["jobs"],
     )
     for run in (*job.runs, *job.more):
         if (run.stage, run.scale) != (job.stage, job.scale):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from ddp_ladder.common.files import canonical_sha256
-from ddp_ladder.common.model import GrownModel, Several
+from ddp_ladder.common.model import Model, Several
 from ddp_ladder.plan.hang import HangBounds
 from ddp_ladder.plan.monitoring import MonitorWanted
 from ddp_ladder.settings.placeholders import expand, whole_number
@@ -58,10 +58,8 @@ class BoundContainer(TypedDict):
     args: list[str]
 
 
-class RunSpec(GrownModel):
+class RunSpec(Model):
     """One run of a training process group: everything that decides what is measured."""
-
-    later: ClassVar = ("profile_steps",)
 
     stage: Annotated[str, Field(pattern="^stage[123]$")]
     variant: Name
