@@ -1,4 +1,4 @@
-"""measure.profile_steps on a GPU: torch.profiler's events of CUDA, divided into the parts of a step."""
+"""measure.profile_steps on a GPU: torch.profiler's events of CUDA."""
 
 from __future__ import annotations
 
@@ -40,17 +40,11 @@ TRAIN = f"""
 """
 
 
-def test_kernels_copies_and_python_are_told_apart_and_add_up_to_the_steps(tmp_path: Path) -> None:
+def test_the_trace_has_the_kernels_of_each_step(tmp_path: Path) -> None:
     done = run(tmp_path, script(tmp_path, TRAIN), max_steps=20, profile_steps=4)
     assert done.code == 0, done.err
     assert len(done.rows()) == 20
-    table = json.loads(done.path(0, "profile.json").read_text())["table"]
     events = json.loads(gzip.decompress(done.path(0, "trace.json.gz").read_bytes()))["traceEvents"]
-    parts = table["parts_s"]
-    assert table["on_cuda"]
-    assert sum(parts.values()) == pytest.approx(sum(table["steps_s"]))
-    assert parts["python_s"] > 4 * SLEEP_S
-    assert parts["kernels_s"] > 0
-    assert parts["copies_s"] > 0
-    kernels_s = 1e-6 * sum(each["dur"] for each in events if each.get("cat") == "kernel")
-    assert parts["kernels_s"] + table["communication_total_s"] == pytest.approx(kernels_s, rel=0.1)
+    assert sum(each["name"].startswith("ProfilerStep#") for each in events if each.get("ph") == "X") >= 4
+    assert any(each.get("cat") == "kernel" for each in events)
+    assert any(each.get("cat") == "gpu_memcpy" for each in events)

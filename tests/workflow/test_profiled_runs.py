@@ -1,4 +1,4 @@
-"""A run with measure.profile_steps in the job of a scale: its record, and the traces that are kept."""
+"""A run with measure.profile_steps in the job of a scale: its record, and the traces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-from ddp_ladder.records.assemble import assemble
 from one_run import directory, run_script
 
 TRAIN = """
@@ -33,21 +32,14 @@ for (x,) in DataLoader(data, batch_size=4, sampler=sampler):
 LIMITS = {"warmup_steps": 2, "min_steps": 6, "max_steps": 14, "profile_steps": 3, "args": (), "args_template": ()}
 
 
-def test_the_traces_of_rank_0_and_of_the_slowest_rank_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_traces_of_all_ranks_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = run_script(TRAIN, tmp_path, monkeypatch, "1x2", **LIMITS)
     assert record.status == "ok", record.failure
     assert {rank.steps for rank in record.ranks} == {14}
-    assert record.profile is not None
-    (first,) = record.profile.ranks  # rank 0 is the slowest
-    assert (first.rank, first.slowest, record.profile.problem) == (0, True, None)
+    assert not record.remarks
     ran = directory(tmp_path, record.spec.name)
-    assert [path.name for path in sorted(ran.ranks.glob("*.gz"))] == ["rank0.trace.json.gz"]
-    assert ran.profile(1).exists()
-    events = json.loads(gzip.decompress(ran.trace(0).read_bytes()))["traceEvents"]
-    steps = [each for each in events if each["name"].startswith("ProfilerStep#")]
-    assert len(steps) == 3
-    parts = first.table.parts_s.model_dump()
-    assert sum(parts.values()) == pytest.approx(sum(each["dur"] for each in steps) * 1e-6, rel=0.01)
-    # The sleeps, less what other threads of the rank compute meanwhile: that is counted first.
-    assert parts["python_s"] > 0.9 * 3 * 0.03
-    assert assemble(ran) == record  # without the deleted trace too
+    for rank in (0, 1):
+        events = json.loads(gzip.decompress(ran.trace(rank).read_bytes()))["traceEvents"]
+        steps = [each for each in events if each["name"].startswith("ProfilerStep#")]
+        assert len(steps) == 3
+        assert sum(each["dur"] for each in steps) * 1e-6 > 3 * 0.03

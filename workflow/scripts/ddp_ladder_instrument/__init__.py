@@ -27,7 +27,6 @@ imported torch, because a script may set environment variables before it does.
     gradients     backward passes, and gradients that the script has dropped
     stop          measure.max_steps and measure.max_seconds
     after_limit   the steps after these that are only traced: measure.profile_steps
-    trace_parts   what the traced steps spend their time on
     heartbeat     how far the rank is, and its stacks, for the hang watch
     signs         what the heartbeat shows
     progress      progress.json, for display only

@@ -1,7 +1,7 @@
 """The steps after measure.max_steps or max_seconds that are traced and not measured: measure.profile_steps.
 
-ranks/rank<k>.trace.json.gz has the trace, rank<k>.profile.json its table, or why there is none. They are written last,
-so that they can spoil no figure.
+ranks/rank<k>.trace.json.gz has the trace, rank<k>.profile.json the time that it took, or why there is none. They are
+written last, so that they can spoil no figure.
 """
 
 from __future__ import annotations
@@ -78,14 +78,13 @@ class ProfiledSteps:
             return
         path = ranks / f"rank{facts['rank']}.profile.json"
         begin_s = time.perf_counter()
-        trace, tables = self._trace, []
+        trace = self._trace
         if self._problem is None and (trace is None or not trace.is_complete):
             self._problem = ENDED_FIRST
             if trace is not None:
                 self._attempt(trace.stop)
         if self._problem is None and trace is not None:
-            self._attempt(lambda: tables.append(trace.write(ranks / f"rank{facts['rank']}.trace.json.gz")))
+            self._attempt(lambda: trace.write(ranks / f"rank{facts['rank']}.trace.json.gz"))
         took_s = self._took_s + time.perf_counter() - begin_s
-        table = tables[0] if tables else None
-        content = {**facts, "problem": self._problem, "took_s": took_s, "table": table}
+        content = {**facts, "problem": self._problem, "took_s": took_s}
         write_atomically(path, [json.dumps(content, indent=2, allow_nan=False) + "\n"])

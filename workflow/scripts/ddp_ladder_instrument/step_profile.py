@@ -6,25 +6,16 @@ After a first step in which the profiler starts, the next ones are traced.
 from __future__ import annotations
 
 import gzip
-import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any, Optional
 
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from ddp_ladder_instrument import trace_parts
-from ddp_ladder_instrument.files import write_atomically
-
 WARMUP_STEPS = 1
-MOST_TRACE_BYTES = 200_000_000
-"""Of the trace before compression, which makes it ten to twenty times smaller: reading more takes gigabytes."""
 COMPRESSION = 3
-
-
-class TooLarge(ValueError):
-    """The trace is too large to be read."""
 
 
 class StepTrace:
@@ -62,24 +53,15 @@ class StepTrace:
             self._profiler.stop()
             self._profiler = None
 
-    def write(self, trace: Path) -> dict[str, Any]:
-        """Write the trace, compressed, and return the table of its parts. Raises OSError or ValueError."""
-        plain = trace.with_name(f".{trace.name}.{os.getpid()}.json")
+    def write(self, trace: Path) -> None:
+        """Write the trace, compressed. Raises OSError."""
+        plain, packed = (trace.with_name(f".{trace.name}.{os.getpid()}.{end}") for end in ("json", "gz"))
         try:
             self._profiler.profiler.export_chrome_trace(str(plain))
             self._profiler = None
-            size = plain.stat().st_size
-            if size > MOST_TRACE_BYTES:
-                raise TooLarge(
-                    f"the trace of {self._steps} steps has {size / 1e6:,.0f} MB, which is more than the "
-                    f"{MOST_TRACE_BYTES / 1e6:,.0f} MB that are read: lower measure.profile_steps"
-                )
-            content = json.loads(plain.read_bytes())
+            with plain.open("rb") as file, gzip.open(packed, "wb", COMPRESSION) as compressed:
+                shutil.copyfileobj(file, compressed)
+            os.replace(packed, trace)
         finally:
             plain.unlink(missing_ok=True)
-        content.pop("traceName", None)  # the path of this temporary file
-        trace_parts.align_steps(content["traceEvents"])
-        table = trace_parts.summary(content["traceEvents"])
-        packed = gzip.compress(json.dumps(content).encode("utf-8", "replace"), COMPRESSION)
-        write_atomically(trace, [packed])
-        return {**table, "trace": {"file": trace.name, "bytes": len(packed)}}
+            packed.unlink(missing_ok=True)

@@ -257,7 +257,7 @@ class RunDirectory:
         return self.path / "ranks"
 
     def profile(self, rank: int) -> Path:
-        """Return the table of a rank's profiled steps."""
+        """Return the file with what a rank's profiled steps took."""
         return self.ranks / f"rank{rank}.profile.json"
 
     def trace(self, rank: int) -> Path:

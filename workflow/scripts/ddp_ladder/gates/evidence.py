@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from ddp_ladder.common.formats import count, milliseconds, percent, significant
 from ddp_ladder.gates.changes import Cause, explaining
 from ddp_ladder.gates.link import Link
-from ddp_ladder.gates.profile_evidence import of_profile
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.gates.step_facts import StepFacts
 
@@ -22,7 +21,7 @@ def evidence(cause: Cause, point: ScalePoint, baseline: ScalePoint, link: Link |
         found = [*_of_imbalance(point)]
     else:
         found = [*_of_computation(point, baseline)] if cause == "computation" else []
-    return (*found, *of_profile(cause, point, baseline), *explaining(cause, point))
+    return (*found, *explaining(cause, point))
 
 
 def _of_data(point: ScalePoint, baseline: ScalePoint) -> Iterator[str]:

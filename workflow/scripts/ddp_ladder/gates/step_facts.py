@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ddp_ladder.common.model import IN_A_MODEL
-from ddp_ladder.gates.profiled import ProfiledRank
 from ddp_ladder.usage.critical_rank import Kind
 
 
@@ -19,8 +18,7 @@ class StepFacts:
     same place in every repeat. slowest: that place, such as ``rank 3 on node2``. slow_share: of the imbalance, the most
     that a rank or node causes. imbalance_data_s, imbalance_compute_s: parts of the imbalance. loaders_slow: of most
     ranks. timed_steps: the fewest that DDP timed on all ranks of a run. steps_needed: the max_steps with which DDP
-    times enough of them; None if it did, or timed none. memory_fraction: of the fullest GPU. profiled: rank 0 and the
-    slowest rank.
+    times enough of them; None if it did, or timed none. memory_fraction: of the fullest GPU.
     """
 
     __pydantic_config__: ClassVar = IN_A_MODEL
@@ -44,4 +42,3 @@ class StepFacts:
     workers: int | None = None
     backend: str | None = None
     memory_fraction: float | None = None
-    profiled: tuple[ProfiledRank, ...] = ()

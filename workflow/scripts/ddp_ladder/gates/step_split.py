@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddp_ladder.gates.groups import Group
-from ddp_ladder.gates.profiled import profiled_ranks
 from ddp_ladder.gates.step_facts import StepFacts
 from ddp_ladder.records.record import Record
 from ddp_ladder.usage.critical_rank import LEAST_TIMED_STEPS, StepParts
@@ -67,7 +66,6 @@ def split_of_repeats(group: Group) -> tuple[StepSplit, StepFacts] | None:
         timed_steps=min(map(_timed_steps, records)) or None,
         steps_needed=max((few for record in records if (few := _steps_needed(record))), default=None),
         memory_fraction=max((used for record in records if (used := _memory(record))), default=None),
-        profiled=profiled_ranks(records),
     )
     return split, facts
 

@@ -20,7 +20,6 @@ from ddp_ladder.records.evidence import weakest
 from ddp_ladder.records.explain import explain
 from ddp_ladder.records.fingerprint import whole_fingerprint
 from ddp_ladder.records.paired_steps import parts_of_run
-from ddp_ladder.records.profiled import profile_of, profiling_s, remarks_on_profile
 from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
 from ddp_ladder.records.raw_models import Parameters
 from ddp_ladder.records.record import SCHEMA_VERSION, DdpTimes, Failure, Rank, Record, Remark, Throughput, Timing, World
@@ -51,7 +50,6 @@ def assemble(directory: RunDirectory) -> Record:
     step = _step_parts(raw, warmup, throughput)
     usage = usage_of(raw, warmup, timing, step, directory)
     ranks = tuple(_rank(warmup, raw.ranks[k]) for k in sorted(raw.ranks))
-    profile = profile_of(raw.run, ranks, directory) if ok else None
     found_remarks = (
         *remarks.remarks(spec, raw),
         *shared_directory.remarks(raw.ended),
@@ -73,10 +71,9 @@ def assemble(directory: RunDirectory) -> Record:
         fingerprint=whole_fingerprint(spec, raw),
         checks=tuple(map(_without_secrets, checks)),
         failure=failure and _without_secrets(failure),
-        remarks=tuple(map(_without_secrets, (*found_remarks, *remarks_on_profile(profile)))),
+        remarks=tuple(map(_without_secrets, found_remarks)),
         step=step,
         usage=usage and _without_secrets(usage),
-        profile=profile and _without_secrets(profile),
         schema_version=SCHEMA_VERSION,
     )
 
@@ -196,7 +193,7 @@ def _figures(
         warmup,
         [value for value in exposed if value is not None],
         max((value for value in startups if value is not None), default=None),
-        max(0.0, raw.ended.wall_s - profiling_s(raw.run, directory)),
+        max(0.0, raw.ended.wall_s - (raw.profiling.took_s if raw.profiling else 0.0)),
         max(trained) if len(trained) == len(ranks) else None,
         weakest(rank.end.source for rank in ranks),
     )

@@ -16,7 +16,7 @@ from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_bytes, 
 from ddp_ladder.common.messages import printable
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.hang_models import AgentStall, read_stalls
-from ddp_ladder.records.raw_models import AgentEnd, RankEnd, RawFile, RunEnd, RunFile, read_run_file
+from ddp_ladder.records.raw_models import AgentEnd, Profiling, RankEnd, RawFile, RunEnd, RunFile, read_run_file
 
 LARGEST_FIGURE = 1e12  # samples or seconds: sums of larger figures are not exact
 SHORTEST_STEP_S = 1e-9  # the resolution of the file
@@ -63,6 +63,7 @@ class RawRun:
 
     unwritten: why ranks could not write their record, if they could still report it.
     stalls: the agents' reports of a hang, by node; empty if the run did not end with one.
+    profiling: of rank 0; None if there is none, or it is damaged.
     """
 
     run: RunFile
@@ -72,6 +73,7 @@ class RawRun:
     problems: tuple[str, ...]
     unwritten: Mapping[int, str] = field(default_factory=dict)
     stalls: tuple[AgentStall, ...] = ()
+    profiling: Profiling | None = None
 
     @property
     def reads_log(self) -> bool:
@@ -138,12 +140,20 @@ def read_raw_run(directory: RunDirectory, only_ranks: Collection[int] | None = N
     unwritten = {k: why for k in range(run.spec.world_size) if k not in ranks and (why := _unwritten(directory, k))}
     hung = ended is not None and ended.outcome == "hang"
     stalls = tuple(read_stalls(directory, agents).values()) if hung else ()
-    return RawRun(run, ended, present, ranks, tuple(problems), unwritten, stalls)
+    return RawRun(run, ended, present, ranks, tuple(problems), unwritten, stalls, _profiling(directory, run))
 
 
 def _is_counted(spec: RunSpec, rank: RankFiles) -> bool:
     is_enough = len(rank.steps) >= spec.warmup_steps + spec.min_steps and rank.steps.samples.any()
     return bool(is_enough) and rank.end.source in ("counted", "guessed", "samples_per_step")
+
+
+def _profiling(directory: RunDirectory, run: RunFile) -> Profiling | None:
+    try:
+        file = Profiling.from_json(read_json(directory.profile(0)))
+    except (OSError, ValueError):
+        return None
+    return file if (file.spec_hash, file.job, file.rank) == (run.spec_hash, run.job, 0) else None
 
 
 def _unwritten(directory: RunDirectory, rank: int) -> str | None:

@@ -13,7 +13,6 @@ from ddp_ladder.common.files import read_json, write_atomically
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.profile_models import Profile
 from ddp_ladder.records.raw_models import Count, Device, Duration, EndedBy, Job, Name, Parameters, Positive, Source
 from ddp_ladder.usage.critical_rank import StepParts
 from ddp_ladder.usage.models import Usage
@@ -215,7 +214,6 @@ class Record(Model):
     remarks: Several[Remark]
     step: StepParts | None = Field(default=None, description="Null if the ranks did not time the same steps.")
     usage: Usage | None = Field(default=None, description="Null if the nodes were not sampled.")
-    profile: Profile | None = Field(default=None, description="Null if measure.profile_steps is 0, or the run failed.")
     schema_version: Version1
 
     @model_validator(mode="after")

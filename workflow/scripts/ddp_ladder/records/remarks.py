@@ -16,7 +16,7 @@ from ddp_ladder.records.record import Remark
 def remarks(spec: RunSpec, raw: RawRun) -> tuple[Remark, ...]:
     """Return what a reader should know although it may be intended."""
     ends = [rank.end for _, rank in sorted(raw.ranks.items())]
-    return (*_remarks(spec, ends), *_remarks_on_logs(raw))
+    return (*_remarks(spec, ends), *_remarks_on_logs(raw), *_remarks_on_profile(spec, raw))
 
 
 def _remarks(spec: RunSpec, ends: Sequence[RankEnd]) -> Iterator[Remark]:
@@ -56,6 +56,14 @@ def _remarks_on_logs(raw: RawRun) -> Iterator[Remark]:
             what=f"the log is incomplete: {what}",
             next="print less, as it takes time too, or raise logs.max_mb_per_node in config.yaml",
         )
+
+
+def _remarks_on_profile(spec: RunSpec, raw: RawRun) -> Iterator[Remark]:
+    """Yield why steps that were to be traced were not."""
+    problem = raw.profiling.problem if raw.profiling else "rank 0 did not say what became of its profiled steps"
+    if spec.profile_steps and raw.ranks and problem:
+        next_step = "nothing for the figures, which are complete without a profile"
+        yield Remark(name="profile", what=f"not profiled: {problem}", next=next_step)
 
 
 def _remarks_on_order(loader: Loader) -> Iterator[Remark]:

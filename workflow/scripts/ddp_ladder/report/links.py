@@ -37,9 +37,15 @@ class Links:
         found = [
             ("Tables", [*tables, *self._existing([("accounting.csv", "accounting.csv")])]),
             ("Plots", [link for link in pictures if "/" not in link[0]]),
+            ("Traces of rank 0, with those of other ranks beside them, for ui.perfetto.dev", [*self._traces()]),
             ("Plan and gates", [*self._existing([("plan.json", "plan.json")]), *self._gates()]),
         ]
         return [(words, links) for words, links in found if links]
+
+    def _traces(self) -> Iterator[Link]:
+        runs = self.results / "runs"
+        for path in sorted(runs.glob("*/*/*/r*/ranks/rank0.trace.json.gz")):
+            yield f"../{quote(str(path.relative_to(self.results)))}", str(path.parent.parent.relative_to(runs))
 
     def _gates(self) -> Iterator[Link]:
         gates = sorted(path.name for path in (self.results / "gates").glob("*.json"))

@@ -36,7 +36,6 @@ from ddp_ladder.report.links import Links, contents
 from ddp_ladder.report.markdown import markdown
 from ddp_ladder.report.missing import not_sampled
 from ddp_ladder.report.prediction_section import PredictionSection, prediction_section
-from ddp_ladder.report.profile_section import profile_section
 from ddp_ladder.report.proposal_files import proposal_files
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.run_list import listed_runs, runs_table
@@ -146,7 +145,6 @@ def page(
         comparison=comparison,
         attribution_caption=caption(view.first_scale),
         factor_mark=factor_mark,
-        profile=profile_section(view),
         prediction=prediction,
         forecast_headings=FORECAST_HEADINGS,
         plots={name: Markup(svg) for name, svg in inline.items()},

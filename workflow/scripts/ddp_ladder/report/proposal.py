@@ -293,7 +293,6 @@ def _sources_of_losses(point: ScalePoint, has_preflight: bool) -> str:
     """Return the files and keys behind the losses of a scale and their evidence."""
     keys = ["spec", "ranks", "fingerprint"]
     keys += ["usage"] if point.findings else []
-    keys += ["profile"] if point.step and point.step.profiled else []
     in_csv = ", ".join(("step_time_s", "efficiency", *STEP_PARTS, "cpu_fraction"))
     sources = [
         f"scaling.csv, rows {point.scale} and {point.baseline}: {in_csv}",

@@ -37,7 +37,6 @@ from ddp_ladder.preflight.finding import PREFLIGHT_FAILED, PreflightFinding
 from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.preflight.text import finding_line, outcome
 from ddp_ladder.records.assemble import NOT_RUN, assemble, not_run
-from ddp_ladder.records.profiled import drop_other_traces
 from ddp_ladder.records.raw_models import Endpoint, Job, MeasureOfRun, Outcome, PlainLimit, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import Record, write_record
 from ddp_ladder.records.run_records import CUT_SHORT, RunRecords
@@ -274,7 +273,6 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, limit: PlainL
     )
     write_json(directory.ended, end.model_dump())
     record = assemble(directory)
-    drop_other_traces(directory, record)
     context.console.ended(record)
     return record
 
