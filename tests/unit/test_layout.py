@@ -55,9 +55,7 @@ def test_reading_the_snakefile_loads_only_what_it_uses() -> None:
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
     assert "ddp_ladder.plan.plan" in loaded
-    unused = (
-        "ddp_ladder.report ddp_ladder.doctor ddp_ladder.preflight.environment matplotlib jinja2 jsonschema torch scipy"
-    )
+    unused = "ddp_ladder.report ddp_ladder.doctor matplotlib jinja2 jsonschema torch scipy"
     assert {*unused.split()}.isdisjoint(loaded)
 
 

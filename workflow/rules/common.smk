@@ -37,7 +37,7 @@ is_module = not workflow.modifier.is_main_snakefile()
 
 import ddp_ladder.common.requirements
 from ddp_ladder.slurm.allocation import check_allocation
-from ddp_ladder.climb.announcements import announcements, check_data, check_load, check_secrets, check_variables
+from ddp_ladder.climb.announcements import announcements, check_data, check_load, check_secrets, variable_warnings
 from ddp_ladder.climb.failed_jobs import Stop
 from ddp_ladder.common.files import NotWritten, check_room, shown_path
 from ddp_ladder.climb.forecasts import doubts_about_runtimes, forecast_text
@@ -82,7 +82,7 @@ def climb(stage=None):
             on_nodes = is_on_nodes()
             warnings = check_data(ladder, stages, on_nodes, workflow.dryrun)
             warnings += check_secrets(ladder, sources, stages, workflow.dryrun)
-            warnings += check_variables(ladder, sources, stages, on_nodes, workflow.dryrun)
+            warnings += variable_warnings(ladder, sources, stages)
             warnings += doubts_about_runtimes(ladder, stages)
             warnings += check_load(ladder, stages) if not (on_nodes or workflow.dryrun) else []
             for warning in warnings:
@@ -111,7 +111,7 @@ def asked_preflight():
     """Return the result of the scale that `snakemake preflight` tests; it is made anew."""
     try:
         if workflow.is_main_process and workflow.executor_plugin:
-            for warning in check_variables(ladder, sources, None, is_on_nodes(), workflow.dryrun):
+            for warning in variable_warnings(ladder, sources, None):
                 print(warning, file=sys.stderr)
         file = ladder.settings.experiment.file
         return ladder.preflight_file(preflight_scale(ladder.plan, sources.preflight_scale, file))

@@ -219,27 +219,3 @@ def test_nodes_that_are_simulated_on_one_machine_meet_over_loopback() -> None:
 def test_causes_come_before_warnings() -> None:
     found = judge({"node1": node_facts(0, open_files=1024), "node3": node_facts(2, cpus=(0,))})
     assert [each.level for each in found] == ["fail", "warn"]
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "nodes", "level", "what"),
-    [
-        ("NCCL_SOCKET_IFNAME", "ib", [], "", ""),
-        ("NCCL_SOCKET_IFNAME", "^docker", [], "", ""),
-        ("NCCL_SOCKET_IFNAME", "hsn", ["node1", "node2"], "fail", "NCCL_SOCKET_IFNAME: hsn: it matches no interface"),
-        ("NCCL_SOCKET_IFNAME", "ib0", ["node2"], "warn", "so it also matches ib01"),
-        ("GLOO_SOCKET_IFNAME", "ib", ["node1", "node2"], "fail", "GLOO_SOCKET_IFNAME: ib: it matches no interface"),
-        ("GLOO_SOCKET_IFNAME", "ib01", ["node1"], "fail", "it matches no interface"),
-    ],
-)
-def test_a_variable_of_the_user_against_the_interfaces_of_each_node(
-    name: str, value: str, nodes: list[str], level: str, what: str
-) -> None:
-    facts = {
-        "node1": node_facts(0, interface=INTERFACE.replace(others=("lo",))),
-        "node2": node_facts(1, interface=INTERFACE.replace(address="10.0.0.2", others=("lo", "ib01"))),
-    }
-    mesh = {each: mesh_facts(rank, 2) for rank, each in enumerate(facts)}
-    found = findings(make_spec("2x2", device="cuda", env={name: value}), JOB, facts, mesh)
-    assert [(each.node, each.level) for each in found] == [(node, level) for node in nodes]
-    assert all(what in each.what and "network.interface" in each.next for each in found)

@@ -18,9 +18,8 @@ from ddp_ladder.common.messages import UserError
 from ddp_ladder.common.redaction import redacted_arguments
 from ddp_ladder.gates.file import gate_files
 from ddp_ladder.monitor import cpus
-from ddp_ladder.node import network
 from ddp_ladder.plan.file import read_plan
-from ddp_ladder.preflight.exported import anything_to_check
+from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.settings.models import Settings
 from ddp_ladder.settings.secrets import marked
@@ -59,24 +58,14 @@ def check_secrets(ladder: Ladder, sources: Sources, stages: Sequence[str], dry_r
     return [f"warning: {problem}" for problem in (*missing, *found)]
 
 
-def check_variables(
-    ladder: Ladder, sources: Sources, stages: Sequence[str] | None, on_nodes: bool, dry_run: bool
-) -> list[str]:
-    """Return doubts about environment variables of communication libraries.
+def variable_warnings(ladder: Ladder, sources: Sources, stages: Sequence[str] | None) -> list[str]:
+    """Return warnings about environment variables that no communication library reads.
 
-    Raises UserError if a run would fail by one, or silently ignore it; a dry run only warns. stages: those that a start
-    climbs; None for a preflight alone. on_nodes: whether the training may run on other machines.
+    stages: those that a start climbs; None for a preflight alone.
     """
-    starts_ranks = stages is None or ladder.measures(stages)
-    if not (starts_ranks and anything_to_check(ladder.settings, os.environ)):
+    if stages is not None and not ladder.measures(stages):
         return []
-    from ddp_ladder.preflight.environment import check_environment  # here: most starts have nothing to check
-
-    interfaces = None if on_nodes else network.addresses()
-    found = check_environment(ladder.settings, ladder.plan, sources, interfaces=interfaces)
-    if found.wrong and not dry_run:
-        raise UserError(found.wrong)
-    return [f"warning: {problem}" for problem in (*found.wrong, *found.doubts)]
+    return [f"warning: {problem}" for problem in check_variables(ladder.settings, sources, os.environ)]
 
 
 def check_load(ladder: Ladder, stages: Sequence[str], sampled_s: float = 0.5) -> list[str]:

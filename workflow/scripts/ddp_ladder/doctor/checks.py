@@ -20,7 +20,7 @@ from ddp_ladder.doctor import software
 from ddp_ladder.doctor.check_results import CheckResult, Section
 from ddp_ladder.node import network
 from ddp_ladder.preflight.check import check_jobs
-from ddp_ladder.preflight.environment import EnvironmentResult, check_environment
+from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.settings.models import Settings
 from ddp_ladder.settings.sources import Sources
@@ -196,19 +196,11 @@ def workload(ladder: Ladder, on_a_cluster: bool) -> Iterator[CheckResult]:
 
 
 def _network(ladder: Ladder, sources: Sources, on_a_cluster: bool, shell: Mapping[str, str]) -> list[CheckResult]:
-    here = network.addresses()
-    found = check_environment(ladder.settings, ladder.plan, sources, shell, None if on_a_cluster else here)
-    return [*interface(ladder.settings, here, on_a_cluster), *variables(found)]
-
-
-def variables(found: EnvironmentResult) -> Iterator[CheckResult]:
-    """Report the environment variables of communication libraries."""
-    topic = "variables"
-    yield from (CheckResult.of(problem, topic) for problem in found.wrong)
-    yield from (CheckResult.of(problem, topic, "warn") for problem in found.doubts)
-    if not found.wrong and not found.doubts:
-        count = f"{found.checked} checked" if found.checked else "none set"
-        yield CheckResult("pass", topic, f"NCCL, Gloo, torch, OpenMP, CUDA, libfabric, UCX: {count}")
+    found = check_variables(ladder.settings, sources, shell)
+    variables = [CheckResult.of(problem, "variables", "warn") for problem in found] or [
+        CheckResult("pass", "variables", "NCCL, RCCL, Gloo, torch, OpenMP, CUDA, HSA, libfabric, UCX: no unknown name")
+    ]
+    return [*interface(ladder.settings, network.addresses(), on_a_cluster), *variables]
 
 
 def interface(settings: Settings, here: Collection[str], on_a_cluster: bool) -> Iterator[CheckResult]:

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import leave_out
-from ddp_ladder.node.launch import INTERFACE_VARIABLES
 from ddp_ladder.node.software import NAMES_THE_CAUSE, TORCH_NOT_INSTALLED
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
-from ddp_ladder.preflight.contradictions import interface_problem
 from ddp_ladder.preflight.finding import PreflightFinding
 from ddp_ladder.preflight.gpu_findings import gpu_findings, model_findings
 from ddp_ladder.preflight.mesh_findings import mesh_findings
@@ -62,7 +60,6 @@ def _network(fact: NodeFacts, several: bool) -> Iterator[Said]:
 
 def _of_node(spec: RunSpec, job: ScaleJob, fact: NodeFacts, several: bool) -> Iterator[Said]:
     yield from _host_name(fact, several)
-    yield from _interface_variables(spec, fact)
     if spec.device == "cuda":
         yield from gpu_findings(spec, fact)
     yield from _software(spec, fact)
@@ -93,20 +90,6 @@ def _interface(fact: NodeFacts, several: bool) -> Iterator[Said]:
         )
     elif several and found.address.startswith(LOOPBACK):
         yield fail(f"interface {found.name} is loopback ({found.address})", "one that other nodes reach", correct)
-
-
-def _interface_variables(spec: RunSpec, fact: NodeFacts) -> Iterator[Said]:
-    """Find the user's own variables that choose no interface of this node, or more than they name."""
-    if fact.interface is None or not fact.interface.name:
-        return
-    here = [fact.interface.name, *fact.interface.others]
-    for name in INTERFACE_VARIABLES:
-        value = spec.env.get(name, "")
-        problem = interface_problem(name, value, here) if value else None
-        if problem:
-            found = warn if "also matches" in problem else fail
-            advice = f"remove it: network.interface in cluster.yaml sets it; the node has {', '.join(here)}"
-            yield found(f"{name}: {value}: {problem}", "the interface that the training is to use", advice)
 
 
 def _port(fact: NodeFacts) -> Iterator[Said]:
