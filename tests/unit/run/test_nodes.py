@@ -14,7 +14,7 @@ import pytest
 from ddp_ladder.node.network import LOOPBACK, address, interface_here, node_name
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run import nodes
-from ddp_ladder.run.bounded_log import BoundedLog
+from ddp_ladder.run.logs import BoundedLog
 from ddp_ladder.run.nodes import Allocation, JobStep, NoRendezvous, ThisMachine, nodes_of
 from ddp_ladder.settings.cluster_keys import Slurm
 from ddp_ladder.settings.terms import Scale

@@ -27,12 +27,11 @@ from ddp_ladder.node.network import address, interface_towards, node_name
 from ddp_ladder.node.software import Runner, SetUpError, container_binds, environment, with_secrets
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_models import AgentEnd, AgentLog, FailedRank, Gpu, Job, read_run_file
-from ddp_ladder.run.bounded_log import BoundedLog, LogPipe
 from ddp_ladder.run.error_files import error_text, take_error, with_error_file
 from ddp_ladder.run.hang_watch import HangWatch
+from ddp_ladder.run.logs import BoundedLog, LogPipe, log_of_agent
 from ddp_ladder.run.machine_watch import MachineWatch
 from ddp_ladder.run.monitoring import started_monitor
-from ddp_ladder.run.run_logs import log_of_agent
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)  # "time is nearly up": Slurm gives them to every process of a step itself

@@ -46,11 +46,11 @@ from ddp_ladder.run.agent import GRACE_S
 from ddp_ladder.run.expected_steps import Expected, most_alike
 from ddp_ladder.run.hang_watch import Stalls
 from ddp_ladder.run.interruption import end_agents, uninterrupted
+from ddp_ladder.run.logs import join_logs
 from ddp_ladder.run.nodes import Allocation, Nodes, NoRendezvous
 from ddp_ladder.run.pace import Pace
 from ddp_ladder.run.preflight import PreflightOf
 from ddp_ladder.run.progress import RunConsole, epoch_steps
-from ddp_ladder.run.run_logs import join_logs
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", OWN_DIRECTORY)

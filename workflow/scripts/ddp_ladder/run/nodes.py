@@ -25,8 +25,7 @@ from ddp_ladder.common.messages import UserError, printable
 from ddp_ladder.common.paths import SCRIPTS
 from ddp_ladder.node.network import LOOPBACK, address_towards, free_port, is_loopback, node_name
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
-from ddp_ladder.run.bounded_log import BoundedLog, LogPipe
-from ddp_ladder.run.run_logs import log_of_launcher
+from ddp_ladder.run.logs import BoundedLog, LogPipe, log_of_launcher
 from ddp_ladder.settings.terms import Interface
 from ddp_ladder.slurm.allocation import salloc_for
 from ddp_ladder.slurm.job_step import step_argv, step_environment

@@ -41,9 +41,9 @@ from ddp_ladder.preflight.result import PreflightResult, result_file
 from ddp_ladder.preflight.unfinished import unfinished
 from ddp_ladder.records.raw_models import Endpoint, Job, MeasureOfRun, RunFile, read_run_file
 from ddp_ladder.run.interruption import end_agents, uninterrupted
+from ddp_ladder.run.logs import join_logs
 from ddp_ladder.run.machine_watch import describe, speaks_for_node
 from ddp_ladder.run.nodes import AGENT, Nodes, NoRendezvous
-from ddp_ladder.run.run_logs import join_logs
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 NODE = SCRIPTS / "preflight_node.py"
