@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from ddp_ladder.records.hang_models import Heartbeat
 from ddp_ladder.records.stacks import main_stack
-from ddp_ladder.run.hang_watch import read_heartbeat
-from ddp_ladder.run.rank_processes import RankProcess, stacks
+from ddp_ladder.run.hangs import RankProcess, read_heartbeat, stacks
 from ddp_ladder_instrument import heartbeat
 from ddp_ladder_instrument.loops import NEVER, Loop
 from ddp_ladder_instrument.metrics import ReportedSteps

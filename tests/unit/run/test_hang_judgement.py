@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ddp_ladder.plan.hang import HangBounds
 from ddp_ladder.records.hang_models import Heartbeat, Phase, ProcessState
-from ddp_ladder.run.hang_judgement import Seen, State, is_suspect, judge
+from ddp_ladder.run.hangs import Seen, State, is_suspect, judge
 
 BOUNDS = HangBounds(times_median_step=10.0, at_least_s=60.0, first_step_s=1800.0)
 SLEEPS = 'Current thread 0x01 (most recent call first):\n  File "train.py", line 7 in train'

@@ -28,7 +28,7 @@ from ddp_ladder.node.software import Runner, SetUpError, container_binds, enviro
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_models import AgentEnd, AgentLog, FailedRank, Gpu, Job, read_run_file
 from ddp_ladder.run.error_files import error_text, take_error, with_error_file
-from ddp_ladder.run.hang_watch import HangWatch
+from ddp_ladder.run.hangs import HangWatch
 from ddp_ladder.run.logs import BoundedLog, LogPipe, log_of_agent
 from ddp_ladder.run.machine_watch import MachineWatch
 from ddp_ladder.run.monitoring import started_monitor

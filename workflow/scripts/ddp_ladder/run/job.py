@@ -44,7 +44,7 @@ from ddp_ladder.records.script_failures import PORT_TAKEN
 from ddp_ladder.records.shared_directory import Watch
 from ddp_ladder.run.agent import GRACE_S
 from ddp_ladder.run.expected_steps import Expected, most_alike
-from ddp_ladder.run.hang_watch import Stalls
+from ddp_ladder.run.hangs import Stalls
 from ddp_ladder.run.interruption import end_agents, uninterrupted
 from ddp_ladder.run.logs import join_logs
 from ddp_ladder.run.nodes import Allocation, Nodes, NoRendezvous

@@ -19,7 +19,7 @@ from ddp_ladder.machine.directory import MachineDirectory, remove_others
 from ddp_ladder.machine.model import Machine
 from ddp_ladder.machine.threads import RankThreads, affinity_text, rank_threads
 from ddp_ladder.records.raw_models import RunFile, read_run_file
-from ddp_ladder.run.hang_watch import read_heartbeat
+from ddp_ladder.run.hangs import read_heartbeat
 
 INTERVAL_S = 0.5  # between two looks at the heartbeats, in the beginning
 LONGEST_INTERVAL_S = 5.0  # later: the files may be on a file system that all nodes share

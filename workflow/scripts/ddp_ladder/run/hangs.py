@@ -3,6 +3,20 @@
 An agent knows its own node only, and its ranks may wait for a validation on another one. So it reports a stall, with
 the stacks of its ranks, and takes the report back if they go on. The job calls it a hang if every agent that has not
 ended reports one.
+
+``short`` is the larger of hang.at_least_s and hang.times_median_step times the median step, ``long`` is
+hang.first_step_s:
+
+| the rank | is stuck after |
+| --- | --- |
+| is stopped | at_least_s |
+| trains | short, unless its stack shows that it saves, validates or compiles: then long |
+| evaluates, or is between two passes over its loader | long; short if its stack shows that it waits for other ranks |
+| has made no step, or trains without a DataLoader | long |
+| has ended its script, but not its process | long |
+
+A rank that nothing is known of is not judged: it neither hangs nor holds the judgement on the others up. One rank that
+moves or is busy, on any node, means that there is no hang: the others wait for it.
 """
 
 from __future__ import annotations
@@ -10,23 +24,25 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 
 import psutil
 
 from ddp_ladder.common.files import Agent, RunDirectory, write_json
 from ddp_ladder.common.messages import printable
+from ddp_ladder.machine.threads import PROC, status
 from ddp_ladder.node.network import node_name
 from ddp_ladder.plan.hang import HangBounds
 from ddp_ladder.records.hang_models import AgentStall, Heartbeat, ProcessState, RankStall, is_stuck, read_stalls
 from ddp_ladder.records.raw_models import RunFile, read_run_file
-from ddp_ladder.records.stacks import without_own
-from ddp_ladder.run.hang_judgement import Seen, State, bound_s, is_suspect, judge
-from ddp_ladder.run.rank_processes import HEADER_BYTES, RankProcess, find, stacks
+from ddp_ladder.records.stacks import in_collective, is_at_work, main_stack, without_own
 
 LONGEST_INTERVAL_S = 5.0  # between two looks at the heartbeats
 SUSPENDED_S = 10.0  # a look that comes this late: the job was suspended, with all its processes
@@ -225,3 +241,192 @@ class Stalls:
             self._stuck_since_s = now_s
         longest_s = next(iter(reports.values())).bounds.first_step_s
         return longest_s is not None and now_s - self._stuck_since_s > longest_s
+
+
+class State(Enum):
+    """What the watch makes of a rank."""
+
+    GOES_ON = "it moves, or is busy and may be for longer"
+    NOT_JUDGED = "it has ended, or nothing is known of it"
+    STUCK = "it makes no step"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of one rank.
+
+    heartbeat: None before its first. silent_s: since it moved, or was launched. process: None if not looked at.
+    stack: None if not looked at, or none came. reports_itself: its steps may be in its log alone.
+    """
+
+    rank: int
+    heartbeat: Heartbeat | None
+    silent_s: float
+    process: ProcessState | None = None
+    stack: str | None = None
+    reports_itself: bool = False
+    pid: int | None = None
+
+    def with_process(self, process: ProcessState, pid: int | None, stack: str | None) -> Seen:
+        """Return this with what was seen of the rank's process."""
+        return replace(self, process=process, pid=pid, stack=stack)
+
+
+def short_s(bounds: HangBounds, heartbeat: Heartbeat | None) -> float:
+    """Return the bound in the training loop; infinite before there is a median step, or if it is switched off."""
+    if bounds.times_median_step is None or heartbeat is None or heartbeat.step_s is None:
+        return math.inf
+    return max(bounds.at_least_s, bounds.times_median_step * heartbeat.step_s)
+
+
+def long_s(bounds: HangBounds, heartbeat: Heartbeat | None) -> float:
+    """Return the bound outside the training loop, never below the other; infinite if it is switched off."""
+    if bounds.first_step_s is None:
+        return math.inf
+    short = short_s(bounds, heartbeat)
+    return max(bounds.first_step_s, short) if math.isfinite(short) else bounds.first_step_s
+
+
+def is_suspect(seen: Seen, bounds: HangBounds) -> bool:
+    """Return True if the rank has been silent for long enough to look at its process and its stack."""
+    short = short_s(bounds, seen.heartbeat)
+    first_s = short if math.isfinite(short) else bounds.at_least_s
+    return seen.silent_s >= min(first_s, long_s(bounds, seen.heartbeat))
+
+
+def bound_s(seen: Seen, bounds: HangBounds) -> float:
+    """Return how long this rank may be silent."""
+    heartbeat = seen.heartbeat
+    if seen.process == "stopped":
+        return bounds.at_least_s
+    short, long = short_s(bounds, heartbeat), long_s(bounds, heartbeat)
+    if heartbeat is None or heartbeat.phase not in ("training", "evaluating", "between passes"):
+        return long
+    if heartbeat.step_s is None:
+        return long  # the second step may compile as the first did
+    stack = main_stack(seen.stack, heartbeat.thread) if seen.stack is not None else []
+    if in_collective(stack):
+        return short
+    if heartbeat.phase != "training":
+        return long
+    # Without a stack it is not known whether it saves. One that is not even interrupted by a signal gives none.
+    trains = (stack and not is_at_work(stack)) or (not stack and seen.process == "uninterruptible")
+    return short if trains else max(short, long)
+
+
+def judge(seen: Seen, bounds: HangBounds) -> State:
+    """Return what a rank is, from what was seen of it."""
+    if not is_suspect(seen, bounds):
+        return State.GOES_ON
+    if seen.process == "gone":
+        return State.NOT_JUDGED
+    phase = seen.heartbeat.phase if seen.heartbeat is not None else "starting"
+    if seen.silent_s < bound_s(seen, bounds):
+        return State.NOT_JUDGED if phase == "ended" else State.GOES_ON
+    if seen.reports_itself and phase == "starting" and seen.process != "stopped":
+        return State.NOT_JUDGED  # it may print its first figure later
+    return State.STUCK
+
+
+HEADER_BYTES = 512  # of a heartbeat; its stacks follow
+STACK_BYTES = 200_000  # read of a rank's new stacks
+STACKS_WITHIN_S = 3.0  # for all ranks to answer: their hearts beat once a second
+TICK_S = 0.05
+_STATES: Mapping[str, ProcessState] = {
+    psutil.STATUS_STOPPED: "stopped",
+    psutil.STATUS_TRACING_STOP: "stopped",
+    psutil.STATUS_DISK_SLEEP: "uninterruptible",
+    psutil.STATUS_ZOMBIE: "gone",
+    psutil.STATUS_DEAD: "gone",
+}
+
+
+@dataclass(frozen=True)
+class RankProcess:
+    """A rank's process as this machine sees it. pid: outside of a container's own numbering."""
+
+    pid: int
+    state: ProcessState
+
+
+def find(heartbeat: Heartbeat) -> RankProcess | None:
+    """Return the process of a heartbeat, if it is a descendant of this one; None if it has ended."""
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if heartbeat.pid in _numbers(process.pid):
+                return RankProcess(process.pid, _STATES.get(process.status(), "alive"))
+    return None
+
+
+def _numbers(pid: int) -> list[int]:
+    """Return the ids of a process in its own and all outer numberings."""
+    return [int(number) for number in _status(pid).get("NSpid", str(pid)).split()]
+
+
+def _status(pid: int) -> dict[str, str]:
+    return status(PROC / str(pid) / "status")
+
+
+def _catches(pid: int, signum: int) -> bool:
+    """Return True if the process handles the signal; else it would end it."""
+    return bool(int(_status(pid).get("SigCgt", "0"), 16) >> (signum - 1) & 1)
+
+
+def stacks(files: Mapping[int, Path], ranks: Mapping[int, tuple[Heartbeat, RankProcess]]) -> dict[int, str]:
+    """Return the stacks of these ranks, as far as they could be had within a bounded time.
+
+    files: the heartbeat of each rank, to which it appends its stacks: those of all its threads once this appended a
+        line, or that of its main thread alone on the signal, which only a rank gets whose heart does not answer.
+    """
+    # A stopped process would answer when it goes on, in the middle of something else.
+    running = {rank: one for rank, one in ranks.items() if one[1].state != "stopped"}
+    found = _answers(files, {rank: size for rank in running if (size := _ask(files[rank]))})
+    signalled: dict[int, int] = {}
+    for rank, (heartbeat, process) in running.items():
+        if rank not in found and heartbeat.signal:
+            with contextlib.suppress(OSError):
+                before = files[rank].stat().st_size
+                if _catches(process.pid, heartbeat.signal):
+                    os.kill(process.pid, heartbeat.signal)
+                    signalled[rank] = before
+    return found | _answers(files, signalled)
+
+
+def _ask(file: Path) -> int:
+    """Append a line to a heartbeat; return its size then, 0 if that failed: a rank without a heartbeat gives none."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(descriptor, b"\n")
+            return os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
+    return 0
+
+
+def _answers(files: Mapping[int, Path], asked: Mapping[int, int]) -> dict[int, str]:
+    """Return what the ranks appended to their files after these sizes, once nothing more comes."""
+    until_s = time.monotonic() + (STACKS_WITHIN_S if asked else 0.0)
+    sizes: dict[int, int] = dict(asked)
+    while time.monotonic() < until_s:
+        time.sleep(TICK_S)
+        before, sizes = sizes, {rank: _size(files[rank]) for rank in asked}
+        if sizes == before and all(sizes[rank] > size for rank, size in asked.items()):
+            break
+    return {rank: text for rank, size in asked.items() if (text := _read(files[rank], size))}
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _read(path: Path, begin: int) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(begin)
+            return file.read(STACK_BYTES).decode(errors="replace").strip()
+    except OSError:
+        return ""
