@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -14,10 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from ddp_ladder.common.files import Agent, RunDirectory, make_directory, read_json, write_json
 from ddp_ladder.common.formats import signal_of
 from ddp_ladder.common.lifetime import adopt_orphans, die_with_parent, end_descendants
+from ddp_ladder.common.redaction import redacted
 from ddp_ladder.monitor.models import MonitorEnd
 from ddp_ladder.monitor.node_monitor import NodeMonitor
 from ddp_ladder.node.gpus import gpus
@@ -27,11 +30,11 @@ from ddp_ladder.node.network import address, interface_towards, node_name
 from ddp_ladder.node.software import Runner, SetUpError, container_binds, environment, with_secrets
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_models import AgentEnd, AgentLog, FailedRank, Gpu, Job, read_run_file
-from ddp_ladder.run.error_files import error_text, take_error, with_error_file
 from ddp_ladder.run.hangs import HangWatch
 from ddp_ladder.run.logs import BoundedLog, LogPipe, log_of_agent
 from ddp_ladder.run.machine_watch import MachineWatch
 from ddp_ladder.run.monitoring import started_monitor
+from ddp_ladder.settings.secrets import known_secrets
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)  # "time is nearly up": Slurm gives them to every process of a step itself
@@ -334,3 +337,43 @@ def _cpus() -> list[int]:
     if sys.platform == "linux":
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+MOST_CHARACTERS = 4000  # of the end of a traceback
+
+
+def with_error_file(start: Process, directory: RunDirectory, given: Mapping[str, str]) -> Process:
+    """Return a rank's process with its error file set, as torchrun sets it for its own. given: the user's variables."""
+    if ERROR_FILE in given or "RANK" not in start.env:
+        return start
+    return Process(start.argv, {ERROR_FILE: str(directory.error_file(int(start.env["RANK"]))), **start.env})
+
+
+def take_error(start: Process) -> str | None:
+    """Return the end of the traceback in a process's error file, and delete the file; None if it wrote none."""
+    if ERROR_FILE not in start.env:
+        return None
+    path = Path(start.env[ERROR_FILE])
+    try:
+        found = read_json(path)
+    except (OSError, ValueError):
+        found = None
+    with contextlib.suppress(OSError):
+        path.unlink()
+    return error_text(found)
+
+
+def error_text(data: Any) -> str | None:
+    """Return the end of the traceback in the content of an error file, without secrets; None if it has none.
+
+    Its form is torch's.
+    """
+    message = data.get("message") if isinstance(data, Mapping) else None
+    if isinstance(message, Mapping):
+        more = message.get("extraInfo")
+        callstack = more.get("py_callstack") if isinstance(more, Mapping) else None
+        message = callstack or message.get("message")
+    if not isinstance(message, str) or message == "<NONE>":  # torch's own for no file
+        return None
+    return redacted(message.strip(), known_secrets(os.environ))[-MOST_CHARACTERS:] or None
