@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from cluster import Cluster
-from ddp_ladder.accounting.table import read_rows
+from ddp_ladder.accounting.jobs import read_rows
 from project_copy import NO_TORCH, ROOT, Checkout, copy_project
 from scales import GPU_SITE, WITNESS, prepare, salloc, scale_job, witnesses
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +14,8 @@ import pytest
 import yaml
 from cluster import Cluster
 from cluster_config import ACCOUNT
-from ddp_ladder.accounting.table import read_rows
-from project_copy import ANY_EFFICIENCY, NO_TORCH, ROOT, Checkout, copy_project
+from ddp_ladder.accounting.jobs import read_rows
+from project_copy import ANY_EFFICIENCY, NO_TORCH, Checkout, copy_project
 
 pytestmark = pytest.mark.slurm
 
@@ -127,47 +125,25 @@ def test_accounting_agrees_with_slurm_and_the_records(climbed: Climbed, scale: s
     (row,) = (row for row in read_rows(climbed.checkout.results) if row.scale == scale)
     asked = asked_for(climbed, scale)
     assert row.job_id == str(climbed.job(scale))
-    assert (row.state, row.exit_code, row.node_list) == ("COMPLETED", asked["ExitCode"], asked["NodeList"])
     assert (row.nodes, row.gpus, row.cpus) == (nodes, nodes * gpus, nodes * 2 * gpus)
     assert row.memory_asked_mb_per_node == int(asked["MinMemoryNode"].rstrip("M"))
     hours, minutes, seconds = map(int, asked["RunTime"].split(":"))
-    assert row.elapsed_s == pytest.approx(3600 * hours + 60 * minutes + seconds, abs=1)
+    assert row.elapsed_s == pytest.approx(3600 * hours + 60 * minutes + seconds, abs=3)
     # The run of the record is a part of its job, and so are its own parts.
     ended = json.loads((climbed.directory(scale) / "ended.json").read_text())
     wall_s = ended["ended_at_s"] - ended["started_at_s"]
     assert wall_s < row.elapsed_s
-    assert row.startup_s + row.training_s + row.run_other_s == pytest.approx(wall_s, abs=0.1)
-    assert row.preflight_s + wall_s + row.idle_s == pytest.approx(row.elapsed_s, abs=2)
+    assert row.startup_s + row.training_s == pytest.approx(wall_s, abs=0.1)
+    assert row.preflight_s + wall_s + row.other_s == pytest.approx(row.elapsed_s, abs=2)
     assert row.training_s > 0
     assert (row.runs_planned, row.runs_measured, row.runs_ok) == (1, 1, 1)
-    with_slurmdbd = climbed.cluster.spec.accounting
-    assert (row.source, row.cpu_source) == (("sacct", "sacct") if with_slurmdbd else ("scontrol", "monitor"))
-    assert row.cpu_s
+    if climbed.cluster.spec.accounting:
+        assert (row.source, row.state, row.exit_code) == ("sacct", "COMPLETED", asked["ExitCode"])
+        assert row.node_list == asked["NodeList"]
+        assert row.cpu_s
+    else:
+        assert (row.source, row.state) == ("none", "ENDED")
     assert "results/accounting.csv" in climbed.done.stdout
-
-
-def test_without_slurmdbd_a_job_asks_sstat_for_its_memory(cluster_without_accounting: Cluster) -> None:
-    """As a thread of a scale's job does."""
-    program = "from ddp_ladder.accounting import ask; import os; print(ask.samples_are_needed())"
-    program += "; [print(step.step, step.max_rss_bytes) for step in ask.memory_of_steps(os.environ['SLURM_JOB_ID'])]"
-    holding = "data = bytearray(200_000_000); print('holding', flush=True); import time; time.sleep(30)"
-    python, cluster = shlex.quote(sys.executable), cluster_without_accounting
-    script = f"""
-        srun {python} -c {shlex.quote(holding)} >held 2>&1 &
-        until grep -q holding held; do sleep 0.1; done
-        PYTHONPATH={shlex.quote(str(ROOT / "workflow/scripts"))} {python} -c {shlex.quote(program)} >asked
-        kill $!
-        wait
-        """
-    directory = cluster.root / "sstat"
-    directory.mkdir()
-    job = cluster.sbatch(script, "--mem=1000", cwd=directory)
-    cluster.await_state(job, "COMPLETED", "FAILED", "CANCELLED")
-    needed, *steps = (directory / "asked").read_text().splitlines()
-    assert needed == "True"
-    memory = dict(step.split() for step in steps)
-    assert 200_000_000 < int(memory["0"]) < 400_000_000
-    assert "batch" in memory
 
 
 @pytest.mark.parametrize("scale", SMALL)

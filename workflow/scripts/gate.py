@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddp_ladder.accounting.update import update_or_warn
+from ddp_ladder.accounting.jobs import update_or_warn
 from ddp_ladder.climb.forecasts import after_gate
 from ddp_ladder.climb.to_do import restore_records
 from ddp_ladder.common.command import command

@@ -22,8 +22,8 @@ from datetime import date
 from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
-from ddp_ladder.accounting.text import terminal_lines
-from ddp_ladder.accounting.update import REPORT_WAITS_S, update_or_warn
+from ddp_ladder.accounting.advice import terminal_lines
+from ddp_ladder.accounting.jobs import REPORT_WAITS_S, update_or_warn
 from ddp_ladder.common.command import command
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.plan.file import read_plan

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddp_ladder.accounting.job_file import accounted
+from ddp_ladder.accounting.jobs import accounted
 from ddp_ladder.common.command import command
 from ddp_ladder.common.lifetime import die_with_parent
 from ddp_ladder.gates.file import closed_variants

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddp_ladder.accounting.text import terminal_lines
-from ddp_ladder.accounting.update import read_or_warn
+from ddp_ladder.accounting.advice import terminal_lines
+from ddp_ladder.accounting.jobs import read_or_warn
 from ddp_ladder.analysis.forecast_file import planned_forecasts
 from ddp_ladder.analysis.forecast_text import error_lines, forecast_errors
 from ddp_ladder.analysis.outlook import outlooks

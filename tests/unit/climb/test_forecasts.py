@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.accounting.advice import advice
-from ddp_ladder.accounting.job_file import specs_digest
-from ddp_ladder.accounting.row import JobRow
-from ddp_ladder.accounting.table import write_rows
+from ddp_ladder.accounting.jobs import JobRow, specs_digest, write_rows
 from ddp_ladder.analysis.forecast_file import forecast_file, read_forecast
 from ddp_ladder.climb.forecasts import after_gate, lines_before
 from ddp_ladder.climb.short_runtimes import short_runtimes
@@ -39,7 +37,7 @@ def doubts(plan: Plan, results: Path) -> list[str]:
 
 def row(job: ScaleJob, elapsed_s: float) -> JobRow:
     """The row of a job that measured all runs of a scale."""
-    usual = dict.fromkeys(("preflight_s", "startup_s", "training_s", "run_other_s", "idle_s"), 0.0)
+    usual = dict.fromkeys(("preflight_s", "startup_s", "training_s", "other_s"), 0.0)
     return JobRow(
         job_id="7", kind="measure", stage=job.stage, scale=str(job.scale), source="sacct", state="COMPLETED",
         ended_at="2026-11-22T14:12:02Z", elapsed_s=elapsed_s, nodes=job.scale.nodes, gpus=job.scale.world_size,

@@ -353,7 +353,6 @@ def test_limits_are_said() -> None:
         "1 run failed (default/weak/1x2/r2): the script raised an exception.",
         "The gate of stage2 is closed: a run of 1x2 failed.",
         "runs/x/record.json: it is left out.",
-        "Energy was not measured.",
     ):
         assert words in text, words
     assert "start snakemake" not in text

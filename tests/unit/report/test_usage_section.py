@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from ddp_ladder.accounting.row import JobRow
-from ddp_ladder.accounting.text import accounting_table
+from ddp_ladder.accounting.advice import accounting_table
+from ddp_ladder.accounting.jobs import JobRow
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Record
@@ -137,7 +137,7 @@ def test_findings_are_shown_with_the_scales_that_have_them(tmp_path: Path) -> No
 
 
 def job_of(scale: str) -> JobRow:
-    times = {"preflight_s": 5.0, "startup_s": 10.0, "training_s": 600.0, "run_other_s": 1.0, "idle_s": 104.0}
+    times = {"preflight_s": 5.0, "startup_s": 10.0, "training_s": 600.0, "other_s": 105.0}
     runs = {"runs_planned": 1, "runs_measured": 1, "runs_ok": 1, "samples": 1000}
     job = {"kind": "measure", "stage": "stage1", "source": "sacct", "state": "COMPLETED", "nodes": 1, "gpus": 1}
     hours = {"gpu_hours_held": 0.2, "gpu_hours_training": 0.17, "elapsed_s": 720.0, "cpus": 8}

@@ -28,7 +28,7 @@ from snakemake_executor_plugin_slurm.utils import set_gres_string
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-from ddp_ladder.accounting.update import update_or_warn
+from ddp_ladder.accounting.jobs import update_or_warn
 from ddp_ladder.climb.executor_interface import ATTRIBUTES, problem_of
 from ddp_ladder.climb.to_do import another_job
 from ddp_ladder.climb.watch import LOOK_EVERY_S, JobWatch

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddp_ladder.accounting.advice import NEARLY_USED, OR_LESS_TIME, runtime_for, whole_rows
-from ddp_ladder.accounting.row import JobRow
-from ddp_ladder.accounting.update import read_or_warn
+from ddp_ladder.accounting.jobs import JobRow, read_or_warn
 from ddp_ladder.analysis.forecast_file import ScaleForecast, planned_forecasts
 from ddp_ladder.common.formats import count, duration
 from ddp_ladder.common.messages import Problem

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_ladder.accounting.job_file import JobFile
+from ddp_ladder.accounting.jobs import JobFile
 from ddp_ladder.analysis.forecast_file import forecast_file, read_forecast
 from ddp_ladder.common.files import read_json
 from ddp_ladder.common.formats import count, in_short

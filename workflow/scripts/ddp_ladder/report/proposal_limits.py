@@ -11,11 +11,6 @@ from ddp_ladder.report.document import Block
 from ddp_ladder.report.scale_notes import scale_names
 from ddp_ladder.report.view import ReportView
 
-ENERGY = {
-    "energy_nvml_j": "NVML (GPUs alone)",
-    "energy_sacct_j": "Slurm (whole nodes)",
-    "energy_rapl_j": "RAPL (processors)",
-}
 DOUBTFUL = ("not comparable", "check", "incomplete")
 
 
@@ -75,11 +70,3 @@ def _of_runs(view: ReportView) -> Iterator[str]:
 def _of_site(view: ReportView) -> Iterator[str]:
     if view.unit != "GPU":
         yield 'this site has no GPU: each "GPU" of a scale is one CPU process'
-    known = [words for key, words in ENERGY.items() if any(getattr(row, key) for row in view.results.jobs)]
-    measured = any(point.energy_j_per_sample is not None for point in view.points)
-    if known:
-        yield f"energy was measured by {', '.join(known)}; figures of different sources are not added"
-    elif measured:
-        yield "energy was measured by NVML (GPUs alone)"
-    else:
-        yield "energy was not measured"

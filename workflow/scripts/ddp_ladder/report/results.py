@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from ddp_ladder.accounting.row import JobRow
+from ddp_ladder.accounting.jobs import JobRow
 from ddp_ladder.common.files import read_json
 from ddp_ladder.gates.cost import Work
 from ddp_ladder.gates.file import Verdict, gate_files

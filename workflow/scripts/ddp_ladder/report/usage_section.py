@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from ddp_ladder.accounting.text import AccountingTable
+from ddp_ladder.accounting.advice import AccountingTable
 from ddp_ladder.common.formats import count
 from ddp_ladder.gates.figures import Column, columns
 from ddp_ladder.gates.scale_point import ScalePoint

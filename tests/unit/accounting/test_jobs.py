@@ -1,0 +1,362 @@
+"""The row of a job, from its own files and sacct's answer, and the table of all."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.accounting import jobs
+from ddp_ladder.accounting.jobs import (
+    COLUMNS,
+    Accounted,
+    JobFile,
+    JobRow,
+    accounted,
+    accounting_file,
+    ask_sacct,
+    job_files,
+    parse_sacct,
+    read_or_warn,
+    read_rows,
+    update,
+    update_or_warn,
+    write_rows,
+)
+from ddp_ladder.common.files import RunDirectory, write_json
+from ddp_ladder.slurm.job_end import JobEnd, write_job_end
+from ddp_ladder.slurm.query import SlurmError
+from make_preflight import write_preflight
+from make_records import make_plan_of, make_specs
+from make_runs import STARTED_AT_S, STARTUP_S, edit, write_run
+from slurm_captured import CAPTURED
+
+JOB = "41"
+NAME = "1x2-ddp-ladder-0123456789-0123456789"
+PHASES = ("preflight_s", "startup_s", "training_s", "other_s")
+BEGUN_S = STARTED_AT_S - 10
+LATER_S = 40  # the second run starts so much later than the first
+RUN_S = 60 * 128 / 1024 + 5  # 60 steps of 128 samples at 1024 samples/s
+
+Known = dict[str, Accounted]
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def sacct(monkeypatch: pytest.MonkeyPatch) -> Known:
+    """What sacct knows, by job."""
+    known: Known = {}
+
+    def ask(job_ids: list[str], wait_s: float) -> Mapping[str, Accounted]:
+        return {job_id: job for job_id, job in known.items() if job_id in job_ids}
+
+    monkeypatch.setattr(jobs, "ask_sacct", ask)
+    return known
+
+
+def write_job(results: Path, name: str = JOB, **changes: Any) -> None:
+    """Write the file of a job of two GPUs on one node."""
+    usual: dict[str, Any] = {
+        "schema_version": 1,
+        "kind": "measure",
+        "stage": "stage2",
+        "scale": "1x2",
+        "in_allocation": False,
+        "job_id": JOB,
+        "nodes": 1,
+        "gpus": 2,
+        "cpus_per_node": 8,
+        "memory_mb_per_node": 1000,
+        "runtime_min": 20,
+        "runs_planned": 2,
+        "specs": "0123456789",
+        "begun_at_s": BEGUN_S,
+        "ended_at_s": BEGUN_S + 100,
+    }
+    file = JobFile(**{**usual, **changes})
+    write_json(results / "jobs" / file.scale / f"{name}.json", file.model_dump())
+
+
+def of_slurm(**changes: Any) -> Accounted:
+    """What sacct knows of the job. Slurm gave it all four GPUs of its node."""
+    usual = Accounted(
+        name=NAME,
+        state="COMPLETED",
+        exit_code="0:0",
+        submit_s=BEGUN_S - 65,
+        end_s=BEGUN_S + 105,
+        elapsed_s=110.0,
+        limit_s=1200.0,
+        nodes=1,
+        node_list="node1",
+        cpus=8,
+        gpus=4,
+        memory_mb=1000,
+        cpu_s=220.0,
+        memory_used_mb_per_node=400,
+        is_whole=True,
+    )
+    return replace(usual, **changes)
+
+
+def write_runs(results: Path) -> list[RunDirectory]:
+    """Write two runs of the job, one after the other."""
+    directories = [write_run(results, spec) for spec in make_specs(["1x2"], repeats=2)]
+    for directory in directories:
+        for file in directory.path.rglob("*.json"):
+            edit(file, lambda data: data.get("job") and data["job"].update(id=JOB))
+    last = directories[1]
+    for file in (last.ended, *last.ranks.glob("*.json"), *last.nodes.glob("*.json")):
+        edit(file, _later)
+    return directories
+
+
+def _later(data: dict[str, Any]) -> None:
+    times = ("started_at_s", "ended_at_s", "launched_at_s")
+    data.update({key: data[key] + LATER_S for key in times if key in data})
+
+
+def the_row(results: Path) -> JobRow:
+    (row,) = update(results)
+    assert sum(getattr(row, phase) for phase in PHASES) == pytest.approx(row.elapsed_s)
+    return row
+
+
+def test_a_job_that_sacct_knows(results: Path, sacct: Known) -> None:
+    write_runs(results)
+    write_job(results)
+    sacct[JOB] = of_slurm()
+    row = the_row(results)
+    assert (row.source, row.queue_wait_s, row.elapsed_s) == ("sacct", 60, 110)
+    assert row.startup_s == pytest.approx(2 * STARTUP_S)
+    assert row.startup_s + row.training_s == pytest.approx(2 * RUN_S)
+    assert (row.runs_planned, row.runs_measured, row.runs_ok) == (2, 2, 2)
+    assert row.gpu_hours_asked == pytest.approx(20 / 60 * 4)
+    assert row.gpu_hours_held == pytest.approx(110 / 3600 * 4)
+    assert row.gpu_hours_training == pytest.approx(row.training_s / 3600 * 2)
+    assert row.cpu_efficiency == pytest.approx(220 / (110 * 8))
+    memory = (row.memory_asked_mb_per_node, row.memory_used_mb_per_node, row.memory_efficiency)
+    assert memory == (1000, 400, pytest.approx(0.4))
+    assert row.samples == 2 * 60 * 128
+
+
+def test_a_job_that_only_its_own_files_know(results: Path, sacct: Known) -> None:
+    write_runs(results)
+    write_job(results)
+    row = the_row(results)
+    assert (row.source, row.state, row.elapsed_s, row.runs_ok) == ("none", "ENDED", 100, 2)
+    assert (row.gpus, row.cpus, row.limit_s, row.memory_asked_mb_per_node) == (2, 8, 1200, 1000)
+    assert (row.queue_wait_s, row.cpu_efficiency, row.memory_used_mb_per_node) == (None, None, None)
+    assert row.startup_s + row.training_s == pytest.approx(2 * RUN_S)
+
+
+def test_runs_that_were_kept_from_an_earlier_job_do_not_count(results: Path, sacct: Known) -> None:
+    first, _ = write_runs(results)
+    edit(first.run, lambda data: data["job"].update(id="40"))
+    write_job(results)
+    row = the_row(results)
+    assert (row.runs_measured, row.runs_planned) == (1, 2)
+    assert row.startup_s + row.training_s == pytest.approx(RUN_S)
+
+
+def test_repeated_attempts_count_in_the_job_that_made_them(results: Path, sacct: Known) -> None:
+    _, second = write_runs(results)
+    aside = second.attempts / "1"
+    aside.mkdir(parents=True)
+    for name in ("run.json", "ended.json", "ranks", "nodes", "train.log"):
+        (second.path / name).rename(aside / name)
+    write_job(results)
+    row = the_row(results)
+    assert row.startup_s + row.training_s == pytest.approx(2 * RUN_S)
+
+
+@pytest.mark.parametrize(("job_id", "preflight_s"), [(JOB, 7), ("40", 0)])
+def test_the_preflight_of_this_job_counts(results: Path, sacct: Known, job_id: str, preflight_s: float) -> None:
+    job = make_plan_of(make_specs(["1x2"], repeats=1)).jobs[0]
+    write_preflight(results, job)
+    times = {"started_at_s": BEGUN_S + 1, "ended_at_s": BEGUN_S + 8}
+    edit(results / "preflight/1x2/ended.json", lambda data: (data["job"].update(id=job_id), data.update(times)))
+    write_job(results)
+    assert the_row(results).preflight_s == preflight_s
+
+
+def test_a_job_that_was_killed_has_a_row_as_soon_as_sacct_has_one(results: Path, sacct: Known) -> None:
+    """It has written no end, and neither has the run that it was killed in."""
+    _, second = write_runs(results)
+    second.ended.unlink()
+    write_job(results, ended_at_s=None)
+    assert update(results) == ()
+    sacct[JOB] = of_slurm(state="TIMEOUT")
+    row = the_row(results)
+    assert (row.state, row.elapsed_s, row.runs_measured) == ("TIMEOUT", 110, 1)
+    assert row.other_s == pytest.approx(110 - RUN_S)
+
+
+def test_a_job_that_never_started_has_a_row(results: Path, sacct: Known) -> None:
+    write_job_end(results, JobEnd("7", "stage3", "2x4", "CANCELLED", "its.log"))
+    never: dict[str, Any] = {"end_s": BEGUN_S, "elapsed_s": 0.0, "node_list": "", "gpus": None}
+    sacct["7"] = of_slurm(name=NAME.replace("1x2", "2x4"), state="CANCELLED", **never)
+    row = the_row(results)
+    assert (row.job_id, row.scale, row.state, row.elapsed_s, row.gpu_hours_held) == ("7", "2x4", "CANCELLED", 0, 0)
+    assert row.started_at is None
+    assert update(results) == (row,)
+
+
+def test_a_late_database_completes_the_row_and_a_complete_row_stays(
+    results: Path, sacct: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_runs(results)
+    write_job(results)
+    monkeypatch.setattr(time, "time", lambda: BEGUN_S + 106)
+    assert the_row(results).source == "none"
+    sacct[JOB] = of_slurm(memory_used_mb_per_node=None)
+    assert the_row(results).source == "sacct"
+    sacct[JOB] = of_slurm()
+    row = the_row(results)
+    assert row.memory_used_mb_per_node == 400
+    sacct[JOB] = of_slurm(memory_used_mb_per_node=999)
+    shutil.rmtree(results / "runs")
+    shutil.rmtree(results / "jobs")
+    assert the_row(results).model_dump() == pytest.approx(row.model_dump())
+
+
+@pytest.mark.parametrize("another", [{"name": "vasp"}, {"name": NAME.replace("1x2", "1x4")}, {"end_s": BEGUN_S + 3700}])
+def test_the_same_id_on_another_cluster_is_another_job(results: Path, sacct: Known, another: dict[str, Any]) -> None:
+    """The results may have been copied there."""
+    write_job(results)
+    sacct[JOB] = of_slurm(**another)
+    assert the_row(results).source == "none"
+
+
+def test_two_starts_in_one_allocation(results: Path, sacct: Known) -> None:
+    write_runs(results)
+    write_job(results, in_allocation=True, ended_at_s=BEGUN_S + 30)
+    write_job(results, f"{JOB}.2", in_allocation=True, begun_at_s=BEGUN_S + 40)
+    first, second = update(results)
+    assert [row.job_id for row in (first, second)] == [JOB, f"{JOB}.2"]
+    assert [(row.source, row.state, row.runs_measured) for row in (first, second)] == [("none", "ENDED", 1)] * 2
+    assert (first.gpus, first.elapsed_s, first.limit_s) == (2, 30, 1200)
+
+
+def test_the_file_is_read_as_it_was_written(results: Path, sacct: Known) -> None:
+    write_job(results)
+    sacct[JOB] = of_slurm()
+    row, (known,) = the_row(results), read_rows(results)
+    assert known.model_dump() == pytest.approx(row.model_dump())
+    text = accounting_file(results).read_text()
+    write_rows(results, [known])
+    assert accounting_file(results).read_text() == text
+
+
+def test_a_file_that_cannot_be_read_is_a_warning_and_is_kept(results: Path, sacct: Known) -> None:
+    write_job(results)
+    write_rows(results, ())
+    file = accounting_file(results)
+    text = file.read_text() + ",".join("x" for _ in COLUMNS) + "\n"
+    file.write_text(text)
+    rows, (warning,) = update_or_warn(results)
+    assert rows == ()
+    assert warning.startswith(f"{file}, line 2: ")
+    assert file.read_text() == text
+    file.write_text("a,b\n")
+    assert "no table of this version" in read_or_warn(results)[1][0]
+
+
+def test_a_job_writes_its_file_at_its_begin_and_at_its_end(
+    results: Path, sacct: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    job = make_plan_of(make_specs(["1x2"], repeats=2)).jobs[0]
+    for name in ("local-a-1", "local-a-1.2"):
+        with accounted(results, job, "local-a-1", "measure"):
+            assert dict(job_files(results))[name].ended_at_s is None
+        assert dict(job_files(results))[name].ended_at_s is not None
+    with pytest.raises(KeyError), accounted(results, job, "local-a-3", "measure"):
+        raise KeyError
+    found = update(results)
+    assert {row.job_id for row in found} == {"local-a-1", "local-a-1.2", "local-a-3"}
+    assert {(row.source, row.gpus, row.runs_planned) for row in found} == {("none", 2, 2)}
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_part"),
+    [
+        ({"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "interactive"}, True),
+        ({"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": f"me_{NAME}"}, False),
+        ({"SLURM_JOB_ID": "1"}, False),
+        ({"SLURM_JOB_NAME": "x"}, False),
+    ],
+)
+def test_a_job_that_is_part_of_an_allocation(environment: dict[str, str], is_part: bool) -> None:
+    assert jobs._is_in_allocation(environment) is is_part
+
+
+def captured() -> str:
+    """What a real sacct printed: a job with two steps, and two that were cancelled."""
+    return (CAPTURED / "sacct_jobs.txt").read_text()
+
+
+def test_the_output_of_sacct(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    found = parse_sacct("Welcome to the cluster\n" + captured())
+    job = found["1"]
+    assert (job.state, job.exit_code, job.name[:3], job.is_whole) == ("COMPLETED", "0:0", "2x2", True)
+    assert (job.nodes, job.node_list, job.cpus, job.gpus, job.memory_mb) == (2, "node[1-2]", 4, 4, 6000)
+    assert (job.submit_s, job.elapsed_s, job.limit_s, job.cpu_s) == (1_795_356_709, 12, 300, 9.389)
+    # Step 0 has a task on each node; step 1 has two smaller ones, which together need more.
+    assert job.memory_used_mb_per_node == -(-(11_214_848 + 2 * 113_737_728) // 1024**2)
+    assert [(found[k].state, found[k].elapsed_s, found[k].node_list) for k in "23"] == [
+        ("CANCELLED", 0, "node1"),
+        ("CANCELLED", 0, ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("what", "jobs_over"),
+    [
+        (("|2026-11-22T14:12:02|12|5|", "|Unknown|12|5|"), "23"),
+        (("0123|COMPLETED", "0123|RUNNING"), "23"),
+        (("0123|COMPLETED", "0123|COMPLETING"), "23"),
+        (("JobIDRaw|", "sacct: error|"), ""),
+    ],
+)
+def test_only_jobs_that_are_over_are_known(what: tuple[str, str], jobs_over: str) -> None:
+    text = captured()
+    assert what[0] in text
+    assert "".join(parse_sacct(text.replace(*what))) == jobs_over
+
+
+def test_sacct_is_asked_once_and_again_only_while_the_database_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    answers = [captured().replace("|2026-11-22T14:12:02|6||", "|Unknown|6||"), captured()]
+
+    def run(argv: list[str], within_s: float) -> str:
+        asked.append(argv[3])
+        return answers[min(len(asked), 2) - 1]
+
+    monkeypatch.setattr(jobs, "run_command", run)
+    monkeypatch.setattr(jobs, "AGAIN_S", 0.0)
+    assert not ask_sacct(["1"])["1"].is_whole
+    assert len(asked) == 1
+    asked.clear()
+    assert ask_sacct(["1"], wait_s=60)["1"].is_whole
+    assert asked == ["--jobs=1"] * 2
+    assert ask_sacct([]) == {}
+    assert len(asked) == 2
+
+
+def test_without_slurmdbd_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(argv: list[str], within_s: float) -> str:
+        raise SlurmError("Slurm accounting storage is disabled")
+
+    monkeypatch.setattr(jobs, "run_command", run)
+    assert ask_sacct(["1"], wait_s=60) == {}

@@ -1,0 +1,562 @@
+"""What each job asked for, held and used: results/accounting.csv, one row per job.
+
+A job's own file, results/jobs/<scale>/<job>.json, says what it asked for and when it began and ended; the records of
+its runs say what it did. One call of sacct adds Slurm's state, times and use; without slurmdbd its own times count.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from ddp_ladder.common.files import (
+    NotWritten,
+    RunDirectory,
+    canonical_sha256,
+    read_json,
+    write_atomically,
+    write_json,
+)
+from ddp_ladder.common.model import Model, Version1, first_error
+from ddp_ladder.plan.plan import ScaleJob
+from ddp_ladder.preflight.directory import PreflightDirectory
+from ddp_ladder.preflight.raw_models import PreflightEnd
+from ddp_ladder.preflight.result import result_file
+from ddp_ladder.records.assemble import assemble
+from ddp_ladder.records.raw_models import RunEnd, read_run_file
+from ddp_ladder.slurm.job_end import read_job_end
+from ddp_ladder.slurm.job_names import scale_of_name
+from ddp_ladder.slurm.notation import tres
+from ddp_ladder.slurm.query import SlurmError, run_command
+from ddp_ladder.slurm.states import JobState
+
+SACCT = (
+    "JobIDRaw,JobName,State,ExitCode,Submit,Start,End,ElapsedRaw,TimelimitRaw,TotalCPU,NTasks,NNodes,NodeList,ReqTRES,"
+    "AllocTRES,MaxRSS"
+)
+ANSWER_WITHIN_S = 10.0  # a gate and a report wait for this
+AGAIN_S = 2.0
+REPORT_WAITS_S = 5.0  # for a database that is late
+LATE_S = 120.0
+CLOCKS_S = 600.0  # clocks of a cluster differ by less, or munge would reject Slurm's messages
+HOUR_S = 3600.0
+MB = 1024**2  # Slurm's
+SIGNIFICANT = 10
+DIGITS = 10
+_OF_A_SCALE = re.compile(r"\d+x\d+")
+
+Kind = Literal["measure", "preflight"]
+Positive = Annotated[int, Field(ge=1)]
+Amount = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class JobFile(Model):
+    """A job's own account of itself. Times are unix times of the host on which it runs."""
+
+    schema_version: Version1
+    kind: Kind = Field(description="measure: the runs of a scale; preflight: `snakemake preflight`.")
+    stage: str
+    scale: str
+    in_allocation: bool = Field(description="It is a part of a Slurm job that the user made.")
+    job_id: str = Field(description="Slurm's; without Slurm local-<host>-<time>-<process>.")
+    nodes: Positive
+    gpus: Positive = Field(description="Of the scale; without a GPU a process counts as one.")
+    cpus_per_node: Positive = Field(description="Asked for.")
+    memory_mb_per_node: Positive | None = Field(description="Asked for, in Slurm's MB (1024 MB are 1 GB).")
+    runtime_min: Positive
+    runs_planned: Count = Field(description="Without the plain baseline.")
+    specs: str = Field(description="Digest of the planned runs: jobs of the same runs can be compared.")
+    begun_at_s: float
+    ended_at_s: float | None = Field(description="Null: it is running, or was killed.")
+
+    @property
+    def slurm_id(self) -> str | None:
+        """Its id in Slurm; None if it is not a Slurm job of its own."""
+        return self.job_id if self.job_id.isdecimal() and not self.in_allocation else None
+
+
+class JobRow(Model):
+    """One job in results/accounting.csv. A field is empty if nothing measured it."""
+
+    job_id: str = Field(description="Slurm's; with .2, .3, ... for later starts in one allocation.")
+    kind: Kind
+    stage: str
+    scale: str
+    source: Literal["sacct", "none"] = Field(description="Who reports times, state and resources; none: the job.")
+    state: str = Field(description="Slurm's; ENDED if only the job itself reports its end.")
+    exit_code: str | None = Field(default=None, description="Exit code and signal, 0:0.")
+    submitted_at: str | None = Field(default=None, description="UTC, as are the next two.")
+    started_at: str | None = None
+    ended_at: str
+    queue_wait_s: Amount | None = None
+    elapsed_s: Amount
+    limit_s: Amount | None = None
+    nodes: Count
+    node_list: str | None = None
+    gpus: Count = Field(description="Allocated; if Slurm does not count them, those of the scale.")
+    cpus: Count = Field(description="Allocated.")
+    runs_planned: Count = Field(description="This one and the next two count no plain baseline.")
+    runs_measured: Count = Field(description="By this job, without those that were kept from an earlier one.")
+    runs_ok: Count
+    preflight_s: Amount
+    startup_s: Amount = Field(description="Of its runs, from launch to the end of the first step.")
+    training_s: Amount = Field(description="Of its runs, from there to their end.")
+    other_s: Amount = Field(description="Rest of the job: between runs, waiting, and runs that measured no step.")
+    gpu_hours_asked: Amount | None = Field(default=None, description="Time limit x GPUs.")
+    gpu_hours_held: Amount = Field(description="elapsed_s x GPUs.")
+    gpu_hours_training: Amount = Field(description="training_s x GPUs of the scale.")
+    cpu_s: Amount | None = Field(default=None, description="CPU time of all processes.")
+    cpu_efficiency: Amount | None = Field(default=None, description="cpu_s / (elapsed_s x cpus).")
+    memory_asked_mb_per_node: Count | None = Field(default=None, description="In Slurm's MB, 1024 to the GB.")
+    memory_used_mb_per_node: Count | None = None
+    memory_efficiency: Amount | None = Field(default=None, description="Used / asked.")
+    samples: Count = Field(description="Trained by its runs.")
+    specs: str = Field(default="", description="Digest of the planned runs: rows of the same runs can be compared.")
+
+
+COLUMNS = tuple(JobRow.model_fields)
+
+
+# --- The job's own file.
+
+
+def specs_digest(job: ScaleJob) -> str:
+    """Return the digest of a job's planned runs, without further repeats."""
+    return canonical_sha256([run.hash for run in job.runs if run.repeat <= job.at_least])[:DIGITS]
+
+
+def runs_of(job: ScaleJob) -> int:
+    """Return the number of a job's planned runs, without the plain baseline, which many scripts cannot run."""
+    return sum(not run.is_plain and run.repeat <= job.at_least for run in job.runs)
+
+
+def job_files(results: Path) -> Iterator[tuple[str, JobFile]]:
+    """Yield the name and the content of each job's file, except damaged ones."""
+    for path in sorted((results / "jobs").glob("*/*.json")):
+        if _OF_A_SCALE.fullmatch(path.parent.name):
+            with suppress(OSError, ValueError):
+                yield path.stem, JobFile.from_json(read_json(path))
+
+
+@contextmanager
+def accounted(results: Path, job: ScaleJob, job_id: str, kind: Kind) -> Iterator[None]:
+    """Write the file of the job that this process is, at its begin and its end. A full disk does not fail it."""
+    file = JobFile(
+        schema_version=1,
+        kind=kind,
+        stage=job.stage,
+        scale=str(job.scale),
+        in_allocation=_is_in_allocation(os.environ),
+        job_id=job_id,
+        nodes=job.scale.nodes,
+        gpus=job.scale.world_size,
+        cpus_per_node=job.cpus,
+        memory_mb_per_node=job.memory_mb,
+        runtime_min=job.runtime_min,
+        runs_planned=runs_of(job) if kind == "measure" else 0,
+        specs=specs_digest(job),
+        begun_at_s=time.time(),
+        ended_at_s=None,
+    )
+    path = _free_path(results / "jobs" / file.scale, job_id)
+    with suppress(OSError):
+        write_json(path, file.model_dump())
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            write_json(path, file.replace(ended_at_s=time.time()).model_dump())
+
+
+def _is_in_allocation(environment: Mapping[str, str]) -> bool:
+    """Return True in a Slurm job that is not the ladder's own. In that, Snakemake removes the name, or it is ours."""
+    name = environment.get("SLURM_JOB_NAME")
+    return "SLURM_JOB_ID" in environment and name is not None and scale_of_name(name) is None
+
+
+def _free_path(directory: Path, job_id: str) -> Path:
+    """Return the job's file; a later start in the same allocation gets another name."""
+    path, number = directory / f"{job_id}.json", 1
+    while path.exists():
+        number += 1
+        path = directory / f"{job_id}.{number}.json"
+    return path
+
+
+# --- What sacct knows.
+
+
+@dataclass(frozen=True)
+class Accounted:
+    """A job that is over, as sacct reports it. Times are unix times; is_whole: the database knows all its steps."""
+
+    name: str
+    state: str
+    exit_code: str
+    submit_s: float | None
+    end_s: float
+    elapsed_s: float
+    limit_s: float | None
+    nodes: int
+    node_list: str
+    cpus: int
+    gpus: int | None
+    memory_mb: int | None
+    cpu_s: float | None
+    memory_used_mb_per_node: int | None
+    is_whole: bool
+
+
+def ask_sacct(job_ids: Sequence[str], wait_s: float = 0.0) -> dict[str, Accounted]:
+    """Return the jobs that sacct knows to be over; none without slurmdbd, or without an answer.
+
+    wait_s: how long to ask again for jobs of which not everything is there yet; the database is filled with a delay.
+    """
+    until_s = time.monotonic() + wait_s
+    argv = ["sacct", "--parsable2", "--noconvert", f"--jobs={','.join(job_ids)}", f"--format={SACCT}"]
+    while job_ids:
+        try:
+            found = parse_sacct(run_command(argv, ANSWER_WITHIN_S))
+        except SlurmError:
+            return {}
+        whole = [job_id for job_id in job_ids if job_id in found and found[job_id].is_whole]
+        if len(whole) == len(set(job_ids)) or time.monotonic() + AGAIN_S > until_s:
+            return found
+        time.sleep(AGAIN_S)
+    return {}
+
+
+def parse_sacct(text: str) -> dict[str, Accounted]:
+    """Parse ``sacct --parsable2 --noconvert --format=SACCT``: the jobs that are over. A site may print lines before."""
+    header = SACCT.replace(",", "|")
+    _, _, table = text.partition(header + "\n")
+    lines = [*csv.DictReader(io.StringIO(table), SACCT.split(","), delimiter="|", quoting=csv.QUOTE_NONE)]
+    steps: dict[str, list[dict[str, str]]] = {}
+    for line in lines:
+        job_id, _, step = line["JobIDRaw"].partition(".")
+        if step:
+            steps.setdefault(job_id, []).append(line)
+    jobs = {line["JobIDRaw"]: line for line in lines if line["JobIDRaw"].isdecimal()}
+    found = {job_id: _accounted(line, steps.get(job_id, [])) for job_id, line in jobs.items()}
+    return {job_id: job for job_id, job in found.items() if job is not None}
+
+
+def _accounted(line: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> Accounted | None:
+    """Return a job that is over, and Slurm knows when; None for another."""
+    state, end_s = line["State"].partition(" ")[0], _unix_time(line["End"])  # CANCELLED by 1000
+    if JobState(state).phase != "ended" or end_s is None:
+        return None
+    given = tres(line["AllocTRES"] or line["ReqTRES"])
+    nodes = "" if line["NodeList"] == "None assigned" else line["NodeList"]
+    typed = [number for name, number in given.items() if name.startswith("gres/gpu:")]
+    return Accounted(
+        name=line["JobName"],
+        state=state,
+        exit_code=line["ExitCode"],
+        submit_s=_unix_time(line["Submit"]),
+        end_s=end_s,
+        elapsed_s=float(line["ElapsedRaw"] or 0) if nodes else 0.0,
+        limit_s=60.0 * int(line["TimelimitRaw"]) if line["TimelimitRaw"].isdecimal() else None,
+        nodes=given.get("node") or int(line["NNodes"] or 0),
+        node_list=nodes,
+        cpus=given.get("cpu", 0),
+        gpus=given.get("gres/gpu", sum(typed) if typed else None),  # the untyped count includes those of each type
+        memory_mb=given.get("mem"),
+        cpu_s=_seconds(line["TotalCPU"]),
+        memory_used_mb_per_node=_memory_mb_per_node(steps),
+        is_whole=not nodes or (bool(steps) and all(_unix_time(step["End"]) for step in steps)),
+    )
+
+
+def _memory_mb_per_node(steps: Sequence[Mapping[str, str]]) -> int | None:
+    """Return the most memory that the job steps used on a node; None if none was measured.
+
+    The steps of srun follow one another; the batch step runs beside them, on the first node. MaxRSS is that of the
+    largest task, so several tasks on a node count as equally large.
+    """
+    used = {step["JobIDRaw"].partition(".")[2]: _bytes_on_a_node(step) for step in steps if step["MaxRSS"].isdecimal()}
+    batch, _ = used.pop("batch", 0), used.pop("extern", 0)
+    return -(-(batch + max(used.values())) // MB) if any(used.values()) else None
+
+
+def _bytes_on_a_node(step: Mapping[str, str]) -> int:
+    return int(step["MaxRSS"]) * -(-int(step["NTasks"] or 1) // max(1, int(step["NNodes"] or 1)))
+
+
+def _unix_time(text: str) -> float | None:
+    """Return ``2026-11-22T14:11:49``, local time, as unix time; None for Unknown, None and the like."""
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return None
+
+
+def _seconds(text: str) -> float | None:
+    """Return ``1-02:03:04`` (93784.0) or ``00:09.389`` (9.389) in seconds; None for another text."""
+    form = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", text)
+    if form is None:
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in form.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+# --- What a job did when, from its own files.
+
+
+@dataclass
+class Parts:
+    """Sums over the runs that a job has begun, and the time of its preflight."""
+
+    preflight_s: float = 0.0
+    startup_s: float = 0.0
+    training_s: float = 0.0
+    samples: int = 0
+    measured: int = 0  # this one and the next without the plain baseline
+    ok: int = 0
+
+
+def parts_of(results: Path, file: JobFile, end_s: float) -> Parts:
+    """Return the parts of a job. Several starts in one allocation have the same job id, and differ in their times."""
+    found = Parts()
+    with suppress(OSError, ValueError):
+        preflight = PreflightDirectory(result_file(results, file.scale).with_suffix(""))
+        end = PreflightEnd.from_json(read_json(preflight.ended))
+        if end.job.id == file.job_id and file.begun_at_s - 1 <= end.started_at_s <= end_s + 1:
+            found.preflight_s = end.ended_at_s - end.started_at_s
+    for path in sorted((results / "runs").glob(f"*/*/{file.scale}/r*")):
+        for directory in (*sorted(path.glob("attempts/*")), path):
+            with suppress(OSError, ValueError):
+                _add_run(found, RunDirectory(directory), file, end_s)
+    return found
+
+
+def _add_run(found: Parts, directory: RunDirectory, file: JobFile, end_s: float) -> None:
+    run, ended = read_run_file(directory), RunEnd.from_json(read_json(directory.ended))
+    if run.job.id != file.job_id or not file.begun_at_s - 1 <= ended.started_at_s <= end_s + 1:
+        return
+    record = assemble(directory)
+    if record.timing and record.timing.startup_s is not None:
+        found.startup_s += record.timing.startup_s
+        found.training_s += ended.wall_s - record.timing.startup_s
+    found.samples += sum(rank.samples for rank in record.ranks)
+    if not run.spec.is_plain:
+        found.measured += ended.outcome == "finished"
+        found.ok += record.status == "ok"
+
+
+# --- The rows.
+
+
+def update(results: Path, wait_s: float = 0.0) -> tuple[JobRow, ...]:
+    """Write the rows of jobs that have ended since, and return all rows, by the times of their ends.
+
+    A row without sacct's figures is completed as soon as it has them. wait_s: how long to wait for a database that is
+    late. Raises OSError (NotWritten), or ValueError if the file cannot be read.
+    """
+    before = read_rows(results)
+    rows = {(row.scale, row.job_id): row for row in before}
+    files = {(file.scale, name): file for name, file in job_files(results)}
+    never = {key: stage for key, stage in _never_started(results, files.values()) if key not in rows}
+    due = {key: file for key, file in files.items() if not _is_final(file, rows.get(key))}
+    in_slurm = [file.slurm_id for file in due.values() if file.slurm_id] + [job_id for _, job_id in never]
+    late = any(file.slurm_id and time.time() - (file.ended_at_s or 0.0) < LATE_S for file in due.values())
+    accounted = ask_sacct(in_slurm, wait_s if late else 0.0)
+    for key, file in due.items():
+        slurm = accounted.get(file.slurm_id or "")
+        slurm = slurm if slurm and _is_of(slurm, file) else None
+        if slurm or (file.ended_at_s is not None and key not in rows):
+            end_s = file.ended_at_s or (slurm.end_s if slurm else 0.0)
+            rows[key] = _row(key[1], file.stage, file, slurm, parts_of(results, file, end_s))
+    for (scale, job_id), stage in never.items():
+        if (slurm := accounted.get(job_id)) and scale_of_name(slurm.name) == scale:
+            rows[scale, job_id] = _row(job_id, stage, None, slurm, Parts())
+    found = tuple(sorted(rows.values(), key=lambda row: (row.ended_at, row.job_id)))
+    if found != before:
+        write_rows(results, found)
+    return found
+
+
+def _never_started(results: Path, files: Iterable[JobFile]) -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield scale, job and stage of the last job of each scale if it left no file."""
+    seen = {file.job_id for file in files}
+    for path in sorted((results / "jobs").glob("*.json")):
+        with suppress(OSError, ValueError):
+            end = read_job_end(results, path.stem)
+            if end is not None and end.job_id.isdecimal() and end.job_id not in seen:
+                yield (end.scale, end.job_id), end.stage
+
+
+def _is_final(file: JobFile, row: JobRow | None) -> bool:
+    """Return True if nobody will know more of a job than its row does."""
+    if row is None or file.slurm_id is None:
+        return row is not None
+    is_old = time.time() - datetime.fromisoformat(row.ended_at).timestamp() > LATE_S
+    return row.source == "sacct" and (row.memory_used_mb_per_node is not None or is_old)
+
+
+def _is_of(slurm: Accounted, file: JobFile) -> bool:
+    """Return True if Slurm means this job: in results that were copied, the id may be that of another cluster's job."""
+    start_s = slurm.end_s - slurm.elapsed_s
+    return scale_of_name(slurm.name) == file.scale and start_s - CLOCKS_S <= file.begun_at_s <= slurm.end_s + CLOCKS_S
+
+
+def _row(name: str, stage: str, file: JobFile | None, slurm: Accounted | None, parts: Parts) -> JobRow:
+    """Return the row of a job that is over. name: of its file. file: None if it never started.
+
+    slurm: None if its own end is all that is known.
+    """
+    if slurm is not None:
+        known = _by_slurm(slurm)
+    elif file is not None:
+        known = _by_itself(file)
+    else:
+        raise ValueError("a row needs a job's file or Slurm's figures")
+    elapsed_s, cpus = float(known["elapsed_s"]), int(known["cpus"])
+    gpus = int(known["gpus"]) if known["gpus"] is not None else file.gpus if file else 0
+    left_s, shares = elapsed_s, {}
+    for part in ("training_s", "startup_s", "preflight_s"):  # Slurm rounds the whole to seconds
+        shares[part] = min(getattr(parts, part), left_s)
+        left_s -= shares[part]
+    asked_mb, used_mb = known["memory_asked_mb_per_node"], known.get("memory_used_mb_per_node")
+    return JobRow.model_validate(
+        {
+            "job_id": name,
+            "kind": file.kind if file else "measure",
+            "stage": stage,
+            "scale": file.scale if file else scale_of_name(slurm.name) if slurm else "",
+            **known,
+            "gpus": gpus,
+            **shares,
+            "other_s": left_s,
+            "runs_planned": file.runs_planned if file else 0,
+            "runs_measured": parts.measured,
+            "runs_ok": parts.ok,
+            "samples": parts.samples,
+            "gpu_hours_asked": known["limit_s"] * gpus / HOUR_S if known["limit_s"] is not None else None,
+            "gpu_hours_held": elapsed_s * gpus / HOUR_S,
+            "gpu_hours_training": parts.training_s * (file.gpus if file else 0) / HOUR_S,
+            "cpu_efficiency": known["cpu_s"] / (elapsed_s * cpus) if known.get("cpu_s") and elapsed_s * cpus else None,
+            "memory_efficiency": used_mb / asked_mb if used_mb and asked_mb else None,
+            "specs": file.specs if file else "",
+        }
+    )
+
+
+def _by_slurm(slurm: Accounted) -> dict[str, Any]:
+    start_s = slurm.end_s - slurm.elapsed_s
+    return {
+        "source": "sacct",
+        "state": slurm.state,
+        "exit_code": slurm.exit_code,
+        "submitted_at": _utc(slurm.submit_s),
+        "started_at": _utc(start_s) if slurm.node_list else None,  # cancelled while it waited
+        "ended_at": _utc(slurm.end_s),
+        "queue_wait_s": None if slurm.submit_s is None else max(0.0, start_s - slurm.submit_s),
+        "elapsed_s": slurm.elapsed_s,
+        "limit_s": slurm.limit_s,
+        "nodes": slurm.nodes,
+        "node_list": slurm.node_list or None,
+        "gpus": slurm.gpus,
+        "cpus": slurm.cpus,
+        "cpu_s": slurm.cpu_s,
+        "memory_asked_mb_per_node": slurm.memory_mb // max(1, slurm.nodes) if slurm.memory_mb else None,
+        "memory_used_mb_per_node": slurm.memory_used_mb_per_node,
+    }
+
+
+def _by_itself(file: JobFile) -> dict[str, Any]:
+    end_s = file.begun_at_s if file.ended_at_s is None else file.ended_at_s
+    return {
+        "source": "none",
+        "state": "ENDED",
+        "started_at": _utc(file.begun_at_s),
+        "ended_at": _utc(end_s),
+        "elapsed_s": max(0.0, end_s - file.begun_at_s),
+        "limit_s": 60.0 * file.runtime_min,
+        "nodes": file.nodes,
+        "gpus": file.gpus,
+        "cpus": file.cpus_per_node * file.nodes,
+        "memory_asked_mb_per_node": file.memory_mb_per_node if file.slurm_id else None,
+    }
+
+
+def _utc(unix_s: float | None) -> str | None:
+    return None if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# --- The table.
+
+
+def update_or_warn(results: Path, wait_s: float = 0.0) -> tuple[tuple[JobRow, ...], tuple[str, ...]]:
+    """Update, and return all rows; without rows, a warning: the accounting keeps nothing else from going on."""
+    try:
+        return update(results, wait_s), ()
+    except NotWritten as error:
+        return (), (f"{error.filename} cannot be written: {error.strerror}",)
+    except (OSError, ValueError) as error:
+        return (), (_left_out(error),)
+
+
+def read_or_warn(results: Path) -> tuple[tuple[JobRow, ...], tuple[str, ...]]:
+    """Return the rows as they are; without rows, a warning."""
+    try:
+        return read_rows(results), ()
+    except (OSError, ValueError) as error:
+        return (), (_left_out(error),)
+
+
+def _left_out(error: OSError | ValueError) -> str:
+    return f"{error}; move it away, and `snakemake report` writes it again"
+
+
+def accounting_file(results: Path) -> Path:
+    """Return the path of the table."""
+    return results / "accounting.csv"
+
+
+def read_rows(results: Path) -> tuple[JobRow, ...]:
+    """Read the rows; none if there is no file. Raises OSError, or ValueError that names the file and the line."""
+    path = accounting_file(results)
+    try:
+        header, *lines = [*csv.reader(io.StringIO(path.read_text()))] or [[]]
+    except FileNotFoundError:
+        return ()
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: this is no table: {error}") from None
+    if tuple(header) != COLUMNS:
+        raise ValueError(f"{path}: this is no table of this version: its columns are others")
+    return tuple(_read(path, number, dict(zip(header, line, strict=False))) for number, line in enumerate(lines, 2))
+
+
+def _read(path: Path, number: int, cells: Mapping[str, str]) -> JobRow:
+    try:
+        return JobRow.model_validate_strings({name: text for name, text in cells.items() if text != ""})
+    except ValidationError as error:
+        raise ValueError(f"{path}, line {number}: {first_error(error)}") from None
+
+
+def write_rows(results: Path, rows: Iterable[JobRow]) -> None:
+    """Write the file. Raises NotWritten."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows([_cell(value) for value in dict(row).values()] for row in rows)
+    write_atomically(accounting_file(results), out.getvalue())
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.{SIGNIFICANT}g}" if isinstance(value, float) else str(value)
