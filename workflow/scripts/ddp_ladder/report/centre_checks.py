@@ -272,25 +272,6 @@ def _speedup_table(case: Case, parameters: Parameters) -> Found:
     return Found("pass", f"speed-up over {last.smallest_baseline}: {_shown('speedup_smallest', compared)}")
 
 
-def _several_nodes(case: Case, parameters: Parameters) -> Found:
-    several = [point for point in case.points if point.nodes > 1]
-    if not several:
-        return Found("fail", "no scale of several nodes was measured", _more_nodes(case))
-    one = next((point for point in case.points if point.nodes == 1), None)
-    if one is None:
-        figure = f"{_names(several)} measured, and no single node with {case.largest.gpus_per_node} {case.view.units}"
-        return Found("cannot be checked", figure, f"measure 1x{case.largest.gpus_per_node}, too")
-    faster = [point for point in several if (point.samples_per_s or 0) > (one.samples_per_s or 0)]
-    figure = f"samples/s: {_shown('samples_per_s', [one, *several])}"
-    if len(faster) == len(several):
-        return Found("pass", figure)
-    return Found("fail", figure, 'do what the section "Where the time goes" proposes for the scale that is slower')
-
-
-def _main_loop(case: Case, parameters: Parameters) -> Found:
-    return Found("pass", f"samples/s of the steps after the warm-up: {_shown('samples_per_s', case.points)}")
-
-
 def _partition_limit(case: Case, parameters: Parameters) -> Found:
     partitions = sorted({job.slurm.partition for job in case.view.results.plan.jobs if job.slurm.partition})
     figure = f"largest run: {case.largest.scale}; the records do not hold the limit of a partition"
@@ -328,10 +309,8 @@ CHECKS: Mapping[str, Check] = {
     "run length": Check(_run_length, ("min_run_s", "max_startup_fraction")),
     "efficiency by total time": Check(_by_total_time, ("min_efficiency",)),
     "efficiency by steps": Check(_by_steps, ("min_efficiency",)),
-    "main loop": Check(_main_loop),
     "wall times": Check(_wall_times),
     "speed-up table": Check(_speedup_table),
-    "several nodes": Check(_several_nodes),
     "partition limit": Check(_partition_limit),
     "GPU utilisation": Check(_gpu_utilisation),
     "batch script": Check(_batch_script),
