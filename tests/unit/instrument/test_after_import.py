@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from ddp_ladder_instrument.after_import import when_imported
+from ddp_ladder_instrument.python_hooks import when_imported
 
 BODY = "COMPLETE = False\nCOMPLETE = True\n"
 NAMES = ("watched", "watched_package", "watched_package.part", "unwatched", "other")
@@ -295,7 +295,7 @@ def test_modules_without_code_of_their_own(place: Path) -> None:
     when_imported("watched", calls.append)
     importlib.import_module("watched")
     program = (
-        "import sys; from ddp_ladder_instrument.after_import import when_imported;"
+        "import sys; from ddp_ladder_instrument.python_hooks import when_imported;"
         "when_imported('_tracemalloc', print); del sys.modules['time']; import _tracemalloc, time; print('imported')"
     )
     scripts = Path(__file__).parents[3] / "workflow/scripts"

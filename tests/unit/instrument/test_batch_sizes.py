@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ddp_ladder_instrument.batch_sizes import EXAMINED_EVERY, FIRST_BATCHES, BatchSizes, first_size
-from ddp_ladder_instrument.loops import Loop, Short
+from ddp_ladder_instrument.batches import Loop, Short
 from torch import Size, Tensor, nested, zeros
 from torch.nn.utils.rnn import pack_sequence
 

@@ -15,11 +15,10 @@ import pytest
 from ddp_ladder.records.hang_models import Heartbeat
 from ddp_ladder.records.stacks import main_stack
 from ddp_ladder.run.hangs import RankProcess, read_heartbeat, stacks
-from ddp_ladder_instrument import heartbeat
-from ddp_ladder_instrument.loops import NEVER, Loop
-from ddp_ladder_instrument.metrics import ReportedSteps
-from ddp_ladder_instrument.signs import signs
-from ddp_ladder_instrument.step_clock import StepClock
+from ddp_ladder_instrument import progress
+from ddp_ladder_instrument.batches import NEVER, Loop
+from ddp_ladder_instrument.clock import StepClock
+from ddp_ladder_instrument.progress import ReportedSteps, signs
 
 
 def nothing() -> int:
@@ -114,7 +113,7 @@ def a_rank(tmp_path: Path, how: str) -> Iterator[tuple[Heartbeat, Callable[[], s
     """Yield the heartbeat of a rank that runs SCRIPT, and a function that asks for its stacks; it then ends well."""
     (tmp_path / "run.json").write_text(json.dumps({"spec_hash": "0", "job": {}, "hang": {}}))
     (tmp_path / "train.py").write_text(SCRIPT)
-    instrument = Path(heartbeat.__file__).parents[1] / "instrument.py"
+    instrument = Path(progress.__file__).parents[1] / "instrument.py"
     file = tmp_path / "ranks" / "rank3.heartbeat"
     with subprocess.Popen(
         [sys.executable, str(instrument), str(tmp_path / "train.py"), how],

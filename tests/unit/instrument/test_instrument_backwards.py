@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from ddp_ladder_instrument import shards, torch_facts
-from ddp_ladder_instrument.backwards import MOST_LOSSES, Backwards, product_dtypes
+from ddp_ladder_instrument import batch_sizes, torch_facts
+from ddp_ladder_instrument.hooks import MOST_LOSSES, Backwards, product_dtypes
 from torch.utils.checkpoint import checkpoint
 
 
@@ -89,31 +89,31 @@ def test_looking_at_the_graph_computes_nothing_again() -> None:
 
 def test_samples_of_a_batch_have_digests_of_their_own() -> None:
     x, y = torch.randn(12, 3), torch.arange(12)
-    first = shards.digests((x, {"label": y}))
-    assert len(first) == shards.PER_BATCH == len(set(first))
-    assert shards.digests([x[4:], y[4:]])[:4] == first[4:]
-    assert shards.digests((x, {"label": y + 1}))[0] != first[0]
+    first = batch_sizes.digests((x, {"label": y}))
+    assert len(first) == batch_sizes.PER_BATCH == len(set(first))
+    assert batch_sizes.digests([x[4:], y[4:]])[:4] == first[4:]
+    assert batch_sizes.digests((x, {"label": y + 1}))[0] != first[0]
 
 
 def test_large_samples_are_looked_at_all_over() -> None:
     images = torch.zeros(2, 3, 300, 300)
     images[1, :, 200:] = 1.0
-    first, second = shards.digests(images)
+    first, second = batch_sizes.digests(images)
     assert first != second
-    assert shards.digests(images.to(memory_format=torch.channels_last)) == [first, second]
+    assert batch_sizes.digests(images.to(memory_format=torch.channels_last)) == [first, second]
     long = torch.arange(1_000_000).reshape(1, -1)
-    assert shards._thinned(long).numel() * 8 <= shards.MOST_BYTES
-    assert shards.digests(long) != shards.digests(long + 1)
+    assert batch_sizes._thinned(long).numel() * 8 <= batch_sizes.MOST_BYTES
+    assert batch_sizes.digests(long) != batch_sizes.digests(long + 1)
 
 
 def test_batches_that_are_no_rows_have_one_digest() -> None:
-    assert len(shards.digests((torch.randn(7, 2), torch.randn(9)))) == 1
-    assert len(shards.digests(torch.tensor(1.0))) == 1
+    assert len(batch_sizes.digests((torch.randn(7, 2), torch.randn(9)))) == 1
+    assert len(batch_sizes.digests(torch.tensor(1.0))) == 1
 
 
 @pytest.mark.parametrize("batch", ["text", None, 3, [], torch.empty(4, device="meta"), torch.eye(3).to_sparse()])
 def test_nothing_is_said_of_other_batches(batch: object) -> None:
-    assert shards.digests(batch) == []
+    assert batch_sizes.digests(batch) == []
 
 
 def test_how_an_optimizer_steps_is_in_its_name() -> None:

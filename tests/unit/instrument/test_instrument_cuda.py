@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from ddp_ladder_instrument.cuda import CudaTimeline
-from ddp_ladder_instrument.loops import NEVER, Loop
-from ddp_ladder_instrument.step_clock import StepClock
+from ddp_ladder_instrument.batches import NEVER, Loop
+from ddp_ladder_instrument.clock import StepClock
+from ddp_ladder_instrument.torch_facts import CudaTimeline
 
 
 class Device:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ddp_ladder_instrument.not_measured import one_line
+from ddp_ladder_instrument.files import one_line
 from torch.utils.data import DataLoader, Dataset
 
 

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from ddp_ladder_instrument import metrics
+from ddp_ladder_instrument import progress
 from instrument_support import run, script
 
 WRITES = """
@@ -105,7 +105,7 @@ def test_damaged_line_is_named(tmp_path: Path, line: str) -> None:
     file = tmp_path / "metrics0.jsonl"
     file.write_text(f'{{"samples": 1, "seconds": 1}}\n\n{line}\n')
     with pytest.raises(ValueError, match="line 3 of DDP_LADDER_METRICS"):
-        metrics.read(file)
+        progress.read(file)
 
 
 def test_damaged_file_is_not_measured(tmp_path: Path) -> None:

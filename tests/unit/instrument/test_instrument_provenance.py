@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.common.files import sha256
-from ddp_ladder_instrument import host, provenance
+from ddp_ladder_instrument import host
 from instrument_support import run, script
 
 
@@ -36,8 +36,8 @@ def test_sources_of_a_module_begin_at_its_package(tmp_path: Path) -> None:
 
 def test_files_too_large_or_gone_are_left_out(tmp_path: Path) -> None:
     large = tmp_path / "large.json"
-    large.write_bytes(b" " * (provenance.LARGEST_BYTES + 1))
-    assert provenance.configuration_files([str(large), str(tmp_path / "gone.yaml")]) == {}
+    large.write_bytes(b" " * (host.LARGEST_BYTES + 1))
+    assert host.configuration_files([str(large), str(tmp_path / "gone.yaml")]) == {}
 
 
 def test_cpu_set_as_taskset_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:

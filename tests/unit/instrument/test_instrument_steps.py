@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ddp_ladder_instrument import parameters, step_clock
-from ddp_ladder_instrument.gradients import Gradient
-from ddp_ladder_instrument.loops import NEVER, Loop
-from ddp_ladder_instrument.step_clock import MOST_FIRST_STEPS, MOST_STEPS, StepClock
-from ddp_ladder_instrument.step_table import recurring
+from ddp_ladder_instrument import torch_facts
+from ddp_ladder_instrument.batches import NEVER, Gradient, Loop
+from ddp_ladder_instrument.clock import EARLY_STEPS, MOST_FIRST_STEPS, MOST_STEPS, StepClock
+from ddp_ladder_instrument.table import recurring
 
 
 class Clock:
@@ -66,13 +65,13 @@ class Script:
 @pytest.fixture
 def code(monkeypatch: pytest.MonkeyPatch) -> Script:
     clock = Clock()
-    monkeypatch.setattr("ddp_ladder_instrument.step_clock.time.perf_counter", clock)
+    monkeypatch.setattr("ddp_ladder_instrument.clock.time.perf_counter", clock)
     return Script(clock)
 
 
 @pytest.fixture
 def unix_time(code: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddp_ladder_instrument.step_clock.time.time", lambda: 1e9 + code.time.now_s)
+    monkeypatch.setattr("ddp_ladder_instrument.clock.time.time", lambda: 1e9 + code.time.now_s)
 
 
 def test_steps_of_one_pass_follow_each_other(code: Script) -> None:
@@ -683,17 +682,17 @@ def test_ticks_are_rare_after_the_first_steps(code: Script) -> None:
     code.clock.on_tick = lambda now_s: ticks.append(code.clock.table.count)
     for _ in range(1000):
         code.step(0.01)
-    assert ticks[: step_clock.EARLY_STEPS] == list(range(1, step_clock.EARLY_STEPS + 1))
-    assert 35 < len(ticks) - step_clock.EARLY_STEPS < 42
+    assert ticks[:EARLY_STEPS] == list(range(1, EARLY_STEPS + 1))
+    assert 35 < len(ticks) - EARLY_STEPS < 42
 
 
 def test_checksum_sees_every_bit_and_dtype() -> None:
     weights = torch.randn(3, 5, dtype=torch.bfloat16)
     changed = weights.clone()
     changed[2, 4] += 1
-    assert parameters.checksum([("w", weights)]) == parameters.checksum([("w", weights.clone())])
+    assert torch_facts.checksum([("w", weights)]) == torch_facts.checksum([("w", weights.clone())])
     sums = {
-        parameters.checksum(named)
+        torch_facts.checksum(named)
         for named in (
             [("w", weights)],
             [("v", weights)],
@@ -704,6 +703,6 @@ def test_checksum_sees_every_bit_and_dtype() -> None:
         )
     }
     assert len(sums) == 6
-    assert parameters.checksum([("w", weights.T)]) == parameters.checksum([("w", weights.T.contiguous())])
-    assert parameters.summary([("w", weights)], 1)["bytes"] == 30
-    assert parameters.main_dtype([("w", weights), ("b", torch.zeros(2))]) == "bfloat16"
+    assert torch_facts.checksum([("w", weights.T)]) == torch_facts.checksum([("w", weights.T.contiguous())])
+    assert torch_facts.summary([("w", weights)], 1)["bytes"] == 30
+    assert torch_facts.main_dtype([("w", weights), ("b", torch.zeros(2))]) == "bfloat16"

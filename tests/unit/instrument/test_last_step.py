@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from ddp_ladder_instrument.last_step import LastStep
+from ddp_ladder_instrument.hooks import LastStep
 
 CASES = {
     "clean-up after the loops": (

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.records.raw_models import Profiling
-from ddp_ladder_instrument.after_limit import ENDED_FIRST, ProfiledSteps
-from ddp_ladder_instrument.step_profile import StepTrace
-from ddp_ladder_instrument.stop import EndOfMeasurement, RunLimits
+from ddp_ladder_instrument.stop import ENDED_FIRST, EndOfMeasurement, ProfiledSteps, RunLimits, StepTrace
 from instrument_support import TORCHRUN, Ran, oldest_python, run, script
 
 MEASURED, PROFILED = 12, 3

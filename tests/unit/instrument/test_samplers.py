@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard, IterableDatasetShard, SeedableRandomSampler, SkipBatchSampler
-from ddp_ladder_instrument import loaders, samplers
-from ddp_ladder_instrument.loops import NEVER
+from ddp_ladder_instrument import samplers
+from ddp_ladder_instrument.batches import NEVER
 from ddp_ladder_instrument.samplers import Sampling
 from lightning_fabric.utilities.distributed import DistributedSamplerWrapper
 from pytorch_lightning.overrides.distributed import UnrepeatedDistributedSampler, _IndexBatchSamplerWrapper
@@ -216,7 +216,7 @@ class GoesOn(DistributedSampler):
 
 
 def real_samples(loader: DataLoader[Any]) -> int:
-    return loaders.new_loop(loader).real_samples
+    return samplers.new_loop(loader).real_samples
 
 
 DIVIDING: dict[str, Callable[[Data, int, int], Any]] = {
@@ -276,10 +276,10 @@ def test_samplers_that_drop_do_not_pad(data: Data) -> None:
 
 
 def facts(passes: Iterable[DataLoader[Any]], world_size: int = 2) -> Any:
-    """Return the record's facts after a pass with a step over each of these loaders."""
-    training = loaders.TrainingLoader()
+    """Return the record's facts after a pass with a step over each of these samplers."""
+    training = samplers.TrainingLoader()
     for loader in passes:
-        loop = loaders.new_loop(loader)
+        loop = samplers.new_loop(loader)
         training.begin_pass(loop, world_size)
         loop.living = False
     return training.facts
@@ -309,8 +309,8 @@ def test_a_sampler_shards_for_one_rank(data: Data) -> None:
 
 def test_facts_outlive_the_loader_and_keep_nothing_alive(data: Data) -> None:
     sampler = distributed(data)
-    first, second, third = (loaders.new_loop(DataLoader(data, sampler=sampler)) for _ in range(3))
-    training = loaders.TrainingLoader()
+    first, second, third = (samplers.new_loop(DataLoader(data, sampler=sampler)) for _ in range(3))
+    training = samplers.TrainingLoader()
     for loop in (first, second, third):
         assert loop.loader() is None
         training.begin_pass(loop, 2)

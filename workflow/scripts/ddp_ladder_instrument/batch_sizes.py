@@ -3,14 +3,19 @@
 A collate_fn may leave samples out, or pack them, so the number of indices is believed only if the batch shows it, as a
 dimension or the length of a list. Fewer rows than indices are what arrived. If nothing in the batch tells the number,
 or its tensors disagree, the count is a guess, and is recorded as one.
+
+Digests of the first samples that a rank trains on: ranks with common digests draw from the same data.
 """
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
+import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
@@ -223,3 +228,53 @@ def _compared(content: Content, announced: int) -> tuple[int, tuple[int, ...]]:
     if not sizes and texts is not None and texts < announced:
         return texts, ()
     return announced, tuple(sorted({announced, *sizes})) if sizes or texts else ()
+
+
+MOST_DIGESTS = 32
+PER_BATCH = 8
+MOST_BYTES = 65_536  # of one sample's tensor
+
+
+def digests(batch: object) -> list[str]:
+    """Return a digest for each of the batch's first samples, or one for the batch if it cannot be split.
+
+    There are none for a batch that is on a device already: reading it would wait for the device.
+    """
+    tensors = list(_tensors(batch, 0))
+    if not tensors or any(tensor.device.type != "cpu" or tensor.layout != torch.strided for tensor in tensors):
+        return []
+    sizes = {tensor.size(0) if tensor.dim() else 0 for tensor in tensors}
+    if len(sizes) > 1 or sizes == {0}:
+        return [_digest(tensors)]
+    return [_digest([tensor[row] for tensor in tensors]) for row in range(min(sizes.pop(), PER_BATCH))]
+
+
+def _digest(tensors: list[torch.Tensor]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for tensor in tensors:
+        plain = _thinned(tensor.detach()).contiguous()
+        size = plain.numel() * plain.element_size()
+        if size:
+            digest.update((ctypes.c_char * size).from_address(plain.data_ptr()))
+    return digest.hexdigest()
+
+
+def _thinned(tensor: torch.Tensor) -> torch.Tensor:
+    """Halve the longest side, by taking every second element, until the tensor is small enough.
+
+    This covers all of a large sample, whose beginning may be an empty border, and copies little of a strided one.
+    """
+    while tensor.numel() * tensor.element_size() > MOST_BYTES:
+        longest = max(range(tensor.dim()), key=tensor.size)
+        tensor = tensor[(slice(None),) * longest + (slice(None, None, 2),)]
+    return tensor
+
+
+def _tensors(batch: object, depth: int) -> Iterator[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        yield batch
+        return
+    if isinstance(batch, LEAVES) or batch is None or depth > DEEPEST:
+        return
+    for item in parts(batch):
+        yield from _tensors(item, depth + 1)

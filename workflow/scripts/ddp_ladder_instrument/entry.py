@@ -7,14 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from ddp_ladder_instrument import record
-from ddp_ladder_instrument.after_import import when_imported
-from ddp_ladder_instrument.cycles import watch_cycles
-from ddp_ladder_instrument.hard_exit import on_hard_exit
-from ddp_ladder_instrument.lifetime import die_with_parent
 from ddp_ladder_instrument.measurement import Measurement
-from ddp_ladder_instrument.program import Program, ProgramError, hide_own_frames
-from ddp_ladder_instrument.run_settings import RunSettingsError, read_run_settings
-from ddp_ladder_instrument.unfit import refuse_exec
+from ddp_ladder_instrument.program import Program, ProgramError, die_with_parent, hide_own_frames
+from ddp_ladder_instrument.python_hooks import on_hard_exit, refuse_exec, watch_cycles, when_imported
+from ddp_ladder_instrument.settings import RunSettingsError, read_run_settings
 
 USAGE_EXIT_CODE = 2
 HELP = """\

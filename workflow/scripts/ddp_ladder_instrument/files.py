@@ -1,11 +1,17 @@
-"""Atomic writes: a reader sees the old file or the new one, never a partial file."""
+"""Atomic writes: a reader sees the old file or the new one, never a partial file.
+
+What could not be measured, and why: a failed measurement never ends the training.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
+
+from ddp_ladder_instrument.redaction import redacted
 
 
 def write_atomically(path: Path, parts: Iterable[str | bytes], durable: bool = True) -> str:
@@ -28,3 +34,43 @@ def write_atomically(path: Path, parts: Iterable[str | bytes], durable: bool = T
         temporary.unlink(missing_ok=True)
         raise
     return digest.hexdigest()
+
+
+class NotMeasured(list[str]):
+    """The quantities that could not be measured, each with the reason."""
+
+    def attempt(self, quantity: str, measure: Callable[[], Any]) -> Any:
+        """Return the result of ``measure``; if it raises, return None and add the reason."""
+        try:
+            return measure()
+        except Exception as error:
+            self.append(f"{quantity}: {one_line(error)}")
+            return None
+
+    def hook(self, quantity: str, patch: Callable[[], str | None]) -> None:
+        """Patch torch; if that fails, note that ``quantity`` is not measured."""
+        problem = self.attempt(quantity, patch)
+        if problem is not None:
+            self.append(f"{quantity}: {problem}")
+
+
+_LONGEST_TEXT = 1000
+_TRACEBACK = "Traceback (most recent call last):"
+
+
+def one_line(error: BaseException) -> str:
+    """Return an exception's text on one line; of a traceback inside it (a loader's worker) only the last lines.
+
+    Without secrets.
+    """
+    text = str(error)
+    before, traceback, after = text.rpartition(_TRACEBACK)
+    if traceback:
+        lines = after.strip("\r\n").splitlines()
+        start = next((k for k, line in enumerate(lines) if line[:1].strip()), 0)
+        text = "\n".join([*before.lstrip().splitlines()[:1], *lines[start:]])
+    text = redacted(" ".join(text.split()), os.environ)
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[:_LONGEST_TEXT]}..."
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name

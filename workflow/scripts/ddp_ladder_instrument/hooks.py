@@ -1,24 +1,87 @@
-"""The patches on torch: each is small, and reports if torch lacks what it patches.
+"""Keep torch.compile out of the hooks: it would compile them like the script's own functions, and warn about them.
+
+The patches on torch: each is small, and reports if torch lacks what it patches.
 
 Where torch warns with ``stacklevel=2``, the patched function is one below that which the script calls, so
 that the warning still names the script's own line.
+
+The patches on torch.nn.Module: they detect when the trained model enters and leaves eval mode.
+
+Facts from backward passes: samples of the loss, and the dtypes of the model's matrix products.
+
+Where the script made its last step, and whether its loops were over when it failed.
+
+An exception after the loops spoils no figure: all planned steps were made. One in a loop that made steps (a validation
+between two epochs) may have cut the training short, even if no step would have followed.
 """
 
 from __future__ import annotations
 
+import ast
+import dis
 import functools
 import importlib
+import linecache
+import math
+import sys
 import time
-from collections.abc import Callable
-from typing import Any
+import weakref
+from collections.abc import Callable, Sequence
+from types import CodeType, TracebackType
+from typing import Any, Optional
 
 import torch
 import torch.distributed
 from torch.nn.parallel import distributed as ddp_module
 
-from ddp_ladder_instrument.compiler import eager, not_compiled
-from ddp_ladder_instrument.optimizer_steps import OptimizerSteps
-from ddp_ladder_instrument.step_clock import StepClock
+from ddp_ladder_instrument.clock import OptimizerSteps, PassTimer, StepClock
+from ddp_ladder_instrument.torch_facts import dtype_name
+
+# This part is in C and needs no import of the compiler, which takes seconds and which few scripts use.
+_frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+
+
+def patch_compiler() -> str | None:
+    """Return a remark if this torch.compile cannot be kept out of the hooks; they work all the same."""
+    if not hasattr(_frames, "set_eval_frame") or _code_skipper() is None:
+        return "torch._C._dynamo.eval_frame.skip_code is missing"
+    return None
+
+
+def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark ``function``: torch.compile neither compiles its frame nor puts it into a caller's graph."""
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    skip = _code_skipper()
+    if skip is not None:
+        skip(function.__code__)
+    return function
+
+
+def eager(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``function`` to run, with everything that it calls, without the compiler; costs 0.2 microseconds."""
+    set_callback: Callable[[Any], Any] = getattr(_frames, "set_eval_frame", lambda callback: None)
+
+    @not_compiled
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        before = set_callback(None)
+        try:
+            return function(*args)
+        finally:
+            set_callback(before)
+
+    return call
+
+
+def _code_skipper() -> Callable[[CodeType], Any] | None:
+    """Return torch's function that excludes code from compilation; up to torch 2.6 it had another name."""
+    skip: Callable[[CodeType], Any] | None = getattr(_frames, "skip_code", None)
+    strategy = getattr(_frames, "set_code_exec_strategy", None)
+    if skip is not None or strategy is None:
+        return skip
+    action = _frames._FrameAction
+    return lambda code: strategy(code, _frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
+
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -175,3 +238,226 @@ def watch_autocast(on_dtype: Callable[[torch.dtype], None]) -> Callable[[], None
 
     autocast.__enter__ = enter  # type: ignore[method-assign]
     return stop
+
+
+class Trained:
+    """The modules that are trained as a whole, as opposed to their parts and to other models."""
+
+    def __init__(self) -> None:
+        self._ends: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
+        self._known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+    def add(self, optimizer: Any) -> None:
+        """Add the modules that hold all parameters of this optimizer."""
+        parameters = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+        self._ends = [ends for ends in self._ends if ends[0]() is not None]
+        if parameters:
+            self._ends.append((weakref.ref(parameters[0]), weakref.ref(parameters[-1])))
+            self._known.clear()
+
+    def holds(self, module: Any) -> bool:
+        """Return True if ``module`` is trained as a whole: it has an optimizer's first and last parameter."""
+        if not self._ends:
+            return False
+        known = self._known.get(module)
+        if known is None:
+            held = {id(parameter) for parameter in module.parameters()}
+            known = any(id(first()) in held and id(last()) in held for first, last in self._ends)
+            self._known[module] = known
+        return known
+
+
+def patch_modes(timer: PassTimer, trained: Trained) -> str | None:
+    """Notify the timer of eval() and train() on a model that is trained as a whole."""
+
+    holds, eval_mode, train_mode = eager(trained.holds), eager(timer.eval_mode), eager(timer.train_mode)
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def train(self: Any, mode: bool = True) -> Any:  # eval() is train(False)
+            if not mode and not timer.evaluating and holds(self):
+                eval_mode()
+            result = original(self, mode)
+            if mode and timer.evaluating and holds(self):
+                train_mode()
+            return result
+
+        return train
+
+    return patch(torch.nn.Module, "train", wrap)
+
+
+MOST_LOSSES = 64
+GRAPHS = 2
+"""Number of backward passes whose graph is searched: the first ones, in the warm-up."""
+MOST_NODES = 20_000
+PRODUCTS = ("Addmm", "Mm", "Bmm", "Baddbmm", "Addbmm", "Linear", "Convolution", "ScaledDotProduct", "CudnnRnn", "Addmv")
+
+
+class Backwards:
+    """Examines a backward pass when ``wanted`` is set; nothing is read from the device before the end.
+
+    step: returns the number of steps made so far.
+    on_backward: called before each backward pass; if it returns a function, that is called after the pass.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[], int],
+        unmeasured: list[str],
+        on_backward: Callable[[], Callable[[], None] | None] = lambda: None,
+    ) -> None:
+        self.wanted = True
+        self.product_dtypes: set[str] = set()
+        self._step = step
+        self._unmeasured = unmeasured
+        self._on_backward = on_backward
+        self._graphs_left = GRAPHS
+        self._losses: list[tuple[int, torch.Tensor]] = []
+
+    def install(self) -> str | None:
+        """Patch torch.autograd.backward, which Tensor.backward calls too."""
+
+        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+            look, on_backward = eager(self._look), eager(self._on_backward)
+
+            def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+                if self.wanted:
+                    self.wanted = False
+                    look(tensors)
+                after = on_backward()
+                result = original(tensors, *args, **kwargs)
+                if after is not None:
+                    after()
+                return result
+
+            return backward
+
+        return patch(torch.autograd, "backward", wrap)
+
+    def _look(self, tensors: Any) -> None:
+        loss = tensors[0] if isinstance(tensors, Sequence) and len(tensors) else tensors
+        if not isinstance(loss, torch.Tensor) or (loss.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return
+        try:
+            if loss.numel() == 1:
+                # A copy: the script, or the next replay of a CUDA graph, may overwrite the loss itself.
+                with torch.no_grad():
+                    self._losses.append((self._step() + 1, loss.detach().clone()))
+                if len(self._losses) > MOST_LOSSES:
+                    del self._losses[1::2]
+            if self._graphs_left:
+                self._graphs_left -= 1
+                self._look_at_graph(loss.grad_fn)
+        except Exception as error:
+            self._unmeasured.append(f"loss: {type(error).__name__}: {error}")
+            self._graphs_left = 0
+
+    def _look_at_graph(self, root: Any) -> None:
+        if root is not None and not hasattr(root, "_input_metadata"):
+            self._unmeasured.append(f"product_dtypes: Node._input_metadata is missing in torch {torch.__version__}")
+            self._graphs_left = 0
+            return
+        self.product_dtypes |= product_dtypes(root)
+
+    def losses(self) -> dict[str, Any] | None:
+        """Return the record's ``loss``; steps count from 1. None when no backward pass was seen."""
+        if not self._losses:
+            return None
+        values = [(step, float(loss)) for step, loss in self._losses]
+        return {
+            "samples": len(values),
+            "first": _finite(values[0][1]),
+            "last": _finite(values[-1][1]),
+            "last_step": values[-1][0],
+            "not_finite_steps": [step for step, value in values if not math.isfinite(value)],
+        }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def product_dtypes(root: Any) -> set[str]:
+    """Return the dtypes of the results of matrix products and convolutions in the graph below ``root``.
+
+    They come from each node's metadata. Its saved tensors are not touched: unpacking them may compute
+    them again (activation checkpointing). Compiled graphs contain no such nodes.
+    """
+    found: set[str] = set()
+    seen = {root}
+    left = [root] if root is not None else []
+    while left and len(seen) < MOST_NODES:
+        node = left.pop()
+        if node.name().startswith(PRODUCTS):
+            found |= {dtype_name(result.dtype) for result in node._input_metadata[:1]}
+        for below, _ in node.next_functions:
+            if below is not None and below not in seen:
+                seen.add(below)
+                left.append(below)
+    return found
+
+
+LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+class LastStep:
+    """The calls that led to the last optimizer step, innermost first: code, and offset of the instruction."""
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[CodeType, int]] = []
+
+    def install(self) -> None:
+        """Look at each optimizer step."""
+        optimizer = importlib.import_module("torch.optim.optimizer")
+        optimizer.register_optimizer_step_post_hook(eager(self._note))
+
+    def _note(self, *_: object) -> None:
+        frame, calls = sys._getframe(1), []
+        while frame is not None:
+            calls.append((frame.f_code, frame.f_lasti))
+            frame = frame.f_back  # type: ignore[assignment]
+        self._calls = calls
+
+    def loops_were_over(self, error: BaseException) -> bool:
+        """Return True if no loop that made the last step was running when this was raised, nor what led to it."""
+        steps = self._calls[::-1]
+        if error.__traceback__ is None or error.__traceback__.tb_frame.f_code not in (code for code, _ in steps):
+            return False
+        chain: list[BaseException] = [error]
+        for one in chain:  # it grows
+            chain += [each for each in (one.__cause__, one.__context__) if each is not None and each not in chain]
+        return all(_after_loops(steps, one.__traceback__) for one in chain)
+
+
+def _after_loops(steps: list[tuple[CodeType, int]], trace: Optional[TracebackType]) -> bool:
+    """Compare a step's calls with a traceback, both outermost first, as far as they are the same calls.
+
+    What was caught in a function that is none of the step's calls interrupted none of its loops.
+    """
+    place = next((k for k, (code, _) in enumerate(steps) if trace and code is trace.tb_frame.f_code), len(steps))
+    for code, offset in steps[place:]:
+        if trace is None or trace.tb_frame.f_code is not code:
+            break
+        step_line = [line for begin, line in dis.findlinestarts(code) if begin <= offset and line][-1]
+        if trace.tb_lineno <= _end_of_loops(code, step_line):
+            return False
+        if trace.tb_lineno != step_line:
+            break
+        trace = trace.tb_next
+    return True
+
+
+def _end_of_loops(code: CodeType, line: int) -> float:
+    """Return the last line of the outermost loop of a function around a line; 0 if there is none.
+
+    Infinite if its source cannot be read, but for the interpreter's own part in starting a module.
+    """
+    if code.co_filename.startswith("<frozen"):
+        return 0
+    source = "".join(linecache.getlines(code.co_filename))
+    try:
+        nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, LOOPS)]
+    except (SyntaxError, ValueError):
+        return math.inf
+    around = [node for node in nodes if code.co_firstlineno <= node.lineno <= line <= (node.end_lineno or 0)]
+    return max((node.end_lineno or 0 for node in around), default=0) if source else math.inf

@@ -1,10 +1,15 @@
-"""Names, CPUs and memory of this process and its machine."""
+"""Names, CPUs and memory of this process and its machine.
+
+The program's source files, its configuration files and its libraries.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import sys
+from collections.abc import Sequence
 
 
 def cpu_model() -> str:
@@ -56,3 +61,103 @@ def peak_memory_bytes() -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".py")
+MOST_FILES = 500
+LARGEST_BYTES = 4_000_000
+INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+LIBRARIES = (
+    "accelerate", "apex", "datasets", "deepspeed", "flash_attn", "lightning", "nvidia.dali", "numpy",
+    "pytorch_lightning", "timm", "torchaudio", "torchvision", "transformer_engine", "transformers", "triton",
+)  # fmt: skip
+"""Libraries whose version can change the work or the speed of a step."""
+
+FEEDERS = ("ffcv", "nvidia.dali", "petastorm", "tensorflow", "torchdata.nodes", "webdataset")
+"""Libraries whose loaders may feed a training without torch's DataLoader."""
+
+
+def source_files() -> dict[str, str]:
+    """Return the SHA-256 of ``__main__`` and of every module from its directory or below, by relative path."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    if main is None:
+        return {}
+    root = _root(os.path.realpath(main), getattr(sys.modules["__main__"], "__package__", None) or "")
+    own = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    files = {os.path.realpath(main)}
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and path.endswith(".py"):
+            files.add(os.path.realpath(path))
+    inside = sorted(path for path in files if path.startswith(root + os.sep))
+    library = os.path.realpath(os.path.dirname(os.__file__)) + os.sep
+    chosen = [path for path in inside if not path.startswith((own, library)) and not _is_installed(path)]
+    return {os.path.relpath(path, root): digest for path in chosen[:MOST_FILES] if (digest := _sha256(path))}
+
+
+def _root(main: str, package: str) -> str:
+    """Return the directory that contains the script, or the top package of a module given with -m."""
+    levels = len(package.split(".")) if package else 0
+    directory = os.path.dirname(main)
+    for _ in range(levels):
+        directory = os.path.dirname(directory)
+    return directory
+
+
+def _is_installed(path: str) -> bool:
+    return any(part in path for part in INSTALLED)
+
+
+def configuration_files(arguments: Sequence[str]) -> dict[str, str]:
+    """Return the SHA-256 of the configuration files among the arguments (``conf.yaml``, ``--config=conf.yaml``)."""
+    names = [argument.partition("=")[2] or argument for argument in arguments]
+    found = {}
+    for name in names:
+        if name.endswith(CONFIGURATION) and os.path.isfile(name):
+            digest = _sha256(name)
+            if digest:
+                found[name] = digest
+    return found
+
+
+def _sha256(path: str) -> str | None:
+    """Return the file's SHA-256; None if it cannot be read any more, or is too large to be source."""
+    try:
+        if os.path.getsize(path) > LARGEST_BYTES:
+            return None
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except OSError:
+        return None
+
+
+def libraries() -> dict[str, str]:
+    """Return the versions of the libraries that the program has imported."""
+    versions = {name: getattr(sys.modules.get(name), "__version__", None) for name in LIBRARIES}
+    return {name: str(version) for name, version in versions.items() if version is not None}
+
+
+def feeders() -> list[str]:
+    """Return the feeders that the program has imported."""
+    return [name for name in FEEDERS if name in sys.modules]
+
+
+UTILITIES = "torch._dynamo.utils"
+
+
+def compile_s() -> float:
+    """Return the seconds that this process spent compiling, forward and backward, in all steps; 0 if it never did.
+
+    Raises RuntimeError if this torch does not report them.
+    """
+    if UTILITIES not in sys.modules:
+        return 0.0
+    metrics = getattr(sys.modules[UTILITIES], "compilation_time_metrics", None)
+    if metrics is None:
+        raise RuntimeError(f"{UTILITIES}.compilation_time_metrics is missing")
+    return float(sum(sum(seconds) for name, seconds in metrics.items() if _is_whole(name)))
+
+
+def _is_whole(name: str) -> bool:
+    """Return True if this metric times a whole compilation, not a part; the names differ between releases."""
+    return name.endswith("compile_inner") or name == "backward._backward_impl"

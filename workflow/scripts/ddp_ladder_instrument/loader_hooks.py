@@ -2,29 +2,41 @@
 
 The size of a batch is the number of indices that its sampler gave, if the batch agrees. If there are none
 (an IterableDataset, batches made by the dataset), the size is read from the batch itself.
+
+Batches that one thread draws and another trains on: when they are handed over, and how long the training waits.
+
+A batch counts as drawn when the thread that trains gets it: from a queue.Queue, as the result of a
+concurrent.futures.Future, or by joining the thread that drew it. Threads in between may pass it on.
+
+How long the workers of a DataLoader take for a batch, also where the training does not wait for them.
+
+The training's wait does not show it: with DDP, ranks wait for the slowest one, and the batches that their workers
+prepare in that time hide how slow these are.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
+import queue
 import sys
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, Optional
 
-from torch.utils.data import dataloader
+from torch.utils.data import _utils, dataloader, get_worker_info
 from torch.utils.data.distributed import DistributedSampler
 
-from ddp_ladder_instrument import loaders
-from ddp_ladder_instrument.compiler import eager, not_compiled
-from ddp_ladder_instrument.cycles import Cycle, WatchedCycle
-from ddp_ladder_instrument.hooks import patch
-from ddp_ladder_instrument.loops import Loop, Short
-from ddp_ladder_instrument.step_clock import EARLY_STEPS, StepClock
+from ddp_ladder_instrument import samplers
+from ddp_ladder_instrument.batches import Loop, Short
+from ddp_ladder_instrument.clock import EARLY_STEPS, Batches, LoaderThreads, StepClock
+from ddp_ladder_instrument.hooks import eager, not_compiled, patch
+from ddp_ladder_instrument.python_hooks import Cycle, WatchedCycle
 
 LOOP_ATTRIBUTE = "_ddp_ladder_loop"
 SIZES_ATTRIBUTE = "_ddp_ladder_sizes"
@@ -99,7 +111,7 @@ def patch_indices() -> str | None:
 
 def patch_set_epoch() -> str | None:
     """Record which samplers' set_epoch is called, also before their first pass."""
-    return loaders.watch_class(DistributedSampler)
+    return samplers.watch_class(DistributedSampler)
 
 
 def patch_torchdata(clock: StepClock) -> str | None:
@@ -189,7 +201,7 @@ def _make(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
 def _begin(clock: StepClock) -> Callable[[Any, float], Loop]:
     @eager
     def begin(loader: Any, entered_s: float) -> Loop:
-        loop = loaders.new_loop(loader)
+        loop = samplers.new_loop(loader)
         if threading.get_ident() in clock.threads.trainers:
             clock.timer.enter(loop, entered_s)
         return loop
@@ -208,7 +220,7 @@ def _begin_pass(clock: StepClock) -> Callable[[Any, Loop, Any], None]:
         if before is not None and before.living:  # persistent workers: the same iterator again
             end(before)
         setattr(iterator, LOOP_ATTRIBUTE, loop)
-        loop.position = loaders.samples_before(loader, getattr(iterator, "_num_yielded", 0))
+        loop.position = samplers.samples_before(loader, getattr(iterator, "_num_yielded", 0))
         loop.iterator = weakref.ref(iterator, lambda _: gone(loop))
 
     def gone(loop: Loop) -> None:
@@ -311,9 +323,9 @@ def _next_index(original: Callable[..., Any], of_maps: Any) -> Callable[..., Any
 
 def _outer_iter(original: Callable[..., Any], clock: StepClock, same: bool) -> Callable[..., Any]:
     """Count what an outer loader yields. same: these are the batches of the loader inside, in its order."""
-    new_loop, count = eager(loaders.new_loop), eager(_count)
+    new_loop, count = eager(samplers.new_loop), eager(_count)
     enter, left = eager(clock.timer.enter), eager(clock.left)
-    samples_before, resumed_after = eager(loaders.samples_before), eager(loaders.resumed_after)
+    samples_before, resumed_after = eager(samplers.samples_before), eager(samplers.resumed_after)
 
     def iterate(self: Any) -> Iterator[Any]:
         thread = threading.get_ident()
@@ -355,3 +367,190 @@ def _outer_iter(original: Callable[..., Any], clock: StepClock, same: bool) -> C
                 inner.close()
 
     return iterate
+
+
+BATCHES_ATTRIBUTE = "_ddp_ladder_batches"
+
+
+class QueuedBatches(deque[Optional[Batches]]):
+    """The batches that came with each item of a queue; ``loop``: the pass that they are from."""
+
+    loop: Loop | None = None
+
+
+def patch_handovers(clock: StepClock) -> str | None:
+    """Patch the queues, futures and threads by which batches are handed over."""
+    threads = clock.threads
+    return (
+        patch(queue.Queue, "_put", lambda original: _put(original, threads))
+        or patch(queue.Queue, "_get", lambda original: _take(original, threads))
+        or patch(queue.Queue, "get", lambda original: _get(original, clock))
+        or patch(Future, "set_result", lambda original: _set_result(original, threads))
+        or patch(Future, "result", lambda original: _result(original, clock))
+        or patch(threading.Thread, "join", lambda original: _join(original, clock))
+    )
+
+
+def _deliver(clock: StepClock, entered_s: float) -> Loop | None:
+    """Give the step clock the batches that this thread holds, if it trains; return the pass that they are from."""
+    batches = clock.threads.take() if threading.get_ident() in clock.threads.trainers else None
+    if not batches:
+        return None
+    clock.received(batches, entered_s)
+    return batches[-1][0]
+
+
+def _put(original: Callable[..., Any], threads: LoaderThreads) -> Callable[..., Any]:
+    def put(self: Any, item: Any) -> None:
+        original(self, item)
+        if not threads.background:
+            return
+        queued: QueuedBatches | None = self.__dict__.get(BATCHES_ATTRIBUTE)
+        batches = threads.take()
+        if queued is None and batches is not None:
+            queued = self.__dict__[BATCHES_ATTRIBUTE] = QueuedBatches([None] * (len(self.queue) - 1))
+        if queued is not None:
+            queued.append(batches)
+
+    return put
+
+
+def _take(original: Callable[..., Any], threads: LoaderThreads) -> Callable[..., Any]:
+    def take(self: Any) -> Any:
+        item = original(self)
+        queued: QueuedBatches | None = self.__dict__.get(BATCHES_ATTRIBUTE)
+        if queued:
+            while len(queued) > len(self.queue) + 1:  # the script cleared it
+                queued.popleft()
+            threads.hold(queued.popleft())
+        return item
+
+    return take
+
+
+def _get(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
+    @eager
+    def got(queued: QueuedBatches, entered_s: float) -> None:
+        loop = _deliver(clock, entered_s)
+        if loop is not None:
+            queued.loop = loop
+        elif queued.loop is not None and threading.get_ident() in clock.threads.trainers:
+            clock.waited(queued.loop, entered_s)
+
+    def get(self: Any, *args: Any, **kwargs: Any) -> Any:
+        entered_s = time.perf_counter()
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            queued = self.__dict__.get(BATCHES_ATTRIBUTE)
+            if queued is not None:
+                got(queued, entered_s)
+
+    return get
+
+
+def _set_result(original: Callable[..., Any], threads: LoaderThreads) -> Callable[..., Any]:
+    def set_result(self: Any, result: Any) -> None:
+        if threads.background:
+            batches = threads.take()
+            if batches is not None:
+                self.__dict__[BATCHES_ATTRIBUTE] = batches
+        original(self, result)
+
+    return set_result
+
+
+def _result(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
+    threads = clock.threads
+
+    def result(self: Any, timeout: float | None = None) -> Any:
+        entered_s = time.perf_counter()
+        value = original(self, timeout)
+        if threads.background:
+            threads.hold(self.__dict__.pop(BATCHES_ATTRIBUTE, None))
+            _deliver(clock, entered_s)
+        return value
+
+    return result
+
+
+def _join(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
+    threads = clock.threads
+
+    def join(self: Any, timeout: float | None = None) -> None:
+        entered_s = time.perf_counter()
+        original(self, timeout)
+        if threads.background and not self.is_alive():
+            threads.hold(threads.take(self.ident))
+            _deliver(clock, entered_s)
+
+    return join
+
+
+WORKER_TIMES = "_ddp_ladder_worker_times"
+
+_newest: list[memoryview[float]] = []
+"""Of the iterator that was made last: its workers are forked from this process while it is made."""
+
+
+def patch_workers() -> str | None:
+    """Time the batches of workers that are forked; other workers do not have the patches."""
+    kinds = (_utils.fetch._MapDatasetFetcher, _utils.fetch._IterableDatasetFetcher)
+    missing = [why for kind in kinds if (why := patch(kind, "fetch", _timed))]
+    return missing[0] if missing else patch(dataloader._MultiProcessingDataLoaderIter, "__init__", _with_times)
+
+
+def _with_times(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make(self: Any, loader: Any) -> None:
+        # Shared memory: seconds and batches of each worker.
+        times = memoryview(mmap.mmap(-1, 16 * loader.num_workers)).cast("d")
+        setattr(self, WORKER_TIMES, times)
+        _newest[:] = [times]
+        try:
+            original(self, loader)
+        finally:
+            _newest.clear()
+
+    return make
+
+
+def _timed(original: Callable[..., Any]) -> Callable[..., Any]:
+    known: list[bool] = []
+
+    def fetch(self: Any, possibly_batched_index: Any) -> Any:
+        worker = get_worker_info()
+        if worker is None or not _newest:
+            return original(self, possibly_batched_index)
+        begin_s = time.perf_counter()
+        batch = original(self, possibly_batched_index)
+        if known:  # the first one may open files
+            _newest[0][2 * worker.id] += time.perf_counter() - begin_s
+            _newest[0][2 * worker.id + 1] += 1
+        known[:] = [True]
+        return batch
+
+    return fetch
+
+
+class WorkerTimes:
+    """The times of the workers that load the training data."""
+
+    def __init__(self) -> None:
+        self._before = 0.0, 0.0
+        self._times: Any = ()
+
+    def add(self, iterator: Any) -> None:
+        """Add the workers of an iterator that trains."""
+        times = getattr(iterator, WORKER_TIMES, ())
+        if times is not self._times:
+            self._before = self._sums()
+            self._times = times
+
+    def _sums(self) -> tuple[float, float]:
+        seconds, batches = self._before
+        return seconds + sum(self._times[::2]), batches + sum(self._times[1::2])
+
+    def batch_s(self) -> float | None:
+        """Return the seconds that a worker takes for a batch, in the mean; None if it is not known."""
+        seconds, batches = self._sums()
+        return seconds / batches if batches else None

@@ -9,23 +9,19 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from ddp_ladder_instrument import metrics, provenance
-from ddp_ladder_instrument.after_import import when_imported
-from ddp_ladder_instrument.after_limit import ProfiledSteps
-from ddp_ladder_instrument.heartbeat import Heartbeat
-from ddp_ladder_instrument.not_measured import NotMeasured
-from ddp_ladder_instrument.program import Program
-from ddp_ladder_instrument.program_end import ProgramEnd, exit_code
-from ddp_ladder_instrument.run_settings import RunSettings
-from ddp_ladder_instrument.signs import signs
-from ddp_ladder_instrument.step_clock import StepClock
-from ddp_ladder_instrument.stop import RunLimits
+from ddp_ladder_instrument import host, progress
+from ddp_ladder_instrument.clock import StepClock
+from ddp_ladder_instrument.files import NotMeasured
+from ddp_ladder_instrument.program import Program, ProgramEnd, exit_code
+from ddp_ladder_instrument.progress import Heartbeat, signs
+from ddp_ladder_instrument.python_hooks import when_imported
+from ddp_ladder_instrument.settings import RunSettings
+from ddp_ladder_instrument.stop import ProfiledSteps, RunLimits
 
 if TYPE_CHECKING:
-    from ddp_ladder_instrument.parameters import Named
-    from ddp_ladder_instrument.step_profile import StepTrace
-    from ddp_ladder_instrument.torch_observer import TorchObserver
-    from ddp_ladder_instrument.world import GroupStore
+    from ddp_ladder_instrument.observer import TorchObserver
+    from ddp_ladder_instrument.stop import StepTrace
+    from ddp_ladder_instrument.torch_facts import GroupStore, Named
 
 
 class Measurement:
@@ -42,8 +38,8 @@ class Measurement:
         self.clock = StepClock(run.samples_per_step)
         self.observer: TorchObserver | None = None
         self.import_torch_s: float | None = None
-        self.configuration = provenance.configuration_files(program.args)
-        self._reported = metrics.announce(run.directory)
+        self.configuration = host.configuration_files(program.args)
+        self._reported = progress.announce(run.directory)
         self.source = "counted" if run.samples_per_step is None else "samples_per_step"
         self.own_processes = 0
         self.program_end = ProgramEnd()
@@ -83,7 +79,7 @@ class Measurement:
 
         def hook_fsdp(_took_s: float) -> None:
             from ddp_ladder_instrument.hooks import patch_fsdp
-            from ddp_ladder_instrument.parameters import FSDP_SHARDS
+            from ddp_ladder_instrument.torch_facts import FSDP_SHARDS
 
             self.not_measured.hook("shards of FullyShardedDataParallel", lambda: patch_fsdp(FSDP_SHARDS))
 
@@ -101,19 +97,17 @@ class Measurement:
     def _collective_calls(self) -> int | None:
         if self.observer is None:
             return None
-        from ddp_ladder_instrument.world import collective_calls
+        from ddp_ladder_instrument.torch_facts import collective_calls
 
         return collective_calls()
 
     def _record_collective_calls(self) -> None:
         if self.observer is not None:
-            from ddp_ladder_instrument import flight_record
-
-            flight_record.write(self.run.directory / "ranks")
+            progress.write_flight_record(self.run.directory / "ranks")
 
     def _install(self, import_torch_s: float) -> None:
         """Install the hooks on torch, which has just been imported."""
-        from ddp_ladder_instrument.torch_observer import TorchObserver
+        from ddp_ladder_instrument.observer import TorchObserver
 
         self.import_torch_s = import_torch_s
         self.observer = TorchObserver(self.run, self.clock, self._limits, self.not_measured)
@@ -164,7 +158,7 @@ class Measurement:
 
     def _adopt_metrics(self) -> None:
         """Use the steps that the program reported itself, because no samples were counted."""
-        rows = self.not_measured.attempt("steps", lambda: metrics.read(self._reported.path))
+        rows = self.not_measured.attempt("steps", lambda: progress.read(self._reported.path))
         if rows:
             self.clock.timer.timeline = None
             self.clock.table.adopt(rows)
@@ -194,7 +188,7 @@ class Measurement:
         device = self.observer.device if self.observer is not None else None
         if self.program_end.exit_code == 0 or device is None or device.type != "cuda":
             return self.program_end.exit_code == 0 or self.program_end.after_training
-        from ddp_ladder_instrument.cuda import is_idle
+        from ddp_ladder_instrument.torch_facts import is_idle
 
         return self.program_end.after_training and is_idle(device)
 
@@ -207,20 +201,20 @@ def _end_measured(measurement: Measurement) -> None:
 
 
 def _start_trace(measurement: Measurement, steps: int) -> StepTrace:
-    from ddp_ladder_instrument.step_profile import StepTrace  # it imports torch
+    from ddp_ladder_instrument.stop import StepTrace  # it imports torch
 
     return StepTrace(steps, measurement.observer.device if measurement.observer is not None else None)
 
 
 def _find_store() -> GroupStore | None:
-    from ddp_ladder_instrument.world import find_store
+    from ddp_ladder_instrument.torch_facts import find_store
 
     return find_store()
 
 
 def _leave_process_group() -> BaseException | None:
     """Destroy the process group, as the script would at its end."""
-    from ddp_ladder_instrument.world import has_group
+    from ddp_ladder_instrument.torch_facts import has_group
 
     if not has_group():
         return None

@@ -13,8 +13,8 @@ from ddp_ladder_instrument import record
 from ddp_ladder_instrument.hooks import patch
 from ddp_ladder_instrument.measurement import Measurement
 from ddp_ladder_instrument.program import Program
-from ddp_ladder_instrument.run_settings import read_run_settings
-from ddp_ladder_instrument.unfit import PACKAGE_DIRECTORY, Launched, findable, launched, watch_processes
+from ddp_ladder_instrument.python_hooks import PACKAGE_DIRECTORY, Launched, findable, launched, watch_processes
+from ddp_ladder_instrument.settings import read_run_settings
 
 _hooked: list[Measurement] = []
 """The measurement whose hooks this process has; empty before they are installed."""

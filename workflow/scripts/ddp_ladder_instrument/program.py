@@ -1,12 +1,19 @@
-"""Run the user's script as python itself would."""
+"""End a rank when its launcher ends.
+
+Run the user's script as python itself would.
+
+How the program ended: its exit code, and what ended it.
+"""
 
 from __future__ import annotations
 
 import builtins
+import ctypes
 import hashlib
 import io
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import zipfile
@@ -14,7 +21,30 @@ from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 
-from ddp_ladder_instrument.lifetime import die_with_parent
+from ddp_ladder_instrument.files import one_line
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> bool:
+    """Ask Linux to kill this process when its parent ends; return True on success.
+
+    The kernel watches the *thread* that started this process, so a launcher must start its ranks
+    from a thread that lives as long as they do. If the parent ends during this call, the parent's id
+    changes. A parent that ended before it looks like a launcher that runs as process 1 of a container,
+    so that case is ignored.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    parent = os.getppid()
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        arranged = bool(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return arranged
 
 
 class ProgramError(Exception):
@@ -159,3 +189,36 @@ def _without(trace: TracebackType | None, prefixes: tuple[str, ...]) -> Tracebac
         trace.tb_next = following
         following = trace
     return following
+
+
+class ProgramEnd:
+    """The end of the program: by the script itself, an exception, or a limit of the measurement (``ended_by``).
+
+    after_training: it failed, but only after the limit, or after all loops that made steps.
+    """
+
+    def __init__(self) -> None:
+        self.exit_code = 0
+        self.ended_by = "script"
+        self.exception: str | None = None
+        self.after_training = False
+
+    def note(self, error: BaseException | None) -> None:
+        """Note the error that ends the program."""
+        self.exit_code = exit_code(error)
+        if error is not None and not isinstance(error, SystemExit):
+            self.ended_by = "exception"
+            self.exception = one_line(error)
+
+
+def exit_code(error: BaseException | None) -> int:
+    """Return the exit code that python would end with; 130 for Ctrl-C, as shells show it."""
+    if error is None:
+        return 0
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    if not isinstance(error, SystemExit):
+        return 1
+    if error.code is None:
+        return 0
+    return error.code & 0xFF if isinstance(error.code, int) else 1

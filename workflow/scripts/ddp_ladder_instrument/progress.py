@@ -1,15 +1,48 @@
-"""progress.json: the progress of the run, for display only."""
+"""progress.json: the progress of the run, for display only.
+
+DDP_LADDER_METRICS: steps that a program without torch reports itself, one JSON object per line.
+
+    {"samples": 64, "seconds": 0.183, "wait_seconds": 0.012}
+
+samples: consumed by this process in this step; seconds: the step's whole time; wait_seconds: the part of
+it spent waiting for data (optional).
+
+ranks/rank<k>.heartbeat: how far this rank is, for the hang watch of its node's agent, and the stacks of its threads.
+
+The first HEADER_BYTES are one JSON object, padded with blanks and rewritten in place once a second; no reader on
+another node relies on the file. Stacks follow. The agent asks for them by appending a line, and the thread that writes
+the heartbeat appends those of all threads. It holds the GIL meanwhile: a stack that is read while its thread runs can
+end the process with SIGSEGV. If C code keeps the GIL, the thread cannot answer, and the agent sends a signal: its
+handler appends the stack of the main thread, which it interrupts, and of no other.
+
+A thread of its own writes, so that a rank that waits in a collective still tells how many steps it made, and so that a
+step costs nothing. A rank that is stopped, or holds the GIL, falls silent: that is what the watch looks for.
+
+The signs of progress that this rank shows to the hang watch.
+
+Torch's flight recorder: its last collective calls, with their stacks, written where the user has enabled it.
+"""
 
 from __future__ import annotations
 
+import _thread
+import contextlib
+import faulthandler
 import json
+import math
+import os
+import signal
+import statistics
+import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple, Optional
 
+from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.files import write_atomically
-
-INTERVAL_S = 1.0
+from ddp_ladder_instrument.table import Row
 
 
 class Progress:
@@ -38,3 +71,259 @@ class Progress:
         write_atomically(self._path, [json.dumps(content) + "\n"], durable=False)
         self._written_s = now_s
         self._written_step = len(samples)
+
+
+VARIABLE = "DDP_LADDER_METRICS"
+
+
+def announce(run_directory: Path) -> ReportedSteps:
+    """Set DDP_LADDER_METRICS to this rank's file and return what looks at it."""
+    path = run_directory / "ranks" / f"metrics{int(os.environ.get('RANK') or 0)}.jsonl"
+    # If this fails, writing the record fails too, and that error is reported.
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    os.environ[VARIABLE] = str(path)
+    return ReportedSteps(path, run_directory / "progress.json")
+
+
+def read(path: Path) -> list[Row]:
+    """Return the steps in the file; none if there is no file. Raises ValueError, which names the line, or OSError."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    return [_row(line, number) for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+class ReportedSteps:
+    """A look at what the program has written so far, from which its progress is shown."""
+
+    def __init__(self, path: Path, progress: Path) -> None:
+        self.path = path
+        self._progress = Progress(progress)
+        self._offset = 0
+        self._samples: list[int] = []  # of each step
+
+    def grown(self) -> int:
+        """Return the bytes that the program has written; of rank 0, show the progress too."""
+        # For display only: what is wrong with the file is said at the end, when it is read as a whole.
+        with contextlib.suppress(OSError, ValueError):
+            if int(os.environ.get("RANK") or 0) == 0:
+                self._read_on()
+                if self._samples:
+                    world_size = int(os.environ.get("WORLD_SIZE") or 1)
+                    self._progress.update(time.perf_counter(), self._samples, world_size, epoch_steps=None)
+        try:
+            return os.stat(self.path).st_size
+        except OSError:
+            return 0
+
+    def _read_on(self) -> None:
+        """Add the lines that are new and whole. Raises OSError, or ValueError for a damaged one."""
+        with open(self.path, "rb") as file:
+            file.seek(self._offset)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        first = len(self._samples) + 1
+        lines = whole.decode("utf-8").splitlines()
+        self._samples += [_row(line, number).samples for number, line in enumerate(lines, first) if line.strip()]
+        self._offset += len(whole)
+
+
+def _row(line: str, number: int) -> Row:
+    try:
+        data = json.loads(line)
+        samples, seconds, wait_s = data["samples"], float(data["seconds"]), float(data.get("wait_seconds", 0.0))
+        if not isinstance(samples, int) or isinstance(samples, bool) or samples < 0:
+            raise ValueError(f"samples is {samples!r}, not a whole number")
+        if not (math.isfinite(seconds) and seconds > 0 and 0 <= wait_s <= seconds):
+            raise ValueError(f"seconds is {seconds}, wait_seconds {wait_s}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"line {number} of {VARIABLE}: {type(error).__name__}: {error}") from error
+    return Row(samples, seconds, wait_s)
+
+
+HEADER_BYTES = 512
+INTERVAL_S = 1.0
+# Torch's flight recorder is written once nothing has moved for so long: in a slow step it would only cost time.
+RECORD_AFTER_S = 2.0
+RECORD_AFTER_STEPS = 5.0
+
+
+class Signs(NamedTuple):
+    """What a rank shows of its progress.
+
+    phase: starting (no step yet), training, evaluating (the model is in eval mode), between passes (a pass over a
+        loader, or an evaluation, ended after the last step), unknown (steps without a DataLoader: what the program does
+        between them cannot be told from training), ended.
+    step_s: median time of the last steps. moved: changes with every step, backward pass and batch.
+    """
+
+    steps: int
+    phase: str
+    step_s: Optional[float]
+    moved: tuple[object, ...]
+
+
+class Heartbeat:
+    """The writer. look: returns the signs.
+
+    Both of these are called when nothing moves. sequence: returns the number of collective calls. record: writes the
+    last of them, once in each standstill.
+    """
+
+    def __init__(
+        self, path: Path, look: Callable[[], Signs], sequence: Callable[[], int | None], record: Callable[[], None]
+    ) -> None:
+        self._path = path
+        self._look = look
+        self._sequence = sequence
+        self._record = record
+        self._is_recorded = False
+        self._file = -1
+        self._stacks = -1
+        self._answered_bytes = HEADER_BYTES  # of the file
+        self._signal: int | None = None
+        self._moved: tuple[object, ...] | None = None
+        self._moved_at_s = (0.0, 0.0)
+        self._stop = threading.Lock()
+        self._writing = threading.Lock()
+
+    def start(self) -> None:
+        """Begin, also after a fork. Raises OSError if the file cannot be written."""
+        if self._file < 0:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+            self._stacks = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+            self._answered_bytes = max(HEADER_BYTES, os.fstat(self._file).st_size)
+            self._signal = _register(self._stacks)
+        self._moved = None
+        self._stop, self._writing = threading.Lock(), threading.Lock()  # a fork may have copied them locked
+        self._stop.acquire()
+        # Not one of module threading: a script that counts its threads finds none but its own.
+        _thread.start_new_thread(self._beat_until, (self._stop,))
+        self._beat()
+
+    def stop(self) -> None:
+        """Write the last signs and end the thread."""
+        if self._file >= 0 and self._stop.locked():
+            self._stop.release()
+            self._beat()
+
+    def hand_over(self) -> None:
+        """End the thread: a process that this one starts writes the file from now on."""
+        if self._stop.locked():
+            self._stop.release()
+
+    def _beat_until(self, stop: threading.Lock) -> None:
+        while not stop.acquire(timeout=INTERVAL_S):
+            try:
+                self._beat()
+            except Exception:  # a full disk is tried again; a fault of ours must not show in the script's output
+                continue
+
+    def _beat(self) -> None:
+        """Write the signs. Raises OSError."""
+        with self._writing:
+            self._write(self._look())
+
+    def _write(self, signs: Signs) -> None:
+        if self._signal is not None and not _is_file(self._stacks, self._path):
+            faulthandler.unregister(self._signal)
+            self._signal = None
+        if not _is_file(self._file, self._path):
+            return  # the script closed all files, and the number may be another file now
+        still = signs.moved == self._moved
+        if not still:
+            self._moved = signs.moved
+            self._moved_at_s = (time.monotonic(), time.time())
+            self._is_recorded = False
+        content = {
+            "pid": os.getpid(),
+            "thread": threading.main_thread().ident,
+            "signal": self._signal,
+            "phase": signs.phase,
+            "steps": signs.steps,
+            "step_s": signs.step_s,
+            "moved_monotonic_s": self._moved_at_s[0],
+            "moved_at_s": self._moved_at_s[1],
+            "sequence": self._sequence() if still else None,
+        }
+        os.pwrite(self._file, (json.dumps(content).ljust(HEADER_BYTES - 1) + "\n").encode(), 0)
+        if os.fstat(self._file).st_size > self._answered_bytes and _is_file(self._stacks, self._path):
+            faulthandler.dump_traceback(self._stacks, all_threads=True)
+            self._answered_bytes = os.fstat(self._file).st_size
+        least_s = max(RECORD_AFTER_S, RECORD_AFTER_STEPS * (signs.step_s or 0.0))
+        if not self._is_recorded and time.monotonic() - self._moved_at_s[0] >= least_s:
+            self._is_recorded = True
+            self._record()
+
+
+def _is_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False
+
+
+def _register(stacks: int) -> int | None:
+    """Make a real-time signal that nobody uses append the main thread's stack; return its number, None without one."""
+    if not sys.platform.startswith("linux"):
+        return None
+    for signum in range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1):
+        if signal.getsignal(signum) == signal.SIG_DFL:
+            faulthandler.register(signum, file=stacks, all_threads=False, chain=False)
+            return signum
+    return None
+
+
+MEDIAN_OF = 101  # steps: a median of all would take long after a million
+
+
+def signs(clock: StepClock, grown: Callable[[], int], ended: bool) -> Signs:
+    """Return the signs; another thread than the one that trains may call this.
+
+    grown: returns how much the program has written of its steps itself; asked where no step is seen.
+    """
+    steps, timer = clock.table.count, clock.timer
+    loop = timer.loop
+    reported = 0 if steps else grown()
+    if ended:
+        phase = "ended"
+    elif not steps:
+        phase = "unknown" if reported else "starting"
+    elif timer.evaluating:
+        phase = "evaluating"
+    elif steps in (timer.paused_at, clock.batches.paused_at):
+        phase = "between passes"
+    else:
+        phase = "unknown" if timer.without_loader else "training"
+    drawn = (id(loop), loop.step, loop.batches) if loop is not None else ()
+    return Signs(
+        steps, phase, _median_s(clock.table.step_time_s), (steps, phase, clock.backwards.count, reported, drawn)
+    )
+
+
+def _median_s(times_s: Sequence[float]) -> float | None:
+    """Return the median of the last steps' times; None before the second step, because the first is no measure."""
+    last = times_s[max(1, len(times_s) - MEDIAN_OF) :]
+    median = statistics.median(last) if last else math.nan
+    return median if math.isfinite(median) else None
+
+
+ENABLED_BY = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # the second one is the older name
+
+
+def write_flight_record(directory: Path) -> None:
+    """Write flight_<rank>, as torchfrtrace reads it; do nothing if the recorder is off. Raises OSError."""
+    import torch
+    import torch.distributed as dist
+
+    from ddp_ladder_instrument.torch_facts import has_group
+
+    if not any(os.environ.get(name, "0") not in ("", "0") for name in ENABLED_BY) or not has_group():
+        return
+    c10d: Any = getattr(torch._C, "_distributed_c10d", None)
+    dump = getattr(c10d, "_dump_nccl_trace" if "nccl" in str(dist.get_backend_config()) else "_dump_fr_trace", None)
+    if dump is not None:  # torch 2.4 records NCCL only
+        write_atomically(directory / f"flight_{dist.get_rank()}", [dump()])

@@ -13,10 +13,9 @@ import time
 import traceback
 from typing import Any
 
-from ddp_ladder_instrument import compile_time, host, provenance
-from ddp_ladder_instrument.files import write_atomically
+from ddp_ladder_instrument import host
+from ddp_ladder_instrument.files import one_line, write_atomically
 from ddp_ladder_instrument.measurement import Measurement
-from ddp_ladder_instrument.not_measured import one_line
 
 SCHEMA_VERSION = 1
 
@@ -93,7 +92,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "ddp": observer.ddp.summary() if observer is not None else None,
         "loader": observer.loader.facts if observer is not None else None,
         "worker_batch_s": observer.workers.batch_s() if observer is not None else None,
-        "feeders": provenance.feeders(),
+        "feeders": host.feeders(),
         "first_samples": observer.loader.first_samples if observer is not None else [],
         "loss": _loss(measurement),
         "fingerprint": _fingerprint(measurement, device),
@@ -120,7 +119,7 @@ def _device(measurement: Measurement) -> dict[str, Any]:
             "name": host.cpu_model(),
             "id": f"cpu:{os.getpid()}",
         }
-    from ddp_ladder_instrument.world import describe
+    from ddp_ladder_instrument.torch_facts import describe
 
     return describe(measurement.observer.device)
 
@@ -129,6 +128,7 @@ def _gpus_seen(measurement: Measurement, device_kind: str) -> dict[str, Any] | N
     """Return which GPUs torch sees, if the run should have used CUDA and did not; else None."""
     if measurement.observer is None or measurement.run.device != "cuda" or device_kind == "cuda":
         return None
+
     from ddp_ladder_instrument import torch_facts
 
     seen: dict[str, Any] | None = measurement.not_measured.attempt("gpus_seen", torch_facts.gpus_seen)
@@ -167,7 +167,7 @@ def _startup(measurement: Measurement) -> dict[str, float | None]:
         "import_torch": measurement.import_torch_s,
         "process_group": observer.process_group_s if observer is not None else None,
         "first_step": table.step_time_s[0] if table.count else None,
-        "compile": measurement.not_measured.attempt("startup_s.compile", compile_time.compile_s),
+        "compile": measurement.not_measured.attempt("startup_s.compile", host.compile_s),
         "total": ended_at_s - begin_s if ended_at_s is not None else None,
     }
 
@@ -198,11 +198,12 @@ def _parameters(measurement: Measurement) -> dict[str, Any] | None:
     if named[0][1].is_cuda and not measurement.device_answers:
         measurement.not_measured.append("parameters: not read after a failure, which could wait for an ended rank")
         return None
-    from ddp_ladder_instrument import parameters
+
+    from ddp_ladder_instrument import torch_facts
 
     world_size = measurement.observer.world.size if measurement.observer is not None else 1
     summary: dict[str, Any] | None = measurement.not_measured.attempt(
-        "parameters", lambda: parameters.summary(named, world_size)
+        "parameters", lambda: torch_facts.summary(named, world_size)
     )
     return summary
 
@@ -214,7 +215,7 @@ def _fingerprint(measurement: Measurement, device: dict[str, Any]) -> dict[str, 
         "script_sha256": measurement.not_measured.attempt("script_sha256", measurement.program.sha256),
         "args": list(measurement.program.args),
         "batch_per_gpu": _batch_per_gpu(measurement),
-        "sources": measurement.not_measured.attempt("sources", provenance.source_files) or {},
+        "sources": measurement.not_measured.attempt("sources", host.source_files) or {},
         "configuration": measurement.configuration,
         **_precision(measurement),
         "optimizer": _joined(observer.optimizers) if observer is not None else None,
@@ -225,7 +226,7 @@ def _fingerprint(measurement: Measurement, device: dict[str, Any]) -> dict[str, 
         "cpu_model": host.cpu_model(),
         "cpus": host.cpus(),
         "cpu_set": host.cpu_set(),
-        "libraries": provenance.libraries(),
+        "libraries": host.libraries(),
     }
 
 
@@ -245,13 +246,14 @@ def _precision(measurement: Measurement) -> dict[str, Any]:
     observer = measurement.observer
     if observer is None:
         return dict.fromkeys(("parameter_dtype", "parameter_dtypes", "autocast_dtype", "product_dtypes"))
-    from ddp_ladder_instrument import parameters, torch_facts
+
+    from ddp_ladder_instrument import torch_facts
 
     named = measurement.parameters
     on_cuda = observer.device is not None and observer.device.type == "cuda"
     return {
-        "parameter_dtype": parameters.main_dtype(named) if named else None,
-        "parameter_dtypes": parameters.dtypes(named),
+        "parameter_dtype": torch_facts.main_dtype(named) if named else None,
+        "parameter_dtypes": torch_facts.dtypes(named),
         "autocast_dtype": _joined(observer.autocast_dtypes),
         "product_dtypes": sorted(observer.backwards.product_dtypes),
         "float32_products": measurement.not_measured.attempt(

@@ -1,12 +1,30 @@
-"""measure.max_steps and measure.max_seconds: every rank ends after the same optimizer step."""
+"""measure.max_steps and measure.max_seconds: every rank ends after the same optimizer step.
+
+The steps after measure.max_steps or max_seconds that are traced and not measured: measure.profile_steps.
+
+ranks/rank<k>.trace.json.gz has the trace, rank<k>.profile.json its table, or why there is none. They are written last,
+so that they can spoil no figure.
+
+measure.profile_steps: a trace of some steps with torch.profiler, after the measured ones.
+
+After a first step in which the profiler starts, the next ones are traced.
+"""
 
 from __future__ import annotations
 
+import gzip
+import json
 import math
+import os
+import shutil
+import time
 from collections.abc import Callable
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Optional, Protocol
 
-from ddp_ladder_instrument.loops import NEVER
+from ddp_ladder_instrument import host
+from ddp_ladder_instrument.batches import NEVER
+from ddp_ladder_instrument.files import one_line, write_atomically
 
 LOOK_AHEAD_S = 1.0
 FIRST_CHECK = 2
@@ -167,3 +185,130 @@ class RunLimits:
 def _stride(left_s: float, step_s: float) -> int:
     """Return the steps to the next check: about a second ahead, not beyond the end, at least one."""
     return max(1, int(min(LOOK_AHEAD_S, left_s) / step_s)) if step_s > 0 else 1
+
+
+ENDED_FIRST = "the script ended first; set measure.max_steps to fewer steps than it makes"
+
+
+class ProfiledSteps:
+    """The steps that follow the measured ones. on_begin: called when the last measured step has ended.
+    start: called after it with the number of steps to trace.
+
+    began_at_s: unix time at which the measured steps were over; None before. peak_memory_bytes: of the host, then.
+    """
+
+    def __init__(self, steps: int, on_begin: Callable[[], None], start: Callable[[int], StepTrace]) -> None:
+        self._steps = steps
+        self._start = start
+        self._on_begin = on_begin
+        self._calls = 0
+        self._trace: Optional[StepTrace] = None
+        self._problem: Optional[str] = None
+        self._took_s = 0.0
+        self.began_at_s: Optional[float] = None
+        self.peak_memory_bytes: Optional[int] = None
+
+    def go_on(self) -> bool:
+        """Return True if another step follows; called after each step from the last measured one on.
+
+        One step more than those that are traced comes first, in which the profiler starts: that takes a while, and not
+        the same on every rank. A failure of the profiler changes nothing: all ranks make the same steps.
+        """
+        if not self._steps:
+            return False
+        if self.began_at_s is None:
+            self.began_at_s = time.time()
+            self.peak_memory_bytes = host.peak_memory_bytes()
+            self._on_begin()
+        self._calls += 1
+        if self._problem is None:
+            self._attempt(self._step)
+        self._took_s = time.time() - self.began_at_s
+        return self._calls <= 1 + self._steps
+
+    def _step(self) -> None:
+        if self._trace is None:
+            self._trace = self._start(self._steps)
+        self._trace.step()
+
+    def _attempt(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except Exception as error:  # never the training's problem
+            self._problem = one_line(error)
+
+    def write(self, ranks: Path, facts: dict[str, Any], device_answers: bool) -> None:
+        """Write the files of rank ``facts["rank"]``. Raises OSError.
+
+        device_answers: False after a failure, when the device may wait for a rank that is gone.
+        """
+        if not self._steps or not device_answers:
+            return
+        path = ranks / f"rank{facts['rank']}.profile.json"
+        begin_s = time.perf_counter()
+        trace = self._trace
+        if self._problem is None and (trace is None or not trace.is_complete):
+            self._problem = ENDED_FIRST
+            if trace is not None:
+                self._attempt(trace.stop)
+        if self._problem is None and trace is not None:
+            self._attempt(lambda: trace.write(ranks / f"rank{facts['rank']}.trace.json.gz"))
+        took_s = self._took_s + time.perf_counter() - begin_s
+        content = {**facts, "problem": self._problem, "took_s": took_s}
+        write_atomically(path, [json.dumps(content, indent=2, allow_nan=False) + "\n"])
+
+
+WARMUP_STEPS = 1
+COMPRESSION = 3
+
+
+class StepTrace:
+    """The profiler of one rank. ``step`` is called after each step, the last measured one included."""
+
+    def __init__(self, steps: int, device: Any) -> None:
+        self._device = device if device is not None and device.type == "cuda" else None
+        self._steps = steps
+        self._calls = 0
+        self._profiler: Any = None
+        self.is_complete = False
+
+    def step(self) -> None:
+        """Start the profiler, tell it that a step has ended, or stop it after the last one. Raises torch's errors."""
+        import torch
+        from torch.profiler import ProfilerActivity, profile, schedule
+
+        self._calls += 1
+        if self._calls == 1:
+            os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else it reports in the log that there is no GPU
+            activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self._device is not None else [])
+            plan = schedule(wait=0, warmup=WARMUP_STEPS, active=self._steps, repeat=1)
+            self._profiler = profile(activities=activities, schedule=plan)
+            self._profiler.start()
+            return
+        last = WARMUP_STEPS + self._steps + 1
+        if self._device is not None and self._calls in (WARMUP_STEPS + 1, last):
+            torch.cuda.synchronize(self._device)  # so that the steps begin and end on the GPU as on the host
+        if self._calls == last:
+            self._profiler.stop()
+            self.is_complete = True
+        else:
+            self._profiler.step()
+
+    def stop(self) -> None:
+        """Stop the profiler early."""
+        if self._profiler is not None and not self.is_complete:
+            self._profiler.stop()
+            self._profiler = None
+
+    def write(self, trace: Path) -> None:
+        """Write the trace, compressed. Raises OSError."""
+        plain, packed = (trace.with_name(f".{trace.name}.{os.getpid()}.{end}") for end in ("json", "gz"))
+        try:
+            self._profiler.profiler.export_chrome_trace(str(plain))
+            self._profiler = None
+            with plain.open("rb") as file, gzip.open(packed, "wb", COMPRESSION) as compressed:
+                shutil.copyfileobj(file, compressed)
+            os.replace(packed, trace)
+        finally:
+            plain.unlink(missing_ok=True)
+            packed.unlink(missing_ok=True)

@@ -1,13 +1,35 @@
-"""Facts about torch's computation: precision of float32 products, compiled graphs, optimizer, cuDNN, GPUs."""
+"""Facts about torch's computation: precision of float32 products, compiled graphs, optimizer, cuDNN, GPUs.
+
+The time that torch.compile took.
+
+The rank, world size, backend and device of this process.
+
+Step times from CUDA events, read without ever waiting for the device.
+
+The parameters at the end: their number, and a checksum that is the same on ranks with equal parameters.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import os
+import socket
 import sys
+import time
 import warnings
+import weakref
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from ddp_ladder_instrument import host
 
 
 def float32_products(on_cuda: bool) -> str:
@@ -54,3 +76,290 @@ def gpus_seen() -> dict[str, Any]:
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "why": why or "",
     }
+
+
+class RankFacts:
+    """Rank, local rank, world size and backend.
+
+    They come from torch.distributed once there has been a group, from the environment before.
+    """
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self.rank = int(environment.get("RANK") or 0)
+        self.local_rank = int(environment.get("LOCAL_RANK") or 0)
+        self.size = int(environment.get("WORLD_SIZE") or 1)
+        self._backends: str | None = None
+
+    def observe(self) -> None:
+        """Update from torch.distributed, if a process group exists."""
+        if not has_group():
+            return
+        self.rank = dist.get_rank()
+        self.size = dist.get_world_size()
+        self._backends = str(dist.get_backend_config())
+
+    def backend(self, device_kind: str) -> str | None:
+        """Return the backend for tensors of this device kind; None if there never was a group."""
+        if self._backends is None:
+            return None
+        pairs = [item.partition(":") for item in self._backends.split(",")]
+        by_kind = {kind: name for kind, _, name in pairs}
+        return by_kind.get(device_kind) or pairs[0][2] or pairs[0][0]
+
+
+def has_group() -> bool:
+    """Return True if a default process group exists."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def collective_calls() -> int | None:
+    """Return the number of collective calls that this rank has begun in the default group; None if torch hides it."""
+    if not has_group():
+        return None
+    try:
+        group: Any = dist.distributed_c10d._get_default_group()
+        return int(group._get_sequence_number_for_group())
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return None
+
+
+class GroupStore:
+    """The default group's store as a ``stop.DecisionStore``. Raises RuntimeError if the store is gone."""
+
+    def __init__(self) -> None:
+        from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+
+        self.rank = dist.get_rank()
+        self._store = PrefixStore("ddp_ladder", _get_default_store())
+
+    def get(self, key: str) -> str:
+        """Wait for the key and return its value."""
+        return bytes(self._store.get(key)).decode()
+
+    def set(self, key: str, value: str) -> None:
+        """Set a value for the other ranks."""
+        self._store.set(key, value)
+
+    def leave_together(self, key: str) -> None:
+        """Return at once, but on rank 0 only when every other rank has called this."""
+        if self.rank:
+            self._store.set(f"{key}/left/{self.rank}", "")
+        else:
+            self._store.wait([f"{key}/left/{other}" for other in range(1, dist.get_world_size())])
+
+
+def find_store() -> GroupStore | None:
+    """Return the store of the default group; None if this process is the only rank."""
+    return GroupStore() if has_group() and dist.get_world_size() > 1 else None
+
+
+def describe(device: torch.device | None) -> dict[str, Any]:
+    """Return the record's ``device``."""
+    if device is None or device.type != "cuda":
+        return {"kind": "cpu", "index": None, "name": host.cpu_model(), "id": f"cpu:{os.getpid()}"}
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    properties = torch.cuda.get_device_properties(index)
+    uuid = getattr(properties, "uuid", None)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    # Without a UUID, the index among the visible devices still distinguishes two ranks on a host.
+    fallback = f"{socket.gethostname()}:{visible}:{index}"
+    return {
+        "kind": "cuda",
+        "index": index,
+        "name": properties.name,
+        "id": str(uuid) if uuid is not None else fallback,
+    }
+
+
+Mark = torch.cuda.Event
+Segment = tuple[Mark, Mark]
+
+HARVEST_PER_STEP = 2
+"""More than one, so that the queue shrinks again after the host has run ahead of the device."""
+
+
+class CudaTimeline:
+    """Events on the device's current stream, and the rows that they time: the first part of each up to the row's end.
+
+    The event that ends a step also begins the next one. Events are reused once read. The newest row may
+    still grow, so it is read only when there is a newer one, or at the end.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._spare: list[Mark] = []
+        self._open: deque[tuple[int, Sequence[list[Segment]]]] = deque()
+
+    def mark(self) -> Mark | None:
+        """Record an event now; None while a CUDA graph is being captured."""
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        event = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def add(self, row: int, parts: Sequence[list[Segment]]) -> None:
+        """Queue a row; its time is read once the device has passed its end."""
+        if parts[0]:
+            self._open.append((row, parts))
+
+    def extend(self, row: int, parts: Sequence[list[Segment]]) -> None:
+        """Add segments to this row, if it is the newest and not read yet."""
+        if self._open and self._open[-1][0] == row:
+            for part, segments in enumerate(parts):
+                self._open[-1][1][part].extend(segments)
+
+    def harvest(self, times_s: Sequence[array[float]], at_most: int = HARVEST_PER_STEP, keep: int = 1) -> None:
+        """Write the seconds of the oldest rows that the device has finished; the ``keep`` newest stay queued."""
+        while at_most and len(self._open) > keep and self._open[0][1][0][-1][1].query():
+            row, parts = self._open.popleft()
+            for part, segments in enumerate(parts):
+                if segments:
+                    times_s[part][row] = sum(first.elapsed_time(last) for first, last in segments) / 1000.0
+            # Only the last segment's begin: an earlier one's may be the end of a segment that is not read yet.
+            self._spare.append(parts[0][-1][0])
+            at_most -= 1
+
+    def finish(self, times_s: Sequence[array[float]], wait: bool) -> int:
+        """Read the remaining rows, after a synchronisation if ``wait``; return how many are left unread."""
+        if wait:
+            torch.cuda.synchronize(self.device)
+        self.harvest(times_s, at_most=len(self._open), keep=0)
+        return len(self._open)
+
+
+def is_idle(device: torch.device) -> bool:
+    """Return True if the device's current stream has done all its work, a second from now at the latest."""
+    until_s = time.perf_counter() + 1.0
+    stream = torch.cuda.current_stream(device)
+    while not (idle := stream.query()) and time.perf_counter() < until_s:
+        time.sleep(0.01)
+    return idle
+
+
+Named = list[tuple[str, torch.Tensor]]
+
+CAN_BE_INFINITE = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
+FSDP_SHARDS = WeakTensorKeyDictionary()
+"""Parameters that FullyShardedDataParallel shards, as keys; the tensors themselves do not show it."""
+NAMED = 5
+MOST_TENSORS = 4096
+SHORT = 12
+"""Hexadecimal digits of a tensor's digest: enough to name the tensors that differ, not to prove equality."""
+
+
+class Kept:
+    """The trained parameters, kept alive until the end.
+
+    Parameters of modules that DDP wraps have their names; others that an optimizer steps have their index.
+    Those of a deleted module or optimizer are dropped when the next one is added.
+    """
+
+    def __init__(self) -> None:
+        self._groups: list[tuple[Callable[[], Any], Named]] = []
+
+    def add_module(self, ddp: DistributedDataParallel) -> Named:
+        """Keep a wrapped module's parameters by name."""
+        named = list(ddp.module.named_parameters())
+        self._give_up()
+        return self._add(ddp, named)
+
+    def add_optimizer(self, optimizer: torch.optim.Optimizer) -> Named:
+        """Keep the optimizer's parameters that are not kept already."""
+        self._give_up()
+        known = {id(tensor) for _, tensor in self.named()}
+        tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+        fresh = [(str(index), tensor) for index, tensor in enumerate(tensors) if id(tensor) not in known]
+        return self._add(optimizer, fresh)
+
+    def named(self) -> Named:
+        """Return all, in the order in which they were added."""
+        return [item for _, named in self._groups for item in named]
+
+    def _add(self, owner: Any, named: Named) -> Named:
+        if named:
+            self._groups.append((weakref.ref(owner), named))
+        return named
+
+    def _give_up(self) -> None:
+        self._groups = [(owner, named) for owner, named in self._groups if owner() is not None]
+
+
+def dtypes(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
+    """Return the names of all dtypes, sorted."""
+    return sorted({dtype_name(tensor.dtype) for _, tensor in named})
+
+
+def main_dtype(named: Sequence[tuple[str, torch.Tensor]]) -> str:
+    """Return the dtype of most elements, such as ``float32``."""
+    elements: Counter[str] = Counter()
+    for _, tensor in named:
+        elements[dtype_name(tensor.dtype)] += tensor.numel()
+    return elements.most_common(1)[0][0]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return ``float32`` for torch.float32."""
+    return str(dtype).partition(".")[2]
+
+
+def summary(named: Sequence[tuple[str, torch.Tensor]], world_size: int) -> dict[str, Any]:
+    """Return the record's ``parameters``; ``count`` is in elements."""
+    digests = [_digest(name, tensor) for name, tensor in named]
+    bad = [name for name, tensor in named if not _is_finite(tensor)]
+    return {
+        "count": sum(tensor.numel() for _, tensor in named),
+        "bytes": sum(tensor.numel() * tensor.element_size() for _, tensor in named),
+        "sharded": any(is_sharded(tensor) for _, tensor in named),
+        "checksum": f"sha256:{_overall(digests)}",
+        "not_finite": {"count": len(bad), "names": bad[:NAMED]},
+        "replicated": [k for k in range(min(len(named), MOST_TENSORS)) if is_replicated(named[k][1], world_size)],
+        "tensors": [[named[k][0], digests[k].hex()[:SHORT]] for k in range(min(len(named), MOST_TENSORS))],
+    }
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Return True if this rank holds only a part of it: a sharded DTensor, or a parameter that FSDP1 flattened."""
+    return tensor in FSDP_SHARDS or any(_is_part(place) for place in getattr(tensor, "placements", ()))
+
+
+def is_replicated(tensor: torch.Tensor, world_size: int) -> bool:
+    """Return True if it is a DTensor that is replicated on every rank of the world."""
+    places = getattr(tensor, "placements", ())
+    if not places or any(_is_part(place) for place in places):
+        return False
+    return bool(tensor.device_mesh.size() == world_size)  # type: ignore[attr-defined]
+
+
+def _is_part(place: object) -> bool:
+    return type(place).__name__ != "Replicate"
+
+
+def checksum(named: Sequence[tuple[str, torch.Tensor]]) -> str:
+    """Return a digest of names, dtypes, shapes and raw bytes, in order."""
+    return _overall([_digest(name, tensor) for name, tensor in named])
+
+
+def _overall(digests: Sequence[bytes]) -> str:
+    return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of it."""
+    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.detach()
+
+
+def _digest(name: str, tensor: torch.Tensor) -> bytes:
+    """Return a digest of name, dtype, shape and raw bytes; of a sharded tensor, of this rank's part."""
+    digest = hashlib.sha256(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+    plain = _local(tensor).cpu().contiguous()
+    size = plain.numel() * plain.element_size()
+    if size:
+        # Read by address: numpy may be missing, and has no bfloat16.
+        digest.update((ctypes.c_char * size).from_address(plain.data_ptr()))
+    return digest.digest()
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    return tensor.dtype not in CAN_BE_INFINITE or bool(torch.isfinite(_local(tensor)).all())

@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder_instrument.lifetime import die_with_parent
+from ddp_ladder_instrument.program import die_with_parent
 from ddp_ladder_instrument.redaction import redacted
 
 from ddp_ladder_probe.rank_file import Place, RankFile

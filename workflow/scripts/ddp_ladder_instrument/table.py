@@ -10,10 +10,7 @@ import math
 import time
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
-
-if TYPE_CHECKING:
-    from ddp_ladder_instrument.metrics import Row
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 Parts = tuple[T, T, T]
@@ -30,6 +27,14 @@ class DdpTimes(NamedTuple):
     backward_s: float
     comm_s: float
     overlap_s: float
+
+
+class Row(NamedTuple):
+    """A step that the program reported itself; times in seconds."""
+
+    samples: int
+    step_time_s: float
+    data_wait_s: float
 
 
 class StepTable:

@@ -7,29 +7,17 @@ from typing import Any
 
 import torch
 
-from ddp_ladder_instrument import (
-    compiler,
-    handovers,
-    hooks,
-    loader_hooks,
-    model_hooks,
-    shards,
-    torch_facts,
-    worker_times,
-)
-from ddp_ladder_instrument.backwards import Backwards
-from ddp_ladder_instrument.cuda import CudaTimeline
+from ddp_ladder_instrument import batch_sizes, hooks, loader_hooks, torch_facts
+from ddp_ladder_instrument.batches import Loop
+from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.ddp import DdpTimings
-from ddp_ladder_instrument.last_step import LastStep
-from ddp_ladder_instrument.loaders import TrainingLoader
-from ddp_ladder_instrument.loops import Loop
-from ddp_ladder_instrument.not_measured import NotMeasured
-from ddp_ladder_instrument.parameters import Kept, Named
+from ddp_ladder_instrument.files import NotMeasured
+from ddp_ladder_instrument.hooks import Backwards, LastStep
 from ddp_ladder_instrument.progress import Progress
-from ddp_ladder_instrument.run_settings import RunSettings
-from ddp_ladder_instrument.step_clock import StepClock
+from ddp_ladder_instrument.samplers import TrainingLoader
+from ddp_ladder_instrument.settings import RunSettings
 from ddp_ladder_instrument.stop import RunLimits
-from ddp_ladder_instrument.world import RankFacts
+from ddp_ladder_instrument.torch_facts import CudaTimeline, Kept, Named, RankFacts
 
 AUTOCAST_STEPS = 3
 """Autocast regions are watched during the first steps only."""
@@ -51,13 +39,13 @@ class TorchObserver:
         self.kept = Kept()
         self.backwards = Backwards(lambda: clock.table.count, not_measured, clock.before_backward)
         self.loader = TrainingLoader()
-        self.workers = worker_times.WorkerTimes()
+        self.workers = loader_hooks.WorkerTimes()
         self.last_step = LastStep()
         self.device: torch.device | None = None
         self.optimizers: set[str] = set()
         self.autocast_dtypes: set[str] = set()
         self.process_group_s: float | None = None
-        self._trained = model_hooks.Trained()
+        self._trained = hooks.Trained()
         self._progress: Progress | None = Progress(run.directory / "progress.json")
         self._stop_watching: Callable[[], None] | None = None
 
@@ -78,17 +66,17 @@ class TorchObserver:
         patch("whether a failure came after the training", self.last_step.install)
         patch("samples, data_wait_s", lambda: loader_hooks.patch_loaders(clock))
         patch("batches that itertools.cycle gives again", lambda: loader_hooks.patch_cycles(clock))
-        patch("batches that other threads draw", lambda: handovers.patch_handovers(clock))
+        patch("batches that other threads draw", lambda: loader_hooks.patch_handovers(clock))
         patch("steps that GradScaler skips", lambda: hooks.patch_grad_scaler(clock.optimizers, clock.batches.skipped))
         patch("samples by their indices", loader_hooks.patch_indices)
-        patch("worker_batch_s", worker_times.patch_workers)
+        patch("worker_batch_s", loader_hooks.patch_workers)
         patch("loader.set_epoch_called", loader_hooks.patch_set_epoch)
-        patch("evaluation without a DataLoader", lambda: model_hooks.patch_modes(clock.timer, self._trained))
+        patch("evaluation without a DataLoader", lambda: hooks.patch_modes(clock.timer, self._trained))
         patch("ddp", lambda: hooks.patch_ddp(self._on_ddp))
         patch("loss", self.backwards.install)
         patch("phases.saves_s", lambda: hooks.patch_save(clock.phases.add_save))
         patch("steps of CUDA graphs", lambda: hooks.patch_graph_replay(clock.backwards.replay))
-        patch("exclusion of the hooks from torch.compile", compiler.patch_compiler)
+        patch("exclusion of the hooks from torch.compile", hooks.patch_compiler)
         patch("startup_s.process_group", lambda: hooks.patch_process_group(self._on_process_group))
         self._stop_watching = self._not_measured.attempt(
             "autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast)
@@ -125,8 +113,8 @@ class TorchObserver:
 
     def _on_batch(self, loop: Loop, batch: object) -> None:
         """Digest the first batches of each pass; only later is it known which passes are training."""
-        if len(loop.first_samples) < shards.MOST_DIGESTS:
-            loop.first_samples += self._not_measured.attempt("first samples", lambda: shards.digests(batch)) or []
+        if len(loop.first_samples) < batch_sizes.MOST_DIGESTS:
+            loop.first_samples += self._not_measured.attempt("first samples", lambda: batch_sizes.digests(batch)) or []
 
     def _on_loop(self, loop: Loop) -> None:
         self.loader.begin_pass(loop, self.world.size)

@@ -1,0 +1,472 @@
+"""Passes over DataLoaders: the batches of each since the last step, and which passes are training.
+
+The training passes of a step are those that yielded batches for it, except
+
+- passes drawn with gradients off (torch.no_grad, torch.inference_mode): they are never training;
+- passes drawn in the model's eval mode, if others were drawn in training mode;
+- passes that are over or abandoned, if a living one also yielded. The remainder of the previous pass
+  over the same loader counts (an accumulation across the end of an epoch), unless the script dropped
+  its gradients.
+
+A script may draw batches ahead of the one that it trains on. The second step of a pass shows how many:
+it draws fewer than the first, for as many backward passes. Such batches count in their own step.
+
+Backward passes, and the detection of gradients that the script has dropped; nothing is read from the device.
+
+The batches of each step: which of those that passes yielded it trains on, and which are drawn ahead.
+
+The samples of a step are those of the batches that its training passes yielded since the last step,
+except batches drawn ahead and batches whose gradients are known to be lost: a step that GradScaler
+skipped, or the rest of an epoch whose gradients were dropped.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
+from ddp_ladder_instrument.table import StepTable
+
+if TYPE_CHECKING:
+    from ddp_ladder_instrument.torch_facts import Segment
+
+NEVER = 2**62
+
+
+class Short(int):
+    """The indices of a batch of which some samples did not arrive. left_out: how many."""
+
+    left_out = 0
+
+
+class Loop:
+    """One pass over a DataLoader, with its batches since the last optimizer step.
+
+    ``loader`` returns the DataLoader while it lives. ``real_samples``: how many samples of this
+    pass are not padding by the sampler; those come first. ``began_at_s``: Unix time.
+    ``source``: what is known of the loader, also once it is gone. ``batch_sizes`` measures its batches.
+
+    sizes: indices of the batches that no step has used yet. ahead: how many of the last ones are drawn ahead.
+    each_step: batches per step, if some are drawn ahead.
+    first: row of the pass's first step, its backward passes, and its batches as (samples, padding).
+    backwards_at_begin, backwards_at_end: total count of backward passes when the pass yielded its first batch,
+    and when it ended.
+    spent: a backward pass was made for the batches since the last step.
+    dropped: no step trains on the batches since the last step.
+    given, received: batches that another thread drew, and how many of them the training has received.
+    exhausted: the other thread has drawn all batches.
+    """
+
+    def __init__(self, loader: Callable[[], Any], real_samples: int) -> None:
+        self.began_at_s = time.time()
+        self.loader = loader
+        self.real_samples = real_samples
+        self.source: Any = None
+        self.batch_sizes: Any = None
+        self.position = 0
+        self.living = True
+        self.stepped = False
+        self.before: Loop | None = None
+        self.carried_segments: list[Segment] = []
+        self.first_samples: list[str] = []
+        self.iterator: Any = None  # a weak reference whose callback ends the pass
+        self.sizes: deque[int] = deque()
+        self.ahead = 0
+        self.each_step = 0
+        self.first: tuple[int, int, list[tuple[int, int]]] | None = None
+        self.backwards_at_begin = self.backwards_at_end = 0
+        self.given = self.received = 0
+        self.exhausted = False
+        self.begin_step(-1)
+
+    def begin_step(self, step: int) -> None:
+        """Reset the batches and times for this step; ``step`` counts from 0."""
+        self.step = step
+        self.batches = 0
+        self.wait_s = 0.0
+        self.carried_s = 0.0
+        if self.carried_segments:
+            self.carried_segments = []
+        self.without_grad = False
+        self.in_eval_mode = False
+        self.spent = False
+        self.dropped = False
+
+    def add(self, size: int) -> None:
+        """Add a batch of ``size`` indices, of padding and of what did not arrive (Short) too."""
+        self.batches += 1
+        self.sizes.append(size)
+
+    def is_drawn(self, step: int) -> bool:
+        """Return True if it yielded a batch for this step."""
+        return self.step == step and self.batches > 0
+
+    def take(self, left: int = 0) -> list[tuple[int, int]]:
+        """Remove and return the samples and the other indices of each batch, except the last ``left`` ones."""
+        taken = []
+        for _ in range(len(self.sizes) - left):
+            size = self.sizes.popleft()
+            self.position += size
+            others = min(self._padding(size) + getattr(size, "left_out", 0), size)
+            taken.append((size - others, others))
+        return taken
+
+    def give_back(self, samples: int, others: int) -> None:
+        """Put back the batch that was taken last."""
+        size = Short(samples + others)
+        size.left_out = others - self._padding(size)
+        self.position -= size
+        self.sizes.appendleft(size)
+
+    def _padding(self, size: int) -> int:
+        """Return the padding in a batch of ``size`` indices that ends at the position."""
+        return min(max(self.position - self.real_samples, 0), size)
+
+
+def training(pending: Sequence[Loop], loader_expected: bool) -> list[Loop]:
+    """Return the training passes among those that yielded for this step.
+
+    loader_expected: False if the user set samples_per_step (no DataLoader); then a pass that is over
+    without a step does not count.
+    """
+    if len(pending) == 1 and loader_expected and not pending[0].without_grad:
+        return [pending[0]]
+    loops = [loop for loop in pending if not loop.without_grad]
+    if not loader_expected:
+        loops = [loop for loop in loops if loop.living or loop.stepped]
+    if len(loops) < 2:
+        return loops
+    loops = [loop for loop in loops if not loop.in_eval_mode] or loops
+    loops = [loop for loop in loops if not loop.dropped]
+    living = [loop for loop in loops if loop.living]
+    if not living:
+        return [loop for loop in loops if loop.stepped] or loops[-1:]
+    return [loop for loop in loops if loop.living or is_remainder(loop, living)]
+
+
+def is_remainder(loop: Loop, living: Sequence[Loop]) -> bool:
+    """Return True if this finished pass trained and a living one over the same loader continues its step."""
+    loader = loop.loader()
+    return loop.stepped and loader is not None and any(other.loader() is loader for other in living)
+
+
+MOST = 10_000
+"""Validations, times in eval mode, saves and epochs that are recorded: one every minute makes 10,000 in a week."""
+
+
+class Phases:
+    """A validation is the time from the model's ``eval()`` to its ``train()``, or a pass on which no step trained.
+
+    Only what ended after the first step is recorded: before it, all is start-up.
+    """
+
+    def __init__(self) -> None:
+        self._validations_s: list[tuple[float, float, Loop]] = []
+        self._evals_s: list[tuple[float, float, bool]] = []  # in which no pass began; True: a batch had been drawn
+        self._saves_s: list[tuple[float, float]] = []
+        self._epoch_steps: list[int] = []
+        self._evaluating_since_s: float | None = None
+        self.left_out = 0
+
+    def begin_evaluation(self) -> None:
+        """Note that the model was put in eval mode."""
+        self._evaluating_since_s = time.time()
+
+    def drop_evaluation(self) -> None:
+        """Note that the model trains in eval mode: this was no validation."""
+        self._evaluating_since_s = None
+
+    def end_evaluation(self, drawn: bool, loop: Optional[Loop]) -> None:
+        """Note that it was put in training mode.
+
+        drawn: the batch of the running step had been drawn. loop: the pass that began in between, if any.
+        """
+        began_s, self._evaluating_since_s = self._evaluating_since_s, None
+        if began_s is None:
+            return
+        if loop is not None:
+            self._add(began_s, loop)
+        elif len(self._evals_s) < MOST:
+            self._evals_s.append((began_s, time.time(), drawn))
+
+    def end_pass(self, loop: Loop) -> None:
+        """Note a pass that ends now without a step. One may follow, if its batches were drawn ahead of it."""
+        self._add(loop.began_at_s, loop)
+
+    def _add(self, began_s: float, loop: Loop) -> None:
+        if len(self._validations_s) < MOST:
+            self._validations_s.append((began_s, time.time(), loop))
+        else:
+            self.left_out += 1
+
+    def add_save(self, began_s: float) -> None:
+        """Note a torch.save that ends now."""
+        if len(self._saves_s) < MOST:
+            self._saves_s.append((began_s, time.time()))
+
+    def add_epoch(self, step: int) -> None:
+        """Add the first step, counted from 1, of a pass over training data."""
+        if len(self._epoch_steps) < MOST and self._epoch_steps[-1:] != [step]:
+            self._epoch_steps.append(step)
+
+    def count_eval_time(self, table: StepTable) -> None:
+        """Count the time in eval mode that is training in the steps of the table; it is no validation."""
+        between, within = table.count_eval_time()
+        self._evals_s = [
+            (begin_s, end_s, drawn)
+            for begin_s, end_s, drawn in self._evals_s
+            if bisect_left(table.ended_at_s, end_s) not in (within if drawn else between)
+        ]
+
+    def summary(self) -> dict[str, Any]:
+        """Return the record's ``phases``; an evaluation that is not over ends now."""
+        self.end_evaluation(False, None)
+        validations_s = [(begin_s, end_s) for begin_s, end_s, loop in self._validations_s if not loop.stepped]
+        unknown_s = [(begin_s, end_s) for begin_s, end_s, _ in self._evals_s]
+        return {
+            "epoch_steps": self._epoch_steps,
+            "validations_s": sorted(validations_s + unknown_s),
+            "without_a_pass_s": unknown_s,
+            "saves_s": self._saves_s,
+        }
+
+
+class Gradient:
+    """The state of one parameter's gradient: its address and its version, which every write increments."""
+
+    def __init__(self, parameter: Any) -> None:
+        self._parameter = weakref.ref(parameter)
+        self._place = parameter.grad.data_ptr()
+        self._version = parameter.grad._version
+
+    @classmethod
+    def of(cls, optimizers: Iterable[Any]) -> Gradient | None:
+        """Return the first gradient of these optimizers' parameters; None if there is none, or its state is hidden."""
+        for optimizer in list(optimizers):
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        try:
+                            return cls(parameter)
+                        except (AttributeError, RuntimeError):
+                            return None
+        return None
+
+    def is_kept(self) -> bool:
+        """Return False if it is gone or was written to in place; a new address proves nothing and counts as kept."""
+        parameter = self._parameter()
+        if parameter is None:
+            return True
+        gradient = parameter.grad
+        if gradient is None:
+            return False
+        return bool(gradient.data_ptr() != self._place or gradient._version == self._version)
+
+
+class BackwardPasses:
+    """The backward passes of the running step, and which passes over a DataLoader end without one.
+
+    count: the number of all backward passes; at_step: the same at the last step.
+    replays: the same of CUDA graphs, which may contain backward passes.
+    optimizers: those whose gradients show whether the script has dropped them.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.at_step = 0
+        self.replays = self._replays_at_step = 0
+        self._between = False  # a pass ended since the last step, and no backward pass followed in another
+        self._gradient: Gradient | None = None  # its state at that end
+
+    @property
+    def is_seen(self) -> bool:
+        """True if gradients may have been computed since the last step."""
+        return self.count > self.at_step or self.replays > self._replays_at_step
+
+    def replay(self) -> None:
+        """Count the replay of a CUDA graph."""
+        self.replays += 1
+
+    def end_pass(self, loop: Loop) -> None:
+        """Note the end of a pass with batches for the running step."""
+        loop.spent = self.count > self.at_step
+        self._between = True
+        self.look_at_gradient()
+
+    def begin(self, pending: Sequence[Loop]) -> bool:
+        """Count a backward pass that begins; return True if it belongs to a pass that is over."""
+        self.count += 1
+        if not self._between:
+            return False
+        living = [loop for loop in pending if loop.living and not loop.without_grad]
+        over = [loop for loop in pending if not loop.living]
+        if not living:
+            for loop in over:
+                loop.spent = True
+            return True
+        lost = self._gradient is not None and not self._gradient.is_kept()
+        for loop in over:
+            loop.dropped = lost and is_remainder(loop, living)
+        self._between = False
+        return False
+
+    def look_at_gradient(self) -> None:
+        """Note the state of the gradient at the end of a pass, or of its last backward pass."""
+        self._gradient = Gradient.of(self.optimizers) if self.count > self.at_step else None
+
+    def drop_untrained(self, pending: Sequence[Loop]) -> None:
+        """Drop the rest of a pass for which no backward pass was made, neither before nor after its end."""
+        living = [loop for loop in pending if loop.living]
+        if living and 0 < self.count - self.at_step <= max(loop.batches for loop in living):
+            for loop in pending:
+                if not loop.living and not loop.spent:
+                    loop.dropped = is_remainder(loop, living)
+
+    def end_step(self) -> None:
+        """Begin the next step."""
+        self.at_step = self.count
+        self._replays_at_step = self.replays
+        self._between = False
+        self._gradient = None
+
+
+class StepBatches:
+    """The passes with batches for the running step, and those of the last row.
+
+    samples_per_step: replaces counted samples, for loops without a DataLoader.
+    pending: passes that yielded since the last step. trained: training passes of the last row.
+    on_loop: called at the first step of each training pass. paused_at: number of steps when a pass last ended.
+    """
+
+    def __init__(
+        self, table: StepTable, phases: Phases, backwards: BackwardPasses, samples_per_step: int | None
+    ) -> None:
+        self._table = table
+        self._phases = phases
+        self._backwards = backwards
+        self.samples_per_step = samples_per_step
+        self.pending: list[Loop] = []
+        self.trained: list[Loop] = []
+        self.on_loop: Callable[[Loop], None] = lambda loop: None
+        self.paused_at = -1
+        self._skipped = False
+
+    def add(self, loop: Loop, size: int) -> None:
+        """Add a batch of ``size`` samples, padding included."""
+        if self._skipped:
+            self._discard()
+        if loop.step != self._table.count:
+            loop.begin_step(self._table.count)
+        if not loop.batches:
+            self.pending.append(loop)
+            if not loop.stepped:
+                loop.backwards_at_begin = loop.backwards_at_begin or self._backwards.count
+        loop.add(size)
+
+    def end_pass(self, loop: Loop) -> None:
+        """Note that the pass is over; later batches of it count for no step."""
+        if loop.living:
+            loop.living = False
+            self.paused_at = self._table.count
+            if self._table.count and not loop.stepped:
+                self._phases.end_pass(loop)
+            loop.backwards_at_end = self._backwards.count
+            if loop.is_drawn(self._table.count):
+                self._backwards.end_pass(loop)
+
+    def end_others(self, loop: Loop) -> None:
+        """End earlier passes over the same loader: an abandoned thread may keep its pass for ever."""
+        loader = loop.loader()
+        for other in self.trained:
+            if other is not loop and other.given and other.loader() is loader is not None:
+                self.end_pass(other)
+
+    def skipped(self) -> None:
+        """Note that GradScaler skipped a step. Another optimizer may still step on the same batches."""
+        self._skipped = True
+
+    def _discard(self) -> None:
+        """Discard the batches since the last step: no step trains on them."""
+        loops = self.training()
+        for loop in self.pending:
+            self._take(loop, None) if loop in loops else loop.take()
+            loop.batches = 0
+        self.end_step()
+
+    def training(self) -> list[Loop]:
+        """Return the training passes of the running step."""
+        return training(self.pending, self.samples_per_step is None)
+
+    def drawn_ahead(self) -> list[Loop]:
+        """Return the passes that are over and have batches that no step has used."""
+        return [loop for loop in self.trained if loop.sizes and not loop.living]
+
+    def count_samples(self, loops: Sequence[Loop]) -> tuple[int, int, float]:
+        """Return the samples and padding that a row of these passes trains on, and its wait for data in seconds."""
+        step, fixed = self._table.count, self.samples_per_step
+        samples = padding = 0
+        wait_s = 0.0
+        for loop in loops:
+            for real, filled in self._take(loop, step):
+                samples += real
+                padding += filled
+            if loop.step == step:
+                wait_s += loop.wait_s
+            if not loop.stepped:
+                loop.stepped = True
+                self._phases.add_epoch(step + 1)
+                self.on_loop(loop)
+        for loop in self.pending:
+            if loop not in loops:
+                loop.take()
+                wait_s += loop.wait_s if loop.dropped else 0.0
+        return (samples, padding, wait_s) if fixed is None else (fixed, 0, wait_s)
+
+    def drop_pending(self) -> None:
+        """Drop the batches since the last step, which another optimizer's step does not train on."""
+        for loop in self.pending:
+            loop.take()
+
+    def end_step(self) -> None:
+        """Begin the next step."""
+        self.pending = []
+        self._skipped = False
+        self._backwards.end_step()
+
+    def _take(self, loop: Loop, row: int | None) -> list[tuple[int, int]]:
+        """Take and return the batches of ``loop`` that this step trains on; row: None if the step was skipped."""
+        backwards = self._backwards
+        made = backwards.count - backwards.at_step
+        fresh = loop.batches if loop.step == self._table.count else 0
+        left = loop.ahead
+        if not loop.living and left and (backwards.count > loop.backwards_at_end or not backwards.count):
+            left = max(0, len(loop.sizes) - loop.each_step)
+        elif loop.first is not None and fresh:
+            left = self._find_ahead(loop, made, fresh)
+        batches = loop.take(left)
+        if not loop.stepped and fresh > 1:
+            made = min(made, backwards.count - loop.backwards_at_begin)
+            loop.first = (NEVER if row is None else row, made, batches)
+        return batches
+
+    def _find_ahead(self, loop: Loop, made: int, fresh: int) -> int:
+        """Return how many batches are drawn ahead, from the pass's first two steps; remove them from the first row."""
+        assert loop.first is not None
+        row, made_first, first = loop.first
+        loop.first = None
+        used = fresh * made_first / made if made else float(fresh)
+        ahead = len(first) - int(used)
+        if ahead <= 0 or used != int(used) or (made_first and not made):
+            return 0
+        loop.ahead, loop.each_step = ahead, fresh
+        for samples, padding in reversed(first[int(used) :]):
+            loop.give_back(samples, padding)
+            if row < self._table.count and self.samples_per_step is None:
+                self._table.samples[row] -= samples
+                self._table.padding_samples[row] -= padding
+        return ahead

@@ -1,0 +1,504 @@
+"""Threads that draw batches for the thread that trains, and the batches that they hold.
+
+The steps of the optimizers: the first one on a batch ends a row, and others on the same batch extend it.
+
+The time of each pass over a DataLoader, in segments: each belongs to the pass that was entered last.
+
+Time in the model's eval mode is set aside: only the steps around it show whether it is training (``step_table``).
+
+The step clock: one row per training step with its samples, its time and its wait for data.
+
+A step ends with an optimizer's step. A further step of an optimizer belongs to the same row
+
+- if no gradient was computed since the last one (an optimizer that another one calls for each group of parameters);
+- if another optimizer than the first one of the row makes it (a GAN's second one);
+- if no batch was drawn since, from a pass that goes on: several steps on one batch are one step of the training;
+- with samples_per_step, where rows without a batch show that nobody sees the batches, if another optimizer has still
+  to step, as it did before.
+
+A step's time is that of its training passes (module ``loops``): validation is another pass. The time between two
+passes, or between the model's ``eval()`` and ``train()``, belongs to no step, unless eval mode recurs in most steps.
+A step between the end of a pass and the next pass (its last batch was drawn ahead, or ends an accumulation) gets the
+time since that end. A training loop without a DataLoader gets the time that belongs to no pass.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ddp_ladder_instrument.batches import NEVER, BackwardPasses, Loop, Phases, StepBatches
+from ddp_ladder_instrument.table import Parts, StepTable
+
+if TYPE_CHECKING:
+    from ddp_ladder_instrument.torch_facts import CudaTimeline, Mark, Segment
+
+Batches = list[tuple[Loop, int]]
+"""The pass and the size of each batch."""
+
+
+class LoaderThreads:
+    """Which threads train, and which batches the others drew or got and have not passed on.
+
+    trainers: the main thread, and those that called backward().
+    background: passes that other threads draw from.
+    wait_unknown: another thread draws, and the instrument did not see how the training gets its batches;
+        on_wait_unknown is called when this is detected.
+    """
+
+    def __init__(self) -> None:
+        self.trainers = {threading.main_thread().ident or 0}
+        self.background: list[Loop] = []
+        self.wait_unknown = False
+        self.on_wait_unknown: Callable[[], None] = lambda: None
+        self._held: dict[int, Batches] = {}
+
+    def note_drawn(self, loop: Loop, size: int) -> None:
+        """Note that this thread, which does not train, drew a batch of ``size`` samples."""
+        if not loop.given:
+            self.background = [other for other in self.background if other.living] + [loop]
+        loop.given += 1
+        self.hold([(loop, size)])
+
+    def hold(self, batches: Sequence[tuple[Loop, int]] | None) -> None:
+        """Note that this thread got these batches."""
+        if batches:
+            self._held.setdefault(threading.get_ident(), []).extend(batches)
+
+    def take(self, thread: int | None = None) -> Batches | None:
+        """Take and return the batches that a thread holds, by default this one."""
+        return self._held.pop(threading.get_ident() if thread is None else thread, None)
+
+    def holds(self) -> bool:
+        """Return True if this thread drew or got batches and has not passed them on."""
+        return threading.get_ident() in self._held
+
+    def take_to_train(self) -> Batches:
+        """Take and return the batches that this thread holds; it trains from now on."""
+        self.trainers.add(threading.get_ident())
+        return self.take() or []
+
+    def take_unseen(self) -> Iterator[Batches]:
+        """Take and yield the batches that other threads hold, if it is not seen how the training gets them."""
+        for loop in self.background:
+            if loop.given and not loop.received and not self.wait_unknown:
+                self.wait_unknown = True
+                self.on_wait_unknown()
+        if self.wait_unknown:
+            for held in list(self._held.values()):
+                yield [held.pop(0) for _ in range(len(held))]
+
+
+class OptimizerSteps:
+    """The optimizers that step in a row.
+
+    calls: the number of steps of all optimizers. known: the optimizers that have stepped.
+    in_row, in_row_before: the number of steps in the last row, and in the one before it.
+    existing: all optimizers that the script has made, also those that have not stepped.
+    on_new: called with each optimizer before its first step is counted.
+    """
+
+    def __init__(self, known: weakref.WeakSet[Any]) -> None:
+        self.calls = 0
+        self.on_new: Callable[[Any], None] = lambda optimizer: None
+        self._known = known
+        self._last: Callable[[], Any] = lambda: None
+        self._row_optimizer: Callable[[], Any] = lambda: None
+        self.in_row = 0
+        self.in_row_before = 0
+        self.existing: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._has_another = self._had_another = False
+
+    def count(self, optimizer: Any) -> None:
+        """Count a step of this optimizer."""
+        self.calls += 1
+        if self._last() is not optimizer:
+            if optimizer not in self._known:
+                self._known.add(optimizer)
+                self.on_new(optimizer)
+            self._last = weakref.ref(optimizer)
+
+    def is_another(self, optimizer: Any) -> bool:
+        """Return True if another optimizer ended the last row."""
+        first = self._row_optimizer()
+        return first is not None and first is not optimizer
+
+    def end_row(self) -> None:
+        """Note that the step that was counted last ends a row."""
+        self._row_optimizer = self._last
+        self.in_row_before = self.in_row
+        self.in_row = 1
+        self._had_another, self._has_another = self._has_another, False
+
+    def extend_row(self) -> None:
+        """Note that the step that was counted last belongs to the last row."""
+        self.in_row += 1
+        self._has_another = self._has_another or self._last() is not self._row_optimizer()
+
+    def awaits_another(self, is_first_row: bool) -> bool:
+        """Return True if another optimizer has still to step in this row, as it did in the row before."""
+        return not self._has_another and (len(self.existing) > 1 if is_first_row else self._had_another)
+
+    @property
+    def all_stepped(self) -> bool:
+        """True if there were as many steps in this row as in the one before."""
+        return self.in_row >= self.in_row_before
+
+
+class PassTimer:
+    """The running segment, and the state of the model's eval mode. Seconds: time.perf_counter().
+
+    loop: the pass that was entered last and is not over; the running segment belongs to it.
+    after: owns the time after a pass. outside: owns the time of a training loop without a DataLoader.
+    between, within: own the time in eval mode, before and after the batch of the running step was drawn.
+    timeline: also times the segments on the GPU. without_loader: no step had a DataLoader so far.
+    paused_at: the number of steps when the training mode last ended.
+    """
+
+    def __init__(self, table: StepTable, phases: Phases) -> None:
+        self._table = table
+        self._phases = phases
+        self.timeline: CudaTimeline | None = None
+        self.evaluating = False
+        self.without_loader = True
+        self.paused_at = -1
+        self.after, self.outside, self.between, self.within = (Loop(lambda: None, NEVER) for _ in range(4))
+        self.outside.begin_step(0)
+        self.loop: Loop | None = self.outside
+        self._begin_s = time.perf_counter()
+        self._begin_mark: Mark | None = None
+        self._evaluated: Loop | None = None  # the pass whose segment eval() ended
+        self._aside = self.between  # the owner of the time since eval()
+        self._aside_before: tuple[float, int] = (0.0, 0)  # its seconds and segments at eval()
+        self._validation: Loop | None = None  # the pass that began since eval()
+        self._resumed: Loop | None = None  # where the time since train() goes if it leads to no step but to a batch
+
+    def started(self) -> None:
+        """Discard the time so far, if no step was made: it was start-up, also for a loop without a DataLoader."""
+        if self._table.count == 0 and self.loop is self.outside:
+            self._own(self.outside, time.perf_counter())
+            self.outside.begin_step(0)
+
+    def enter(self, loop: Loop, now_s: float) -> None:
+        """Make this pass the active one."""
+        if self.loop is self.after:  # that time was between two passes and belongs to no step, or follows eval mode
+            self.loop = self._resumed
+        if loop.before is None:
+            loop.before = self.loop
+        if self.evaluating and loop.step < 0:  # it begins
+            self._validation = self._validation or loop
+        self._resumed = None
+        self._own(loop, now_s)
+
+    def leave(self, loop: Loop) -> None:
+        """Return to the pass before this one, which is over."""
+        if self.loop is loop:
+            self._own(self._return_to(loop.before) or self.after, time.perf_counter())
+            self._resumed = None
+        loop.before = None
+
+    def eval_mode(self) -> None:
+        """Set the time from now on aside: the trained model was put in eval mode."""
+        if self.evaluating:
+            return
+        self.evaluating = True
+        self.paused_at = count = self._table.count
+        if count:
+            self._phases.begin_evaluation()
+        self._evaluated = owner = self.loop
+        self._validation = None
+        drawn = owner is not None and owner.is_drawn(count)
+        self._aside = aside = self.within if drawn else self.between
+        if aside.step != count:
+            aside.begin_step(count)
+        self._aside_before = (aside.carried_s, len(aside.carried_segments))
+        # Between two steps, the time since the last one is as little training as what follows.
+        self._own(aside, time.perf_counter(), None if drawn or owner is None or owner is self.outside else aside)
+
+    def train_mode(self) -> None:
+        """Resume the time of the training: its model was put in training mode."""
+        if not self.evaluating:
+            return
+        self.evaluating = False
+        if self.loop is self._aside:
+            self._own(self._return_to(self._evaluated) or self.after, time.perf_counter())
+        if self._validation is None:
+            self._resumed = self._aside
+        else:
+            self._aside.carried_s, segments = self._aside_before
+            del self._aside.carried_segments[segments:]
+        self._phases.end_evaluation(self._aside is self.within, self._validation)
+
+    def trained_in_eval_mode(self) -> None:
+        """Give the time since eval() back to the training: a step in eval mode shows that it was no validation."""
+        if self.loop is self._aside:
+            self.loop = self._evaluated
+        self.evaluating = False
+        self._phases.drop_evaluation()
+
+    def _return_to(self, loop: Loop | None) -> Loop | None:
+        """Return the owner of the time after an interruption of ``loop``: that pass, if in the middle of a step."""
+        if loop is self._aside:
+            return loop if self.evaluating else None
+        if loop is self.after or (loop is self.outside and self.without_loader):
+            return loop
+        return loop if loop is not None and loop.living and loop.is_drawn(self._table.count) else None
+
+    def give_after_to(self, loop: Loop) -> None:
+        """Give the time since the end of the last pass to this one."""
+        if self.loop is self.after:
+            self._own(self.after, time.perf_counter(), loop)
+
+    def _own(self, owner: Loop | None, now_s: float, ending: Loop | None = None) -> None:
+        """End the running segment and begin one of ``owner``; the ended one goes to ``ending``, or to its owner."""
+        mark = self.timeline.mark() if self.timeline is not None else None
+        self._carry(ending or self.loop, now_s, mark)
+        self.loop = owner
+        self._begin_s = now_s
+        self._begin_mark = mark
+
+    def _carry(self, owner: Loop | None, now_s: float, mark: Mark | None) -> None:
+        if owner is None:
+            return
+        if owner.step != self._table.count:
+            owner.begin_step(self._table.count)
+        owner.carried_s += now_s - self._begin_s
+        if self._begin_mark is not None and mark is not None:
+            owner.carried_segments.append((self._begin_mark, mark))
+
+    def extend_row(self, trained: Sequence[Loop], aside: Sequence[Loop], now_s: float, mark: Mark | None) -> None:
+        """Add the time up to now to the last row, which trained on these passes."""
+        seconds, segments = self.collect([*(trained or [self.outside]), self.after], aside, now_s, mark)
+        self._table.extend(seconds)
+        if self.timeline is not None:
+            self.timeline.extend(self._table.count - 1, segments)
+
+    def collect(
+        self, owners: Sequence[Loop], aside: Sequence[Loop], now_s: float, mark: Mark | None
+    ) -> tuple[Parts[float], Parts[list[Segment]]]:
+        """Take and return the seconds and segments of a row up to now, when the next segment begins.
+
+        owners: whose time is training. aside: passes whose time is set aside, as that in eval mode is.
+        """
+        train_s, train = self._take(owners, now_s, mark)
+        between_s = within_s = 0.0
+        between: list[Segment] = []
+        within: list[Segment] = []
+        if aside or self._table.count in (self.between.step, self.within.step):
+            between_s, between = self._take((self.between, *aside), now_s, mark)
+            within_s, within = self._take((self.within,), now_s, mark)
+        self._begin_s = now_s
+        self._begin_mark = mark
+        self._resumed = None
+        return (train_s, between_s, within_s), (train, between, within)
+
+    def _take(self, owners: Sequence[Loop], now_s: float, mark: Mark | None) -> tuple[float, list[Segment]]:
+        seconds = 0.0
+        segments: list[Segment] = []
+        for owner in owners:
+            if owner.step == self._table.count:
+                seconds += owner.carried_s
+                owner.carried_s = 0.0
+                if owner.carried_segments:
+                    segments += owner.carried_segments
+                    owner.carried_segments = []
+            if owner is self.loop:
+                seconds += now_s - self._begin_s
+                if mark is not None and self._begin_mark is not None:
+                    segments.append((self._begin_mark, mark))
+        return seconds, segments
+
+
+TICK_INTERVAL_S = 0.25
+MOST_STEPS = 1000
+"""Steps of one optimizer on one batch in a row: a pass that is not over may yield no further batch."""
+MOST_FIRST_STEPS = 100
+"""The same in the first row: another optimizer that exists may never step."""
+EARLY_STEPS = 12
+"""The tick runs at each of the first steps: some of what it looks for happens only there."""
+
+
+class StepClock:
+    """The clock that the hooks notify; each part of it has its own class. Seconds are from time.perf_counter().
+
+    on_batch: called with the pass and each batch that it yields during the first EARLY_STEPS.
+    on_tick: called with the current time at a step's end, every TICK_INTERVAL_S.
+    read_times: called after step ``read_at``; returns the next such step.
+    check_limits: called with step and current time at step ``check_at``; returns the next such step.
+    """
+
+    def __init__(self, samples_per_step: int | None = None) -> None:
+        self.table = StepTable()
+        self.phases = Phases()
+        self.timer = PassTimer(self.table, self.phases)
+        self.threads = LoaderThreads()
+        self.backwards = BackwardPasses()
+        self.optimizers = OptimizerSteps(self.backwards.optimizers)
+        self.batches = StepBatches(self.table, self.phases, self.backwards, samples_per_step)
+        self.grad_enabled: Callable[[], bool] = lambda: True
+        self.on_batch: Callable[[Loop, object], None] = lambda loop, batch: None
+        self.on_tick: Callable[[float], None] = lambda now_s: None
+        self.read_at = NEVER
+        self.read_times: Callable[[int], int] = lambda step: NEVER
+        self.check_at = NEVER
+        self.check_limits: Callable[[int, float], int] = lambda step, now_s: NEVER
+        self._ended = False
+        self._tick_at_s = 0.0
+        self._drew = (False, False)  # the row before the last one, if any, drew a batch; so did the last one
+        self._row_had_gradients = False  # a backward pass was made before the step that began the last row
+
+    def yielded(self, loop: Loop, entered_s: float, size: int) -> None:
+        """Count a batch of ``size`` samples, padding included, that the active pass yielded."""
+        self.batches.add(loop, size)
+        loop.without_grad = not self.grad_enabled()
+        loop.in_eval_mode = self.timer.evaluating
+        loop.wait_s += time.perf_counter() - entered_s
+
+    def left(self, loop: Loop) -> None:
+        """End a pass that is exhausted or abandoned."""
+        self.batches.end_pass(loop)
+        loop.iterator = None
+        self.timer.leave(loop)
+
+    def received(self, batches: Sequence[tuple[Loop, int]], entered_s: float) -> None:
+        """Count batches that a training thread got from the one that drew them; it waited since ``entered_s``."""
+        for loop, size in batches:
+            if not loop.received:
+                self.batches.end_others(loop)
+            loop.received += 1
+            if self.timer.loop is not loop:
+                self.timer.enter(loop, entered_s)
+            self.yielded(loop, entered_s, size)
+            entered_s = time.perf_counter()
+            if loop.exhausted and loop.received == loop.given:
+                self.batches.end_pass(loop)
+
+    def waited(self, loop: Loop, entered_s: float) -> None:
+        """Count a wait of the training for a batch of this pass that brought none."""
+        if not loop.living:
+            self.left(loop)
+            return
+        if loop.step != self.table.count:
+            loop.begin_step(self.table.count)
+        loop.wait_s += time.perf_counter() - entered_s
+
+    def exhausted(self, loop: Loop) -> None:
+        """Note that the other thread has finished or abandoned the pass; the training may lag behind."""
+        loop.exhausted = True
+        if loop.received == loop.given:
+            self.batches.end_pass(loop)
+
+    def before_backward(self) -> Callable[[], None] | None:
+        """Count a backward pass that begins; return a function to call after it, if any."""
+        if self.threads.background:
+            self.received(self.threads.take_to_train(), time.perf_counter())
+        return self._after_backward if self.backwards.begin(self.batches.pending) else None
+
+    def _after_backward(self) -> None:
+        """Give the time up to now to the pass that is over: its backward pass has just ended."""
+        self.backwards.look_at_gradient()
+        over = [loop for loop in self.batches.pending if not loop.living]
+        if over:
+            self.timer.give_after_to(over[-1])
+
+    def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Add a row, or extend the last one; torch calls this after each optimizer step."""
+        now_s = time.perf_counter()
+        if self._ended:  # the script caught our SystemExit and continues
+            self.check_limits(self.table.count, now_s)
+        self.optimizers.count(optimizer)
+        mark = None
+        if self.timer.timeline is not None:
+            mark = self.timer.timeline.mark()
+            if mark is None:  # captured into a CUDA graph: no step was made
+                return
+        if self.timer.evaluating:
+            self.timer.trained_in_eval_mode()
+        batches = self.batches
+        if self.threads.background and not batches.pending:
+            self._look_for_batches(optimizer)
+        if len(batches.pending) > 1:
+            self.backwards.drop_untrained(batches.pending)
+        loops = batches.training()
+        if not loops and self.table.count and self._continues_row(optimizer):
+            self._extend_row(now_s, mark)
+        else:
+            self._add_row(loops or batches.drawn_ahead(), now_s, mark)
+        batches.end_step()
+        if now_s >= self._tick_at_s or self.table.count >= min(self.read_at, self.check_at):
+            self._call_back(now_s)
+
+    def _call_back(self, now_s: float) -> None:
+        if self.table.count >= self.read_at:
+            self.read_at = self.read_times(self.table.count)
+        if now_s >= self._tick_at_s:
+            if self.table.count > EARLY_STEPS:
+                self._tick_at_s = now_s + TICK_INTERVAL_S
+            self.on_tick(now_s)
+        # With several optimizers, check only after the last of them has stepped.
+        if self.table.count >= self.check_at and self.optimizers.all_stepped:
+            self._ended = True  # remains True if the check raises
+            self.check_at = self.check_limits(self.table.count, now_s)
+            self._ended = False
+
+    def _look_for_batches(self, optimizer: Any) -> None:
+        """Find the batches of a step for which none came: other threads may hand them over unseen."""
+        if self.threads.holds():
+            self.received(self.threads.take_to_train(), time.perf_counter())
+        elif not (self.table.count and (self.optimizers.is_another(optimizer) or self.batches.drawn_ahead())):
+            for held in self.threads.take_unseen():
+                self.received(held, time.perf_counter())
+
+    def _continues_row(self, optimizer: Any) -> bool:
+        """Return True if this step, for which no batch was drawn, belongs to the last row."""
+        batches, steps = self.batches, self.optimizers.in_row
+        if self.optimizers.is_another(optimizer):
+            return True
+        if self._row_had_gradients and not self.backwards.is_seen:
+            return steps < MOST_STEPS
+        if batches.samples_per_step is not None and not all(self._drew):
+            first = self.table.count == 1
+            return self.optimizers.awaits_another(first) and steps < (MOST_FIRST_STEPS if first else MOST_STEPS)
+        if batches.drawn_ahead():
+            return False
+        if any(loop.living for loop in batches.trained):
+            return steps < MOST_STEPS
+        return steps < self.optimizers.in_row_before  # the last batch of a pass
+
+    def _add_row(self, loops: list[Loop], now_s: float, mark: Mark | None) -> None:
+        samples, padding, wait_s = self.batches.count_samples(loops)
+        owners = self._owners(loops)
+        seconds, segments = self.timer.collect(owners, self._aside(owners), now_s, mark)
+        if self.timer.timeline is not None:
+            self.timer.timeline.add(self.table.count, segments)
+            self.timer.timeline.harvest(self.table.times_s)
+        self.table.add(samples, padding, seconds, wait_s)
+        if loops:
+            self.batches.trained = loops
+            self.timer.without_loader = False
+        self._drew = (self._drew[1] or self.table.count == 1, bool(loops))
+        self._row_had_gradients = self.backwards.is_seen
+        self.optimizers.end_row()
+
+    def _owners(self, loops: list[Loop]) -> list[Loop]:
+        """Return the passes whose time a step gets; if loaders alternate, the previous one has the time until this."""
+        trained, timer = self.batches.trained, self.timer
+        if loops and loops == trained and timer.loop is not timer.after:
+            return loops
+        before = [loop for loop in trained if loop not in loops and (loop.living or not loops)]
+        dropped = [loop for loop in self.batches.pending if loop.dropped and loop not in before]  # they took time
+        return [*before, *dropped, *(loops or [timer.outside]), timer.after]
+
+    def _aside(self, owners: list[Loop]) -> list[Loop]:
+        """Return the passes that go on and were drawn in eval mode or without gradients: a rollout's, or validation."""
+        pending = self.batches.pending
+        return [] if pending == owners else [loop for loop in pending if loop.living and loop not in owners]
+
+    def _extend_row(self, now_s: float, mark: Mark | None) -> None:
+        trained = self.batches.trained
+        self.timer.extend_row(trained, self._aside(trained), now_s, mark)
+        self.batches.drop_pending()
+        self.optimizers.extend_row()
