@@ -44,8 +44,11 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/slurm"), str(ROOT / "work
 
 from cluster import Cluster  # noqa: E402
 from cluster_config import Spec  # noqa: E402
-from ddp_ladder.analysis.compared import Compared  # noqa: E402
-from ddp_ladder.analysis.ratio import beyond_chance, paired  # noqa: E402
+from ddp_ladder.analysis.comparison import (  # noqa: E402
+    Compared,
+    beyond_chance,
+    paired,
+)
 from ddp_ladder.common.formats import duration  # noqa: E402
 from ddp_ladder.settings.terms import Scale  # noqa: E402
 from machines import ClusterError  # noqa: E402

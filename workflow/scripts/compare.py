@@ -1,4 +1,4 @@
-"""Compare the variants of a ladder with its default, or several folders of results with the first.
+"""Compare the variants of a ladder with its default, or the results of the same code in two folders.
 
 Examples:
 
@@ -6,8 +6,8 @@ Examples:
     python workflow/scripts/compare.py old/results results
 
 It reads plan.json and the records below runs/ of each folder, which may be copies from other machines, prints what
-differs by more than chance, and writes it as comparison.csv, .md, .svg and .png into report/ in the results (of several
-folders, in the last one: comparison_of_results.*).
+differs by more than chance, and writes it as comparison.csv, .md, .svg and .png into report/ in the results (of two
+folders, in the second one: comparison_of_results.*).
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
-from ddp_ladder.analysis.comparison import compare_variants
-from ddp_ladder.analysis.comparison_of_results import compare_results
+from ddp_ladder.analysis.comparison import compare_results, compare_variants
 from ddp_ladder.common.command import command
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.report.comparison_files import write_comparison
@@ -34,14 +33,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write the comparison and print it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("folders", nargs="*", metavar="FOLDER", help="two or more folders of results; none compares the variants")
+    add("folders", nargs="*", metavar="FOLDER", help="two folders of results; none compares the variants")
     add("--results", type=Path, default=RESULTS, help="the ladder whose variants are compared (default: %(default)s)")
-    add("--out", type=Path, help="where to write (default: report/ in the results, or in the last folder)")
+    add("--out", type=Path, help="where to write (default: report/ in the results, or in the second folder)")
     add("--warning", default="", help="a warning to print too")
     arguments = parser.parse_args(argv)
     if arguments.folders:
         folders = read_folders(arguments.folders)
-        comparison, warnings = compare_results(folders), [line for one in folders for line in one.warnings]
+        comparison, warnings = compare_results(*folders), [line for one in folders for line in one.warnings]
         out = arguments.out or Path(arguments.folders[-1]) / "report"
     else:
         found = read_folder(str(arguments.results))

@@ -16,10 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ddp_ladder.common.requirements  # noqa: F401
-from ddp_ladder.analysis.largest import largest_scale
-from ddp_ladder.analysis.measured import Series
-from ddp_ladder.analysis.prediction import predict
-from ddp_ladder.analysis.table import read_series, scale_of
+from ddp_ladder.analysis.prediction import Series, largest_scale, predict, read_series, scale_of
 from ddp_ladder.common.command import command
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.settings.terms import Scale

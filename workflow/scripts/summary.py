@@ -9,9 +9,8 @@ from pathlib import Path
 
 from ddp_ladder.accounting.advice import terminal_lines
 from ddp_ladder.accounting.jobs import read_or_warn
-from ddp_ladder.analysis.forecast_file import planned_forecasts
-from ddp_ladder.analysis.forecast_text import error_lines, forecast_errors
-from ddp_ladder.analysis.outlook import outlooks
+from ddp_ladder.analysis.forecast import error_lines, forecast_errors, planned_forecasts
+from ddp_ladder.analysis.prediction import outlooks
 from ddp_ladder.common.command import command
 from ddp_ladder.common.formats import capitalised, full_stop
 from ddp_ladder.gates.file import closed_box

@@ -7,25 +7,28 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ddp_ladder.analysis.forecast import make_forecast
-from ddp_ladder.analysis.forecast_file import (
+from ddp_ladder.analysis.forecast import (
     Forecast,
+    RunLength,
     SeriesForecast,
+    error_lines,
+    forecast_errors,
     forecast_file,
+    forecast_lines,
+    make_forecast,
     planned_forecasts,
     read_forecast,
+    wall_s_at,
     write_forecast,
 )
-from ddp_ladder.analysis.forecast_text import error_lines, forecast_errors, forecast_lines
 from ddp_ladder.common.files import write_json
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.plan import Plan, PreflightWanted, ScaleJob
 from ddp_ladder.records.run_records import RunRecords
-from make_course import course
+from ddp_ladder.settings.terms import Scale
 from make_preflight import write_preflight
 from make_records import make_plan_of, make_specs
 from make_runs import RATES, write_ladder, write_run
-from make_sampled_runs import sample_nodes
 
 
 def made(
@@ -64,21 +67,6 @@ def test_the_figures_fit_together(tmp_path: Path) -> None:
     assert (scale.scale, scale.gpus, one.runs, one.measured) == ("2x1", 2, 2, ("1x1", "1x2"))
     assert one.samples_per_s_low < RATES["2x1"] < one.samples_per_s_high
     assert one.efficiency == pytest.approx(one.samples_per_s / 2 / RATES["1x1"], rel=0.01)
-    assert one.step_time_s == pytest.approx(128 / one.samples_per_s)
-    assert one.s_per_million_samples == pytest.approx(1e6 / one.samples_per_s)
-    assert scale.job_s == pytest.approx(2 * (one.run_s or 0))
-    assert scale.gpu_hours == pytest.approx((scale.job_s or 0) * 2 / 3600)
-    assert one.energy_j_per_sample is scale.energy_kwh is None
-
-
-def test_the_same_records_give_the_same_file(tmp_path: Path) -> None:
-    plan = write_ladder(tmp_path)
-    without(tmp_path, "2x1")
-    made(plan, "stage3", tmp_path)
-    before = forecast_file(tmp_path, "stage3").read_bytes()
-    forecast_file(tmp_path, "stage3").unlink()
-    made(plan, "stage3", tmp_path)
-    assert forecast_file(tmp_path, "stage3").read_bytes() == before
 
 
 def test_it_is_written_again_until_a_run_has_begun_and_never_after(tmp_path: Path) -> None:
@@ -122,7 +110,7 @@ def test_other_settings_make_it_void(tmp_path: Path) -> None:
 def test_a_damaged_file_is_written_again(tmp_path: Path) -> None:
     plan = write_ladder(tmp_path)
     without(tmp_path, "2x1")
-    write_json(forecast_file(tmp_path, "stage3"), {"schema_version": 2})
+    write_json(forecast_file(tmp_path, "stage3"), {"schema_version": 3})
     assert not [*planned_forecasts(tmp_path, plan)]
     with pytest.raises(ValueError, match=r"stage3\.json: not a forecast: stage is missing"):
         read_forecast(tmp_path, "stage3")
@@ -157,26 +145,10 @@ def test_the_preflight_of_a_job_takes_as_long_as_the_last_one(tmp_path: Path) ->
     assert found is not None
     (scale,) = [one for one in found.scales if one.scale == "4x1"]
     assert scale.preflight_s > 0
-    assert scale.job_s == pytest.approx(scale.preflight_s + (scale.series[0].run_s or 0))
 
 
 def _with_preflight(job: ScaleJob) -> ScaleJob:
     return replace(job, preflight=PreflightWanted(enabled=True))
-
-
-def test_energy_is_that_of_the_gpus_at_the_power_that_they_had(tmp_path: Path) -> None:
-    specs = make_specs(("1x1", "1x2"), repeats=1, device="cuda")
-    run = write_run(tmp_path, specs[0], samples_per_s=64.0)
-    record = sample_nodes(run, 1, **course(1, 140))
-    power_w = record.usage.gpu_power_w if record.usage else None
-    assert power_w
-    found = made(make_plan_of(specs), "stage2", tmp_path)
-    one = first(found)
-    assert one.energy_j_per_sample == pytest.approx(
-        2 * power_w / 128.0, rel=1e-3
-    )  # from one scale alone: at the upper bound
-    assert found
-    assert found.scales[0].energy_kwh == pytest.approx(2 * power_w * (one.run_s or 0) / 3.6e6)
 
 
 def test_words_before_and_after(tmp_path: Path) -> None:
@@ -211,7 +183,6 @@ def test_from_one_scale_there_is_an_upper_bound_and_no_forecast(tmp_path: Path) 
     one = first(made(plan, "stage2", tmp_path))
     assert (one.samples_per_s, one.samples_per_s_high, one.efficiency) == (None, None, None)
     assert one.samples_per_s_bound == pytest.approx(2 * RATES["1x1"], rel=0.01)
-    assert one.step_time_s == pytest.approx(128 / (one.samples_per_s_bound or 0))
     ((job, forecast),) = planned_forecasts(tmp_path, plan)
     (line,) = forecast_lines(job, forecast, "GPU")
     assert line.startswith("stage2 1x2: at most 2,047 samples/s (upper bound: only 1x1 was measured), at least ")
@@ -224,11 +195,23 @@ def test_from_one_scale_there_is_an_upper_bound_and_no_forecast(tmp_path: Path) 
     assert error.cells(False) == ("1x2", "at most 2,047", "upper bound", "1,840", "90\u00a0% of it", "", "1x1")
 
 
-def test_a_forecast_of_the_older_form_is_written_again(tmp_path: Path) -> None:
-    plan = write_ladder(tmp_path)
-    without(tmp_path, "2x1")
-    found = made(plan, "stage3", tmp_path)
-    assert found is not None
-    write_json(forecast_file(tmp_path, "stage3"), {**found.model_dump(), "schema_version": 1})
-    assert read_forecast(tmp_path, "stage3") is None
-    assert made(plan, "stage3", tmp_path) == found
+@pytest.mark.parametrize(
+    ("below", "step_time_s", "batch", "wall_s"),
+    [
+        ([], 0.1, 64, None),
+        ([(64, 1000, 110.0, 10.0, "script")], 0.2, 128, 210.0),  # after one scale, the steps are taken as equal
+        ([(64, 1000, 110.0, 10.0, "script"), (128, 500, 65.0, 15.0, "script")], 0.1, 256, 40.0),  # it counts epochs
+        ([(64, 1000, 110.0, 10.0, "script"), (128, 1000, 115.0, 15.0, "script")], 0.1, 256, 115.0),  # it counts steps
+        ([(64, 1000, 110.0, 10.0, "script"), (128, 500, 65.0, 15.0, "max_steps")], 0.1, 256, 65.0),
+        ([(64, 1000, 110.0, 10.0, "script"), (128, 500, 65.0, 15.0, "max_seconds")], 0.9, 256, 65.0),
+        ([(64, 1000, 110.0, 10.0, "script"), (64, 1000, 115.0, 15.0, "script")], 0.05, 64, 65.0),  # strong scaling
+    ],
+)
+def test_how_long_a_run_will_take(
+    below: list[tuple[float, float, float, float, str]], step_time_s: float, batch: float, wall_s: float | None
+) -> None:
+    lengths = [
+        RunLength(Scale(1, 1), wall_s=wall, startup_s=startup, steps=steps, step_time_s=0.1, batch=size, ended_by=ended)
+        for size, steps, wall, startup, ended in below
+    ]
+    assert wall_s_at(lengths, step_time_s, batch) == (None if wall_s is None else pytest.approx(wall_s))

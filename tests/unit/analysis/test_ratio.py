@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ddp_ladder.analysis.ratio import beyond_chance, paired, unpaired
+from ddp_ladder.analysis.comparison import beyond_chance, paired, unpaired
 from ddp_ladder.gates.interval import LogMean
 
 TRUE, LADDERS = 1.1, 2000

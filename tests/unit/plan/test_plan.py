@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ddp_ladder.analysis.ratio import beyond_chance, paired
+from ddp_ladder.analysis.comparison import beyond_chance, paired
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.plan.plan import Plan, RunSpec, balanced, make_plan
 from ddp_ladder.settings.cluster_keys import Container, Network, Node, Slurm, Software

@@ -117,7 +117,7 @@ def test_two_folders_are_compared_wherever_they_are(tmp_path: Path, capsys: pyte
     new = write_results(tmp_path / "new", ["default", "fast"], speed=2.0)
     assert compare.main([str(old), str(new)]) == 0
     text = in_a_line(capsys.readouterr().out)
-    assert text.startswith(f"At 1x1 weak, against {old}, faster: default 2.000 times")
+    assert text.startswith(f"At 1x1 weak, faster than {old}: default 2.000 times")
     assert f"only in {old}: gone weak 1x1" in text
     assert f"only in {new}: fast weak 1x1" in text
     assert "No recorded field differs." in text
@@ -131,7 +131,7 @@ def test_two_folders_are_compared_wherever_they_are(tmp_path: Path, capsys: pyte
 def test_each_bad_path_has_one_clear_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = write_results(tmp_path / "site" / "results", ["default"])
     for arguments, message in (
-        ([results], "one folder alone cannot be compared"),
+        ([results], "two folders are compared"),
         ([results, results], "the same folder twice"),
         ([results, tmp_path / "nowhere"], f"{tmp_path / 'nowhere'}: there is no such folder"),
         ([results, tmp_path / "site"], f"there is no plan.json in it\n  next     name the folder with plan.json and "

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_ladder.accounting.jobs import JobRow, accounting_file, runs_of, specs_digest
-from ddp_ladder.analysis.forecast_text import device_of
+from ddp_ladder.analysis.forecast import device_of
 from ddp_ladder.common.formats import UNKNOWN, duration, percent, significant
 from ddp_ladder.plan.plan import Plan, ScaleJob
 from ddp_ladder.slurm.states import ENDED_WELL

@@ -1,50 +1,230 @@
-"""Comparison of the variants of one ladder with its default, in pairs of the same repeat. Pure.
+"""Comparison of throughputs: of variants with the default, in pairs of runs, and of the same code in two folders. Pure.
 
-A scale's job runs all variants of a repeat after each other, on the same nodes. Two runs of one repeat are a pair.
+A scale's job runs all variants of a repeat after each other, on the same nodes. What slows down both runs of such a
+pair, such as a hot node or other jobs, cancels in their ratio: the interval is Student's t on the logarithms of the
+pairs' ratios. Runs of two folders of results are of other jobs: their interval is Welch's, on the logarithms of the
+throughputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from ddp_ladder.analysis.compared import Compared, Comparison, panel
-from ddp_ladder.analysis.ratio import paired
-from ddp_ladder.analysis.unlike import unlike
-from ddp_ladder.analysis.variant_changes import variant_changes
+from ddp_ladder.common import formats
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.gates.groups import Good, Group, Groups, groups_of
+from ddp_ladder.gates.interval import KNOWN, LogMean, Variance, ends
 from ddp_ladder.gates.notes import failure_note, joined, why_not_run
-from ddp_ladder.plan.plan import Plan
+from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.records.fingerprint import distinct_words, must_match
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
-from ddp_ladder.records.statistic import median
-from ddp_ladder.settings.terms import REFERENCE_VARIANT
+from ddp_ladder.records.statistic import COVERAGE, median
+from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 
+LEAST_REPEATS = 2  # a single pair shows no scatter
+REFERENCE = "reference"
+FASTER, SLOWER = "faster", "slower"
+PERHAPS_FASTER, PERHAPS_SLOWER = "perhaps faster", "perhaps slower"
+NO_DIFFERENCE = "no difference shown"
+WITHHELD = "withheld: one repeat"
 NOT_RUN = "not run"
+MOST_NAMED, MOST_FIELDS = 3, 6
 BY_THE_VARIANT = ("args_template",)  # named by what the variant changes
+SETTINGS = (
+    "launcher", "backend", "interface", "env_template", "python", "modules", "setup", "container", "cpus_per_node",
+    "max_steps", "max_seconds",
+)  # fmt: skip
+"""Fields of a spec, beside those of the fingerprint, that may explain another speed."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of throughputs: the geometric mean over repeats.
+
+    low, high: of the 95 % interval; None: withheld. p: the probability of a ratio as far from 1, if it is 1 in truth.
+    repeats: pairs, or those of the side that has fewer.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    p: float | None
+    repeats: int
+
+    @property
+    def excludes_one(self) -> bool:
+        """Return True if the interval does not contain 1."""
+        return self.p is not None and self.p < 1 - COVERAGE
+
+
+def paired(here: Sequence[float], reference: Sequence[float]) -> Ratio:
+    """Return the ratio of throughputs, the runs of one repeat at the same place of both. They are positive."""
+    ratios = [one / other for one, other in zip(here, reference, strict=True)]
+    log = LogMean.of(ratios)
+    return _ratio(log.mean, log.shown, len(ratios))
+
+
+def unpaired(here: LogMean, reference: LogMean, repeats: int) -> Ratio:
+    """Return the ratio of two figures of different jobs, whose usual difference is in its interval.
+
+    repeats: of the side that has fewer.
+    """
+    log = here.over(reference)
+    return _ratio(log.mean, log.of_any_job, repeats)
+
+
+def _ratio(mean: float, variance: Variance | None, repeats: int) -> Ratio:
+    value = math.exp(mean)
+    if repeats < LEAST_REPEATS or variance is None:
+        return Ratio(value, None, None, None, repeats)
+    low, high = ends(mean, variance, value)
+    return Ratio(value, low, high, _probability(mean, variance), repeats)
+
+
+def _probability(mean: float, variance: Variance) -> float:
+    if not variance.value:
+        return 0.0 if mean else 1.0
+    errors = abs(mean) / math.sqrt(variance.value)
+    if variance.freedom >= KNOWN:
+        return math.erfc(errors / math.sqrt(2))
+    from scipy.special import stdtr  # takes half a second
+
+    return 2 * float(stdtr(variance.freedom, -errors))
+
+
+def beyond_chance(ratios: Sequence[Ratio | None]) -> tuple[bool, ...]:
+    """Return for each ratio of a family whether it differs from 1 by more than chance explains, by Holm's procedure.
+
+    Of 20 intervals of 95 %, one misses 1 by chance. Holm compares the smallest p with 5 % / 20, the next one with
+    5 % / 19, and so on, up to the first that is above: the chance of any wrong verdict among them is then at most 5 %.
+    """
+    known = [(ratio.p, place) for place, ratio in enumerate(ratios) if ratio is not None and ratio.p is not None]
+    found = [False] * len(ratios)
+    for number, (p, place) in enumerate(sorted(known)):
+        if p >= (1 - COVERAGE) / (len(known) - number):
+            break
+        found[place] = True
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A variant at one mode and scale, against its reference.
+
+    obstacle: why there is no ratio; empty if there is one. changes: what the variant overrides. unlike: what else
+    differs, and may explain another speed.
+    """
+
+    name: str
+    mode: str
+    scale: Scale
+    is_reference: bool = False
+    repeats: int = 0
+    samples_per_s: float | None = None
+    reference_samples_per_s: float | None = None
+    step_time_s: float | None = None
+    ratio: Ratio | None = None
+    is_beyond_chance: bool = False
+    obstacle: str = ""
+    changes: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    rank: int | None = None  # by the ratio, 1 being the fastest
+
+    @property
+    def found(self) -> str:
+        """Return the verdict in words."""
+        if self.is_reference:
+            return REFERENCE
+        if self.ratio is None:
+            return self.obstacle
+        if self.ratio.p is None:
+            return WITHHELD
+        if not self.ratio.excludes_one:
+            return NO_DIFFERENCE
+        if self.is_beyond_chance:
+            return FASTER if self.ratio.value > 1 else SLOWER
+        return PERHAPS_FASTER if self.ratio.value > 1 else PERHAPS_SLOWER
+
+
+@dataclass(frozen=True)
+class Panel:
+    """All rows of a mode and scale, the fastest first; those without a ratio at the end."""
+
+    mode: str
+    scale: Scale
+    rows: tuple[Compared, ...]
+
+    @property
+    def place(self) -> str:
+        """Return ``1x2 weak``."""
+        return f"{self.scale} {self.mode}"
+
+    @property
+    def compared(self) -> tuple[Compared, ...]:
+        """Return the rows with a ratio."""
+        return tuple(row for row in self.rows if row.ratio)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Panels in the order of the plan. reference: what everything is compared with, in words.
+
+    missing: what only one of the folders has. warnings: what was left out on reading.
+    """
+
+    panels: tuple[Panel, ...]
+    reference: str
+    is_paired: bool
+    missing: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def has_ratios(self) -> bool:
+        return any(panel.compared for panel in self.panels)
+
+
+def _panel(mode: str, scale: Scale, rows: tuple[Compared, ...]) -> Panel:
+    """Return the panel with its rows judged together and ranked."""
+    judged = beyond_chance([row.ratio for row in rows])
+    rows = tuple(replace(row, is_beyond_chance=beyond) for row, beyond in zip(rows, judged, strict=True))
+    ordered = sorted(rows, key=lambda row: -_speed(row))
+    rank = 0
+    ranked = []
+    for row in ordered:
+        has_rank = _speed(row) > 0
+        rank += has_rank
+        ranked.append(replace(row, rank=rank) if has_rank else row)
+    return Panel(mode, scale, tuple(ranked))
+
+
+def _speed(row: Compared) -> float:
+    return row.ratio.value if row.ratio else 1.0 if row.is_reference and row.samples_per_s else 0.0
 
 
 def compare_variants(plan: Plan, records: Mapping[str, Record]) -> Comparison:
     """Return every variant of a plan beside the default. records: by ``RunSpec.name``."""
-    runs = [run for run in plan.runs if not run.is_plain]
-    groups = with_one_statistic_per_mode(groups_of(runs, records, plan.may_differ, plan.gates))
+    (groups,) = _with_one_statistic(_groups(plan, records))
     panels = []
     for mode, scale in dict.fromkeys((mode, scale) for mode, _, scale in groups):
         own = [group for (its_mode, _, its_scale), group in groups.items() if (its_mode, its_scale) == (mode, scale)]
         reference = next((group for group in own if group.first.variant == REFERENCE_VARIANT), None)
-        panels.append(panel(mode, scale, tuple(_compared(group, reference) for group in own)))
+        panels.append(_panel(mode, scale, tuple(_compared_in_pairs(group, reference) for group in own)))
     return Comparison(tuple(panels), REFERENCE_VARIANT, is_paired=True)
 
 
-def with_one_statistic_per_mode(groups: Groups) -> Groups:
-    """Give all variants of a mode one statistic, so that they have ratios: samples / time if any of them needs it."""
-    needed = {mode for (mode, _, _), group in groups.items() if group.needs_samples_per_time}
-    return {
-        key: replace(group, statistic=SAMPLES_PER_TIME) if key[0] in needed else group for key, group in groups.items()
-    }
+def _with_one_statistic(*several: Groups) -> list[Groups]:
+    """Give all groups of a mode one statistic, so that they have ratios: samples / time if any of them needs it."""
+    needed = {mode for groups in several for (mode, _, _), group in groups.items() if group.needs_samples_per_time}
+    return [
+        {key: replace(group, statistic=SAMPLES_PER_TIME) if key[0] in needed else group for key, group in each.items()}
+        for each in several
+    ]
 
 
-def measured(group: Group) -> Compared:
+def _measured(group: Group) -> Compared:
     """Return a row with the figures of a group, and why some or all of its runs have none; without a ratio."""
     spec = group.first
     row = Compared(spec.variant, spec.mode, spec.scale, repeats=len(group.good))
@@ -57,29 +237,27 @@ def measured(group: Group) -> Compared:
     return replace(row, samples_per_s=group.samples_per_s, step_time_s=group.step_time_s)
 
 
-def _compared(group: Group, reference: Group | None) -> Compared:
-    row = measured(group)
+def _compared_in_pairs(group: Group, reference: Group | None) -> Compared:
+    row = _measured(group)
     if group is reference:
         return replace(row, is_reference=not row.obstacle)
     if reference is None:
         return replace(row, obstacle=row.obstacle or f"the plan has no {REFERENCE_VARIANT} here to compare with")
-    row = replace(row, changes=variant_changes(reference.first, group.first))
+    row = replace(row, changes=_changes(reference.first, group.first))
     if row.obstacle:
         return row
     if not reference.good:
-        return replace(row, obstacle=f"{REFERENCE_VARIANT} {measured(reference).obstacle}")
+        return replace(row, obstacle=f"{REFERENCE_VARIANT} {_measured(reference).obstacle}")
     pairs = _pairs(group, reference)
     if not pairs:
         return replace(row, obstacle=f"no repeat of both this and {REFERENCE_VARIANT} succeeded")
     here, there = ([run.samples_per_s(group.statistic) for run in side] for side in zip(*pairs, strict=True))
-    note = _apart(pairs)
     return replace(
         row,
         ratio=paired(here, there),
         reference_samples_per_s=median(there),
-        unlike=unlike(pairs[0][1].record, pairs[0][0].record, BY_THE_VARIANT),
-        alike_nodes=not note,
-        notes=tuple(filter(None, (*row.notes, _few_pairs(len(pairs), group), note))),
+        unlike=_unlike(pairs[0][1].record, pairs[0][0].record, BY_THE_VARIANT),
+        notes=tuple(filter(None, (*row.notes, _few_pairs(len(pairs), group), _apart(pairs)))),
     )
 
 
@@ -117,3 +295,182 @@ def _where(run: Good) -> tuple[str | None, frozenset[str]]:
 def _place(run: Good) -> str:
     job, hosts = _where(run)
     return f"job {job} on {in_short(sorted(hosts), 3)}"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of results. name: as the user wrote it."""
+
+    name: str
+    plan: Plan
+    records: Mapping[str, Record]
+    warnings: tuple[str, ...] = ()
+
+
+def compare_results(before: Folder, after: Folder) -> Comparison:
+    """Return each variant, mode and scale that both folders have: the second one's over the first one's."""
+    there, here = _with_one_statistic(*(_groups(each.plan, each.records) for each in (before, after)))
+    panels = []
+    for mode, scale in dict.fromkeys((mode, scale) for mode, _, scale in here):
+        both = [key for key in there if (key[0], key[2]) == (mode, scale) and key in here]
+        if both:
+            panels.append(_panel(mode, scale, tuple(_compared_apart(here[key], there[key]) for key in both)))
+    missing = (*_missing(before.name, there, here), *_missing(after.name, here, there))
+    warnings = tuple(f"{each.name}: {warning}" for each in (before, after) for warning in each.warnings)
+    return Comparison(tuple(panels), before.name, is_paired=False, missing=missing, warnings=warnings)
+
+
+def _groups(plan: Plan, records: Mapping[str, Record]) -> Groups:
+    runs = [run for run in plan.runs if not run.is_plain]
+    return groups_of(runs, records, plan.may_differ, plan.gates)
+
+
+def _compared_apart(group: Group, reference: Group) -> Compared:
+    row, before = _measured(group), _measured(reference)
+    if row.obstacle or before.obstacle:
+        return replace(row, obstacle=row.obstacle or f"in the first folder: {before.obstacle}")
+    repeats = min(len(group.good), len(reference.good))
+    notes = [*row.notes, *(f"in the first folder: {note}" for note in before.notes)]
+    notes += ["one side has only two repeats, which make a wide interval"] if repeats == LEAST_REPEATS else []
+    first, second = reference.good[0].record, group.good[0].record
+    return replace(
+        row,
+        repeats=repeats,
+        reference_samples_per_s=before.samples_per_s,
+        ratio=unpaired(group.log_rate, reference.log_rate, repeats),
+        unlike=(*_unlike(first, second), *_other_settings(first, second)),
+        notes=tuple(notes),
+    )
+
+
+def _missing(name: str, own: Groups, others: Groups) -> list[str]:
+    keys = [f"{variant} {mode} {scale}" for mode, variant, scale in own if (mode, variant, scale) not in others]
+    return [f"only in {name}: {in_short(keys, 8)}"] if keys else []
+
+
+def _changes(reference: RunSpec, variant: RunSpec) -> tuple[str, ...]:
+    """Return what a variant overrides: ``launcher srun``, ``NCCL_ALGO=Ring``."""
+    names = {"launcher": "launcher", "backend_wanted": "backend", "interface": "interface"}
+    found = [
+        f"{word} {getattr(variant, name)}"
+        for name, word in names.items()
+        if getattr(variant, name) != getattr(reference, name)
+    ]
+    before = reference.env_template
+    found += [f"{name}={value}" for name, value in variant.env_template.items() if before.get(name) != value]
+    own = len(reference.args_template)
+    if variant.args_template[:own] == reference.args_template and len(variant.args_template) > own:
+        found.append(" ".join(variant.args_template[own:]))
+    elif variant.args_template != reference.args_template:
+        found.append(f"arguments {' '.join(variant.args_template)}")
+    return tuple(found)
+
+
+def _unlike(reference: Record, here: Record, known: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the fields of the fingerprint that differ between two runs. known: fields that are named elsewhere."""
+    fields = [field for field in must_match(reference.spec.mode) if field.name not in known]
+    return tuple(_in_words(field.name, *values) for field in fields if (values := field.differ(reference, here)))
+
+
+def _other_settings(reference: Record, here: Record) -> tuple[str, ...]:
+    values = [(name, getattr(reference.spec, name), getattr(here.spec, name)) for name in SETTINGS]
+    nodes = [in_short(sorted(set(record.world.hosts)), 3) for record in (reference, here)]
+    return tuple(_in_words(name, before, now) for name, before, now in (*values, ("nodes", *nodes)) if before != now)
+
+
+def _in_words(name: str, before: object, now: object) -> str:
+    """Return ``batch_per_gpu 128 (reference: 64)``."""
+    there, here = distinct_words(name, before, now)
+    return f"{name} {here} (reference: {there})"
+
+
+def ratio_text(ratio: Ratio) -> str:
+    """Return ``1.120 times [1.08-1.16]``."""
+    return f"{number(ratio.value)} times {interval_text(ratio)}".rstrip()
+
+
+def interval_text(ratio: Ratio) -> str:
+    """Return ``[1.08-1.16]``; empty if it is withheld."""
+    if ratio.low is None or ratio.high is None:
+        return ""
+    return formats.interval(number(ratio.low), number(ratio.high))
+
+
+def number(value: float) -> str:
+    """Return a ratio near 1 with three decimals, as 1 % matters there; a large or small one with three digits."""
+    return f"{value:.3f}" if 0.1 <= value < 9.9995 else formats.significant(value)
+
+
+def rate_text(row: Compared) -> str:
+    """Return the throughput in samples/s."""
+    return formats.significant(row.samples_per_s)
+
+
+def step_text(row: Compared) -> str:
+    """Return the step time in milliseconds."""
+    return formats.milliseconds(row.step_time_s)
+
+
+def decisive(comparison: Comparison) -> tuple[Panel, ...]:
+    """Return the largest panel with ratios of each mode."""
+    with_ratios = sorted(
+        (each for each in comparison.panels if each.compared),
+        key=lambda each: (each.scale.world_size, each.scale.nodes),
+    )
+    largest = {each.mode: each for each in with_ratios}
+    return tuple(largest[mode] for mode in dict.fromkeys(each.mode for each in comparison.panels) if mode in largest)
+
+
+def sentences(comparison: Comparison) -> tuple[str, ...]:
+    """Return what was found at the largest compared scale of each mode, and what was not measured."""
+    found = [line for panel in decisive(comparison) for line in _found_in(panel, comparison)]
+    if not comparison.has_ratios:
+        reasons = dict.fromkeys(row.found for panel in comparison.panels for row in panel.rows if row.obstacle)
+        found.append(f"Nothing can be compared: {'; '.join(list(reasons)[:MOST_NAMED]) or 'no scale is in both'}.")
+    rows = [(panel, row) for panel in comparison.panels for row in panel.rows]
+    absent = [f"{row.name} at {panel.place}" for panel, row in rows if row.obstacle == NOT_RUN]
+    failed = [f"{row.name} at {panel.place}" for panel, row in rows if _has_failed(row)]
+    if absent and any(row.repeats for _, row in rows):
+        found.append(f"Not run: {in_short(absent)}.")
+    if failed:
+        found.append(f"Failed runs: {in_short(failed)}.")
+    return tuple(found)
+
+
+def _has_failed(row: Compared) -> bool:
+    return row.obstacle.startswith("failed") or any("repeats failed" in note for note in row.notes)
+
+
+def _found_in(panel: Panel, comparison: Comparison) -> Iterator[str]:
+    place, reference = f"At {panel.place}", comparison.reference
+    chance = f"of {formats.count(len(panel.compared), 'interval')} one may miss 1 by chance; more repeats narrow them"
+    words = {
+        FASTER: f"{place}, faster than {reference}",
+        SLOWER: f"{place}, slower than {reference}",
+        PERHAPS_FASTER: f"{place}, perhaps faster ({chance})",
+        PERHAPS_SLOWER: f"{place}, perhaps slower ({chance})",
+        NO_DIFFERENCE: f"{place}, no difference shown",
+        WITHHELD: f"{place}, no interval, as one repeat shows no scatter",
+    }
+    for found, text in words.items():
+        named = [f"{row.name} {ratio_text(row.ratio)}" for row in panel.compared if row.found == found and row.ratio]
+        if named:
+            yield f"{text}: {in_short(named, MOST_NAMED)}."
+    if not comparison.is_paired:
+        fields = list(dict.fromkeys(each for row in panel.compared for each in row.unlike))
+        yield f"What differs: {in_short(fields, MOST_FIELDS)}." if fields else "No recorded field differs."
+
+
+def how_to_read(comparison: Comparison) -> str:
+    """Return what ratios, intervals and verdicts mean."""
+    kind = (
+        "Ratios are of throughput, variant / default, of runs of the same repeat in one job on the same nodes; their "
+        "geometric mean, with a 95 % interval (Student's t over the pairs)."
+        if comparison.is_paired
+        else f"Ratios are of throughput, over that in {comparison.reference}, of runs in other jobs; with a 95 % "
+        "interval (Welch's, over repeats)."
+    )
+    return (
+        f"{kind} The chance of any wrong “faster” or “slower” at a mode and scale is at most 5 % (Holm); “perhaps”: "
+        "the interval misses 1, which among so many may be chance."
+    )

@@ -1,14 +1,315 @@
-"""What is predicted for a scale: throughput, efficiency and cost, with notes. Pure."""
+"""Prediction of the throughput at a scale that was not measured, with a 90 % interval, or None where nothing is known.
+
+The figure is the time that one GPU spends on each of its samples; its growth is the loss. A step from the nearest
+smaller measured scale over d doublings of the GPUs loses, as a logarithm,
+
+    d (usual + kept x what each doubling before it lost)
+
+``usual`` and ``kept``, and the quantiles of what published tables lost more or less than that, are in calibration.json,
+by kind of step; benchmarks/prediction.py writes it, and docs/prediction.md shows how well it holds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal, get_args
 
-from ddp_ladder.analysis.estimate import estimate, upper_bound
-from ddp_ladder.analysis.measured import Measured, Series
+import numpy as np
+from pydantic import ConfigDict, Field
+
+from ddp_ladder.common.formats import NARROW_SPACE, percent
+from ddp_ladder.common.messages import Problem, UserError, did_you_mean
+from ddp_ladder.common.model import Model
+from ddp_ladder.gates.interval import factor
+from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.plan.plan import Plan
+from ddp_ladder.records.statistic import median
 from ddp_ladder.settings.config_keys import GateThresholds
-from ddp_ladder.settings.terms import Mode, Scale
+from ddp_ladder.settings.terms import MOST_GPUS, PLAIN_VARIANT, REFERENCE_VARIANT, Mode, Scale
+
+COUNTED = ("ok", "incomplete")  # states of scales that a prediction starts from
+MOST_NODES = 100_000
+Rate = Annotated[float, Field(ge=1e-6, le=1e15)]
+
+
+class Row(Model):
+    """A row of a table of measured scales, as people write it and as scaling.csv is; other columns are ignored."""
+
+    model_config = ConfigDict(strict=False, extra="ignore", frozen=True, allow_inf_nan=False)
+    variant: str = REFERENCE_VARIANT
+    mode: Mode = "weak"
+    nodes: Annotated[int, Field(ge=1, le=MOST_NODES)]
+    gpus_per_node: Annotated[int, Field(ge=1, le=MOST_GPUS)]
+    samples_per_s: Rate
+    samples_per_s_low: Rate | None = None
+    samples_per_s_high: Rate | None = None
+    status: str = "ok"
+    smallest_baseline: str = ""
+
+    @property
+    def scale(self) -> Scale:
+        return Scale(self.nodes, self.gpus_per_node)
+
+
+Point = ScalePoint | Row
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One measured scale: samples per second of all its GPUs, one figure for each repeat."""
+
+    scale: Scale
+    repeats: tuple[float, ...]
+
+    @property
+    def samples_per_s(self) -> float:
+        return median(self.repeats)
+
+    @property
+    def gpu_s_per_sample(self) -> float:
+        """Return the time that one GPU spends on each of its samples, in seconds."""
+        return self.scale.world_size / self.samples_per_s
+
+
+@dataclass(frozen=True)
+class Series:
+    """The measured scales of one mode, smallest first; all the same program on the same kind of node."""
+
+    mode: Mode
+    points: tuple[Measured, ...]
+    noise: float | None = None
+    """Half the 95 % interval of each point, relative, if it is known otherwise than from the repeats."""
+
+    @classmethod
+    def of(cls, mode: Mode, figures: Sequence[tuple[Scale, float]], noise: float | None = None) -> Series:
+        """Return a series from (scale, samples/s); several figures of one scale are its repeats."""
+        repeats: dict[Scale, list[float]] = {}
+        for scale, rate in figures:
+            repeats.setdefault(scale, []).append(rate)
+        ordered = sorted(repeats, key=lambda scale: (scale.world_size, scale.nodes))
+        return cls(mode, tuple(Measured(scale, tuple(repeats[scale])) for scale in ordered), noise)
+
+    @property
+    def smallest(self) -> Measured:
+        return self.points[0]
+
+    @property
+    def largest(self) -> Measured:
+        return self.points[-1]
+
+    def at(self, scale: Scale) -> Measured | None:
+        """Return the measurement of a scale; None if it was not measured."""
+        return next((point for point in self.points if point.scale == scale), None)
+
+    def noise_of(self, point: Measured) -> float:
+        """Return half the 95 % interval of a point, relative: Student's t, with the variance of all points' repeats.
+
+        0 if no scale has several repeats, and nothing else is known.
+        """
+        if self.noise is not None:
+            return self.noise
+        logs = [np.log(point.repeats) for point in self.points]
+        freedom = sum(len(values) - 1 for values in logs)
+        if not freedom:
+            return 0.0
+        variance = sum(float(((values - values.mean()) ** 2).sum()) for values in logs) / freedom
+        return factor(freedom) * math.sqrt(variance / len(point.repeats))
+
+
+def doublings(small: Scale, large: Scale) -> float:
+    """Return how often the number of GPUs doubles from one scale to another; negative if it becomes smaller."""
+    return math.log2(large.world_size / small.world_size)
+
+
+def series_of(points: Sequence[ScalePoint], variant: str, mode: Mode) -> Series:
+    """Return the series of a variant and mode from the gates' points."""
+    return series_from(mode, [point for point in points if (point.variant, point.mode) == (variant, mode)])
+
+
+def series_from(mode: Mode, points: Sequence[Point]) -> Series:
+    """Return the series of the scales that compare, with the noise that their intervals show."""
+    good = comparable(points)
+    halves = [
+        math.log(point.samples_per_s_high / point.samples_per_s_low) / 2
+        for point in good
+        if point.samples_per_s_low and point.samples_per_s_high
+    ]
+    figures = [(point.scale, point.samples_per_s) for point in good if point.samples_per_s]
+    return Series.of(mode, figures, median(halves) if halves else None)
+
+
+def comparable(points: Sequence[Point]) -> list[Point]:
+    """Return the measured scales that compare with the ladder's first one, without failed and suspect ones.
+
+    If more scales compare with the smallest one of their own, as all above a first scale with other settings: those.
+    """
+    groups: dict[str, list[Point]] = {"": []}
+    for point in points:
+        if point.samples_per_s and point.status in COUNTED:
+            groups[""].append(point)
+        elif point.samples_per_s and point.status == "not comparable" and point.smallest_baseline:
+            groups.setdefault(point.smallest_baseline, []).append(point)
+    return max(groups.values(), key=len)
+
+
+CALIBRATION = Path(__file__).with_name("calibration.json")
+FAR = 16  # times the largest measured number of GPUs: farther than anything is known
+LEAST_SCALES = 3  # of an outlook
+NEEDED = ("nodes", "gpus_per_node", "samples_per_s")
+HEADER = f"a header with {', '.join(NEEDED)}, and perhaps mode (weak or strong; default weak) and variant"
+MOST_FACTOR = 4.0
+"""An interval whose upper end is more than this many times its lower end says nothing."""
+
+Kind = Literal[
+    "between measured scales",
+    "inside a node, after the step from one GPU",
+    "inside a node",
+    "first of several nodes",
+    "first of several nodes, with more GPUs in each",
+    "second of several nodes",
+    "more nodes",
+]
+
+MOST_INSIDE = 0.1
+"""What a doubling inside a node lost says something of the network between nodes up to here; in published tables, a
+larger loss says no more."""
+FULLER: Kind = "first of several nodes, with more GPUs in each"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step from a measured scale to a larger one.
+
+    doublings: of GPUs, nodes or GPUs per node, whichever is most. lost_before: what each doubling of the GPUs lost
+    from the next smaller measured scale to this one, or from this one to the next larger if there is one (difference of
+    logarithms; at least 0). before: how many doublings that were.
+    """
+
+    kind: Kind
+    anchor: Measured
+    doublings: float
+    lost_before: float
+    before: float
+
+    @property
+    def unit(self) -> float:
+        """Return the size that the difference between loss and expectation is measured in."""
+        return math.sqrt(self.doublings) * (0.1 + self.lost_before)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What steps of one kind lose.
+
+    slower >= 0 >= faster: quantiles of the loss beyond what is expected, in Step.unit.
+    most_doublings: the farthest step that enough published tables made. tables, sources: how many it is made from.
+    """
+
+    usual: float
+    kept: float
+    slower: float
+    faster: float
+    most_doublings: float
+    tables: int
+    sources: int
+
+    def of(self, step: Step) -> float:
+        """Return the expected loss of a step."""
+        return step.doublings * (self.usual + self.kept * step.lost_before)
+
+
+Calibration = Mapping[Kind, Losses]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Samples per second of all GPUs. low and high: None for a measured scale whose noise is not known."""
+
+    samples_per_s: float
+    low: float | None
+    high: float | None
+
+
+@cache
+def shipped() -> Calibration:
+    """Return the calibration on all published tables."""
+    found = json.loads(CALIBRATION.read_text(encoding="utf-8"))
+    return {kind: Losses(**found[kind]) for kind in get_args(Kind)}
+
+
+def estimate(series: Series, at: Scale, calibration: Calibration | None = None) -> Estimate | None:
+    """Return the estimate for a scale; a measured scale's own rate; None if it is not known.
+
+    Not known: from one measured scale, below the smallest one, farther than published tables tell, or with an interval
+    wider than ``MOST_FACTOR``.
+    """
+    if measured := series.at(at):
+        noise = series.noise_of(measured)
+        rate = measured.samples_per_s
+        return Estimate(rate, rate * math.exp(-noise), rate * math.exp(noise)) if noise else Estimate(rate, None, None)
+    step = step_to(series, at)
+    if step is None:
+        return None
+    losses = (calibration or shipped())[step.kind]
+    loss = losses.of(step)
+    # The measured scales' own noise: of the anchor, and of the loss before it, which both scales bear.
+    share = losses.kept * step.doublings / step.before
+    noise = series.noise_of(step.anchor) * math.hypot(1 + share, share)
+    slower = math.hypot(losses.slower * step.unit, noise)
+    faster = math.hypot(losses.faster * step.unit, noise)
+    if step.doublings > losses.most_doublings or slower + faster > math.log(MOST_FACTOR):
+        return None
+    rate = at.world_size / step.anchor.gpu_s_per_sample * math.exp(-loss)
+    return Estimate(rate, rate * math.exp(-slower), rate * math.exp(faster))
+
+
+def upper_bound(series: Series, at: Scale) -> float:
+    """Return the samples/s of a scale if nothing is lost beyond the largest measured scale below it."""
+    below = [point for point in series.points if point.scale.world_size <= at.world_size]
+    return at.world_size / (below[-1] if below else series.smallest).gpu_s_per_sample
+
+
+def step_to(series: Series, at: Scale) -> Step | None:
+    """Return the step from the nearest smaller measured scale; None if no loss beside it was measured."""
+    below = [point for point in series.points if point.scale.world_size <= at.world_size]
+    above = [point for point in series.points if point.scale.world_size > at.world_size]
+    if not below:
+        return None
+    # Of 1x2 and 2x1, the one with as many nodes as 1x4 or 4x1 has.
+    anchor = max(below, key=lambda p: (p.scale.world_size, -abs(p.scale.nodes - at.nodes)))
+    smaller = [point for point in below if point.scale.world_size < anchor.scale.world_size]
+    beside = above[0] if above else smaller[-1] if smaller else None
+    most_per_node = max(point.scale.gpus_per_node for point in series.points)
+    if beside is None or (anchor.scale.nodes > 1 and at.gpus_per_node > most_per_node):
+        return None
+    before = abs(doublings(beside.scale, anchor.scale))
+    lost = math.log(anchor.gpu_s_per_sample / beside.gpu_s_per_sample) * (-1 if above else 1)
+    kinds: tuple[tuple[bool, Kind], ...] = (
+        (bool(above), "between measured scales"),
+        (at.nodes == 1 and beside.scale.world_size == 1, "inside a node, after the step from one GPU"),
+        (at.nodes == 1, "inside a node"),
+        (anchor.scale.nodes == 1 and at.gpus_per_node > anchor.scale.gpus_per_node, FULLER),
+        (anchor.scale.nodes == 1, "first of several nodes"),
+        (beside.scale.nodes == 1, "second of several nodes"),
+        (True, "more nodes"),
+    )
+    sizes = (at.world_size / anchor.scale.world_size, at.nodes / anchor.scale.nodes)
+    ratios = (*sizes, at.gpus_per_node / anchor.scale.gpus_per_node)
+    kind = next(kind for holds, kind in kinds if holds)
+    lost_before = max(0.0, lost / before)
+    if series.mode == "strong" and not above:
+        lost_before *= 2  # the batch of a GPU halves, and what is communicated does not
+    if kind.startswith("first"):
+        lost_before = min(lost_before, MOST_INSIDE)
+    return Step(kind, anchor, max(abs(math.log2(ratio)) for ratio in ratios), lost_before, before)
+
 
 MOST_EFFICIENCY = GateThresholds().max_efficiency
 
@@ -96,3 +397,200 @@ def _notes(series: Series, at: Scale, is_known: bool) -> Iterator[str]:
 
 def _efficiency(series: Series, point: Measured) -> float:
     return series.smallest.gpu_s_per_sample / point.gpu_s_per_sample
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest scale whose efficiency is expected to reach a minimum; None if no scale is.
+
+    interval_scale: the largest whose whole interval does.
+    """
+
+    min_efficiency: float
+    scale: str | None
+    efficiency: float | None
+    interval_scale: str | None
+    note: str
+
+
+def largest_scale(series: Series, min_efficiency: float, most_gpus: int | None = None) -> Largest:
+    """Return the last scale above an efficiency, going up in whole nodes as long as it stays above.
+
+    It goes on at least to the largest measured scale that reaches the efficiency, though a smaller one may dip below.
+    most_gpus: each has a sample of the global batch in strong mode. Raises ValueError for an empty series.
+    """
+    best: Prediction | None = None
+    whole: str | None = None
+    wanted = f"{100 * min_efficiency:.3g} %"
+    reached = max((p.scale.world_size for p in series.points if _efficiency(series, p) >= min_efficiency), default=0)
+    note = "measure a larger one"
+    scales = {*_upwards(series), *(point.scale for point in series.points)}
+    for scale in sorted(scales, key=lambda scale: (scale.world_size, scale.nodes)):
+        if most_gpus is not None and scale.world_size > most_gpus:
+            note = f"{scale} has more GPUs than the global batch of {most_gpus} has samples"
+            break
+        here = predict(series, scale)
+        if here.efficiency is not None and here.efficiency >= min_efficiency:
+            best, low = here, here.efficiency if here.efficiency_low is None else here.efficiency_low
+            whole = here.scale if low >= min_efficiency else whole
+        elif scale.world_size > reached:
+            note = f"stop at {best.scale}: {scale} is below {wanted}" if best else f"no scale reaches {wanted}"
+            if here.efficiency is None:
+                note = f"{scale} is not known from these scales: measure a larger one"
+            break
+    return Largest(min_efficiency, best.scale if best else None, best.efficiency if best else None, whole, note)
+
+
+def _upwards(series: Series) -> Iterator[Scale]:
+    """Yield the scales from the smallest measured one up: inside a node by doubling, then whole nodes.
+
+    Every number of nodes up to 16, then steps of a sixteenth: nobody asks for 1001 nodes instead of 1000.
+    """
+    smallest, largest = series.smallest.scale, series.largest.scale
+    full = max(point.scale.gpus_per_node for point in series.points)
+    inside = [Scale(1, 2**power) for power in range(full.bit_length()) if 2**power < full]
+    most = FAR * math.ceil(largest.world_size / full)
+    counts = [1]
+    while counts[-1] < most:
+        counts.append(min(most, counts[-1] + max(1, counts[-1] // 16)))
+    for scale in (*inside, *(Scale(count, full) for count in counts)):
+        if scale.nodes >= smallest.nodes and scale.world_size >= smallest.world_size:
+            yield scale
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is known of the scales above the measured ones. largest: None if the gates ask for no efficiency.
+
+    first: the scale that the ladder starts at. at: the prediction for the next larger planned scale, or for twice the
+    largest measured number of nodes; of the largest measured one if no larger one is possible.
+    """
+
+    mode: Mode
+    first: str
+    largest: Largest | None
+    at: Prediction
+
+    @property
+    def in_words(self) -> str:
+        """Return ``weak scaling: at least 70 % efficiency is expected up to 8x4``, and more."""
+        if self.largest is None:
+            return ""
+        wanted = f"{percent(self.largest.min_efficiency)} efficiency"
+        if self.at.baseline != self.first:
+            wanted += f" against {self.at.baseline} (the scales from there on do not compare with {self.first})"
+        if self.largest.scale is None:
+            text = f"{self.mode} scaling: no scale is expected to reach {wanted}"
+        else:
+            whole, expected = self.largest.interval_scale, self.largest.scale
+            text = f"{self.mode} scaling: at least {wanted} is expected up to {expected}"
+            if whole != expected:
+                text += f"; the whole interval lies above it {f'up to {whole}' if whole else 'at no scale'}"
+            text += "" if self.largest.note.startswith("stop at") else f"; {self.largest.note}"
+        return text.replace(NARROW_SPACE, " ")
+
+
+def outlooks(plan: Plan, points: Sequence[ScalePoint]) -> tuple[Outlook, ...]:
+    """Return the outlook of the reference variant in each mode of which enough scales were measured."""
+    modes: dict[Mode, None] = dict.fromkeys(run.mode for run in plan.runs)
+    names = list(dict.fromkeys(run.variant for run in plan.runs if run.variant != PLAIN_VARIANT))
+    variant = REFERENCE_VARIANT if REFERENCE_VARIANT in names or not names else names[0]
+    found = []
+    for mode in modes:
+        series = series_of(points, variant, mode)
+        if len(series.points) < LEAST_SCALES:
+            continue
+        least = _least_efficiency(plan, [point.scale for point in series.points])
+        # In strong mode the global batch is the same everywhere: each GPU needs a sample of it.
+        most = next(run.global_batch for run in plan.runs if run.mode == mode) if mode == "strong" else None
+        largest = None if least is None else largest_scale(series, least, most_gpus=most)
+        at = predict(series, _next_scale(plan, series.largest.scale, most))
+        found.append(Outlook(mode, str(plan.first_scale), largest, at))
+    return tuple(found)
+
+
+def _least_efficiency(plan: Plan, measured: Sequence[Scale]) -> float | None:
+    """Return the efficiency that the gate of the first stage that is not measured asks for, or else the last one."""
+    done = [job.stage for job in plan.jobs if job.scale in measured]
+    above = [stage for stage in plan.stages if stage not in done] or list(plan.stages[-1:])
+    return next((least for stage in above if (least := plan.gates[stage].min_efficiency) is not None), None)
+
+
+def _next_scale(plan: Plan, largest: Scale, most_gpus: int | None) -> Scale:
+    larger = [job.scale for job in plan.jobs if job.scale.world_size > largest.world_size]
+    if larger:
+        return min(larger, key=lambda scale: scale.world_size)
+    nodes = 2 * largest.nodes
+    if most_gpus is not None:
+        nodes = max(largest.nodes, min(nodes, most_gpus // largest.gpus_per_node))
+    return Scale(nodes, largest.gpus_per_node)
+
+
+def read_series(file: Path, variant: str | None = None) -> tuple[Series, ...]:
+    """Return the series of each mode in a CSV file, weak first. Several rows of one scale are repeats.
+
+    variant: without one, "default", or the only variant there is. In a file with that column, which the report writes,
+    rows without samples_per_s are scales that were not measured. Scales that failed, or that do not compare with most
+    others, are left out. Raises UserError.
+    """
+    rows = list(_rows(file))
+    names = list(dict.fromkeys(row.variant for _, row in rows if row.variant != PLAIN_VARIANT))
+    chosen = variant or (REFERENCE_VARIANT if REFERENCE_VARIANT in names or len(names) != 1 else names[0])
+    if chosen not in names:
+        raise _problem("--variant", f"{file} has no such variant that was measured", chosen, ", ".join(names))
+    own = [(where, row) for where, row in rows if row.variant == chosen]
+    for where, row in own:
+        if row.status == "not comparable" and not row.smallest_baseline:
+            what = f"{row.scale} does not compare with the smallest scale"
+            raise _problem(where, what, row.status, "scales that ran the same program", f"leave {row.scale} out")
+    every = (series_from(mode, [row for _, row in own if row.mode == mode]) for mode in get_args(Mode))
+    if found := tuple(series for series in every if series.points):
+        return found
+    raise _problem(f"{file}: status", "no scale counts", ", ".join(dict.fromkeys(row.status for _, row in own)), "ok")
+
+
+def _rows(file: Path) -> Iterator[tuple[str, Row]]:
+    """Yield the place and content of each row with a measured scale."""
+    try:
+        lines = csv.DictReader(file.read_text(encoding="utf-8-sig").splitlines(), skipinitialspace=True)
+        missing = [name for name in NEEDED if name not in (lines.fieldnames or ())]
+        if missing:
+            found, hint = ", ".join(lines.fieldnames or ()), did_you_mean(missing[0], lines.fieldnames or ())
+            raise _problem(f"{file}, line 1", f"the column {missing[0]} is missing", found[:200], HEADER, hint)
+        for cells in lines:
+            where = f"{file}, line {lines.line_num}"
+            if None in cells or None in cells.values():
+                allowed = f"{len(lines.fieldnames or ())} cells, separated by commas; numbers as 16621.0"
+                raise _problem(where, "the number of cells is not that of the header", allowed=allowed)
+            if "variant" not in cells or (cells["samples_per_s"] and cells.get("status") != "failed"):
+                yield where, _row(where, {key: text for key, text in cells.items() if text})
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise _problem(str(file), f"it cannot be read as a CSV file: {error}", allowed="text in UTF-8") from None
+
+
+def _row(where: str, cells: Mapping[str, str]) -> Row:
+    try:
+        row = Row.from_json(cells)
+        low, high = row.samples_per_s_low or 0.0, row.samples_per_s_high or math.inf
+        if not low <= row.samples_per_s <= high:
+            raise ValueError("samples_per_s_low and samples_per_s_high: not an interval around samples_per_s")
+    except ValueError as error:
+        advice = "write numbers with a point and no thousands separators: 16621.0"
+        raise _problem(where, str(error), allowed=HEADER, hint=advice) from None
+    return row
+
+
+def scale_of(text: str, option: str = "--at") -> Scale:
+    """Return the scale written as nodes x GPUs per node. Raises UserError."""
+    if re.fullmatch(r"[0-9]{1,6}x[0-9]{1,3}", text.strip()):
+        scale = Scale.parse(text.strip())
+        if 1 <= scale.nodes <= MOST_NODES and 1 <= scale.gpus_per_node <= MOST_GPUS:
+            return scale
+    allowed = f"nodes x GPUs per node, at most {MOST_NODES}x{MOST_GPUS}"
+    raise _problem(option, "not a scale", text, allowed, "write 8x4 for 8 nodes with 4 GPUs each")
+
+
+def _problem(
+    where: str, what: str, found: str | None = None, allowed: str | None = None, hint: str | None = None
+) -> UserError:
+    return UserError(Problem(where, what, found=found, allowed=allowed, next=hint))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ddp_ladder.analysis.forecast_file import planned_forecasts, write_forecast
-from ddp_ladder.analysis.forecast_text import device_of, forecast_lines
+from ddp_ladder.analysis.forecast import device_of, forecast_lines, planned_forecasts, write_forecast
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.short_runtimes import short_runtimes
 from ddp_ladder.common.files import NotWritten

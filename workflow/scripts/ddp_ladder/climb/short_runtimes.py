@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ddp_ladder.accounting.advice import NEARLY_USED, OR_LESS_TIME, runtime_for, whole_rows
 from ddp_ladder.accounting.jobs import JobRow, read_or_warn
-from ddp_ladder.analysis.forecast_file import ScaleForecast, planned_forecasts
+from ddp_ladder.analysis.forecast import ScaleForecast, planned_forecasts
 from ddp_ladder.common.formats import count, duration
 from ddp_ladder.common.messages import Problem
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddp_ladder.analysis.compared import Compared, Comparison
-from ddp_ladder.analysis.comparison_words import how_to_read, interval_text, number, rate_text, sentences, step_text
+from ddp_ladder.analysis.comparison import (
+    Compared,
+    Comparison,
+    how_to_read,
+    interval_text,
+    number,
+    rate_text,
+    sentences,
+    step_text,
+)
 from ddp_ladder.common import formats
 from ddp_ladder.common.files import write_atomically
 from ddp_ladder.report.comparison_plot import comparison_figure
@@ -17,12 +25,12 @@ from ddp_ladder.report.escape import markdown_text as escaped
 from ddp_ladder.report.svg import Drawing
 
 VARIANTS, RESULTS = "comparison", "comparison_of_results"
-"""Stems of the files: of the variants of one ladder, and of several folders of results."""
+"""Stems of the files: of the variants of one ladder, and of two folders of results."""
 FILES = tuple(f"{VARIANTS}.{kind}" for kind in ("md", "csv", "svg", "png"))
 """Of the variants of one ladder."""
 COLUMNS = (
-    "mode", "nodes", "gpus_per_node", "variant", "folder", "rank", "found", "ratio", "ratio_low", "ratio_high",
-    "repeats", "samples_per_s", "reference_samples_per_s", "step_time_s", "changes", "differs_in", "to_set", "note",
+    "mode", "nodes", "gpus_per_node", "variant", "rank", "found", "ratio", "ratio_low", "ratio_high",
+    "repeats", "samples_per_s", "reference_samples_per_s", "step_time_s", "changes", "differs_in", "note",
 )  # fmt: skip
 """Of the CSV file."""
 
@@ -49,7 +57,7 @@ def _stem(comparison: Comparison) -> str:
 
 
 def _csv(comparison: Comparison) -> str:
-    """Return one row per mode, scale and variant (and folder), the fastest first within its mode and scale."""
+    """Return one row per mode, scale and variant , the fastest first within its mode and scale."""
     return csv_text(COLUMNS, (_csv_row(row) for panel in comparison.panels for row in panel.rows))
 
 
@@ -60,7 +68,6 @@ def _csv_row(row: Compared) -> tuple[object, ...]:
         row.scale.nodes,
         row.scale.gpus_per_node,
         row.name,
-        row.folder,
         row.rank,
         row.found,
         ratio and ratio.value,
@@ -70,9 +77,8 @@ def _csv_row(row: Compared) -> tuple[object, ...]:
         row.samples_per_s,
         row.reference_samples_per_s,
         row.step_time_s,
-        "; ".join(change.in_words for change in row.changes),
-        "; ".join(each.in_words for each in row.unlike),
-        "; ".join(change.to_set for change in row.changes),
+        "; ".join(row.changes),
+        "; ".join(row.unlike),
         "; ".join(row.notes),
     )
 
@@ -94,7 +100,7 @@ def _markdown(comparison: Comparison) -> str:
 
 def _md_cells(row: Compared) -> Iterator[str]:
     yield str(row.rank or "")
-    yield row.label
+    yield row.name
     yield number(row.ratio.value) if row.ratio else "1" if row.is_reference else formats.UNKNOWN
     yield interval_text(row.ratio) if row.ratio else ""
     yield rate_text(row)

@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ddp_ladder.analysis.compared import FASTER, SLOWER, Compared, Comparison, Panel
-from ddp_ladder.analysis.comparison_words import decisive, ratio_text
+from ddp_ladder.analysis.comparison import FASTER, SLOWER, Compared, Comparison, Panel, decisive, ratio_text
 from ddp_ladder.report.plots import WIDTH_IN, legend_key, show_message
 from ddp_ladder.report.style import COLOURS, GREY, INK, PALE, PAPER, STYLE
 from ddp_ladder.report.svg import value_id
@@ -60,7 +59,7 @@ def shown_panels(comparison: Comparison) -> list[Panel]:
 def _labels(comparison: Comparison, panels: Sequence[Panel]) -> list[str]:
     """Return the rows of every panel from the top, sorted as in the largest one, the failed ones at the end."""
     ordered = [*decisive(comparison), *panels]
-    return list(dict.fromkeys(row.label for each in ordered for row in each.rows))
+    return list(dict.fromkeys(row.name for each in ordered for row in each.rows))
 
 
 def _panel(axes: Axes, panel: Panel, labels: Sequence[str], is_first: bool, against: str) -> None:
@@ -69,7 +68,7 @@ def _panel(axes: Axes, panel: Panel, labels: Sequence[str], is_first: bool, agai
     axes.set_title(panel.place)
     axes.axvline(1, color=INK, linewidth=0.9, zorder=1)
     for row in panel.rows:
-        _row(axes, row, labels.index(row.label), low, high)
+        _row(axes, row, labels.index(row.name), low, high)
     names = [label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 1]}…" for label in labels]
     axes.set_yticks(range(len(labels)), names if is_first else [""] * len(labels))
     axes.tick_params(axis="y", length=0)
@@ -104,7 +103,7 @@ def _row(axes: Axes, row: Compared, place: int, low: float, high: float) -> None
         for end, limit, marker in ((row.ratio.low, low, "<"), (row.ratio.high, high, ">")):
             if not low <= end <= high:
                 axes.plot(limit, place, marker=marker, color=colour, markersize=5, clip_on=False, zorder=3)
-    words = f"{row.scale} {row.mode} {row.label}: {ratio_text(row.ratio)}, {row.found}"
+    words = f"{row.scale} {row.mode} {row.name}: {ratio_text(row.ratio)}, {row.found}"
     is_shown = row.found in (FASTER, SLOWER)
     axes.plot(
         row.ratio.value,
@@ -132,7 +131,7 @@ def _legend() -> list[object]:
 def forest_in_words(comparison: Comparison) -> str:
     """Return the picture in words, for screen readers."""
     lines = [
-        f"{each.place}: " + ", ".join(f"{row.label} {ratio_text(row.ratio)}" for row in each.compared if row.ratio)
+        f"{each.place}: " + ", ".join(f"{row.name} {ratio_text(row.ratio)}" for row in each.compared if row.ratio)
         for each in shown_panels(comparison)
     ]
     return f"Ratios of throughput against {comparison.reference}. {'; '.join(lines) or 'nothing can be compared yet'}."

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddp_ladder.analysis.compared import FASTER, SLOWER, Compared, Comparison
-from ddp_ladder.analysis.comparison import compare_variants
-from ddp_ladder.analysis.comparison_words import decisive, how_to_read, interval_text, number, sentences
+from ddp_ladder.analysis.comparison import (
+    FASTER,
+    SLOWER,
+    Compared,
+    Comparison,
+    compare_variants,
+    decisive,
+    how_to_read,
+    interval_text,
+    number,
+    sentences,
+)
 from ddp_ladder.common import formats
 from ddp_ladder.report.comparison_files import comparison_texts
 from ddp_ladder.report.comparison_text import notes_of
@@ -72,7 +81,7 @@ def comparison_section(view: ReportView) -> ComparisonSection:
     rows = []
     for name in names:
         own = [every.get((each, name)) for each in range(len(panels))]
-        changes = next((", ".join(change.in_words for change in row.changes) for row in own if row and row.changes), "")
+        changes = next((", ".join(row.changes) for row in own if row and row.changes), "")
         rows.append((name, changes, tuple(map(_cell, own))))
     notes = dict.fromkeys((row.name, note) for each in found.panels for row in each.rows for note in _notes(row))
     return ComparisonSection(found, tuple(each.place for each in panels), tuple(rows), tuple(notes))

@@ -6,8 +6,17 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from ddp_ladder.analysis.compared import Compared, Comparison, Panel
-from ddp_ladder.analysis.comparison_words import decisive, how_to_read, interval_text, number, sentences, step_text
+from ddp_ladder.analysis.comparison import (
+    Compared,
+    Comparison,
+    Panel,
+    decisive,
+    how_to_read,
+    interval_text,
+    number,
+    sentences,
+    step_text,
+)
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import DASH, NARROW_SPACE
 
@@ -60,7 +69,7 @@ def _table(panel: Panel) -> list[str]:
 
 
 def _cells(row: Compared) -> tuple[str, ...]:
-    name = row.label if len(row.label) <= LONGEST_NAME else f"{row.label[: LONGEST_NAME - 1]}…"
+    name = row.name if len(row.name) <= LONGEST_NAME else f"{row.name[: LONGEST_NAME - 1]}…"
     return (
         str(row.rank or ""),
         name,
@@ -77,7 +86,7 @@ def _notes(comparison: Comparison, shown: Sequence[Panel]) -> Iterator[str]:
     for panel in shown:
         for row in panel.rows:
             for note in notes_of(row):
-                places.setdefault((row.label, note), []).append(panel.place)
+                places.setdefault((row.name, note), []).append(panel.place)
     lines: list[str] = []
     for (name, note), where in places.items():
         everywhere = len(where) == len(shown)
@@ -92,8 +101,8 @@ def _notes(comparison: Comparison, shown: Sequence[Panel]) -> Iterator[str]:
 
 def notes_of(row: Compared) -> tuple[str, ...]:
     """Return what a row changes, in what it is not alike, why it has no ratio, and its notes."""
-    changes = ", ".join(change.in_words for change in row.changes)
-    unlike = "; ".join(each.in_words for each in row.unlike)
+    changes = ", ".join(row.changes)
+    unlike = "; ".join(row.unlike)
     notes = dict.fromkeys((f"with {changes}" if changes else "", f"differs in {unlike}" if unlike else "", *row.notes))
     failed = row.obstacle if ":" in row.obstacle and not row.notes else ""
     return tuple(filter(None, (*notes, failed)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from ddp_ladder.analysis.forecast_text import HEADINGS
+from ddp_ladder.analysis.forecast import HEADINGS
 from ddp_ladder.common import formats
 from ddp_ladder.gates.figures import Column, columns, figures_in
 from ddp_ladder.gates.scale_point import ScalePoint
@@ -143,8 +143,6 @@ def _md_prediction(prediction: PredictionSection) -> Iterator[str]:
     if prediction.errors:
         yield _md_table(HEADINGS, prediction.error_rows)
         yield _md(prediction.note)
-    for laws in prediction.laws:
-        yield _closed(laws.title, _md_table(laws.headings, laws.rows))
 
 
 def _md_usage(view: ReportView, usage: UsageSection) -> Iterator[str]:

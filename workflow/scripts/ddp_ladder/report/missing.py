@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_ladder.accounting.jobs import JobFile
-from ddp_ladder.analysis.forecast_file import forecast_file, read_forecast
+from ddp_ladder.analysis.forecast import forecast_file, read_forecast
 from ddp_ladder.common.files import read_json
 from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.common.messages import printable

@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ddp_ladder.accounting.advice import accounting_table
-from ddp_ladder.analysis.forecast_text import HEADINGS as FORECAST_HEADINGS
+from ddp_ladder.analysis.forecast import HEADINGS as FORECAST_HEADINGS
 from ddp_ladder.common import formats
 from ddp_ladder.common.files import make_directory, write_atomically
 from ddp_ladder.common.paths import REPORT

@@ -1,4 +1,4 @@
-"""The section "Prediction": forecasts beside what was measured, how far it will scale, and the laws of scaling."""
+"""The section "Prediction": forecasts beside what was measured, and how far it will scale."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_ladder.analysis.forecast_file import planned_forecasts
-from ddp_ladder.analysis.forecast_text import ForecastError, forecast_errors, forecast_lines
-from ddp_ladder.analysis.outlook import LAW_HEADINGS, Outlook, outlooks
-from ddp_ladder.common.formats import in_short
+from ddp_ladder.analysis.forecast import ForecastError, forecast_errors, forecast_lines, planned_forecasts
+from ddp_ladder.analysis.prediction import Outlook, outlooks
 from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.settings.terms import Scale
@@ -19,16 +17,6 @@ NOTE = (
     "of ten outcomes, so one in ten lies outside; from a single measured scale there is only an upper bound. "
     "docs/prediction.md says how it is made, and how well it held for published tables."
 )
-MOST_NAMED = 12  # scales, in a title
-
-
-@dataclass(frozen=True)
-class Laws:
-    """The table of the laws of one mode."""
-
-    title: str
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -54,18 +42,6 @@ class PredictionSection:
     def sentences(self) -> tuple[str, ...]:
         """Return how far it will scale, in each mode."""
         return tuple(one.in_words for one in self.outlooks if one.largest)
-
-    @property
-    def laws(self) -> tuple[Laws, ...]:
-        """Return the tables of laws, which the prediction does not use."""
-        return tuple(
-            Laws(
-                f"Laws of scaling, fitted to {in_short(one.measured, MOST_NAMED)} ({one.mode})",
-                LAW_HEADINGS,
-                tuple(one.rows()),
-            )
-            for one in self.outlooks
-        )
 
 
 def prediction_section(results: Path, plan: Plan, points: Sequence[ScalePoint], device: str) -> PredictionSection:

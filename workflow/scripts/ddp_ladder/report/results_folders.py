@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ddp_ladder.analysis.comparison_of_results import Folder
+from ddp_ladder.analysis.comparison import Folder
 from ddp_ladder.common.formats import full_stop
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.plan.file import read_plan
@@ -16,11 +16,12 @@ WHERE = "--config compare"
 EXAMPLE = "snakemake compare --config 'compare=[old/results, results]'"
 
 
-def read_folders(names: Sequence[str]) -> tuple[Folder, ...]:
-    """Read the plan and the records of each folder. Raises UserError with everything that is wrong with the names."""
+def read_folders(names: Sequence[str]) -> tuple[Folder, Folder]:
+    """Read the plan and the records of two folders. Raises UserError with everything that is wrong with the names."""
     if problems := list(_problems(names)):
         raise UserError(problems)
-    return tuple(read_folder(name) for name in names)
+    before, after = map(read_folder, names)
+    return before, after
 
 
 def read_folder(name: str) -> Folder:
@@ -33,9 +34,9 @@ def read_folder(name: str) -> Folder:
 
 
 def _problems(names: Sequence[str]) -> Iterator[Problem]:
-    if len(names) < 2:
+    if len(names) != 2:
         found = ", ".join(names)
-        yield Problem(WHERE, "one folder alone cannot be compared", found=found, allowed="two or more", next=EXAMPLE)
+        yield Problem(WHERE, "two folders are compared", found=found, allowed="two", next=EXAMPLE)
         return
     paths = [Path(name).resolve() for name in names]
     twice = dict.fromkeys(name for name, path in zip(names, paths, strict=True) if paths.count(path) > 1)
