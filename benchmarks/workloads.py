@@ -39,11 +39,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "workflow" / "workloads"))
 import cifar
 import mnist
 
-from common import loaders, loop, parallel, schedule
-from common.augment import crop_and_flip, preparation
-from common.distributed import World, process_group
-from common.precision import Precision
-from common.training import Training
+import common
+from common import Precision, Training, World, crop_and_flip, preparation, process_group
 
 MNIST_BATCH, CIFAR_BATCH = 64, 256
 
@@ -168,30 +165,30 @@ def our_steps(
     batch: int,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    recipe: loop.Recipe,
+    recipe: common.Recipe,
     world: World,
     workers: int = 0,
 ) -> Steps:
     """Return the steps of the workloads' loop."""
-    loader = loaders.train_loader(dataset, batch, world, seed=1, workers=workers)
-    training = Training(model, optimizer, schedule.scheduler(optimizer, schedule.constant, 0, 1.0))
+    loader = common.train_loader(dataset, batch, world, seed=1, workers=workers)
+    training = Training(model, optimizer, common.scheduler(optimizer, common.constant, 0, 1.0))
 
     def step(data: Any) -> int:
-        loop.train_step(training, recipe, [data])
+        common.train_step(training, recipe, [data])
         return len(data[1])
 
     model.train()
-    return endless(loader, step, lambda epoch: loaders.begin_epoch(loader, epoch, 0))
+    return endless(loader, step, lambda epoch: common.begin_epoch(loader, epoch, 0))
 
 
 def our_mnist(directory: Path, world: World, precision: str) -> Steps:
     """Return the steps of mnist.py --data mnist --precision ..."""
-    data = mnist.datasets.mnist(directory)
+    data = common.mnist(directory)
     net = mnist.Net(28).to(world.device).to(memory_format=torch.channels_last)
-    model = parallel.distribute(net, world, None, True)
+    model = common.distribute(net, world, None, True)
     prepare = preparation(world.device, data.mean, data.std, torch.channels_last)
-    recipe = loop.Recipe(prepare, F.nll_loss, Precision(precision, world.device))
-    dataset = loaders.Resident(data.train_images, data.train_labels, world.device)
+    recipe = common.Recipe(prepare, F.nll_loss, Precision(precision, world.device))
+    dataset = common.Resident(data.train_images, data.train_labels, world.device)
     return our_steps(dataset, MNIST_BATCH, model, torch.optim.Adadelta(model.parameters(), lr=1.0), recipe, world)
 
 
@@ -202,15 +199,15 @@ def our_cifar(
     net = cifar.WideResNet(16, 4, 100).to(world.device).to(memory_format=torch.channels_last)
     if compiled:
         net.compile()
-    model = parallel.distribute(net, world, None, True)
+    model = common.distribute(net, world, None, True)
     prepare = preparation(
         world.device, [129.30, 124.07, 112.43], [68.17, 65.39, 70.42], torch.channels_last, crop_and_flip
     )
     optimizer = torch.optim.SGD(
         model.parameters(), lr=0.01, momentum=0.9, nesterov=True, fused=world.device.type == "cuda"
     )
-    recipe = loop.Recipe(prepare, F.cross_entropy, Precision(precision, world.device))
-    dataset = loaders.Resident(images, labels, world.device)
+    recipe = common.Recipe(prepare, F.cross_entropy, Precision(precision, world.device))
+    dataset = common.Resident(images, labels, world.device)
     return our_steps(dataset, batch, model, optimizer, recipe, world)
 
 
@@ -221,9 +218,9 @@ def rate(steps: Steps, count: int, world: World) -> float:
     """Return the samples of all ranks divided by the seconds of the slowest rank."""
     if world.size > 1:
         dist.barrier()
-    begin_s = loop.now(world.device)
+    begin_s = common.now(world.device)
     samples = sum(next(steps) for _ in range(count))
-    seconds = loop.now(world.device) - begin_s
+    seconds = common.now(world.device) - begin_s
     if world.size > 1:
         figures: list[Any] = [None] * world.size
         dist.all_gather_object(figures, (samples, seconds))

@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import pickle
 import struct
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def write_digits(directory: Path, train: int = 96, test: int = 40) -> Path:
-    """Write the file of prepare_digits.py, with random digits."""
+    """Write the file of prepare_images.py, with random digits."""
     directory.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(0)
     splits = {}
@@ -90,15 +89,6 @@ def accept_cifar(directory: Path, data: str = "cifar100") -> None:
     for name in ("train_list", "test_list"):
         setattr(kind, name, [[file, md5((folder / file).read_bytes())] for file, _ in getattr(kind, name)])
     kind.meta = {**kind.meta, "md5": md5((folder / kind.meta["filename"]).read_bytes())}
-
-
-def write_cifar_archive(directory: Path, unpacked: Path) -> str:
-    """Write the archive of CIFAR's server; return its MD5."""
-    directory.mkdir(parents=True)
-    archive = directory / "cifar-100-python.tar.gz"
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.add(unpacked / "cifar-100-python", "cifar-100-python")
-    return md5(archive.read_bytes())
 
 
 def write_image_folder(directory: Path, train: int = 12, test: int = 6, classes: int = 3) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import workloads
 
-from common import loop
+import common
 from gpu_day_parts.figures import Figures, Setting
 
 NVIDIA_SMI = ("name", "driver_version", "power.limit", "clocks.max.sm", "memory.total")
@@ -23,10 +23,10 @@ def matrix_rate_flop_per_s(device: torch.device, dtype: torch.dtype) -> float:
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     for _ in range(10):
         a @ b
-    begin_s = loop.now(device)
+    begin_s = common.now(device)
     for _ in range(products):
         a @ b
-    return float(products * 2 * size**3 / (loop.now(device) - begin_s))
+    return float(products * 2 * size**3 / (common.now(device) - begin_s))
 
 
 def measure(setting: Setting, figures: Figures) -> None:

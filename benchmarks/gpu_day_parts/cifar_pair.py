@@ -8,7 +8,7 @@ import cifar
 import torch
 import workloads
 
-from common.distributed import process_group
+from common import process_group
 from gpu_day_parts import training
 from gpu_day_parts.figures import Figures, Setting
 

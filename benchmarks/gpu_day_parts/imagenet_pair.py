@@ -19,10 +19,8 @@ import torchvision
 import workloads
 from PIL import Image
 
-from common import loop
-from common.augment import preparation
-from common.distributed import World, process_group
-from common.precision import Precision
+import common
+from common import Precision, World, preparation, process_group
 from gpu_day_parts import training
 from gpu_day_parts.card import matrix_rate_flop_per_s
 from gpu_day_parts.figures import Figures, Setting
@@ -97,7 +95,7 @@ def made_up(size: Size, batch: int, world: World, fast: bool, compiled: bool) ->
         net.compile()
     precision = Precision("bf16" if fast else "fp32", world.device)
     torch.backends.cudnn.allow_tf32 = True  # as torch has it by default
-    recipe = loop.Recipe(
+    recipe = common.Recipe(
         preparation(world.device, imagenet.MEAN, imagenet.STD, layout), imagenet.smoothed_cross_entropy, precision
     )
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, fused=fast and world.device.type == "cuda")
@@ -154,7 +152,7 @@ def ours_on_jpegs(directory: Path, size: Size, world: World) -> workloads.Steps:
     layout = torch.channels_last
     model = imagenet.make_model(size.model, 1000).to(world.device).to(memory_format=layout)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=world.device.type == "cuda")
-    recipe = loop.Recipe(
+    recipe = common.Recipe(
         preparation(world.device, imagenet.MEAN, imagenet.STD, layout),
         imagenet.smoothed_cross_entropy,
         Precision("bf16", world.device),

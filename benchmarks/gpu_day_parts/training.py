@@ -12,7 +12,7 @@ import workloads
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from common import loop
+import common
 from gpu_day_parts.card import matrix_rate_flop_per_s
 from gpu_day_parts.figures import Figures
 
@@ -63,10 +63,10 @@ def where_time_goes(steps: workloads.Steps, device: torch.device) -> dict[str, A
     on_gpu = device.type == "cuda"
     activities = [torch.profiler.ProfilerActivity.CPU] + [torch.profiler.ProfilerActivity.CUDA] * on_gpu
     with torch.profiler.profile(activities=activities) as profile:
-        begin_s = loop.now(device)
+        begin_s = common.now(device)
         for _ in range(PROFILED_STEPS[device.type]):
             next(steps)
-        seconds = loop.now(device) - begin_s
+        seconds = common.now(device) - begin_s
     wanted = torch.autograd.DeviceType.CUDA if on_gpu else torch.autograd.DeviceType.CPU  # type: ignore[attr-defined]
     each_us = {
         event.key: event.self_device_time_total if on_gpu else event.self_cpu_time_total

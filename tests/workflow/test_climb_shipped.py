@@ -19,7 +19,7 @@ from ddp_ladder.run.machine_watch import FIRST_STEPS
 from project_copy import ANY_EFFICIENCY, Checkout
 
 ALL = ("--cores", "all")
-DIGITS = 1437  # images that prepare_digits.py leaves for training
+DIGITS = 1437  # images that prepare_images.py leaves for training
 Climbed = tuple[Checkout, subprocess.CompletedProcess[str]]
 
 

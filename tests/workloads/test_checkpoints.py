@@ -17,9 +17,8 @@ import torch
 from rank_support import Ended, on_ranks
 from small_datasets import accept_cifar, write_cifar, write_digits, write_image_folder
 
-from common import loop
-from common.interrupt import INTERRUPTED
-from common.training import Checkpoint
+import common
+from common import INTERRUPTED, Checkpoint
 
 SCRIPTS = {"mlp": mlp.main, "mnist": mnist.main, "cifar": cifar.main, "imagenet": imagenet.main}
 EPOCHS = 3
@@ -103,7 +102,7 @@ class Tell:
         self.signum, self.rank, self.step = signum, rank, step
 
     def __call__(self) -> None:
-        train_step, steps = loop.train_step, 0
+        train_step, steps = common.train_step, 0
 
         def counted(*arguments: Any) -> None:
             nonlocal steps
@@ -112,12 +111,12 @@ class Tell:
                 os.kill(os.getpid(), self.signum)
             train_step(*arguments)
 
-        loop.train_step = counted
+        common.train_step = counted
 
 
 @pytest.mark.parametrize(
     ("name", "size", "epochs"),
-    [("mlp", 1, [2]), ("mnist", 2, [1, 2]), ("cifar", 2, [2]), ("imagenet", 2, [1]), ("mnist", 3, [1])],
+    [("mlp", 1, [2]), ("mnist", 2, [1, 2]), ("cifar", 2, [2]), ("imagenet", 2, [1])],
 )
 def test_killed_after_any_epoch_and_resumed(
     name: str, size: int, epochs: list[int], data: Path, tmp_path: Path

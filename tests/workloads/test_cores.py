@@ -7,8 +7,8 @@ import os
 import pytest
 from rank_support import on_ranks
 
-from common import cores
-from common.distributed import process_group
+import common
+from common import process_group
 
 
 def alone(cpu: int) -> int:
@@ -22,7 +22,7 @@ def with_a_sibling(cpu: int) -> int:
 
 
 def shares(cpus: range, ranks: int, core: object = alone) -> list[list[int]]:
-    return [cores.share(cpus, place, ranks, core) for place in range(ranks)]  # type: ignore[arg-type]
+    return [common.share(cpus, place, ranks, core) for place in range(ranks)]  # type: ignore[arg-type]
 
 
 def test_ranks_share_all_cores_of_their_node_and_no_two_have_the_same() -> None:
@@ -38,7 +38,7 @@ def test_both_hardware_threads_of_a_core_belong_to_one_rank() -> None:
 
 def test_a_rank_that_the_launcher_has_bound_already_is_refused() -> None:
     with pytest.raises(SystemExit, match=r"2 ranks on this node, but this process has 1 cores .* --cores launcher"):
-        cores.share([3], 1, 2, alone)
+        common.share([3], 1, 2, alone)
 
 
 def used(choice: str) -> list[int]:
@@ -49,7 +49,7 @@ def used(choice: str) -> list[int]:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_the_system_binds_the_ranks() -> None:
     mine = os.sched_getaffinity(0)
-    own = [cores.share(mine, place, 2, cores.core_of) for place in range(2)]
+    own = [common.share(mine, place, 2, common.core_of) for place in range(2)]
     assert on_ranks(2, used, "launcher") == [sorted(mine)] * 2
     assert on_ranks(2, used, "own") == own
     assert on_ranks(2, used, "first") == [own[0]] * 2

@@ -6,7 +6,7 @@ import pytest
 import torch
 from rank_support import on_ranks
 
-from common import distributed, parallel, precision, schedule
+import common
 
 
 @pytest.mark.parametrize(
@@ -21,11 +21,11 @@ from common import distributed, parallel, precision, schedule
     ],
 )
 def test_first_host_of_a_node_list(nodelist: str, first: str) -> None:
-    assert distributed.first_host(nodelist) == first
+    assert common.first_host(nodelist) == first
 
 
 def test_ports_are_below_those_of_outgoing_connections_and_differ_between_steps() -> None:
-    ports = [distributed.step_port(4_123_456, step) for step in range(30)] + [distributed.step_port(4_123_457, 0)]
+    ports = [common.step_port(4_123_456, step) for step in range(30)] + [common.step_port(4_123_457, 0)]
     assert len(set(ports)) == len(ports)
     assert all(10_000 <= port < 30_000 for port in ports)
 
@@ -52,17 +52,17 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_srun_is_read_in_torchruns_words(environment: pytest.MonkeyPatch) -> None:
     for name, value in SRUN.items():
         environment.setenv(name, value)
-    distributed._name_ranks_as_torchrun_does()
-    env = distributed.os.environ
+    common._name_ranks_as_torchrun_does()
+    env = common.os.environ
     assert (env["RANK"], env["WORLD_SIZE"], env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"]) == ("5", "8", "1", "4")
-    assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("gn01", str(distributed.step_port(77, 2)))
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("gn01", str(common.step_port(77, 2)))
 
 
 def test_torchrun_inside_srun_is_what_counts(environment: pytest.MonkeyPatch) -> None:
     for name, value in {**SRUN, "RANK": "3", "MASTER_ADDR": "head"}.items():
         environment.setenv(name, value)
-    distributed._name_ranks_as_torchrun_does()
-    assert (distributed.os.environ["RANK"], distributed.os.environ["MASTER_ADDR"]) == ("3", "head")
+    common._name_ranks_as_torchrun_does()
+    assert (common.os.environ["RANK"], common.os.environ["MASTER_ADDR"]) == ("3", "head")
 
 
 def test_a_batch_script_is_one_process(environment: pytest.MonkeyPatch) -> None:
@@ -70,14 +70,14 @@ def test_a_batch_script_is_one_process(environment: pytest.MonkeyPatch) -> None:
     for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_JOB_ID"):
         environment.setenv(name, "0")
     environment.setenv("SLURM_NTASKS", "8")
-    distributed._name_ranks_as_torchrun_does()
-    assert "RANK" not in distributed.os.environ
+    common._name_ranks_as_torchrun_does()
+    assert "RANK" not in common.os.environ
 
 
 def four_ranks_on_two_nodes() -> tuple[int, int, str]:
-    distributed.os.environ["LOCAL_WORLD_SIZE"] = "2"
-    with distributed.process_group("gloo") as world:
-        assert distributed.total(torch.ones(1)).item() == 4
+    common.os.environ["LOCAL_WORLD_SIZE"] = "2"
+    with common.process_group("gloo") as world:
+        assert common.total(torch.ones(1)).item() == 4
         return world.nodes, world.gpus_per_node, torch.distributed.get_backend()
 
 
@@ -86,17 +86,17 @@ def test_nodes_and_gpus_per_node() -> None:
 
 
 def test_python_alone_has_no_process_group(environment: pytest.MonkeyPatch) -> None:
-    with distributed.process_group() as world:
+    with common.process_group() as world:
         assert not torch.distributed.is_initialized()
         assert (world.rank, world.size, world.nodes, world.gpus_per_node) == (0, 1, 1, 1)
-        assert distributed.total(torch.ones(1)).item() == 1
+        assert common.total(torch.ones(1)).item() == 1
         model = torch.nn.Linear(2, 2)
-        assert parallel.distribute(model, world, None, True) is model
+        assert common.distribute(model, world, None, True) is model
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_nccl_without_a_gpu_says_what_to_do() -> None:
-    with pytest.raises(SystemExit, match="--backend gloo"), distributed.process_group("nccl"):
+    with pytest.raises(SystemExit, match="--backend gloo"), common.process_group("nccl"):
         pass
 
 
@@ -104,17 +104,17 @@ def test_nccl_without_a_gpu_says_what_to_do() -> None:
     ("rule", "lr", "start"), [("none", 0.1, 1.0), ("linear", 0.8, 0.125), ("sqrt", 0.282843, 0.353553)]
 )
 def test_rate_follows_the_global_batch(rule: str, lr: float, start: float) -> None:
-    rate = schedule.scaled(0.1, rule, global_batch=2048, reference_batch=256)
+    rate = common.scaled(0.1, rule, global_batch=2048, reference_batch=256)
     assert (rate.lr, rate.warmup_from) == (pytest.approx(lr, rel=1e-5), pytest.approx(start, rel=1e-5))
 
 
 def test_a_smaller_batch_needs_no_warm_up() -> None:
-    assert schedule.scaled(0.1, "linear", 64, 256).warmup_from == 1.0
+    assert common.scaled(0.1, "linear", 64, 256).warmup_from == 1.0
 
 
-def rates(decay: schedule.Factor, warmup_steps: int, warmup_from: float, steps: int) -> list[float]:
+def rates(decay: common.Factor, warmup_steps: int, warmup_from: float, steps: int) -> list[float]:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    scheduler = schedule.scheduler(optimizer, decay, warmup_steps, warmup_from)
+    scheduler = common.scheduler(optimizer, decay, warmup_steps, warmup_from)
     found = []
     for _ in range(steps):
         found.append(float(optimizer.param_groups[0]["lr"]))
@@ -124,12 +124,12 @@ def rates(decay: schedule.Factor, warmup_steps: int, warmup_from: float, steps: 
 
 
 def test_warm_up_begins_at_the_unscaled_rate_and_ends_at_the_scaled_one() -> None:
-    assert rates(schedule.constant, 4, 0.25, 6) == pytest.approx([0.25, 0.4375, 0.625, 0.8125, 1, 1])
+    assert rates(common.constant, 4, 0.25, 6) == pytest.approx([0.25, 0.4375, 0.625, 0.8125, 1, 1])
 
 
 def test_decays() -> None:
-    assert rates(schedule.staircase(2, 0.5), 0, 1.0, 5) == [1, 1, 0.5, 0.5, 0.25]
-    assert rates(schedule.cosine(4), 0, 1.0, 5) == pytest.approx([1, 0.853553, 0.5, 0.146447, 0], abs=1e-5)
+    assert rates(common.staircase(2, 0.5), 0, 1.0, 5) == [1, 1, 0.5, 0.5, 0.25]
+    assert rates(common.cosine(4), 0, 1.0, 5) == pytest.approx([1, 0.853553, 0.5, 0.146447, 0], abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -137,10 +137,10 @@ def test_decays() -> None:
     [("fp32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
 )
 def test_precisions(name: str, dtype: torch.dtype) -> None:
-    chosen = precision.Precision(name, torch.device("cpu"))
+    chosen = common.Precision(name, torch.device("cpu"))
     with chosen.autocast():
         assert torch.nn.Linear(4, 4)(torch.randn(2, 4)).dtype == dtype
     assert chosen.scaler.is_enabled() == (name == "fp16")
     assert torch.get_float32_matmul_precision() == ("high" if name == "tf32" else "highest")
     assert torch.backends.cudnn.allow_tf32 == (name == "tf32")
-    precision.Precision("fp32", torch.device("cpu"))
+    common.Precision("fp32", torch.device("cpu"))

@@ -13,10 +13,8 @@ import torch.nn.functional as F
 from rank_support import on_ranks
 from torch import Tensor, nn
 
-from common import loaders, loop, parallel, schedule
-from common.distributed import World, process_group
-from common.precision import Precision
-from common.training import Training
+import common
+from common import Precision, Training, World, process_group
 
 SAMPLES = 72
 BATCH = 24  # of all ranks together
@@ -55,18 +53,18 @@ class Keep(torch.optim.SGD):
 def first_gradient(name: str, accumulate: int, world: World) -> list[Tensor]:
     """Of the first step of an epoch, as the workloads' own loop computes it."""
     model, inputs, labels = model_and_data(name)
-    wrapped = parallel.distribute(model, world, bucket_cap_mb=0.01, gradient_as_bucket_view=True)
+    wrapped = common.distribute(model, world, bucket_cap_mb=0.01, gradient_as_bucket_view=True)
     optimizer = Keep(wrapped.parameters(), lr=0.0)
-    training = Training(wrapped, optimizer, schedule.scheduler(optimizer, schedule.constant, 0, 1.0))
-    recipe = loop.Recipe(lambda x: x, F.cross_entropy, Precision("fp32", world.device), accumulate)
+    training = Training(wrapped, optimizer, common.scheduler(optimizer, common.constant, 0, 1.0))
+    recipe = common.Recipe(lambda x: x, F.cross_entropy, Precision("fp32", world.device), accumulate)
     share = BATCH // world.size
-    loader = loaders.train_loader(loaders.Resident(inputs, labels, world.device), share, world, seed=1, workers=0)
-    loaders.begin_epoch(loader, 0, 0)
+    loader = common.train_loader(common.Resident(inputs, labels, world.device), share, world, seed=1, workers=0)
+    common.begin_epoch(loader, 0, 0)
     inputs, labels = next(iter(loader))
     # Unequal parts of the step, as at the end of an epoch.
     parts = [share] if accumulate == 1 else [share - share // 3, share // 3]
     training.model.train()
-    loop.train_step(training, recipe, list(zip(inputs.split(parts), labels.split(parts), strict=True)))
+    common.train_step(training, recipe, list(zip(inputs.split(parts), labels.split(parts), strict=True)))
     return optimizer.kept
 
 
@@ -78,17 +76,17 @@ def rank_results() -> dict[Any, Any]:
         return {**gradients, **scores, "world": world, "buffers": agreed_buffers(world)}
 
 
-def score(samples: int, world: World) -> loop.Score:
+def score(samples: int, world: World) -> common.Score:
     model, inputs, labels = model_and_data("mnist")
-    model = parallel.distribute(model, world, None, True)
-    loader = loaders.test_loader(loaders.Resident(inputs[:samples], labels[:samples], world.device), 7, world, 0)
-    return loop.evaluate(model, loader, lambda x: x, Precision("fp32", world.device), world.device)
+    model = common.distribute(model, world, None, True)
+    loader = common.test_loader(common.Resident(inputs[:samples], labels[:samples], world.device), 7, world, 0)
+    return common.evaluate(model, loader, lambda x: x, Precision("fp32", world.device), world.device)
 
 
 def agreed_buffers(world: World) -> list[Tensor]:
-    model = parallel.distribute(nn.Sequential(nn.BatchNorm1d(3)), world, None, True)
+    model = common.distribute(nn.Sequential(nn.BatchNorm1d(3)), world, None, True)
     model(torch.randn(8, 3) + world.rank)
-    parallel.agree_on_buffers(model)
+    common.agree_on_buffers(model)
     return [buffer.clone() for buffer in model.buffers()]
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from common import augment, loaders
-from common.distributed import World
+import common
+from common import World
 
 CPU = torch.device("cpu")
 
@@ -19,9 +19,9 @@ def world(rank: int, size: int) -> World:
     return World(rank, size, 1, size, CPU)
 
 
-def numbered(samples: int) -> loaders.Resident:
+def numbered(samples: int) -> common.Resident:
     """Inputs that say which sample they are of."""
-    return loaders.Resident(torch.arange(samples).view(-1, 1), torch.arange(samples) % 10, CPU)
+    return common.Resident(torch.arange(samples).view(-1, 1), torch.arange(samples) % 10, CPU)
 
 
 def drawn(loader: DataLoader[Any]) -> list[int]:
@@ -34,8 +34,8 @@ def test_an_epoch_has_every_sample_once(samples: int, size: int, workers: int) -
     for epoch in range(2):
         of_all = []
         for rank in range(size):
-            loader = loaders.train_loader(numbered(samples), 8, world(rank, size), 1, workers)
-            loaders.begin_epoch(loader, epoch, 0)
+            loader = common.train_loader(numbered(samples), 8, world(rank, size), 1, workers)
+            common.begin_epoch(loader, epoch, 0)
             of_all.append(drawn(loader))
         assert len({len(mine) for mine in of_all}) == 1
         together = [sample for mine in of_all for sample in mine]
@@ -46,25 +46,25 @@ def test_an_epoch_has_every_sample_once(samples: int, size: int, workers: int) -
 
 
 def test_labels_stay_with_their_inputs() -> None:
-    loader = loaders.train_loader(numbered(50), 8, world(0, 1), 1, 0)
-    loaders.begin_epoch(loader, 0, 0)
+    loader = common.train_loader(numbered(50), 8, world(0, 1), 1, 0)
+    common.begin_epoch(loader, 0, 0)
     for inputs, labels in loader:
         assert torch.equal(inputs.flatten() % 10, labels)
 
 
 def test_an_epoch_goes_on_where_it_was_left_and_the_next_one_is_whole() -> None:
-    loader = loaders.train_loader(numbered(61), 8, world(1, 2), 1, 0)
-    loaders.begin_epoch(loader, 3, 0)
+    loader = common.train_loader(numbered(61), 8, world(1, 2), 1, 0)
+    common.begin_epoch(loader, 3, 0)
     whole = drawn(loader)
-    loaders.begin_epoch(loader, 3, 16)
+    common.begin_epoch(loader, 3, 16)
     assert drawn(loader) == whole[16:]
-    loaders.begin_epoch(loader, 4, 0)
+    common.begin_epoch(loader, 4, 0)
     assert len(drawn(loader)) == len(whole)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_held_out_samples_are_on_one_rank_each(size: int) -> None:
-    of_all = [drawn(loaders.test_loader(numbered(50), 7, world(rank, size), 0)) for rank in range(size)]
+    of_all = [drawn(common.test_loader(numbered(50), 7, world(rank, size), 0)) for rank in range(size)]
     assert sorted(sample for mine in of_all for sample in mine) == list(range(50))
 
 
@@ -72,8 +72,8 @@ def test_loaders_leave_the_random_numbers_of_the_training_alone() -> None:
     torch.manual_seed(7)
     before = torch.get_rng_state()
     for loader in (
-        loaders.train_loader(numbered(20), 8, world(0, 1), 1, 0),
-        loaders.test_loader(numbered(20), 8, world(0, 1), 0),
+        common.train_loader(numbered(20), 8, world(0, 1), 1, 0),
+        common.test_loader(numbered(20), 8, world(0, 1), 0),
     ):
         drawn(loader)
     assert torch.equal(torch.get_rng_state(), before)
@@ -91,10 +91,10 @@ class Crops(Dataset[Any]):
 
 def test_worker_processes_draw_the_same_in_an_epoch_whatever_came_before() -> None:
     def crops(loader: DataLoader[Any], epoch: int) -> list[float]:
-        loaders.begin_epoch(loader, epoch, 0)
+        common.begin_epoch(loader, epoch, 0)
         return [float(crop) for images, _ in loader for crop in images]
 
-    loader, resumed = (loaders.train_loader(Crops(), 4, world(0, 1), 1, workers=1) for _ in range(2))
+    loader, resumed = (common.train_loader(Crops(), 4, world(0, 1), 1, workers=1) for _ in range(2))
     first = crops(loader, 0)
     second = crops(loader, 1)
     assert second != first
@@ -103,7 +103,7 @@ def test_worker_processes_draw_the_same_in_an_epoch_whatever_came_before() -> No
 
 
 def test_ranks_draw_different_numbers_and_seeds_too() -> None:
-    seeds = [loaders.rank_seed(seed, rank) for seed in range(1, 6) for rank in range(64)]
+    seeds = [common.rank_seed(seed, rank) for seed in range(1, 6) for rank in range(64)]
     assert len(set(seeds)) == len(seeds)
 
 
@@ -115,7 +115,7 @@ def cut(image: Tensor, top: int, left: int, mirrored: bool, padding: int) -> Ten
 
 def test_crops_and_flips_of_a_batch_are_those_of_single_images() -> None:
     images = torch.randint(1, 256, (800, 3, 6, 7), dtype=torch.uint8)
-    found = augment.crop_and_flip(images, padding=2)
+    found = common.crop_and_flip(images, padding=2)
     assert found.dtype == torch.uint8
     seen = set()
     for image, result in zip(images, found, strict=True):
@@ -133,7 +133,7 @@ def test_crops_and_flips_of_a_batch_are_those_of_single_images() -> None:
 
 def test_preparation_normalises_each_channel_in_the_layout_asked_for() -> None:
     images = torch.randint(0, 256, (4, 3, 5, 5), dtype=torch.uint8)
-    prepare = augment.preparation(CPU, [10.0, 20.0, 30.0], [2.0, 4.0, 5.0], torch.channels_last, lambda x: x.flip(3))
+    prepare = common.preparation(CPU, [10.0, 20.0, 30.0], [2.0, 4.0, 5.0], torch.channels_last, lambda x: x.flip(3))
     found = prepare(images)
     assert found.is_contiguous(memory_format=torch.channels_last)
     for channel, (mean, std) in enumerate([(10, 2), (20, 4), (30, 5)]):

@@ -1,6 +1,6 @@
 r"""A wide residual network on CIFAR-100 or CIFAR-10.
 
-First the images: "python prepare_cifar.py cifar100 data/cifar100" fetches them.
+First the images: "python prepare_images.py cifar100 data/cifar100" fetches them.
 
 In this directory, on one machine:
 
@@ -37,12 +37,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from common import datasets, loaders, loop, options, parallel, schedule
-from common.augment import crop_and_flip, preparation
-from common.console import say
-from common.distributed import World, process_group
-from common.precision import Precision
-from common.training import Training
+import common
+from common import World
 
 
 class Block(nn.Module):
@@ -87,22 +83,22 @@ class WideResNet(nn.Module):
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = options.parser(__doc__)
-    options.add_images(parser)
+    parser = common.parser(__doc__)
+    common.add_images(parser)
     parser.set_defaults(warmup_epochs=5.0)
     parser.add_argument("--data", choices=["cifar10", "cifar100"], default="cifar100", help="default: %(default)s")
-    parser.add_argument("--data-dir", type=Path, required=True, help="where prepare_cifar.py put it")
+    parser.add_argument("--data-dir", type=Path, required=True, help="where prepare_images.py put it")
     parser.add_argument("--depth", type=int, default=16, help="layers (default: %(default)s)")
     parser.add_argument("--width", type=int, default=4, help="factor of the channels (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=100, help="default: %(default)s")
     parser.add_argument(
-        "--batch-size", type=options.positive, default=256, help="of all ranks together (default: %(default)s)"
+        "--batch-size", type=common.positive, default=256, help="of all ranks together (default: %(default)s)"
     )
     parser.add_argument("--base-lr", type=float, default=0.1, help="of SGD (default: %(default)s)")
     parser.add_argument(
         "--target-accuracy", type=float, default=0.95, metavar="FRACTION", help="end once it is reached ..."
     )
-    parser.add_argument("--patience", type=options.positive, default=2, metavar="EPOCHS", help="... so often in a row")
+    parser.add_argument("--patience", type=common.positive, default=2, metavar="EPOCHS", help="... so often in a row")
     return parser.parse_args(argv)
 
 
@@ -118,16 +114,16 @@ def batch_per_rank(args: argparse.Namespace, world: World) -> int:
     return int(args.batch_size // shares)
 
 
-def optimization(model: nn.Module, epoch_steps: int, world: World, args: argparse.Namespace) -> Training:
+def optimization(model: nn.Module, epoch_steps: int, world: World, args: argparse.Namespace) -> common.Training:
     """Return SGD with Nesterov momentum; its rate follows half a cosine."""
-    rate = schedule.scaled(args.base_lr, args.lr_rule, args.batch_size, args.lr_batch)
+    rate = common.scaled(args.base_lr, args.lr_rule, args.batch_size, args.lr_batch)
     fused = world.device.type == "cuda"
     optimizer = torch.optim.SGD(
         model.parameters(), lr=rate.lr, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=fused
     )
-    decay = schedule.cosine(args.epochs * epoch_steps)
+    decay = common.cosine(args.epochs * epoch_steps)
     warmup_steps = round(args.warmup_epochs * epoch_steps)
-    return Training(model, optimizer, schedule.scheduler(optimizer, decay, warmup_steps, rate.warmup_from))
+    return common.Training(model, optimizer, common.scheduler(optimizer, decay, warmup_steps, rate.warmup_from))
 
 
 def reached(history: Sequence[float], target: float, patience: int) -> bool:
@@ -138,50 +134,49 @@ def reached(history: Sequence[float], target: float, patience: int) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, print each epoch and a summary; return the exit code."""
     args = arguments(argv)
-    with process_group(args.backend, args.cores) as world:
+    with common.process_group(args.backend, args.cores) as world:
         return train(args, world)
 
 
 def train(args: argparse.Namespace, world: World) -> int:
     """Train as one rank; return the exit code."""
     torch.manual_seed(args.seed)  # every rank draws the same parameters
-    data = datasets.READERS[args.data](args.data_dir)
-    place = options.data_device(args, world.device)
+    data = common.READERS[args.data](args.data_dir)
+    place = common.data_device(args, world.device)
     batch = batch_per_rank(args, world)
-    train_set = loaders.Resident(data.train_images, data.train_labels, place)
-    test_set = loaders.Resident(data.test_images, data.test_labels, place)
-    train_loader = loaders.train_loader(train_set, batch, world, args.seed, args.workers)
-    test_loader = loaders.test_loader(test_set, 1000, world, args.workers)
+    train_set = common.Resident(data.train_images, data.train_labels, place)
+    test_set = common.Resident(data.test_images, data.test_labels, place)
+    train_loader = common.train_loader(train_set, batch, world, args.seed, args.workers)
+    test_loader = common.test_loader(test_set, 1000, world, args.workers)
 
-    layout = options.memory_format(args)
+    layout = common.memory_format(args)
     net = WideResNet(args.depth, args.width, data.classes).to(world.device).to(memory_format=layout)
     if args.compile:
         net.compile()
-    model = parallel.distribute(net, world, args.bucket_cap_mb, args.gradient_as_bucket_view)
-    training = optimization(model, loop.steps_per_epoch(train_loader, args.accumulate), world, args)
-    prepare = preparation(world.device, data.mean, data.std, layout, change=crop_and_flip)
-    prepare_test = preparation(world.device, data.mean, data.std, layout)
-    precision = Precision(args.precision, world.device)
-    epochs: list[loop.Epoch] = []
-    say(world, f"Batch of all ranks: {args.batch_size}, on each of {world.size}: {batch * args.accumulate}")
+    model = common.distribute(net, world, args.bucket_cap_mb, args.gradient_as_bucket_view)
+    training = optimization(model, common.steps_per_epoch(train_loader, args.accumulate), world, args)
+    prepare = common.preparation(world.device, data.mean, data.std, layout, change=common.crop_and_flip)
+    prepare_test = common.preparation(world.device, data.mean, data.std, layout)
+    precision = common.Precision(args.precision, world.device)
+    epochs: list[common.Epoch] = []
+    world.say(f"Batch of all ranks: {args.batch_size}, on each of {world.size}: {batch * args.accumulate}")
 
-    def after_epoch(epoch: loop.Epoch) -> None:
-        score = loop.evaluate(model, test_loader, prepare_test, precision, world.device)
+    def after_epoch(epoch: common.Epoch) -> None:
+        score = common.evaluate(model, test_loader, prepare_test, precision, world.device)
         training.history.append(score.accuracy)
         epochs.append(epoch)
-        say(
-            world,
+        world.say(
             f"Epoch {epoch.number}/{args.epochs} completed in {epoch.seconds:.3f} seconds",
             f"Validation Loss: {score.loss:.4f}, Validation Accuracy: {score.accuracy:.4f}",
             f"Epoch Throughput: {epoch.samples_per_s:.3f} images/second",
         )
 
-    torch.manual_seed(loaders.rank_seed(args.seed, world.rank))  # each rank draws its own crops
-    checkpoint = options.checkpoint(args, world, training, precision)
+    torch.manual_seed(common.rank_seed(args.seed, world.rank))  # each rank draws its own crops
+    checkpoint = common.checkpoint(args, world, training, precision)
     begin_s = time.perf_counter()
-    code = loop.fit(
+    code = common.fit(
         training,
-        loop.Recipe(prepare, F.cross_entropy, precision, args.accumulate),
+        common.Recipe(prepare, F.cross_entropy, precision, args.accumulate),
         train_loader,
         world,
         args.epochs,
@@ -190,11 +185,11 @@ def train(args: argparse.Namespace, world: World) -> int:
         enough=functools.partial(reached, target=args.target_accuracy, patience=args.patience),
     )
     if code == 0:
-        say(world, *summary(epochs, time.perf_counter() - begin_s, world))
+        world.say(*summary(epochs, time.perf_counter() - begin_s, world))
     return code
 
 
-def summary(epochs: Sequence[loop.Epoch], seconds: float, world: World) -> list[str]:
+def summary(epochs: Sequence[common.Epoch], seconds: float, world: World) -> list[str]:
     """Return the last lines to print. Throughput is that of the training, without the evaluations."""
     training_s = sum(epoch.seconds for epoch in epochs)
     rate = sum(epoch.samples for epoch in epochs) / training_s if epochs else 0.0

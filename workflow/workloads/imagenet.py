@@ -34,12 +34,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
-from common import loaders, loop, options, parallel, schedule
-from common.augment import preparation
-from common.console import say
-from common.distributed import World, process_group
-from common.precision import Precision
-from common.training import Training
+import common
+from common import World
 
 MEAN = [123.675, 116.28, 103.53]
 STD = [58.395, 57.12, 57.375]
@@ -47,7 +43,7 @@ SYNTHETIC_CLASSES = 1000
 SYNTHETIC_TEST_SHARE = 25  # training images per test image, as in ImageNet
 
 
-class Synthetic(loaders.WholeBatches):
+class Synthetic(common.WholeBatches):
     """Random images, made one batch at a time on the training device."""
 
     def __init__(self, samples: int, size: int, device: torch.device) -> None:
@@ -66,15 +62,15 @@ class Synthetic(loaders.WholeBatches):
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = options.parser(__doc__)
-    options.add_images(parser, resident=False)
+    parser = common.parser(__doc__)
+    common.add_images(parser, resident=False)
     parser.set_defaults(lr_rule="linear", warmup_epochs=5.0)
     data = parser.add_mutually_exclusive_group(required=True)
     data.add_argument("--data-dir", type=Path, help="directory with train/<class>/ and val/<class>/")
-    data.add_argument("--synthetic", type=options.positive, metavar="N", help="use N synthetic images")
+    data.add_argument("--synthetic", type=common.positive, metavar="N", help="use N synthetic images")
     parser.add_argument("--model", default="resnet50", help="any classifier of torchvision (default: %(default)s)")
-    parser.add_argument("--image-size", type=options.positive, default=224, help="pixels (default: %(default)s)")
-    parser.add_argument("--batch-size", type=options.positive, default=256, help="per rank (default: %(default)s)")
+    parser.add_argument("--image-size", type=common.positive, default=224, help="pixels (default: %(default)s)")
+    parser.add_argument("--batch-size", type=common.positive, default=256, help="per rank (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=90, help="default: %(default)s")
     parser.add_argument("--lr", type=float, default=0.1, help="for the batch --lr-batch (default: %(default)s)")
     args = parser.parse_args(argv)
@@ -109,9 +105,9 @@ def make_model(name: str, classes: int) -> nn.Module:
     return model
 
 
-def optimization(model: nn.Module, epoch_steps: int, world: World, args: argparse.Namespace) -> Training:
+def optimization(model: nn.Module, epoch_steps: int, world: World, args: argparse.Namespace) -> common.Training:
     """Return SGD with momentum, its rate along half a cosine; no weight decay for biases and normalisation."""
-    rate = schedule.scaled(args.lr, args.lr_rule, args.batch_size * args.accumulate * world.size, args.lr_batch)
+    rate = common.scaled(args.lr, args.lr_rule, args.batch_size * args.accumulate * world.size, args.lr_batch)
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
     optimizer = torch.optim.SGD(
@@ -120,9 +116,9 @@ def optimization(model: nn.Module, epoch_steps: int, world: World, args: argpars
         momentum=0.9,
         fused=world.device.type == "cuda",
     )
-    decay = schedule.cosine(args.epochs * epoch_steps)
+    decay = common.cosine(args.epochs * epoch_steps)
     warmup_steps = round(args.warmup_epochs * epoch_steps)
-    return Training(model, optimizer, schedule.scheduler(optimizer, decay, warmup_steps, rate.warmup_from))
+    return common.Training(model, optimizer, common.scheduler(optimizer, decay, warmup_steps, rate.warmup_from))
 
 
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -133,7 +129,7 @@ def smoothed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, and print loss and accuracy after each epoch; return the exit code."""
     args = arguments(argv)
-    with process_group(args.backend, args.cores) as world:
+    with common.process_group(args.backend, args.cores) as world:
         return train(args, world)
 
 
@@ -141,27 +137,27 @@ def train(args: argparse.Namespace, world: World) -> int:
     """Train as one rank; return the exit code."""
     torch.manual_seed(args.seed)  # every rank draws the same parameters
     train_set, test_set, classes = image_sets(args, world.device)
-    train_loader = loaders.train_loader(train_set, args.batch_size, world, args.seed, args.workers)
-    test_loader = loaders.test_loader(test_set, args.batch_size, world, args.workers)
+    train_loader = common.train_loader(train_set, args.batch_size, world, args.seed, args.workers)
+    test_loader = common.test_loader(test_set, args.batch_size, world, args.workers)
 
-    layout = options.memory_format(args)
+    layout = common.memory_format(args)
     net = make_model(args.model, classes).to(world.device).to(memory_format=layout)
     if args.compile:
         net.compile()
-    model = parallel.distribute(net, world, args.bucket_cap_mb, args.gradient_as_bucket_view)
-    training = optimization(model, loop.steps_per_epoch(train_loader, args.accumulate), world, args)
-    prepare = preparation(world.device, MEAN, STD, layout)
-    precision = Precision(args.precision, world.device)
+    model = common.distribute(net, world, args.bucket_cap_mb, args.gradient_as_bucket_view)
+    training = optimization(model, common.steps_per_epoch(train_loader, args.accumulate), world, args)
+    prepare = common.preparation(world.device, MEAN, STD, layout)
+    precision = common.Precision(args.precision, world.device)
 
-    def after_epoch(epoch: loop.Epoch) -> None:
-        score = loop.evaluate(model, test_loader, prepare, precision, world.device)
+    def after_epoch(epoch: common.Epoch) -> None:
+        score = common.evaluate(model, test_loader, prepare, precision, world.device)
         accuracy = f"validation accuracy {100 * score.accuracy:.2f} %"
-        say(world, f"epoch {epoch.number:3d}  {epoch.samples_per_s:,.1f} images/s  loss {score.loss:.4f}  {accuracy}")
+        world.say(f"epoch {epoch.number:3d}  {epoch.samples_per_s:,.1f} images/s  loss {score.loss:.4f}  {accuracy}")
 
-    torch.manual_seed(loaders.rank_seed(args.seed, world.rank))  # each rank draws its own dropout masks and crops
-    checkpoint = options.checkpoint(args, world, training, precision)
-    recipe = loop.Recipe(prepare, smoothed_cross_entropy, precision, args.accumulate)
-    return loop.fit(training, recipe, train_loader, world, args.epochs, checkpoint, after_epoch)
+    torch.manual_seed(common.rank_seed(args.seed, world.rank))  # each rank draws its own dropout masks and crops
+    checkpoint = common.checkpoint(args, world, training, precision)
+    recipe = common.Recipe(prepare, smoothed_cross_entropy, precision, args.accumulate)
+    return common.fit(training, recipe, train_loader, world, args.epochs, checkpoint, after_epoch)
 
 
 if __name__ == "__main__":

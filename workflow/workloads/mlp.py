@@ -27,11 +27,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from common import loaders, loop, options, parallel, schedule
-from common.console import say
-from common.distributed import World, process_group
-from common.precision import Precision
-from common.training import Training
+import common
+from common import World
 
 INPUTS, HIDDEN, CLASSES = 10, 50, 2
 
@@ -53,10 +50,10 @@ def made_up(samples: int, seed: int) -> tuple[Tensor, Tensor]:
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = options.parser(__doc__)
+    parser = common.parser(__doc__)
     parser.set_defaults(lr_batch=64)
-    parser.add_argument("--samples", type=options.positive, default=60_000, help="to train on (default: %(default)s)")
-    parser.add_argument("--batch-size", type=options.positive, default=64, help="per rank (default: %(default)s)")
+    parser.add_argument("--samples", type=common.positive, default=60_000, help="to train on (default: %(default)s)")
+    parser.add_argument("--batch-size", type=common.positive, default=64, help="per rank (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--lr", type=float, default=0.05, help="of SGD (default: %(default)s)")
     return parser.parse_args(argv)
@@ -65,41 +62,41 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, and print loss and accuracy after each epoch; return the exit code."""
     args = arguments(argv)
-    with process_group(args.backend, args.cores) as world:
+    with common.process_group(args.backend, args.cores) as world:
         return train(args, world)
 
 
 def train(args: argparse.Namespace, world: World) -> int:
     """Train as one rank; return the exit code."""
     torch.manual_seed(args.seed)  # every rank draws the same parameters
-    train_set = loaders.Resident(*made_up(args.samples, args.seed), world.device)
-    test_set = loaders.Resident(*made_up(10_000, args.seed + 1_000_000), world.device)
-    train_loader = loaders.train_loader(train_set, args.batch_size, world, args.seed, workers=0)
-    test_loader = loaders.test_loader(test_set, 1000, world, workers=0)
+    train_set = common.Resident(*made_up(args.samples, args.seed), world.device)
+    test_set = common.Resident(*made_up(10_000, args.seed + 1_000_000), world.device)
+    train_loader = common.train_loader(train_set, args.batch_size, world, args.seed, workers=0)
+    test_loader = common.test_loader(test_set, 1000, world, workers=0)
 
     net = SimpleModel().to(world.device)
     if args.compile:
         net.compile()
-    model = parallel.distribute(net, world, args.bucket_cap_mb, args.gradient_as_bucket_view)
-    epoch_steps = loop.steps_per_epoch(train_loader, args.accumulate)
-    rate = schedule.scaled(args.lr, args.lr_rule, args.batch_size * args.accumulate * world.size, args.lr_batch)
+    model = common.distribute(net, world, args.bucket_cap_mb, args.gradient_as_bucket_view)
+    epoch_steps = common.steps_per_epoch(train_loader, args.accumulate)
+    rate = common.scaled(args.lr, args.lr_rule, args.batch_size * args.accumulate * world.size, args.lr_batch)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate.lr, momentum=0.9)
     warmup_steps = round(args.warmup_epochs * epoch_steps)
-    scheduler = schedule.scheduler(optimizer, schedule.constant, warmup_steps, rate.warmup_from)
-    training = Training(model, optimizer, scheduler)
-    precision = Precision(args.precision, world.device)
+    scheduler = common.scheduler(optimizer, common.constant, warmup_steps, rate.warmup_from)
+    training = common.Training(model, optimizer, scheduler)
+    precision = common.Precision(args.precision, world.device)
 
     def prepare(inputs: Tensor) -> Tensor:
         return inputs.to(world.device, non_blocking=True)
 
-    def after_epoch(epoch: loop.Epoch) -> None:
-        score = loop.evaluate(model, test_loader, prepare, precision, world.device)
+    def after_epoch(epoch: common.Epoch) -> None:
+        score = common.evaluate(model, test_loader, prepare, precision, world.device)
         accuracy = f"held-out accuracy {100 * score.accuracy:.2f} %"
-        say(world, f"epoch {epoch.number:3d}  {epoch.samples_per_s:,.1f} samples/s  loss {score.loss:.4f}  {accuracy}")
+        world.say(f"epoch {epoch.number:3d}  {epoch.samples_per_s:,.1f} samples/s  loss {score.loss:.4f}  {accuracy}")
 
-    checkpoint = options.checkpoint(args, world, training, precision)
-    recipe = loop.Recipe(prepare, F.cross_entropy, precision, args.accumulate)
-    return loop.fit(training, recipe, train_loader, world, args.epochs, checkpoint, after_epoch)
+    checkpoint = common.checkpoint(args, world, training, precision)
+    recipe = common.Recipe(prepare, F.cross_entropy, precision, args.accumulate)
+    return common.fit(training, recipe, train_loader, world, args.epochs, checkpoint, after_epoch)
 
 
 if __name__ == "__main__":

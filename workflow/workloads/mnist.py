@@ -1,7 +1,7 @@
 r"""Handwritten digits with a small convolutional network: the "hello, world" of DistributedDataParallel.
 
-Get the images first: "python prepare_digits.py data/digits" writes 1,797 of 8 x 8 pixels; "python prepare_mnist.py
-data/mnist" fetches 70,000 of 28 x 28, for --data mnist --data-dir data/mnist.
+Get the images first: "python prepare_images.py digits data/digits" writes 1,797 of 8 x 8 pixels; for --data mnist,
+"python prepare_images.py mnist data/mnist" fetches 70,000 of 28 x 28.
 
 In this directory, on one machine:
 
@@ -36,12 +36,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from common import datasets, loaders, loop, options, parallel, schedule
-from common.augment import preparation
-from common.console import say
-from common.distributed import World, process_group
-from common.precision import Precision
-from common.training import Training
+import common
+from common import World
 
 
 class Net(nn.Module):
@@ -66,29 +62,29 @@ class Net(nn.Module):
 def wrap(model: nn.Module, world: World, args: argparse.Namespace) -> nn.Module:
     """Wrap the model for the chosen --strategy."""
     if args.strategy == "ddp":
-        return parallel.distribute(model, world, args.bucket_cap_mb, args.gradient_as_bucket_view)
+        return common.distribute(model, world, args.bucket_cap_mb, args.gradient_as_bucket_view)
     if world.size > 1:
         raise SystemExit(f"--strategy {args.strategy} is one process: {world.size} would each train a model")
     return nn.DataParallel(model) if args.strategy == "dp" else model
 
 
-def optimization(model: nn.Module, epoch_steps: int, world: World, args: argparse.Namespace) -> Training:
+def optimization(model: nn.Module, epoch_steps: int, world: World, args: argparse.Namespace) -> common.Training:
     """Return Adadelta; its rate is multiplied by gamma after each epoch."""
-    rate = schedule.scaled(args.lr, args.lr_rule, args.batch_size * args.accumulate * world.size, args.lr_batch)
+    rate = common.scaled(args.lr, args.lr_rule, args.batch_size * args.accumulate * world.size, args.lr_batch)
     optimizer = torch.optim.Adadelta(model.parameters(), lr=rate.lr)
-    decay = schedule.staircase(epoch_steps, args.gamma)
+    decay = common.staircase(epoch_steps, args.gamma)
     warmup_steps = round(args.warmup_epochs * epoch_steps)
-    return Training(model, optimizer, schedule.scheduler(optimizer, decay, warmup_steps, rate.warmup_from))
+    return common.Training(model, optimizer, common.scheduler(optimizer, decay, warmup_steps, rate.warmup_from))
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = options.parser(__doc__)
-    options.add_images(parser)
+    parser = common.parser(__doc__)
+    common.add_images(parser)
     parser.add_argument("--data", choices=["digits", "mnist"], default="digits", help="default: %(default)s")
-    parser.add_argument("--data-dir", type=Path, required=True, help="where prepare_<data>.py put it")
-    parser.add_argument("--batch-size", type=options.positive, default=64, help="per rank (default: %(default)s)")
-    parser.add_argument("--test-batch-size", type=options.positive, default=1000, help="default: %(default)s")
+    parser.add_argument("--data-dir", type=Path, required=True, help="where prepare_images.py put it")
+    parser.add_argument("--batch-size", type=common.positive, default=64, help="per rank (default: %(default)s)")
+    parser.add_argument("--test-batch-size", type=common.positive, default=1000, help="default: %(default)s")
     parser.add_argument("--epochs", type=int, default=14, help="default: %(default)s")
     parser.add_argument("--lr", type=float, default=1.0, help="of Adadelta (default: %(default)s)")
     parser.add_argument(
@@ -101,12 +97,6 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="ddp: one process per GPU; dp: DataParallel, one process with a thread per GPU; none: one GPU, no wrapper",
     )
     parser.add_argument("--save-model", type=Path, nargs="?", const=Path("mnist_cnn.pt"), help="write the parameters")
-    parser.add_argument(
-        "--save-format",
-        choices=parallel.STATE_FORMATS,
-        default="serial",
-        help="serial: for any program; ddp: every name begins with module. (default: %(default)s)",
-    )
     parser.add_argument("--dry-run", action="store_true", help="one step, to see whether everything is there")
     args = parser.parse_args(argv)
     if args.strategy == "dp" and args.compile:
@@ -117,41 +107,41 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, and print loss and accuracy on held-out digits after each epoch; return the exit code."""
     args = arguments(argv)
-    with process_group(args.backend, args.cores) as world:
+    with common.process_group(args.backend, args.cores) as world:
         return train(args, world)
 
 
 def train(args: argparse.Namespace, world: World) -> int:
     """Train as one rank; return the exit code."""
     torch.manual_seed(args.seed)  # every rank draws the same parameters
-    data = datasets.READERS[args.data](args.data_dir)
-    place = options.data_device(args, world.device)
-    train_set = loaders.Resident(data.train_images, data.train_labels, place)
-    test_set = loaders.Resident(data.test_images, data.test_labels, place)
-    train_loader = loaders.train_loader(train_set, args.batch_size, world, args.seed, args.workers)
-    test_loader = loaders.test_loader(test_set, args.test_batch_size, world, args.workers)
+    data = common.READERS[args.data](args.data_dir)
+    place = common.data_device(args, world.device)
+    train_set = common.Resident(data.train_images, data.train_labels, place)
+    test_set = common.Resident(data.test_images, data.test_labels, place)
+    train_loader = common.train_loader(train_set, args.batch_size, world, args.seed, args.workers)
+    test_loader = common.test_loader(test_set, args.test_batch_size, world, args.workers)
 
-    layout = options.memory_format(args)
+    layout = common.memory_format(args)
     net = Net(data.train_images.size(-1)).to(world.device).to(memory_format=layout)
     if args.compile:
         net.compile()
     model = wrap(net, world, args)
-    training = optimization(model, loop.steps_per_epoch(train_loader, args.accumulate), world, args)
-    prepare = preparation(world.device, data.mean, data.std, layout)
-    precision = Precision(args.precision, world.device)
-    recipe = loop.Recipe(prepare, F.nll_loss, precision, args.accumulate, max_steps=1 if args.dry_run else None)
+    training = optimization(model, common.steps_per_epoch(train_loader, args.accumulate), world, args)
+    prepare = common.preparation(world.device, data.mean, data.std, layout)
+    precision = common.Precision(args.precision, world.device)
+    recipe = common.Recipe(prepare, F.nll_loss, precision, args.accumulate, max_steps=1 if args.dry_run else None)
 
-    def after_epoch(epoch: loop.Epoch) -> None:
-        score = loop.evaluate(model, test_loader, prepare, precision, world.device)
+    def after_epoch(epoch: common.Epoch) -> None:
+        score = common.evaluate(model, test_loader, prepare, precision, world.device)
         accuracy = f"held-out accuracy {100 * score.accuracy:.2f} %"
-        say(world, f"epoch {epoch.number:3d}  {epoch.samples_per_s:,.1f} images/s  loss {score.loss:.4f}  {accuracy}")
+        world.say(f"epoch {epoch.number:3d}  {epoch.samples_per_s:,.1f} images/s  loss {score.loss:.4f}  {accuracy}")
 
-    torch.manual_seed(loaders.rank_seed(args.seed, world.rank))  # each rank draws its own dropout masks
-    checkpoint = options.checkpoint(args, world, training, precision)
+    torch.manual_seed(common.rank_seed(args.seed, world.rank))  # each rank draws its own dropout masks
+    checkpoint = common.checkpoint(args, world, training, precision)
     epochs = 1 if args.dry_run else args.epochs
-    code = loop.fit(training, recipe, train_loader, world, epochs, checkpoint, after_epoch)
+    code = common.fit(training, recipe, train_loader, world, epochs, checkpoint, after_epoch)
     if args.save_model and code == 0 and world.is_first:
-        parallel.save_model(model, args.save_model, args.save_format)
+        common.save(common.bare(model).state_dict(), args.save_model)  # names without DDP's "module."
     return code
 
 
