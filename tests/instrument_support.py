@@ -82,7 +82,7 @@ def run_json(directory: Path, **measure: float) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "run.json"
     limits = {"warmup_steps": 5, "min_steps": 5, "max_steps": None, "max_seconds": None, **measure}
-    path.write_text(json.dumps({"spec_hash": SPEC_HASH, "job": JOB, "measure": limits, "hang": {}}))
+    path.write_text(json.dumps({"spec_hash": SPEC_HASH, "job": JOB, "spec": limits, "hang": {}}))
     return path
 
 

@@ -172,10 +172,8 @@ def write_preflight(results: Path, job: ScaleJob, **ranks: Mapping[str, Any] | N
     directory = PreflightDirectory(results / "preflight" / str(spec.scale))
     identity = {"id": "17", "attempt": 1, "run_id": "a" * 32}
     common = {"schema_version": 1, "spec_hash": spec.hash, "job": identity}
-    keys = ("warmup_steps", "min_steps", "max_steps", "max_seconds", "samples_per_step", "device")
     run = {
         "spec": spec.model_dump(),
-        "measure": {key: getattr(spec, key) for key in keys},
         "rendezvous": {"id": "17", "host": "10.0.0.1", "port": 23456},
         "start_directory": str(results.parent),
         "run_directory": str(directory.path),

@@ -94,11 +94,9 @@ def write_run(
 
 
 def _run_settings(spec: RunSpec) -> dict[str, Any]:
-    keys = ("warmup_steps", "min_steps", "max_steps", "max_seconds", "samples_per_step", "device")
     return {
         "spec": spec.model_dump(),
         "nodes": [f"node{k}" for k in range(spec.nodes)],
-        "measure": {key: getattr(spec, key) for key in keys},
         "rendezvous": {"id": f"local.{spec.scale}", "host": LOOPBACK, "port": 20_001},
         "start_directory": str(_places(spec).start),
         "run_directory": str(_places(spec).run),

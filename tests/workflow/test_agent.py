@@ -21,7 +21,6 @@ from ddp_ladder.node.limits import MOST_OPEN_FILES
 from ddp_ladder.node.network import free_port, node_name
 from ddp_ladder.plan.plan import RunSpec, make_plan
 from ddp_ladder.records.assemble import assemble
-from ddp_ladder.records.raw_models import MeasureOfRun
 from ddp_ladder.settings.loading import load_settings
 from instrument_support import python_named
 from project_copy import ROOT, environment
@@ -58,7 +57,6 @@ def start(
         "spec": spec.model_dump(),
         "spec_hash": spec.hash,
         "job": {"id": "test", "attempt": 1, "run_id": "1"},
-        "measure": {name: getattr(spec, name) for name in MeasureOfRun.model_fields},
         "rendezvous": {"id": tmp_path.name, "host": "127.0.0.1", "port": port},
         "start_directory": str(ROOT),
         "run_directory": str(tmp_path),

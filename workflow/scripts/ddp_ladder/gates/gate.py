@@ -62,7 +62,6 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
             findings += _remarks(spec, record)
     findings += _not_run_yet(specs, waiting)
     findings[:0] = preflight_findings(plan, stage, runs)
-    findings += _copies(specs, records, runs)
     findings += _weaker_evidence(stage, specs, records)
     points = scale_points(specs, records, plan.may_differ, plan.gates)
     here = [point for point in points if point.stage == stage and not point.is_plain]
@@ -179,23 +178,6 @@ def _remarks(spec: RunSpec, record: Record) -> Iterator[Finding]:
     """Yield the remarks of a record; a remark does not close the gate."""
     for remark in record.remarks:
         yield Finding(*_place(spec), remark.name, True, remark.what, "nothing (a remark)", remark.next)
-
-
-def _copies(specs: list[RunSpec], records: Mapping[str, Record], runs: RunRecords) -> Iterator[Finding]:
-    """Yield runs whose steps equal another run's. Times that a program or its log reports may be rounded, so equal."""
-    seen: dict[str, str] = {}
-    for spec in specs:
-        record = records.get(spec.name)
-        if record is None or record.throughput is None or record.throughput.source in ("metrics", "log"):
-            continue
-        for rank in record.ranks:
-            other = seen.setdefault(rank.csv_sha256, spec.name)
-            if other != spec.name and not spec.is_plain:
-                measured = f"rank {rank.rank} ({rank.host}) has exactly the steps of a rank of {other}: one is a copy"
-                directories = f"{runs.directory(spec).path} and {runs.results / 'runs' / other}"
-                next_step = f"delete {directories} and start snakemake again, which repeats both"
-                yield Finding(*_place(spec), "record", False, measured, "steps of its own in every run", next_step)
-                break
 
 
 def _weaker_evidence(stage: str, specs: list[RunSpec], records: Mapping[str, Record]) -> Iterator[Finding]:

@@ -1,22 +1,18 @@
-"""Checks that every rank ran what was planned, and all ranks the same: one rank that did not spoils all figures."""
+"""Checks that all ranks ran the same on the same: one rank that did not spoils all figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from ddp_ladder.common.files import Agent, canonical_sha256
-from ddp_ladder.node.launch import INSTRUMENT, Places, is_module, python_command, script_argv
+from ddp_ladder.common.files import canonical_sha256
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.diagnosis import Diagnosis
 from ddp_ladder.records.fingerprint import MUST_MATCH, distinct_words
-from ddp_ladder.records.raw_files import RawRun
-from ddp_ladder.records.raw_models import AgentEnd, RankEnd
+from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import Check, Failure
 
 NAMED = 3  # disagreements, and hosts, in a message
-LONGEST = 300  # characters of what one agent started
 
 NOT_OF_ALL = (
     "product_dtypes",  # sampled in the first backward passes, which may differ between ranks
@@ -40,101 +36,12 @@ SAME_CHOICES = (
     "look for what the script decides by rank or by node (RANK, the host's name, what a node has of GPUs and cores): "
     "this must be the same on every rank"
 )
-ANOTHER_RUN = (
-    "these files are not all of this run: delete its directory under results/runs and start snakemake again, which "
-    "repeats it"
-)
-
 NO_SUCH_BACKEND = {"cpu": ("nccl", "fake"), "cuda": ("fake",)}
 """Backends that do not carry tensors of a device."""
 
 
-def diagnoses(spec: RunSpec, raw: RawRun) -> tuple[Diagnosis, ...]:
-    """Compare the ranks with the plan, then with each other."""
-    ends = [rank.end for _, rank in sorted(raw.ranks.items())]
-    return (_as_planned(spec, raw, ends), _alike(ends))
-
-
-# Against the plan
-
-
-def _as_planned(spec: RunSpec, raw: RawRun, ends: Sequence[RankEnd]) -> Diagnosis:
-    places = Places(Path(raw.run.start_directory), Path(raw.run.run_directory))
-    other = [*_other_settings(spec, raw), *_other_launches(spec, places, raw.agents)]
-    other += _other_arguments(spec, places, ends)
-    return Diagnosis(
-        Check(
-            name="as planned",
-            ok=bool(ends) and not other,
-            measured="; ".join(other[:NAMED]) or ("script, arguments and launch of the plan" if ends else "nothing"),
-            wanted="script, arguments and launch of the plan on every rank and node",
-        ),
-        Failure(verdict="not what was planned was run", why="; ".join(other[:NAMED]), next=ANOTHER_RUN),
-    )
-
-
-def _other_settings(spec: RunSpec, raw: RawRun) -> Iterator[str]:
-    for name, value in sorted(raw.run.measure.model_dump().items()):
-        planned = getattr(spec, name)
-        if repr(value) != repr(planned) and canonical_sha256(value) != canonical_sha256(planned):
-            yield f"run.json: measure.{name} is {value}, planned {planned}"
-    agents, allowed = raw.run.agents_per_node, (1, spec.gpus_per_node) if spec.launcher == "srun" else (1,)
-    if agents not in allowed:
-        yield f"run.json: {agents} agents per node, planned {allowed[-1]}"
-
-
-def _other_launches(spec: RunSpec, places: Places, agents: Mapping[Agent, AgentEnd]) -> Iterator[str]:
-    for agent, end in agents.items():
-        if end.error is None and (wrong := _other_command(spec, places, end.argv)):
-            yield f"{agent} ({end.host}) {wrong}"
-
-
-def _other_command(spec: RunSpec, places: Places, argv: Sequence[str]) -> str:
-    """Return how an agent's command differs from the plan; only the options that the plan sets are compared."""
-    name = INSTRUMENT.name
-    found = [place for place, word in enumerate(argv) if name in word and Path(word).name == name]
-    if not found:
-        return f"started {' '.join(argv)[:LONGEST] or 'nothing'}, without {name}"
-    place = found[0]
-    if difference := _first_difference(script_argv(spec, places), argv[place + 1 :]):
-        return f"started another command: {difference}"
-    options, of_torchrun = argv[:place], "torch.distributed.run"
-    torchrun = (of_torchrun, f"--nnodes={spec.nodes}", f"--nproc-per-node={spec.gpus_per_node}")
-    wanted = list(torchrun if spec.launcher == "torchrun" else ())
-    wanted += [python_command(spec, places, ())[-1]] if spec.python else []
-    wanted += [spec.container["image"]] if spec.container else []
-    if missing := [word for word in wanted if word not in options]:
-        return f"was started without {' '.join(missing)}"
-    return f"was started by {of_torchrun}" if spec.launcher != "torchrun" and of_torchrun in options else ""
-
-
-def _other_arguments(spec: RunSpec, places: Places, ends: Sequence[RankEnd]) -> Iterator[str]:
-    words = script_argv(spec, places)
-    arguments = words[2:] if is_module(spec) else words[1:]
-    limits = {"max_steps": spec.max_steps, "max_seconds": spec.max_seconds}
-    for end in ends:
-        if difference := _first_difference(arguments, end.fingerprint["args"]):
-            yield f"{who(end)} ran with other arguments: {difference}"
-        if end.ended_by in limits and limits[end.ended_by] is None:
-            yield f"{who(end)} was ended by measure.{end.ended_by}, which is not set"
-
-
-def _first_difference(planned: Sequence[str], given: Sequence[str]) -> str:
-    """Return the first argument that differs, in words; empty if none does."""
-    for wanted, word in zip(planned, given, strict=False):
-        if word != wanted:
-            return f"{word[:LONGEST]!r}, planned {wanted[:LONGEST]!r}"
-    if len(planned) == len(given):
-        return ""
-    more, less = (given, planned) if len(given) > len(planned) else (planned, given)
-    of = "which is not planned" if more is given else "which is planned, is missing"
-    return f"{more[len(less)][:LONGEST]!r}, {of}"
-
-
-# Against each other
-
-
-def _alike(ends: Sequence[RankEnd]) -> Diagnosis:
+def ranks_agree(ends: Sequence[RankEnd]) -> Diagnosis:
+    """Compare what the ranks ran, and on what."""
     found = list(_disagreements(ends))
     fields = [name for name, _ in found]
     words = "; ".join(text for _, text in found[:NAMED])
@@ -220,11 +127,6 @@ def _ranges(ranks: Sequence[int]) -> str:
         else:
             runs.append([rank, rank])
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
-def who(end: RankEnd) -> str:
-    """Return ``rank 3 (node1)``."""
-    return f"rank {end.rank} ({end.host})"
 
 
 # Backend

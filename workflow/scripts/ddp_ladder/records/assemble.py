@@ -1,7 +1,4 @@
-"""Assemble a run's record from its raw files. Pure: the same files always give the same record.
-
-A gate assembles each record again and compares; an edited record is therefore noticed.
-"""
+"""Assemble a run's record from its raw files. Pure: the same files always give the same record."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from ddp_ladder.records.evidence import weakest
 from ddp_ladder.records.explain import explain
 from ddp_ladder.records.fingerprint import whole_fingerprint
 from ddp_ladder.records.paired_steps import parts_of_run
-from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
+from ddp_ladder.records.raw_files import RankFiles, RawRun, digests, read_raw_run
 from ddp_ladder.records.raw_models import Parameters
 from ddp_ladder.records.record import SCHEMA_VERSION, DdpTimes, Failure, Rank, Record, Remark, Throughput, Timing, World
 from ddp_ladder.records.sanity import diagnoses
@@ -73,6 +70,7 @@ def assemble(directory: RunDirectory) -> Record:
         failure=failure and _without_secrets(failure),
         remarks=tuple(map(_without_secrets, found_remarks)),
         step=step,
+        files=digests(directory),
         usage=usage and _without_secrets(usage),
         schema_version=SCHEMA_VERSION,
     )
@@ -153,7 +151,6 @@ def _rank(warmup: Warmup, files: RankFiles) -> Rank:
         peak_memory_bytes=end.peak_memory_bytes,
         parameters=end.parameters
         and Parameters(**{key: getattr(end.parameters, key) for key in Parameters.model_fields}),
-        csv_sha256=files.csv_sha256,
         ddp=DdpTimes(**{key: getattr(end.ddp, key) for key in DdpTimes.model_fields}) if end.ddp else None,
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +28,7 @@ END_COLUMN = "ended_at_s"
 DDP_COLUMNS = ("forward_s", "backward_s", "comm_s", "overlap_s")  # empty for a step that DDP did not time
 HEADERS = (COLUMNS, (*COLUMNS, END_COLUMN), (*COLUMNS, END_COLUMN, *DDP_COLUMNS))  # the last one is today's
 NOT_TIMED = ",-1,-1,-1,-1"
+_DIGESTED = re.compile(r"rank[0-9]+\.(json|csv)|node[0-9]+(\.task[0-9]+)?\.json")
 _FIGURES = TypeAdapter(list[float], config=ConfigDict(strict=True))
 
 
@@ -54,7 +57,6 @@ class RankFiles:
 
     end: RankEnd
     steps: Steps
-    csv_sha256: str
 
 
 @dataclass(frozen=True)
@@ -122,13 +124,12 @@ def read_raw_run(directory: RunDirectory, only_ranks: Collection[int] | None = N
         path = of_ranks / f"rank{k}.csv"
         try:
             content = read_bytes(path)
-            digest = sha256(content)
-            if digest != end.steps.sha256:
+            if sha256(content) != end.steps.sha256:
                 raise ValueError("its digest is not the one in the rank's end record")
             steps = _parse_steps(content.decode())
             if len(steps) != end.steps.count:
                 raise ValueError(f"it has {len(steps)} steps, not {end.steps.count}")
-            ranks[k] = RankFiles(end, steps, digest)
+            ranks[k] = RankFiles(end, steps)
         except (OSError, ValueError) as error:
             problems.append(f"ranks/{path.name} is damaged: {error}")
     ranks_planned = range(run.spec.world_size)
@@ -141,6 +142,22 @@ def read_raw_run(directory: RunDirectory, only_ranks: Collection[int] | None = N
     hung = ended is not None and ended.outcome == "hang"
     stalls = tuple(read_stalls(directory, agents).values()) if hung else ()
     return RawRun(run, ended, present, ranks, tuple(problems), unwritten, stalls, _profiling(directory, run))
+
+
+def digests(directory: RunDirectory) -> dict[str, str]:
+    """Return the SHA-256 of each raw file behind the figures, by its path below the run; empty if it is unreadable."""
+    found = [path for path in (directory.run, directory.ended) if path.exists()]
+    for folder in (directory.ranks, directory.nodes):
+        with contextlib.suppress(OSError):
+            found += [folder / name for name in sorted(os.listdir(folder)) if _DIGESTED.fullmatch(name)]
+    return {path.relative_to(directory.path).as_posix(): _digest(path) for path in found}
+
+
+def _digest(path: Path) -> str:
+    try:
+        return sha256(read_bytes(path))
+    except OSError:
+        return ""
 
 
 def _is_counted(spec: RunSpec, rank: RankFiles) -> bool:

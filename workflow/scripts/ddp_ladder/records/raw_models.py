@@ -43,18 +43,6 @@ class Repository(Model):
     dirty: bool | None = Field(description="True if tracked files differed; null if it has another commit now.")
 
 
-class MeasureOfRun(Model):
-    """The part of the spec that the instrument reads."""
-
-    warmup_steps: Count
-    min_steps: Positive
-    max_steps: Positive | None
-    max_seconds: Positive | Annotated[float, Field(gt=0)] | None
-    samples_per_step: Positive | None
-    device: Literal["cuda", "cpu"]
-    profile_steps: Count = 0
-
-
 class Endpoint(Model):
     """Rendezvous endpoint of the run's ranks."""
 
@@ -67,7 +55,6 @@ class RunFile(RawFile):
     """Input of a run (run.json), written by its job before it starts."""
 
     spec: RunSpec
-    measure: MeasureOfRun
     rendezvous: Endpoint
     start_directory: str = Field(description="Absolute path where Snakemake was started; the spec's paths start there.")
     run_directory: str = Field(description="Absolute path of the run's own directory when it ran.")

@@ -81,7 +81,6 @@ class Rank(Model):
     )
     peak_memory_bytes: Mapping[str, Count | None] = Field(description="host, device.")
     parameters: Parameters | None
-    csv_sha256: Sha256
     ddp: DdpTimes | None = Field(default=None, description="Null if DDP reported no times.")
 
 
@@ -213,6 +212,9 @@ class Record(Model):
     failure: Failure | None = Field(description="Null for a good run.")
     remarks: Several[Remark]
     step: StepParts | None = Field(default=None, description="Null if the ranks did not time the same steps.")
+    files: Mapping[str, Sha256 | Literal[""]] = Field(
+        default={}, description="SHA-256 of the raw files, by path below the run; empty for one that was unreadable."
+    )
     usage: Usage | None = Field(default=None, description="Null if the nodes were not sampled.")
     schema_version: Version1
 
@@ -239,12 +241,7 @@ def read_record(path: Path) -> Record:
         raise ValueError(f"{path}: not a record of version {SCHEMA_VERSION}: {error}") from None
 
 
-def record_text(record: Record) -> str:
-    """Return the content of record.json."""
-    return record.model_dump_json(indent=2) + "\n"
-
-
 def write_record(path: Path, record: Record) -> None:
     """Write record.json, atomically. NaN and infinity are refused (ValueError)."""
     json.dumps(record.fingerprint, allow_nan=False)  # an open map, in which pydantic would write null
-    write_atomically(path, record_text(record))
+    write_atomically(path, record.model_dump_json(indent=2) + "\n")

@@ -1,65 +1,48 @@
-"""The records of a results directory. A record counts only if assembling its raw files again gives the same record."""
+"""The records of a results directory: each is written once, by its job, with the digests of its raw files."""
 
 from __future__ import annotations
 
-import gc
 import json
-import os
 import re
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
-from itertools import repeat
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.assemble import assemble
-from ddp_ladder.records.record import Record, read_record, record_text
+from ddp_ladder.records.raw_files import digests
+from ddp_ladder.records.raw_models import read_run_file
+from ddp_ladder.records.record import Record, read_record
 
 ANOTHER_SPEC = "a record of another spec (the configuration has changed since, or it was copied here)"
 NOT_ITS_FILES = "a record that does not match its raw files"
-MANY, A_PART = 1000, 100  # runs: fewer than the first take less time than further processes need to start
-MOST_PROCESSES = 8
-NOT_EVIDENCE = {"usage"}  # of the samples, which are many and may be lost: no figure or check needs them
 CUT_SHORT = ("time limit", "stopped by a signal, saved its state")  # ends that do not show whether the script can run
-
 
 Found = Record | OSError | ValueError
 
 
 class RunRecords:
-    """The records of all runs; each run is read and assembled once, for any number of gates."""
+    """The records of all runs; each is read once, for any number of gates."""
 
     def __init__(self, results: Path) -> None:
         self.results = results
-        self._assembled: dict[str, Found] = {}
         self._believed: dict[str, tuple[RunSpec, Found]] = {}
+        self._any: dict[str, Found] = {}
 
     def directory(self, spec: RunSpec) -> RunDirectory:
         """Return the directory of a planned run."""
         return RunDirectory(self.results / "runs" / spec.name)
 
-    def assembled(self, spec: RunSpec) -> Record:
-        """Return the record that the raw files give. Raises OSError or ValueError if run.json is missing or damaged."""
-        if spec.name not in self._assembled:
-            self._assembled[spec.name] = _found(lambda: assemble(self.directory(spec)))
-        return _record(self._assembled[spec.name])
-
     def believed(self, spec: RunSpec) -> Record:
-        """Return the record that the raw files give, if record.json is of exactly this spec and says the same.
-
-        A record of an earlier version lacks what that did not record; what it has must be the same.
+        """Return the record in record.json, if it is of exactly this spec and agrees with its raw files.
 
         Raises OSError, or ValueError with the reason, otherwise.
         """
         known = self._believed.get(spec.name)
         if known is None or known[0] is not spec:
-            self._believed[spec.name] = known = spec, _found(lambda: self._believe(spec))
+            self._believed[spec.name] = known = spec, _found(lambda: _believe(self.directory(spec), spec))
         return _record(known[1])
 
     def is_believed(self, spec: RunSpec) -> bool:
@@ -70,78 +53,54 @@ class RunRecords:
             return False
         return True
 
-    def believe_all(self, specs: Sequence[RunSpec]) -> None:
-        """Read all of these once, in several processes if they are many: ``believed`` then only returns them."""
-        processes = min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
-        if len(specs) < MANY or processes < 2:
-            return
-        parts = [specs[first : first + A_PART] for first in range(0, len(specs), A_PART)]
-        try:
-            with ProcessPoolExecutor(processes, get_context("spawn"), initializer=gc.disable) as pool:
-                for part, found in zip(parts, pool.map(_believe_part, repeat(self.results), parts), strict=True):
-                    for spec, one in zip(part, found, strict=True):
-                        self._keep(spec, one)
-        except (OSError, BrokenProcessPool):
-            return  # no further processes here: the rest is read by this one
-
-    def _keep(self, spec: RunSpec, found: str | OSError | ValueError) -> None:
-        if isinstance(found, str):
-            record = Record.model_validate_json(found).model_copy(update={"spec": spec})
-            self._assembled[spec.name] = record
-            self._believed[spec.name] = spec, record
-        else:
-            self._believed[spec.name] = spec, found
-
     def kept(self, spec: RunSpec) -> Record | None:
-        """Return the record, from the raw files alone, if this spec need not be run again; else None."""
-        try:
-            record = self.assembled(spec)
-        except (OSError, ValueError):
-            return None
-        return record if _is_kept(record, spec, self.directory(spec)) else None
+        """Return the record if this spec need not be run again; else None.
+
+        Without a record that can be believed, as after a job that died before it wrote its records, it is assembled
+        from the raw files.
+        """
+        if spec.name not in self._any:
+            self._any[spec.name] = _found(lambda: stored_or_assembled(self.directory(spec)))
+        record = self._any[spec.name]
+        return record if isinstance(record, Record) and _is_kept(record, spec, self.directory(spec)) else None
 
     def is_begun(self, spec: RunSpec) -> bool:
         """Return True if there are raw files of exactly this spec, also of a run that failed or goes on."""
         try:
-            return self.assembled(spec).spec_hash == spec.hash
+            return read_run_file(self.directory(spec)).spec_hash == spec.hash
         except (OSError, ValueError):
             return False
 
-    def _believe(self, spec: RunSpec) -> Record:
-        record = self._as_written(spec) or self._as_read(spec)
-        shared = record.model_copy(update={"spec": spec})  # thousands of records with a spec each take much memory
-        self._assembled[spec.name] = shared
-        return shared
 
-    def _as_written(self, spec: RunSpec) -> Record | None:
-        """Return the assembled record if record.json is what this version writes of it; None: it may say the same."""
-        written = self.directory(spec).record.read_bytes()
-        try:
-            assembled = self.assembled(spec)
-        except (OSError, ValueError):
-            return None
-        is_of_spec = (assembled.spec, assembled.spec_hash) == (spec, spec.hash)
-        return assembled if is_of_spec and written == record_text(assembled).encode() else None
+def stored_or_assembled(directory: RunDirectory) -> Record:
+    """Return the record of a run that was started: the stored one, or if it is missing or wrong, from the raw files.
 
-    def _as_read(self, spec: RunSpec) -> Record:
-        record = read_record(self.directory(spec).record)
-        assembled = record if record.job is None else self.assembled(spec)  # without a job: left out on purpose
-        if any((one.spec, one.spec.hash) != (spec, spec.hash) for one in (record, assembled)):
-            raise ValueError(ANOTHER_SPEC)
-        if not self._agree(record, assembled):
-            raise ValueError(f"{NOT_ITS_FILES}{_first_difference(record, assembled)}")
-        return assembled
+    Raises OSError or ValueError if run.json is missing or damaged.
+    """
+    spec = read_run_file(directory).spec
+    try:
+        return _believe(directory, spec)
+    except (OSError, ValueError):
+        return assemble(directory)
 
-    def _agree(self, record: Record, assembled: Record) -> bool:
-        text = record.model_dump_json(exclude_unset=True, exclude=NOT_EVIDENCE)
-        if text == assembled.model_dump_json(exclude=NOT_EVIDENCE):
-            return True
-        written = record.model_dump(mode="json", exclude_unset=True, exclude=NOT_EVIDENCE)
-        again = assembled.model_dump(mode="json", exclude=NOT_EVIDENCE)
-        return _says_the_same(written, again) or _says_the_same(self._placeless(written), self._placeless(again))
 
-    def _placeless(self, data: Any) -> Any:
-        return json.loads(placeless(data, self.results))
+def _believe(directory: RunDirectory, spec: RunSpec) -> Record:
+    """Read a record and check that it is of this spec, and that its raw files are those of the time it was written."""
+    record = read_record(directory.record)
+    if record.spec_hash != spec.hash:
+        raise ValueError(ANOTHER_SPEC)
+    if record.job is not None:  # without a job: left out on purpose
+        _check_files(record.files, digests(directory))
+    return record.model_copy(update={"spec": spec})  # thousands of records with a spec each take much memory
+
+
+def _check_files(then: Mapping[str, str], now: Mapping[str, str]) -> None:
+    for name in dict.fromkeys((*then, *now)):
+        if name not in now:
+            raise ValueError(f"{NOT_ITS_FILES} ({name} is missing: if this is a copy, copy all files below runs/)")
+        if then.get(name) != now[name]:
+            what = "has changed since the record was written" if name in then else "was not there when it was written"
+            raise ValueError(f"{NOT_ITS_FILES} ({name} {what})")
 
 
 def _found(read: Callable[[], Record]) -> Found:
@@ -157,13 +116,6 @@ def _record(found: Found) -> Record:
     return found
 
 
-def _believe_part(results: Path, specs: Sequence[RunSpec]) -> list[str | OSError | ValueError]:
-    """Return the record of each run as JSON, which is sent faster than objects, or the error, in its own process."""
-    runs = RunRecords(results)
-    found = [_found(partial(runs.believed, spec)) for spec in specs]
-    return [one.model_dump_json() if isinstance(one, Record) else one for one in found]
-
-
 def as_made(plan: Plan, runs: RunRecords) -> Plan:
     """Return the plan with those further repeats among its runs that a job has begun: they count as any other run."""
     known = {spec.name for spec in plan.runs}
@@ -173,30 +125,14 @@ def as_made(plan: Plan, runs: RunRecords) -> Plan:
 
 
 class RestoredRecords(RunRecords):
-    """The records as they will be after missing or edited ones have been assembled again."""
+    """The records as they will be after those that are missing or wrong have been assembled again."""
 
     def __init__(self, runs: RunRecords) -> None:
         super().__init__(runs.results)
-        self._assembled, self._believed = runs._assembled, runs._believed
+        self._any, self._believed = runs._any, runs._believed
 
     def believed(self, spec: RunSpec) -> Record:
         return self.kept(spec) or super().believed(spec)
-
-
-def _says_the_same(written: Any, assembled: Any) -> bool:
-    """Return True if two JSON values are equal, but for keys that the first one lacks."""
-    if isinstance(written, dict) and isinstance(assembled, dict):
-        return all(key in assembled and _says_the_same(written[key], assembled[key]) for key in written)
-    if isinstance(written, list) and isinstance(assembled, list):
-        return len(written) == len(assembled) and all(map(_says_the_same, written, assembled))
-    return type(written) is type(assembled) and bool(written == assembled)
-
-
-def _first_difference(written: Record, assembled: Record) -> str:
-    """Return the first check that the raw files fail, and the record did not, in brackets; empty if there is none."""
-    passed = {check.name for check in written.checks if check.ok}
-    failed = (check for check in assembled.checks if check.name in passed and not check.ok)
-    return next((f" ({check.measured})" for check in failed), "")
 
 
 def _is_kept(record: Record, spec: RunSpec, directory: RunDirectory) -> bool:

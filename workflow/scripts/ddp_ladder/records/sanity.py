@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ddp_ladder.common.files import Agent
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records import agreement, correctness, plausible
+from ddp_ladder.records import agreement, correctness
 from ddp_ladder.records.after_training import is_complete
 from ddp_ladder.records.agreement import on_hosts
 from ddp_ladder.records.correctness import world
@@ -41,7 +41,7 @@ def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterat
     )
     yield _world_size(spec, ends) if is_own_account else world(spec, raw)
     yield placement(spec, raw)
-    yield from (*agreement.diagnoses(spec, raw), *plausible.diagnoses(spec, raw))
+    yield agreement.ranks_agree(ends)
     if throughput is not None and is_own_account:
         yield Check(
             name="evidence",

@@ -14,7 +14,7 @@ from ddp_ladder.common.messages import printable
 from ddp_ladder.machine.model import Machine
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.record import Record
-from ddp_ladder.records.run_records import NOT_ITS_FILES, RunRecords
+from ddp_ladder.records.run_records import RunRecords
 
 REPEATED = "start snakemake again: the record is assembled again, or the run is repeated"
 FEW = 3  # records with the same problem, each of which is named on a line of its own
@@ -87,7 +87,6 @@ class Believed:
 
 def believed_records(runs: RunRecords, planned: Sequence[RunSpec]) -> Believed:
     """Read the records of all planned runs."""
-    runs.believe_all(planned)
     records: dict[str, Record] = {}
     unread: list[tuple[Path, str]] = []
     begun: list[str] = []
@@ -95,11 +94,8 @@ def believed_records(runs: RunRecords, planned: Sequence[RunSpec]) -> Believed:
         directory = runs.directory(spec)
         try:
             records[spec.name] = runs.believed(spec)
-        except FileNotFoundError as error:
-            if directory.record.exists():
-                missing = f"{Path(error.filename).name} is missing: if this is a copy, copy all files below runs/"
-                unread.append((directory.record, f"{NOT_ITS_FILES} ({missing})"))
-            elif kept := runs.kept(spec):
+        except FileNotFoundError:
+            if kept := runs.kept(spec):
                 records[spec.name] = kept  # Snakemake deletes the records of a job that fails in the end
             elif any(path.exists() for path in (directory.run, directory.ended, directory.ranks, directory.nodes)):
                 begun.append(spec.name)

@@ -37,9 +37,9 @@ from ddp_ladder.preflight.finding import PREFLIGHT_FAILED, PreflightFinding
 from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.preflight.text import finding_line, outcome
 from ddp_ladder.records.assemble import NOT_RUN, assemble, not_run
-from ddp_ladder.records.raw_models import Endpoint, Job, MeasureOfRun, Outcome, PlainLimit, Repository, RunEnd, RunFile
+from ddp_ladder.records.raw_models import Endpoint, Job, Outcome, PlainLimit, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import Record, write_record
-from ddp_ladder.records.run_records import CUT_SHORT, RunRecords
+from ddp_ladder.records.run_records import CUT_SHORT, RunRecords, stored_or_assembled
 from ddp_ladder.records.script_failures import PORT_TAKEN
 from ddp_ladder.records.shared_directory import Watch
 from ddp_ladder.run.agent import GRACE_S
@@ -318,7 +318,7 @@ def expected_steps(context: Context, spec: RunSpec) -> Expected:
     for path in (*here, *(file for file in files if file not in here)):
         directory = RunDirectory(path.parent)
         try:
-            record = assemble(directory)
+            record = stored_or_assembled(directory)
         except (OSError, ValueError):
             continue
         if most_alike(spec, [record]):
@@ -336,7 +336,6 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
         spec=spec,
         spec_hash=spec.hash,
         job=job,
-        measure=MeasureOfRun(**{name: getattr(spec, name) for name in MeasureOfRun.model_fields}),
         rendezvous=Endpoint(**asdict(rendezvous)),
         start_directory=str(places.start),
         run_directory=str(places.run),

@@ -39,7 +39,7 @@ from ddp_ladder.preflight.node_findings import findings
 from ddp_ladder.preflight.raw_models import PartEnd, PreflightEnd, PreflightSettings
 from ddp_ladder.preflight.result import PreflightResult, result_file
 from ddp_ladder.preflight.unfinished import unfinished
-from ddp_ladder.records.raw_models import Endpoint, Job, MeasureOfRun, RunFile, read_run_file
+from ddp_ladder.records.raw_models import Endpoint, Job, RunFile, read_run_file
 from ddp_ladder.run.interruption import end_agents, uninterrupted
 from ddp_ladder.run.logs import join_logs
 from ddp_ladder.run.machine_watch import describe, speaks_for_node
@@ -172,7 +172,6 @@ class PreflightOf:
             spec=spec,
             spec_hash=spec.hash,
             job=identity,
-            measure=MeasureOfRun(**{name: getattr(spec, name) for name in MeasureOfRun.model_fields}),
             rendezvous=Endpoint(id=key, host=host, port=port),
             start_directory=str(places.start),
             run_directory=str(places.run),

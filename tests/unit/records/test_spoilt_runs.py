@@ -1,0 +1,260 @@
+"""What ranks, nodes and jobs may leave that is not good: the record fails, and names what is odd and where."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.common.files import Agent, RunDirectory, read_json
+from make_records import make_spec
+from make_runs import edit, read_steps, reassemble, write_run, write_steps
+
+Mutation = Callable[[RunDirectory], Any]
+SPEC = make_spec("2x2", repeat=2)
+SIBLING = make_spec("2x2")
+RANK, NODE = "ranks/rank3.json", "nodes/node1.json"
+SOFTWARE, FILES, CHOICES = "software.python", "shared file system", "what the script decides by rank"
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    results = tmp_path_factory.mktemp("pristine")
+    for spec in (SPEC, SIBLING):
+        write_run(results, spec, 3600.0)
+    return results
+
+
+@pytest.fixture
+def run(pristine: Path, tmp_path: Path) -> RunDirectory:
+    """A copy of the run to spoil, beside another repeat."""
+    shutil.copytree(pristine, tmp_path / "results")
+    return RunDirectory(tmp_path / "results/runs" / SPEC.name)
+
+
+def put(name: str, *path: str | int, to: Any) -> Mutation:
+    def change(data: Any) -> None:
+        for key in path[:-1]:
+            data = data[key]
+        data[path[-1]] = to
+
+    return lambda run: edit(run.path / name, change)
+
+
+def in_rank(rank: int, *path: str | int, to: Any) -> Mutation:
+    return put(f"ranks/rank{rank}.json", *path, to=to)
+
+
+def seen(field: str, to: Any, *ranks: int) -> Mutation:
+    """What these ranks saw of themselves; rank 3 alone if none is named."""
+    return on_ranks(*(in_rank(rank, "fingerprint", field, to=to) for rank in ranks or (3,)))
+
+
+def on_ranks(*mutations: Mutation) -> Mutation:
+    return lambda run: [mutate(run) for mutate in mutations]
+
+
+def in_node(*path: str | int, to: Any) -> Mutation:
+    return put(NODE, *path, to=to)
+
+
+def in_end(*path: str | int, to: Any) -> Mutation:
+    return put("ended.json", *path, to=to)
+
+
+def replaced(name: str, old: str, new: str) -> Mutation:
+    def mutate(run: RunDirectory) -> None:
+        before = (run.path / name).read_text()
+        assert old in before
+        (run.path / name).write_text(before.replace(old, new, 1))
+
+    return mutate
+
+
+def remove(name: str) -> Mutation:
+    return lambda run: (run.path / name).unlink()
+
+
+def truncate(name: str) -> Mutation:
+    return lambda run: (run.path / name).write_bytes((run.path / name).read_bytes()[:50])
+
+
+def copy(source: str, target: str) -> Mutation:
+    return lambda run: shutil.copy(run.path / source, run.path / target)
+
+
+def exchange(one: str, other: str) -> Mutation:
+    return on_ranks(copy(one, "aside"), copy(other, one), copy("aside", other))
+
+
+def from_sibling(*names: str) -> Mutation:
+    """Files of another repeat, with this one's spec_hash."""
+
+    def mutate(run: RunDirectory) -> None:
+        told = read_json(run.run)["spec_hash"]
+        for name in names:
+            shutil.copy(run.path.parent / "r1" / name, run.path / name)
+            if name.endswith(".json"):
+                edit(run.path / name, lambda data: data.update(spec_hash=told))
+
+    return mutate
+
+
+def steps(change: Callable[[list[list[str]]], list[list[str]]], *ranks: int) -> Mutation:
+    return lambda run: [write_steps(run, rank, change(read_steps(run, rank))) for rank in ranks]
+
+
+def without_samples(after: int) -> Callable[[list[list[str]]], list[list[str]]]:
+    return lambda rows: [row if int(row[0]) <= after else [row[0], "0", *row[2:]] for row in rows]
+
+
+def one_device(run: RunDirectory) -> None:
+    edit(run.path / RANK, lambda end: end.update(device=read_json(run.ranks / "rank2.json")["device"]))
+
+
+EACH = (0, 1, 2, 3)
+ODD: dict[str, tuple[Mutation, tuple[str, ...]]] = {
+    # The ranks disagree: the odd one is named with its node.
+    "script": (seen("script_sha256", "e" * 64), ("script_sha256: ", "eeeeeeeeeeee on rank 3 (node1)", FILES)),
+    "script on rank 0": (seen("script_sha256", "e" * 64, 0), ("on ranks 1-3 (node0, node1)", "on rank 0 (node0)")),
+    "module": (
+        on_ranks(seen("sources", {"m.py": "b" * 64}, 1, 2, 3), seen("sources", {"m.py": "c" * 64}, 0)),
+        ("sources: m.py: bbbbbbbbbbbb", "on rank 0 (node0)", FILES),
+    ),
+    "torch": (seen("torch", "2.4.1"), ("torch: 2.13.0 on ranks 0-2 (node0, node1), 2.4.1 on rank 3 (node1)", SOFTWARE)),
+    "torch of three kinds": (
+        on_ranks(seen("torch", "2.4.1", 2), seen("torch", "2.5.0", 3)),
+        ("2.4.1 on rank 2 (node1), 2.5.0 on rank 3 (node1)",),
+    ),
+    "no torch": (seen("torch", None), ("torch: 2.13.0", "none on rank 3 (node1)")),
+    "library": (
+        on_ranks(seen("libraries", {"numpy": "2.1.0"}, 0, 2, 3), seen("libraries", {"numpy": "1.26.4"}, 1)),
+        ("libraries: numpy: 2.1.0", "1.26.4 on rank 1 (node0)", SOFTWARE),
+    ),
+    "threads": (seen("threads", 64), ("threads: 1 on", "64 on rank 3 (node1)", CHOICES)),
+    "autocast": (
+        seen("autocast_dtype", "float16", 0, 1, 3),
+        ("autocast_dtype: float16 on ranks 0-1, 3 (node0, node1), none on rank 2 (node1)",),
+    ),
+    "optimizer": (seen("optimizer", "AdamW (fused)"), ("optimizer: SGD", "AdamW (fused) on rank 3 (node1)")),
+    "DDP": (in_rank(3, "ddp", to=None), ("DistributedDataParallel: used", "not used on rank 3 (node1)")),
+    "communication hook": (in_rank(3, "ddp", "comm_hook", to="fp16"), ("communication hook: none", "fp16 on rank 3")),
+    "backend": (in_rank(3, "backend", to="ucc"), ("backend: gloo", "ucc on rank 3 (node1)")),
+    "no backend": (in_rank(3, "backend", to=None), ("no process group on rank 3", "init_process_group()")),
+    "nccl without a GPU": (on_ranks(*(in_rank(k, "backend", to="nccl") for k in EACH)), ("nccl on ranks 0-3",)),
+    "another world": (in_rank(1, "world_size", to=1), ("for rank 1 the world has 1",)),
+    "another world on all": (on_ranks(*(in_rank(k, "world_size", to=8) for k in EACH)), ("for all ranks the world",)),
+    "one device": (one_device, ("ranks 2, 3 on node1 use one device",)),
+    "device of another kind": (in_rank(1, "device", "kind", to="cuda"), ("distinct devices", "cpu/cuda")),
+    "other parameters": (in_rank(1, "parameters", "checksum", to="sha256:b"), ("2 distinct on 4 ranks",)),
+    "no parameters": (in_rank(1, "parameters", to=None), ("no trained parameters were seen on rank 1",)),
+    # Files of another run, job or attempt.
+    "rank of another repeat": (from_sibling(RANK, "ranks/rank3.csv"), ("one origin", "foreign: rank 3")),
+    "node of another repeat": (from_sibling(NODE), ("one origin", "foreign: node 1")),
+    "end of another repeat": (from_sibling("ended.json"), ("one origin", "foreign: ended.json")),
+    "rank of another attempt": (in_rank(3, "job", "attempt", to=2), ("one origin", "foreign: rank 3")),
+    "rank of another process": (in_rank(3, "job", "run_id", to="another"), ("one origin", "foreign: rank 3")),
+    "node of another job": (in_node("job", "id", to="local-other"), ("one origin", "foreign: node 1")),
+    "end of another spec": (in_end("spec_hash", to="0" * 64), ("one origin", "foreign: ended.json")),
+    "job of another attempt": (put("run.json", "job", "run_id", to="another"), ("one origin", "foreign: rank 0")),
+    "ranks exchanged": (
+        on_ranks(exchange("ranks/rank0.json", "ranks/rank1.json"), exchange("ranks/rank0.csv", "ranks/rank1.csv")),
+        ("one origin", "another's number in the file of rank 0, rank 1"),
+    ),
+    "nodes exchanged": (exchange("nodes/node0.json", NODE), ("another's number in the file of node 0, node 1",)),
+    "process twice": (
+        on_ranks(in_rank(3, "pid", to=1002), in_rank(3, "device", "id", to="cpu:9")),
+        ("one origin", "process 1002 of node1 is rank 2 and rank 3"),
+    ),
+    # Missing, damaged and surplus files.
+    "rank missing": (remove(RANK), ("ranks/rank3.json is missing",)),
+    "steps missing": (remove("ranks/rank3.csv"), ("ranks/rank3.csv is damaged",)),
+    "steps of another rank": (copy("ranks/rank2.csv", "ranks/rank3.csv"), ("rank3.csv is damaged: its digest",)),
+    "steps counted wrong": (in_rank(3, "steps", "count", to=9999), ("it has 60 steps, not 9999",)),
+    "rank too many": (copy(RANK, "ranks/rank4.json"), ("rank4.json is of a rank that the plan does not have",)),
+    "node too many": (copy(NODE, "nodes/node2.json"), ("node2.json is of a node that the plan does not have",)),
+    "rank truncated": (truncate(RANK), ("rank3.json is damaged",)),
+    "rank of another version": (in_rank(3, "schema_version", to=2), ("rank3.json is damaged", "schema_version")),
+    "rank number a word": (in_rank(3, "rank", to="3"), ("rank3.json is damaged: rank",)),
+    "key twice": (replaced(RANK, "{", '{"exit_code": 1, '), ("rank3.json", "'exit_code' is there twice")),
+    "not a number": (replaced(RANK, '"total": 4.2', '"total": NaN'), ("rank3.json", "NaN is not a figure")),
+    "beyond all limits": (replaced(RANK, '"pid": 1003', f'"pid": {10**30}'), ("rank3.json", "beyond 64 bits")),
+    "true for a number": (in_rank(3, "exit_code", to=False), ("rank3.json", "exit_code")),
+    "1.0 for 1": (in_end("job", "attempt", to=1.0), ("ended.json", "attempt")),
+    "node missing": (remove(NODE), ("nodes/node1.json is missing",)),
+    "node truncated": (truncate(NODE), ("node1.json is damaged",)),
+    "end missing": (remove("ended.json"), ("ended.json is missing",)),
+    "end before the start": (in_end("ended_at_s", to=0), ("ended.json is damaged: it ends before it starts",)),
+    "outcome unknown": (in_end("outcome", to="fine"), ("ended.json is damaged: outcome",)),
+    # How it ended, and what it measured.
+    "exit code of a rank": (in_rank(1, "exit_code", to=3), ("rank 1: exit code 3",)),
+    "exception": (in_rank(1, "exception", to="ValueError: no"), ("rank 1: ValueError: no",)),
+    "exit code of a node": (in_node("exit_code", to=1), ("node 1: exit code 1",)),
+    "signal of a node": (in_node("signal", to="SIGTERM"), ("node 1: ended by SIGTERM",)),
+    "time limit": (in_end("outcome", to="time limit"), ("time limit", "stages.stage3.runtime")),
+    "too few steps": (steps(lambda rows: rows[:39], *EACH), ("measured 39 optimizer steps",)),
+    "steps of the warm-up alone": (steps(lambda rows: rows[:10], *EACH), ("measured 10 optimizer steps",)),
+    "unequal steps": (steps(lambda rows: rows[:-1], 1), ("rank 1 made 59 steps, rank 0 made 60",)),
+    "no samples on a rank": (steps(without_samples(0), 1), ("none on rank 1",)),
+    "samples at first": (steps(without_samples(40), *EACH), ("none in 4 of 10 blocks",)),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_the_record_fails_and_names_what_is_odd(run: RunDirectory, name: str) -> None:
+    mutate, words = ODD[name]
+    mutate(run)
+    record = reassemble(run)
+    assert record.failure
+    said = f"{record.failure.verdict}: {record.failure.why}; {record.failure.next}"
+    assert [word for word in words if word not in said] == [], said
+
+
+def compiled_apart(run: RunDirectory) -> None:
+    for k in EACH:
+        seen("cpu_set", f"{k}", k)(run)
+    for k in (1, 2, 3):
+        seen("compiled_graphs", k, k)(run)
+        seen("product_dtypes", ["float32"], k)(run)
+        seen("cpu_model", f"model of node {k // 2}", k)(run)
+        seen("batch_per_gpu", 64 - k, k)(run)
+        seen("num_workers", None, k)(run)
+
+
+def more_on_rank_0(run: RunDirectory) -> None:
+    """It logs, saves and draws: the others do not import what that takes."""
+    for k in EACH:
+        seen("libraries", {"numpy": "2.1.0", **({"torchvision": "0.20"} if k == 0 else {})}, k)(run)
+        seen("sources", {"train.py": "a" * 64, **({"log.py": "b" * 64} if k == 0 else {})}, k)(run)
+        seen("configuration", {"c.yaml": "a" * 64} if k == 0 else {}, k)(run)
+
+
+def another_backend(run: RunDirectory) -> None:
+    for k in EACH:
+        in_rank(k, "backend", to="mpi")(run)
+
+
+def a_device_id_per_host(run: RunDirectory) -> None:
+    in_rank(2, "device", "id", to="cpu:1000")(run)
+
+
+@pytest.mark.parametrize("change", [compiled_apart, more_on_rank_0, another_backend, a_device_id_per_host])
+def test_what_honest_runs_hold_fails_no_record(run: RunDirectory, change: Mutation) -> None:
+    change(run)
+    record = reassemble(run)
+    assert (record.status, record.failure) == ("ok", None)
+
+
+def test_a_container_may_give_the_same_process_id_twice(tmp_path: Path) -> None:
+    container = {"image": "i.sif", "engine": "apptainer", "binds": [], "args": []}
+    run = write_run(tmp_path, make_spec("2x2", container=container, python="python3"))
+    on_ranks(in_rank(3, "pid", to=1002), in_rank(3, "device", "id", to="cpu:9"))(run)
+    assert reassemble(run).status == "ok"
+
+
+def test_a_task_of_each_gpu_leaves_a_file_of_its_own(tmp_path: Path) -> None:
+    run = write_run(tmp_path, make_spec("1x2", launcher="srun"), agents_per_node=2)
+    assert "nodes/node0.task1.json" in reassemble(run).files
+    assert run.agent_end(Agent(0, 1)).name == "node0.task1.json"
