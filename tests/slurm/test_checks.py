@@ -18,41 +18,44 @@ NODE = {"gpus": 4, "device": "cpu", "gres": "gpu", "cpus": 8, "memory_mb": 8000}
 SMALL = {"stage1": {"scales": ["1x1"], "runtime": 5}}
 NODES_3 = {**SMALL, "stage3": {"scales": ["3x1", "3x2"], "runtime": 5}}
 
-# Slurm values, stages, and the message: key, what is wrong, what is allowed.
+# Slurm values, stages, and the message: key and Slurm's words, what was asked for, and the advice.
 MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str, str]] = {
     "partition": (
         {"partition": "gpus"},
         SMALL,
-        "config/cluster.yaml: slurm.partition: there is no such partition",
-        "debug, gpu",
+        "config/cluster.yaml: slurm.partition: Slurm refuses the job of 1x1: invalid partition specified: gpus; "
+        "Invalid partition name specified",
+        "--partition=gpus",
         'did you mean "gpu"?',
     ),
     "account": (
         {"partition": "gpu", "account": "projekt"},
         SMALL,
-        "config/cluster.yaml: slurm.account: root has no such account here",
-        "project, root",
-        'did you mean "project"?',
+        "config/cluster.yaml: slurm.account: Slurm refuses the job of 1x1: "
+        "Invalid account or account/partition combination specified",
+        "--account=projekt",
+        "change one of config/cluster.yaml: slurm.account",
     ),
     "nodes": (
         {"partition": "debug"},
         NODES_3,
-        "config/config.yaml: stages.stage3.scales: more nodes than the partition debug has",
-        "up to 2 nodes: node1, node2",
-        "leave out the scale",
+        "config/config.yaml: stages.stage3.scales: Slurm refuses the job of 3x1, 3x2: "
+        "Requested node configuration is not available",
+        "--nodes=3",
+        "change one of config/config.yaml: stages.stage3.scales, config/cluster.yaml: node.gres",
     ),
     "time": (
         {"partition": "debug"},
         {"stage1": {"scales": ["1x1"], "runtime": 31}},
         "config/config.yaml: stages.stage1.runtime: longer than the partition debug allows",
-        "up to 30 min",
+        "31 min",
         "set runtime: 30 or less",
     ),
     "qos": (
         {"partition": "gpu"},
-        {**SMALL, "stage2": {"scales": ["1x4"], "runtime": 5, "slurm": {"qos": "small"}}},
-        "config/config.yaml: stages.stage2.scales: more GPUs (gres/gpu) than the QOS small allows per job",
-        "up to 2",
+        {**SMALL, "stage2": {"scales": ["1x4"], "runtime": 5, "slurm": {"qos": "smal"}}},
+        "config/config.yaml: stages.stage2.slurm.qos: Slurm refuses the job of 1x4: Invalid qos specification",
+        "--qos=smal",
         "config/config.yaml: stages.stage2.slurm.qos",
     ),
 }
@@ -83,27 +86,25 @@ def snakemake(cluster: Cluster, checkout: Checkout, *arguments: str) -> subproce
     )
 
 
-def next_job(cluster: Cluster) -> str:
-    """Number that Slurm will give to the next job: the same as before when nothing was submitted."""
-    found = re.search(r"^NEXT_JOB_ID\s*=\s*(\d+)$", cluster.run(["scontrol", "show", "config"]).stdout, re.MULTILINE)
-    assert found
-    return found[1]
+def jobs(cluster: Cluster) -> str:
+    return cluster.run(["squeue", "--states=all", "--noheader"]).stdout
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistake_is_one_message_and_nothing_is_submitted(cluster: Cluster, checkout: Checkout, mistake: str) -> None:
-    slurm, stages, message, allowed, advice = MISTAKES[mistake]
+    slurm, stages, message, found, advice = MISTAKES[mistake]
     configure(checkout, slurm, stages)
-    before = next_job(cluster)
+    before = jobs(cluster)
     result = snakemake(cluster, checkout, "--profile", "profiles/slurm")
     assert result.returncode == 1
     profile, *lines = result.stdout.splitlines()
     assert profile.startswith("Using profile")
     assert lines[0] == message
-    assert [line.split()[0] for line in lines[1:]] == ["found", "allowed", "next"]
-    assert lines[2] == f"  allowed  {allowed}"
-    assert advice in lines[3]
-    assert next_job(cluster) == before
+    assert lines[1].split()[0] == "found"
+    assert found in lines[1]
+    assert lines[-1].split()[0] == "next"
+    assert advice in lines[-1]
+    assert jobs(cluster) == before
 
 
 def test_doctor_with_accounting(cluster: Cluster, checkout: Checkout) -> None:
@@ -111,10 +112,9 @@ def test_doctor_with_accounting(cluster: Cluster, checkout: Checkout) -> None:
     done = snakemake(cluster, checkout, "doctor")
     assert done.returncode == 1
     plain = " ".join(done.stdout.split())
-    assert re.search(r"pass controller Slurm \d+\.\d+\.\d+ answers; partitions: gpu, debug", plain)
-    assert "FAIL jobs config/cluster.yaml: slurm.qos: there is no such QOS (found smal; allowed normal, small)" in plain
-    assert 'next: did you mean "small"?' in plain
-    assert done.stdout.splitlines()[-1].startswith("1 failed, ")
+    assert "pass controller Slurm answers; partitions: gpu, debug" in plain
+    assert "FAIL jobs config/cluster.yaml: slurm.qos: Slurm refuses the job of 1x1: Invalid qos specification" in plain
+    assert "failed, " in done.stdout.splitlines()[-1]
 
 
 def test_doctor_without_accounting(cluster_without_accounting: Cluster, checkout: Checkout) -> None:
@@ -124,5 +124,5 @@ def test_doctor_without_accounting(cluster_without_accounting: Cluster, checkout
     done = snakemake(cluster_without_accounting, checkout, "doctor")
     assert done.returncode == 0, done.stdout
     plain = " ".join(done.stdout.split())
-    assert "pass jobs Slurm can take all of them: 1x1" in plain
-    assert "not checked accounting account, QOS and their limits: this Slurm has no accounting" in plain
+    assert "pass jobs Slurm takes all of them: 1x1" in plain
+    assert re.search(r"pass start if submitted now: 1x1 at \d{4}-", plain)

@@ -14,8 +14,8 @@ from cluster import Cluster
 from ddp_ladder.machine.directory import MachineDirectory, read_machines
 from ddp_ladder.node.numa import parse_cpus
 from ddp_ladder.records.record import read_record
-from ddp_ladder.slurm.job_step import step_variables, task_variables
 from ddp_ladder.slurm.notation import host_names
+from ddp_ladder.slurm.steps import step_variables, task_variables
 from project_copy import LOOP, Checkout, copy_project
 from scales import GPU_SITE, MEETING, WITNESS, prepare, salloc, scale_job, witnesses
 

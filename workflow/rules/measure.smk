@@ -11,7 +11,7 @@ rule measure_stage1:
         plan=f"{ladder.results}/plan.json",
         data=ladder.prepared_data,
         before=lambda wildcards: force(
-            ladder.scale_records(wildcards.scale), after=ladder.gate_before(ladder.stage_of(wildcards.scale))
+            ladder.scale_records(wildcards.scale), after=ladder.gate_before(ladder.job(wildcards.scale).stage)
         ),
     output:
         ladder.record_patterns("stage1"),
@@ -26,8 +26,9 @@ rule measure_stage1:
         "../envs/workflow.yaml"
     threads: lambda wildcards: workflow.resource_settings.cores or 1
     resources:
-        # For the Slurm executor; ddp_ladder/slurm/resources.py gives the reasons.
-        **ladder.job_resources(),
+        # Makes the Slurm executor run the rule in the batch step, where srun can be called. What the job asks of Slurm:
+        # ddp_ladder/slurm/steps.py.
+        mpi="srun",
     params:
         script=script("run_scale.py"),
     shell:

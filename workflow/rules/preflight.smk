@@ -20,7 +20,7 @@ rule preflight_scale:
         "../envs/workflow.yaml"
     threads: lambda wildcards: workflow.resource_settings.cores or 1
     resources:
-        **ladder.job_resources(),
+        mpi="srun",  # as in measure.smk
     params:
         script=script("run_preflight.py"),
     shell:

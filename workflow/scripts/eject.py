@@ -15,8 +15,7 @@ from pathlib import Path
 import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.common.command import command
 from ddp_ladder.common.files import RunDirectory, write_atomically, write_json
-from ddp_ladder.job_script.climb_script import climb_script
-from ddp_ladder.job_script.script import write_job_script
+from ddp_ladder.job_script.script import climb_script, write_job_script
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.settings.loading import OVERLAY
 from ddp_ladder.settings.secrets import marked_names, marked_overrides

@@ -5,7 +5,6 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from ddp_ladder.climb.announcements import announcements, check_load
@@ -13,8 +12,6 @@ from ddp_ladder.climb.ladder import Ladder, stages_up_to
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.monitor import cpus
 from ddp_ladder.settings.loading import load_settings
-from ddp_ladder.settings.terms import Scale
-from ddp_ladder.slurm.resources import slurm_resources
 from make_records import make_plan_of, make_specs
 
 CONFIG = """\
@@ -56,9 +53,7 @@ def test_look_ups(ladder: Ladder) -> None:
         assert sorted(pattern.format(scale=job.scale) for pattern in patterns) == sorted(ladder.records(job))
     assert ladder.scales("stage3") == ["2x1", "2x4"]
     assert ladder.last_gate == "results/gates/stage3.json"
-    asked = {name: of(SimpleNamespace(scale="2x4")) for name, of in ladder.job_resources().items()}
-    assert asked == slurm_resources(ladder.plan.job(Scale(2, 4)))
-    assert (asked["runtime"], asked["nodes"]) == (33, 2)
+    assert ladder.job("2x4").runtime_min == 33
 
 
 def test_a_gate_waits_for_the_records_of_the_scales_at_which_something_is_to_do(ladder: Ladder) -> None:
@@ -74,7 +69,7 @@ def test_a_gate_waits_for_the_records_of_the_scales_at_which_something_is_to_do(
 def test_the_plans_first_scale_comes_first(ladder: Ladder) -> None:
     """Where scales run one after the other; each waits for the gate of the stage before alone."""
     assert [ladder.priority(scale) for scale in ("1x1", "2x1", "2x4")] == [3, 2, 1]
-    assert [ladder.gate_before(ladder.stage_of(scale)) for scale in ("1x1", "2x4")] == [
+    assert [ladder.gate_before(ladder.job(scale).stage) for scale in ("1x1", "2x4")] == [
         [],
         ["results/gates/stage1.json"],
     ]
@@ -140,8 +135,8 @@ def test_a_ladder_that_starts_at_another_scale(ladder: Ladder) -> None:
     assert not [said for said in announcements(ladder, ["stage1"]) if "started at" in said]
     stages = CONFIG.replace("stage1: {}", "stage1: {scales: [1x2]}").replace("[2x1, 2x4]", "[2x2, 2x4]")
     other = make(stages, SITE.replace("gpus: 4", "gpus: 4, gres: gpu"))
-    asked = {name: of(SimpleNamespace(scale="1x2")) for name, of in other.job_resources().items()}
-    assert (asked["nodes"], asked["gres"], asked["cpus_per_task"]) == (1, "gpu:2", 4)
+    job = other.job("1x2")
+    assert (job.gres, job.cpus) == ("gpu:2", 4)
     (said,) = (said for said in announcements(other, ["stage1"]) if "started at" in said)
     assert said.startswith("warning: the ladder started at 1x1, and now starts at 1x2, its new baseline: runs whose ")
     assert "the ladder started at 1x1, and now starts at 1x2" in other.changes_since_plan

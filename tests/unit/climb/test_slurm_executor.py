@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.climb import executor
-from ddp_ladder.climb.executor import ladder_executor
-from ddp_ladder.climb.executor_interface import BELOW, DISTRIBUTION, OLDEST, problem_of
+from ddp_ladder.climb.executor import BELOW, DISTRIBUTION, OLDEST, ladder_executor, problem_of
 from ddp_ladder.common.formats import dotted
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.run.progress import JobConsole
@@ -27,7 +26,6 @@ class Plugin:
         self.submitted: list[Any] = []
         self.asked = 0
         self._job_submission_executor = ThreadPoolExecutor()
-        self._failed_nodes: set[str] = set()
         self.slurm_logdir = Path()
 
     def report_job_error(self, _info: Any, msg: str, aux_logs: Sequence[str]) -> None:
@@ -51,15 +49,10 @@ class Plugin:
     def cancel_jobs(self, active_jobs: Sequence[Any]) -> None:
         self.cancelled = list(active_jobs)
 
-    def get_account_arg(self, job: Any) -> Iterator[str]:
-        yield f" -A {job.rule.name}"
-
-    def get_partition_arg(self, job: Any) -> str:
-        return f" -p {job.rule.name}"
-
 
 def executor_of(results: Path, rule: str) -> Any:
-    return ladder_executor(Plugin, results, lambda _scale: "stage1", [rule])()
+    stage1: Any = SimpleNamespace(stage="stage1")
+    return ladder_executor(Plugin, results, lambda _scale: stage1, [rule])()
 
 
 def job_of(rule: str) -> Any:
@@ -106,10 +99,6 @@ def test_jobs_of_another_workflows_rules_stay_the_plugins(tmp_path: Path) -> Non
     plugin = executor_of(tmp_path / "results", "ladder_measure_stage1")
     plugin.run_job(others[0].job)
     assert plugin.submitted == [others[0].job]
-    assert [*plugin.get_account_arg(others[0].job), plugin.get_partition_arg(others[0].job)] == [
-        " -A align",
-        " -p align",
-    ]
 
     async def look() -> list[Any]:
         return [each async for each in plugin.check_active_jobs([*others, group])]
@@ -126,7 +115,7 @@ def test_a_plugin_without_a_method_is_named_with_the_versions_that_have_it(tmp_p
         pass
 
     with pytest.raises(UserError) as caught:
-        ladder_executor(Without, tmp_path, lambda _scale: "stage1", [])
+        ladder_executor(Without, tmp_path, lambda _scale: None, [])  # type: ignore[arg-type, return-value]
     assert str(caught.value).startswith(
         "snakemake-executor-plugin-slurm: its executor has no run_job, check_active_jobs, cancel_jobs"
     )

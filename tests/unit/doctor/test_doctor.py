@@ -21,8 +21,7 @@ from ddp_ladder.settings.cluster_keys import Container, Software
 from ddp_ladder.settings.loading import load_settings
 from ddp_ladder.settings.models import Settings
 from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
-from ddp_ladder.slurm.offer import read_offer
-from slurm_captured import answer
+from slurm_captured import CAPTURED
 
 SHIPPED = load_settings(CONFIG, CLUSTER)
 
@@ -338,19 +337,24 @@ def test_interfaces(interface: Any, slurm: bool, outcome: str) -> None:
 # Slurm, on captured output (tests/unit/slurm_output)
 
 
-def test_jobs_against_a_captured_slurm() -> None:
-    found = list(checks.judge_jobs(Ladder.of(on_a_cluster()), read_offer(answer)))
-    assert [finding.outcome for finding in found] == ["pass", "pass"]
-    wrong = on_a_cluster(slurm=SHIPPED.site.slurm.replace(partition="gup"))
-    found = list(checks.judge_jobs(Ladder.of(wrong), replace(read_offer(answer), accounting="there is none")))
-    assert [finding.outcome for finding in found] == ["pass", "FAIL", "not checked"]
-    assert found[1].next == 'did you mean "gpu"?'
+def test_jobs_against_a_captured_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = f'case "$*" in *partition) cat {CAPTURED}/partition.txt;; *node) cat {CAPTURED}/node.txt;; esac'
+    takes = "echo 'sbatch: Job 1 to start at 2026-11-23T22:35:30 using 2 processors' >&2"
+    refuses = "echo 'allocation failure: Invalid partition name specified' >&2; exit 1"
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for answer, outcomes in ((takes, ["pass", "pass", "pass"]), (refuses, ["pass", "FAIL"])):
+        for name, script in (("scontrol", shown), ("sbatch", answer)):
+            (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+            (tmp_path / name).chmod(0o755)
+        ladder = Ladder.of(on_a_cluster(slurm=SHIPPED.site.slurm.replace(partition="gpu")))
+        found = [each for each in checks.slurm(ladder, on_a_cluster=True) if each.topic != "architecture"]
+        assert [finding.outcome for finding in found][: len(outcomes)] == outcomes
 
 
 def test_compute_nodes_of_another_architecture_than_the_login_node() -> None:
     """The captured nodes are x86_64; Olivia has it the other way round."""
-    ladder, offer = Ladder.of(on_a_cluster()), read_offer(answer)
-    assert list(checks.architecture(ladder, offer, "x86_64")) == []
-    (finding,) = checks.architecture(ladder, offer, "aarch64")
+    ladder, nodes = Ladder.of(on_a_cluster()), (CAPTURED / "node.txt").read_text()
+    assert list(checks.architecture(ladder, nodes, "x86_64")) == []
+    (finding,) = checks.architecture(ladder, nodes, "aarch64")
     assert (finding.outcome, "compute nodes are x86_64" in finding.text) == ("FAIL", True)
     assert "sbatch results/climb.sh" in (finding.next or "")

@@ -8,6 +8,8 @@
 # chdir: the paths below are relative to it. no-requeue: a second start would overwrite the results of
 # the first.
 #SBATCH --job-name=default-weak-1x2-r1
+#SBATCH --chdir=/home/me/ladder
+#SBATCH --output=results/runs/default/weak/1x2/r1/job-%j.log
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
 #SBATCH --gres=gpu:2
@@ -15,8 +17,6 @@
 #SBATCH --time=20
 #SBATCH --account=p1
 #SBATCH --partition=gpu
-#SBATCH --chdir=/home/me/ladder
-#SBATCH --output=results/runs/default/weak/1x2/r1/job-%j.log
 #SBATCH --no-requeue
 
 # Do not train on a login node by accident: without Slurm only with the argument `here`.

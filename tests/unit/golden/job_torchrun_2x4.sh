@@ -6,6 +6,8 @@
 # chdir: the paths below are relative to it. no-requeue: a second start would overwrite the results of
 # the first.
 #SBATCH --job-name=default-weak-2x4-r1
+#SBATCH --chdir=/home/me/ladder
+#SBATCH --output=results/runs/default/weak/2x4/r1/job-%j.log
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
 #SBATCH --gres=gpu:4
@@ -19,8 +21,6 @@
 #SBATCH --reservation=course
 #SBATCH --nodelist='n[1-2]'
 #SBATCH --exclude=n3
-#SBATCH --chdir=/home/me/ladder
-#SBATCH --output=results/runs/default/weak/2x4/r1/job-%j.log
 #SBATCH --exclusive
 #SBATCH --signal=TERM@60
 #SBATCH --no-requeue

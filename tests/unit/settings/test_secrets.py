@@ -12,8 +12,7 @@ import yaml
 from ddp_ladder.climb.written_secrets import missing_secrets, written_secrets
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.job_script.climb_script import climb_script
-from ddp_ladder.job_script.script import write_job_script
+from ddp_ladder.job_script.script import climb_script, write_job_script
 from ddp_ladder.node.launch import Places, node_environment
 from ddp_ladder.node.software import SetUpError, with_secrets
 from ddp_ladder.plan.plan import Plan, make_plan

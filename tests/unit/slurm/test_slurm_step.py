@@ -5,7 +5,7 @@ from dataclasses import replace
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.settings.cluster_keys import Slurm
 from ddp_ladder.settings.terms import Scale
-from ddp_ladder.slurm.job_step import step_argv, step_environment
+from ddp_ladder.slurm.steps import sbatch_options, step_argv, step_environment
 
 JOB = ScaleJob(
     stage="stage3",
@@ -24,17 +24,17 @@ def test_a_step_with_one_task_per_node() -> None:
     assert step_argv(JOB, NODES, 1, "run-1") == [
         "srun",
         "--job-name=run-1",
-        "--nodes=2",
         "--nodelist=node1,node2",
+        "--nodes=2",
         "--ntasks=2",
         "--ntasks-per-node=1",
         "--cpus-per-task=34",
-        "--gres=gpu:a100:4",
-        "--mem=64000",
-        "--exact",
         "--distribution=block",
         "--kill-on-bad-exit=1",
         "--mpi=none",
+        "--gres=gpu:a100:4",
+        "--mem=64000",
+        "--exact",
         "--export=ALL",
         "--input=none",
     ]
@@ -78,3 +78,24 @@ def test_no_default_of_the_allocation_reaches_srun() -> None:
         "CUDA_VISIBLE_DEVICES": "0,1",
     }
     assert step_environment({**kept, **dict.fromkeys(defaults, "7")}) == kept
+
+
+def test_a_job_asks_for_the_scales_share_and_for_what_the_site_sets() -> None:
+    slurm = Slurm(account="p1", partition="gpu", qos="devel", nodelist="n[1-2]", extra=("--exclusive",))
+    assert sbatch_options(replace(JOB, slurm=slurm), {"job-name": "a b"}) == [
+        "--job-name=a b",
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "--gres=gpu:a100:4",
+        "--cpus-per-task=34",
+        "--mem=64000M",
+        "--time=20",
+        "--account=p1",
+        "--partition=gpu",
+        "--qos=devel",
+        "--nodelist=n[1-2]",
+        "--exclusive",
+        "--no-requeue",
+    ]
+    bare = sbatch_options(replace(JOB, scale=Scale(1, 1), memory_mb=None, gres=None), {}, tasks_per_node=2)
+    assert bare == ["--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=17", "--time=20", "--no-requeue"]

@@ -172,9 +172,8 @@ def test_a_silent_squeue_delays_a_second_try(slurm: Slurm) -> None:
     assert slurm.count("asked") > 9
 
 
-@pytest.mark.parametrize("prefix", ["", "mine"])
-def test_a_job_of_another_start_is_not_joined(slurm: Slurm, prefix: str) -> None:
-    line = f"ddp-ladder|7|RUNNING|N/A|node1|None|{new_job_name(slurm.results, '1x4', prefix)}"
+def test_a_job_of_another_start_is_not_joined(slurm: Slurm) -> None:
+    line = f"ddp-ladder|7|RUNNING|N/A|node1|None|{new_job_name(slurm.results, '1x4')}"
     slurm.does("squeue", f"echo '{line}'")
     slurm.does("sbatch", "submit; echo $id")
     with pytest.raises(NotSubmitted, match=r"job 7 of another start is not over \(RUNNING\)") as caught:

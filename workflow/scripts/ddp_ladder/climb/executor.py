@@ -1,40 +1,34 @@
-"""The Slurm executor of the ladder's jobs: it submits each job once, follows it, and guesses no option of sbatch.
+"""The Slurm executor of the ladder's jobs: a subclass of the plugin's executor. What it replaces, and a test of each:
 
-A subclass of the plugin's executor, which overrides its methods, because
-
-- its submission treats every failure of sbatch as a refusal, also "Socket timed out", after which the job may be in the
-  queue, and it fails on a site's banner;
-- its check of active jobs asks less and less often (in the end every three minutes), waits for ever for jobs that were
-  preempted, revoked or cancelled by someone, and treats a job of unknown state as a good one;
-- inside a job's shell it removes SLURM_CONF with the variables that describe the job, and keeps the variables that set
-  defaults of sbatch (SBATCH_TIMELIMIT);
-- at Ctrl-C it does not cancel a job that is being checked or submitted;
-- without an account or a partition it guesses one, although ``null`` in cluster.yaml leaves that to Slurm.
+- submission: the plugin takes every failure of sbatch for a refusal, also "Socket timed out", after which the job may
+  be in the queue (tests/slurm/test_lost_answers.py), and it guesses an account and a partition if there is none;
+- the check of active jobs: the plugin asks less and less often, in the end every three minutes, waits for ever for a
+  job that was preempted, and takes a job of unknown state for a good one (tests/slurm/test_job_ends.py);
+- cancelling: at Ctrl-C the plugin forgets jobs that are being submitted (tests/slurm/test_starts_on_slurm.py);
+- the environment: inside a job's shell the plugin removes SLURM_CONF, and keeps SBATCH_TIMELIMIT and the like
+  (tests/slurm/test_callers_environment.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from snakemake_executor_plugin_slurm.submit_string import get_submit_command
-from snakemake_executor_plugin_slurm.utils import set_gres_string
-from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from ddp_ladder.accounting.jobs import update_or_warn
-from ddp_ladder.climb.executor_interface import ATTRIBUTES, problem_of
 from ddp_ladder.climb.to_do import another_job
 from ddp_ladder.climb.watch import LOOK_EVERY_S, JobWatch
 from ddp_ladder.common.files import NotWritten, shown_path
-from ddp_ladder.common.messages import UserError, notify
+from ddp_ladder.common.formats import dotted
+from ddp_ladder.common.messages import Problem, UserError, notify
 from ddp_ladder.plan.file import read_plan
+from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.run.progress import JobConsole
 from ddp_ladder.settings.terms import Scale
@@ -43,21 +37,46 @@ from ddp_ladder.slurm.job_end import NOT_SUBMITTED, SUBMITTED, JobEnd, job_end_f
 from ddp_ladder.slurm.job_names import new_job_name
 from ddp_ladder.slurm.scale_lock import signs_of_life
 from ddp_ladder.slurm.states import ask, cancel
+from ddp_ladder.slurm.steps import sbatch_options
 from ddp_ladder.slurm.submit import NotSubmitted, Stopped, Submission, Submitter
 
+DISTRIBUTION = "snakemake-executor-plugin-slurm"
+OLDEST, BELOW = (2, 8), (3,)  # as in requirements.txt
+INSTALL = "run `make setup` once, or pip install -r requirements.txt"
+# The last two are private: they report to Snakemake from the thread that submits a job.
+METHODS = (
+    "run_job",
+    "check_active_jobs",
+    "cancel_jobs",
+    "_report_job_submission_threadsafe",
+    "_report_job_error_threadsafe",
+)
 NOT_RECORDED = "Its end is not recorded"
 
 
+def problem_of(executor: Any, names: Sequence[str] = METHODS) -> Problem | None:
+    """Return the problem with an executor that lacks one of these names; None if it has all of them."""
+    missing = [name for name in names if not hasattr(executor, name)]
+    if not missing:
+        return None
+    return Problem(
+        DISTRIBUTION,
+        f"its executor has no {', '.join(missing)}, which ddp-ladder builds on",
+        allowed=f"{dotted(OLDEST)} or newer, below {dotted(BELOW)}",
+        next=INSTALL,
+    )
+
+
 def ladder_executor(
-    plugin: type[Any], results: Path, stage_of: Callable[[str], str], rules: Collection[str]
+    plugin: type[Any], results: Path, job_of: Callable[[str], ScaleJob], rules: Collection[str]
 ) -> type[Any]:
     """Return a subclass of the plugin's executor for the jobs of these rules; the plugin handles those of other rules.
 
-    stage_of: stage of a scale. Raises UserError if the plugin lacks a method that is overridden or called.
+    job_of: the job of a scale. Raises UserError if the plugin lacks a method that is overridden or called.
     """
     if problem := problem_of(plugin):
         raise UserError(problem)
-    settings = {"results": results, "stage_of": staticmethod(stage_of), "rules": frozenset(rules)}
+    settings = {"results": results, "job_of": staticmethod(job_of), "rules": frozenset(rules)}
     return type("LadderExecutor", (LadderJobs, plugin), settings)
 
 
@@ -65,7 +84,7 @@ class LadderJobs:
     """The overriding methods. Every other method is the plugin's, the next base class."""
 
     results: ClassVar[Path]
-    stage_of: ClassVar[Callable[[str], str]]
+    job_of: ClassVar[Callable[[str], ScaleJob]]
     rules: ClassVar[Collection[str]]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -78,8 +97,6 @@ class LadderJobs:
         plugin: Any = super()
         plugin.__init__(*args, **kwargs)
         self.array_jobs: set[str] = set()  # no --slurm-array-jobs: an array asks for each scale what the first needs
-        if problem := problem_of(self, ATTRIBUTES):
-            raise WorkflowError(str(problem))
 
     def _is_own(self, job: Any) -> bool:
         return not job.is_group() and job.rule.name in self.rules
@@ -89,9 +106,9 @@ class LadderJobs:
         if not self._is_own(job):
             super().run_job(job)  # type: ignore[misc]
             return
-        info, stage = SubmittedJobInfo(job), self.stage_of(job.wildcards.scale)
+        info, stage = SubmittedJobInfo(job), self.job_of(job.wildcards.scale).stage
         try:
-            wanted, logs = _submission(self, job, f"{stage} {job.wildcards.scale}", self.results)
+            wanted, logs = _submission(self, job)
             info.external_jobid = self._submitter.submit(wanted)
         except Stopped:
             return
@@ -140,7 +157,7 @@ class LadderJobs:
         if not self._watch.knows(info.external_jobid):
             scale, log = info.job.wildcards.scale, Path(shown_path(info.aux["slurm_logfile"]))
             signs = partial(signs_of_life, self.results, scale, log)
-            self._watch.add(info.external_jobid, self.stage_of(scale), scale, log, signs)
+            self._watch.add(info.external_jobid, self.job_of(scale).stage, scale, log, signs)
 
     async def _check_others(self: Any, others: Sequence[Any]) -> AsyncIterator[Any]:
         """Check jobs of other rules, as often as the plugin would."""
@@ -196,38 +213,23 @@ class LadderJobs:
         if others := [info for info in active_jobs if info not in own]:
             super().cancel_jobs(others)  # type: ignore[misc]
 
-    def get_account_arg(self: Any, job: Any) -> Iterator[str]:
-        """Yield the option of sbatch, empty if Slurm is to choose."""
-        if self._is_own(job):
-            yield _option("--account", job.resources.get("slurm_account"))
-        else:
-            yield from super().get_account_arg(job)  # type: ignore[misc]
 
-    def get_partition_arg(self: Any, job: Any) -> str:
-        """Return the option of sbatch, empty if Slurm is to choose."""
-        if self._is_own(job):
-            return _option("--partition", job.resources.get("slurm_partition"))
-        option: str = super().get_partition_arg(job)  # type: ignore[misc]
-        return option
-
-
-def _submission(executor: Any, job: Any, label: str, results: Path) -> tuple[Submission, Path]:
-    """Return sbatch as the plugin calls it, with our name of the job, and the directory of its logs."""
-    settings, scale = executor.workflow.executor_settings, job.wildcards.scale
+def _submission(executor: Any, job: Any) -> tuple[Submission, Path]:
+    """Return the call of sbatch for a job of Snakemake, and the directory of its logs."""
+    scale = job.wildcards.scale
+    planned = executor.job_of(scale)
     logs = executor.slurm_logdir / f"rule_{job.name}" / scale
     logs.mkdir(parents=True, exist_ok=True)
-    name = new_job_name(results, scale, settings.jobname_prefix or "")
-    parameters = {
-        "run_uuid": name,
-        "slurm_logfile": logs / "%j.log",
-        "comment_str": f"rule_{job.name}_wildcards_{scale}",
-        "account": next(executor.get_account_arg(job)),
-        "partition": executor.get_partition_arg(job),
-        "workdir": executor.workflow.workdir_init,
+    name = new_job_name(executor.results, scale)
+    own = {
+        "job-name": name,
+        "chdir": str(executor.workflow.workdir_init),
+        "output": str(logs).replace("%", "%%") + "/%j.log",
+        "export": "ALL",
     }
-    call = get_submit_command(job, parameters, settings, executor._failed_nodes) + set_gres_string(job)
+    argv = ["sbatch", "--parsable", *sbatch_options(planned, own)]
     script = f"#!/bin/sh\n{executor.format_job_exec(job)}"
-    return Submission(label, scale, name, shlex.split(call), script), logs
+    return Submission(f"{planned.stage} {scale}", scale, name, argv, script), logs
 
 
 def _message(end: JobEnd, results: Path) -> str:
@@ -240,7 +242,3 @@ def _record(end: JobEnd, results: Path) -> str:
         return f"Recorded in {write_job_end(results, end)}"
     except NotWritten as error:
         return f"{NOT_RECORDED}: {error.filename} cannot be written: {error.strerror}"
-
-
-def _option(name: str, value: str | None) -> str:
-    return f" {name}={shlex.quote(value)}" if value else ""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ddp_ladder.climb.to_do import runs_to_do
 from ddp_ladder.common.files import NotWritten, check_room, read_json
@@ -20,7 +19,6 @@ from ddp_ladder.settings.models import Settings
 from ddp_ladder.settings.placeholders import expand
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.job_end import job_end_file
-from ddp_ladder.slurm.resources import slurm_resources
 
 
 @dataclass(frozen=True)
@@ -69,8 +67,8 @@ class Ladder:
     def scales(self, stage: str) -> list[str]:
         return [str(job.scale) for job in self.plan.stage_jobs(stage)]
 
-    def stage_of(self, scale: str) -> str:
-        return self.plan.job(Scale.parse(scale)).stage
+    def job(self, scale: str) -> ScaleJob:
+        return self.plan.job(Scale.parse(scale))
 
     def gate(self, stage: str) -> str:
         return f"{self.results}/gates/{stage}.json"
@@ -83,7 +81,7 @@ class Ladder:
         return [f"{self.results}/runs/{run.name}/record.json" for run in job.runs]
 
     def scale_records(self, scale: str) -> list[str]:
-        return self.records(self.plan.job(Scale.parse(scale)))
+        return self.records(self.job(scale))
 
     @cached_property
     def runs(self) -> RunRecords:
@@ -165,14 +163,6 @@ class Ladder:
     def measures(self, stages: Sequence[str]) -> bool:
         """Return True if a start for these stages has a run to measure."""
         return any(run.stage in stages for missing in self.to_do.values() for run in missing)
-
-    def job_resources(self) -> dict[str, Callable[[Any], str | int | None]]:
-        """Return the resources of a scale's job by the Slurm executor's names, each as a function of its wildcards."""
-
-        def of_job(name: str) -> Callable[[Any], str | int | None]:
-            return lambda wildcards: slurm_resources(self.plan.job(Scale.parse(wildcards.scale)))[name]
-
-        return {name: of_job(name) for name in slurm_resources(self.plan.jobs[0])}
 
     def scale_pattern(self, stage: str) -> str:
         """Return a regular expression for the scales of a stage; it matches nothing if the stage is absent."""

@@ -73,7 +73,7 @@ def patch_execution(
 
         slurm = ExecutorPluginRegistry().get_plugin("slurm")
         rules = [rule_name(name) for name in MEASURING]
-        slurm.executor = ladder_executor(Executor, Path(ladder.results), ladder.stage_of, rules)
+        slurm.executor = ladder_executor(Executor, Path(ladder.results), ladder.job, rules)
     if not workflow.is_main_process:
         return
     # Snakemake reads a module once for each `use rule`.

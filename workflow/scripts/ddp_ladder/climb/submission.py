@@ -9,10 +9,9 @@ from pathlib import Path
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.messages import Problem, UserError, notify
 from ddp_ladder.common.paths import profile
-from ddp_ladder.preflight.check import check_jobs
+from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.slurm.job_end import SUBMITTED, JobEnd, job_end_file, read_job_end
 from ddp_ladder.slurm.job_names import NamedJob, jobs_by_name
-from ddp_ladder.slurm.offer import read_offer
 from ddp_ladder.slurm.query import SlurmError
 from ddp_ladder.slurm.scale_lock import problem_of_holder, shows_life, signs_of_life
 from ddp_ladder.slurm.states import GONE, ask
@@ -21,7 +20,7 @@ TOOLS = ("sbatch", "scontrol", "squeue", "scancel")
 
 
 def check_before_submission(ladder: Ladder, scales: Collection[str]) -> None:
-    """Compare the jobs of these scales with what Slurm offers; print on stderr which will have to wait.
+    """Ask Slurm whether it takes the jobs of these scales; print on stderr when it would start them, and which wait.
 
     Raises UserError for jobs that Slurm would refuse or never start, without Slurm, and while a job of an earlier start
     goes on.
@@ -31,11 +30,13 @@ def check_before_submission(ladder: Ladder, scales: Collection[str]) -> None:
     require_slurm()
     require_no_job_left(Path(ladder.results), scales)
     jobs = [job for job in ladder.plan.jobs if str(job.scale) in scales]
-    verdict = check_jobs(jobs, ladder.settings, read_offer())
-    for problem in verdict.waits:
+    admission = check_jobs(jobs, ladder.settings, read_partitions())
+    for problem in admission.waits:
         notify(f"warning: {problem}\n")
-    if verdict.wrong:
-        raise UserError(verdict.wrong)
+    if admission.refused:
+        raise UserError(admission.refused)
+    if admission.starts:
+        notify(f"Slurm would start them, if submitted now: {admission.starts_in_words}")
 
 
 def require_slurm() -> None:

@@ -19,13 +19,12 @@ from ddp_ladder.common.paths import profile
 from ddp_ladder.doctor import software
 from ddp_ladder.doctor.check_results import CheckResult, Section
 from ddp_ladder.node import network
-from ddp_ladder.preflight.check import check_jobs
+from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.settings.models import Settings
 from ddp_ladder.settings.sources import Sources
-from ddp_ladder.slurm.facts import Offer
-from ddp_ladder.slurm.offer import read_offer
+from ddp_ladder.slurm.notation import records
 from ddp_ladder.slurm.query import SlurmError, run_command
 
 PROFILE = Path(profile("slurm"), "config.yaml")
@@ -237,41 +236,39 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[CheckResult]:
         yield CheckResult("not checked", "jobs", "no Slurm here", LOGIN_NODE)
     else:
         try:
-            offer = read_offer()
+            partitions = read_partitions()
+            yield CheckResult("pass", "controller", f"Slurm answers; partitions: {', '.join(partitions)}")
+            yield from architecture(ladder, run_command(["scontrol", "--oneliner", "show", "node"]), platform.machine())
+            admission = check_jobs(ladder.plan.jobs, ladder.settings, partitions)
         except UserError as error:
             yield from (CheckResult.of(problem, "controller") for problem in error.problems)
             yield CheckResult("not checked", "jobs", "Slurm does not answer", LOGIN_NODE)
             return
-        yield from judge_jobs(ladder, offer)
+        except SlurmError as error:
+            yield CheckResult("not checked", "jobs", f"Slurm does not answer: {error}", LOGIN_NODE)
+            return
+        yield from (CheckResult.of(problem, "jobs") for problem in admission.refused)
+        yield from (CheckResult.of(problem, "jobs", "warn") for problem in admission.waits)
+        if not admission.refused:
+            scales = " ".join(str(job.scale) for job in ladder.plan.jobs)
+            yield CheckResult("pass", "jobs", f"Slurm takes all of them: {scales}")
+        if admission.starts:
+            yield CheckResult("pass", "start", f"if submitted now: {admission.starts_in_words}")
 
 
-def architecture(ladder: Ladder, offer: Offer, here: str) -> Iterator[CheckResult]:
+def architecture(ladder: Ladder, nodes: str, here: str) -> Iterator[CheckResult]:
     """Check whether this machine's programs run on the nodes of the jobs; no finding if they do, or it is not known.
 
-    here: this machine's architecture, as ``uname -m`` prints it.
+    nodes: ``scontrol --oneliner show node``. here: this machine's architecture, as ``uname -m`` prints it.
     """
     wanted = {name for job in ladder.plan.jobs for name in (job.slurm.partition or "").split(",") if name}
-    nodes = [node for node in offer.nodes if not wanted or wanted & {*node.partitions}]
-    other = sorted({node.architecture for node in nodes} - {here, ""})
-    if other:
+    rows = [row for row in records(nodes, "NodeName") if not wanted or wanted & {*row.get("Partitions", "").split(",")}]
+    found = {row.get("Arch", "") for row in rows} - {""}
+    if other := sorted(found - {here}):
         yield CheckResult(
-            "FAIL" if len(other) == len({node.architecture for node in nodes}) else "warn",
+            "warn" if here in found else "FAIL",
             "architecture",
             f"this machine is {here}, compute nodes are {', '.join(other)}: no Python runs on both",
             "climb on a compute node, with an environment that was set up there: `snakemake eject`, then "
             f"`sbatch {ladder.results}/climb.sh`, which explains how",
         )
-
-
-def judge_jobs(ladder: Ladder, offer: Offer) -> Iterator[CheckResult]:
-    """Check every job of the plan against what Slurm offers."""
-    yield CheckResult("pass", "controller", f"Slurm {offer.version} answers; partitions: {', '.join(offer.partitions)}")
-    yield from architecture(ladder, offer, platform.machine())
-    verdict = check_jobs(ladder.plan.jobs, ladder.settings, offer)
-    yield from (CheckResult.of(problem, "jobs") for problem in verdict.wrong)
-    yield from (CheckResult.of(problem, "jobs", "warn") for problem in verdict.waits)
-    if not verdict.wrong:
-        scales = " ".join(str(job.scale) for job in ladder.plan.jobs)
-        yield CheckResult("pass", "jobs", f"Slurm can take all of them: {scales}")
-    for what in verdict.not_checked:
-        yield CheckResult("not checked", "accounting", what, "nothing, unless the site's documentation speaks of them")

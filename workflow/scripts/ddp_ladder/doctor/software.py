@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder.climb.executor_interface import BELOW, DISTRIBUTION, INSTALL, METHODS, OLDEST, problem_of
+from ddp_ladder.climb.executor import BELOW, DISTRIBUTION, INSTALL, METHODS, OLDEST, problem_of
 from ddp_ladder.common.formats import dotted
 from ddp_ladder.common.paths import SCRIPTS
 from ddp_ladder.doctor.check_results import CheckResult

@@ -1,17 +1,24 @@
-"""job.sh: a run as a batch script that needs neither Snakemake nor ddp-ladder.
+"""job.sh, a run as a batch script that needs neither Snakemake nor ddp-ladder; climb.sh, the whole climb as one job.
 
-Its text is workflow/templates/job.sh.j2. The launch lines come from ``launch``, so that the script and the measured run
-stay the same.
+Their texts are workflow/templates/job.sh.j2 and climb.sh.j2. The launch lines come from ``node.launch`` and the options
+from ``slurm.steps``, so that the script and the measured run stay the same.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from shlex import quote as quoted
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ddp_ladder.common.files import RunDirectory, write_atomically
-from ddp_ladder.job_script.sbatch_header import sbatch_options
-from ddp_ladder.job_script.shell_text import command_line, render, variable
+from ddp_ladder.common.paths import OWN, TEMPLATES, profile
 from ddp_ladder.node.launch import (
     END_OF_OPTIONS,
     INTERFACE_VARIABLES,
@@ -26,13 +33,71 @@ from ddp_ladder.node.launch import (
 )
 from ddp_ladder.node.network import PORTS
 from ddp_ladder.node.software import WORKFLOW_VARIABLES, container_binds
-from ddp_ladder.plan.plan import RunSpec, ScaleJob
-from ddp_ladder.settings.secrets import FROM_ENVIRONMENT
-from ddp_ladder.slurm.job_step import NO_JOB_OF_SLURM, step_variables, task_variables
+from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.settings.secrets import FROM_ENVIRONMENT, marked_overrides
+from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
+from ddp_ladder.settings.terms import Scale
+from ddp_ladder.slurm.steps import NO_JOB_OF_SLURM, sbatch_options, srun_options, step_variables, task_variables
+
+STARTING_MIN = 5  # Snakemake's own start, gates and report of climb.sh
+VENV = ".venv"
+_VARIABLE = re.compile("\0([A-Za-z_][A-Za-z0-9_]*)\0")
+
+
+# Text of shell scripts
+
+
+def variable(name: str) -> str:
+    """Return the mark of a shell variable in a word that is yet to be quoted."""
+    return f"\0{name}\0"
+
+
+def quote(word: str) -> str:
+    """Quote a word for the shell, with its variables. Raises ValueError for a NUL, which no word can contain."""
+    parts = _VARIABLE.split(word)
+    if any("\0" in part for part in parts):
+        raise ValueError(f"a NUL character in {word!r}")
+    if len(parts) == 1:
+        return quoted(word)
+    inside = [f"${{{part}}}" if k % 2 else re.sub(r'([\\"$`])', r"\\\1", part) for k, part in enumerate(parts)]
+    return f'"{"".join(inside)}"'
+
+
+def quoted_option(option: str) -> str:
+    """Quote the value of ``--name=value`` for the shell."""
+    name, equals, value = option.partition("=")
+    return f"{name}={quote(value)}" if equals else name
+
+
+def command_line(groups: Sequence[Sequence[str]]) -> str:
+    """Return a command of several lines. groups: the words of each line."""
+    return " \\\n    ".join(" ".join(quote(word) for word in group) for group in groups)
+
+
+@cache
+def _templates() -> Environment:
+    """Return the templates; each is compiled once, however many runs are exported."""
+    environment = Environment(  # not HTML: only ``quote`` escapes
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters["quote"] = quote
+    return environment
+
+
+def render(template: str, **values: Any) -> str:
+    """Fill in workflow/templates/<template>; its filter ``quote`` makes a value one word of shell."""
+    return _templates().get_template(template).render(values)
+
+
+# job.sh
 
 # MASTER_ADDR and MASTER_PORT are names that the configuration may not set.
-_VARIABLES = "job_id MASTER_ADDR MASTER_PORT SLURM_NODEID".split()
-_JOB, _HEAD, _PORT, _NODE_RANK = map(variable, _VARIABLES)
+_JOB, _HEAD, _PORT, _NODE_RANK = map(variable, ("job_id", "MASTER_ADDR", "MASTER_PORT", "SLURM_NODEID"))
 
 
 def write_job_script(job: ScaleJob, spec: RunSpec, directory: RunDirectory) -> Path:
@@ -52,10 +117,9 @@ def job_script(job: ScaleJob, spec: RunSpec, places: Places, binds: Sequence[str
         "job.sh.j2",
         run=spec,
         project=str(places.start),
-        sbatch_options=_sbatch_options(job, spec, places),
+        sbatch_options=_sbatch_lines(job, spec, places),
         early_ends=_early_ends(spec),
-        tasks_per_node=per_node,
-        cpus_per_task=job.cpus // per_node,
+        srun_options=srun_options(spec.nodes, per_node, job.cpus // per_node),
         of_the_workflow=WORKFLOW_VARIABLES,
         thread_variables=THREAD_VARIABLES,
         environment=_environment(spec, places),
@@ -73,21 +137,12 @@ def job_script(job: ScaleJob, spec: RunSpec, places: Places, binds: Sequence[str
     )
 
 
-def _sbatch_options(job: ScaleJob, spec: RunSpec, places: Places) -> list[str]:
-    per_node = tasks_per_node(spec)
+def _sbatch_lines(job: ScaleJob, spec: RunSpec, places: Places) -> list[str]:
     inside = places.run.is_relative_to(places.start)  # then the line stays right if the project is moved
     directory = places.run.relative_to(places.start) if inside else places.run
     log = f"{directory}/job-".replace("%", "%%") + "%j.log"
-    asked: dict[str, str | int | None] = {
-        "job-name": spec.name.replace("/", "-"),
-        "nodes": spec.nodes,
-        "ntasks-per-node": per_node,
-        "gres": job.gres,
-        "cpus-per-task": job.cpus // per_node,
-        "mem": None if job.memory_mb is None else f"{job.memory_mb}M",
-        "time": job.runtime_min,
-    }
-    return sbatch_options(asked, job.slurm, {"chdir": str(places.start), "output": log})
+    own = {"job-name": spec.name.replace("/", "-"), "chdir": str(places.start), "output": log}
+    return list(map(quoted_option, sbatch_options(job, own, tasks_per_node(spec))))
 
 
 def tasks_per_node(spec: RunSpec) -> int:
@@ -141,3 +196,45 @@ def _training(spec: RunSpec, places: Places, binds: Sequence[str]) -> list[list[
         groups += [[option] for option in options]
         script = ["-m", END_OF_OPTIONS, *script[1:]] if is_module(spec) else [END_OF_OPTIONS, *script]
     return [*groups, script]
+
+
+# climb.sh
+
+
+def climb_script(plan: Plan, sources: Sources, secrets: Sequence[str], project: Path, python: Path) -> str:
+    """Return the text of climb.sh. It asks for the nodes of the largest scale, for the sum of all time limits.
+
+    secrets: variables that the submitting shell has to have. project: where Snakemake is started. python: the
+    workflow's Python here.
+    """
+    largest = max(plan.jobs, key=lambda job: job.scale.world_size)
+    widest = max(plan.jobs, key=lambda job: job.scale.gpus_per_node)
+    job = replace(
+        widest,
+        scale=Scale(max(job.scale.nodes for job in plan.jobs), widest.scale.gpus_per_node),
+        slurm=largest.slurm,
+        runtime_min=STARTING_MIN + sum(job.runtime_min for job in plan.jobs),
+    )
+    own = {"job-name": "ddp-ladder", "chdir": str(project), "output": f"{plan.results}/climb-%j.log"}
+    return render(
+        "climb.sh.j2",
+        sbatch_options=list(map(quoted_option, sbatch_options(job, own))),
+        venv=VENV,
+        bin=str(python.parent),
+        options=[*_snakefile(project), *_settings(sources)],
+        secrets=secrets,
+    )
+
+
+def _snakefile(project: Path) -> list[str]:
+    """Return the options of Snakemake that find the workflow and its profile from the project."""
+    elsewhere = [] if project.samefile(OWN) else ["--snakefile", str(OWN / "Snakefile")]
+    return [*elsewhere, "--profile", profile("allocation")]
+
+
+def _settings(sources: Sources) -> list[str]:
+    """Return the options of Snakemake for the same settings as those of this start."""
+    config = [] if sources.config == CONFIG else [f"experiment={sources.config}"]
+    config += [] if sources.cluster == CLUSTER else [f"cluster={sources.cluster}"]
+    config += [f"{key}={json.dumps(value)}" for key, value in marked_overrides(sources.overrides).items()]
+    return ["--config", *config] if config else []

@@ -14,7 +14,7 @@ from ddp_ladder.common.paths import SCRIPTS
 from ddp_ladder.plan.plan import OWN_DIRECTORY, RunSpec, argument_values
 from ddp_ladder.settings.placeholders import expand
 from ddp_ladder.settings.secrets import FROM_ENVIRONMENT
-from ddp_ladder.slurm.job_step import NO_JOB_OF_SLURM, step_variables, task_variables
+from ddp_ladder.slurm.steps import NO_JOB_OF_SLURM, step_variables, task_variables
 
 INSTRUMENT = SCRIPTS / "instrument.py"
 PROBE = SCRIPTS / "preflight_probe.py"  # the preflight's ranks, in place of the instrument and the script

@@ -7,7 +7,7 @@ import re
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import Failure
-from ddp_ladder.slurm.job_step import step_variables, task_variables
+from ddp_ladder.slurm.steps import step_variables, task_variables
 
 _NAME = re.compile(r"\bSLURM_[A-Z_]+\b")
 _ABOVE = 2  # lines of a traceback between an exception and its statement: the statement itself, and carets below it

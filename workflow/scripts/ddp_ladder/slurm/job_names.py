@@ -11,7 +11,7 @@ from ddp_ladder.common.files import sha256
 from ddp_ladder.slurm.query import squeue
 from ddp_ladder.slurm.states import JobState, job_state
 
-_NAME = re.compile(r"(?:.*_)?(?P<scale>\d+x\d+)-ddp-ladder-(?P<results>[0-9a-f]{10})-[0-9a-f]{10}")
+_NAME = re.compile(r"(?P<scale>\d+x\d+)-ddp-ladder-(?P<results>[0-9a-f]{10})-[0-9a-f]{10}")
 _DIGITS = 10
 
 
@@ -25,13 +25,12 @@ class NamedJob:
     state: JobState
 
 
-def new_job_name(results: Path, scale: str, prefix: str = "") -> str:
+def new_job_name(results: Path, scale: str) -> str:
     """Return a name that is unique to one submission of a scale in a results directory.
 
-    The scale comes first, because squeue shows the first eight characters. prefix: the user's own.
+    The scale comes first, because squeue shows the first eight characters.
     """
-    name = f"{scale}-ddp-ladder-{_digest(results)}-{uuid4().hex[:_DIGITS]}"
-    return f"{prefix}_{name}" if prefix else name
+    return f"{scale}-ddp-ladder-{_digest(results)}-{uuid4().hex[:_DIGITS]}"
 
 
 def scale_of_name(name: str) -> str | None:

@@ -77,18 +77,3 @@ def _expanded(part: str) -> Iterator[str]:
             continue
         for number in range(int(low), int(high or low) + 1):
             yield from (f"{head}{number:0{len(low)}d}{rest}" for rest in _expanded(tail))
-
-
-def amount(text: str | None) -> int | None:
-    """Return a number; None if there is no limit."""
-    return int(text) if text and text.isdecimal() else None
-
-
-def names_in(text: str | None) -> tuple[str, ...]:
-    """Return the names in ``a,b``; no names for ``(null)``."""
-    return () if text in (None, "", "(null)") else tuple(str(text).split(","))
-
-
-def allowed(text: str | None) -> tuple[str, ...] | None:
-    """Return the names in ``a,b``; None if all are allowed."""
-    return None if text in (None, "", "ALL", "(null)") else names_in(text)

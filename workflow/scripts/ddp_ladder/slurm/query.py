@@ -54,10 +54,10 @@ class Unreadable(SlurmError):
         super().__init__(f"{command} printed {what}")
 
 
-def run_command(argv: Sequence[str], within_s: float | None = None, script: str = "") -> str:
+def run_command(argv: Sequence[str], within_s: float | None = None, script: str = "", with_errors: bool = False) -> str:
     """Return the output of a command, which reads ``script``. Raises SlurmError with its own message, or NoAnswer.
 
-    within_s: None for ANSWER_WITHIN_S.
+    within_s: None for ANSWER_WITHIN_S. with_errors: return its standard error too.
     """
     within_s = ANSWER_WITHIN_S if within_s is None else within_s
     try:
@@ -79,7 +79,7 @@ def run_command(argv: Sequence[str], within_s: float | None = None, script: str 
         raise SlurmError(f"{argv[0]} {WAS_ENDED} {signal.Signals(-done.returncode).name}")
     if done.returncode:
         raise SlurmError(printable(done.stderr or done.stdout).strip() or f"{argv[0]} ended with {done.returncode}")
-    return printable(done.stdout)
+    return printable(done.stdout + done.stderr if with_errors else done.stdout)
 
 
 def answer(job_id: str, ask: Callable[[float], T], until_s: float = math.inf) -> T:

@@ -1,4 +1,7 @@
-"""A job step: the command line of srun, and the variables that srun sets for its tasks. Pure; it never asks Slurm."""
+"""The options of sbatch and srun, and the variables that srun sets for its tasks. Pure; it never asks Slurm.
+
+The only place that builds them: for the executor, for ``sbatch --test-only``, for job.sh and for climb.sh.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,41 @@ def _default_of_srun(key: str) -> bool:
     return key.startswith(("SLURM_", "SRUN_")) and key not in KEPT
 
 
+def sbatch_options(job: ScaleJob, own: Mapping[str, str], tasks_per_node: int = 1) -> list[str]:
+    """Return the options of sbatch for a scale's job: its ``own`` (name, directory, log), resources, the key `slurm`.
+
+    Each is one word, not quoted.
+    """
+    named: Mapping[str, object] = {
+        **own,
+        "nodes": job.scale.nodes,
+        "ntasks-per-node": tasks_per_node,
+        "gres": job.gres,
+        "cpus-per-task": job.cpus // tasks_per_node,
+        "mem": None if job.memory_mb is None else f"{job.memory_mb}M",
+        "time": job.runtime_min,
+        **{name: value for name, value in job.slurm if name != "extra"},
+    }
+    options = [f"--{name}={value}" for name, value in named.items() if value is not None]
+    return [*options, *job.slurm.extra, "--no-requeue"]  # a second start would run beside what the first one left
+
+
+def srun_options(nodes: int, tasks_per_node: int, cpus_per_task: int) -> list[str]:
+    """Return the options of every srun that starts ranks.
+
+    Counts in full: srun has no --cpus-per-task from sbatch since Slurm 22.05.
+    """
+    return [
+        f"--nodes={nodes}",
+        f"--ntasks={nodes * tasks_per_node}",
+        f"--ntasks-per-node={tasks_per_node}",
+        f"--cpus-per-task={cpus_per_task}",
+        "--distribution=block",  # rank k of a node is the node's k-th task
+        "--kill-on-bad-exit=1",  # without the process that failed the others would wait
+        "--mpi=none",  # torch brings its own communication
+    ]
+
+
 def step_argv(job: ScaleJob, nodes: Sequence[str], tasks_per_node: int, name: str) -> list[str]:
     """Return srun with its options, for a job step that has exactly the scale's share of each of these nodes.
 
@@ -51,20 +89,14 @@ def step_argv(job: ScaleJob, nodes: Sequence[str], tasks_per_node: int, name: st
     return [
         "srun",
         f"--job-name={name}",
-        f"--nodes={len(nodes)}",
         f"--nodelist={','.join(nodes)}",
-        f"--ntasks={len(nodes) * tasks_per_node}",
-        f"--ntasks-per-node={tasks_per_node}",
-        f"--cpus-per-task={max(1, job.cpus // tasks_per_node)}",
+        *srun_options(len(nodes), tasks_per_node, max(1, job.cpus // tasks_per_node)),
         # Per node, and without --gpu-bind, so that each task sees all GPUs. With --gpu-bind=none several tasks see no
         # GPU at all in Slurm 22.05.
         *([f"--gres={job.gres}"] if job.gres else []),
         f"--mem={job.memory_mb or 0}",  # 0: all memory of the job
         "--exact",
-        "--distribution=block",  # rank k of a node is the node's k-th task
         *(option for option in job.slurm.extra if option.startswith(("--hint=", "--threads-per-core="))),
-        "--kill-on-bad-exit=1",
-        "--mpi=none",
         "--export=ALL",
         "--input=none",
     ]

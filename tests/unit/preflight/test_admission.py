@@ -1,0 +1,153 @@
+"""Slurm's own words on the jobs of a plan: what Slurm 22.05.8 printed on the test cluster, from a stand-in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ddp_ladder.common.messages import UserError
+from ddp_ladder.plan.plan import make_plan
+from ddp_ladder.preflight.admission import Admission, check_jobs, parse_partitions, read_partitions
+from ddp_ladder.settings.loading import load_settings
+from slurm_captured import CAPTURED
+
+PARTITIONS = parse_partitions((CAPTURED / "partition.txt").read_text())
+STARTS = "sbatch: Job 25 to start at 2026-11-23T22:35:30 using 2 processors on nodes node2 in partition gpu"
+NO_NODES = "allocation failure: Requested node configuration is not available"
+
+
+def stand_in(directory: Path, monkeypatch: pytest.MonkeyPatch, **commands: str) -> None:
+    for name, script in commands.items():
+        (directory / name).write_text(f"#!/bin/sh\n{script}\n")
+        (directory / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(directory), prepend=":")
+
+
+def asked(directory: Path, runtime: int = 20, stage: dict[str, Any] | None = None, **slurm: Any) -> Admission:
+    (directory / "train.py").touch()
+    stages = {"stage1": {"scales": ["1x1"], "runtime": runtime, "slurm": stage or {}}}
+    config = {"workload": {"script": str(directory / "train.py"), "batch_per_gpu": 64}, "stages": stages}
+    node = {"gpus": 4, "device": "cuda", "cpus": 8, "gres": "gpu:a100", "memory_mb": 8000}
+    site = {"site": "test", "slurm": {"partition": "gpu", **slurm}, "node": node}
+    for name, data in (("config", config), ("cluster", site)):
+        (directory / f"{name}.yaml").write_text(yaml.safe_dump(data))
+    settings = load_settings(directory / "config.yaml", directory / "cluster.yaml")
+    return check_jobs(make_plan(settings).jobs, settings, PARTITIONS)
+
+
+# Slurm's words, what is set in `slurm` of the site, and the key that is named.
+REFUSALS: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "sbatch: error: invalid partition specified: gpus\nallocation failure: Invalid partition name specified",
+        {"partition": "gpus"},
+        "cluster.yaml: slurm.partition",
+    ),
+    (
+        "allocation failure: Invalid account or account/partition combination specified",
+        {"account": "projekt"},
+        "cluster.yaml: slurm.account",
+    ),
+    ("allocation failure: Invalid qos specification", {"qos": "smal"}, "cluster.yaml: slurm.qos"),
+    ("allocation failure: Invalid feature specification", {"constraint": "x"}, "cluster.yaml: slurm.constraint"),
+    ("allocation failure: Requested reservation is invalid", {"reservation": "x"}, "cluster.yaml: slurm.reservation"),
+    ("allocation failure: Invalid node name specified", {"exclude": "nodex"}, "cluster.yaml: slurm.nodelist"),
+    ("sbatch: error: invalid number of nodes (-N 2-1)", {"nodelist": "node[1-2]"}, "cluster.yaml: slurm.nodelist"),
+    (
+        "allocation failure: Required partition not available (inactive or drain)",
+        {"partition": "idle"},
+        "cluster.yaml: slurm.partition",
+    ),
+    (
+        "allocation failure: Invalid Trackable RESource (TRES) specification",
+        {},
+        "cluster.yaml: node.gres",
+    ),
+    (NO_NODES, {}, "config.yaml: stages.stage1.scales"),
+    (
+        "sbatch: unrecognized option '--foo'\nTry \"sbatch --help\" for more information",
+        {"extra": ["--foo"]},
+        "cluster.yaml: slurm.extra",
+    ),
+    ("sbatch: error: a submit plugin's own words", {}, "cluster.yaml: slurm"),
+]
+
+
+@pytest.mark.parametrize(("words", "slurm", "key"), REFUSALS)
+def test_a_refusal_is_shown_in_slurms_words_with_the_request_and_the_key(
+    words: str, slurm: dict[str, Any], key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(tmp_path, monkeypatch, sbatch=f"cat >&2 <<'END'\n{words}\nEND\nexit 1", sinfo="")
+    (problem,) = asked(tmp_path, **slurm).refused
+    assert problem.where == f"{tmp_path}/{key}"
+    assert problem.what.startswith("Slurm refuses the job of 1x1: ")
+    assert words.splitlines()[0].rpartition(": ")[2] in problem.what
+    assert problem.found
+    assert "--nodes=1 --ntasks-per-node=1 --gres=gpu:a100:1 --cpus-per-task=2 --mem=2000M --time=20" in problem.found
+    for name, value in slurm.items():
+        assert (value[0] if name == "extra" else f"--{name}={value}") in problem.found
+    assert problem.next
+
+
+def test_the_nearest_partition_is_proposed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(tmp_path, monkeypatch, sbatch=f"echo '{REFUSALS[0][0]}' >&2; exit 1")
+    (problem,) = asked(tmp_path, partition="debug,gpus").refused
+    assert problem.allowed == "closed, debug, denying, gpu, idle, picky, rooted"
+    assert (problem.next or "").startswith('did you mean "gpu"?')
+
+
+def test_the_key_of_a_stage_goes_before_the_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(tmp_path, monkeypatch, sbatch="echo 'allocation failure: Invalid qos specification' >&2; exit 1")
+    (problem,) = asked(tmp_path, stage={"qos": "smal"}, qos="normal").refused
+    assert problem.where == f"{tmp_path}/config.yaml: stages.stage1.slurm.qos"
+
+
+def test_a_job_that_slurm_takes_has_its_expected_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(tmp_path, monkeypatch, sbatch=f"echo '{STARTS}' >&2")
+    admission = asked(tmp_path)
+    assert (admission.refused, admission.waits) == ((), ())
+    assert admission.starts_in_words == "1x1 at 2026-11-23 22:35:30"
+
+
+@pytest.mark.parametrize(
+    ("words", "slurm", "what"),
+    [
+        (NO_NODES, {}, "the jobs wait for nodes to come back"),
+        ("allocation failure: Invalid time specified", {"reservation": "later"}, "the reservation has not begun"),
+    ],
+)
+def test_a_job_that_only_waits_is_no_mistake(
+    words: str, slurm: dict[str, Any], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(tmp_path, monkeypatch, sbatch=f"echo '{words}' >&2; exit 1", sinfo="echo 'node1 (down*)'")
+    admission = asked(tmp_path, **slurm)
+    assert admission.refused == ()
+    assert what in admission.waits[0].what
+
+
+@pytest.mark.parametrize(
+    ("partition", "runtime", "refused"),
+    [("debug", 30, False), ("debug", 31, True), ("debug,gpu", 31, False), ("closed", 10_000, False)],
+)
+def test_the_time_limit_of_the_partition(
+    partition: str, runtime: int, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``sbatch --test-only`` takes a job that is too long for its partition, and Slurm would never start it."""
+    stand_in(tmp_path, monkeypatch, sbatch=f"echo '{STARTS}' >&2")
+    admission = asked(tmp_path, runtime, partition=partition)
+    assert bool(admission.refused) == refused
+    for problem in admission.refused:
+        assert problem.where == f"{tmp_path}/config.yaml: stages.stage1.runtime"
+        assert problem.allowed == "up to 30 min"
+    assert [problem.found for problem in admission.waits] == (["state DOWN"] if partition == "closed" else [])
+
+
+@pytest.mark.parametrize("script", ["echo 'slurm_load_partitions: Unable to contact' >&2; exit 1", "echo Maintenance"])
+def test_a_slurm_that_does_not_answer(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(tmp_path, monkeypatch, scontrol=script)
+    with pytest.raises(UserError, match="the controller does not answer"):
+        read_partitions()
+    stand_in(tmp_path, monkeypatch, sbatch="echo 'Unable to contact slurm controller' >&2; exit 1")
+    with pytest.raises(UserError, match="start again when Slurm answers"):
+        asked(tmp_path)

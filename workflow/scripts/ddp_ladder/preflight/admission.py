@@ -1,0 +1,230 @@
+"""Whether Slurm would take the jobs of a plan, in Slurm's own words: ``sbatch --test-only``, which submits nothing.
+
+The test asks with exactly the options of the later submission, so it honours the site's submit plugin, accounts, QOS
+and limits. It says nothing of a time limit beyond the partition's: that is compared with MaxTime.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ddp_ladder.common.formats import in_short
+from ddp_ladder.common.messages import Problem, UserError, did_you_mean
+from ddp_ladder.plan.plan import ScaleJob
+from ddp_ladder.settings.models import Settings
+from ddp_ladder.slurm.notation import minutes, records
+from ddp_ladder.slurm.query import SlurmError, Unreadable, run_command, undecided
+from ddp_ladder.slurm.steps import sbatch_options
+
+MOST_NAMES = 12  # of a list in a message
+_START = re.compile(r"to start at (\S+)")
+_PREFIX = re.compile(r"^(?:sbatch: )?(?:error: )?(?:allocation failure: )?")
+NO_SUCH_NODES = "Requested node configuration is not available"
+NOT_BEGUN = "Invalid time specified"  # of a reservation that begins later
+
+# Slurm's words on a refusal, and the keys that they are on: of `slurm`, or of `node`, or of the job's stage.
+KEYS: Sequence[tuple[str, tuple[str, ...]]] = (
+    ("account", ("slurm.account", "slurm.partition")),
+    ("partition", ("slurm.partition",)),
+    ("qos", ("slurm.qos",)),
+    ("reservation", ("slurm.reservation",)),
+    ("feature", ("slurm.constraint",)),
+    ("node name", ("slurm.nodelist", "slurm.exclude")),
+    ("number of nodes", ("slurm.nodelist",)),
+    ("node configuration", ("scales", "node.gres", "node.cpus", "node.memory_mb", "slurm.partition")),
+    ("trackable resource|gres", ("node.gres",)),
+    ("memory", ("node.memory_mb",)),
+    ("cpu count|too many cpus|task count", ("node.cpus",)),
+    ("time", ("runtime",)),
+    ("option", ("slurm.extra",)),
+)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A partition as far as it matters here. max_time_min: None without a limit."""
+
+    name: str
+    state: str
+    default: bool
+    max_time_min: int | None
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What Slurm says to the jobs. refused: it takes them not, or would never start them; waits: not yet.
+
+    starts: by scale, when Slurm expects a job to start that was submitted now (``2026-11-20T23:40:00``).
+    """
+
+    refused: tuple[Problem, ...]
+    waits: tuple[Problem, ...]
+    starts: Mapping[str, str]
+
+    @property
+    def starts_in_words(self) -> str:
+        """``1x1 at 2026-11-20 23:40:00, 2x4 at 2026-11-21 03:10:00``."""
+        return ", ".join(f"{scale} at {start.replace('T', ' ')}" for scale, start in self.starts.items())
+
+
+def read_partitions() -> dict[str, Partition]:
+    """Ask this machine's Slurm for its partitions. Raises UserError if it does not answer."""
+    question = ["scontrol", "--oneliner", "--all", "show", "partition"]
+    try:
+        printed = run_command(question)
+        if found := parse_partitions(printed):
+            return found
+        raise Unreadable("scontrol", printed)
+    except SlurmError as error:
+        raise UserError(
+            Problem(
+                "Slurm",
+                "the controller does not answer, so nothing can be submitted",
+                found=str(error).splitlines()[-1] if str(error) else "a failure without a message",
+                next="try `sinfo` on this machine: it has to work here; on most sites, that is a login node",
+            )
+        ) from error
+
+
+def parse_partitions(text: str) -> dict[str, Partition]:
+    """Parse the output of ``scontrol --oneliner show partition``; other lines are messages of the site."""
+    return {
+        row["PartitionName"]: Partition(
+            row["PartitionName"], row.get("State", "UP"), row.get("Default") == "YES", minutes(row.get("MaxTime", ""))
+        )
+        for row in records(text, "PartitionName")
+    }
+
+
+def check_jobs(jobs: Sequence[ScaleJob], settings: Settings, partitions: Mapping[str, Partition]) -> Admission:
+    """Ask Slurm whether it would take these jobs. Raises UserError if it does not answer."""
+    refused: dict[tuple[str, str], list[ScaleJob]] = {}
+    starts = {}
+    for job in jobs:
+        try:
+            if start := _asked(job):
+                starts[str(job.scale)] = start
+        except SlurmError as error:
+            if undecided(str(error)):
+                raise UserError(Problem("sbatch", str(error), next="start again when Slurm answers")) from error
+            refused.setdefault((job.stage, _in_short(str(error))), []).append(job)
+    problems = [_problem(words, these, settings, partitions) for (_, words), these in refused.items()]
+    waits = [problem for problem in problems if isinstance(problem, _Waits)]
+    of_partitions = list(_of_partitions(jobs, settings, partitions))
+    return Admission(
+        refused=tuple(each for each in (*problems, *of_partitions) if not isinstance(each, _Waits)),
+        waits=(*waits, *(each for each in of_partitions if isinstance(each, _Waits))),
+        starts=starts,
+    )
+
+
+class _Waits(Problem):
+    """A job that Slurm takes, and starts only after a change."""
+
+
+def asked_options(job: ScaleJob) -> list[str]:
+    """Return the options of sbatch that decide whether Slurm takes a job."""
+    return sbatch_options(job, {})
+
+
+def _asked(job: ScaleJob) -> str:
+    """Return when Slurm expects the job to start. Raises SlurmError with the words of its refusal."""
+    told = run_command(["sbatch", "--test-only", *asked_options(job)], script="#!/bin/sh\n", with_errors=True)
+    found = _START.search(told)
+    return found[1] if found else ""
+
+
+def _in_short(words: str) -> str:
+    """Return Slurm's words without what is the same in each of them, each line once."""
+    lines = [_PREFIX.sub("", line) for line in words.splitlines() if line.strip()]
+    return "; ".join(dict.fromkeys(line for line in lines if not line.startswith("Try ")))
+
+
+def _problem(words: str, jobs: Sequence[ScaleJob], settings: Settings, partitions: Mapping[str, Partition]) -> Problem:
+    """Return the problem of jobs of a stage that Slurm refused in the same words."""
+    job, scales = jobs[0], in_short([str(job.scale) for job in jobs], MOST_NAMES)
+    keys = [_where(key, job, settings) for key in _keys(words, job)]
+    found = " ".join(asked_options(jobs[-1]))
+    if words == NOT_BEGUN and job.slurm.reservation:
+        return _Waits(
+            keys[0], f"the reservation has not begun; the jobs of {scales} wait for it", found, next="nothing, if meant"
+        )
+    if words == NO_SUCH_NODES and (down := _nodes_down(job)):
+        return _Waits(
+            keys[0],
+            f"Slurm cannot start {scales} now; the jobs wait for nodes to come back",
+            found=f"{words}; not up: {in_short(down, MOST_NAMES)}",
+            next="nothing, if they come back soon (`sinfo --list-reasons`); else a smaller scale",
+        )
+    allowed = ", ".join(sorted(partitions)) if keys[0].endswith("slurm.partition") else None
+    unknown = [name for name in (job.slurm.partition or "").split(",") if name not in partitions]
+    guess = did_you_mean(unknown[0], partitions) if allowed and unknown else None
+    change = f"change {' or '.join(keys)}" if len(keys) == 1 else f"change one of {', '.join(keys)}"
+    return Problem(
+        keys[0],
+        f"Slurm refuses the job of {scales}: {words}",
+        found,
+        allowed,
+        f"{guess or change}; `sinfo --summarize` shows what there is",
+    )
+
+
+def _keys(words: str, job: ScaleJob) -> tuple[str, ...]:
+    found = next((keys for pattern, keys in KEYS if re.search(pattern, words, re.IGNORECASE)), ("slurm", "node"))
+    return ("slurm.reservation",) if words == NOT_BEGUN and job.slurm.reservation else found
+
+
+def _where(key: str, job: ScaleJob, settings: Settings) -> str:
+    """Return the file and key that set a value of this job: a stage's own `slurm` goes before the site's."""
+    experiment, name = settings.experiment, key.removeprefix("slurm.")
+    if key in ("scales", "runtime"):
+        return f"{experiment.file}: stages.{job.stage}.{key}"
+    for stage in experiment.stages:
+        if stage.name == job.stage and key.startswith("slurm.") and getattr(stage.slurm, name):
+            return f"{experiment.file}: stages.{stage.name}.{key}"
+    return f"{settings.site.file}: {key}"
+
+
+def _nodes_down(job: ScaleJob) -> list[str]:
+    """Return the nodes of the job's partition that start no jobs now, as far as Slurm tells."""
+    partition = [f"--partition={job.slurm.partition}"] if job.slurm.partition else []
+    question = ["sinfo", "--noheader", "--Node", "--states=down,drain,fail,maint,no_respond", "--format=%N (%T)"]
+    try:
+        return list(dict.fromkeys(run_command([*question, *partition]).splitlines()))
+    except SlurmError:
+        return []
+
+
+def _of_partitions(
+    jobs: Sequence[ScaleJob], settings: Settings, partitions: Mapping[str, Partition]
+) -> Iterator[Problem]:
+    """Yield what --test-only does not tell of a partition: its time limit, and that it is closed for now."""
+    told = set()
+    for job in jobs:
+        names = (
+            job.slurm.partition.split(",")
+            if job.slurm.partition
+            else [each.name for each in partitions.values() if each.default]
+        )
+        those = [partitions[name] for name in names if name in partitions]
+        limits = [each.max_time_min for each in those]
+        most = None if None in limits or not limits else max(limit for limit in limits if limit is not None)
+        if most is not None and job.runtime_min > most and (job.stage, "time") not in told:
+            told.add((job.stage, "time"))
+            yield Problem(
+                _where("runtime", job, settings),
+                f"longer than the partition {', '.join(names)} allows",
+                f"{job.runtime_min} min",
+                f"up to {most} min",
+                f"set runtime: {most} or less, or choose another partition: {_where('slurm.partition', job, settings)}",
+            )
+        if those and all(each.state == "DOWN" for each in those) and (job.stage, "down") not in told:
+            told.add((job.stage, "down"))
+            yield _Waits(
+                _where("slurm.partition", job, settings),
+                f"the partition {', '.join(names)} starts no jobs now",
+                "state DOWN",
+                next="choose another partition, or wait until the site has opened it",
+            )
