@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "workflow/scripts"), str(ROOT / "tests")]
 
-from ddp_ladder.gates.file import Finding  # noqa: E402
 from ddp_ladder.gates.interval import LogMean  # noqa: E402
-from ddp_ladder.gates.performance import performance  # noqa: E402
-from ddp_ladder.gates.scale_point import ScalePoint  # noqa: E402
+from ddp_ladder.gates.points import ScalePoint  # noqa: E402
 from ddp_ladder.gates.scaling import scale_points  # noqa: E402
+from ddp_ladder.gates.verdict import Finding, performance  # noqa: E402
 from ddp_ladder.plan.plan import RunSpec  # noqa: E402
 from ddp_ladder.records.blocks import measure  # noqa: E402
 from ddp_ladder.records.raw_files import Steps  # noqa: E402

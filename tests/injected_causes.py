@@ -12,9 +12,8 @@ from functools import cache
 from pathlib import Path
 
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.gates.attribution import Attribution, attribution
-from ddp_ladder.gates.changes import Cause
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.attribution import Attribution, Cause, attribution
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.plan import PreflightWanted, ScaleJob, make_plan
 from ddp_ladder.records.record import Record, read_record

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from ddp_ladder.gates.file import Verdict
+from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.results import LadderResults

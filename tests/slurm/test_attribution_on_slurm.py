@@ -17,10 +17,8 @@ from cluster import Cluster
 from cluster_config import Spec
 from conftest import running
 from ddp_ladder.common.files import read_json
-from ddp_ladder.gates.attribution import NAMES, Attribution, attribution, baseline_of
-from ddp_ladder.gates.changes import Cause
-from ddp_ladder.gates.file import Finding, Verdict
-from ddp_ladder.gates.link import measured_link
+from ddp_ladder.gates.attribution import NAMES, Attribution, Cause, attribution, baseline_of, measured_link
+from ddp_ladder.gates.verdict import Finding, Verdict
 from project_copy import copy_project
 
 pytestmark = pytest.mark.slurm

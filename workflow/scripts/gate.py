@@ -14,8 +14,8 @@ from ddp_ladder.accounting.jobs import update_or_warn
 from ddp_ladder.climb.forecasts import after_gate
 from ddp_ladder.climb.to_do import restore_records
 from ddp_ladder.common.command import command
-from ddp_ladder.gates.file import closed_box, outcome_line
 from ddp_ladder.gates.gate import judge, write_verdict
+from ddp_ladder.gates.verdict import closed_box, outcome_line
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.records.run_records import RunRecords
 

@@ -13,7 +13,7 @@ from ddp_ladder.analysis.forecast import error_lines, forecast_errors, planned_f
 from ddp_ladder.analysis.prediction import outlooks
 from ddp_ladder.common.command import command
 from ddp_ladder.common.formats import capitalised, full_stop
-from ddp_ladder.gates.file import closed_box
+from ddp_ladder.gates.verdict import closed_box
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.report.headline import headline
 from ddp_ladder.report.results import read_results

@@ -17,7 +17,7 @@ from ddp_ladder.analysis.prediction import (
     shipped,
     step_to,
 )
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.settings.terms import Mode, Scale
 
 SHAPES = (Scale(1, 1), Scale(1, 2), Scale(1, 4), Scale(2, 4))

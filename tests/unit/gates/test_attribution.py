@@ -8,15 +8,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
-from ddp_ladder.gates.changes import Cause
-from ddp_ladder.gates.file import Verdict
-from ddp_ladder.gates.link import Link
-from ddp_ladder.gates.performance import performance
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.attribution import Attribution, Cause, Link, attribution, baseline_of
+from ddp_ladder.gates.groups import STEP_PARTS
+from ddp_ladder.gates.points import ScaleFinding, ScalePoint
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.gates.step_split import STEP_PARTS
-from ddp_ladder.gates.usage_findings import ScaleFinding
+from ddp_ladder.gates.verdict import Verdict, performance
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.config_keys import GateThresholds
 from ddp_ladder.usage.models import FindingKind

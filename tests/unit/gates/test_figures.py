@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.gates.figures import EFFICIENCY, FIGURES, SAMPLES_PER_S, Table, columns, csv_columns, figures_in
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from make_records import make_failed_record, make_record, make_spec
 
 DOCS = Path(__file__).parents[3] / "docs"

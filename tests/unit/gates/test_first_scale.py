@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ddp_ladder.analysis.cost import picks
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
-from ddp_ladder.gates.cost import picks
-from ddp_ladder.gates.performance import performance
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.gates.verdict import performance
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.config_keys import GateThresholds

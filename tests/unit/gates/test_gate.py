@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from ddp_ladder.common.files import RunDirectory, read_json, sha256, write_json
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.gates.file import Verdict, closed_variants, outcome_line
 from ddp_ladder.gates.gate import judge, write_verdict
+from ddp_ladder.gates.verdict import Verdict, closed_variants, outcome_line
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.assemble import not_run
 from ddp_ladder.records.record import write_record

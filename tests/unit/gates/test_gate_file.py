@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.messages import numbered
-from ddp_ladder.gates.file import Verdict, closed_box, closed_variants, outcome_line
 from ddp_ladder.gates.gate import gate_file_problem
+from ddp_ladder.gates.verdict import Verdict, closed_box, closed_variants, outcome_line
 from make_records import make_gate, make_judged
 
 BOX = """\

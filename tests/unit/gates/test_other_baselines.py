@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from ddp_ladder.gates.other_baselines import not_comparable, serial_fraction
-from ddp_ladder.gates.scale_point import ScalePoint
-from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.gates.scaling import not_comparable, scale_points, serial_fraction
 from ddp_ladder.records.fingerprint import MUST_MATCH
 from make_records import make_failed_record, make_record, make_specs, records_by_name, repeated
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.gates.file import Finding, Verdict, closed_box, outcome_line
 from ddp_ladder.gates.interval import LogMean, Variance, factor
-from ddp_ladder.gates.performance import performance
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.gates.verdict import Finding, Verdict, closed_box, outcome_line, performance
 from ddp_ladder.report.headline import gate_words
 from ddp_ladder.settings.config_keys import GateThresholds
 from make_records import make_gate, make_judged, make_plan_of, make_specs

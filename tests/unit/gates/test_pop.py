@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from ddp_ladder.gates.pop import with_pop_factors
-from ddp_ladder.gates.scale_point import ScalePoint
-from ddp_ladder.gates.step_facts import StepFacts
+from ddp_ladder.gates.points import ScalePoint, StepFacts
+from ddp_ladder.gates.scaling import with_pop_factors
 
 
 def point(nodes: int, own_s: float, samples: int) -> ScalePoint:

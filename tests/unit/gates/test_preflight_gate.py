@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from ddp_ladder.climb.to_do import runs_to_do
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.gates.file import closed_box
 from ddp_ladder.gates.gate import gate_file_problem, judge, write_verdict
+from ddp_ladder.gates.verdict import closed_box
 from ddp_ladder.plan.plan import Plan, PreflightWanted
 from ddp_ladder.preflight.finding import PREFLIGHT_FAILED
 from ddp_ladder.records.assemble import not_run

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Record

@@ -1,9 +1,8 @@
 """Efficiency by total time: the centres' formula, also where the runs trained different numbers of samples."""
 
 import pytest
-from ddp_ladder.gates.scale_point import ScalePoint
-from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.gates.total_time import efficiency_by_total_time, gpu_s_per_sample
+from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.gates.scaling import efficiency_by_total_time, gpu_s_per_sample, scale_points
 from ddp_ladder.records.record import Record
 from make_records import make_record, make_spec, make_specs, records_by_name
 

@@ -6,11 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from ddp_ladder.gates.across_scales import findings_across_scales
-from ddp_ladder.gates.file import Verdict
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScaleFinding, ScalePoint, findings_across_scales, findings_of_repeats
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.gates.usage_findings import ScaleFinding, findings_of_repeats
+from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.terminal_table import terminal_table
 from ddp_ladder.usage.models import FindingKind, Usage, UsageFinding

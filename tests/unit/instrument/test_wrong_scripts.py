@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory, sha256
-from ddp_ladder.gates.file import Verdict
 from ddp_ladder.gates.gate import judge
+from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.records.record import Record
 from ddp_ladder_instrument import host
 from make_runs import edit, reassemble, write_ladder

@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.records.record import Record

@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 
 from ddp_ladder.gates.figures import figures_in
-from ddp_ladder.gates.file import Verdict
+from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.scaling_section import scaling_section

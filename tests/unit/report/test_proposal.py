@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from ddp_ladder.analysis.cost import Work
 from ddp_ladder.common.files import RunDirectory, read_json
-from ddp_ladder.gates.cost import Work
-from ddp_ladder.gates.file import Verdict
+from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Record

@@ -17,10 +17,10 @@ import pytest
 import report as report_command
 from ddp_ladder.common.formats import DASH, seconds, significant
 from ddp_ladder.gates.figures import csv_columns
-from ddp_ladder.gates.file import Verdict
 from ddp_ladder.gates.gate import judge, write_verdict
+from ddp_ladder.gates.points import ScaleFinding
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.gates.usage_findings import ScaleFinding
+from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.record import Evidence, Failure, Record
 from ddp_ladder.report.headline import headline

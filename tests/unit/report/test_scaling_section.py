@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import report as report_command
+from ddp_ladder.analysis.cost import Work
 from ddp_ladder.common.files import read_json, write_json
-from ddp_ladder.gates.cost import Work
 from ddp_ladder.report.efficiency_plot import efficiency_figure
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.results import LadderResults, read_results

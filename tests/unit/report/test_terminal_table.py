@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from ddp_ladder.gates.file import Verdict
 from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.report.terminal_table import terminal_table
 from make_records import (
     make_failed_record,

@@ -18,7 +18,7 @@ from ddp_ladder.analysis.prediction import predict, series_of, upper_bound
 from ddp_ladder.common.files import canonical_sha256, read_json, write_json
 from ddp_ladder.common.formats import NARROW_SPACE, percent, significant
 from ddp_ladder.common.model import Model, Several
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.assemble import believed as believed_preflight

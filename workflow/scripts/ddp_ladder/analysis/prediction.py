@@ -28,7 +28,7 @@ from ddp_ladder.common.formats import NARROW_SPACE, percent
 from ddp_ladder.common.messages import Problem, UserError, did_you_mean
 from ddp_ladder.common.model import Model
 from ddp_ladder.gates.interval import factor
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.statistic import median
 from ddp_ladder.settings.config_keys import GateThresholds

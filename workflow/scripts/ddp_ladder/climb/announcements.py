@@ -16,7 +16,7 @@ from ddp_ladder.common import meant
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.common.redaction import redacted_arguments
-from ddp_ladder.gates.file import gate_files
+from ddp_ladder.gates.verdict import gate_files
 from ddp_ladder.monitor import cpus
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.preflight.variables import check_variables

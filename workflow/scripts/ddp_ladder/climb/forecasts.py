@@ -9,7 +9,7 @@ from ddp_ladder.analysis.forecast import device_of, forecast_lines, planned_fore
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.short_runtimes import short_runtimes
 from ddp_ladder.common.files import NotWritten
-from ddp_ladder.gates.file import Verdict, closed_variants
+from ddp_ladder.gates.verdict import Verdict, closed_variants
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.run_records import RunRecords
 

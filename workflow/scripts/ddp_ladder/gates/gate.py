@@ -14,13 +14,11 @@ from typing import Any
 from ddp_ladder.common.files import read_json, sha256, write_json, writing
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.gates.file import SANITY, Finding, Verdict, Word, gate_files
-from ddp_ladder.gates.link import measured_link
-from ddp_ladder.gates.performance import performance
-from ddp_ladder.gates.preflight import preflight_findings
+from ddp_ladder.gates.attribution import measured_link
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.repeats import next_repeat, not_known
-from ddp_ladder.gates.scale_point import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.gates.verdict import SANITY, Finding, Verdict, Word, gate_files, performance, preflight_findings
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.records.evidence import IN_WORDS, STRONGEST
 from ddp_ladder.records.record import Record

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ddp_ladder.common.formats import factor, significant
 from ddp_ladder.gates.groups import Group
 from ddp_ladder.gates.interval import median_of_known
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.evidence import IN_WORDS, STRONGEST
 from ddp_ladder.records.fingerprint import Difference, all_differences, differences

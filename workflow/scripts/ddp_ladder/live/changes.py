@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 
 from ddp_ladder.common.formats import NARROW_SPACE, stage_name
-from ddp_ladder.gates.file import outcome_line
+from ddp_ladder.gates.verdict import outcome_line
 from ddp_ladder.live.notes import notes_on
 from ddp_ladder.live.picture import report_words, start_words
 from ddp_ladder.live.scale_words import job_words

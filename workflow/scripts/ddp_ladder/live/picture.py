@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from ddp_ladder.common.formats import count, duration, percent, significant, stage_name
 from ddp_ladder.gates.figures import EFFICIENCY
-from ddp_ladder.gates.file import SANITY, Verdict
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.gates.verdict import SANITY, Verdict
 from ddp_ladder.live.notes import notes_on
 from ddp_ladder.live.samples import NodeSample
 from ddp_ladder.live.scale_words import Mood, job_words

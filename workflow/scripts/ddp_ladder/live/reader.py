@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ddp_ladder.climb.start_lock import LAST, START, read_start
 from ddp_ladder.common.files import read_json
-from ddp_ladder.gates.file import Verdict, gate_files
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.gates.verdict import Verdict, gate_files
 from ddp_ladder.live.files import Files
 from ddp_ladder.live.scale_reader import ScaleReader
 from ddp_ladder.live.state import LadderState

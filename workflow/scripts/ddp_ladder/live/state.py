@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ddp_ladder.climb.start_lock import Start
-from ddp_ladder.gates.file import Verdict
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.live.samples import NodeSample
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.result import PreflightResult

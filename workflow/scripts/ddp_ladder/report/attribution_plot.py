@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ddp_ladder.gates.figures import EFFICIENCY, Column, columns
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.report.plots import legend_key, panel_figure, show_message, spaced
 from ddp_ladder.report.style import GREY, IDEAL, INK, ON_BRIGHT, PALE, PAPER
 from ddp_ladder.report.svg import value_id

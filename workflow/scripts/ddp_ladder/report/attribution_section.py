@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
+from ddp_ladder.gates.attribution import Attribution, Link, attribution, baseline_of
 from ddp_ladder.gates.figures import Column, columns
-from ddp_ladder.gates.link import Link
-from ddp_ladder.gates.pop import USUAL_MARK
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.gates.scaling import USUAL_MARK
 from ddp_ladder.report.view import ReportView
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 

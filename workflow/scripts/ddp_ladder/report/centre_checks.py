@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from ddp_ladder.common.formats import count, duration, in_short, interval
 from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.interval import Estimate
-from ddp_ladder.gates.scale_point import ScalePoint
-from ddp_ladder.gates.total_time import efficiency_by_total_time, trained_samples
+from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.gates.scaling import efficiency_by_total_time, trained_samples
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.centre import Found
 from ddp_ladder.report.view import ReportView

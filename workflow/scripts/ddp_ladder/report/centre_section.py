@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.paths import CENTRES
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.machine.directory import MachineDirectory
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.run_records import RunRecords

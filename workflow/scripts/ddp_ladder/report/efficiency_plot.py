@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from ddp_ladder.common.formats import stage_name
 from ddp_ladder.gates.figures import EFFICIENCY
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.report.plots import (
     Look,
     Thresholds,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
+from ddp_ladder.analysis.cost import PickKind
 from ddp_ladder.common.formats import capitalised, count, full_stop, stage_name
-from ddp_ladder.gates.cost import PickKind
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S
-from ddp_ladder.gates.file import Finding, Verdict
+from ddp_ladder.gates.verdict import Finding, Verdict
 from ddp_ladder.report.prediction_section import PredictionSection
 from ddp_ladder.report.scaling_section import ScalingSection
 from ddp_ladder.report.view import ReportView, Series

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, stage_name
-from ddp_ladder.gates.across_scales import other_processes
 from ddp_ladder.gates.figures import AGAINST_PLAIN, EFFICIENCY, SAMPLES_PER_S, SPEEDUP
-from ddp_ladder.gates.file import Finding, Verdict
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint, other_processes
+from ddp_ladder.gates.verdict import Finding, Verdict
 from ddp_ladder.records.record import SAMPLES_PER_TIME
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.settings.terms import REFERENCE_VARIANT

@@ -8,7 +8,7 @@ from html import escape
 from ddp_ladder.analysis.forecast import HEADINGS
 from ddp_ladder.common import formats
 from ddp_ladder.gates.figures import Column, columns, figures_in
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.report.attribution_section import attribution_section, factor_mark
 from ddp_ladder.report.comparison_section import ComparisonSection
 from ddp_ladder.report.escape import markdown_table as _md_table

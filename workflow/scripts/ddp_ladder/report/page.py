@@ -19,9 +19,8 @@ from ddp_ladder.analysis.forecast import HEADINGS as FORECAST_HEADINGS
 from ddp_ladder.common import formats
 from ddp_ladder.common.files import make_directory, write_atomically
 from ddp_ladder.common.paths import REPORT
-from ddp_ladder.gates.across_scales import findings_across_scales
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column, columns, csv_columns, figures_in
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint, findings_across_scales
 from ddp_ladder.report.attribution_plot import attribution_figure
 from ddp_ladder.report.attribution_section import attribution_section, caption, factor_mark, picture_in_words
 from ddp_ladder.report.centre import CentreSection

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, SPEEDUP, Column
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.report.style import COLOURS, CROWD, GREY, MARKERS, PAPER, STYLE
 from ddp_ladder.report.svg import value_id
 from ddp_ladder.settings.terms import REFERENCE_VARIANT

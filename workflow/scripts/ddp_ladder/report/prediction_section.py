@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddp_ladder.analysis.forecast import ForecastError, forecast_errors, forecast_lines, planned_forecasts
 from ddp_ladder.analysis.prediction import Outlook, outlooks
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.settings.terms import Scale
 

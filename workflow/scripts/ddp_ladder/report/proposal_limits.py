@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ddp_ladder.common.formats import capitalised, count, full_stop, in_short
 from ddp_ladder.gates.notes import NOTABLE_GAP
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.report.document import Block
 from ddp_ladder.report.scale_notes import scale_names
 from ddp_ladder.report.view import ReportView

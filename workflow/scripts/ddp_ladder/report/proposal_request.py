@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddp_ladder.accounting.advice import accounting_table
+from ddp_ladder.analysis.cost import Pick, Work, picks
 from ddp_ladder.analysis.prediction import Outlook
 from ddp_ladder.common.formats import capitalised, duration, full_stop, interval
-from ddp_ladder.gates.cost import Pick, Work, picks
 from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS, GPU_HOURS_TO_SOLUTION, SAMPLES_PER_S
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.report.document import Block
 from ddp_ladder.report.escape import blank
 from ddp_ladder.report.prediction_section import PredictionSection

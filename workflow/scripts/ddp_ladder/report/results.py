@@ -11,12 +11,12 @@ from functools import cached_property
 from pathlib import Path
 
 from ddp_ladder.accounting.jobs import JobRow
+from ddp_ladder.analysis.cost import Work
 from ddp_ladder.common.files import read_json
-from ddp_ladder.gates.cost import Work
-from ddp_ladder.gates.file import Verdict, gate_files
 from ddp_ladder.gates.gate import gate_file_problem, judge
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.gates.verdict import Verdict, gate_files
 from ddp_ladder.machine.directory import read_machines
 from ddp_ladder.machine.model import Machine
 from ddp_ladder.plan.plan import Plan, RunSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddp_ladder.common.formats import in_short
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 
 MOST_NAMED = 12  # scales of one note; scaling.csv has the notes of each
 

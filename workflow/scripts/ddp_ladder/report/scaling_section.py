@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ddp_ladder.analysis.cost import Pick, Work, picks
 from ddp_ladder.common.formats import capitalised, duration, full_stop
-from ddp_ladder.gates.cost import Pick, Work, picks
 from ddp_ladder.gates.figures import (
     AGAINST_NODE,
     AGAINST_SMALLEST,
@@ -17,8 +17,8 @@ from ddp_ladder.gates.figures import (
     Column,
     columns,
 )
-from ddp_ladder.gates.other_baselines import not_comparable
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.gates.scaling import not_comparable
 from ddp_ladder.report.view import ReportView
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 

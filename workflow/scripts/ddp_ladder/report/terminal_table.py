@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ddp_ladder.common.formats import DASH, NARROW_SPACE
-from ddp_ladder.gates.across_scales import findings_across_scales
 from ddp_ladder.gates.figures import Column, columns
-from ddp_ladder.gates.file import Verdict
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint, findings_across_scales
+from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.report.headline import gate_words
 from ddp_ladder.report.scale_notes import scale_names, scale_notes
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ddp_ladder.common.formats import stage_name
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column, columns
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.report.attribution_plot import PARTS
 from ddp_ladder.report.efficiency_plot import highest
 from ddp_ladder.report.escape import tex_text

@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from ddp_ladder.accounting.advice import AccountingTable
 from ddp_ladder.common.formats import count
 from ddp_ladder.gates.figures import Column, columns
-from ddp_ladder.gates.scale_point import ScalePoint
-from ddp_ladder.gates.usage_findings import ScaleFinding
+from ddp_ladder.gates.points import ScaleFinding, ScalePoint
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.traces import DIP_BELOW, Dip
 from ddp_ladder.report.usage_across import spreads

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
+from ddp_ladder.analysis.cost import with_cost
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import in_short
-from ddp_ladder.gates.cost import with_cost
 from ddp_ladder.gates.figures import Column, columns
-from ddp_ladder.gates.file import Finding, Verdict
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.gates.verdict import Finding, Verdict
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.preflight.text import bandwidth, latency

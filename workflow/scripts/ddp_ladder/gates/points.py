@@ -1,16 +1,18 @@
-"""One point of the scaling: the figures of a variant x mode x scale."""
+"""One point of the scaling: the figures of a variant x mode x scale, and the findings on what its runs used."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from ddp_ladder.common.model import IN_A_MODEL
 from ddp_ladder.gates.interval import LogMean
-from ddp_ladder.gates.step_facts import StepFacts
-from ddp_ladder.gates.usage_findings import ScaleFinding
-from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Statistic
+from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Record, Statistic
 from ddp_ladder.settings.terms import ONE_GPU, PLAIN_VARIANT, Scale
+from ddp_ladder.usage.critical_rank import Kind
+from ddp_ladder.usage.models import FindingKind, UsageFinding
 
 Status = Literal["ok", "check", "incomplete", "not comparable", "failed", "not run"]
 
@@ -71,12 +73,12 @@ class ScalePoint:
     gpu_power_w: float | None = None
     cpu_fraction: float | None = None
     energy_j_per_sample: float | None = None
-    compute_s: float | None = None  # parts of a step, which add up to it: gates/step_split
+    compute_s: float | None = None  # parts of a step, which add up to it: gates/groups
     exposed_comm_s: float | None = None
     data_wait_s: float | None = None
     imbalance_s: float | None = None
     rest_s: float | None = None
-    global_efficiency: float | None = None  # factors of POP: gates/pop
+    global_efficiency: float | None = None  # factors of POP: gates/scaling
     parallel_efficiency: float | None = None
     load_balance: float | None = None
     communication_efficiency: float | None = None
@@ -98,7 +100,7 @@ class ScalePoint:
     serial_fraction: float | None = None
     serial_fraction_low: float | None = None
     serial_fraction_high: float | None = None
-    efficiency_total_time: float | None = None  # against smallest_baseline: gates/total_time
+    efficiency_total_time: float | None = None  # against smallest_baseline: gates/scaling
     efficiency_total_time_low: float | None = None
     efficiency_total_time_high: float | None = None
     wall_s: float | None = None
@@ -152,3 +154,122 @@ class ScalePoint:
     def place(self, several_series: bool) -> str:
         """Return ``1x4 weak gloo``; mode and variant only if there are several."""
         return f"{self.scale} {self.mode} {self.variant}" if several_series else str(self.scale)
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """What else is known of a scale's steps. Times in seconds; None: not known.
+
+    own_mean_s, own_max_s: own work, mean of the ranks, and of the critical rank of each step. comm_s, overlap_s: of
+    the critical rank, which waits for no other. imbalance_kind: see ``critical_rank``; persistent only if it is the
+    same place in every repeat. slowest: that place, such as ``rank 3 on node2``. slow_share: of the imbalance, the most
+    that a rank or node causes. imbalance_data_s, imbalance_compute_s: parts of the imbalance. loaders_slow: of most
+    ranks. timed_steps: the fewest that DDP timed on all ranks of a run. steps_needed: the max_steps with which DDP
+    times enough of them; None if it did, or timed none. memory_fraction: of the fullest GPU.
+    """
+
+    __pydantic_config__: ClassVar = IN_A_MODEL
+    own_mean_s: float | None = None
+    own_max_s: float | None = None
+    comm_s: float | None = None
+    overlap_s: float | None = None
+    imbalance_kind: Kind | None = None
+    slowest: str | None = None
+    slow_share: float | None = None
+    slow_steps: float | None = None
+    imbalance_data_s: float | None = None
+    imbalance_compute_s: float | None = None
+    loaders_slow: bool = False
+    timed_steps: int | None = None
+    steps_needed: int | None = None
+    gradient_bytes: int | None = None
+    buckets: int | None = None
+    comm_hook: str | None = None
+    parameter_dtype: str | None = None
+    workers: int | None = None
+    backend: str | None = None
+    memory_fraction: float | None = None
+
+
+LEAST_SHARE = 0.5  # of the repeats: what fewer of them show was chance
+EVERY_REPEAT = ("slow node",)  # to leave out a node that is slow in some repeats only would not help
+
+
+@dataclass(frozen=True)
+class ScaleFinding:
+    """A finding on the runs of a scale, in the words of the first repeat that has it. repeats: how many have it.
+
+    of: how many were monitored. kind, node, gpu and everywhere: see ``usage.models.UsageFinding``.
+    """
+
+    __pydantic_config__: ClassVar = IN_A_MODEL
+    kind: FindingKind
+    what: str
+    next: str
+    node: str | None
+    gpu: int | None
+    repeats: int
+    of: int
+    everywhere: bool = False
+
+    @property
+    def in_words(self) -> str:
+        """Return what was found, with the number of repeats if not all have it."""
+        return self.what if self.repeats == self.of else f"{self.what} (in {self.repeats} of {self.of} repeats)"
+
+
+def findings_of_repeats(records: Sequence[Record]) -> tuple[ScaleFinding, ...]:
+    """Return the findings that at least half of the repeats of a scale have; a slow node must be so in all of them."""
+    monitored = [record.usage for record in records if record.usage is not None]
+    found: dict[Hashable, list[UsageFinding]] = {}
+    for usage in monitored:
+        numbers: dict[str, int] = {}
+        for each in usage.findings:
+            number = numbers[each.kind] = numbers.get(each.kind, 0) + 1
+            place = (each.node, each.gpu) if each.kind == "slow node" else number
+            found.setdefault((each.kind, place), []).append(each)
+    return tuple(
+        ScaleFinding(**several[0].model_dump(), repeats=len(several), of=len(monitored))
+        for several in found.values()
+        if len(several) >= (1.0 if several[0].kind in EVERY_REPEAT else LEAST_SHARE) * len(monitored)
+    )
+
+
+def findings_across_scales(points: Sequence[ScalePoint]) -> list[tuple[ScaleFinding, list[ScalePoint]]]:
+    """Return each finding once, with all points that have it, in the words of the largest scale.
+
+    What all nodes of several scales have is one finding, and so is what the same node or GPU has at several scales.
+    """
+    found: dict[Hashable, list[tuple[ScaleFinding, ScalePoint]]] = {}
+    for point in points:
+        numbers: Counter[Hashable] = Counter()
+        for each in point.findings:
+            place = (each.kind, _place(each, point))
+            numbers[place] += 1
+            found.setdefault((place, numbers[place]), []).append((each, point))
+    several_series = len({(point.mode, point.variant) for point in points if not point.is_plain}) > 1
+    return [(_of_largest(several, several_series), [point for _, point in several]) for several in found.values()]
+
+
+def other_processes(*points: ScalePoint | None) -> ScaleFinding | None:
+    """Return the finding on other processes, with its place, of the first point that has one.
+
+    Where it is, no other cause can be told.
+    """
+    found = ((point, each) for point in points if point for each in point.findings if each.kind == "other processes")
+    return next((replace(each, what=f"at {point.scale}, {each.what}") for point, each in found), None)
+
+
+def _place(finding: ScaleFinding, point: ScalePoint) -> Hashable:
+    """Return what a finding shares with the same one of another scale; some nodes of a scale are only that scale's."""
+    if finding.everywhere:
+        return None
+    return (finding.node, finding.gpu) if finding.node else point.place(several_series=True)
+
+
+def _of_largest(several: Sequence[tuple[ScaleFinding, ScalePoint]], several_series: bool) -> ScaleFinding:
+    """Return the finding of the largest scale. If several scales have it, it says of which its figures are."""
+    finding, point = max(several, key=lambda each: (each[1].world_size, each[1].nodes))
+    if len(several) == 1:
+        return finding
+    return replace(finding, what=f"{finding.what} (as measured at {point.place(several_series)})")

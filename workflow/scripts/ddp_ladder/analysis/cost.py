@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.gates.scaling import energy_kwh
 
 DEFAULT_EFFICIENCY = 0.75  # what centres ask for: CSC, NCI
-J_PER_KWH = 3.6e6
-MILLION = 1e6
 PickKind = Literal["cheapest", "fastest", "recommended"]
 
 
@@ -40,19 +39,6 @@ class Work:
         return "the size of the data set is not recorded, so report.epochs has no effect: set report.samples"
 
 
-def with_cost_per_million_samples(point: ScalePoint) -> ScalePoint:
-    """Return a measured point with what a million samples cost."""
-    if not point.samples_per_s:
-        return point
-    hours = MILLION / point.samples_per_s / 3600
-    return replace(
-        point,
-        hours_per_million_samples=hours,
-        gpu_hours_per_million_samples=point.world_size * hours,
-        energy_kwh_per_million_samples=_kwh(point.energy_j_per_sample, MILLION),
-    )
-
-
 def with_cost(points: Sequence[ScalePoint], work: Work) -> tuple[ScalePoint, ...]:
     """Return the points with the cost of an epoch and of the whole training, as far as they are known."""
     return tuple(_with_solution(_with_epoch(point, work), work) for point in points)
@@ -66,7 +52,7 @@ def _with_epoch(point: ScalePoint, work: Work) -> ScalePoint:
         point,
         hours_per_epoch=hours,
         gpu_hours_per_epoch=point.world_size * hours,
-        energy_kwh_per_epoch=_kwh(point.energy_j_per_sample, work.dataset_size),
+        energy_kwh_per_epoch=energy_kwh(point.energy_j_per_sample, work.dataset_size),
     )
 
 
@@ -83,12 +69,8 @@ def _with_solution(point: ScalePoint, work: Work) -> ScalePoint:
         hours_to_solution_high=samples / low / 3600 if low else None,
         wall_hours_to_solution=(startup_s + samples / whole) / 3600 if whole and startup_s is not None else None,
         gpu_hours_to_solution=point.world_size * hours,
-        energy_kwh_to_solution=_kwh(point.energy_j_per_sample, samples),
+        energy_kwh_to_solution=energy_kwh(point.energy_j_per_sample, samples),
     )
-
-
-def _kwh(energy_j_per_sample: float | None, samples: float) -> float | None:
-    return None if energy_j_per_sample is None else energy_j_per_sample * samples / J_PER_KWH
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from ddp_ladder.gates.cost import Work, picks, with_cost
-from ddp_ladder.gates.scale_point import ScalePoint
+from ddp_ladder.analysis.cost import Work, picks, with_cost
+from ddp_ladder.gates.points import ScalePoint
 from test_other_baselines import AMP, OLIVIA, RATES, points_of
 
 GATES = {"stage1": None, "stage2": None, "stage3": None}
