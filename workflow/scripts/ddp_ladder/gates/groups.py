@@ -1,6 +1,6 @@
 """Groups of repeats of one variant x mode x scale, the baselines of each group, and the parts of its step. Pure.
 
-The parts of a step are means over the repeats and add up to it. Each run has its own in its record; docs/attribution.md.
+The parts of a step are means over the repeats and add up to it. Each run's are in its record; see docs/attribution.md.
 """
 
 from __future__ import annotations
