@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import report as report_command
 from ddp_ladder.analysis.cost import Work
-from ddp_ladder.common.files import read_json, write_json
+from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.report.efficiency_plot import efficiency_figure
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.results import LadderResults, read_results
@@ -17,7 +17,7 @@ from ddp_ladder.report.throughput_plot import rate_per_gpu
 from ddp_ladder.report.tikz import efficiency_tikz
 from ddp_ladder.report.view import ReportView, make_view
 from make_records import make_plan_of, make_record, make_specs, records_by_name, repeated
-from make_runs import write_ladder
+from make_runs import edit, reassemble, write_ladder
 
 TODAY = date(2026, 11, 20)
 AMP = {"autocast_dtype": "float16", "num_workers": 8}
@@ -177,9 +177,9 @@ def test_the_command_takes_the_training_and_reads_the_data_sets_size(
     plan = write_ladder(tmp_path)
     assert read_results(tmp_path, plan).work == Work()
     for spec in plan.runs:
-        file = tmp_path / "runs" / spec.name / "ranks/rank0.json"
-        data = read_json(file)
-        write_json(file, {**data, "loader": {**data["loader"], "dataset_size": 1797}})
+        run = RunDirectory(tmp_path / "runs" / spec.name)
+        edit(run.ranks / "rank0.json", lambda end: end["loader"].update(dataset_size=1797))
+        reassemble(run)
     assert read_results(tmp_path, plan).work == Work(dataset_size=1797)
     assert report_command.main(["--results", str(tmp_path), "--epochs", "10"]) == 0
     assert "10 epochs take" in (tmp_path / "report/scaling.md").read_text()
