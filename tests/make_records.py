@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 from ddp_ladder.common.files import sha256
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.records.blocks import measure
 from ddp_ladder.records.raw_files import Steps
 from ddp_ladder.records.raw_models import Job
 from ddp_ladder.records.record import (
@@ -24,7 +23,8 @@ from ddp_ladder.records.record import (
     Timing,
     World,
 )
-from ddp_ladder.records.warmup import Warmup
+from ddp_ladder.records.statistic import Warmup
+from ddp_ladder.records.timing import measure
 from ddp_ladder.settings.cluster_keys import Slurm
 from ddp_ladder.settings.config_keys import GateThresholds
 from ddp_ladder.settings.terms import Scale, batches

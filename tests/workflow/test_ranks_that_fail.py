@@ -12,8 +12,8 @@ import pytest
 from ddp_ladder.common.files import Agent, RunDirectory, read_json
 from ddp_ladder.node.network import LOOPBACK
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.case import is_consequence
 from ddp_ladder.records.record import Record
+from ddp_ladder.records.signatures import is_consequence
 from ddp_ladder.run.nodes import Nodes, ThisMachine
 from instrument_support import oldest_python, python_named
 from one_run import JOB, run_script

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from ddp_ladder.records.hang_models import Heartbeat
-from ddp_ladder.records.stacks import main_stack
+from ddp_ladder.records.hangs import main_stack
+from ddp_ladder.records.raw_models import Heartbeat
 from ddp_ladder.run.hangs import RankProcess, read_heartbeat, stacks
 from ddp_ladder_instrument import progress
 from ddp_ladder_instrument.batches import NEVER, Loop

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_atomically, write_json
 from ddp_ladder.records.assemble import assemble, not_run
+from ddp_ladder.records.failures import PORT_TAKEN
 from ddp_ladder.records.record import Failure, read_record
-from ddp_ladder.records.script_failures import PORT_TAKEN
-from ddp_ladder.records.whole_loop import WHOLE_LOOP
+from ddp_ladder.records.timing import WHOLE_LOOP
 from make_records import make_spec
 from make_runs import STEPS, edit, read_steps, reassemble, write_run, write_steps
 

@@ -4,10 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ddp_ladder.records.blocks import block_edges, measure
 from ddp_ladder.records.raw_files import Steps
-from ddp_ladder.records.statistic import median_interval
-from ddp_ladder.records.warmup import Warmup
+from ddp_ladder.records.statistic import Warmup, median_interval
+from ddp_ladder.records.timing import block_edges, measure
 
 NO_WARMUP = Warmup(0, True)
 

@@ -11,7 +11,7 @@ from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_json
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.record import Evidence, Failure
 from ddp_ladder.records.run_records import RunRecords
-from ddp_ladder.records.words import TRACEBACK
+from ddp_ladder.records.signatures import TRACEBACK
 from make_records import make_spec
 from make_runs import STARTED_AT_S, edit, reassemble, write_run
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.records.gpu_access import is_too_old, least_driver
+from ddp_ladder.records.failures import is_too_old, least_driver
 from ddp_ladder.records.record import Failure
 from make_records import make_spec
 from make_runs import edit, reassemble, write_run

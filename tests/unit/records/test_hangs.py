@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from ddp_ladder.plan.hang import HangBounds
-from ddp_ladder.records.hang_models import AgentStall, RankStall
 from ddp_ladder.records.hangs import failure_of, lagging, stalled
+from ddp_ladder.records.raw_models import AgentStall, RankStall
 
 STACKS = "nodes/hang-*.json"
 SLEEPS = 'Current thread 0x01 (most recent call first):\n  File "train.py", line 7 in train'

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ddp_ladder.records.last_words import last_line, last_lines
+from ddp_ladder.records.quotes import last_line, last_lines
 
 OLD = (
     "E1121 21:25:55.821000 140500044909440 torch/distributed/elastic/multiprocessing/api.py:833] failed (exitcode: 2) "

@@ -6,8 +6,17 @@ import re
 import typing
 
 import pytest
-from ddp_ladder.records.signatures import MOST_STEPS, ROLES, UNKNOWN, Match, Signature, classify, root_cause, signatures
-from ddp_ladder.records.words import Words
+from ddp_ladder.records.signatures import (
+    MOST_STEPS,
+    ROLES,
+    UNKNOWN,
+    Match,
+    Signature,
+    Words,
+    classify,
+    root_cause,
+    signatures,
+)
 from ddp_ladder.settings.cluster_keys import ClusterKeys
 from ddp_ladder.settings.config_keys import ConfigKeys
 from pydantic import BaseModel

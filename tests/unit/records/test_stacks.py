@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ddp_ladder.records.stacks import doing, in_collective, is_at_work, main_stack, script_frame, without_own
+from ddp_ladder.records.hangs import doing, in_collective, is_at_work, main_stack, script_frame, without_own
 
 TORCH = "/site/lib/python3.11/site-packages/torch"
 BACKWARD = f"""Thread 0x00007efe9859a6c0 (most recent call first):

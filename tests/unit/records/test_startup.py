@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ddp_ladder.records.record import Rank
-from ddp_ladder.records.startup import StartUp, startup_of
+from ddp_ladder.records.timing import StartUp, startup_of
 from make_records import make_rank, make_spec
 
 

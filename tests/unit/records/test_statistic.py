@@ -7,19 +7,19 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pytest
-from ddp_ladder.records.blocks import measure
 from ddp_ladder.records.raw_files import Steps
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Throughput, Timing
 from ddp_ladder.records.statistic import (
     FEW_VALUES,
     PerBlock,
+    Warmup,
     median,
     rates,
     recurring_error,
     statistic_of,
     step_times,
 )
-from ddp_ladder.records.warmup import Warmup
+from ddp_ladder.records.timing import measure
 
 Times = npt.NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int, float], tuple[Times, float]]  # step times, their mean in the long run

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ddp_ladder.records.fingerprint import differences
+from ddp_ladder.records.fingerprint import differences, same_training
 from ddp_ladder.records.record import Record, Source
-from ddp_ladder.records.training_done import same_training
 from make_records import make_record, make_spec
 
 BATCH = 64

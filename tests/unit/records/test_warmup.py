@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ddp_ladder.records.warmup import Warmup, find_warmup
+from ddp_ladder.records.statistic import Warmup, find_warmup
 from numpy.typing import NDArray
 
 SEEDS = range(40)

@@ -9,7 +9,7 @@ import pytest
 from ddp_ladder.records.raw_files import Steps
 from ddp_ladder.records.raw_models import RankPhases
 from ddp_ladder.records.record import Remark
-from ddp_ladder.records.whole_loop import remark_on_loop
+from ddp_ladder.records.timing import remark_on_loop
 
 STEPS, STEP_S, BATCH = 100, 0.01, 8
 RATE = 2 * BATCH / STEP_S

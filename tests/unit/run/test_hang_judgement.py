@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ddp_ladder.plan.hang import HangBounds
-from ddp_ladder.records.hang_models import Heartbeat, Phase, ProcessState
+from ddp_ladder.records.raw_models import Heartbeat, Phase, ProcessState
 from ddp_ladder.run.hangs import Seen, State, is_suspect, judge
 
 BOUNDS = HangBounds(times_median_step=10.0, at_least_s=60.0, first_step_s=1800.0)

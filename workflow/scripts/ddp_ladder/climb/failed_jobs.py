@@ -14,7 +14,7 @@ from ddp_ladder.common.formats import signal_of
 from ddp_ladder.common.lifetime import SIGNALS
 from ddp_ladder.common.messages import box
 from ddp_ladder.gates.verdict import gate_files
-from ddp_ladder.records.last_words import last_lines
+from ddp_ladder.records.quotes import last_lines
 from ddp_ladder.settings.sources import WITHOUT_TRAINING
 from ddp_ladder.slurm.job_end import job_end_file
 

@@ -25,8 +25,8 @@ from ddp_ladder.common.formats import (
 )
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record, Throughput, Timing
-from ddp_ladder.records.startup import StartUp, startup_of
 from ddp_ladder.records.statistic import step_times
+from ddp_ladder.records.timing import StartUp, startup_of
 from ddp_ladder.settings.terms import ONE_GPU, Scale
 from ddp_ladder.usage.models import Usage
 

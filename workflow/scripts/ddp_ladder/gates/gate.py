@@ -20,7 +20,7 @@ from ddp_ladder.gates.repeats import next_repeat, not_known
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import SANITY, Finding, Verdict, Word, gate_files, performance, preflight_findings
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.records.evidence import IN_WORDS, STRONGEST
+from ddp_ladder.records.checks import IN_WORDS, STRONGEST
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.run_records import RunRecords, as_made, placeless
 from ddp_ladder.settings.terms import REFERENCE_VARIANT

@@ -10,11 +10,11 @@ from ddp_ladder.gates.groups import Group
 from ddp_ladder.gates.interval import median_of_known
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.evidence import IN_WORDS, STRONGEST
+from ddp_ladder.records.checks import IN_WORDS, STRONGEST
+from ddp_ladder.records.failures import STILL_RUNNING
 from ddp_ladder.records.fingerprint import Difference, all_differences, differences
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Failure, Record
 from ddp_ladder.records.run_records import CUT_SHORT
-from ddp_ladder.records.script_failures import STILL_RUNNING
 
 NOTABLE_WAIT = 0.05  # fraction of a step: a larger difference in data wait is noted
 NOTABLE_GAP = 0.05  # between samples / time and the median of blocks, or between the first third of a run and the last

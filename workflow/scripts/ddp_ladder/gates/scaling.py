@@ -47,9 +47,8 @@ from ddp_ladder.gates.points import ScalePoint, Status, findings_of_repeats
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.fingerprint import batch_per_gpu_seen
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
-from ddp_ladder.records.startup import startup_of
 from ddp_ladder.records.statistic import median
-from ddp_ladder.records.whole_loop import WHOLE_LOOP
+from ddp_ladder.records.timing import WHOLE_LOOP, startup_of
 from ddp_ladder.settings.config_keys import GateThresholds
 from ddp_ladder.settings.terms import Scale
 

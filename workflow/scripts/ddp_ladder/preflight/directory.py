@@ -13,7 +13,7 @@ from ddp_ladder.preflight.node_models import MeshFacts, NodeFacts
 from ddp_ladder.preflight.raw_models import PreflightEnd, PreflightSettings, ProbeRank
 from ddp_ladder.preflight.result import PartRow
 from ddp_ladder.records.raw_models import AgentEnd, RawFile, RunFile, read_run_file
-from ddp_ladder.records.words import Words, of_agent, of_srun, read_lines
+from ddp_ladder.records.signatures import Words, of_agent, of_srun, read_lines
 
 LOG_BYTES = 4 * 1024**2  # of one rank's NCCL log
 File = TypeVar("File", bound=RawFile)

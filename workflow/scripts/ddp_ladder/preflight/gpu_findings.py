@@ -10,7 +10,7 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.finding import PreflightFinding
 from ddp_ladder.preflight.node_models import GpuFacts, NodeFacts
 from ddp_ladder.preflight.said import Said, fail, unlike, warn
-from ddp_ladder.records.gpu_access import is_too_old, least_driver
+from ddp_ladder.records.failures import is_too_old, least_driver
 
 USED_MIB = 1024  # an idle GPU shows less than this, with its driver and a monitor of the site
 LEAVE_OUT = f"{leave_out()}, and tell the site's support"

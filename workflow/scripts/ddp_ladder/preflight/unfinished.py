@@ -12,8 +12,7 @@ from ddp_ladder.preflight.directory import RawPreflight
 from ddp_ladder.preflight.finding import PreflightFinding
 from ddp_ladder.preflight.raw_models import ProbeRank
 from ddp_ladder.records.raw_models import FailedRank
-from ddp_ladder.records.signatures import classify, root_cause
-from ddp_ladder.records.words import cut
+from ddp_ladder.records.signatures import classify, cut, root_cause
 
 LATE = "not over after"  # the start of the probe's error of a rank that its time limit ended
 SLOW_START = "if the software starts slowly there, raise preflight.timeout_s"

@@ -11,20 +11,25 @@ from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.model import Model
 from ddp_ladder.common.redaction import redacted
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records import after_training, log_throughput, remarks, shared_directory
-from ddp_ladder.records.blocks import data_wait_fraction, measure
-from ddp_ladder.records.evidence import weakest
-from ddp_ladder.records.explain import explain
+from ddp_ladder.records import shared_directory
+from ddp_ladder.records.checks import diagnoses, weakest
+from ddp_ladder.records.correctness import remarks_on_run
+from ddp_ladder.records.failures import after_training, explain
 from ddp_ladder.records.fingerprint import whole_fingerprint
-from ddp_ladder.records.paired_steps import parts_of_run
+from ddp_ladder.records.node_usage import node_rank, usage_of
 from ddp_ladder.records.raw_files import RankFiles, RawRun, digests, read_raw_run
 from ddp_ladder.records.raw_models import Parameters
 from ddp_ladder.records.record import SCHEMA_VERSION, DdpTimes, Failure, Rank, Record, Remark, Throughput, Timing, World
-from ddp_ladder.records.sanity import diagnoses
-from ddp_ladder.records.statistic import median
-from ddp_ladder.records.used import node_rank, usage_of
-from ddp_ladder.records.warmup import Warmup, find_warmup
-from ddp_ladder.records.whole_loop import remark_on_loop
+from ddp_ladder.records.statistic import Warmup, find_warmup, median
+from ddp_ladder.records.timing import (
+    compare_with_log,
+    data_wait_fraction,
+    log_figures,
+    measure,
+    parts_of_run,
+    printed_rates,
+    remark_on_loop,
+)
 from ddp_ladder.usage.critical_rank import StepParts
 
 Part = TypeVar("Part", bound=Model)
@@ -48,14 +53,14 @@ def assemble(directory: RunDirectory) -> Record:
     usage = usage_of(raw, warmup, timing, step, directory)
     ranks = tuple(_rank(warmup, raw.ranks[k]) for k in sorted(raw.ranks))
     found_remarks = (
-        *remarks.remarks(spec, raw),
+        *remarks_on_run(spec, raw),
         *shared_directory.remarks(raw.ended),
         *_on_loop(raw, throughput, timing),
     )
     if throughput is not None and not raw.reads_log:
-        found_remarks += log_throughput.remarks(spec, throughput.samples_per_s, directory.log)
+        found_remarks += compare_with_log(spec, throughput.samples_per_s, directory.log)
     if ok:
-        found_remarks += after_training.remarks(spec, raw, found, directory)
+        found_remarks += after_training(spec, raw, found, directory)
     return Record(
         status="ok" if ok else "failed",
         spec=spec,
@@ -207,7 +212,7 @@ def _on_loop(raw: RawRun, throughput: Throughput | None, timing: Timing | None) 
 
 def _printed_figures(spec: RunSpec, raw: RawRun, directory: RunDirectory) -> tuple[Throughput | None, Timing | None]:
     assert spec.throughput_regex is not None
-    rates = log_throughput.printed_rates(directory.log, spec.throughput_regex)
+    rates = printed_rates(directory.log, spec.throughput_regex)
     if raw.ended is None or not rates:
         return None, None
-    return log_throughput.figures(rates, spec.warmup_steps, spec.global_batch, None, raw.ended.wall_s)
+    return log_figures(rates, spec.warmup_steps, spec.global_batch, None, raw.ended.wall_s)

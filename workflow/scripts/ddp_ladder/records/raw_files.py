@@ -17,8 +17,17 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_bytes, read_json, sha256
 from ddp_ladder.common.messages import printable
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.hang_models import AgentStall, read_stalls
-from ddp_ladder.records.raw_models import AgentEnd, Profiling, RankEnd, RawFile, RunEnd, RunFile, read_run_file
+from ddp_ladder.records.raw_models import (
+    AgentEnd,
+    AgentStall,
+    Profiling,
+    RankEnd,
+    RawFile,
+    RunEnd,
+    RunFile,
+    read_run_file,
+    read_stalls,
+)
 
 LARGEST_FIGURE = 1e12  # samples or seconds: sums of larger figures are not exact
 SHORTEST_STEP_S = 1e-9  # the resolution of the file
@@ -243,3 +252,16 @@ def _figures(text: str) -> list[float]:
 def _are_figures(values: NDArray[np.float64]) -> bool:
     """Return True if all are from 0 to LARGEST_FIGURE; nan is neither."""
     return not values.size or bool(values.min() >= 0 and values.max() <= LARGEST_FIGURE)
+
+
+def host_name(host: str) -> str:
+    """Return the name of a host without its domain."""
+    return host.partition(".")[0].lower()
+
+
+def node_rank_of(end: RankEnd, hosts: Mapping[int, str]) -> int | None:
+    """Return the launcher's node rank, or that of the rank's host if it differs: c10d numbers nodes in any order."""
+    given: int | None = end.node_rank
+    if given is None or hosts.get(given, host_name(end.host)) == host_name(end.host):
+        return given
+    return next((node_rank for node_rank, host in hosts.items() if host == host_name(end.host)), given)

@@ -12,7 +12,7 @@ from ddp_ladder.common.formats import capitalised, count, duration, full_stop, i
 from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.groups import STEP_PARTS
 from ddp_ladder.gates.points import ScalePoint
-from ddp_ladder.records.evidence import IN_WORDS, weakest
+from ddp_ladder.records.checks import IN_WORDS, weakest
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Record
 from ddp_ladder.report.attribution_section import attribution_section
 from ddp_ladder.report.document import Block, Document, Section

@@ -40,9 +40,17 @@ from ddp_ladder.common.messages import printable
 from ddp_ladder.machine.threads import PROC, status
 from ddp_ladder.node.network import node_name
 from ddp_ladder.plan.hang import HangBounds
-from ddp_ladder.records.hang_models import AgentStall, Heartbeat, ProcessState, RankStall, is_stuck, read_stalls
-from ddp_ladder.records.raw_models import RunFile, read_run_file
-from ddp_ladder.records.stacks import in_collective, is_at_work, main_stack, without_own
+from ddp_ladder.records.hangs import in_collective, is_at_work, main_stack, without_own
+from ddp_ladder.records.raw_models import (
+    AgentStall,
+    Heartbeat,
+    ProcessState,
+    RankStall,
+    RunFile,
+    is_stuck,
+    read_run_file,
+    read_stalls,
+)
 
 LONGEST_INTERVAL_S = 5.0  # between two looks at the heartbeats
 SUSPENDED_S = 10.0  # a look that comes this late: the job was suspended, with all its processes

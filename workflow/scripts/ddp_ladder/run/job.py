@@ -37,10 +37,10 @@ from ddp_ladder.preflight.finding import PREFLIGHT_FAILED, PreflightFinding
 from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.preflight.text import finding_line, outcome
 from ddp_ladder.records.assemble import NOT_RUN, assemble, not_run
+from ddp_ladder.records.failures import PORT_TAKEN
 from ddp_ladder.records.raw_models import Endpoint, Job, Outcome, PlainLimit, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import Record, write_record
 from ddp_ladder.records.run_records import CUT_SHORT, RunRecords, stored_or_assembled
-from ddp_ladder.records.script_failures import PORT_TAKEN
 from ddp_ladder.records.shared_directory import Watch
 from ddp_ladder.run.agent import GRACE_S
 from ddp_ladder.run.expected_steps import Expected, most_alike

@@ -11,11 +11,10 @@ from ddp_ladder.common.files import Agent, RunDirectory, read_json
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.monitor.models import MonitorFile
 from ddp_ladder.plan.monitoring import LEAST_EVERY_S, MonitorWanted
-from ddp_ladder.records.placement import host_name, node_rank_of
-from ddp_ladder.records.raw_files import RankFiles, RawRun
+from ddp_ladder.records.raw_files import RankFiles, RawRun, host_name, node_rank_of
 from ddp_ladder.records.raw_models import AgentEnd
 from ddp_ladder.records.record import Timing
-from ddp_ladder.records.warmup import Warmup
+from ddp_ladder.records.statistic import Warmup
 from ddp_ladder.settings.terms import STAGES
 from ddp_ladder.usage.critical_rank import StepParts
 from ddp_ladder.usage.findings import LEAST_SAMPLES, enough, findings

@@ -1,0 +1,397 @@
+"""Blocks: from per-rank step times to the throughput of the whole group.
+
+Method: Hoefler and Belli (SC'15) and MLPerf. Steps after the warm-up are grouped into blocks; a block's time is the
+maximum over ranks, its samples the sum over ranks. ``statistic`` computes the figures from them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddp_ladder.common.formats import percent, significant
+from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records.raw_files import RankFiles, Steps
+from ddp_ladder.records.raw_models import RankPhases, Source
+from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Rank, Remark, Statistic, Throughput, Timing
+from ddp_ladder.records.statistic import PerBlock, Warmup, median, statistic_of
+from ddp_ladder.usage.critical_rank import LEAST_TIMED_STEPS, Loaders, RankSteps, StepParts, step_parts
+
+MIN_BLOCKS, MAX_BLOCKS = 10, 200
+BLOCK_TIME_S = 1.0
+
+
+def block_edges(step_time_s: NDArray[np.float64]) -> list[NDArray[np.intp]]:
+    """Return the step indices of each block: at least 10 blocks, of 1 s each if the run is long enough."""
+    steps = len(step_time_s)
+    length = min(math.ceil(BLOCK_TIME_S / median(step_time_s)), steps // MIN_BLOCKS)
+    length = max(length, 1, math.ceil(steps / MAX_BLOCKS))
+    return np.array_split(np.arange(steps), max(1, steps // length))
+
+
+def measure(
+    ranks: Sequence[Steps],
+    warmup: Warmup,
+    exposed_comm_s: Sequence[float],
+    startup_s: float | None,
+    wall_s: float,
+    training_s: float | None = None,
+    source: Source = "counted",
+) -> tuple[Throughput, Timing]:
+    """Return throughput and timing of a run.
+
+    ranks: one entry per rank, all with the same number of steps, more than the warm-up's.
+    exposed_comm_s: seconds per step, of the ranks that measured it.
+    training_s: from the end of the first step to the end of the script; None if a rank did not report it.
+    """
+    times = np.stack([rank.step_time_s[warmup.steps :] for rank in ranks])  # ranks x steps, s
+    waits = np.stack([rank.data_wait_s[warmup.steps :] for rank in ranks])
+    samples = np.stack([rank.samples[warmup.steps :] for rank in ranks]).sum(axis=0)
+    slowest_s = times.max(axis=0)
+    blocks = block_edges(slowest_s)
+    block_time_s = np.array([times[:, block].sum(axis=1) for block in blocks]).max(axis=1)
+    steps = np.array([len(block) for block in blocks])
+    rates = PerBlock(np.add.reduceat(samples, [block[0] for block in blocks]), block_time_s)
+    step_times = PerBlock(block_time_s, steps)
+    statistic = statistic_of([rates])
+    rate, rate_low, rate_high = rates.with_interval(statistic)
+    step, step_low, step_high = step_times.with_interval(statistic)
+    median_step = float(step_times.of(MEDIAN_OF_BLOCKS))
+    rank_medians = [median(of_rank) for of_rank in times]
+    slowest = max(rank_medians)
+    p5_s, p95_s = np.quantile(slowest_s, [0.05, 0.95])
+    return (
+        Throughput(
+            samples_per_s=rate,
+            samples_per_s_low=rate_low,
+            samples_per_s_high=rate_high,
+            samples_per_s_total=float(samples.sum() / block_time_s.sum()),
+            samples_per_s_end_to_end=_end_to_end(ranks, training_s),
+            blocks_samples_per_s=tuple(rates.values.tolist()),
+            source=source,
+            statistic=statistic,
+        ),
+        Timing(
+            warmup_steps=warmup.steps,
+            warmup_stable=warmup.stable,
+            warmup_slower=warmup.slower,
+            measured_steps=times.shape[1],
+            step_time_s=step,
+            step_time_s_low=step_low,
+            step_time_s_high=step_high,
+            step_time_s_p5=float(p5_s),
+            step_time_s_p95=float(p95_s),
+            blocks_step_time_s=tuple(step_times.values.tolist()),
+            blocks_steps=tuple(steps.tolist()),
+            block_variation=variation(step_times.values),
+            drift_fraction=drift(step_times.values),
+            rank_step_time_s_min=min(rank_medians),
+            rank_step_time_s_max=slowest,
+            straggler_fraction=(slowest - median(rank_medians)) / slowest,
+            data_wait_fraction=data_wait_fraction(waits, times),
+            exposed_comm_fraction=median(exposed_comm_s) / median_step if exposed_comm_s else None,
+            startup_s=startup_s,
+            wall_s=wall_s,
+        ),
+    )
+
+
+def variation(step_times_s: NDArray[np.float64]) -> float:
+    """Return standard deviation / mean of the blocks' step times."""
+    return float(step_times_s.std() / step_times_s.mean())
+
+
+def data_wait_fraction(wait_s: NDArray[np.float64], step_time_s: NDArray[np.float64]) -> float | None:
+    """Return the fraction of the step time spent waiting for data; None if a wait is unknown or there are no steps."""
+    fraction = float(wait_s.sum() / step_time_s.sum()) if step_time_s.size else math.nan
+    return None if math.isnan(fraction) else fraction
+
+
+def drift(step_times_s: NDArray[np.float64]) -> float | None:
+    """Return the fraction by which the last third of the blocks is slower than the first (medians); None below 3."""
+    third = len(step_times_s) // 3
+    if not third:
+        return None
+    return median(step_times_s[-third:]) / median(step_times_s[:third]) - 1
+
+
+def _end_to_end(ranks: Sequence[Steps], training_s: float | None) -> float | None:
+    """Return samples per second after the first step, with validation, checkpoints and clean-up included."""
+    samples = sum(int(rank.samples[1:].sum()) for rank in ranks)
+    return samples / training_s if training_s else None
+
+
+PRINTED = "printed throughput"
+APART = 0.05  # of the counted samples/s
+OF_ONE_RANK = "nothing has to be done if that is what the script means to print"
+USUAL_REASONS = (
+    "find out which of both is right before the figure is used. Usual reasons: time that one of both leaves out "
+    "(validation, checkpoints, the wait for data, first steps); padding; batches that are drawn and not trained on; "
+    "several optimizer steps per iteration (workload.samples_per_step)"
+)
+
+
+def printed_rates(log: Path, pattern: str) -> tuple[float, ...]:
+    """Return the samples per second in a log, in order; what is not a number above 0 is left out.
+
+    Empty if there is no log.
+    """
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    return tuple(_rates(text, re.compile(pattern)))
+
+
+def _rates(text: str, pattern: re.Pattern[str]) -> Iterator[float]:
+    # A progress bar rewrites its line; each state of it becomes a separate line here.
+    for line in re.split(r"[\r\n]+", text):
+        for match in pattern.finditer(line):
+            try:
+                rate = float(match[1] or "")
+            except ValueError:
+                continue
+            if math.isfinite(rate) and rate > 0:
+                yield rate
+
+
+def measured_rates(rates: tuple[float, ...], warmup_steps: int) -> tuple[float, ...]:
+    """Return the rates after the warm-up: drop the first ``warmup_steps``, but at most half of them."""
+    return rates[min(warmup_steps, len(rates) // 2) :]
+
+
+def compare_with_log(spec: RunSpec, counted: float, log: Path) -> tuple[Remark, ...]:
+    """Compare what the script prints with what was counted (samples/s); a difference above APART is a remark.
+
+    There is none without workload.throughput_regex.
+    """
+    if spec.throughput_regex is None:
+        return ()
+    rates = measured_rates(printed_rates(log, spec.throughput_regex), spec.warmup_steps)
+    if not rates:
+        what = (
+            f"not compared with what was counted: workload.throughput_regex ({spec.throughput_regex}) matches no line"
+        )
+        return (Remark(name=PRINTED, what=what, next="correct it after a line of the log that has samples per second"),)
+    printed = float(np.median(rates))
+    times = printed / counted if counted else math.inf
+    if abs(times - 1) <= APART:
+        return ()
+    lines = f"median of {len(rates)} lines after the warm-up" if len(rates) > 1 else "one line"
+    both = f"the script prints {printed:,.4g} samples/s ({lines}), and {counted:,.4g} were counted: "
+    ranks = spec.world_size
+    if ranks > 1 and abs(times * ranks - 1) <= APART:
+        return (Remark(name=PRINTED, what=f"{both}it prints the rate of one of the {ranks} ranks", next=OF_ONE_RANK),)
+    apart = f"{100 * abs(times - 1):.0f} % {'more' if times > 1 else 'less'}"
+    if ranks > 1 and abs(times / ranks - 1) <= APART:
+        apart = f"{ranks} times as many, the number of ranks"
+    return (Remark(name=PRINTED, what=f"{both}the script says {apart}", next=USUAL_REASONS),)
+
+
+def log_figures(
+    rates: tuple[float, ...], warmup_steps: int, global_batch: int, startup_s: float | None, wall_s: float
+) -> tuple[Throughput, Timing]:
+    """Return throughput and timing from at least one printed rate; a step is assumed to use the planned global batch.
+
+    Each printed rate is a block, and all blocks have equally many steps.
+    """
+    measured = np.array(measured_rates(rates, warmup_steps))
+    steps_s = global_batch / measured
+    per_block = PerBlock(np.full(len(measured), float(global_batch)), steps_s)
+    statistic = statistic_of([per_block])
+    rate, low, high = per_block.with_interval(statistic)
+    throughput = Throughput(
+        samples_per_s=rate,
+        samples_per_s_low=low,
+        samples_per_s_high=high,
+        samples_per_s_total=float(global_batch / steps_s.mean()),
+        samples_per_s_end_to_end=None,
+        blocks_samples_per_s=tuple(measured.tolist()),
+        source="log",
+        statistic=statistic,
+    )
+    step_s = global_batch / rate
+    p5_s, p95_s = np.quantile(steps_s, [0.05, 0.95])
+    timing = Timing(
+        warmup_steps=len(rates) - len(measured),
+        warmup_stable=None,
+        measured_steps=len(measured),
+        step_time_s=step_s,
+        step_time_s_low=global_batch / high,
+        step_time_s_high=global_batch / low,
+        step_time_s_p5=float(p5_s),
+        step_time_s_p95=float(p95_s),
+        blocks_step_time_s=tuple(steps_s.tolist()),
+        blocks_steps=(1,) * len(measured),
+        block_variation=variation(steps_s),
+        drift_fraction=drift(steps_s),
+        rank_step_time_s_min=step_s,
+        rank_step_time_s_max=step_s,
+        straggler_fraction=None,
+        data_wait_fraction=None,
+        exposed_comm_fraction=None,
+        startup_s=startup_s,
+        wall_s=wall_s,
+    )
+    return throughput, timing
+
+
+DISTURBED = 7.4  # median absolute deviations: five standard deviations of a normal distribution
+
+
+def parts_of_run(
+    ranks: Sequence[RankFiles], nodes: Sequence[int], warmup: Warmup, statistic: Statistic
+) -> StepParts | None:
+    """Return the parts of a run's mean step; None unless all ranks have measured steps, of the same number.
+
+    nodes: of each rank. statistic: a median of blocks leaves out what disturbed few of them, and so does this.
+    """
+    if len({len(rank.steps) for rank in ranks}) != 1 or len(ranks[0].steps) <= warmup.steps:
+        return None
+    times_s, waits_s = (
+        np.stack([column[warmup.steps :] for column in columns])
+        for columns in ([r.steps.step_time_s for r in ranks], [r.steps.data_wait_s for r in ranks])
+    )
+    used = _undisturbed(times_s.max(axis=0)) if statistic == MEDIAN_OF_BLOCKS else np.ones(times_s.shape[1], bool)
+    timed, compute_s, comm_s, overlap_s = used, None, None, None
+    if all(rank.steps.ddp_s is not None for rank in ranks):
+        ddp_s = np.stack([rank.steps.ddp_s[warmup.steps :] for rank in ranks if rank.steps.ddp_s is not None])
+        on_all = used & ~np.isnan(ddp_s).any(axis=(0, 2))
+        if on_all.sum() >= LEAST_TIMED_STEPS:
+            timed = on_all
+            forward_s, backward_s, comm_s, overlap_s = np.moveaxis(ddp_s[:, timed], 2, 0)
+            compute_s = forward_s + backward_s
+    return step_parts(
+        RankSteps(
+            times_s[:, timed],
+            waits_s[:, timed],
+            compute_s,
+            comm_s,
+            overlap_s,
+            on_gpus=ranks[0].end.device.kind == "cuda",
+        ),
+        times_s.max(axis=0)[used],
+        timed[used],
+        nodes,
+        _loaders(ranks),
+    )
+
+
+def _undisturbed(slowest_s: NDArray[np.float64]) -> NDArray[np.bool_]:
+    blocks = block_edges(slowest_s)
+    means_s = np.array([slowest_s[block].mean() for block in blocks])
+    usual_s = median(means_s)
+    most_s = usual_s + DISTURBED * max(median(np.abs(means_s - usual_s)), 0.01 * usual_s)
+    used = np.zeros(len(slowest_s), bool)
+    for block, mean_s in zip(blocks, means_s, strict=True):
+        used[block] = mean_s <= most_s
+    return used
+
+
+def _loaders(ranks: Sequence[RankFiles]) -> Loaders:
+    batches_s = []
+    for rank in ranks:
+        workers, batch_s = rank.end.loader.num_workers if rank.end.loader else None, rank.end.worker_batch_s
+        batches_s.append(batch_s / workers if workers and batch_s is not None else None)
+    loads_itself = [rank.end.loader is not None and rank.end.loader.num_workers == 0 for rank in ranks]
+    return Loaders(not all(loads_itself), batches_s)
+
+
+WHOLE_LOOP = "whole loop"  # the name of the remark
+NOTABLE_EXCESS = 0.1  # of the time of the whole loop over that of its steps
+NOTABLE_S = 0.05
+
+
+def remark_on_loop(
+    samples_per_s: float, ranks: Sequence[tuple[Steps, RankPhases | None]], warmup_steps: int
+) -> Remark | None:
+    """Return a remark if the loop took longer than its steps, by more than known validations and checkpoints explain.
+
+    The loop lasts from the end of the warm-up to that of the last step. The step after the longest time in no step is
+    left out, so that one interruption makes no remark. That steps differ is shown by their statistic.
+    """
+    first = max(warmup_steps, 1)
+    known_s, eval_s, elapsed_s = [], [], []
+    for steps, phases in ranks:
+        if steps.ended_at_s is None or len(steps) < first + 2 or np.isnan(steps.ended_at_s).any():
+            return None
+        edges_s = steps.ended_at_s[first - 1 :]
+        unknown = set(phases.without_a_pass_s) if phases else set()
+        known = {*phases.validations_s, *phases.saves_s} - unknown if phases else set()
+        elapsed_s.append(np.diff(edges_s))
+        known_s.append(_covered_s(edges_s, known))
+        eval_s.append(_covered_s(edges_s, unknown))
+    # Ranks may wait for one that validates alone. What is known may be a part of a step.
+    step_s = np.max([steps.step_time_s[first:] for steps, _ in ranks], axis=0)
+    loop_s = np.max(elapsed_s, axis=0)
+    loop_s = loop_s - np.minimum(np.max(known_s, axis=0), np.maximum(loop_s - step_s, 0.0))
+    samples = np.sum([steps.samples[first:] for steps, _ in ranks], axis=0)
+    parts_s = np.stack([loop_s, np.max(eval_s, axis=0), step_s])
+    rest = np.arange(len(loop_s)) != np.argmax(loop_s - step_s)
+    loop, in_eval_mode, in_steps = parts_s[:, rest].sum(axis=1)
+    if loop - in_steps <= max(NOTABLE_EXCESS * in_steps, NOTABLE_S):
+        return None
+    shares = {
+        "in eval mode, with no pass over a DataLoader": in_eval_mode / loop,
+        "elsewhere between the steps": 1 - (in_steps + in_eval_mode) / loop,
+    }
+    where = [f"{percent(share)} of that time is {what}" for what, share in shares.items() if share > NOTABLE_EXCESS / 4]
+    return Remark(
+        name=WHOLE_LOOP,
+        what=f"the figure is {significant(samples_per_s)} samples/s, but samples / time of the whole loop is "
+        f"{significant(samples[rest].sum() / loop)} samples/s, without known validations and checkpoints: "
+        f"{' and '.join(where)}",
+        next="look at what the script does in that time: if it is part of the training (a rollout, data that the model "
+        "makes), only the second figure holds; if it is a validation, the first one does",
+    )
+
+
+def _covered_s(edges_s: NDArray[np.float64], spans: Iterable[tuple[float, float]]) -> NDArray[np.float64]:
+    """Return how much of each interval between two edges the spans cover, in s; spans may overlap."""
+    ordered = np.array(sorted(spans) or [(0.0, 0.0)])
+    ends_s = np.maximum.accumulate(ordered[:, 1])
+    begins_s = np.maximum(ordered[:, 0], np.concatenate([[-np.inf], ends_s[:-1]]))
+    times_s = np.stack([begins_s, ends_s], axis=1)
+    covered_s = np.cumsum(np.diff(times_s, axis=1).clip(0.0))
+    before_s = np.concatenate([[0.0], covered_s[:-1]])
+    return np.diff(np.interp(edges_s, times_s.ravel(), np.stack([before_s, covered_s], axis=1).ravel()))
+
+
+PARTS = ("spawn", "import_torch", "process_group", "first_step")
+
+
+@dataclass(frozen=True)
+class StartUp:
+    """A start-up in seconds. All but ``compile_s`` (mostly in the first step) add up to ``total_s``. None: unknown."""
+
+    spawn_s: float | None  # from the launcher's start to the first line in the rank
+    import_torch_s: float | None
+    process_group_s: float | None
+    script_s: float  # the rest: the script itself between the other parts
+    first_step_s: float | None
+    total_s: float
+    compile_s: float | None
+
+
+def startup_of(ranks: Sequence[Rank]) -> StartUp | None:
+    """Return the start-up of the rank with the largest total, so that all parts are of one process; None if unknown."""
+    known = [(total, rank.startup_s) for rank in ranks if (total := rank.startup_s.get("total")) is not None]
+    if not known:
+        return None
+    total_s, seen = max(known, key=lambda pair: pair[0])
+    rest_s = total_s - sum(seen.get(part) or 0.0 for part in PARTS)
+    return StartUp(
+        spawn_s=seen.get("spawn"),
+        import_torch_s=seen.get("import_torch"),
+        process_group_s=seen.get("process_group"),
+        script_s=max(0.0, rest_s),  # the total and most parts come from different clocks
+        first_step_s=seen.get("first_step"),
+        total_s=total_s,
+        compile_s=seen.get("compile"),
+    )
