@@ -1,22 +1,26 @@
-"""The monitor of a node, as its agent starts it."""
+"""What an agent does beside its ranks: it samples its node, and describes it once per job."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import threading
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
+
+import psutil
 
 from ddp_ladder.common.files import Agent, RunDirectory
-from ddp_ladder.monitor import memory
-from ddp_ladder.monitor.amd import open_amd
-from ddp_ladder.monitor.gpus import Gpus, opened
-from ddp_ladder.monitor.models import MonitorFile
-from ddp_ladder.monitor.node_monitor import NodeMonitor
-from ddp_ladder.monitor.nvml import open_nvidia
-from ddp_ladder.monitor.sampler import NodeSampler
 from ddp_ladder.node.network import node_name
+from ddp_ladder.nodes.describe import describe, machine_directory, read_machine, remove_others
+from ddp_ladder.nodes.files import MonitorFile
+from ddp_ladder.nodes.gpus import Gpus, open_nvidia, opened
+from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler
 from ddp_ladder.records.raw_models import RunFile, read_run_file
+
+DESCRIBED_WITHIN_S = 5.0  # for a command that is under way when a short run ends
 
 
 def started_monitor(directory: RunDirectory, agent: Agent, interface: str) -> NodeMonitor | None:
@@ -27,8 +31,10 @@ def started_monitor(directory: RunDirectory, agent: Agent, interface: str) -> No
     node_rank, every_s = agent.node_rank, run.monitor.every_s
     environment = {**os.environ, **run.spec.env}
     open_sampler = partial(_sampler, run, interface, environment)
-    describe = partial(_description, run, node_rank, every_s)
-    monitor = NodeMonitor(directory.monitor(node_rank), directory.samples(node_rank), every_s, open_sampler, describe)
+    description = partial(_description, run, node_rank, every_s)
+    monitor = NodeMonitor(
+        directory.monitor(node_rank), directory.samples(node_rank), every_s, open_sampler, description
+    )
     monitor.start()
     return monitor
 
@@ -36,14 +42,8 @@ def started_monitor(directory: RunDirectory, agent: Agent, interface: str) -> No
 def _sampler(run: RunFile, interface: str, environment: Mapping[str, str]) -> NodeSampler:
     gpus = Gpus(notes=("GPUs: not sampled, the run trains on CPUs",))
     if run.spec.device == "cuda":
-        gpus = opened(partial(_open_gpus, environment))
+        gpus = opened(partial(open_nvidia, environment))
     return NodeSampler(interface, gpus, siblings=run.agents_per_node > 1)
-
-
-def _open_gpus(environment: Mapping[str, str]) -> Gpus:
-    nvidia = open_nvidia(environment)
-    amd = Gpus() if nvidia.each else open_amd(environment)
-    return amd if amd.each else Gpus(nvidia.each, (*nvidia.notes, *amd.notes))
 
 
 def _description(run: RunFile, node_rank: int, every_s: float, sampler: NodeSampler) -> MonitorFile:
@@ -59,8 +59,47 @@ def _description(run: RunFile, node_rank: int, every_s: float, sampler: NodeSamp
         interface_bits_per_s=sampler.interface_bits_per_s,
         cpus=tuple(sorted(sampler.cpus)),
         cpus_of_node=os.cpu_count() or 1,
-        memory_bytes=memory.total_bytes(),
+        memory_bytes=psutil.virtual_memory().total,
         fabrics=tuple(port.about for port in sampler.ports),
         gpus=tuple(gpu.about for gpu in sampler.gpus.each),
         notes=tuple(sampler.notes),
     )
+
+
+def started_description(directory: RunDirectory, agent: Agent, interface: str) -> threading.Thread | None:
+    """Return the thread that describes the agent's node; None if its job, or another agent, does, or it is known."""
+    run = read_run_file(directory)
+    results = _results(directory, run)
+    if run.is_preflight or results is None or agent.local_rank or not speaks_for_node(run, agent.node_rank):
+        return None
+    known = read_machine(machine_directory(results, run.spec.scale, run.nodes[agent.node_rank]))
+    if known is not None and known.job_id == run.job.id:
+        return None
+
+    def work() -> None:
+        # A run does not fail because its node cannot be described: the job's next run tries again.
+        with contextlib.suppress(OSError, ValueError, psutil.Error):
+            describe_node(results, run, agent.node_rank, interface, run.spec.device == "cuda")
+
+    thread = threading.Thread(target=work, name="machine", daemon=True)
+    thread.start()
+    return thread
+
+
+def speaks_for_node(run: RunFile, node_rank: int) -> bool:
+    """Return True for the first of the nodes with the same name: several are simulated on one machine."""
+    return run.nodes.index(run.nodes[node_rank]) == node_rank
+
+
+def describe_node(results: Path, run: RunFile, node_rank: int, interface: str, has_gpus: bool) -> None:
+    """Write what this node is made of. Raises OSError."""
+    if node_rank == 0:
+        remove_others(results, run.spec.scale, run.nodes)
+    describe(results, run.job.id, str(run.spec.scale), run.nodes[node_rank], interface, has_gpus)
+
+
+def _results(directory: RunDirectory, run: RunFile) -> Path | None:
+    """Return the results directory that the run is part of; None for one that was started by hand elsewhere."""
+    place = ("runs", *Path(run.spec.name).parts)
+    path = directory.path
+    return path.parents[len(place) - 1] if path.parts[-len(place) :] == place else None

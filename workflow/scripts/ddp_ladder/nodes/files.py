@@ -1,0 +1,110 @@
+"""What the monitor of a node leaves: the columns of its samples (nodes/node<k>.csv), and what they are of.
+
+An unknown value is empty. A rate is over the time since the sample before it. Columns of what a node does not have are
+absent.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ddp_ladder.common.model import Model, Several
+from ddp_ladder.plan.raw_file import RawFile
+
+TIME = "time_s"
+THROTTLE_REASONS = "throttle_reasons"
+NO_REASON = "none"  # for a lower clock
+NODE = (
+    TIME,  # unix time by this node's clock
+    "cpu_fraction",  # mean of the CPUs that the agent may use, 0 to 1
+    "cpu_busiest_fraction",  # the busiest of them
+    "node_cpu_fraction",  # all CPUs of the node
+    "load_1min",
+    "node_memory_used_bytes",
+    "training_cpu_cores",  # CPU seconds per second of the processes of this run on this node
+    "training_rss_bytes",
+    "training_private_bytes",  # of these without pages of files and shared memory: what a leak makes grow
+    "training_processes",
+    "training_threads",
+    "network_received_bytes_per_s",  # the run's interface
+    "network_sent_bytes_per_s",
+)
+FABRIC = ("fabric_received_bytes_per_s", "fabric_sent_bytes_per_s")  # all ports of InfiniBand or Slingshot
+LOCAL = (
+    "disk_read_bytes_per_s",  # from disks, by the processes of this run
+    "shm_used_bytes",  # /dev/shm
+)
+GPU = (
+    "busy_fraction",  # NVML's utilization.gpu: share of time in which any kernel ran
+    "memory_used_bytes",
+    "memory_busy_fraction",  # NVML's utilization.memory: share of time in which memory was read or written
+    "power_w",
+    "energy_j",  # since the first sample
+    "temperature_c",
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    THROTTLE_REASONS,  # joined by +; none: no reason; empty: not reported
+    "pcie_received_bytes_per_s",
+    "pcie_sent_bytes_per_s",
+    "nvlink_received_bytes_per_s",
+    "nvlink_sent_bytes_per_s",
+    "sm_active_fraction",  # this and the next two: GPM, of Hopper and newer
+    "tensor_active_fraction",
+    "dram_active_fraction",
+)
+
+
+def columns(fabric: bool, gpus: int) -> tuple[str, ...]:
+    """Return the header of a node with this hardware. fabric: it has ports that can be counted."""
+    of_gpus = tuple(f"gpu{index}_{name}" for index in range(gpus) for name in GPU)
+    return (*NODE, *(FABRIC if fabric else ()), *LOCAL, *of_gpus)
+
+
+Count = Annotated[int, Field(ge=0)]
+Name = Annotated[str, Field(min_length=1)]
+
+
+class MonitoredGpu(Model):
+    """A GPU that the run may use. Null: the driver does not report it."""
+
+    index: Count = Field(description="The i of the columns gpu<i>_...: its place among the GPUs that the run may use.")
+    name: Name
+    uuid: Name
+    memory_bytes: Count | None = None
+    power_limit_w: float | None = Field(None, description="The limit that is enforced now.")
+    slowdown_temperature_c: int | None = None
+    max_sm_clock_mhz: Count | None = None
+
+
+class Fabric(Model):
+    """A port of InfiniBand or Slingshot whose counters are sampled."""
+
+    name: Name = Field(description="Device and port, or the interface.")
+    bits_per_s: Count | None
+
+
+class MonitorFile(RawFile):
+    """What the samples of a node are of (nodes/node<k>.monitor.json), written when the sampling starts."""
+
+    node_rank: Count
+    node: Name
+    host: Name
+    every_s: float = Field(gt=0, description="Seconds from one sample to the next.")
+    interface: Name = Field(description="The run's network interface.")
+    interface_bits_per_s: Count | None
+    cpus: Several[Count] = Field(description="The CPUs that the agent may use.")
+    cpus_of_node: Count
+    memory_bytes: Count = Field(description="Of the node.")
+    fabrics: Several[Fabric]
+    gpus: Several[MonitoredGpu]
+    notes: Several[str] = Field(description="What cannot be sampled, and why.")
+
+
+class MonitorEnd(Model):
+    """The monitor's part of an agent's end record."""
+
+    samples: Count
+    cpu_s: float = Field(ge=0, description="CPU seconds that the sampling took.")
+    error: Name | None = Field(None, description="Why samples are missing.")

@@ -1,0 +1,233 @@
+"""The samples of a node (nodes/node<k>.csv) as columns, and what its ranks did when: phases, epochs and steps. Pure.
+
+Samples are read strictly, but for a last line that a killed agent cut. The samples of a node are compared with ranks of
+the same node only: the clocks of two nodes may differ. On a GPU, the end of a step is when the host had launched its
+work: the device may be some steps behind.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddp_ladder.nodes.files import FABRIC, GPU, LOCAL, NO_REASON, NODE, THROTTLE_REASONS, TIME, MonitoredGpu, MonitorFile
+
+Values = NDArray[np.float64]
+
+LARGEST_VALUE = 1e18  # bytes per second; sums of larger figures are not exact
+SHORTEST_S = 0.05  # shorter interruptions of the training are no spans: samples are further apart
+_OF_NODE = {*NODE, *FABRIC, *LOCAL}
+_OF_GPU = re.compile(r"gpu(\d+)_(\w+)")
+
+
+@dataclass(frozen=True)
+class GpuSamples:
+    """Columns of one GPU by their names without ``gpu<i>_``; nan where the GPU did not report a value.
+
+    throttle_reasons: of each sample; None: not reported.
+    """
+
+    about: MonitoredGpu
+    columns: Mapping[str, Values]
+    throttle_reasons: tuple[tuple[str, ...] | None, ...]
+
+    def column(self, name: str) -> Values:
+        """Return a column; nan everywhere if there is none."""
+        return self.columns.get(name, np.full(len(self.throttle_reasons), np.nan))
+
+
+@dataclass(frozen=True)
+class NodeSamples:
+    """Columns of a node by name, without those of its GPUs; nan where a value is not known.
+
+    times_s: unix time of each sample by the node's clock, the end of the interval that its rates are over.
+    """
+
+    about: MonitorFile
+    times_s: Values
+    columns: Mapping[str, Values]
+    gpus: tuple[GpuSamples, ...]
+
+    def __len__(self) -> int:
+        return len(self.times_s)
+
+    @property
+    def begins_s(self) -> Values:
+        """Return the begin of each sample's interval; that of the first has no length."""
+        return np.concatenate([self.times_s[:1], self.times_s[:-1]])
+
+    def column(self, name: str) -> Values:
+        """Return a column; nan everywhere if there is none."""
+        return self.columns.get(name, np.full(len(self), np.nan))
+
+
+def read_samples(path: Path, about: MonitorFile) -> NodeSamples:
+    """Read the samples of a node. Raises OSError, or ValueError if they are damaged."""
+    return parse_samples(path.read_bytes().decode(), about)
+
+
+def parse_samples(text: str, about: MonitorFile) -> NodeSamples:
+    """Parse the samples of a node. A last line without its end is left out. Raises ValueError."""
+    try:
+        header, *rows = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))) or [[]]
+    except csv.Error as error:
+        raise ValueError(str(error)) from error
+    _check_header(header, len(about.gpus))
+    if any(len(row) != len(header) for row in rows):
+        raise ValueError("a line is incomplete")
+    cells = dict(zip(header, zip(*rows, strict=True) if rows else [()] * len(header), strict=True))
+    values = {name: _numbers(name, cells[name]) for name in header if not name.endswith(THROTTLE_REASONS)}
+    times_s = values.pop(TIME)
+    if np.isnan(times_s).any() or (np.diff(times_s) < 0).any():
+        raise ValueError(f"its {TIME} is missing or goes back: was the clock of the node set?")
+    gpus = tuple(_gpu(gpu, values, cells, len(rows)) for gpu in about.gpus)
+    return NodeSamples(about, times_s, {name: values[name] for name in values if name in _OF_NODE}, gpus)
+
+
+def _check_header(header: Sequence[str], gpus: int) -> None:
+    if not header:
+        raise ValueError("it has no header")
+    if header[0] != TIME or len({*header}) != len(header):
+        raise ValueError(f"its header does not begin with {TIME}, or has a column twice")
+    for name in header:
+        of_gpu = _OF_GPU.fullmatch(name)
+        if name not in _OF_NODE and not (of_gpu and of_gpu[2] in GPU and int(of_gpu[1]) < gpus):
+            raise ValueError(f"there is no column {name[:40]} of a node with {gpus} GPUs")
+
+
+def _numbers(name: str, cells: Sequence[str]) -> Values:
+    """Return a column; an empty cell is nan. Raises ValueError."""
+    try:
+        values = np.array([cell or "nan" for cell in cells], dtype=np.float64)
+    except ValueError:
+        raise ValueError(f"{name} contains something else than numbers") from None
+    known = values[[bool(cell) for cell in cells]] if len(values) else values
+    if not ((known >= 0) & (known <= LARGEST_VALUE)).all():
+        raise ValueError(f"{name} contains an impossible figure")
+    return values
+
+
+def _gpu(gpu: MonitoredGpu, values: Mapping[str, Values], cells: Mapping[str, Sequence[str]], rows: int) -> GpuSamples:
+    prefix = f"gpu{gpu.index}_"
+    columns = {name.removeprefix(prefix): values[name] for name in values if name.startswith(prefix)}
+    reasons = cells.get(prefix + THROTTLE_REASONS, ("",) * rows)
+    return GpuSamples(gpu, columns, tuple(map(_throttle_reasons, reasons)))
+
+
+def _throttle_reasons(cell: str) -> tuple[str, ...] | None:
+    return None if not cell else () if cell == NO_REASON else tuple(cell.split("+"))
+
+
+Phase = Literal["start-up", "warm-up", "training", "validation", "between epochs", "end", "run"]
+"""Start-up lasts until the end of the first step; training is what is measured. run: the phases are not known."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A phase in unix time."""
+
+    phase: Phase
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """What a rank recorded of its steps.
+
+    ended_at_s, step_time_s: of each step; unix time and seconds. warmup_steps: of the run. epoch_steps: the first step
+    of each pass over training data, counted from 1. validations_s: begin and end of each, unix time.
+    """
+
+    ended_at_s: Values
+    step_time_s: Values
+    warmup_steps: int
+    epoch_steps: Sequence[int] = ()
+    validations_s: Sequence[tuple[float, float]] = ()
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The phases of a run on one node, without gaps.
+
+    epochs_s: begins of the epochs. step_ends_s: ends of the steps; empty if they are not known.
+    """
+
+    spans: tuple[Span, ...]
+    epochs_s: tuple[float, ...] = ()
+    step_ends_s: Values = field(default_factory=lambda: np.empty(0))
+
+    @property
+    def measured(self) -> list[Span]:
+        """Return the measured training; without phases, the whole run."""
+        return [span for span in self.spans if span.phase in ("training", "run")]
+
+    def share_of_training(self, samples: NodeSamples) -> Values:
+        """Return which part of each sample's interval is measured training; without phases, of the whole run."""
+        length_s, inside_s = samples.times_s - samples.begins_s, np.zeros(len(samples))
+        for span in self.measured:
+            inside = np.minimum(samples.times_s, span.end_s) - np.maximum(samples.begins_s, span.begin_s)
+            inside_s += np.clip(inside, 0, None)
+        return np.divide(inside_s, length_s, out=np.zeros(len(samples)), where=length_s > 0)
+
+
+def timeline(begin_s: float, end_s: float, steps: StepTimes | None) -> Timeline:
+    """Return the timeline of a run that lasted from ``begin_s`` to ``end_s``, unix times.
+
+    steps: of one of its ranks; None if they are not known.
+    """
+    if steps is None or not len(steps.ended_at_s):
+        return Timeline((Span("run", begin_s, max(begin_s, end_s)),))
+    ends_s = np.maximum.accumulate(steps.ended_at_s)  # a clock may have been set back
+    first_s, last_s = float(ends_s[0]), float(ends_s[-1])
+    warm_s = float(ends_s[min(max(steps.warmup_steps, 1), len(ends_s)) - 1])
+    edges_s = [min(begin_s, first_s), first_s, warm_s, last_s, max(end_s, last_s)]
+    phases: tuple[Phase, ...] = ("start-up", "warm-up", "training", "end")
+    base = [Span(phase, *ends) for phase, ends in zip(phases, pairwise(edges_s), strict=True)]
+    whole = Span("run", edges_s[0], edges_s[-1])
+    epochs_s, pauses = _epochs(steps, ends_s)
+    validations = [Span("validation", begin, end) for begin, end in steps.validations_s]
+    spans = _painted([whole, *base, *_longer(pauses, first_s), *_longer(validations, first_s)])
+    return Timeline(spans, epochs_s, ends_s)
+
+
+def _epochs(steps: StepTimes, ends_s: Values) -> tuple[tuple[float, ...], list[Span]]:
+    """Return the begins of the epochs, and the spans from the last step of an epoch to the begin of the next."""
+    first_steps = [step - 1 for step in steps.epoch_steps if step <= len(ends_s)]
+    begins_s = [float(ends_s[step] - steps.step_time_s[step]) for step in first_steps]
+    before_s = [float(ends_s[step - 1]) if step else None for step in first_steps]
+    pauses = [Span("between epochs", b, e) for b, e in zip(before_s, begins_s, strict=True) if b is not None]
+    return tuple(begins_s), pauses
+
+
+def _longer(spans: Sequence[Span], since_s: float) -> list[Span]:
+    """Return the spans after ``since_s`` that are long enough to be seen."""
+    cut = [Span(span.phase, max(since_s, span.begin_s), span.end_s) for span in spans]
+    return [span for span in cut if span.end_s - span.begin_s >= SHORTEST_S]
+
+
+def _painted(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Return the spans as they are seen if later ones cover earlier ones. The first covers the whole time."""
+    whole = spans[0]
+    edges_s = np.unique([edge for span in spans for edge in (span.begin_s, span.end_s)])
+    edges_s = edges_s[(edges_s >= whole.begin_s) & (edges_s <= whole.end_s)]
+    seen = [whole.phase] * (len(edges_s) - 1)
+    for span in spans[1:]:
+        first, after = np.searchsorted(edges_s, [span.begin_s, span.end_s])
+        seen[first:after] = [span.phase] * (after - first)
+    merged: list[Span] = []
+    for phase, begin_s, end_s in zip(seen, edges_s[:-1].tolist(), edges_s[1:].tolist(), strict=True):
+        if merged and merged[-1].phase == phase:
+            merged[-1] = Span(phase, merged[-1].begin_s, end_s)
+        else:
+            merged.append(Span(phase, begin_s, end_s))
+    return tuple(merged)

@@ -1,0 +1,299 @@
+"""What a run used, as its record keeps it, from the samples of its nodes. Pure.
+
+Figures are of the measured training: without warm-up and validation. A figure is null where no sample has it. Memory
+and temperature are the highest of the whole run. All are rounded, so that they are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from ddp_ladder.common.messages import Finding
+from ddp_ladder.common.model import Model, Several
+from ddp_ladder.nodes.files import Count, MonitorFile, Name
+from ddp_ladder.nodes.read import GpuSamples, NodeSamples, Timeline, Values
+
+Figure = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, description="0 to 1.")]
+
+SIGNIFICANT_DIGITS = 6  # sums may differ in the last digits of a float from one machine to another
+LEAST_SAMPLES = 5  # of measured training on a node: fewer show a moment of it
+WHOLLY, MOSTLY = 0.9, 0.5
+"""A sample counts if this part of its interval is measured training. The second only if there is none of the first:
+a sample of which half is validation shows neither of the two."""
+
+FindingKind = Literal[
+    "other processes",
+    "GPU idle",
+    "GPU throttled",
+    "GPU memory full",
+    "GPU memory empty",
+    "CPUs full",
+    "too many threads",
+    "slow node",
+    "network full",
+]
+
+
+class UsageFinding(Finding):
+    """Something wrong with what a run used.
+
+    node and gpu: where, if it is one node, and one GPU of it. everywhere: all nodes, or all GPUs, of the run have it:
+    the place is not the cause.
+    """
+
+    severity: Literal["warning"] = "warning"
+    kind: FindingKind
+    node: Name | None = None
+    gpu: Count | None = None
+    everywhere: bool = False
+
+
+class GpuUsage(Model):
+    """One GPU. rank: the rank that trained on it; null if none did, or it is not known."""
+
+    index: Count
+    name: Name
+    rank: Count | None
+    busy_fraction: Fraction | None = Field(description="Share of time in which any kernel ran.")
+    memory_used_bytes: Count | None
+    memory_bytes: Count | None
+    memory_busy_fraction: Fraction | None = Field(description="Share of time in which its memory was read or written.")
+    power_w: Figure | None
+    energy_j: Figure | None = Field(description="NVML's counter, or the integral of its power.")
+    energy_run_j: Figure | None = Field(description="As energy_j, in the whole run.")
+    temperature_c: Figure | None
+    sm_clock_mhz: Figure | None = Field(description="Median.")
+    max_sm_clock_mhz: Count | None
+    throttled: Mapping[str, Fraction] | None = Field(
+        description="Share of the samples in which each reason lowered the clock; null: the GPU does not report it."
+    )
+    sm_active_fraction: Fraction | None
+
+
+class NodeUsage(Model):
+    """One node. cpus: that the agent may use; cpu_fraction is of these. Rates are means."""
+
+    node_rank: Count
+    node: Name
+    samples: Count = Field(description="In the measured training.")
+    cpus: Count
+    cpu_fraction: Fraction | None
+    training_cpu_cores: Figure | None
+    training_memory_bytes: Count | None = Field(
+        description="Of the training's processes, without pages of files and shared memory."
+    )
+    interface: Name
+    network_received_bytes_per_s: Figure | None
+    network_sent_bytes_per_s: Figure | None
+    interface_bytes_per_s: Figure | None = Field(description="The rate of the link.")
+    fabric_received_bytes_per_s: Figure | None
+    fabric_sent_bytes_per_s: Figure | None
+    fabric_bytes_per_s: Figure | None = Field(description="The rate of all its ports together.")
+    gpus: Several[GpuUsage]
+
+    @property
+    def is_enough(self) -> bool:
+        """Return True if it has enough samples of the measured training to be judged."""
+        return self.samples >= LEAST_SAMPLES
+
+    @property
+    def used_gpus(self) -> tuple[GpuUsage, ...]:
+        """Return the GPUs that ranks trained on."""
+        return tuple(gpu for gpu in self.gpus if gpu.rank is not None)
+
+
+class Usage(Model):
+    """What a run used of its nodes, and what is wrong with it. Several agents on one machine sample it each."""
+
+    nodes: Several[NodeUsage] = Field(description="Those with samples.")
+    findings: Several[UsageFinding]
+    notes: Several[str] = Field(description="Which nodes have no samples, and what they lack, and why.")
+
+    @property
+    def gpus(self) -> tuple[GpuUsage, ...]:
+        """Return the GPUs of all nodes that ranks trained on."""
+        return tuple(gpu for node in self.nodes for gpu in node.used_gpus)
+
+    @property
+    def gpu_busy_fraction(self) -> float | None:
+        """Return the mean over the GPUs."""
+        return _mean_of_known(gpu.busy_fraction for gpu in self.gpus)
+
+    @property
+    def gpu_power_w(self) -> float | None:
+        """Return the mean of one GPU."""
+        return _mean_of_known(gpu.power_w for gpu in self.gpus)
+
+    @property
+    def cpu_fraction(self) -> float | None:
+        """Return the mean over the nodes."""
+        return _mean_of_known(node.cpu_fraction for node in self.nodes)
+
+    @property
+    def gpu_energy_measured_j(self) -> float | None:
+        """Return the energy of the GPUs that were used, in the measured training; None if one is not known."""
+        return _sum_of_all([gpu.energy_j for gpu in self.gpus])
+
+    @property
+    def gpu_energy_run_j(self) -> float | None:
+        """Return the energy of the GPUs that were used, in the whole run; None if one is not known."""
+        return _sum_of_all([gpu.energy_run_j for gpu in self.gpus])
+
+
+def _mean_of_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _sum_of_all(values: list[float | None]) -> float | None:
+    return sum(value or 0.0 for value in values) if values and None not in values else None
+
+
+@dataclass(frozen=True)
+class RankUse:
+    """A rank, its place and what it recorded of itself. None: not known.
+
+    gpu: the id of its GPU as torch reports it; None without one. threads: of torch's operations.
+    """
+
+    rank: int
+    local_rank: int
+    node_rank: int
+    gpu: str | None = None
+    threads: int | None = None
+    workers: int | None = None
+    peak_gpu_memory_bytes: int | None = None
+
+
+def gpus_of_ranks(about: MonitorFile, ranks: tuple[RankUse, ...]) -> dict[int, RankUse]:
+    """Return the ranks of a node by the index of their GPU: by its UUID or, if torch has none, by the local rank."""
+
+    def bare(uuid: str | None) -> str:
+        """Return a UUID as torch writes it, without NVML's ``GPU-``."""
+        return (uuid or "").removeprefix("GPU-").lower()
+
+    here = [rank for rank in ranks if rank.node_rank == about.node_rank and rank.gpu is not None]
+    by_uuid = {bare(gpu.uuid): gpu.index for gpu in about.gpus}
+    found = {by_uuid[bare(rank.gpu)]: rank for rank in here if bare(rank.gpu) in by_uuid}
+    return found or {rank.local_rank: rank for rank in here if rank.local_rank < len(about.gpus)}
+
+
+def measured(samples: NodeSamples, timeline: Timeline) -> NDArray[np.bool_]:
+    """Return True for each sample that is of measured training."""
+    share = timeline.share_of_training(samples)
+    wholly: NDArray[np.bool_] = share >= WHOLLY
+    return wholly if wholly.any() else share >= MOSTLY
+
+
+def node_usage(samples: NodeSamples, timeline: Timeline, ranks: tuple[RankUse, ...]) -> NodeUsage:
+    """Return what the training used of a node. ranks: of the whole run."""
+    about, during = samples.about, measured(samples, timeline)
+
+    def average(name: str) -> float | None:
+        return _mean(samples.column(name)[during])
+
+    rates = [port.bits_per_s for port in about.fabrics]
+    of_ranks = gpus_of_ranks(about, ranks)
+    return NodeUsage(
+        node_rank=about.node_rank,
+        node=about.node,
+        samples=int(during.sum()),
+        cpus=len(about.cpus),
+        cpu_fraction=average("cpu_fraction"),
+        training_cpu_cores=average("training_cpu_cores"),
+        training_memory_bytes=_most(samples.column("training_private_bytes")),
+        interface=about.interface,
+        network_received_bytes_per_s=average("network_received_bytes_per_s"),
+        network_sent_bytes_per_s=average("network_sent_bytes_per_s"),
+        interface_bytes_per_s=about.interface_bits_per_s / 8 if about.interface_bits_per_s else None,
+        fabric_received_bytes_per_s=average("fabric_received_bytes_per_s"),
+        fabric_sent_bytes_per_s=average("fabric_sent_bytes_per_s"),
+        fabric_bytes_per_s=sum(rate or 0 for rate in rates) / 8 if rates and all(rates) else None,
+        gpus=tuple(_gpu(gpu, samples, timeline, during, of_ranks.get(gpu.about.index)) for gpu in samples.gpus),
+    )
+
+
+def _gpu(
+    gpu: GpuSamples, samples: NodeSamples, timeline: Timeline, during: NDArray[np.bool_], rank: RankUse | None
+) -> GpuUsage:
+    about = gpu.about
+
+    def average(name: str) -> float | None:
+        return _mean(gpu.column(name)[during])
+
+    clocks = _known(gpu.column("sm_clock_mhz")[during])
+    temperatures = _known(gpu.column("temperature_c"))
+    run_j, measured_j = _energy_j(gpu, samples.times_s, timeline)
+    return GpuUsage(
+        index=about.index,
+        name=about.name,
+        rank=rank.rank if rank else None,
+        busy_fraction=average("busy_fraction"),
+        memory_used_bytes=_most(gpu.column("memory_used_bytes")),
+        memory_bytes=about.memory_bytes,
+        memory_busy_fraction=average("memory_busy_fraction"),
+        power_w=average("power_w"),
+        energy_j=measured_j,
+        energy_run_j=run_j,
+        temperature_c=_rounded(float(temperatures.max())) if len(temperatures) else None,
+        sm_clock_mhz=_rounded(float(np.median(clocks))) if len(clocks) else None,
+        max_sm_clock_mhz=about.max_sm_clock_mhz,
+        throttled=_throttled(gpu, during),
+        sm_active_fraction=average("sm_active_fraction"),
+    )
+
+
+def _throttled(gpu: GpuSamples, during: NDArray[np.bool_]) -> dict[str, float] | None:
+    """Return the share of the samples with each reason; None if no sample has them."""
+    known = [found for k in np.flatnonzero(during) if (found := gpu.throttle_reasons[k]) is not None]
+    seen = Counter(reason for found in known for reason in set(found))
+    return {reason: _rounded(seen[reason] / len(known)) for reason in sorted(seen)} if known else None
+
+
+def _energy_j(gpu: GpuSamples, times_s: Values, timeline: Timeline) -> tuple[float | None, float | None]:
+    """Return a GPU's energy in the whole run and in the measured training; None if it is not known.
+
+    It is that of its counter or, without one, the integral of its power. Between two samples it grows evenly.
+    """
+    joules, power_w = gpu.column("energy_j"), gpu.column("power_w")
+    if len(_known(joules)) < 2:
+        joules = np.full(len(times_s), np.nan)
+        known = ~np.isnan(power_w)
+        if known.any():
+            watts = power_w[known]
+            joules[known] = np.cumsum([0.0, *np.diff(times_s[known]) * (watts[1:] + watts[:-1]) / 2])
+    known = ~np.isnan(joules)
+    if known.sum() < 2:
+        return None, None
+    joules, times_s = np.maximum.accumulate(joules[known]), times_s[known]
+    edges = [(span.begin_s, span.end_s) for span in timeline.measured]
+    in_training = [float(np.diff(np.interp(edge, times_s, joules))[0]) for edge in edges]
+    return _rounded(float(joules[-1] - joules[0])), _rounded(math.fsum(in_training)) if in_training else None
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+
+
+def _known(values: Values) -> Values:
+    return values[~np.isnan(values)]
+
+
+def _mean(values: Values) -> float | None:
+    known = _known(values)
+    return _rounded(float(known.mean())) if len(known) else None
+
+
+def _most(values: Values) -> int | None:
+    """Return the highest of whole numbers; None if none is known."""
+    known = _known(values)
+    return int(known.max()) if len(known) else None
