@@ -40,11 +40,9 @@ import numpy as np
 SCRIPTS = Path(__file__).parents[1] / "workflow" / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from ddp_ladder.monitor.gpus import Gpus  # noqa: E402
-from ddp_ladder.monitor.models import MonitorEnd, MonitorFile  # noqa: E402
-from ddp_ladder.monitor.node_monitor import NodeMonitor  # noqa: E402
-from ddp_ladder.monitor.nvml import open_nvidia  # noqa: E402
-from ddp_ladder.monitor.sampler import NodeSampler  # noqa: E402
+from ddp_ladder.nodes.files import MonitorEnd, MonitorFile  # noqa: E402
+from ddp_ladder.nodes.gpus import Gpus, open_nvidia  # noqa: E402
+from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler  # noqa: E402
 from ddp_ladder.plan.raw_file import Job  # noqa: E402
 from ddp_ladder.records.statistic import median_interval  # noqa: E402
 from instrument_overhead import TRAINING, machine  # noqa: E402

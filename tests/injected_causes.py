@@ -15,6 +15,7 @@ from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.gates.attribution import Attribution, Cause, attribution
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.nodes.critical_rank import Kind
 from ddp_ladder.plan.plan import PreflightWanted, ScaleJob, make_plan
 from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.run.job import Context, run_scale
@@ -22,7 +23,6 @@ from ddp_ladder.run.nodes import ThisMachine
 from ddp_ladder.run.progress import RunConsole
 from ddp_ladder.settings.loading import load_settings
 from ddp_ladder.settings.terms import Scale
-from ddp_ladder.usage.critical_rank import Kind
 from project_copy import ROOT
 
 SCRIPT = ROOT / "tests/scripts/causes.py"

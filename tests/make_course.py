@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from ddp_ladder.usage.samples import NodeSamples
+from ddp_ladder.nodes.read import NodeSamples
 from make_usage import EVERY_S, make_monitor_file, make_samples
 
 STARTUP_S = 20.0

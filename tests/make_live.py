@@ -12,7 +12,7 @@ from pathlib import Path
 from ddp_ladder.climb.start_lock import START, Start
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.gates.gate import judge, write_verdict
-from ddp_ladder.monitor.columns import columns
+from ddp_ladder.nodes.files import columns
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.slurm.job_end import SUBMITTED, JobEnd, write_job_end
 from ddp_ladder.slurm.scale_lock import Holder
@@ -82,7 +82,7 @@ def progress_of(step: int) -> dict[str, float]:
 
 def write_samples(run: RunDirectory, node_rank: int, gpus: int, times_s: Sequence[float]) -> None:
     """Write the samples of a node: CPUs at 25 %, the busiest at 50 %; each GPU at 92 % with 31 GB and 400 W."""
-    names = columns(fabric=False, energy=False, gpus=gpus)
+    names = columns(fabric=False, gpus=gpus)
     values = {"cpu_fraction": "0.25", "cpu_busiest_fraction": "0.5"}
     for index in range(gpus):
         figures = {"busy_fraction": "0.92", "memory_used_bytes": "31000000000", "power_w": "400"}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from ddp_ladder.common.files import sha256
+from ddp_ladder.nodes.critical_rank import Loaders, RankSteps, step_parts
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.records.raw_files import Steps
 from ddp_ladder.records.raw_models import Job
@@ -28,7 +29,6 @@ from ddp_ladder.records.timing import measure
 from ddp_ladder.settings.cluster_keys import Slurm
 from ddp_ladder.settings.config_keys import GateThresholds
 from ddp_ladder.settings.terms import Scale, batches
-from ddp_ladder.usage.critical_rank import Loaders, RankSteps, step_parts
 
 BATCH_PER_GPU = 64
 TIMED_STEPS = 12

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from ddp_ladder.monitor.columns import columns
-from ddp_ladder.monitor.models import MonitorFile
-from ddp_ladder.usage.samples import NodeSamples, parse_samples
-from ddp_ladder.usage.timeline import StepTimes, Timeline, timeline
+from ddp_ladder.nodes.files import MonitorFile, columns
+from ddp_ladder.nodes.read import NodeSamples, StepTimes, Timeline, parse_samples, timeline
 
 BEGIN_S = 1_800_000_000.0
 EVERY_S = 2.0
@@ -17,14 +15,10 @@ MIB = 2**20
 # An A100 as NVML describes it.
 GPU: Mapping[str, Any] = {
     "name": "NVIDIA A100-SXM4-80GB",
-    "bus_id": "00000000:07:00.0",
     "memory_bytes": 81920 * MIB,
     "power_limit_w": 400.0,
-    "power_limit_max_w": 400.0,
     "slowdown_temperature_c": 90,
     "max_sm_clock_mhz": 1410,
-    "numa_node": 0,
-    "numa_cpus": tuple(range(16)),
 }
 # A node that trains without anything to find.
 CALM: Mapping[str, Any] = {
@@ -80,7 +74,7 @@ def make_monitor_file(node_rank: int = 0, gpu_count: int = 0, node: str | None =
 
 def samples_text(about: MonitorFile, count: int = 60, **values: Any) -> str:
     """Return the CSV of a node: calm, but for ``values``: of a column one for all samples, or one for each."""
-    header = columns(fabric=bool(about.fabrics), energy=False, gpus=len(about.gpus))
+    header = columns(fabric=bool(about.fabrics), gpus=len(about.gpus))
     usual = {**CALM, **{f"gpu{k}_{name}": value for k in range(len(about.gpus)) for name, value in CALM_GPU.items()}}
     times_s = BEGIN_S + about.every_s * np.arange(count)
     given = {**usual, **values}

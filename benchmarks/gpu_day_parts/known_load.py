@@ -13,8 +13,7 @@ import matplotlib
 import monitor_overhead
 import numpy as np
 import torch
-from ddp_ladder.monitor.gpus import Gpus
-from ddp_ladder.monitor.nvml import open_nvidia
+from ddp_ladder.nodes.gpus import Gpus, open_nvidia
 
 from gpu_day_parts.figures import Figures, Setting
 

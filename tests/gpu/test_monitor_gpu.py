@@ -7,8 +7,7 @@ import time
 
 import pytest
 import torch
-from ddp_ladder.monitor.gpus import GpuColumns, Gpus, Value
-from ddp_ladder.monitor.nvml import open_nvidia
+from ddp_ladder.nodes.gpus import Gpus, Value, open_nvidia
 
 pytestmark = [
     pytest.mark.gpu,
@@ -31,8 +30,8 @@ def multiply_for(seconds: float) -> None:
         torch.cuda.synchronize()
 
 
-def sample(columns: GpuColumns) -> dict[str, Value]:
-    return columns.sample(time.monotonic())
+def sample(gpus: Gpus) -> dict[str, Value]:
+    return gpus.sample(time.monotonic())
 
 
 def figure(row: dict[str, Value], name: str) -> float:
@@ -52,24 +51,23 @@ def test_the_gpus_are_those_that_torch_sees(gpus: Gpus) -> None:
 
 
 def test_a_gpu_that_multiplies_is_busy_and_draws_power(gpus: Gpus) -> None:
-    columns = GpuColumns(gpus.each)
-    sample(columns)
+    sample(gpus)
+    before_j = figure(sample(gpus), "energy_j")
     multiply_for(3)
-    row = sample(columns)
+    row = sample(gpus)
     assert figure(row, "busy_fraction") > 0.9
     assert figure(row, "power_w") > 0
-    assert figure(row, "energy_j") > 0
+    assert figure(row, "energy_j") > before_j
     assert 0 < figure(row, "temperature_c") < 120
     assert figure(row, "sm_clock_mhz") > 100
     assert row["gpu0_throttle_reasons"] is not None
-    assert columns.errors == []
+    assert gpus.errors == []
 
 
 def test_memory_that_is_allocated_is_used(gpus: Gpus) -> None:
-    columns = GpuColumns(gpus.each)
-    before = figure(sample(columns), "memory_used_bytes")
+    before = figure(sample(gpus), "memory_used_bytes")
     held = torch.ones(1 << 30, dtype=torch.uint8, device="cuda")
-    assert figure(sample(columns), "memory_used_bytes") - before >= 0.9 * held.numel()
+    assert figure(sample(gpus), "memory_used_bytes") - before >= 0.9 * held.numel()
     del held
     torch.cuda.empty_cache()
 
@@ -81,12 +79,11 @@ def test_gpm_tells_tensor_cores_from_copies_where_it_may_be_read(gpus: Gpus) -> 
         return
     if lacking:
         pytest.skip(lacking[0])  # a site may keep it for itself
-    columns = GpuColumns(gpus.each)
-    sample(columns)
+    sample(gpus)
     multiply_for(1)
-    products = sample(columns)
+    products = sample(gpus)
     time.sleep(1)
-    idle = sample(columns)
+    idle = sample(gpus)
     assert figure(products, "tensor_active_fraction") > 0.2 > figure(idle, "tensor_active_fraction")
     assert figure(products, "sm_active_fraction") > 0.5 > figure(idle, "sm_active_fraction")
     assert 0 <= figure(products, "dram_active_fraction") <= 1

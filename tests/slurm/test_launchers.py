@@ -11,8 +11,7 @@ from typing import Any
 import psutil
 import pytest
 from cluster import Cluster
-from ddp_ladder.machine.directory import MachineDirectory, read_machines
-from ddp_ladder.node.numa import parse_cpus
+from ddp_ladder.nodes.describe import read_machines
 from ddp_ladder.records.record import read_record
 from ddp_ladder.slurm.notation import host_names
 from ddp_ladder.slurm.steps import step_variables, task_variables
@@ -49,22 +48,11 @@ def test_srun_starts_one_task_per_gpu(launched: Checkout) -> None:
     assert {rank["sum"] for rank in seen} == {10.0}
 
 
-def test_the_machine_of_each_node_and_where_its_ranks_are_bound(launched: Checkout) -> None:
-    """The first task of a node describes it, with the ranks of the others too."""
+def test_the_machine_of_each_node(launched: Checkout) -> None:
     machines = read_machines(launched.results)["2x2"]
     assert [machine.node for machine in machines] == ["node1", "node2"]
     assert {machine.job_id for machine in machines} == {launched.record("default/weak/2x2/r1")["job"]["id"]}
-    ranks = [rank for machine in machines for rank in machine.ranks]
-    seen = witnesses(launched, "default/weak/2x2/r1")
-    assert [(rank.rank, rank.node_rank, parse_cpus(rank.cpus)) for rank in ranks] == [
-        (k, k // 2, tuple(rank["cpus"])) for k, rank in enumerate(seen)
-    ]
-    for machine in machines:
-        assert machine.interface.name == "ib0"
-        text = MachineDirectory.of(launched.results, "2x2", machine.node).affinity.read_text()
-        assert [text.count(f"rank {rank.rank}: pid {rank.pid} ") for rank in machine.ranks] == [
-            rank.threads for rank in machine.ranks
-        ]
+    assert {machine.interface.partition(",")[0] for machine in machines} == {"ib0"}
 
 
 def test_a_laptop_tells_the_ranks_of_srun_what_srun_tells_them(launched: Checkout) -> None:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from cluster import Cluster
 from ddp_ladder.common.files import Agent, RunDirectory, read_json
-from ddp_ladder.monitor.models import MonitorFile
+from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.records.raw_models import AgentEnd
 from project_copy import NO_TORCH, Checkout, copy_project
 from scales import GPU_SITE, prepare, salloc, scale_job

@@ -13,7 +13,7 @@ import yaml
 from cluster import Cluster
 from cluster_config import Spec
 from conftest import running
-from ddp_ladder.machine.directory import read_machines
+from ddp_ladder.nodes.describe import read_machines
 from project_copy import NO_TORCH, Checkout, copy_project
 from scales import GPU_SITE, prepare, salloc
 

@@ -13,9 +13,9 @@ from ddp_ladder.gates.groups import STEP_PARTS
 from ddp_ladder.gates.points import ScaleFinding, ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict, performance
+from ddp_ladder.nodes.usage import FindingKind
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.config_keys import GateThresholds
-from ddp_ladder.usage.models import FindingKind
 from make_records import make_gate, make_plan_of, make_record, make_specs, records_by_name, with_ranks
 
 BASE_S = 0.05  # step of the baseline: 40 ms compute, 2 ms data wait, 8 ms rest
@@ -328,11 +328,10 @@ def test_workers_that_keep_up_are_counted_from_the_wait() -> None:
         ("communication", "GPU throttled", False),
         ("imbalance", "slow node", True),
         ("computation", "GPU throttled", True),
-        ("computation", "memory grows", False),
     ],
 )
 def test_the_finding_that_explains_the_largest_loss_is_quoted(cause: Cause, kind: FindingKind, is_quoted: bool) -> None:
-    finding = ScaleFinding(kind, "measured so", "change it", None, None, 3, 3)
+    finding = ScaleFinding(kind=kind, measured="measured so", next="change it", repeats=3, of=3)
     first, point = points([*baseline(), *run_of("1x4", 0.1, *CAUSES[cause])])
     found = attribution(replace(point, findings=(finding,)), first)
     assert found
@@ -361,11 +360,11 @@ def test_other_processes_stand_before_every_other_cause(disturbed: int) -> None:
     plan = make_plan_of(make_specs(["1x1", "1x4"]))
     plan = replace(plan, gates={"stage2": GateThresholds(min_efficiency=0.8)})
     here = list(points([*baseline(), *run_of("1x4", 0.1, *CAUSES["computation"])]))
-    what = "here: other processes than the training used 1.9 of the 2 CPUs of the run, the training 0.15"
-    finding = ScaleFinding("other processes", what, "end them", None, None, 3, 3)
+    what = "other processes than the training used 1.9 of the 2 CPUs of the run, the training 0.15"
+    finding = ScaleFinding(kind="other processes", place="here", measured=what, next="end them", repeats=3, of=3)
     here[disturbed] = replace(here[disturbed], findings=(finding,))
     (found,) = performance(plan, here[-1], here, Path("results"))
-    at = f"at {here[disturbed].scale}, {what}"
+    at = f"at {here[disturbed].scale}, here: {what}"
     assert found.measured.startswith("efficiency 0.50")
     assert found.measured.partition("; ")[2] == at  # and no other cause
     assert (found.next, found.shown_by) == ("end them", ())

@@ -6,19 +6,20 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from ddp_ladder.common.model import Model
 from ddp_ladder.gates.points import ScaleFinding, ScalePoint, findings_across_scales, findings_of_repeats
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict
+from ddp_ladder.nodes.usage import FindingKind, Usage, UsageFinding
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.terminal_table import terminal_table
-from ddp_ladder.usage.models import FindingKind, Usage, UsageFinding
 from make_records import make_gate, make_record, make_spec, make_specs, records_by_name
 
 
 def finding(
     kind: FindingKind, what: str, node: str | None = None, gpu: int | None = None, *, everywhere: bool = False
 ) -> UsageFinding:
-    return UsageFinding(kind=kind, what=what, node=node, gpu=gpu, next=f"change {kind}", everywhere=everywhere)
+    return UsageFinding(kind=kind, measured=what, node=node, gpu=gpu, next=f"change {kind}", everywhere=everywhere)
 
 
 def records(scale: str, *each: Sequence[UsageFinding] | None) -> list[Record]:
@@ -34,7 +35,7 @@ def records(scale: str, *each: Sequence[UsageFinding] | None) -> list[Record]:
 def test_repeats_that_show_the_same_are_one_finding() -> None:
     idle = [[finding("GPU idle", f"busy {k} %")] for k in (50, 52, 49)]
     (found,) = findings_of_repeats(records("1x1", *idle))
-    assert found == ScaleFinding("GPU idle", "busy 50 %", "change GPU idle", None, None, 3, 3)
+    assert found == ScaleFinding(kind="GPU idle", measured="busy 50 %", next="change GPU idle", repeats=3, of=3)
     assert found.in_words == "busy 50 %"
 
 
@@ -70,7 +71,9 @@ def test_the_terminal_shows_a_finding_once_for_all_scales() -> None:
         s1x2=finding("GPU idle", "busy 60 %", "node2", everywhere=True),
         s2x1=finding("slow node", "node1: slower", "node1"),
     )
-    assert [(found.what, [str(point.scale) for point in where]) for found, where in findings_across_scales(points)] == [
+    assert [
+        (found.in_words, [str(point.scale) for point in where]) for found, where in findings_across_scales(points)
+    ] == [
         ("busy 60 % (as measured at 1x2)", ["1x1", "1x2"]),
         ("node1: slower", ["2x1"]),
     ]
@@ -85,12 +88,14 @@ def test_what_other_nodes_of_another_scale_have_is_another_finding() -> None:
         s1x2=finding("GPU throttled", "GPU 0 of node7: throttled", "node7", 0),
         s2x1=finding("GPU throttled", "GPU 0 of node7: throttled more", "node7", 0),
     )
-    assert [(found.what, [str(point.scale) for point in where]) for found, where in findings_across_scales(points)] == [
+    assert [
+        (found.in_words, [str(point.scale) for point in where]) for found, where in findings_across_scales(points)
+    ] == [
         ("GPU 1 of node3: throttled", ["1x1"]),
         ("GPU 0 of node7: throttled more (as measured at 2x1)", ["1x2", "2x1"]),
     ]
     some = points_of(**{name: finding("GPU idle", f"some of {name}: idle") for name in ("s1x2", "s2x1")})
-    assert [found.what for found, _ in findings_across_scales(some)] == ["some of s1x2: idle", "some of s2x1: idle"]
+    assert [found.in_words for found, _ in findings_across_scales(some)] == ["some of s1x2: idle", "some of s2x1: idle"]
 
 
 def test_a_clean_ladder_shows_no_finding() -> None:
@@ -101,5 +106,8 @@ def test_a_clean_ladder_shows_no_finding() -> None:
 
 def test_a_gate_file_keeps_the_findings() -> None:
     points = points_of(s1x1=finding("GPU idle", "busy 70 %"))
-    data = {**make_gate("stage1"), "points": [json.loads(json.dumps(asdict(point))) for point in points]}
+    data = {
+        **make_gate("stage1"),
+        "points": [json.loads(json.dumps(asdict(point), default=Model.model_dump)) for point in points],
+    }
     assert Verdict.from_json(data).points == points

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.live.samples import TAIL_BYTES, GpuSample, NodeSample, last_sample
-from ddp_ladder.monitor.columns import columns
+from ddp_ladder.nodes.files import columns
 
 
 def table(path: Path, gpus: int, rows: list[dict[str, str]], end: str = "") -> Path:
-    names = columns(fabric=False, energy=False, gpus=gpus)
+    names = columns(fabric=False, gpus=gpus)
     lines = [",".join(names), *(",".join(row.get(name, "") for name in names) for row in rows)]
     path.write_text("".join(f"{line}\n" for line in lines) + end)
     return path

@@ -14,11 +14,11 @@ from ddp_ladder.live.picture import picture_of
 from ddp_ladder.live.reader import Reader
 from ddp_ladder.live.screen import plain, screen_of
 from ddp_ladder.live.state import LadderState, QueuedJob, SlurmAnswer
+from ddp_ladder.nodes.usage import Usage, UsageFinding
 from ddp_ladder.records.record import write_record
 from ddp_ladder.run.scale_job import MARGIN_S
 from ddp_ladder.slurm.job_end import JobEnd, write_job_end
 from ddp_ladder.slurm.states import JobState
-from ddp_ladder.usage.models import Usage, UsageFinding
 from make_live import climb_to, run_of
 from make_records import make_failed_record, make_record
 from make_runs import edit, write_run
@@ -145,7 +145,7 @@ def test_failures_and_what_to_do(tmp_path: Path) -> None:
 
 def test_failures_come_before_findings_and_a_finding_once(tmp_path: Path) -> None:
     plan = climb_to(tmp_path, THREE, "1x2")
-    idle = UsageFinding(kind="GPU idle", what="GPU 0 of node0: busy 31 %", node="node0", gpu=0, next="more workers")
+    idle = UsageFinding(kind="GPU idle", measured="GPU 0 of node0: busy 31 %", node="node0", gpu=0, next="more workers")
     usage = Usage(nodes=(), findings=(idle,), notes=())
     for spec in plan.jobs[0].runs:
         write_record(run_of(tmp_path, spec).record, make_record(spec).replace(usage=usage))

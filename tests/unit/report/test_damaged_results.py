@@ -8,9 +8,9 @@ import pytest
 import report as report_command
 import summary as summary_command
 from ddp_ladder.accounting.jobs import JobRow, accounting_file, read_rows, write_rows
-from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.gates.gate import judge, write_verdict
-from ddp_ladder.machine.directory import MachineDirectory
+from ddp_ladder.nodes.describe import machine_directory
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.report.results import LadderResults, read_results
 from make_machine import make_machine
@@ -39,7 +39,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = write_ladder(results, repeats=2, variants=("default", "gloo"))
     sample_nodes(RunDirectory(results / RUN))
     for job in plan.jobs:
-        MachineDirectory.of(results, job.scale, "node0").replace(make_machine(str(job.scale), "node0"), {})
+        machine = make_machine(str(job.scale), "node0")
+        write_json(machine_directory(results, job.scale, "node0") / "machine.json", machine.model_dump())
         if job.scale.world_size > 1:
             write_preflight(results, job)
     for stage in plan.stages:

@@ -287,10 +287,17 @@ def test_headline_when_there_is_nothing() -> None:
 def test_headline_says_that_other_processes_used_the_machine() -> None:
     results = found(SPECS, [make_record(s, rate(s)) for s in SPECS], open_gates("stage1", "stage2", "stage3"))
     points = scale_points(results.plan.runs, results.records)
-    busy = ScaleFinding("other processes", "pc: other processes used 1.9 of the 2 CPUs", "end them", "pc", None, 3, 3)
+    busy = ScaleFinding(
+        kind="other processes",
+        place="pc",
+        measured="other processes used 1.9 of the 2 CPUs",
+        next="end them",
+        repeats=3,
+        of=3,
+    )
     line = headline(results, [*points[:-1], replace(points[-1], findings=(busy,))])
     assert (line.kind, line.next) == ("doubtful", "end them")
-    assert f"Not measured alone: at {points[-1].scale}, {busy.what}." in line.text
+    assert f"Not measured alone: at {points[-1].scale}, {busy.in_words}." in line.text
 
 
 def test_headline_does_not_celebrate_what_is_not_comparable() -> None:

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from ddp_ladder.nodes.read import Phase, Span
 from ddp_ladder.report.traces import Dip, Trace, band, dips, downsampled, labelled, merged
-from ddp_ladder.usage.timeline import Phase, Span
 
 EVERY_S = 2.0
 SPANS = [

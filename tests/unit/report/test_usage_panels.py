@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ddp_ladder.nodes.read import NodeSamples, Span
 from ddp_ladder.report.svg import Drawing
 from ddp_ladder.report.traces import Dip, dips
 from ddp_ladder.report.usage_panels import BINS, MOST_LINES, Panel, gpu_traces, panels
 from ddp_ladder.report.usage_plot import run_figure
-from ddp_ladder.usage.samples import NodeSamples
-from ddp_ladder.usage.timeline import Span
 from make_course import make_nodes
 from make_usage import BEGIN_S, make_monitor_file, make_samples, make_timeline
 

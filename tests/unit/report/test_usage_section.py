@@ -9,6 +9,7 @@ import pytest
 from ddp_ladder.accounting.advice import accounting_table
 from ddp_ladder.accounting.jobs import JobRow
 from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.nodes.usage import FindingKind, UsageFinding
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.missing import not_sampled
@@ -17,7 +18,6 @@ from ddp_ladder.report.page import write_report
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.usage_across import spreads
 from ddp_ladder.report.usage_runs import read_sampled_run
-from ddp_ladder.usage.models import FindingKind, UsageFinding
 from make_course import course
 from make_records import make_failed_record, make_plan_of, make_record, make_spec, make_specs, records_by_name
 from make_runs import write_run
@@ -115,12 +115,12 @@ def test_a_site_without_gpus_has_no_columns_and_no_panels_of_gpus(tmp_path: Path
 
 
 def found(what: str, kind: FindingKind = "GPU idle") -> UsageFinding:
-    return UsageFinding(kind=kind, what=what, node=None, gpu=None, next="look at the loader", everywhere=True)
+    return UsageFinding(kind=kind, measured=what, next="look at the loader", everywhere=True)
 
 
 def test_findings_are_shown_with_the_scales_that_have_them(tmp_path: Path) -> None:
     records = [sampled(tmp_path, spec) for spec in make_specs(["1x1", "1x2", "2x1"], repeats=1)]
-    idle, grows = found(f"the GPUs were busy for 50 % {HOSTILE}"), found("the memory grows", "memory grows")
+    idle, grows = found(f"the GPUs were busy for 50 % {HOSTILE}"), found("the CPUs are full", "CPUs full")
     for k, each in enumerate([(), (idle,), (idle, grows)]):
         usage = records[k].usage
         assert usage is not None
@@ -131,9 +131,9 @@ def test_findings_are_shown_with_the_scales_that_have_them(tmp_path: Path) -> No
     rows = [row for row in page.split("<tr>") if "Look at the loader." in row]
     assert [row[: row.index("</td>")].removeprefix("<td>") for row in rows] == ["1x2, 2x1", "2x1"]
     assert "The GPUs were busy for 50 % <script>" in rows[0]
-    assert "- 2x1: the memory grows. Next: look at the loader." in text
+    assert "- 2x1: the CPUs are full. Next: look at the loader." in text
     table = text[text.index("| scale | CPU") :].splitlines()[2:5]
-    assert [line.strip("| ").split(" | ")[-1] for line in table] == ["none", "GPU idle", "GPU idle, memory grows"]
+    assert [line.strip("| ").split(" | ")[-1] for line in table] == ["none", "GPU idle", "GPU idle, CPUs full"]
 
 
 def job_of(scale: str) -> JobRow:

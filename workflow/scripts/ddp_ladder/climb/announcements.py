@@ -17,14 +17,14 @@ from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.common.redaction import redacted_arguments
 from ddp_ladder.gates.verdict import gate_files
-from ddp_ladder.monitor import cpus
+from ddp_ladder.nodes.findings import MUCH_OF_OTHERS
+from ddp_ladder.nodes.sampler import cpu_times, cpu_use
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.settings.models import Settings
 from ddp_ladder.settings.secrets import marked
 from ddp_ladder.settings.sources import Sources
-from ddp_ladder.usage.host_findings import MUCH_OF_OTHERS
 
 
 def check_data(ladder: Ladder, stages: Sequence[str], on_nodes: bool, dry_run: bool) -> list[str]:
@@ -74,9 +74,9 @@ def check_load(ladder: Ladder, stages: Sequence[str], sampled_s: float = 0.5) ->
         return []
     try:
         usable = os.sched_getaffinity(0)
-        before = cpus.read_times()
+        before = cpu_times()
         time.sleep(sampled_s)
-        busy = (cpus.use(before, cpus.read_times(), usable).usable or 0.0) * len(usable)
+        busy = (cpu_use(before, cpu_times(), usable).usable or 0.0) * len(usable)
     except (AttributeError, OSError, ValueError):  # no Linux, or no /proc
         return []
     if busy <= MUCH_OF_OTHERS * len(usable):

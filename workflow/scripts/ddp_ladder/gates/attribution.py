@@ -16,10 +16,10 @@ from typing import Literal
 from ddp_ladder.common.formats import count, milliseconds, percent, significant
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.gates.points import ScalePoint, StepFacts, other_processes
+from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS
+from ddp_ladder.nodes.usage import FindingKind
 from ddp_ladder.preflight.assemble import believed
 from ddp_ladder.preflight.result import PreflightResult
-from ddp_ladder.usage.critical_rank import LEAST_TIMED_STEPS
-from ddp_ladder.usage.models import FindingKind
 
 
 @dataclass(frozen=True)
@@ -265,10 +265,7 @@ _GENERAL = {
 _COMPUTING: tuple[FindingKind, ...] = (
     "slow node",
     "GPU throttled",
-    "GPU power limit",
     "too many threads",
-    "CPU binding",
-    "NUMA",
 )
 _EXPLAINED_BY: Mapping[Cause, tuple[FindingKind, ...]] = {
     "data": ("CPUs full",),

@@ -24,11 +24,11 @@ from ddp_ladder.common.formats import (
     tenths_of_percent,
 )
 from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.nodes.usage import Usage
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record, Throughput, Timing
 from ddp_ladder.records.statistic import step_times
 from ddp_ladder.records.timing import StartUp, startup_of
 from ddp_ladder.settings.terms import ONE_GPU, Scale
-from ddp_ladder.usage.models import Usage
 
 Table = Literal["csv", "page", "markdown", "terminal", "runs", "startup", "usage", "attribution", "baselines", "cost"]
 REPORT: tuple[Table, ...] = ("csv", "page", "markdown")  # the table of scales
@@ -141,7 +141,7 @@ def _usage(read: Callable[[Usage], float | None]) -> OfRun:
 
 
 def _energy_j_per_sample(run: Record) -> float | None:
-    energy_j = run.usage.gpu_energy_measured_j if run.usage else None
+    energy_j = run.usage.gpu_energy_j if run.usage else None
     steps = {rank.steps for rank in run.ranks}
     if energy_j is None or run.timing is None or len(steps) != 1:
         return None

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from ddp_ladder.gates.interval import JOBS_DIFFER_PERCENT, Estimate, LogMean, Variance
 from ddp_ladder.gates.points import StepFacts
+from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, StepParts
 from ddp_ladder.plan.plan import RunSpec, first_scale
 from ddp_ladder.records.fingerprint import Difference, all_differences
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Record, Statistic, Throughput, Timing
@@ -26,7 +27,6 @@ from ddp_ladder.records.statistic import (
 )
 from ddp_ladder.settings.config_keys import GateThresholds
 from ddp_ladder.settings.terms import PLAIN_VARIANT, REFERENCE_VARIANT, Scale
-from ddp_ladder.usage.critical_rank import LEAST_TIMED_STEPS, StepParts
 
 
 @dataclass(frozen=True)

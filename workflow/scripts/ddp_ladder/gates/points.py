@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ddp_ladder.common.model import IN_A_MODEL
 from ddp_ladder.gates.interval import LogMean
+from ddp_ladder.nodes.critical_rank import Kind
+from ddp_ladder.nodes.usage import UsageFinding
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Record, Statistic
 from ddp_ladder.settings.terms import ONE_GPU, PLAIN_VARIANT, Scale
-from ddp_ladder.usage.critical_rank import Kind
-from ddp_ladder.usage.models import FindingKind, UsageFinding
 
 Status = Literal["ok", "check", "incomplete", "not comparable", "failed", "not run"]
 
@@ -195,27 +195,20 @@ LEAST_SHARE = 0.5  # of the repeats: what fewer of them show was chance
 EVERY_REPEAT = ("slow node",)  # to leave out a node that is slow in some repeats only would not help
 
 
-@dataclass(frozen=True)
-class ScaleFinding:
-    """A finding on the runs of a scale, in the words of the first repeat that has it. repeats: how many have it.
+class ScaleFinding(UsageFinding):
+    """A finding on the runs of a scale, in the words of the first repeat that has it.
 
-    of: how many were monitored. kind, node, gpu and everywhere: see ``usage.models.UsageFinding``.
+    repeats: how many have it. of: how many were monitored.
     """
 
-    __pydantic_config__: ClassVar = IN_A_MODEL
-    kind: FindingKind
-    what: str
-    next: str
-    node: str | None
-    gpu: int | None
     repeats: int
     of: int
-    everywhere: bool = False
 
     @property
     def in_words(self) -> str:
         """Return what was found, with the number of repeats if not all have it."""
-        return self.what if self.repeats == self.of else f"{self.what} (in {self.repeats} of {self.of} repeats)"
+        found = super().in_words
+        return found if self.repeats == self.of else f"{found} (in {self.repeats} of {self.of} repeats)"
 
 
 def findings_of_repeats(records: Sequence[Record]) -> tuple[ScaleFinding, ...]:
@@ -257,7 +250,9 @@ def other_processes(*points: ScalePoint | None) -> ScaleFinding | None:
     Where it is, no other cause can be told.
     """
     found = ((point, each) for point in points if point for each in point.findings if each.kind == "other processes")
-    return next((replace(each, what=f"at {point.scale}, {each.what}") for point, each in found), None)
+    return next(
+        (each.replace(place=", ".join(filter(None, (f"at {point.scale}", each.place)))) for point, each in found), None
+    )
 
 
 def _place(finding: ScaleFinding, point: ScalePoint) -> Hashable:
@@ -272,4 +267,4 @@ def _of_largest(several: Sequence[tuple[ScaleFinding, ScalePoint]], several_seri
     finding, point = max(several, key=lambda each: (each[1].world_size, each[1].nodes))
     if len(several) == 1:
         return finding
-    return replace(finding, what=f"{finding.what} (as measured at {point.place(several_series)})")
+    return finding.replace(measured=f"{finding.measured} (as measured at {point.place(several_series)})")

@@ -48,4 +48,4 @@ def _findings(scale: ScaleState) -> Iterator[str]:
             place = (found.kind, found.node, found.gpu)
             if place not in kinds:
                 kinds.add(place)
-                yield f"{run.spec.name}: {found.what}"
+                yield f"{run.spec.name}: {found.in_words}"

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ddp_ladder.common.model import Model, Several
-from ddp_ladder.usage.models import Count, Figure, Fraction
+from ddp_ladder.nodes.files import Count
+from ddp_ladder.nodes.usage import Figure, Fraction
 
 Array = NDArray[np.float64]
 Kind = Literal["persistent", "occasional", "varying"]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddp_ladder.common.formats import count
+from ddp_ladder.common.messages import leave_out
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.usage import GpuUsage, NodeUsage, RankUse, UsageFinding
 from ddp_ladder.plan.asked import Asked
@@ -81,10 +82,10 @@ class RunUse:
 
 
 def findings(run: RunUse) -> tuple[UsageFinding, ...]:
-    """Return the findings on a run, the most telling first. Agents on one machine share its CPUs, which says nothing."""
+    """Return the findings on a run, the most telling first."""
     found = [*_other_processes(run), *_slow_nodes(run), *_idle(run), *_throttled(run), *_memory_full(run)]
     found += _memory_empty(run)
-    if not run.simulated:
+    if not run.simulated:  # agents on one machine share its CPUs, which says nothing
         found += [*_cpus_full(run), *_threads(run)]
     return (*found, *_network(run))
 
@@ -173,15 +174,15 @@ def _throttled(run: RunUse) -> Iterator[UsageFinding]:
     reasons = _listed([reason for gpu in gpus for reason in gpu.throttled or () if reason in THROTTLES])
     heat = max((gpu.temperature_c for gpu in gpus if gpu.temperature_c is not None), default=None)
     hot = f", up to {heat:.0f} C" if heat is not None else ""
-    nodes = [*dict.fromkeys(node.node for node, _ in found)]
+    nodes = [node.node for node, _ in found]
     yield UsageFinding(
         kind="GPU throttled",
         **_on_gpus(run, found),
         measured=f"throttled in {_shares([worst(gpu) for gpu in gpus])} of the samples ({reasons}{hot})"
         f"{_clock_in_words(found, run)}",
         wanted="no throttling by heat or power supply",
-        next=f"report {_listed(nodes)} to the site, whose cooling or power supply is at fault, and leave it out until "
-        f"then with slurm.exclude in cluster.yaml: {','.join(nodes)}",
+        next=f"report {_listed(nodes)} to the site, whose cooling or power supply is at fault; until then "
+        f"{leave_out(*nodes)}",
     )
 
 
@@ -246,8 +247,8 @@ def _memory_empty(run: RunUse) -> Iterator[UsageFinding]:
     where = "the GPU uses" if len(known) == 1 else "no GPU uses more than"
     yield UsageFinding(
         kind="GPU memory empty",
-        measured=f"{where} {used / GIB:.1f} of its {total / GIB:.1f} GiB of memory ({_shares([most])}): the batch could "
-        "grow",
+        measured=f"{where} {used / GIB:.1f} of its {total / GIB:.1f} GiB of memory ({_shares([most])}): the batch "
+        "could grow",
         wanted=f"at least {EMPTY:.0%}",
         node=fullest[0].node if len(known) == 1 else None,
         gpu=gpu.index if len(known) == 1 else None,
@@ -312,12 +313,12 @@ def _cpus_full(run: RunUse) -> Iterator[UsageFinding]:
     if not workers or run.wait < MUCH_WAIT or not full:
         return
     more = "raise node.cpus in cluster.yaml, or " if run.uses_slurm else ""
+    busy = _shares([node.cpu_fraction or 0.0 for node in full])
     yield UsageFinding(
         kind="CPUs full",
         **_on_nodes(run, full),
-        measured=f"the {full[0].cpus} CPUs of the run were {_shares([node.cpu_fraction or 0.0 for node in full])} busy, "
-        f"with {workers} loader workers per rank, and the ranks still waited for data {_shares([run.wait])} of the "
-        "step time",
+        measured=f"the {full[0].cpus} CPUs of the run were {busy} busy, with {workers} loader workers per rank, and "
+        f"the ranks still waited for data {_shares([run.wait])} of the step time",
         next=f"{more}make a sample cheaper to load: smaller files, decoding and augmentation on the GPU",
     )
 
@@ -453,7 +454,7 @@ def _slow(
         f"{'; '.join(why) or unexplained}",
         node=node.node,
         gpu=gpu.index if gpu is not None else None,
-        next=f"measure without it (slurm.exclude: {node.node} in cluster.yaml), and report it to the site if that is "
+        next=f"{leave_out(node.node)}, measure again, and report it to the site if that is "
         "faster; else look for what the script does on this rank alone",
     )
 

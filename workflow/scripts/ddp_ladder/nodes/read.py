@@ -19,7 +19,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_ladder.nodes.files import FABRIC, GPU, LOCAL, NO_REASON, NODE, THROTTLE_REASONS, TIME, MonitoredGpu, MonitorFile
+from ddp_ladder.nodes.files import (
+    FABRIC,
+    GPU,
+    LOCAL,
+    NO_REASON,
+    NODE,
+    THROTTLE_REASONS,
+    TIME,
+    MonitoredGpu,
+    MonitorFile,
+)
 
 Values = NDArray[np.float64]
 

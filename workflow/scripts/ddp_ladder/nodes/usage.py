@@ -69,7 +69,6 @@ class GpuUsage(Model):
     memory_busy_fraction: Fraction | None = Field(description="Share of time in which its memory was read or written.")
     power_w: Figure | None
     energy_j: Figure | None = Field(description="NVML's counter, or the integral of its power.")
-    energy_run_j: Figure | None = Field(description="As energy_j, in the whole run.")
     temperature_c: Figure | None
     sm_clock_mhz: Figure | None = Field(description="Median.")
     max_sm_clock_mhz: Count | None
@@ -139,23 +138,15 @@ class Usage(Model):
         return _mean_of_known(node.cpu_fraction for node in self.nodes)
 
     @property
-    def gpu_energy_measured_j(self) -> float | None:
-        """Return the energy of the GPUs that were used, in the measured training; None if one is not known."""
-        return _sum_of_all([gpu.energy_j for gpu in self.gpus])
-
-    @property
-    def gpu_energy_run_j(self) -> float | None:
-        """Return the energy of the GPUs that were used, in the whole run; None if one is not known."""
-        return _sum_of_all([gpu.energy_run_j for gpu in self.gpus])
+    def gpu_energy_j(self) -> float | None:
+        """Return the energy of the GPUs that were used; None if one is not known."""
+        joules = [gpu.energy_j for gpu in self.gpus]
+        return sum(each or 0.0 for each in joules) if joules and None not in joules else None
 
 
 def _mean_of_known(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def _sum_of_all(values: list[float | None]) -> float | None:
-    return sum(value or 0.0 for value in values) if values and None not in values else None
 
 
 @dataclass(frozen=True)
@@ -232,7 +223,6 @@ def _gpu(
 
     clocks = _known(gpu.column("sm_clock_mhz")[during])
     temperatures = _known(gpu.column("temperature_c"))
-    run_j, measured_j = _energy_j(gpu, samples.times_s, timeline)
     return GpuUsage(
         index=about.index,
         name=about.name,
@@ -242,8 +232,7 @@ def _gpu(
         memory_bytes=about.memory_bytes,
         memory_busy_fraction=average("memory_busy_fraction"),
         power_w=average("power_w"),
-        energy_j=measured_j,
-        energy_run_j=run_j,
+        energy_j=_energy_j(gpu, samples.times_s, timeline),
         temperature_c=_rounded(float(temperatures.max())) if len(temperatures) else None,
         sm_clock_mhz=_rounded(float(np.median(clocks))) if len(clocks) else None,
         max_sm_clock_mhz=about.max_sm_clock_mhz,
@@ -259,25 +248,22 @@ def _throttled(gpu: GpuSamples, during: NDArray[np.bool_]) -> dict[str, float] |
     return {reason: _rounded(seen[reason] / len(known)) for reason in sorted(seen)} if known else None
 
 
-def _energy_j(gpu: GpuSamples, times_s: Values, timeline: Timeline) -> tuple[float | None, float | None]:
-    """Return a GPU's energy in the whole run and in the measured training; None if it is not known.
+def _energy_j(gpu: GpuSamples, times_s: Values, timeline: Timeline) -> float | None:
+    """Return a GPU's energy in the measured training, by its counter or, without one, as the integral of its power.
 
-    It is that of its counter or, without one, the integral of its power. Between two samples it grows evenly.
+    Between two samples it grows evenly.
     """
     joules, power_w = gpu.column("energy_j"), gpu.column("power_w")
     if len(_known(joules)) < 2:
-        joules = np.full(len(times_s), np.nan)
         known = ~np.isnan(power_w)
-        if known.any():
-            watts = power_w[known]
-            joules[known] = np.cumsum([0.0, *np.diff(times_s[known]) * (watts[1:] + watts[:-1]) / 2])
+        times_s, watts = times_s[known], power_w[known]
+        joules = np.cumsum([0.0, *np.diff(times_s) * (watts[1:] + watts[:-1]) / 2])[: len(watts)]
     known = ~np.isnan(joules)
-    if known.sum() < 2:
-        return None, None
+    if known.sum() < 2 or not timeline.measured:
+        return None
     joules, times_s = np.maximum.accumulate(joules[known]), times_s[known]
     edges = [(span.begin_s, span.end_s) for span in timeline.measured]
-    in_training = [float(np.diff(np.interp(edge, times_s, joules))[0]) for edge in edges]
-    return _rounded(float(joules[-1] - joules[0])), _rounded(math.fsum(in_training)) if in_training else None
+    return _rounded(math.fsum(float(np.diff(np.interp(edge, times_s, joules))[0]) for edge in edges))
 
 
 def _rounded(value: float) -> float:

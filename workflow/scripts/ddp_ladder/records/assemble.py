@@ -10,6 +10,7 @@ import numpy as np
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.model import Model
 from ddp_ladder.common.redaction import redacted
+from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records import shared_directory
 from ddp_ladder.records.checks import diagnoses, weakest
@@ -30,7 +31,6 @@ from ddp_ladder.records.timing import (
     printed_rates,
     remark_on_loop,
 )
-from ddp_ladder.usage.critical_rank import StepParts
 
 Part = TypeVar("Part", bound=Model)
 NOT_RUN = "not run"

@@ -9,21 +9,17 @@ from collections.abc import Mapping
 
 from ddp_ladder.common.files import Agent, RunDirectory, read_json
 from ddp_ladder.common.formats import in_short
-from ddp_ladder.monitor.models import MonitorFile
+from ddp_ladder.nodes.critical_rank import StepParts
+from ddp_ladder.nodes.files import MonitorFile
+from ddp_ladder.nodes.findings import RunUse, findings
+from ddp_ladder.nodes.read import NodeSamples, StepTimes, Timeline, read_samples, timeline
+from ddp_ladder.nodes.usage import LEAST_SAMPLES, NodeUsage, RankUse, Usage, node_usage
 from ddp_ladder.plan.monitoring import LEAST_EVERY_S, MonitorWanted
 from ddp_ladder.records.raw_files import RankFiles, RawRun, host_name, node_rank_of
 from ddp_ladder.records.raw_models import AgentEnd
 from ddp_ladder.records.record import Timing
 from ddp_ladder.records.statistic import Warmup
 from ddp_ladder.settings.terms import STAGES
-from ddp_ladder.usage.critical_rank import StepParts
-from ddp_ladder.usage.findings import LEAST_SAMPLES, enough, findings
-from ddp_ladder.usage.models import NodeUsage, Usage
-from ddp_ladder.usage.ranks import RankUse, parse_cpu_set
-from ddp_ladder.usage.run_use import RunUse
-from ddp_ladder.usage.samples import NodeSamples, read_samples
-from ddp_ladder.usage.summary import node_usage
-from ddp_ladder.usage.timeline import StepTimes, Timeline, timeline
 
 
 def usage_of(
@@ -42,12 +38,11 @@ def usage_of(
         about[k] = samples.about
         nodes.append(node_usage(samples, timelines[k], ranks))
     notes += _lacking(about)
-    good = tuple(node for node in nodes if enough(node))
+    good = tuple(node for node in nodes if node.is_enough)
     if timing is not None and len(good) < len(nodes):
         notes.append(_too_few(min(node.samples for node in nodes), raw.run.monitor))
     run = RunUse(
         nodes=good,
-        about=about,
         ranks=ranks,
         simulated=len({*raw.run.nodes}) < len(raw.run.nodes),
         on_gpus=spec.device == "cuda",
@@ -59,7 +54,6 @@ def usage_of(
         data_wait_fraction=timing.data_wait_fraction if timing else None,
         exposed_comm_fraction=timing.exposed_comm_fraction if timing else None,
         step=step,
-        epochs=max((len(timelines[node.node_rank].epochs_s) for node in good), default=0),
     )
     known = timing is not None and good and all(timelines[node.node_rank].step_ends_s.size for node in good)
     return Usage(nodes=tuple(nodes), findings=findings(run) if known else (), notes=tuple(notes))
@@ -164,6 +158,5 @@ def _rank_use(raw: RawRun, files: RankFiles) -> RankUse:
         gpu=end.device.id if end.device.kind == "cuda" else None,
         threads=end.fingerprint.get("threads"),
         workers=end.fingerprint.get("num_workers"),
-        cpus=parse_cpu_set(end.fingerprint.get("cpu_set")),
         peak_gpu_memory_bytes=end.peak_memory_bytes.get("device"),
     )

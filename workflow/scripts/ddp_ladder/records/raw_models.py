@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_json
 from ddp_ladder.common.model import Model, Several
-from ddp_ladder.monitor.models import MonitorEnd
+from ddp_ladder.nodes.files import MonitorEnd
 from ddp_ladder.plan.asked import Asked
 from ddp_ladder.plan.hang import HangBounds
 from ddp_ladder.plan.monitoring import MonitorWanted

@@ -12,10 +12,10 @@ from pydantic import Field, model_validator
 from ddp_ladder.common.files import read_json, write_atomically
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.model import Model, Several, Version1
+from ddp_ladder.nodes.critical_rank import StepParts
+from ddp_ladder.nodes.usage import Usage
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_models import Count, Device, Duration, EndedBy, Job, Name, Parameters, Positive, Source
-from ddp_ladder.usage.critical_rank import StepParts
-from ddp_ladder.usage.models import Usage
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Rate = Annotated[

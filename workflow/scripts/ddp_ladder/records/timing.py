@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp_ladder.common.formats import percent, significant
+from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Loaders, RankSteps, StepParts, step_parts
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_files import RankFiles, Steps
 from ddp_ladder.records.raw_models import RankPhases, Source
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Rank, Remark, Statistic, Throughput, Timing
 from ddp_ladder.records.statistic import PerBlock, Warmup, median, statistic_of
-from ddp_ladder.usage.critical_rank import LEAST_TIMED_STEPS, Loaders, RankSteps, StepParts, step_parts
 
 MIN_BLOCKS, MAX_BLOCKS = 10, 200
 BLOCK_TIME_S = 1.0

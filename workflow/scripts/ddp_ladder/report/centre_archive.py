@@ -51,8 +51,6 @@ def _others(results: Path, case: Case | None) -> Iterator[tuple[str, Path]]:
         return
     for scale, script in case.job_scripts.items():
         yield f"jobs/{scale}/job.sh", results / script
-    for scale, affinity in case.affinities.items():
-        yield f"affinity/{scale}.txt", results / affinity
     for scale, runs in case.runs.items():
         for run in runs[:1]:
             directory = RunRecords(results).directory(run.spec)

@@ -28,7 +28,7 @@ class Case:
     """What is judged: one mode and variant.
 
     series: its measured points, by size. points: those with as many GPUs per node as the largest, at least one.
-    runs: the good runs of each scale. job_scripts, affinities: a file of each scale, below the results. pictures: of
+    runs: the good runs of each scale. job_scripts: a file of each scale, below the results. pictures: of
     what the runs used, below the report.
     """
 
@@ -37,7 +37,6 @@ class Case:
     points: tuple[ScalePoint, ...]
     runs: Mapping[str, tuple[Record, ...]]
     job_scripts: Mapping[str, str]
-    affinities: Mapping[str, str]
     pictures: tuple[str, ...]
 
     @property
@@ -249,17 +248,6 @@ def _batch_script(case: Case, parameters: Parameters) -> Found:
     return Found("pass", script)
 
 
-def _affinity(case: Case, parameters: Parameters) -> Found:
-    file = case.affinities.get(str(case.largest.scale))
-    if file is None:
-        figure = f"no affinity.txt of {case.largest.scale}"
-        return Found(
-            "cannot be checked", figure,
-            "measure it again, or set OMP_DISPLAY_AFFINITY in workload.env: the lines are then in train.log",
-        )  # fmt: skip
-    return Found("pass", f"the CPUs of every thread are in {file}")
-
-
 def _by_a_person(case: Case, parameters: Parameters) -> Found:
     return Found("cannot be checked", "only a person knows", "fill in the marks in proposal.md")
 
@@ -314,7 +302,6 @@ CHECKS: Mapping[str, Check] = {
     "partition limit": Check(_partition_limit),
     "GPU utilisation": Check(_gpu_utilisation),
     "batch script": Check(_batch_script),
-    "affinity": Check(_affinity),
     "repeats": Check(_repeats, ("least",)),
     "no failed runs": Check(_no_failed_runs),
     "by a person": Check(_by_a_person),

@@ -10,7 +10,6 @@ from pathlib import Path
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.paths import CENTRES
 from ddp_ladder.gates.points import ScalePoint
-from ddp_ladder.machine.directory import MachineDirectory
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.report.centre import Centre, CentreSection, Found, JudgedRule, Rule
@@ -85,7 +84,6 @@ def case_of(results: Path, view: ReportView, pictures: Sequence[str]) -> Case | 
         _whole_nodes(chosen),
         {scale: tuple(found) for scale, found in runs.items()},
         dict(_job_scripts(results, runs)),
-        dict(_affinities(results, view)),
         tuple(pictures),
     )
 
@@ -114,15 +112,6 @@ def _job_scripts(results: Path, runs: dict[str, list[Record]]) -> Iterator[tuple
             script = RunRecords(results).directory(run.spec).job_script
             if script.is_file():
                 yield scale, str(script.relative_to(results))
-                break
-
-
-def _affinities(results: Path, view: ReportView) -> Iterator[tuple[str, str]]:
-    for scale, machines in view.results.machines.items():
-        for machine in machines:
-            file = MachineDirectory.of(results, scale, machine.node).affinity
-            if file.is_file():
-                yield scale, str(file.relative_to(results))
                 break
 
 

@@ -82,9 +82,8 @@ def markdown(
     parts += ["## Definitions", _md_definitions(view.first_scale)]
     if view.measured:
         parts += ["## Measured on", _md_measured(view)]
-    if view.machine_rows:
-        rows = [(row.name, "; ".join(_with_places(*pair) for pair in row.values)) for row in view.machine_rows]
-        parts += ["## The machine", _md_table(("field", "value"), rows)]
+    if view.machine_lines:
+        parts += ["## The machine", "\n".join(f"- {_md(line)}" for line in view.machine_lines)]
     parts.append(f"Written by ddp-ladder on {view.written_on.isoformat()}.")
     return "\n\n".join(parts) + "\n"
 

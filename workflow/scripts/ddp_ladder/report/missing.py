@@ -11,7 +11,7 @@ from ddp_ladder.analysis.forecast import forecast_file, read_forecast
 from ddp_ladder.common.files import read_json
 from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.common.messages import printable
-from ddp_ladder.machine.model import Machine
+from ddp_ladder.nodes.describe import Machine
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.run_records import RunRecords

@@ -139,22 +139,11 @@ def _test_case(view: ReportView, points: Sequence[ScalePoint]) -> tuple[Block, .
 def _machine(view: ReportView) -> tuple[Block, ...]:
     partitions = dict.fromkeys(job.slurm.partition for job in view.results.plan.jobs if job.slurm.partition)
     where = f"Slurm partition {' and '.join(partitions)}. " if partitions else ""
-    rows = tuple(
-        (row.name, "; ".join(_with_places(*pair) for pair in row.values))
-        for row in view.machine_rows
-        if row.name != "not known"
-    )
-    node = Block(
-        "The nodes:",
-        headings=("field", "value"),
-        rows=rows,
-        widths=(1, 3),
-        source="machine/<scale>/<node>/machine.json",
-    )
+    source = "machine/<scale>/<node>/machine.json"
     return (
         Block(f"{where}{blank('the name of the machine and of the partition, as the centre calls them')}"),
         Block(view.machine),
-        *((node,) if rows else ()),
+        *(Block(f"A node: {line}.", source=source) for line in view.machine_lines),
         _fields("Software and devices, as the training processes reported them:", view, SOFTWARE),
     )
 

@@ -17,8 +17,7 @@ from ddp_ladder.gates.gate import gate_file_problem, judge
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict, gate_files
-from ddp_ladder.machine.directory import read_machines
-from ddp_ladder.machine.model import Machine
+from ddp_ladder.nodes.describe import Machine, read_machines
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.preflight.assemble import by_scale
 from ddp_ladder.preflight.result import PreflightResult

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_ladder.usage.samples import Values
-from ddp_ladder.usage.timeline import Phase, Span
+from ddp_ladder.nodes.read import Phase, Span, Values
 
 DIP_BELOW = 0.8  # of a GPU's busy fraction: the bound below which a finding calls a GPU idle for too long
 CALM: tuple[Phase, ...] = ("start-up", "warm-up", "end")  # phases in which nobody expects a busy GPU

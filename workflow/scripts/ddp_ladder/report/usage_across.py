@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ddp_ladder.nodes.usage import GpuUsage, NodeUsage, Usage
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.usage_panels import CELSIUS, GIGABYTES, PERCENT, WATTS, Unit, rate_unit
 from ddp_ladder.report.usage_scales_plot import Spread
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
-from ddp_ladder.usage.models import GpuUsage, NodeUsage, Rate, Usage
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,6 @@ class Quantity:
         return [value for value in found if value is not None]
 
 
-def _received(rate: Rate | None) -> float | None:
-    return rate.mean if rate else None
-
-
-def _training_memory_bytes(node: NodeUsage) -> float | None:
-    return node.training_memory.max_bytes if node.training_memory else None
-
-
 QUANTITIES = (
     Quantity("busy", "GPU busy (a kernel ran)", PERCENT, lambda gpu: gpu.busy_fraction),
     Quantity("memory_busy", "GPU memory bus busy", PERCENT, lambda gpu: gpu.memory_busy_fraction),
@@ -44,11 +36,11 @@ QUANTITIES = (
     Quantity("temperature", "GPU temperature, highest", CELSIUS, lambda gpu: gpu.temperature_c),
     Quantity("sm", "SMs of the GPU active", PERCENT, lambda gpu: gpu.sm_active_fraction),
     Quantity("cpu", "CPU", PERCENT, of_node=lambda node: node.cpu_fraction),
-    Quantity("network", "Network, received", None, of_node=lambda node: _received(node.network_received_bytes_per_s)),
+    Quantity("network", "Network, received", None, of_node=lambda node: node.network_received_bytes_per_s),
+    Quantity("fabric", "IB or Slingshot, received", None, of_node=lambda node: node.fabric_received_bytes_per_s),
     Quantity(
-        "fabric", "IB or Slingshot, received", None, of_node=lambda node: _received(node.fabric_received_bytes_per_s)
+        "memory", "Host memory of the training, private", GIGABYTES, of_node=lambda node: node.training_memory_bytes
     ),
-    Quantity("memory", "Host memory of the training, private", GIGABYTES, of_node=_training_memory_bytes),
 )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ddp_ladder.nodes.read import NodeSamples, Values
 from ddp_ladder.report.traces import Band, Trace, band, downsampled
-from ddp_ladder.usage.samples import NodeSamples, Values
 
 BINS = 120  # of time: a panel is about 330 pixels wide, and each bin keeps its lowest and its highest value
 MOST_LINES = 8  # in a panel; more cannot be told apart and become a band

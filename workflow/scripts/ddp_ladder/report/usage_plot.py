@@ -13,13 +13,13 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 
+from ddp_ladder.nodes.read import Phase, Span
 from ddp_ladder.report.plots import legend_key, show_message
 from ddp_ladder.report.stacked import PANEL_IN, ROUND, SMALL, WIDTH_IN, key_beside_title, layout, legends, style
 from ddp_ladder.report.style import COLOURS, GREY, INK, STYLE
 from ddp_ladder.report.style import SHADES as SHADE_COLOURS
 from ddp_ladder.report.traces import Band, Dip, Trace, labelled, merged
 from ddp_ladder.report.usage_panels import BINS, Panel
-from ddp_ladder.usage.timeline import Phase, Span
 
 LETTER_SHARE = 0.019  # of the width of a panel: what a letter of a label takes
 MOST_LABELS = 4

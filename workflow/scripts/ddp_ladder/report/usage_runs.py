@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.nodes.read import NodeSamples, Timeline
 from ddp_ladder.records.node_usage import read_node_samples, timelines_of
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.statistic import Warmup
 from ddp_ladder.report.traces import Dip, dips
 from ddp_ladder.report.usage_panels import gpu_traces
-from ddp_ladder.usage.samples import NodeSamples
-from ddp_ladder.usage.timeline import Timeline
 
 FIRST_RANK = (0,)
 

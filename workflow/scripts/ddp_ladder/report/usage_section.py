@@ -21,7 +21,6 @@ from ddp_ladder.report.usage_plot import run_figure
 from ddp_ladder.report.usage_runs import SampledRun
 from ddp_ladder.report.usage_scales_plot import scales_figure
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
-from ddp_ladder.usage.findings import enough
 
 SCALES = "usage_scales"
 
@@ -80,7 +79,7 @@ def kinds_found(point: ScalePoint, runs: Sequence[Record]) -> str:
         return ", ".join(kinds)
     place = (point.mode, point.variant, point.scale)
     own = [run.usage for run in runs if (run.spec.mode, run.spec.variant, run.spec.scale) == place and run.usage]
-    judged = any(usage.nodes and all(map(enough, usage.nodes)) for usage in own)
+    judged = any(usage.nodes and all(node.is_enough for node in usage.nodes) for usage in own)
     return "none" if judged else "too few samples"
 
 

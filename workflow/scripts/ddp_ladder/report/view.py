@@ -29,7 +29,7 @@ from ddp_ladder.records.fingerprint import (
 )
 from ddp_ladder.records.record import Failure, Record, quoted_lines
 from ddp_ladder.report.headline import PLURALS, Headline, device_word, headline
-from ddp_ladder.report.machine_table import MachineRow, machine_rows
+from ddp_ladder.report.machine_table import machine_lines
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.scale_notes import scale_notes
 from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT, Scale
@@ -154,9 +154,9 @@ class ReportView:
         return tuple(_preflight_row(result) for result in self.results.preflights.values())
 
     @property
-    def machine_rows(self) -> tuple[MachineRow, ...]:
+    def machine_lines(self) -> tuple[str, ...]:
         """Return what the nodes are made of; none if no job described them."""
-        return machine_rows(self.results.machines)
+        return machine_lines(self.results.machines)
 
     @property
     def stages(self) -> tuple[str, ...]:

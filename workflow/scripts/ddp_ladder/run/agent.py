@@ -21,19 +21,18 @@ from ddp_ladder.common.files import Agent, RunDirectory, make_directory, read_js
 from ddp_ladder.common.formats import signal_of
 from ddp_ladder.common.lifetime import adopt_orphans, die_with_parent, end_descendants
 from ddp_ladder.common.redaction import redacted
-from ddp_ladder.monitor.models import MonitorEnd
-from ddp_ladder.monitor.node_monitor import NodeMonitor
 from ddp_ladder.node.gpus import gpus
 from ddp_ladder.node.launch import PROBE, Places, Process, Rendezvous, node_environment, processes, training_python
 from ddp_ladder.node.limits import raise_open_files
 from ddp_ladder.node.network import address, interface_towards, node_name
 from ddp_ladder.node.software import Runner, SetUpError, container_binds, environment, with_secrets
+from ddp_ladder.nodes.files import MonitorEnd
+from ddp_ladder.nodes.sampler import NodeMonitor
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_models import AgentEnd, AgentLog, FailedRank, Gpu, Job, read_run_file
 from ddp_ladder.run.hangs import HangWatch
 from ddp_ladder.run.logs import BoundedLog, LogPipe, log_of_agent
-from ddp_ladder.run.machine_watch import MachineWatch
-from ddp_ladder.run.monitoring import started_monitor
+from ddp_ladder.run.monitoring import DESCRIBED_WITHIN_S, started_description, started_monitor
 from ddp_ladder.settings.secrets import known_secrets
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -104,7 +103,7 @@ def run_node(task: NodeTask) -> int:
     failed: list[FailedRank] = []
     error = None
     watch: HangWatch | None = None
-    machine: MachineWatch | None = None
+    description: threading.Thread | None = None
     monitor: NodeMonitor | None = None
     code = 1
     try:
@@ -117,7 +116,7 @@ def run_node(task: NodeTask) -> int:
         env = node_environment(task.spec, task.places, site, task.directory.run, interface, launched_at_s=time.time())
         children = [_start_process(task.spec, start, env, log.descriptor, working) for start in starts]
         watch = HangWatch.started(task.directory, task.agent)
-        machine = MachineWatch.started(task.directory, task.agent, interface)
+        description = started_description(task.directory, task.agent, interface)
         code, own_ends = _supervise(children, events, watch)
         failed = _failed_ranks(task, starts, own_ends)
     except SetUpError as failure:
@@ -126,8 +125,8 @@ def run_node(task: NodeTask) -> int:
             code, error = 1, str(failure)
             log.write(f"{failure.what}\n".encode())  # without the output, which the log has
     finally:
-        if machine is not None:
-            machine.end()
+        if description is not None:
+            description.join(DESCRIBED_WITHIN_S)
         if watch is not None:
             watch.end(keep_report=code != 0)
         end_descendants(GRACE_S)

@@ -35,9 +35,8 @@ from pathlib import Path
 
 import psutil
 
-from ddp_ladder.common.files import Agent, RunDirectory, write_json
+from ddp_ladder.common.files import Agent, RunDirectory, file_text, write_json
 from ddp_ladder.common.messages import printable
-from ddp_ladder.machine.threads import PROC, status
 from ddp_ladder.node.network import node_name
 from ddp_ladder.plan.hang import HangBounds
 from ddp_ladder.records.hangs import in_collective, is_at_work, main_stack, without_own
@@ -372,7 +371,9 @@ def _numbers(pid: int) -> list[int]:
 
 
 def _status(pid: int) -> dict[str, str]:
-    return status(PROC / str(pid) / "status")
+    """Return the fields of /proc/<pid>/status; empty if it cannot be read."""
+    lines = (file_text(Path(f"/proc/{pid}/status")) or "").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def _catches(pid: int, signum: int) -> bool:

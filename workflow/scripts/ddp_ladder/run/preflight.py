@@ -42,7 +42,7 @@ from ddp_ladder.preflight.unfinished import unfinished
 from ddp_ladder.records.raw_models import Endpoint, Job, RunFile, read_run_file
 from ddp_ladder.run.interruption import end_agents, uninterrupted
 from ddp_ladder.run.logs import join_logs
-from ddp_ladder.run.machine_watch import describe, speaks_for_node
+from ddp_ladder.run.monitoring import describe_node, speaks_for_node
 from ddp_ladder.run.nodes import AGENT, Nodes, NoRendezvous
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
@@ -276,7 +276,7 @@ def examine_node(path: Path, node_rank: int) -> None:
         write_json(directory.mesh_facts(node_rank), mesh.model_dump())
     if facts.interface and facts.interface.name and speaks_for_node(run, node_rank):
         has_gpus = run.spec.device == "cuda" and facts.gpus is not None and facts.gpus.error is None
-        describe(directory.path.parents[1], run, node_rank, facts.interface.name, has_gpus)
+        describe_node(directory.path.parents[1], run, node_rank, facts.interface.name, has_gpus)
 
 
 def write_result(results: Path, scale: object) -> PreflightResult:

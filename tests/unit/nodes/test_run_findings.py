@@ -8,14 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ddp_ladder.nodes.critical_rank import Loaders, RankSteps, StepParts, step_parts
+from ddp_ladder.nodes.findings import RunUse, findings
+from ddp_ladder.nodes.usage import RankUse, UsageFinding, gpus_of_ranks, node_usage
 from ddp_ladder.plan.asked import Asked
-from ddp_ladder.usage.critical_rank import Loaders, RankSteps, StepParts, step_parts
-from ddp_ladder.usage.findings import findings
-from ddp_ladder.usage.growth import theil_sen
-from ddp_ladder.usage.models import UsageFinding
-from ddp_ladder.usage.ranks import RankUse, gpus_of_ranks
-from ddp_ladder.usage.run_use import RunUse
-from ddp_ladder.usage.summary import node_usage
 from make_usage import MIB, make_monitor_file, make_samples, make_timeline
 
 CALM_RANK: Mapping[str, Any] = {
@@ -51,7 +47,6 @@ def run_use(
     read = [make_samples(make_monitor_file(k, gpus, **about.get(k, {})), **samples.get(k, {})) for k in range(nodes)]
     usual: dict[str, Any] = {
         "nodes": tuple(node_usage(each, make_timeline(), every) for each in read),
-        "about": {k: each.about for k, each in enumerate(read)},
         "ranks": every,
         "simulated": False,
         "on_gpus": on_gpus,
@@ -62,7 +57,6 @@ def run_use(
         "data_wait_fraction": 0.01,
         "exposed_comm_fraction": 0.05,
         "step": None if steps is None else _step([{**CALM_STEP, **steps.get(rank.rank, {})} for rank in every], every),
-        "epochs": 3,
     }
     return RunUse(**{**usual, **changes})
 
@@ -80,12 +74,12 @@ def _step(times: Sequence[Mapping[str, Any]], ranks: Sequence[RankUse]) -> StepP
 
 def _rank(rank: int, per_node: int, on_gpus: bool) -> dict[str, Any]:
     gpu = f"{4 * (rank // per_node) + rank % per_node}" if on_gpus else None
-    return {**CALM_RANK, "gpu": gpu, "cpus": frozenset(range(16 * per_node))}
+    return {**CALM_RANK, "gpu": gpu}
 
 
 def only(run: RunUse) -> UsageFinding:
     found = findings(run)
-    assert len(found) == 1, [each.what for each in found]
+    assert len(found) == 1, [each.in_words for each in found]
     return found[0]
 
 
@@ -97,7 +91,7 @@ def test_a_clean_run_has_no_finding(shape: tuple[int, int]) -> None:
 def test_idle_gpus_that_wait_for_data() -> None:
     found = only(run_use(samples={1: {"gpu0_busy_fraction": 0.52}}, data_wait_fraction=0.41))
     assert (found.kind, found.node, found.gpu) == ("GPU idle", "node1", 0)
-    assert found.what == (
+    assert found.in_words == (
         "GPU 0 of node1: busy 52 % of the measured time; the ranks waited for data 41 % of the step time"
     )
     assert "workload.args" in found.next
@@ -106,10 +100,10 @@ def test_idle_gpus_that_wait_for_data() -> None:
 def test_idle_gpus_that_wait_for_gradients_or_for_the_host() -> None:
     idle = {k: {"gpu0_busy_fraction": 0.5, "gpu1_busy_fraction": 0.4} for k in range(2)}
     found = only(run_use(samples=idle, exposed_comm_fraction=0.3))
-    assert found.what.startswith("all 4 GPUs: busy 40 to 50 % of the measured time; communication")
+    assert found.in_words.startswith("all 4 GPUs: busy 40 to 50 % of the measured time; communication")
     assert (found.node, found.gpu) == (None, None)
     assert "network.interface" in found.next
-    assert "launches work too slowly" in only(run_use(samples=idle)).what
+    assert "launches work too slowly" in only(run_use(samples=idle)).in_words
 
 
 def test_what_all_have_is_told_from_what_some_have() -> None:
@@ -134,7 +128,7 @@ def test_a_throttled_gpu_of_genuine_values() -> None:
     }
     found = only(run_use(samples={1: throttled}))
     assert (found.kind, found.node, found.gpu) == ("GPU throttled", "node1", 1)
-    assert found.what == (
+    assert found.in_words == (
         "GPU 1 of node1: throttled in 50 % of the samples (thermal, up to 87 C); SM clock 1065 MHz, 1410 MHz on the "
         "other GPUs"
     )
@@ -146,37 +140,11 @@ def test_a_single_sample_of_throttling_is_chance() -> None:
     assert findings(run_use(samples={1: {"gpu1_throttle_reasons": once}})) == ()
 
 
-def test_a_power_limit_that_costs_clock() -> None:
-    capped = {f"gpu{k}_{name}": value for k in (0, 1) for name, value in CAPPED.items()}
-    found = only(run_use(1, samples={0: capped}))
-    assert found.what == "both GPUs: at the power limit (400 W) in 100 % of the samples; SM clock 1080 of 1410 MHz"
-    usual = {**capped, "gpu0_sm_clock_mhz": 1350, "gpu1_sm_clock_mhz": 1350}
-    assert findings(run_use(1, samples={0: usual})) == ()
-
-
-CAPPED = {"throttle_reasons": "power_cap", "sm_clock_mhz": 1080, "power_w": 399.0}
-
-
-def test_a_power_limit_on_one_gpu_only() -> None:
-    capped = {"gpu0_throttle_reasons": "power_cap", "gpu0_sm_clock_mhz": 1300}
-    found = only(run_use(samples={1: capped}))
-    assert (found.kind, found.node, found.gpu) == ("GPU power limit", "node1", 0)
-    assert "SM clock 1300 MHz, 1410 MHz on the other GPUs" in found.what
-
-
-def test_a_power_limit_that_was_lowered() -> None:
-    gpu = make_monitor_file(gpu_count=1).gpus[0].model_dump()
-    lowered = {"gpus": ({**gpu, "power_limit_w": 250.0},)}
-    found = only(run_use(1, 1, about={0: lowered}, samples={0: {"gpu0_throttle_reasons": "power_cap"}}))
-    assert "at the power limit (250 W)" in found.what
-    assert "GPU 0 of node0 can have 400 W" in found.what
-
-
 def test_gpu_memory_that_is_nearly_full() -> None:
     full = {"gpu0_memory_used_bytes": 80_000 * MIB}
     allocated = {0: {"peak_gpu_memory_bytes": 78_000 * MIB}}
     found = only(run_use(1, 1, samples={0: full}, ranks=allocated))
-    assert found.what == "GPU 0 of node0: memory nearly full, 78.1 of 80.0 GiB (98 %)"
+    assert found.in_words == "GPU 0 of node0: memory nearly full, 78.1 of 80.0 GiB (98 %)"
     assert "workload.batch_per_gpu (now 64)" in found.next
     strong = only(run_use(1, 1, samples={0: full}, ranks=allocated, batch_is_share=True))
     assert "workload.batch_per_gpu (each GPU's share of it is 64)" in strong.next
@@ -185,7 +153,7 @@ def test_gpu_memory_that_is_nearly_full() -> None:
 
 def test_gpu_memory_that_is_mostly_empty() -> None:
     found = only(run_use(1, 1, samples={0: {"gpu0_memory_used_bytes": 16_384 * MIB}}))
-    assert found.what == "the GPU uses 16.0 of its 80.0 GiB of memory (20 %): the batch could grow"
+    assert found.in_words == "the GPU uses 16.0 of its 80.0 GiB of memory (20 %): the batch could grow"
     assert "288 should fit" in found.next  # 64 x 0.9 / 0.2
     strong = run_use(1, 1, samples={0: {"gpu0_memory_used_bytes": 16_384 * MIB}}, batch_is_share=True)
     assert findings(strong) == ()  # the first scale has to fit the whole batch
@@ -199,7 +167,7 @@ FULL_CPUS = {"cpu_fraction": 0.99, "training_cpu_cores": 15.8}
 def test_cpus_that_loader_workers_fill() -> None:
     found = only(run_use(1, 1, samples={0: FULL_CPUS}, data_wait_fraction=0.25))
     assert found.kind == "CPUs full"
-    assert found.what == (
+    assert found.in_words == (
         "node0: the 16 CPUs of the run were 99 % busy, with 6 loader workers per rank, and the ranks still waited for "
         "data 25 % of the step time"
     )
@@ -210,11 +178,11 @@ def test_cpus_that_loader_workers_fill() -> None:
 OTHERS = {"cpu_fraction": 1.0, "training_cpu_cores": 3.0}
 
 
-@pytest.mark.parametrize("changes", [{}, {"data_wait_fraction": 0.25}, {"ranks": {0: {"threads": 24, "cpus": None}}}])
+@pytest.mark.parametrize("changes", [{}, {"data_wait_fraction": 0.25}, {"ranks": {0: {"threads": 24}}}])
 def test_cpus_that_other_processes_fill(changes: dict[str, Any]) -> None:
     found = only(run_use(1, 0, samples={0: OTHERS}, **changes))
     assert (found.kind, found.node) == ("other processes", "node0")
-    assert found.what.startswith(
+    assert found.in_words.startswith(
         "node0: other processes than the training used 13.0 of the 16 CPUs of the run, the training 3"
     )
     assert found.next.startswith("ask for whole nodes (slurm.extra: [--exclusive] in cluster.yaml)")
@@ -224,11 +192,10 @@ def test_cpus_that_other_processes_fill(changes: dict[str, Any]) -> None:
 
 def test_a_busy_laptop_is_named_before_all_else() -> None:
     """Node CPU 100 %, the training 0.15 cores: it was told to compress its gradients."""
-    busy = {"cpu_fraction": 1.0, "training_cpu_cores": 0.15, "training_private_bytes": np.linspace(1e9, 4e9, 60)}
-    first, *others = findings(run_use(1, 0, samples={0: busy}, asked=LOCAL))
+    busy = {"cpu_fraction": 1.0, "training_cpu_cores": 0.15}
+    (first,) = findings(run_use(1, 0, samples={0: busy}, asked=LOCAL))
     assert (first.kind, first.everywhere) == ("other processes", True)
-    assert "used 15.8 of the 16 CPUs of the run, the training 0.15" in first.what
-    assert [each.kind for each in others] == ["memory grows"]
+    assert "used 15.8 of the 16 CPUs of the run, the training 0.15" in first.in_words
     half_free = {"cpu_fraction": 0.6, "training_cpu_cores": 3.0}
     assert findings(run_use(1, 0, samples={0: half_free})) == ()
     assert findings(run_use(1, 1, samples={0: OTHERS})) == ()  # the GPU has all that it needs
@@ -260,10 +227,10 @@ def test_cpus_that_are_not_filled_by_loader_workers(changes: dict[str, Any]) -> 
 
 def test_more_threads_than_cores() -> None:
     busy = {"cpu_fraction": 0.97, "training_cpu_cores": 15.0}
-    threads = {k: {"threads": 24, "workers": 0, "cpus": None} for k in range(2)}
+    threads = {k: {"threads": 24, "workers": 0} for k in range(2)}
     found = only(run_use(2, 0, samples={1: busy}, ranks=threads))
     assert (found.kind, found.node) == ("too many threads", "node1")
-    assert "24 threads that compute (1 x 24 threads of torch) on 16 CPUs, which were 97 % busy" in found.what
+    assert "24 threads that compute (1 x 24 threads of torch) on 16 CPUs, which were 97 % busy" in found.in_words
     assert findings(run_use(2, 0, ranks=threads)) == ()  # the cores are not busy
     assert findings(run_use(2, 1, samples={1: busy}, ranks=threads)) == ()  # on GPUs they sleep
 
@@ -275,13 +242,13 @@ def test_advice_on_too_many_threads_leads_to_fewer() -> None:
     """More node.cpus is more threads of torch: on CPUs it cannot help."""
 
     def advice(workers: int = 0, gpus: int = 0, **changes: Any) -> str:
-        ranks = {0: {"threads": changes.pop("threads", 8), "workers": workers, "cpus": None}}
+        ranks = {0: {"threads": changes.pop("threads", 8), "workers": workers}}
         return only(run_use(1, gpus, samples={0: BUSY}, ranks=ranks, **changes)).next
 
     to_the_ladder = "leave OMP_NUM_THREADS and torch.set_num_threads to the ladder (threads per rank: 8)"
     assert advice(threads=24, asked=SLURM) == to_the_ladder
     fewer_workers = "give the script fewer loader workers (workload.args)"
-    assert advice(14, asked=SLURM) == f"{fewer_workers}; or set OMP_NUM_THREADS: 2 in workload.env of config.yaml"
+    assert advice(14, asked=SLURM) == fewer_workers
     # The job has a fourth of the node: so much of node.cpus goes to 31 threads.
     more_cpus = "raise node.cpus in cluster.yaml to 124, if the nodes have as many"
     assert advice(30, 1, asked=SLURM) == f"{fewer_workers}; or {more_cpus}"
@@ -289,49 +256,13 @@ def test_advice_on_too_many_threads_leads_to_fewer() -> None:
 
 
 def test_fewer_cpus_than_were_asked_for() -> None:
-    ranks = {0: {"threads": 24, "workers": 0, "cpus": None}}
+    ranks = {0: {"threads": 24, "workers": 0}}
     asked = SLURM.replace(cpus=24)
     found = only(run_use(1, 0, samples={0: BUSY}, ranks=ranks, asked=asked))
-    assert "24 threads that compute (1 x 24 threads of torch) on 16 CPUs (asked for: 24), which" in found.what
-    assert found.next.startswith("find out why the run may use 16 of the 24 CPUs per node that its job asked for")
+    assert "24 threads that compute (1 x 24 threads of torch) on 16 CPUs (asked for: 24), which" in found.in_words
+    assert found.next.startswith("find out why the run may use 16 CPUs only")
     local = only(run_use(1, 0, samples={0: BUSY}, ranks=ranks, asked=asked.replace(slurm=False)))
     assert local.next.startswith("lower node.cpus in cluster.yaml to the 16 that can be used here")
-
-
-def test_memory_that_grows() -> None:
-    grows = {"training_private_bytes": 20e9 + 5e6 * 2 * np.arange(60), "node_memory_used_bytes": 212e9}
-    found = only(run_use(samples={1: grows}))
-    assert (found.kind, found.node) == ("memory grows", "node1")
-    assert "grows steadily, by 300 MB/min" in found.what
-    assert "the node's memory is full in 16 h 40 min" in found.what
-    assert "node.memory_mb" in found.next
-    asked = only(run_use(samples={1: grows}, asked=SLURM.replace(memory_mb=24_000)))
-    assert "the job's memory of 25.2 GB (by node.memory_mb) is full in 15 min" in asked.what
-    for no_limit in (SLURM.replace(memory_mb=None), SLURM.replace(memory_mb=500_000), LOCAL):
-        assert "the node's memory is full in 16 h 40 min" in only(run_use(samples={1: grows}, asked=no_limit)).what
-    first_epoch = only(run_use(samples={1: grows}, epochs=1))
-    assert "a cache of the data that fills in the first epoch looks the same" in first_epoch.what
-
-
-@pytest.mark.parametrize(
-    "used_bytes",
-    [
-        20e9 + 10e9 * (np.arange(60) > 30),  # once
-        20e9 + 10e9 * np.minimum(np.arange(60) / 20, 1),  # a cache that fills in the first third
-        20e9 + 2e9 * np.sin(np.arange(60)),  # epochs that allocate and free
-        20e9 + 5e5 * np.arange(60),  # too little for so much memory
-        1e9 + 5e5 * np.arange(60),  # too little at all
-        20e9 + 5e9 * (np.arange(60) > 57),  # at the end, such as a checkpoint
-    ],
-    ids=["once", "cache", "to and fro", "little of much", "little", "at the end"],
-)
-def test_memory_that_does_not_grow_steadily(used_bytes: Any) -> None:
-    assert findings(run_use(samples={1: {"training_private_bytes": used_bytes}})) == ()
-
-
-def test_a_jump_does_not_change_the_rate_of_a_leak() -> None:
-    times_s = np.arange(60.0)
-    assert theil_sen(times_s, 5e6 * times_s + 1e9 * (times_s > 50)) == pytest.approx(5e6, rel=0.01)
 
 
 def test_gpus_whose_uuid_torch_does_not_tell_are_those_of_the_local_ranks() -> None:
@@ -357,7 +288,7 @@ def test_a_gpu_that_the_others_wait_for() -> None:
 
 def test_another_load_explains_a_slow_node() -> None:
     found = only(run_use(3, 0, steps={0: WAITING, 1: SLOW, 2: WAITING}, samples={1: {"cpu_fraction": 0.7}}))
-    assert found.what == (
+    assert found.in_words == (
         "node1: slower than its peers, which wait for it in each step: its work takes 490 ms, theirs 310 ms (rank 1); "
         "other processes used 6.2 of its 16 CPUs, 0.6 elsewhere; forward and backward pass 180 ms longer than elsewhere"
     )
@@ -367,7 +298,7 @@ def test_another_load_explains_a_slow_node() -> None:
 def test_a_slow_node_whose_time_is_in_neither_part() -> None:
     same = {"compute_s": 0.3, "data_wait_s": 0.005}
     found = only(run_use(2, 0, steps={0: {**WAITING, **same}, 1: {**SLOW, **same}}))
-    assert found.what.endswith("the script does something else")
+    assert found.in_words.endswith("the script does something else")
 
 
 def test_ranks_without_ddps_times_show_it_by_their_steps() -> None:
@@ -402,7 +333,7 @@ def test_ranks_on_the_cpus_of_one_node_are_no_peers() -> None:
 def test_a_network_at_the_rate_of_its_link() -> None:
     found = only(run_use(samples={k: {"network_sent_bytes_per_s": 11e9} for k in range(2)}))
     assert found.kind == "network full"
-    assert found.what == "both nodes: ib0 carried 88 of 100 Gbit/s on average (88 % of the link's rate)"
+    assert found.in_words == "both nodes: ib0 carried 88 of 100 Gbit/s on average (88 % of the link's rate)"
     assert "network.interface" in found.next
     unknown = {k: {"interface_bits_per_s": None} for k in range(2)}
     assert findings(run_use(samples={0: {"network_sent_bytes_per_s": 11e9}}, about=unknown)) == ()
@@ -411,19 +342,4 @@ def test_a_network_at_the_rate_of_its_link() -> None:
 def test_a_fabric_at_the_rate_of_its_ports() -> None:
     ports = {"fabrics": ({"name": "mlx5_0:1", "bits_per_s": 200_000_000_000},)}
     run = run_use(about={0: ports}, samples={0: {"fabric_received_bytes_per_s": 22e9}})
-    assert "InfiniBand or Slingshot ports carried 176 of 200 Gbit/s" in only(run).what
-
-
-def test_ranks_far_from_their_gpu() -> None:
-    far = {1: {"cpus": frozenset(range(16, 32))}, 3: {"cpus": frozenset(range(16, 32))}}
-    own = {0: {"cpus": frozenset(range(16))}, 2: {"cpus": frozenset(range(16))}}
-    found = only(run_use(ranks={**far, **own}))
-    assert found.kind == "NUMA"
-    assert "rank 1 on node0 (CPUs 16-31; GPU 1 is at NUMA node 0, CPUs 0-15)" in found.what
-    assert "slurm.extra" in found.next
-
-
-def test_ranks_that_share_one_core() -> None:
-    found = only(run_use(1, 2, ranks={k: {"cpus": frozenset([3]), "threads": 1} for k in range(2)}))
-    assert found.kind == "CPU binding"
-    assert "ranks 0, 1 on CPU 3" in found.what
+    assert "InfiniBand or Slingshot ports carried 176 of 200 Gbit/s" in only(run).in_words

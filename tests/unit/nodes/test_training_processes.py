@@ -10,14 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from ddp_ladder.monitor.processes import (
-    Stat,
-    TrainingProcesses,
-    cpu_between,
-    descendants,
-    parse_read_bytes,
-    parse_stat,
-)
+from ddp_ladder.nodes.processes import Stat, TrainingProcesses, cpu_between, descendants, parse_read_bytes, parse_stat
 
 # a process with a hostile name on Linux 6.18
 STAT = (

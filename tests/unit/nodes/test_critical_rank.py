@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 import pytest
-from ddp_ladder.usage.critical_rank import Loaders, RankSteps, StepParts, step_parts
+from ddp_ladder.nodes.critical_rank import Loaders, RankSteps, StepParts, step_parts
 
 STEPS = 160
 COMPUTE_S, REST_S, LINK_S, SLOW_S = 0.03, 0.005, 0.004, 0.02

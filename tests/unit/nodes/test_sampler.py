@@ -1,4 +1,7 @@
-"""The thread that samples a node: its lines, its end, and what it does when something fails."""
+"""The thread that samples a node: what it reads in /proc and /sys, its lines, its end, and what fails.
+
+Texts of /proc and /sys are those of Linux 6.18, of InfiniBand and of Slingshot hosts.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +14,23 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import read_json
-from ddp_ladder.monitor import node_monitor
-from ddp_ladder.monitor.columns import columns
-from ddp_ladder.monitor.gpus import Gpus, Reading, Value
-from ddp_ladder.monitor.models import MonitoredGpu, MonitorFile
-from ddp_ladder.monitor.node_monitor import NodeMonitor, next_s, shown
-from ddp_ladder.monitor.sampler import NodeSampler
+from ddp_ladder.nodes import sampler as sampling
+from ddp_ladder.nodes.files import FABRIC, GPU, LOCAL, NODE, MonitoredGpu, MonitorFile, columns
+from ddp_ladder.nodes.gpus import Gpus, Rates, Value
+from ddp_ladder.nodes.sampler import CpuUse, NodeMonitor, NodeSampler, cpu_times, cpu_use, next_s, ports, shown
 from ddp_ladder.plan.raw_file import Job
+from make_files import write_files
 
 
 class FailingGpu:
     """A GPU whose driver does not return, or raises something that nobody expected."""
 
-    def __init__(self, read: Callable[[], Reading]) -> None:
-        self.about = MonitoredGpu(
-            index=0, name="A100", uuid="GPU-a", bus_id=None, memory_bytes=None, power_limit_w=None,
-            power_limit_max_w=None, slowdown_temperature_c=None, max_sm_clock_mhz=None, numa_node=None, numa_cpus=None,
-        )  # fmt: skip
+    def __init__(self, read: Callable[[], dict[str, Value]]) -> None:
+        self.about = MonitoredGpu(index=0, name="A100", uuid="GPU-a")
         self.errors: dict[str, str] = {}
         self._read = read
 
-    def read(self, slow: bool) -> Reading:
+    def read(self, now_s: float, slow: bool) -> dict[str, Value]:
         return self._read()
 
 
@@ -68,14 +67,14 @@ def await_rows(directory: Path, count: int) -> None:
 def test_samples_are_on_disk_while_it_runs_and_the_last_one_is_at_the_end(tmp_path: Path) -> None:
     running = monitor(tmp_path, lo())
     await_rows(tmp_path, 3)
-    assert read_json(tmp_path / "about.json")["notes"]
+    assert read_json(tmp_path / "about.json")["interface"] == "lo"
     before_s = time.time()
     end = running.end()
     last = rows(tmp_path)[-1]
     assert float(last["time_s"]) >= before_s - 0.001
     assert (end.samples, end.error) == (len(rows(tmp_path)), None)
     assert end.cpu_s > 0
-    assert list(last) == list(columns(fabric=False, energy=False, gpus=0))
+    assert list(last) == list(columns(fabric=False, gpus=0))
     assert 0 <= float(last["cpu_busiest_fraction"] or 0) <= 1
     assert "monitor" not in {thread.name for thread in threading.enumerate()}
 
@@ -95,13 +94,13 @@ def test_what_cannot_be_read_is_empty_and_reported_and_the_rest_is_sampled(tmp_p
     running = monitor(tmp_path, lo(interface="none0"))
     await_rows(tmp_path, 2)
     end = running.end()
-    assert end.error == "network: ValueError: no interface none0 in /proc/net/dev"
+    assert end.error == "network: OSError: no interface none0 in /proc/net/dev"
     row = rows(tmp_path)[-1]
     assert (row["network_sent_bytes_per_s"], bool(row["node_memory_used_bytes"])) == ("", True)
 
 
 def test_an_exception_that_nobody_expected_is_reported_and_the_rest_is_sampled(tmp_path: Path) -> None:
-    def read() -> Reading:
+    def read() -> dict[str, Value]:
         raise ZeroDivisionError("in a library")
 
     running = monitor(tmp_path, lo(Gpus((FailingGpu(read),))))
@@ -111,9 +110,9 @@ def test_an_exception_that_nobody_expected_is_reported_and_the_rest_is_sampled(t
 
 
 def test_a_driver_that_hangs_does_not_keep_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_monitor, "JOIN_S", 0.2)
+    monkeypatch.setattr(sampling, "JOIN_S", 0.2)
     answers = threading.Event()
-    running = monitor(tmp_path, lo(Gpus((FailingGpu(lambda: Reading({"power_w": float(answers.wait())})),))))
+    running = monitor(tmp_path, lo(Gpus((FailingGpu(lambda: {"power_w": float(answers.wait())}),))))
     until_s = time.monotonic() + 20
     while not (tmp_path / "samples.csv").exists():
         assert time.monotonic() < until_s
@@ -170,3 +169,89 @@ def test_the_description_is_written_again_when_more_agents_are_found(tmp_path: P
 )
 def test_how_values_are_written(name: str, value: Value, text: str) -> None:
     assert shown(name, value) == text
+
+
+STAT = """\
+cpu  1674673 98707 388193 490636 14357 0 8215 2554 0 0
+cpu0 804691 50401 191439 283805 4776 0 1658 1266 0 0
+cpu1 869981 48306 196753 206830 9580 0 6556 1287 0 0
+intr 52419284 0 9 0
+ctxt 81234
+"""
+LATER = """\
+cpu  1674913 98707 388213 490796 14377 0 8215 2554 0 0
+cpu0 804871 50401 191459 283805 4776 0 1658 1266 0 0
+cpu1 870041 48306 196753 206950 9600 0 6556 1287 0 0
+intr 52419290 0 9 0
+"""
+
+
+def test_the_busy_fractions_of_cpus() -> None:
+    before, now = cpu_times(STAT), cpu_times(LATER)
+    assert before[0] == (804691 + 50401 + 191439 + 1658 + 1266, 804691 + 50401 + 191439 + 283805 + 4776 + 1658 + 1266)
+    assert cpu_use(before, now, {0, 1}) == CpuUse(pytest.approx(0.65), 1.0, pytest.approx(0.65))
+    assert cpu_use(before, now, {1}) == CpuUse(pytest.approx(0.3), pytest.approx(0.3), pytest.approx(0.65))
+    assert cpu_use(before, before, {0, 1}) == CpuUse()
+    assert cpu_use({0: before[0]}, now, {0, 1}).node == 1.0  # a CPU that came online is left out
+
+
+def infiniband(name: str, state: str = "4: ACTIVE", received: str = "1000\n", sent: str = "250\n") -> dict[str, str]:
+    port = f"class/infiniband/{name}/ports/1"
+    return {
+        f"{port}/state": f"{state}\n",
+        f"{port}/rate": "200 Gb/sec (4X HDR)\n",
+        f"{port}/counters/port_rcv_data": received,
+        f"{port}/counters/port_xmit_data": sent,
+    }
+
+
+def test_infiniband_counts_words_of_four_bytes_on_active_ports(tmp_path: Path) -> None:
+    down = infiniband("mlx5_2", state="1: DOWN")
+    root = write_files(tmp_path, {**infiniband("mlx5_0"), **infiniband("mlx5_1"), **down})
+    found, notes = ports(root)
+    assert [(port.about.name, port.about.bits_per_s) for port in found] == [
+        ("mlx5_0/1", 200_000_000_000),
+        ("mlx5_1/1", 200_000_000_000),
+    ]
+    assert [port.bytes() for port in found] == [(4000, 1000)] * 2
+    assert notes == []
+
+
+def test_slingshot_counts_bytes_with_the_time_behind_them(tmp_path: Path) -> None:
+    device = "class/cxi/cxi0/device"
+    root = write_files(
+        tmp_path,
+        {
+            f"{device}/net/hsn0/speed": "200000\n",
+            f"{device}/telemetry/hni_sts_rx_ok_octets": "90049@1674703075.363699378\n",
+            f"{device}/telemetry/hni_sts_tx_ok_octets": "17@1674703075.363699378\n",
+        },
+    )
+    (port,), notes = ports(root)
+    assert (port.about.name, port.about.bits_per_s) == ("cxi0", 200_000_000_000)
+    assert port.bytes() == (90049, 17)
+    assert notes == []
+
+
+def test_a_port_without_readable_counters_is_a_note(tmp_path: Path) -> None:
+    files = infiniband("mlx5_0")
+    del files["class/infiniband/mlx5_0/ports/1/counters/port_rcv_data"]
+    found, (note,) = ports(write_files(tmp_path, files))
+    assert found == []
+    assert note.startswith("mlx5_0/1: its counters cannot be read: [Errno 2]")
+
+
+def test_rates_of_counters() -> None:
+    rates = Rates()
+    assert rates.of({"a": 5.0, "b": None}, 10.0) == {"a_per_s": None, "b_per_s": None}
+    assert rates.of({"a": 25.0, "b": 7.0}, 12.0) == {"a_per_s": 10.0, "b_per_s": None}
+    assert rates.of({"a": 26.0, "b": 9.0}, 12.05) == {"a_per_s": None, "b_per_s": None}  # CPU time has steps of 10 ms
+    assert rates.of({"a": 3.0, "b": 9.0}, 14.05) == {"a_per_s": None, "b_per_s": 0.0}  # set back
+
+
+def test_columns_of_devices_that_a_node_lacks_are_absent() -> None:
+    assert columns(fabric=False, gpus=0) == (*NODE, *LOCAL)
+    header = columns(fabric=True, gpus=2)
+    assert header[: len(NODE) + 2] == (*NODE, *FABRIC)
+    assert header[-len(GPU) :] == tuple(f"gpu1_{name}" for name in GPU)
+    assert len(set(header)) == len(header)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from ddp_ladder.monitor.gpus import GpuColumns, Gpus, Value, opened
-from ddp_ladder.monitor.nvml import open_nvidia, reasons
+from ddp_ladder.nodes.gpus import Gpus, Value, open_nvidia, opened, reasons
 from fake_nvml import A100, H100, GpuValues, compiled, install, write_gpus
 
 Open = Callable[..., Gpus]
@@ -38,8 +37,7 @@ def open_gpus(library: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> Ope
 
 
 def columns(gpus: Gpus, at_s: Sequence[float] = (0.0,)) -> dict[str, Value]:
-    read = GpuColumns(gpus.each)
-    return [read.sample(now_s) for now_s in at_s][-1]
+    return [gpus.sample(now_s) for now_s in at_s][-1]
 
 
 def test_a_busy_a100_as_dmon_showed_it_in_a_fake_library(open_gpus: Open) -> None:
@@ -60,9 +58,8 @@ def test_a_busy_a100_as_dmon_showed_it_in_a_fake_library(open_gpus: Open) -> Non
         "gpu0_nvlink_received_bytes_per_s": None,
     }
     about = gpus.each[0].about
-    assert (about.name, about.uuid, about.bus_id) == (A100["name"], A100["uuid"], A100["bus_id"])
-    assert (about.power_limit_w, about.power_limit_max_w) == (400.0, 400.0)
-    assert (about.slowdown_temperature_c, about.max_sm_clock_mhz) == (89, 1410)
+    assert (about.name, about.uuid, about.memory_bytes) == (A100["name"], A100["uuid"], A100["memory_total"])
+    assert (about.power_limit_w, about.slowdown_temperature_c, about.max_sm_clock_mhz) == (400.0, 89, 1410)
     assert gpus.notes == ("GPU 0 does not report GPM (Not Supported)",)
 
 
@@ -81,10 +78,9 @@ def test_a_power_capped_h100_as_nvidia_smi_showed_it_with_made_up_gpm_in_a_fake_
 
 def test_counters_of_a_fake_library_become_rates_and_energy(open_gpus: Open, file: Path) -> None:
     gpus = open_gpus([A100])
-    read = GpuColumns(gpus.each)
-    read.sample(10.0)
+    gpus.sample(10.0)
     write_gpus(file, [{**A100, "energy_mj": 1_720_000, "field_138": 3048, "field_139": 2000}])
-    row = read.sample(12.0)
+    row = gpus.sample(12.0)
     assert row["gpu0_energy_j"] == 720.0
     assert row["gpu0_nvlink_sent_bytes_per_s"] == 2048 * 1024 / 2
     assert row["gpu0_nvlink_received_bytes_per_s"] == 0.0
@@ -106,16 +102,15 @@ def test_what_a_gpu_of_a_fake_library_lacks_stays_empty(open_gpus: Open) -> None
 
 def test_a_gpu_of_a_fake_library_that_fails_is_an_error_and_is_asked_again(open_gpus: Open, file: Path) -> None:
     gpus = open_gpus([A100])
-    read = GpuColumns(gpus.each)
     write_gpus(file, [{**A100, "power_mw": "lost"}])
-    assert read.sample(0.0)["gpu0_power_w"] is None
-    assert read.errors == ["GPU 0: power: GPU is lost"]
+    assert gpus.sample(0.0)["gpu0_power_w"] is None
+    assert gpus.errors == ["GPU 0: power: GPU is lost"]
     write_gpus(file, [A100])
-    assert read.sample(2.0)["gpu0_power_w"] == 360.0
+    assert gpus.sample(2.0)["gpu0_power_w"] == 360.0
 
 
 def test_the_slow_pcie_call_is_made_for_one_gpu_per_sample_of_a_fake_library(open_gpus: Open) -> None:
-    read = GpuColumns(open_gpus([A100, A100, A100]).each)
+    read = open_gpus([A100, A100, A100])
     asked = []
     for now_s in range(4):
         row = read.sample(float(now_s))
@@ -165,7 +160,7 @@ def test_a_missing_driver_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(pynvml, "nvmlLib", None)
     monkeypatch.setattr(pynvml, "CDLL", missing)
-    assert open_nvidia({}) == Gpus(notes=("NVML: NVML Shared Library Not Found",))
+    assert open_nvidia({}) == Gpus(notes=("NVML: NVML Shared Library Not Found (GPUs of AMD are not sampled)",))
 
 
 def test_a_missing_package_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
