@@ -5,16 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.climb.start_lock import START
 from ddp_ladder.common.files import write_json
 from ddp_ladder.live.reader import Reader
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.record import write_record
-from make_live import climb_to, progress_of, run_of
+from make_live import START_LOCK, climb_to, progress_of, run_of
 from make_runs import write_run
 
-MOST_READS = 25
+MOST_READS = 26
 TEN = ("1x1", "1x2", "1x4", "2x4", "3x4", "4x4", "6x4", "8x4", "12x4", "16x4")
 
 
@@ -88,7 +87,7 @@ def test_files_that_are_being_written(tmp_path: Path) -> None:
     reader = Reader(tmp_path)
     reader.read()
     run = run_of(tmp_path, plan.jobs[1].runs[1])
-    for path in (tmp_path / START, tmp_path / "plan.json", run.progress, run.samples(0)):
+    for path in (tmp_path / START_LOCK, tmp_path / "plan.json", run.progress, run.samples(0)):
         path.write_bytes(path.read_bytes()[:-30])
     state = reader.read()
     # What was read before still counts.

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ddp_ladder.climb.start_lock import LAST, START
 from ddp_ladder.common.formats import NARROW_SPACE
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.live.changes import Changes
@@ -19,7 +18,7 @@ from ddp_ladder.records.record import write_record
 from ddp_ladder.run.scale_job import MARGIN_S
 from ddp_ladder.slurm.job_end import JobEnd, write_job_end
 from ddp_ladder.slurm.states import JobState
-from make_live import climb_to, run_of
+from make_live import START_LOCK, climb_to, run_of
 from make_records import make_failed_record, make_record
 from make_runs import edit, write_run
 
@@ -200,7 +199,7 @@ def test_lines_in_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "jobs/1x2.lock1").unlink()
     for job in plan.jobs:
         (tmp_path / f"jobs/{job.scale}.json").unlink(missing_ok=True)
-    (tmp_path / START).rename(tmp_path / LAST)
+    edit(tmp_path / START_LOCK, lambda start: start.update(ended=True))
     (tmp_path / "report").mkdir()
     (tmp_path / "report/index.html").touch()
     last = [line[20:] for line in changes.new_lines(read(tmp_path))]
@@ -211,7 +210,7 @@ def test_lines_in_a_pipe(tmp_path: Path) -> None:
 def test_a_start_that_cannot_be_seen_and_does_nothing(tmp_path: Path) -> None:
     climb_to(tmp_path, THREE, "1x2")
     (tmp_path / "jobs/1x2.lock1").unlink()
-    edit(tmp_path / START, lambda start: start["process"].update(host="login9", kernel="another"))
+    edit(tmp_path / START_LOCK, lambda start: start["process"].update(host="login9", kernel="another"))
     now_s = [1000.0]
     reader = Reader(tmp_path, lambda: now_s[0])
     assert not reader.read().is_silent
@@ -225,7 +224,7 @@ def test_when_a_ladder_is_over(tmp_path: Path) -> None:
     climb_to(tmp_path, THREE, "1x2")
     state = read(tmp_path, job101=RUNS)
     assert not state.is_over
-    (tmp_path / START).rename(tmp_path / LAST)
+    edit(tmp_path / START_LOCK, lambda start: start.update(ended=True))
     assert not read(tmp_path, job101=RUNS).is_over  # its job goes on
     (tmp_path / "jobs/1x2.lock1").unlink()
     assert not read(tmp_path, job101=RUNS).is_over

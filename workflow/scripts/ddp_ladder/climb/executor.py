@@ -15,13 +15,13 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from ddp_ladder.accounting.jobs import update_or_warn
+from ddp_ladder.climb.submission import files_of_job
 from ddp_ladder.climb.to_do import another_job
 from ddp_ladder.climb.watch import LOOK_EVERY_S, JobWatch
 from ddp_ladder.common.files import NotWritten, shown_path
@@ -35,7 +35,7 @@ from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.environment import set_aside
 from ddp_ladder.slurm.job_end import NOT_SUBMITTED, SUBMITTED, JobEnd, job_end_file, write_job_end
 from ddp_ladder.slurm.job_names import new_job_name
-from ddp_ladder.slurm.scale_lock import signs_of_life
+from ddp_ladder.slurm.lock import signs_of_life
 from ddp_ladder.slurm.states import ask, cancel
 from ddp_ladder.slurm.steps import sbatch_options
 from ddp_ladder.slurm.submit import NotSubmitted, Stopped, Submission, Submitter
@@ -156,8 +156,13 @@ class LadderJobs:
     def _follow(self: Any, info: Any) -> None:
         if not self._watch.knows(info.external_jobid):
             scale, log = info.job.wildcards.scale, Path(shown_path(info.aux["slurm_logfile"]))
-            signs = partial(signs_of_life, self.results, scale, log)
-            self._watch.add(info.external_jobid, self.job_of(scale).stage, scale, log, signs)
+            self._watch.add(
+                info.external_jobid,
+                self.job_of(scale).stage,
+                scale,
+                log,
+                lambda: signs_of_life(files_of_job(self.results, scale, log)),
+            )
 
     async def _check_others(self: Any, others: Sequence[Any]) -> AsyncIterator[Any]:
         """Check jobs of other rules, as often as the plugin would."""

@@ -1,30 +1,33 @@
-"""Replacement of Snakemake's lock: one start at a time on one results directory, over all checkouts and hosts."""
+"""Replacement of Snakemake's lock: one start at a time on one results directory, over all checkouts and hosts.
+
+Snakemake's own lock names no process, so it cannot be taken over from a killed start
+(tests/workflow/test_ends_and_locks.py).
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.climb.start_lock import held, unlock_by_hand
 from ddp_ladder.climb.submission import require_every_job_over
-from ddp_ladder.common.messages import UserError
+from ddp_ladder.common.messages import UserError, notify
 from ddp_ladder.settings.sources import WITHOUT_TRAINING
+from ddp_ladder.slurm.lock import START, Lock, held
 
 
 def replace_lock(workflow: Any, ladder: Ladder, rule_name: Callable[[str], str], is_alone: bool) -> None:
-    """Make ``workflow``, of the main process, lock the ladder's results while it runs jobs or deletes outputs.
+    """Make ``workflow``, of the main process, lock the ladder's results while it runs jobs.
 
-    A dry run locks nothing, nor does --nolock. --unlock refuses while the process that holds the results is alive.
-
-    rule_name: the name of a rule in ``workflow``. is_alone: whether the ladder is all of it; a module leaves
-    Snakemake's own lock in place.
+    A dry run locks nothing, nor does --nolock. rule_name: the name of a rule in ``workflow``. is_alone: whether the
+    ladder is all of it; a module leaves Snakemake's own lock in place.
     """
-    execute, delete_output, unlock = workflow.execute, workflow.delete_output, workflow.unlock
-    results = Path(ladder.results)
+    execute = workflow.execute
 
     def execute_held(executor_plugin: Any, **settings: Any) -> Any:
         plugin, targets = executor_plugin.common_settings, workflow.dag_settings.targets
@@ -33,23 +36,11 @@ def replace_lock(workflow: Any, ladder: Ladder, rule_name: Callable[[str], str],
             # No question to the user about incomplete files of a killed start: each start computes what is to do.
             workflow.dag_settings.force_incomplete = True
             workflow.execution_settings.lock = False
-        with ExitStack() as stack:
-            if wanted and not plugin.dryrun_exec and not only_reads(ladder, targets, rule_name):
-                stack.enter_context(_holding(results, submits=not plugin.local_exec))
+        is_held = wanted and not plugin.dryrun_exec and not only_reads(ladder, targets, rule_name)
+        with _holding(Path(ladder.results), submits=not plugin.local_exec) if is_held else nullcontext():
             return execute(executor_plugin=executor_plugin, **settings)
 
-    def delete_output_held(only_temp: bool = False, dryrun: bool = False) -> None:
-        with ExitStack() as stack:
-            if not dryrun:
-                stack.enter_context(_holding(results, submits=False))
-            delete_output(only_temp=only_temp, dryrun=dryrun)
-
-    def unlock_both() -> None:
-        with _exit_on_mistakes():
-            unlock_by_hand(results)
-        unlock()
-
-    workflow.execute, workflow.delete_output, workflow.unlock = execute_held, delete_output_held, unlock_both
+    workflow.execute = execute_held
 
 
 def only_reads(ladder: Ladder, targets: Collection[str], rule_name: Callable[[str], str]) -> bool:
@@ -60,20 +51,15 @@ def only_reads(ladder: Ladder, targets: Collection[str], rule_name: Callable[[st
 
 @contextmanager
 def _holding(results: Path, submits: bool) -> Iterator[None]:
-    def check_jobs(killed: bool) -> None:
-        if killed or not submits:  # if not, submission checks the jobs that it submits again
-            require_every_job_over(results)
-
+    """Hold the results; exit with a message while another start does, or while a job of a killed start goes on."""
     with ExitStack() as stack:
-        with _exit_on_mistakes():
-            stack.enter_context(held(results, Path.cwd(), check_jobs))
+        try:
+            lock = held(Lock.of_start(results), START, notify, lost=lambda: os.kill(os.getpid(), signal.SIGTERM))
+            if killed := stack.enter_context(lock):
+                notify(f"the start of {killed.since} ({killed}) was killed; this one goes on from what it has left")
+            if killed or not submits:  # if not, submission checks the jobs that it submits again
+                require_every_job_over(results)
+        except UserError as error:
+            print(error, file=sys.stderr)
+            sys.exit(1)
         yield
-
-
-@contextmanager
-def _exit_on_mistakes() -> Iterator[None]:
-    try:
-        yield
-    except UserError as error:
-        print(error, file=sys.stderr)
-        sys.exit(1)

@@ -12,8 +12,8 @@ from ddp_ladder.common.paths import profile
 from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.slurm.job_end import SUBMITTED, JobEnd, job_end_file, read_job_end
 from ddp_ladder.slurm.job_names import NamedJob, jobs_by_name
+from ddp_ladder.slurm.lock import Lock, shows_life
 from ddp_ladder.slurm.query import SlurmError
-from ddp_ladder.slurm.scale_lock import problem_of_holder, shows_life, signs_of_life
 from ddp_ladder.slurm.states import GONE, ask
 
 TOOLS = ("sbatch", "scontrol", "squeue", "scancel")
@@ -78,10 +78,8 @@ def _left(results: Path, scale: str, queue: Sequence[NamedJob]) -> Iterator[Prob
     if noted and noted.job_id not in states:
         states |= ask([noted.job_id])
     found = {job_id: state.state for job_id, state in states.items() if state.phase != "ended"}
-    if noted and states[noted.job_id].state == GONE:
-        log = Path(noted.log)
-        if shows_life(lambda: signs_of_life(results, scale, log)):
-            found[noted.job_id] = f"unknown to squeue and sacct, but its files change: {log}"
+    if noted and states[noted.job_id].state == GONE and shows_life(files_of_job(results, scale, Path(noted.log))):
+        found[noted.job_id] = f"unknown to squeue and sacct, but its files change: {noted.log}"
     for job_id, state in found.items():
         yield Problem(
             str(job_end_file(results, scale)),
@@ -89,8 +87,12 @@ def _left(results: Path, scale: str, queue: Sequence[NamedJob]) -> Iterator[Prob
             found=f"job {job_id} of {scale}: {state}",
             next=f"wait for it, or end it with `scancel {job_id}`; then start snakemake again",
         )
-    if not found and (problem := problem_of_holder(results, scale, notify)):
-        yield problem
+
+
+def files_of_job(results: Path, scale: str, log: Path) -> list[Path]:
+    """Return files that change while a job of the scale is alive: its lock, which it touches, and its log."""
+    lock = Lock.of_scale(results, scale, "").newest
+    return [log] if lock is None else [lock, log]
 
 
 def _noted(results: Path, scale: str) -> JobEnd | None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ddp_ladder.climb.start_lock import LAST, START, read_start
 from ddp_ladder.common.files import read_json
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
@@ -21,6 +20,7 @@ from ddp_ladder.live.state import LadderState
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.record import Record
+from ddp_ladder.slurm.lock import START, newest_lock, read_lock
 
 MOST_NODES = 10  # whose samples are read at a time; the others follow
 
@@ -46,8 +46,10 @@ class Reader:
         now_s = self._clock()
         parsed = self.files.parsed
         plan = parsed(self._results / "plan.json", read_plan)
-        start = parsed(self._results / START, read_start)
-        last = parsed(self._results / LAST, read_start) if start is None else None
+        lock = newest_lock(self.files.names(self._results), START)
+        held = None if lock is None else parsed(self._results / lock, read_lock)
+        last = held[0] if held else None
+        start = None if last is None or last.ended else last
         self._read_scales(plan, now_s, everything)
         if self._held_s is None or any(scale.state.is_held for scale in self._scales):
             self._held_s = now_s

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ddp_ladder.climb.start_lock import Start
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.live.samples import NodeSample
@@ -17,7 +16,7 @@ from ddp_ladder.records.record import Record
 from ddp_ladder.run.expected_steps import Expected
 from ddp_ladder.run.scale_job import limits_s
 from ddp_ladder.slurm.job_end import SUBMITTED, JobEnd
-from ddp_ladder.slurm.scale_lock import Holder
+from ddp_ladder.slurm.lock import Holder
 from ddp_ladder.slurm.states import JobState
 
 SILENT_S = 300.0  # a start that has no job judges gates and writes reports, which takes less
@@ -130,9 +129,9 @@ class LadderState:
     results: Path
     now_s: float
     plan: Plan | None = None
-    start: Start | None = None
+    start: Holder | None = None
     is_alive: bool | None = None
-    last: Start | None = None
+    last: Holder | None = None
     scales: tuple[ScaleState, ...] = ()
     gates: Mapping[str, Verdict] = field(default_factory=dict)
     points: tuple[ScalePoint, ...] = ()
