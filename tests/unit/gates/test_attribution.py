@@ -349,9 +349,9 @@ def test_the_closed_gate_says_it() -> None:
     assert finding.next.startswith("see whether network.interface is the fastest one")
     assert "(at most 100 % more samples/s)" in finding.next
     assert finding.next.endswith("or lower stages.stage2.gate.min_efficiency if this is good enough for you")
-    assert finding.shown_by[0].startswith("DDP's exchange of gradients takes 51.0 ms")
+    assert finding.evidence[0].startswith("DDP's exchange of gradients takes 51.0 ms")
     fast = points([*baseline(), *run_of("1x4", 0.0501, *CAUSES["rest"])])
-    assert [finding.shown_by for finding in performance(plan, fast[-1], fast, Path("results"))] == [()]
+    assert [finding.evidence for finding in performance(plan, fast[-1], fast, Path("results"))] == [()]
 
 
 @pytest.mark.parametrize("disturbed", [0, -1])
@@ -367,7 +367,7 @@ def test_other_processes_stand_before_every_other_cause(disturbed: int) -> None:
     at = f"at {here[disturbed].scale}, here: {what}"
     assert found.measured.startswith("efficiency 0.50")
     assert found.measured.partition("; ")[2] == at  # and no other cause
-    assert (found.next, found.shown_by) == ("end them", ())
+    assert (found.next, found.evidence) == ("end them", ())
     lost = attribution(here[-1], here[0])
     assert lost is not None
     assert lost.changes[0].what == f"end them ({at})"

@@ -230,7 +230,7 @@ def test_an_open_gate_says_that_it_is_uncertain() -> None:
 
 
 def test_a_closed_gate_says_so_only_where_nothing_else_closes_it() -> None:
-    doubt = {**DOUBTFUL, "ok": False}
+    doubt = {**DOUBTFUL, "severity": "error"}
     gate = Verdict.from_json(make_gate("stage2", "closed", judged=[doubt]))
     assert gate_words({"stage2": gate}, point("1x2")) == "stage 2 closed (uncertain)"
     assert "the gate of stage2 is closed on the estimate, uncertain" in closed_box(gate)

@@ -248,7 +248,7 @@ def test_headline_of_a_closed_gate_says_measured_wanted_and_next() -> None:
 def test_the_first_screen_shows_the_evidence_of_a_closed_gate(tmp_path: Path) -> None:
     measured, next_step = "efficiency 0.41; of a step's 9 ms, 5 ms are lost", "set a: 1; or set b: 2"
     failing = make_judged("1x2", ok=False, measured=measured, next_step=next_step)
-    failing["shown_by"] = ["the exchange takes 52 ms", "<b>2 ms</b> of it overlap"]
+    failing["evidence"] = ["the exchange takes 52 ms", "<b>2 ms</b> of it overlap"]
     gates = [make_gate("stage1"), make_gate("stage2", "closed", judged=[failing])]
     files = written(tmp_path, found(SPECS, [make_record(s) for s in SPECS[:6]], gates))
     first_screen = Page(files["index.html"].partition('<nav aria-label="Contents"')[0]).text

@@ -68,10 +68,11 @@ def _stopped(gate: Verdict, points: Sequence[ScalePoint], unit: str) -> Headline
     reason = gate.reason or next(iter(gate.failing), None)  # of any variant if the default has none
     why = _why(reason, several) if reason else gate.why or "its file does not say why"
     text = f"Stopped at the gate of {_stage(gate.stage, points)}: {full_stop(why)}"
+    evidence = reason.evidence if reason and reason.repeat is None else ()
     before = [point for point in _furthest(points) if point.stage != gate.stage]
     if before:
         text += f" Before it, {_figures(before[0], unit)}."
-    return Headline("stopped", text, gate.next or (reason and reason.next) or None, reason.shown_by if reason else ())
+    return Headline("stopped", text, gate.next or (reason and reason.next) or None, evidence)
 
 
 def _why(item: Finding, several_modes: bool) -> str:

@@ -400,6 +400,6 @@ def gate_rows(gate: Verdict) -> tuple[GateRow, ...]:
     """Return the findings to show; repeats with the same finding share one row."""
     repeats: dict[Finding, list[int]] = {}
     for item in gate.worth_showing:
-        known = repeats.setdefault(replace(item, repeat=None), [])
+        known = repeats.setdefault(item.replace(repeat=None), [])
         known += [item.repeat] if item.repeat is not None else []
     return tuple(GateRow(item, tuple(numbers)) for item, numbers in repeats.items())
