@@ -164,7 +164,7 @@ BATCH_SAMPLERS: dict[str, tuple[Callable[[BatchSampler], Any], Callable[[Data], 
     "accelerate, taken up again": (
         lambda batches: SkipBatchSampler(BatchSamplerShard(batches, 2, 1), 2),
         RandomSampler,
-        Sampling("RandomSampler in BatchSamplerShard", True, True, True, 2),
+        Sampling("RandomSampler in BatchSamplerShard", True, True, True, None),
     ),
     "accelerate around one's own": (
         lambda batches: BatchSamplerShard(batches, 2, 1),

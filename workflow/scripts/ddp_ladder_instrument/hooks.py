@@ -17,11 +17,9 @@ between two epochs) may have cut the training short, even if no step would have 
 
 from __future__ import annotations
 
-import ast
 import dis
 import functools
 import importlib
-import linecache
 import math
 import sys
 import time
@@ -35,7 +33,7 @@ import torch.distributed
 from torch.nn.parallel import distributed as ddp_module
 
 from ddp_ladder_instrument.clock import OptimizerSteps, PassTimer, StepClock
-from ddp_ladder_instrument.torch_facts import dtype_name
+from ddp_ladder_instrument.torch_facts import FSDP_SHARDS, dtype_name
 
 # This part is in C and needs no import of the compiler, which takes seconds and which few scripts use.
 _frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
@@ -108,19 +106,6 @@ def patch_optimizers(clock: StepClock) -> str | None:
     return None
 
 
-def patch_new_optimizers(optimizers: OptimizerSteps) -> str | None:
-    """Note every optimizer that is made."""
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            original(self, *args, **kwargs)
-            optimizers.existing.add(self)
-
-        return init
-
-    return patch(torch.optim.Optimizer, "__init__", wrap)
-
-
 def patch_grad_scaler(optimizers: OptimizerSteps, on_skipped: Callable[[], None]) -> str | None:
     """Call ``on_skipped`` after each step that GradScaler skips."""
     skipped = eager(on_skipped)
@@ -182,8 +167,8 @@ def patch_save(on_saved: Callable[[float], None]) -> str | None:
     return patch(torch, "save", wrap)
 
 
-def patch_fsdp(shards: Any) -> str | None:
-    """Note the parameters that FSDP1 shards over the ranks; call this once the script has imported it."""
+def patch_fsdp(module: Any, _clock: StepClock) -> str | None:
+    """Note the parameters that FSDP1 shards over the ranks."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def shard(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -192,12 +177,11 @@ def patch_fsdp(shards: Any) -> str | None:
                 flat = self.flat_param
                 # With use_orig_params the optimizer gets views into the flat parameter, one for each original.
                 for parameter in (flat, *(flat._params or ()), *(flat._shared_params or ())):
-                    shards[parameter] = True
+                    FSDP_SHARDS[parameter] = True
             return result
 
         return shard
 
-    module = importlib.import_module("torch.distributed.fsdp._flat_param")
     return patch(module.FlatParamHandle, "shard", wrap)
 
 
@@ -397,9 +381,6 @@ def product_dtypes(root: Any) -> set[str]:
     return found
 
 
-LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-
-
 class LastStep:
     """The calls that led to the last optimizer step, innermost first: code, and offset of the instruction."""
 
@@ -438,26 +419,19 @@ def _after_loops(steps: list[tuple[CodeType, int]], trace: Optional[TracebackTyp
     for code, offset in steps[place:]:
         if trace is None or trace.tb_frame.f_code is not code:
             break
-        step_line = [line for begin, line in dis.findlinestarts(code) if begin <= offset and line][-1]
-        if trace.tb_lineno <= _end_of_loops(code, step_line):
+        if _share_a_loop(code, offset, trace.tb_lasti):
             return False
-        if trace.tb_lineno != step_line:
+        if trace.tb_lasti != offset:
             break
         trace = trace.tb_next
     return True
 
 
-def _end_of_loops(code: CodeType, line: int) -> float:
-    """Return the last line of the outermost loop of a function around a line; 0 if there is none.
-
-    Infinite if its source cannot be read, but for the interpreter's own part in starting a module.
-    """
-    if code.co_filename.startswith("<frozen"):
-        return 0
-    source = "".join(linecache.getlines(code.co_filename))
-    try:
-        nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, LOOPS)]
-    except (SyntaxError, ValueError):
-        return math.inf
-    around = [node for node in nodes if code.co_firstlineno <= node.lineno <= line <= (node.end_lineno or 0)]
-    return max((node.end_lineno or 0 for node in around), default=0) if source else math.inf
+def _share_a_loop(code: CodeType, first: int, second: int) -> bool:
+    """Return True if a jump back, the end of a loop, leads from behind both instructions to before both."""
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    return any(
+        each.argval <= min(first, second) and each.offset >= max(first, second)
+        for each in dis.get_instructions(code)
+        if each.opcode in jumps
+    )

@@ -25,7 +25,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from functools import partial
 from typing import Any, Optional
 
@@ -40,10 +39,6 @@ from ddp_ladder_instrument.python_hooks import Cycle, WatchedCycle
 
 LOOP_ATTRIBUTE = "_ddp_ladder_loop"
 SIZES_ATTRIBUTE = "_ddp_ladder_sizes"
-
-TORCHDATA = "torchdata.stateful_dataloader.stateful_dataloader"
-ACCELERATE = "accelerate.data_loader"
-WEBDATASET = "webdataset.compat"
 
 
 class Announced(deque[Optional[int]]):
@@ -114,34 +109,31 @@ def patch_set_epoch() -> str | None:
     return samplers.watch_class(DistributedSampler)
 
 
-def patch_torchdata(clock: StepClock) -> str | None:
+def patch_torchdata(module: Any, clock: StepClock) -> str | None:
     """Patch torchdata's loader, which has its own iterators."""
-    module = sys.modules[TORCHDATA]
     loader = getattr(module, "StatefulDataLoader", None)
     kinds = ("_StatefulSingleProcessDataLoaderIter", "_StatefulMultiProcessingDataLoaderIter")
     single, several = (getattr(module, name, None) for name in kinds)
     if loader is None or single is None or several is None:
-        return f"{TORCHDATA}.{kinds[0]} is missing"
+        return f"{module.__name__}.{kinds[0]} is missing"
     return _patch_kinds(loader, single, several, clock)
 
 
-def patch_accelerate(clock: StepClock) -> str | None:
+def patch_accelerate(module: Any, clock: StepClock) -> str | None:
     """Patch accelerate's loaders. They draw one batch ahead from the loaders inside, which are then ignored."""
-    module = sys.modules[ACCELERATE]
     for name in ("DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"):
         kind = getattr(module, name, None)
         if kind is None:
-            return f"{ACCELERATE}.{name} is missing"
+            return f"{module.__name__}.{name} is missing"
         patch(kind, "__iter__", partial(_outer_iter, clock=clock, same=name != "DataLoaderDispatcher"))
     return None
 
 
-def patch_webdataset(clock: StepClock) -> str | None:
+def patch_webdataset(module: Any, clock: StepClock) -> str | None:
     """Patch webdataset's loader, whose stages shuffle and batch again what a DataLoader inside yields."""
-    loader = getattr(sys.modules[WEBDATASET], "WebLoader", None)
-    if loader is None:
-        return f"{WEBDATASET}.WebLoader is missing"
-    return patch(loader, "__iter__", partial(_outer_iter, clock=clock, same=False))
+    if not hasattr(module, "WebLoader"):
+        return f"{module.__name__}.WebLoader is missing"
+    return patch(module.WebLoader, "__iter__", partial(_outer_iter, clock=clock, same=False))
 
 
 LOADER_THREADS: set[int] = set()
@@ -325,7 +317,6 @@ def _outer_iter(original: Callable[..., Any], clock: StepClock, same: bool) -> C
     """Count what an outer loader yields. same: these are the batches of the loader inside, in its order."""
     new_loop, count = eager(samplers.new_loop), eager(_count)
     enter, left = eager(clock.timer.enter), eager(clock.left)
-    samples_before, resumed_after = eager(samplers.samples_before), eager(samplers.resumed_after)
 
     def iterate(self: Any) -> Iterator[Any]:
         thread = threading.get_ident()
@@ -334,12 +325,10 @@ def _outer_iter(original: Callable[..., Any], clock: StepClock, same: bool) -> C
             return
         entered_s = time.perf_counter()
         loop = new_loop(getattr(self, "pipeline", [self])[0], self)
-        loop.position = samples_before(self, resumed_after(self))
         trains = thread in clock.threads.trainers
         if trains:
             enter(loop, entered_s)
         inner, announced = original(self), Announced()
-        skipped = getattr(self, "skip_batches", 0)
         try:
             while True:
                 thread = threading.get_ident()
@@ -353,9 +342,6 @@ def _outer_iter(original: Callable[..., Any], clock: StepClock, same: bool) -> C
                     return
                 finally:
                     OUTER_THREADS.pop(thread, None)
-                while same and skipped and announced:
-                    announced.popleft()
-                    skipped -= 1
                 if not same:
                     announced.clear()
                 count(clock, loop, batch, announced.popleft() if announced else None, entered_s, trains)
@@ -379,15 +365,12 @@ class QueuedBatches(deque[Optional[Batches]]):
 
 
 def patch_handovers(clock: StepClock) -> str | None:
-    """Patch the queues, futures and threads by which batches are handed over."""
+    """Patch queue.Queue: a batch that another thread draws counts when the thread that trains gets it."""
     threads = clock.threads
     return (
         patch(queue.Queue, "_put", lambda original: _put(original, threads))
         or patch(queue.Queue, "_get", lambda original: _take(original, threads))
         or patch(queue.Queue, "get", lambda original: _get(original, clock))
-        or patch(Future, "set_result", lambda original: _set_result(original, threads))
-        or patch(Future, "result", lambda original: _result(original, clock))
-        or patch(threading.Thread, "join", lambda original: _join(original, clock))
     )
 
 
@@ -447,44 +430,6 @@ def _get(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
                 got(queued, entered_s)
 
     return get
-
-
-def _set_result(original: Callable[..., Any], threads: LoaderThreads) -> Callable[..., Any]:
-    def set_result(self: Any, result: Any) -> None:
-        if threads.background:
-            batches = threads.take()
-            if batches is not None:
-                self.__dict__[BATCHES_ATTRIBUTE] = batches
-        original(self, result)
-
-    return set_result
-
-
-def _result(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
-    threads = clock.threads
-
-    def result(self: Any, timeout: float | None = None) -> Any:
-        entered_s = time.perf_counter()
-        value = original(self, timeout)
-        if threads.background:
-            threads.hold(self.__dict__.pop(BATCHES_ATTRIBUTE, None))
-            _deliver(clock, entered_s)
-        return value
-
-    return result
-
-
-def _join(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
-    threads = clock.threads
-
-    def join(self: Any, timeout: float | None = None) -> None:
-        entered_s = time.perf_counter()
-        original(self, timeout)
-        if threads.background and not self.is_alive():
-            threads.hold(threads.take(self.ident))
-            _deliver(clock, entered_s)
-
-    return join
 
 
 WORKER_TIMES = "_ddp_ladder_worker_times"
