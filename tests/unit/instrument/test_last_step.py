@@ -106,7 +106,7 @@ def fail() -> None:
 
 def ended(source: str, last: LastStep) -> bool:
     try:
-        exec(compile(source, "train.py", "exec"), {"step": last._note, "fail": fail})
+        exec(compile(source, "train.py", "exec"), {"step": last.note, "fail": fail})
     except Exception as error:
         return last.loops_were_over(error)
     raise AssertionError("it did not fail")

@@ -31,15 +31,13 @@ LINES = (
     "eval_mode.py adversarial",
     "eval_mode.py pseudo",
     "eval_mode.py minibatches",
-    "uneven.py",
-    "uneven.py --drop-last",
+    "samplers.py plain 0",
+    "samplers.py drop_last 0",
     "batches.py indices 0",
     "batches.py indices 2 tuple graph transposed",
     "batches.py dataset 0",
-    "stream.py 0 collated",
-    "stream.py 2 collated",
-    "stream.py 0 own_batches",
-    "stream.py 2 own_batches",
+    "loaders.py collated 2",
+    "loaders.py own_batches 0",
     "workers.py --workers 2",
     "workers.py --workers 2 --persistent --prefetch 4",
     "workers.py --workers 1 --persistent --cut-short",
@@ -55,7 +53,6 @@ LINES = (
     "ddp_options.py static_graph",
     "ddp_options.py unused",
     "ddp_options.py views",
-    "regroup.py",
     "leftover.py zero_grad",
     "leftover.py filled_with_zeros",
     "leftover.py by_hand",
@@ -74,7 +71,6 @@ LINES = (
     "ahead.py three 4 all",
     "ahead.py one 4 carried",
     "tutorial_snapshot.py 3 2 --batch_size 4",
-    "tutorial_mnist.py --batch-size 50",
     "tutorial_imagenet.py -b 16",
     "-m package.train --batch-size 7",
 )
@@ -139,7 +135,7 @@ def test_batches_that_another_thread_hands_over_unseen_are_reported(warm: Warm, 
 
 
 def test_a_sampler_that_drops_needs_two_ranks_to_do_so(warm: Warm, tmp_path: Path) -> None:
-    check(warm, tmp_path, "uneven.py", "--sampler-drops", ranks=2)
+    check(warm, tmp_path, "samplers.py", "sampler_drops", 0, ranks=2)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -201,10 +201,10 @@ class Phases:
         else:
             self.left_out += 1
 
-    def add_save(self, began_s: float) -> None:
+    def add_save(self, _args: object, took_s: float) -> None:
         """Note a torch.save that ends now."""
         if len(self._saves_s) < MOST:
-            self._saves_s.append((began_s, time.time()))
+            self._saves_s.append((time.time() - took_s, time.time()))
 
     def add_epoch(self, step: int) -> None:
         """Add the first step, counted from 1, of a pass over training data."""
@@ -285,10 +285,6 @@ class BackwardPasses:
     def is_seen(self) -> bool:
         """True if gradients may have been computed since the last step."""
         return self.count > self.at_step or self.replays > self._replays_at_step
-
-    def replay(self) -> None:
-        """Count the replay of a CUDA graph."""
-        self.replays += 1
 
     def end_pass(self) -> None:
         """Note the end of a pass with batches for the running step."""

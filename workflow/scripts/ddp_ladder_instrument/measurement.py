@@ -77,7 +77,7 @@ class Measurement:
             TORCHDATA: ("samples of torchdata's loader", loader_hooks.patch_torchdata),
             FSDP: ("shards of FullyShardedDataParallel", hooks.patch_fsdp),
         }[module]
-        self.not_measured.hook(name, lambda: patch(sys.modules[module], self.clock))
+        self.not_measured.attempt(name, lambda: patch(sys.modules[module], self.clock))
 
     def _install(self, import_torch_s: float) -> None:
         """Install the hooks on torch, which has just been imported."""

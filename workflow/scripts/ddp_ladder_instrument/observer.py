@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.data import DistributedSampler
 
-from ddp_ladder_instrument import batch_sizes, hooks, loader_hooks, torch_facts
+from ddp_ladder_instrument import batch_sizes, hooks, loader_hooks, samplers, torch_facts
 from ddp_ladder_instrument.batches import Loop
 from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.ddp import DdpTimings
@@ -52,7 +53,11 @@ class TorchObserver:
 
     def install(self) -> None:
         """Install the hooks on torch."""
-        clock, patch = self._clock, self._not_measured.hook
+        clock, patch = self._clock, self._not_measured.attempt
+
+        def replay(_args: object, _took_s: float) -> None:
+            clock.backwards.replays += 1
+
         clock.grad_enabled = torch.is_grad_enabled
         clock.optimizers.on_new = self._on_optimizer
         clock.on_batch = self._on_batch
@@ -62,20 +67,19 @@ class TorchObserver:
         clock.threads.on_unseen = lambda: self._not_measured.append(UNSEEN)
         clock.check_limits = self._limits.check
         clock.check_at = self._limits.first_check
-        patch("steps", lambda: hooks.patch_optimizers(clock))
-        patch("whether a failure came after the training", self.last_step.install)
+        patch("steps", lambda: hooks.patch_optimizers(clock.after_step, self.last_step.note))
         patch("samples, data_wait_s", lambda: loader_hooks.patch_loaders(clock))
         patch("batches that itertools.cycle gives again", lambda: loader_hooks.patch_cycles(clock))
         patch("batches that other threads draw", lambda: loader_hooks.patch_handovers(clock))
         patch("steps that GradScaler skips", lambda: hooks.patch_grad_scaler(clock.optimizers, clock.batches.skipped))
         patch("samples by their indices", loader_hooks.patch_indices)
         patch("worker_batch_s", loader_hooks.patch_workers)
-        patch("loader.set_epoch_called", loader_hooks.patch_set_epoch)
+        patch("loader.set_epoch_called", lambda: samplers.watch_class(DistributedSampler))
         patch("evaluation without a DataLoader", lambda: hooks.patch_modes(clock.timer, self._trained))
         patch("ddp", lambda: hooks.patch_ddp(self._on_ddp))
         patch("loss", self.backwards.install)
-        patch("phases.saves_s", lambda: hooks.patch_save(clock.phases.add_save))
-        patch("steps of CUDA graphs", lambda: hooks.patch_graph_replay(clock.backwards.replay))
+        patch("phases.saves_s", lambda: hooks.patch_call(torch, "save", clock.phases.add_save))
+        patch("steps of CUDA graphs", lambda: hooks.patch_call(torch.cuda.CUDAGraph, "replay", replay))
         patch("exclusion of the hooks from torch.compile", hooks.patch_compiler)
         patch("startup_s.process_group", lambda: hooks.patch_process_group(self._on_process_group))
         self._stop_watching = self._not_measured.attempt(

@@ -469,8 +469,8 @@ def watch_epochs(loader: Any) -> None:
             watch_class(kind)
 
 
-def watch_class(kind: type) -> str | None:
-    """Record the calls of this class's set_epoch; return a message if it has none."""
+def watch_class(kind: type) -> None:
+    """Record the calls of this class's set_epoch."""
     WATCHED.add(kind)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -481,7 +481,7 @@ def watch_class(kind: type) -> str | None:
 
         return set_epoch
 
-    return patch(kind, "set_epoch", wrap)
+    patch(kind, "set_epoch", wrap)
 
 
 def _epoch_batches(loader: Any) -> int | None:
