@@ -121,7 +121,7 @@ def test_missing_private_parts_are_said(tmp_path: Path) -> None:
     assert record["steps"]["count"] == 20
     assert record["ended_by"] == "max_steps"
     reasons = "\n".join(record["not_measured"])
-    assert "samples, data_wait_s: torch.utils.data.dataloader._Multi" in reasons
+    assert "samples, data_wait_s: AttributeError: type object '_MultiProcessingDataLoaderIter'" in reasons
     assert "ddp: DistributedDataParallel._get_ddp_logging_data is missing" in reasons
     assert record["ddp"]["exposed_comm_s"] is None
     assert record["parameters"]["count"] == 5
