@@ -52,17 +52,6 @@ def test_a_killed_rank_outranks_all_that_lost_it(run: RunDirectory) -> None:
     assert "out-of-memory killer" in found.next
 
 
-def test_an_alarm_is_the_scripts_own_timer_and_no_broken_library(run: RunDirectory) -> None:
-    died(run, 3, "SIGALRM")
-    found = failure(run)
-    assert (found.verdict, found.why) == (
-        "a timer of the script ended a rank",
-        "rank 3 (node 1, node1): ended by SIGALRM",
-    )
-    assert "signal.alarm" in found.next
-    assert "libraries of another build" not in found.next
-
-
 def test_of_several_the_first_is_the_cause_and_those_alike_are_named_with_it(run: RunDirectory) -> None:
     died(run, 3, "SIGKILL", LATER_S)
     died(run, 1, "SIGSEGV", LATER_S - 3)
