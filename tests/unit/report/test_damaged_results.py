@@ -153,7 +153,6 @@ BESIDE: dict[str, tuple[Damage, str, str]] = {
     "preflight: damaged": (write("preflight/1x2.json", b"{"), "preflight/1x2.json", "not JSON"),
     "preflight: newer": (newer("preflight/1x2.json"), "preflight/1x2.json", "schema_version"),
     "preflight: loop": (loop("preflight/1x2.json"), "preflight/1x2.json", "symbolic links"),
-    "preflight: alone": (remove("preflight/1x2"), "preflight/1x2.json", "No such file"),
     "forecast: damaged": (write("forecast/stage2.json", b"{"), "forecast/stage2.json", "not JSON"),
     "forecast: newer": (write("forecast/stage2.json", b'{"schema_version": 9}'), "forecast/stage2.json", "schema_ver"),
     "forecast: directory": (directory("forecast/stage2.json"), "forecast/stage2.json", "Is a directory"),

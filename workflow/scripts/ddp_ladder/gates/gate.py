@@ -18,8 +18,7 @@ from ddp_ladder.gates.repeats import next_repeat, not_known
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import SANITY, Finding, Verdict, Word, gate_files, performance
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.preflight.assemble import believed as believed_preflight
-from ddp_ladder.preflight.finding import PREFLIGHT_FAILED
+from ddp_ladder.preflight.result import PREFLIGHT_FAILED, result_of
 from ddp_ladder.records.checks import IN_WORDS, STRONGEST
 from ddp_ladder.records.record import Record, quoted_lines
 from ddp_ladder.records.run_records import RunRecords, as_made
@@ -142,12 +141,12 @@ def _preflight_failures(plan: Plan, stage: str, runs: RunRecords) -> Iterator[Fi
         if not any(_left_out(spec, runs) for spec in job.runs):
             continue
         try:
-            result = believed_preflight(runs.results, job.scale)
+            result = result_of(runs.results, job.scale)
         except (OSError, ValueError):
             continue  # the runs' own records say why they were left out
         if result and (failure := result.failure):
             found = Finding.of(job.runs[0], PREFLIGHT_FAILED, failure.in_words, failure.wanted, failure.next)
-            yield found.replace(variant=REFERENCE_VARIANT, repeat=None, place=failure.node or str(job.scale))
+            yield found.replace(variant=REFERENCE_VARIANT, repeat=None, place=failure.place or str(job.scale))
 
 
 def _left_out(spec: RunSpec, runs: RunRecords) -> bool:

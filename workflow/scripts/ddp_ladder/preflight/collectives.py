@@ -77,8 +77,8 @@ class ProbeRank(RawFile):
     at_s: float
     error: str | None
     device: ProbeDevice | None = None
-    versions: Mapping[str, str | None] | None = Field(None, description="Of torch, cuda and nccl.")
-    multiplies: bool | None = Field(None, description="A matrix product on the device was right.")
+    versions: Mapping[str, str | None] | None = Field(default=None, description="Of torch, cuda and nccl.")
+    multiplies: bool | None = Field(default=None, description="A matrix product on the device was right.")
     seen: ProbeSeen | None = None
     sizes: Several[ProbeSize] = ()
     pairs: Several[ProbePair] = ()

@@ -75,7 +75,7 @@ def node_names(run: RunFile) -> tuple[str, ...]:
 
 
 def assemble_preflight(directory: PreflightDirectory, job: ScaleJob, progress: Progress) -> PreflightResult:
-    """Build the result. Raises OSError or ValueError for run.json; other files that are missing or damaged are found."""
+    """Build the result. Raises OSError or ValueError for run.json; of other files, missing is a finding."""
     run = read_run_file(directory)
     spec, nodes, facts = run.spec, node_names(run), facts_by_node(directory, run)
     files = {k: _of_this_job(ProbeRank, directory.ranks / f"rank{k}.json", run) for k in range(spec.world_size)}

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 PAYLOAD = bytes(256 * 1024)  # the MTU of a loopback interface is 65536
 EXCHANGE_S = 5.0  # for the greeting and for the payload, each
-UNREACHABLE_S = 3.0  # routes and neighbours settle in this time; a head that is not there yet may take until the deadline
+UNREACHABLE_S = 3.0  # routes and neighbours settle in this time; a head that only starts has until the deadline
 RETRY_S = 0.1
 
 

@@ -67,7 +67,7 @@ class GpusFacts(Model):
 
     driver: str | None = None
     gpus: Several[GpuFacts] = ()
-    visible_devices: str | None = Field(None, description="CUDA_VISIBLE_DEVICES of the job step.")
+    visible_devices: str | None = Field(default=None, description="CUDA_VISIBLE_DEVICES of the job step.")
     error: str | None = None
 
 
@@ -86,7 +86,7 @@ class DirectoryFacts(Model):
 
     path: str
     free_bytes: int | None = None
-    free_inodes: int | None = Field(None, description="Null where the file system has no fixed number.")
+    free_inodes: int | None = Field(default=None, description="Null where the file system has no fixed number.")
     error: str | None = None
 
 
@@ -94,7 +94,7 @@ class LinkFacts(Model):
     """The head's port. error: on the head why it cannot listen, on another node why it does not reach it."""
 
     head: str = Field(description="address:port")
-    payload_s: float | None = Field(None, description="In which 256 KiB went to the head and back.")
+    payload_s: float | None = Field(default=None, description="In which 256 KiB went to the head and back.")
     error: str | None = None
 
 
@@ -105,7 +105,7 @@ class SoftwareFacts(Model):
     torch: str | None = None
     cuda: str | None = None
     nccl: str | None = None
-    gpus: int | None = Field(None, description="GPUs that torch counts.")
+    gpus: int | None = Field(default=None, description="GPUs that torch counts.")
     error: str | None = None
 
 
@@ -321,9 +321,7 @@ def _troubles(gpu: ElementTree.Element) -> Iterator[str]:
 # The training's Python
 
 
-def software_facts(
-    spec: RunSpec, places: Places, inherited: Mapping[str, str], until_s: float
-) -> SoftwareFacts | None:
+def software_facts(spec: RunSpec, places: Places, inherited: Mapping[str, str], until_s: float) -> SoftwareFacts | None:
     """Start the training's Python as a run does, and ask it; None without an answer in time."""
     try:
         env = _environment(spec, places, inherited, until_s)

@@ -59,9 +59,7 @@ def _merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     for each in findings:
         nodes.setdefault((each.severity, each.measured, each.wanted, each.next), []).append(each)
     return tuple(
-        same[0].replace(
-            place=in_short([each.place for each in same]), next=same[0].next.replace(A_NODE, same[0].place)
-        )
+        same[0].replace(place=in_short([each.place for each in same]), next=same[0].next.replace(A_NODE, same[0].place))
         for same in nodes.values()
     )
 

@@ -167,7 +167,7 @@ def finding_line(one: Finding) -> str:
 
 def long_text(result: PreflightResult) -> str:
     """Return the line, the tables of nodes, sizes and pairs of nodes, and the findings."""
-    nodes = [("node", "GPUs", "interface", "address", "MTU", "CPUs")]
+    nodes: list[tuple[str, ...]] = [("node", "GPUs", "interface", "address", "MTU", "CPUs")]
     for node in result.nodes:
         gpus = f"{len(node.gpus)} x {node.gpus[0]}" if node.gpus else None
         cells = (node.node, gpus, node.interface, node.address, node.mtu, node.cpus)

@@ -16,8 +16,7 @@ from ddp_ladder.gates.figures import Column, columns
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Finding, Verdict
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.preflight.result import PreflightResult
-from ddp_ladder.preflight.text import bandwidth, latency
+from ddp_ladder.preflight.result import PreflightResult, bandwidth, latency
 from ddp_ladder.records.fingerprint import (
     BATCH,
     DIGEST_LENGTH,
