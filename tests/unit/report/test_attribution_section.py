@@ -49,8 +49,8 @@ def points(records: Sequence[Record]) -> tuple[ScalePoint, ...]:
 def preflight(scale: str) -> PreflightResult:
     return PreflightResult(
         schema_version=1, status="ok", scale=scale, job={"id": JOB_ID, "attempt": 1, "run_id": "0" * 64},
-        started_at_s=0.0, took_s=9.0, launcher="torchrun", backend="gloo", transport_wanted="any", transport=(),
-        versions={}, nodes=(), sizes=(), pairs=(), alpha_s=0.001, beta_s_per_byte=1e-9, findings=(),
+        started_at_s=0.0, took_s=9.0, launcher="torchrun", backend="gloo", transport=(),
+        nodes=(), sizes=(), pairs=(), alpha_s=0.001, beta_s_per_byte=1e-9, findings=(),
     )  # fmt: skip
 
 

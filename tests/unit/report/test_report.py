@@ -637,7 +637,7 @@ def test_what_may_differ_stands_beside_the_figures(tmp_path: Path) -> None:
     assert "| num\\_workers | may differ |" in files["scaling.md"]
 
 
-def test_the_preflights_that_are_believed_are_shown(tmp_path: Path) -> None:
+def test_the_preflights_that_can_be_read_are_shown(tmp_path: Path) -> None:
     plan = write_ladder(tmp_path)
     wrong = [{"bytes": 4096, "iterations": 3, "time_s": 1e-3, "wrong": [f"round 1: {HOSTILE}"]}]
     write_preflight(tmp_path, plan.job(Scale(1, 2)), rank1={"sizes": wrong})
@@ -648,7 +648,7 @@ def test_the_preflights_that_are_believed_are_shown(tmp_path: Path) -> None:
     assert re.search(r"Preflight.*1x2\s*failed\s*[0-9.]+ GB/s", page, re.DOTALL)
     assert "an all-reduce of 4096 bytes returned wrong values on rank 1" in page
     assert "| 1x2 | failed |" in files["scaling.md"]
-    assert "2x1.json: the preflight cannot be believed" in page
+    assert "2x1.json: the preflight cannot be read" in page
     assert "Preflight" not in Page(written(tmp_path / "other", found(SPECS, []))["index.html"]).text
 
 
