@@ -13,7 +13,7 @@ from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.nodes.files import columns
 from ddp_ladder.plan.plan import Plan, RunSpec
-from ddp_ladder.slurm.job_end import SUBMITTED, JobEnd, write_job_end
+from ddp_ladder.slurm.jobs import SUBMITTED, JobEnd, write_job_end
 from ddp_ladder.slurm.lock import START, Holder
 from make_records import make_plan_of, make_specs
 from make_runs import write_run

@@ -28,7 +28,7 @@ from ddp_ladder.accounting.jobs import (
     write_rows,
 )
 from ddp_ladder.common.files import RunDirectory, write_json
-from ddp_ladder.slurm.job_end import JobEnd, write_job_end
+from ddp_ladder.slurm.jobs import JobEnd, write_job_end
 from ddp_ladder.slurm.query import SlurmError
 from make_preflight import write_preflight
 from make_records import make_plan_of, make_specs

@@ -6,11 +6,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from ddp_ladder.climb.submission import require_no_job_left
+from ddp_ladder.climb.start import require_no_job_left
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.slurm import lock
-from ddp_ladder.slurm.job_end import SUBMITTED, JobEnd, job_end_file, write_job_end
-from ddp_ladder.slurm.job_names import new_job_name
+from ddp_ladder.slurm.jobs import SUBMITTED, JobEnd, job_end_file, new_job_name, write_job_end
 
 UNKNOWN = "job 7 of 1x4: unknown to squeue and sacct, but its files change: 7.log"
 
@@ -51,7 +50,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(lock, "SILENT_AFTER_S", 0.2)
     monkeypatch.setattr(lock, "LOOK_S", 0.02)
-    monkeypatch.setattr("ddp_ladder.slurm.states.shutil.which", lambda name: None)  # no sacct
+    monkeypatch.setattr("ddp_ladder.slurm.jobs.shutil.which", lambda name: None)  # no sacct
     return Desk(tmp_path)
 
 

@@ -16,8 +16,7 @@ from ddp_ladder.live.state import LadderState, QueuedJob, SlurmAnswer
 from ddp_ladder.nodes.usage import Usage, UsageFinding
 from ddp_ladder.records.record import write_record
 from ddp_ladder.run.scale_job import MARGIN_S
-from ddp_ladder.slurm.job_end import JobEnd, write_job_end
-from ddp_ladder.slurm.states import JobState
+from ddp_ladder.slurm.jobs import JobEnd, JobState, write_job_end
 from make_live import START_LOCK, climb_to, run_of
 from make_records import make_failed_record, make_record
 from make_runs import edit, write_run

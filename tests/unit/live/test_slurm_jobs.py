@@ -4,8 +4,8 @@ from collections.abc import Collection
 
 from ddp_ladder.live.slurm_jobs import NO_COMMAND, SlurmJobs
 from ddp_ladder.live.state import QueuedJob, SlurmAnswer
+from ddp_ladder.slurm.jobs import JobState
 from ddp_ladder.slurm.query import SlurmError
-from ddp_ladder.slurm.states import JobState
 
 PENDING = QueuedJob(JobState("PENDING", "Priority"), 0.0, 1200.0)
 

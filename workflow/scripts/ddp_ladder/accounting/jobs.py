@@ -33,11 +33,8 @@ from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.result import result_of
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.raw_models import RunEnd, read_run_file
-from ddp_ladder.slurm.job_end import read_job_end
-from ddp_ladder.slurm.job_names import scale_of_name
-from ddp_ladder.slurm.notation import tres
-from ddp_ladder.slurm.query import SlurmError, run_command
-from ddp_ladder.slurm.states import JobState
+from ddp_ladder.slurm.jobs import JobState, read_job_end, scale_of_name
+from ddp_ladder.slurm.query import SlurmError, run_command, tres
 
 SACCT = (
     "JobIDRaw,JobName,State,ExitCode,Submit,Start,End,ElapsedRaw,TimelimitRaw,TotalCPU,NTasks,NNodes,NodeList,ReqTRES,"

@@ -23,7 +23,7 @@ from ddp_ladder.records.checks import IN_WORDS, STRONGEST
 from ddp_ladder.records.record import Record, quoted_lines
 from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
-from ddp_ladder.slurm.job_end import read_job_end
+from ddp_ladder.slurm.jobs import read_job_end
 
 SCHEMA_VERSION = 1
 JUDGE_AGAIN = "start snakemake again: the gate is judged again"

@@ -17,7 +17,7 @@ from ddp_ladder.records.raw_models import RunFile, read_run_file
 from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.run.expected_steps import Expected, most_alike
 from ddp_ladder.run.progress import epoch_steps, read_progress
-from ddp_ladder.slurm.job_end import JobEnd, job_end_file, read_job_end
+from ddp_ladder.slurm.jobs import JobEnd, job_end_file, read_job_end
 from ddp_ladder.slurm.lock import Holder, newest_lock, read_lock
 
 Place = tuple[str, int]  # run_id and a node's rank

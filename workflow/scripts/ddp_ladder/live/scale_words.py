@@ -7,7 +7,7 @@ from typing import Literal
 from ddp_ladder.common.formats import count, duration, stage_name
 from ddp_ladder.live.state import LadderState, QueuedJob, ScaleState
 from ddp_ladder.records.record import placed
-from ddp_ladder.slurm.states import ENDED_WELL, reason_in_words
+from ddp_ladder.slurm.jobs import ENDED_WELL, reason_in_words
 
 Mood = Literal["good", "bad", "busy", "waits", "plain"]
 

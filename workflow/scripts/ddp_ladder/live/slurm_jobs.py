@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from ddp_ladder.live.state import QueuedJob, SlurmAnswer
 from ddp_ladder.slurm.allocation import parse_time_left
+from ddp_ladder.slurm.jobs import job_state
 from ddp_ladder.slurm.query import SlurmError, squeue, unknown
-from ddp_ladder.slurm.states import job_state
 
 ASK_EVERY_S = 10.0
 SILENT_EVERY_S = (20.0, 40.0, 60.0)  # after the first, second, ... question without an answer

@@ -15,9 +15,8 @@ from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.records.record import Record
 from ddp_ladder.run.expected_steps import Expected
 from ddp_ladder.run.scale_job import limits_s
-from ddp_ladder.slurm.job_end import SUBMITTED, JobEnd
+from ddp_ladder.slurm.jobs import SUBMITTED, JobEnd, JobState
 from ddp_ladder.slurm.lock import Holder
-from ddp_ladder.slurm.states import JobState
 
 SILENT_S = 300.0  # a start that has no job judges gates and writes reports, which takes less
 RunPhase = Literal["to do", "interrupted", "started", "ended"]

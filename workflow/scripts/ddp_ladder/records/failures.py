@@ -44,7 +44,7 @@ from ddp_ladder.records.raw_models import AgentEnd, FailedRank, Gpu, GpusSeen, R
 from ddp_ladder.records.record import Check, Failure, Remark
 from ddp_ladder.records.shared_directory import OWN_DIRECTORY_ADVICE, files_found, found_in_words
 from ddp_ladder.records.signatures import Words, classify, cut, is_consequence
-from ddp_ladder.slurm.states import slurms_words
+from ddp_ladder.slurm.jobs import slurms_words
 from ddp_ladder.slurm.steps import step_variables, task_variables
 
 PORT_TAKEN = "the port of the rendezvous is taken"

@@ -28,8 +28,16 @@ from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.run.logs import BoundedLog, LogPipe, log_of_launcher
 from ddp_ladder.settings.terms import Interface
 from ddp_ladder.slurm.allocation import salloc_for
-from ddp_ladder.slurm.notation import host_names
-from ddp_ladder.slurm.query import SHORTEST_ANSWER_S, SlurmError, Unreadable, job_field, run_command, squeue, unanswered
+from ddp_ladder.slurm.query import (
+    SHORTEST_ANSWER_S,
+    SlurmError,
+    Unreadable,
+    host_names,
+    job_field,
+    run_command,
+    squeue,
+    unanswered,
+)
 from ddp_ladder.slurm.steps import step_argv, step_environment
 
 AGENT = SCRIPTS / "agent.py"
