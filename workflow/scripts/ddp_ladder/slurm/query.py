@@ -1,9 +1,9 @@
 """Queries to Slurm: asked once, or by a job about itself again and again while the controller does not answer.
 
-Every query has a time limit: a command that hangs is ended, and the error names it and the limit. squeue, sbatch and the
-others take defaults of their options from the environment (SQUEUE_STATES, SBATCH_TIMELIMIT, SLURM_TIME_FORMAT), and a
-shell inside a job has variables that describe that job: queries get neither, and a start that submits jobs removes them
-from its own environment, because sbatch passes it on.
+Every query has a time limit: a command that hangs is ended, and the error names it and the limit. squeue, sbatch and
+the others take defaults of their options from the environment (SQUEUE_STATES, SBATCH_TIMELIMIT, SLURM_TIME_FORMAT), and
+a shell inside a job has variables that describe that job: queries get neither, and a start that submits jobs removes
+them from its own environment, because sbatch passes it on.
 """
 
 from __future__ import annotations
