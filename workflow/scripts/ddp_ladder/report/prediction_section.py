@@ -1,4 +1,4 @@
-"""The section "Prediction": forecasts beside what was measured, and how far it will scale."""
+"""The section "Prediction": forecasts beside what was measured, and the next larger scale."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_ladder.analysis.forecast import ForecastError, forecast_errors, forecast_lines, planned_forecasts
-from ddp_ladder.analysis.prediction import Outlook, outlooks
+from ddp_ladder.analysis.prediction import Prediction, outlooks
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.settings.terms import Scale
@@ -25,7 +25,7 @@ class PredictionSection:
 
     errors: tuple[ForecastError, ...]
     ahead: tuple[str, ...]
-    outlooks: tuple[Outlook, ...]
+    outlooks: tuple[Prediction, ...]
     note: str = NOTE
 
     @property
@@ -40,8 +40,8 @@ class PredictionSection:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Return how far it will scale, in each mode."""
-        return tuple(one.in_words for one in self.outlooks if one.largest)
+        """Return what is predicted for the next larger scale, in each mode."""
+        return tuple(f"predicted, not measured: {one.in_words}" for one in self.outlooks if not one.is_measured)
 
 
 def prediction_section(results: Path, plan: Plan, points: Sequence[ScalePoint], device: str) -> PredictionSection:
