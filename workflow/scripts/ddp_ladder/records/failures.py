@@ -547,7 +547,7 @@ def launcher_failed(case: Case) -> Failure | None:
         words = slurms_words(log.read_text(errors="replace")) if log.exists() else []
         why = "; ".join(words[-2:]) or "no agent left an end record"
         return Failure(verdict="the launcher failed", why=why, next=case.look)
-    agents = [end for end in case.raw.agents.values() if end.exit_code != 0 or end.signal]
+    agents = [end for end in case.raw.agents.values() if end.failed]
     if not agents:
         return None
     end = _first_to_end(agents)
@@ -717,7 +717,7 @@ def is_complete(spec: RunSpec, raw: RawRun) -> bool:
         return False
     if raw.ended.outcome != "finished":
         return max(end.ended_at_s for end in ends) < raw.ended.ended_at_s - LONG_BEFORE_S
-    bad = [end for end in raw.agents.values() if end.exit_code != 0 or end.signal]
+    bad = [end for end in raw.agents.values() if end.failed]
     own = [end for end in bad if end.signal not in TERMINATED]
     return not bad or (bool(own) and all(end.failed_ranks for end in own))
 
