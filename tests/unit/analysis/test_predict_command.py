@@ -169,23 +169,8 @@ def test_one_row_gives_an_upper_bound_and_no_forecast(table: Path, capsys: pytes
     assert "only 1x4 was measured: no forecast, only an upper bound; measure a second scale" in found["notes"]
 
 
-def test_rows_of_one_scale_are_repeats_and_a_measured_scale_is_its_own_figure(
-    table: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "the noise is not known" in " ".join(printed(capsys, "--table", table, "--at", "2x8")["notes"])
-    table.write_text(f"{LUMI}2,8,12100\n2,8,11900\n")
-    found = printed(capsys, "--table", table, "--at", "2x8", "--at", "2x8")["predictions"]
-    assert found[0] == found[1]
-    assert found[0]["is_measured"]
-    assert found[0]["notes"] == ["this scale was measured: its own figure is shown"]
-    assert found[0]["samples_per_s_low"] < 12042.89 == found[0]["samples_per_s"] < found[0]["samples_per_s_high"]
-
-
 EXTREMES = [
     "1,1,1e15\n1,2,1e-6\n2,2,1e15\n",
-    "1,1,1e-6\n1,2,1e15\n",
-    "1,1,1e-6\n1,2,1e-6\n2,2,1e-6\n",
-    "1,1,5\n1,1,1e15\n1,2,5\n",
     "100000,64,5\n1,1,5\n",
     "1,1,1000\n1,2,900\n2,2,500\n4,2,90\n",
 ]

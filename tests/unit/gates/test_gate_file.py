@@ -4,7 +4,7 @@ import re
 
 import pytest
 from ddp_ladder.common.messages import numbered
-from ddp_ladder.gates.verdict import Verdict, closed_box, closed_variants, outcome_line
+from ddp_ladder.gates.verdict import Verdict, closed_box, outcome_line
 from make_records import make_gate, make_judged
 
 BOX = """\
@@ -83,10 +83,3 @@ def test_the_box_holds_words_and_lines_of_any_length() -> None:
 )
 def test_outcome_line(gate: dict[str, object], line: str) -> None:
     assert outcome_line(Verdict.from_json(gate)) == line
-
-
-def test_closed_variants_of_an_open_gate() -> None:
-    gate = make_gate("stage1", variants={"default": "open", "gloo": "closed"})
-    left_out = {"gloo": "variant gloo did not pass the gate of stage1"}
-    assert closed_variants(Verdict.from_json(gate)) == left_out
-    assert closed_variants(Verdict.from_json(make_gate("stage1"))) == {}

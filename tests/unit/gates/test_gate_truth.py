@@ -11,9 +11,8 @@ import pytest
 import report
 import run_scale
 import summary
-from ddp_ladder.common.files import RunDirectory, read_json, write_json
+from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.plan.file import read_plan
-from ddp_ladder.records import run_records
 from ddp_ladder.report.results import read_results
 from make_records import make_gate
 from make_runs import edit, reassemble, write_ladder
@@ -177,17 +176,3 @@ def test_results_may_be_read_from_elsewhere(results: Path, tmp_path: Path, monke
     found = read_results(copied, read_plan(copied / "plan.json"))
     assert found.warnings == ()
     assert [found.gates[stage].verdict for stage in STAGES] == ["open", "open", "closed"]
-
-
-def test_nothing_is_assembled_again_where_the_jobs_wrote_records(
-    results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_records, "assemble", None)
-    plan = read_plan(results / "plan.json")
-    assert len(read_results(results, plan).gates) == 3
-    assert all(run_records.RunRecords(results).kept(spec) for spec in plan.runs)
-
-
-def test_evidence_names_its_records_below_the_results(results: Path) -> None:
-    records = read_json(results / "gates/stage1.json")["records"]
-    assert list(records) == ["runs/default/weak/1x1/r1/record.json", "runs/default/weak/1x1/r2/record.json"]
