@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.live.watching import show_once
+from ddp_ladder.live.watch import results_directory, show_once
 from make_live import climb_to
 from make_runs import edit
 
@@ -37,3 +37,21 @@ def test_a_plan_that_cannot_be_used_may_be_of_another_users_ladder(tmp_path: Pat
     plan.unlink()
     plan.mkdir()
     assert problem_of(tmp_path).next == "ask whoever runs this ladder to make it readable"
+
+
+@pytest.mark.parametrize(
+    ("text", "directory"),
+    [
+        ("results: /scratch/me/results\n", "/scratch/me/results"),
+        ("repeats: 3\n", "results"),
+        ("results: [", "results"),  # it is being edited
+        ("", "results"),
+    ],
+)
+def test_the_results_are_as_the_experiment_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, directory: str
+) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/config.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert results_directory() == Path(directory)
