@@ -405,7 +405,7 @@ def make_judged(
         "scale": scale,
         "repeat": repeat,
         "check": check,
-        "severity": "note" if ok else "error",
+        "ok": ok,
         "measured": measured,
         "wanted": wanted,
         "next": next_step,

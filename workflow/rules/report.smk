@@ -48,10 +48,10 @@ rule scaling_report:
             caption="../report/text.rst",
             labels={"what": "tables as text (Markdown)"},
         ),
-        # Of each scale the first repeat of the default variant, and all scales in one; empty if nothing was sampled.
+        # Of each scale one run of the default variant; empty if nothing was sampled.
         report(
             directory(f"{ladder.results}/report/usage"),
-            patterns=["usage_{run,scales|default_.+_r1}.svg"],
+            patterns=["usage_{run}.svg"],
             category="What the runs used",
             caption="../report/usage.rst",
             labels={"run": "{run}"},

@@ -21,9 +21,8 @@ import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.analysis.comparison import compare_results, compare_variants
 from ddp_ladder.common.command import command
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.report.comparison_files import write_comparison
-from ddp_ladder.report.comparison_text import terminal_text
-from ddp_ladder.report.results_folders import read_folder, read_folders
+from ddp_ladder.report.comparison import terminal_text, write_comparison
+from ddp_ladder.report.results import read_folder, read_folders
 
 RESULTS = Path("results")
 

@@ -27,10 +27,8 @@ from ddp_ladder.accounting.jobs import REPORT_WAITS_S, update_or_warn
 from ddp_ladder.common.command import command
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.plan.file import read_plan
-from ddp_ladder.report.centre_section import centre_section, read_centre
-from ddp_ladder.report.centre_section import terminal_lines as centre_lines
 from ddp_ladder.report.results import read_results
-from ddp_ladder.report.terminal_table import terminal_table
+from ddp_ladder.report.terminal import terminal_table
 from ddp_ladder.report.view import make_view
 
 RESULTS = Path("results")
@@ -40,8 +38,9 @@ RESULTS = Path("results")
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the report and print the table."""
     # Processes that only read records import this file too, and shall not import what draws.
-    from ddp_ladder.report.outdated import delete_outdated
-    from ddp_ladder.report.page import write_report
+    from ddp_ladder.report.centre import centre_section, read_centre
+    from ddp_ladder.report.centre import terminal_lines as centre_lines
+    from ddp_ladder.report.page import delete_outdated, write_report
 
     arguments = parse(argv)
     centre = read_centre(arguments.centre) if arguments.centre else None
@@ -49,9 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan = read_plan(arguments.plan or results / "plan.json")
     rows, warnings = update_or_warn(results, REPORT_WAITS_S)
     found = read_results(results, plan, arguments.warning)
-    found = replace(found, warnings=(*found.warnings, *warnings), jobs=rows, centre=centre)
+    found = replace(found, warnings=(*found.warnings, *warnings), jobs=rows)
     found = replace(found, work=replace(found.work, epochs=arguments.epochs, samples=arguments.samples))
-    files = write_report(results, found)
+    files = write_report(results, found, centre=centre)
     outdated = delete_outdated(results / "report", files)
     print(terminal_table(found.points, found.gates, files[0].parent))
     for line in terminal_lines(plan, rows, results):

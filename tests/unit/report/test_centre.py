@@ -16,10 +16,17 @@ from ddp_ladder.common.messages import UserError
 from ddp_ladder.common.paths import CENTRES
 from ddp_ladder.plan.raw_file import Job
 from ddp_ladder.records.record import Record
-from ddp_ladder.report.centre import Found
-from ddp_ladder.report.centre_archive import archive
-from ddp_ladder.report.centre_checks import CHECKS, Case
-from ddp_ladder.report.centre_section import case_of, centre_section, read_centre, rules_of, terminal_lines
+from ddp_ladder.report.centre import (
+    CHECKS,
+    Case,
+    Found,
+    archive,
+    case_of,
+    centre_section,
+    read_centre,
+    rules_of,
+    terminal_lines,
+)
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.view import ReportView, make_view
 from ddp_ladder.settings.sources import read_sources

@@ -14,8 +14,7 @@ import pytest
 from ddp_ladder.analysis.comparison import compare_variants
 from ddp_ladder.common.files import write_json
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.report.comparison_section import comparison_section
-from ddp_ladder.report.comparison_text import WIDTH, terminal_text
+from ddp_ladder.report.comparison import WIDTH, comparison_section, terminal_text
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.view import make_view
@@ -61,8 +60,8 @@ def test_the_verdict_comes_first_then_a_narrow_table_then_the_files(
     printed = capsys.readouterr()
     assert printed.out.startswith("At 1x1 weak, faster than default: fast 1.10")
     assert printed.err == "warning: old settings\n"
-    assert re.search(r"^ +1 +fast +1\.10\d +\[1\.\d+-1\.\d+\] +[\d.]+ +faster$", printed.out, re.MULTILINE)
-    assert re.search(r"^ +2 +default +1 +[\d.]+ +reference$", printed.out, re.MULTILINE)
+    assert re.search(r"^1x1 weak +1 +fast +1\.10\d +\[1\.\d+-1\.\d+\] +[\d.]+ +faster$", printed.out, re.MULTILINE)
+    assert re.search(r"^1x1 weak +2 +default +1 +[\d.]+ +reference$", printed.out, re.MULTILINE)
     shown = [line for line in printed.out.splitlines() if not line.startswith("written")]
     assert max(map(len, shown)) <= WIDTH
     written = [Path(line.split(maxsplit=1)[1]) for line in printed.out.splitlines() if line.startswith("written")]
@@ -81,16 +80,15 @@ def test_twenty_variants_with_long_names_fit_the_terminal_and_one_table_of_the_p
     assert max(map(len, text.splitlines())) <= WIDTH
     assert len(text.splitlines()) < 60
     assert "smaller scales: see the files" in text
-    section = comparison_section(make_view(found, TODAY))
-    assert len(section.rows) == 20
-    assert section.rows[0][0] == "fast"
-    assert {len(cells) for *_, cells in section.rows} == {3}
+    table = next(block for block in comparison_section(make_view(found, TODAY)).blocks if block.kind == "table")
+    assert len(table.rows) == 60
+    assert table.rows[0][:3] == ("1x1 weak", "1", "fast")
     write_report(tmp_path, found, TODAY)
     page = (tmp_path / "report/index.html").read_text()
     assert page.count('<h2 id="variants">') == 1
     assert HOSTILE not in page
     rows = page.partition('<table class="comparison')[2].partition("</table>")[0]
-    assert rows.count("<tr>") == 21
+    assert rows.count("<tr>") == 61
     assert sorted(path.name for path in (tmp_path / "report").glob("comparison*")) == sorted(FILES)
     assert HOSTILE not in (tmp_path / "report/comparison.md").read_text()
     assert len(pd.read_csv(tmp_path / "report/comparison.csv")) == 60

@@ -16,12 +16,20 @@ from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Record
-from ddp_ladder.report.document import Block, Document, Section, as_markdown, as_tex
-from ddp_ladder.report.escape import blank, markdown_text, markdown_with_blanks, tex_text, tex_with_blanks
+from ddp_ladder.report.document import (
+    Block,
+    Document,
+    Section,
+    as_markdown,
+    as_tex,
+    blank,
+    markdown_text,
+    tex_text,
+)
 from ddp_ladder.report.page import write_report
-from ddp_ladder.report.prediction_section import prediction_section
-from ddp_ladder.report.proposal_files import proposal_files
+from ddp_ladder.report.proposal import proposal
 from ddp_ladder.report.results import LadderResults, read_results
+from ddp_ladder.report.sections import prediction_of
 from ddp_ladder.report.view import make_view
 from make_preflight import write_preflight
 from make_records import (
@@ -55,8 +63,9 @@ def records_of(rates: Mapping[str, float] = RATES, **changes: Any) -> list[Recor
 
 def text_of(results: LadderResults, kind: str = "md") -> str:
     view = make_view(results, TODAY)
-    files = proposal_files(view, prediction_section(Path("nowhere"), results.plan, view.points, view.unit))
-    return files[f"proposal.{kind}"].replace("\u00a0", " ").replace("\u2013", "-")
+    document = proposal(view, prediction_of(Path("nowhere"), view))
+    text = as_markdown(document) if kind == "md" else as_tex(document)
+    return text.replace("\u00a0", " ").replace("\u2013", "-")
 
 
 def section(text: str, title: str) -> str:
@@ -138,8 +147,8 @@ def derived(results: Path) -> list[float]:
         for seconds in (3600 * (point.hours_to_solution or 0), 3600 * wall):
             minutes = round(seconds) // 60
             values += [minutes // 60, minutes % 60, minutes, round(seconds) % 60]
-    for outlook in prediction_section(results, found.plan, view.points, view.unit).outlooks:
-        values += numbers(vars(outlook))
+    for outlook in prediction_of(results, view).outlooks:
+        values += numbers(vars(outlook.at))
     took = round(sum(run.timing.wall_s for run in view.runs if run.timing))
     return [*values, took // 60, took % 60, 90, 95, 2026, 11, 20]
 
@@ -235,7 +244,7 @@ def test_a_training_of_known_size_is_justified_at_the_recommended_scale() -> Non
     assert "jobs of 2x4 are requested, the largest scale whose efficiency against 1x1 is at least 80 %" in text
     assert "One training of 90 epochs takes 4 h 38 min there: 37.1 GPU hours, or 9.28 node hours." in text
     assert "The project needs **\\[FILL IN: the number of trainings" in text
-    assert "Predicted, not measured: 8x4 (weak scaling): " in text
+    assert "Predicted, not measured: 8x4 (weak scaling) would run at" in text
 
 
 def test_without_its_size_the_cost_of_a_million_samples_and_a_blank_stand_there() -> None:
@@ -276,6 +285,7 @@ def test_no_more_gpus_are_predicted_than_the_global_batch_has_samples() -> None:
     rates = {"1x1": 1000.0, "1x4": 3950.0, "4x4": 15500.0, "16x4": 61000.0}
     text = section(text_of(results_of(records_of(rates, modes=("strong",)))), "Requested resources")
     assert "Predicted" not in text
+    assert "up to 16x4; 17x4 has more GPUs than the global batch of 64 has samples." in text
     text = section(
         text_of(results_of(records_of(dict(list(rates.items())[:3]), modes=("strong",)))), "Requested resources"
     )
@@ -390,8 +400,9 @@ def test_text_becomes_latex_in_ascii(text: str, tex: str) -> None:
 
 def test_a_blank_survives_both_escapes() -> None:
     text = f"see {blank('the name & size')}, please"
-    assert markdown_with_blanks(text) == "see **\\[FILL IN: the name &amp; size\\]**, please"
-    assert tex_with_blanks(text) == r"see \fillin{the name \& size}, please"
+    document = Document("t", (Section("s", (Block(text),)),))
+    assert "see **\\[FILL IN: the name &amp; size\\]**, please" in as_markdown(document)
+    assert r"see \fillin{the name \& size}, please" in as_tex(document)
     assert markdown_text("a|b") == "a\\|b"
 
 

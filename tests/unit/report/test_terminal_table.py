@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict
-from ddp_ladder.report.terminal_table import terminal_table
+from ddp_ladder.report.terminal import terminal_table
 from make_records import (
     make_failed_record,
     make_gate,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.slurm import query
-from ddp_ladder.slurm.jobs import (
+from ddp_ladder.slurm.query import SlurmError, Unreadable
+from ddp_ladder.slurm.states import (
     ENDS,
     GONE,
     RUNNING,
@@ -19,7 +20,6 @@ from ddp_ladder.slurm.jobs import (
     parse_sacct,
     reason_in_words,
 )
-from ddp_ladder.slurm.query import SlurmError, Unreadable
 
 SQUEUE_HEADER = "ddp-ladder|JOBID|STATE|START_TIME|NODELIST|REASON"
 SQUEUE = f"""\

@@ -20,6 +20,7 @@ PACKAGES = (
     "rich",
     "scipy",
     "snakemake",
+    "tqdm",
     "yaml",
 )
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "..", ".."))

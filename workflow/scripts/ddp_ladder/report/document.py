@@ -1,32 +1,70 @@
-"""A document of sections, written as Markdown and as LaTeX from the same content. Pure."""
+"""A document of sections, rendered as HTML, Markdown and LaTeX from the same content; and CSV. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
+from ddp_ladder.common import formats
 from ddp_ladder.common.paths import REPORT
-from ddp_ladder.report.escape import BLANK, markdown_text, markdown_with_blanks, tex_text, tex_with_blanks
+
+Link = tuple[str, str]  # address, words
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A text of a table, its heading or a list, with what stands beside it.
+
+    lead: bold words before it. small: lines below it. value: by which its column is sorted. style: classes of the page.
+    links: to files beside the document.
+    """
+
+    text: str
+    lead: str = ""
+    small: tuple[str, ...] = ()
+    value: float | str | None = None
+    style: str = ""
+    links: tuple[Link, ...] = ()
+
+    @property
+    def in_words(self) -> str:
+        """Return everything on one line."""
+        lead = f"{self.lead}: " if self.lead else ""
+        return f"{lead}{' '.join(filter(None, (self.text, *self.small)))}"
+
+
+Content = str | Cell
 
 
 @dataclass(frozen=True)
 class Block:
-    """A paragraph, a list, a table or a picture; the source of its figures is shown below it.
+    """A paragraph, a list, a table or a picture.
 
-    items: of a list. headings, rows: of a table, whose last columns (figures) are right-aligned; widths: of its
-    columns, relative to each other, in LaTeX. picture: a file name without its ending; text is then the caption.
+    summary: what stands for it while it is closed; empty if it is open. name: of a table, for screen readers. style:
+    classes of the page. items: of a list. headings, rows: of a table, whose last columns (figures) are right-aligned;
+    widths: of its columns, relative to each other, in LaTeX. picture: a file name without its ending; text is then the
+    caption, alt the picture in words. source: of its figures, shown below it.
     """
 
     text: str = ""
-    items: tuple[str, ...] = ()
-    headings: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
+    heading: str = ""
+    summary: str = ""
+    name: str = ""
+    style: str = ""
+    items: tuple[Content, ...] = ()
+    headings: tuple[Content, ...] = ()
+    rows: tuple[tuple[Content, ...], ...] = ()
     figures: int = 0
     widths: tuple[float, ...] = ()
     picture: str = ""
+    alt: str = ""
     source: str = ""
 
     @property
@@ -37,9 +75,8 @@ class Block:
     def texts(self) -> Iterator[str]:
         """Yield every text that a person may have to complete."""
         yield self.text
-        yield from self.items
-        for row in self.rows:
-            yield from row
+        for content in (*self.items, *(cell for row in self.rows for cell in row)):
+            yield in_words(content)
 
     @property
     def tex_columns(self) -> tuple[tuple[str, str], ...]:
@@ -54,10 +91,16 @@ class Block:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what stands below it."""
+    """A heading with what stands below it. style: classes of the page."""
 
     title: str
     blocks: tuple[Block, ...]
+    style: str = ""
+
+    @property
+    def id(self) -> str:
+        """Return the title as the target of a link."""
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
 
 @dataclass(frozen=True)
@@ -66,7 +109,7 @@ class Document:
 
     title: str
     sections: tuple[Section, ...]
-    ending: str
+    ending: str = ""
 
     @property
     def blanks(self) -> tuple[tuple[str, str], ...]:
@@ -82,11 +125,23 @@ class Document:
         )
 
 
+def in_words(content: Content) -> str:
+    """Return a cell, or a text, on one line."""
+    return content.in_words if isinstance(content, Cell) else content
+
+
+def as_html(template: str, **values: Any) -> str:
+    """Return a page from a template; every text is escaped."""
+    environment = _environment(autoescape=True)
+    environment.filters.update(cell=lambda content: content if isinstance(content, Cell) else Cell(content))
+    return environment.get_template(template).render(**values)
+
+
 def as_markdown(document: Document) -> str:
-    """Return the document as Markdown."""
+    """Return the document as Markdown; long tables are closed (<details>)."""
     environment = _environment()
-    environment.filters.update(escape=markdown_text, text=markdown_with_blanks)
-    return environment.get_template("proposal.md.j2").render(document=document)
+    environment.filters.update(escape=markdown_text, text=lambda content: _marked(in_words(content), _md, _md_blank))
+    return re.sub(r"\n{3,}", "\n\n", environment.get_template("document.md.j2").render(document=document))
 
 
 def as_tex(document: Document) -> str:
@@ -99,16 +154,97 @@ def as_tex(document: Document) -> str:
         comment_start_string="<#",
         comment_end_string="#>",
     )
-    environment.filters.update(escape=tex_text, text=tex_with_blanks)
-    return environment.get_template("proposal.tex.j2").render(document=document)
+    environment.filters.update(escape=tex_text, text=lambda content: _marked(in_words(content), tex_text, _tex_blank))
+    return environment.get_template("document.tex.j2").render(document=document)
 
 
-def _environment(**delimiters: str) -> Environment:
-    return Environment(
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a header and the rows: fractions with six digits, whole numbers with all of theirs, unknown is empty."""
+    cells = [[f"{value:.6g}" if isinstance(value, float) else value for value in row] for row in rows]
+    return str(pd.DataFrame(cells, columns=list(columns), dtype=object).to_csv(index=False, lineterminator="\n"))
+
+
+def _environment(**options: Any) -> Environment:
+    environment = Environment(
         loader=FileSystemLoader(REPORT),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        **delimiters,  # type: ignore[arg-type]
+        **options,
     )
+    filters = (formats.stage_name, formats.capitalised, formats.full_stop)
+    environment.filters.update({each.__name__: each for each in filters}, raw=Markup)
+    return environment
+
+
+# --- Escaped texts, and marks of what a person must fill in.
+
+BLANK = re.compile(r"\[FILL IN: ([^\[\]]*)\]")
+
+
+def blank(what: str) -> str:
+    """Return the mark of something that a person must fill in."""
+    return f"[FILL IN: {what}]"
+
+
+def markdown_text(text: str) -> str:
+    """Return text on one line, escaped for Markdown and HTML."""
+    flat = " ".join(text.split())
+    for sign in ("\\", "`", "*", "_", "|", "[", "]", "$", "~"):
+        flat = flat.replace(sign, f"\\{sign}")
+    return flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+_TEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%",
+    "_": r"\_\allowbreak{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}",
+    ">": r"\textgreater{}", "|": r"\textbar{}", "`": r"\`{}", "/": r"/\allowbreak{}", "=": r"=\allowbreak{}",
+    "[": "{[}", "]": "{]}",  # after \\ and \item they would be options
+    "\u2013": r"\textendash{}", "\u2014": r"\textemdash{}", "\u00a0": "~", "\u2026": r"\ldots{}",
+    "\u2018": "`", "\u2019": "'", "\u201c": "``", "\u201d": "''", "\u00b5": r"$\mu$", "\u03bc": r"$\mu$",
+    "\u00d7": r"$\times$", "\u2265": r"$\geq$", "\u2264": r"$\leq$", "\u00b1": r"$\pm$", "\u00b0": r"$^\circ$",
+    "\u00df": r"\ss{}", "\u00e6": r"\ae{}", "\u00f8": r"\o{}", "\u0142": r"\l{}", "\u0141": r"\L{}",
+}  # fmt: skip
+_ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308": '"', "\u030a": "r", "\u0327": "c"}
+
+
+def tex_text(text: str) -> str:
+    """Return text on one line as LaTeX in ASCII, for every engine; a character that it lacks becomes [U+4E2D]."""
+    flat = re.sub(r"[ \t\r\n\f\v]+", " ", text).strip()
+    return re.sub(r"(?<=-)-", "{-}", "".join(map(_tex_sign, flat)))
+
+
+def _tex_sign(sign: str) -> str:
+    if sign in _TEX:
+        return _TEX[sign]
+    if " " <= sign <= "~":
+        return sign
+    parts = unicodedata.normalize("NFD", sign)
+    letter, mark = parts[0], parts[1:]
+    if letter.isascii() and letter.isalpha() and mark in _ACCENTS:
+        return rf"\{_ACCENTS[mark]}{{{letter}}}"
+    return f"{{[}}U+{ord(sign):04X}{{]}}"
+
+
+def _md(text: str) -> str:
+    return markdown_text(text)
+
+
+def _md_blank(what: str) -> str:
+    return f"**\\[FILL IN: {markdown_text(what)}\\]**"
+
+
+def _tex_blank(what: str) -> str:
+    return rf"\fillin{{{tex_text(what)}}}"
+
+
+def _marked(text: str, escape: Callable[[str], str], mark: Callable[[str], str]) -> str:
+    """Return escaped text in which the blanks are marked."""
+    parts = BLANK.split(" ".join(text.split(" ")))  # text, blank, text, blank, ..., text
+    return "".join(mark(part) if k % 2 else _escaped_inside(part, escape) for k, part in enumerate(parts)).strip()
+
+
+def _escaped_inside(text: str, escape: Callable[[str], str]) -> str:
+    """Return escaped text that keeps a space at its ends."""
+    return f"{' ' * text[:1].isspace()}{escape(text)}{' ' * (len(text) > 1 and text[-1].isspace())}"

@@ -1,179 +1,267 @@
-"""The report of a ladder: CSV, Markdown, plots and one self-contained page.
+"""Write the report of a ladder: one self-contained page, Markdown, CSV, plots, and the section for an application.
 
 It works with any results: no record at all, one stage, failed runs, a closed gate.
 """
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
 from hashlib import sha256
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
-from ddp_ladder.accounting.advice import accounting_table
-from ddp_ladder.analysis.forecast import HEADINGS as FORECAST_HEADINGS
-from ddp_ladder.common import formats
-from ddp_ladder.common.files import make_directory, write_atomically
-from ddp_ladder.common.paths import REPORT
-from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column, columns, csv_columns, figures_in
-from ddp_ladder.gates.points import ScalePoint, findings_across_scales
-from ddp_ladder.report.attribution_plot import attribution_figure
-from ddp_ladder.report.attribution_section import attribution_section, caption, factor_mark, picture_in_words
-from ddp_ladder.report.centre import CentreSection
-from ddp_ladder.report.centre_archive import archive
-from ddp_ladder.report.centre_section import case_of, centre_section, rules_of
-from ddp_ladder.report.comparison_plot import comparison_figure, forest_in_words
-from ddp_ladder.report.comparison_section import ComparisonSection, comparison_section
-from ddp_ladder.report.csv_text import csv_text
-from ddp_ladder.report.efficiency_plot import efficiency_figure
-from ddp_ladder.report.first_screen import folded_series, gate_cards, recommendations, tables_of_others
-from ddp_ladder.report.links import Links, contents
-from ddp_ladder.report.markdown import markdown
-from ddp_ladder.report.missing import not_sampled
-from ddp_ladder.report.prediction_section import PredictionSection, prediction_section
-from ddp_ladder.report.proposal_files import proposal_files
+from ddp_ladder.analysis.cost import Pick, PickKind, Work, picks
+from ddp_ladder.common.files import make_directory, write_atomically, writing
+from ddp_ladder.common.formats import capitalised, count, duration, full_stop, stage_name
+from ddp_ladder.common.paths import CENTRES, REPORT
+from ddp_ladder.gates.figures import (
+    AGAINST_SMALLEST,
+    EFFICIENCY,
+    GPU_HOURS,
+    GPU_HOURS_TO_SOLUTION,
+    SAMPLES_PER_S,
+    Column,
+    csv_columns,
+)
+from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.gates.verdict import Finding, Verdict
+from ddp_ladder.report.centre import Centre, archive, case_of, centre_section, rules_of
+from ddp_ladder.report.comparison import FILES, comparison_files, comparison_section
+from ddp_ladder.report.document import Block, Cell, Document, Section, as_html, as_markdown, as_tex, csv_text
+from ddp_ladder.report.plots import attribution_figure, drawn, efficiency_figure, throughput_figure
+from ddp_ladder.report.proposal import proposal
 from ddp_ladder.report.results import LadderResults
-from ddp_ladder.report.run_list import listed_runs, runs_table
-from ddp_ladder.report.scaling_section import scaling_section
-from ddp_ladder.report.svg import Drawing
-from ddp_ladder.report.throughput_plot import throughput_figure
-from ddp_ladder.report.tikz import attribution_tikz, efficiency_tikz, throughput_tikz
-from ddp_ladder.report.usage_files import FOLDER, usage_files
-from ddp_ladder.report.usage_section import UsageSection, kinds_found, row_name, usage_notes, usage_table
-from ddp_ladder.report.view import MOST_ROWS, PREFLIGHT_HEADINGS, ReportView, gate_rows, make_view
+from ddp_ladder.report.sections import Prediction, files_section, prediction_of, runs_csv, sections
+from ddp_ladder.report.usage import FOLDER, draw_usage
+from ddp_ladder.report.view import ReportView, make_view
+from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
+
+RECOMMENDED: PickKind = "recommended"
+PICTURE = re.compile(r"(usage_scales|usage_.+_(weak|strong)_\d+x\d+_r\d+)\.(svg|png)")
 
 
-def write_report(results: Path, found: LadderResults, written_on: date | None = None) -> tuple[Path, ...]:
-    """Write results/report/ and return the files, the page first. Raises OSError (disk full)."""
-    view = make_view(found, written_on or date.today())
-    shown = attribution_section(view).plotted
-    plots = {
-        "throughput": Drawing(throughput_figure(view.rungs, view.units)),
-        "efficiency": Drawing(efficiency_figure(view.rungs, view.thresholds)),
-        "attribution": Drawing(attribution_figure(shown)),
+def write_report(
+    results: Path, found: LadderResults, written_on: date | None = None, centre: Centre | None = None
+) -> tuple[Path, ...]:
+    """Write results/report/ and return the files, the page first. centre: whose rules are checked.
+
+    Files of an earlier report that this one does not write are deleted. Raises OSError (disk full).
+    """
+    view = make_view(replace(found, directory=results), written_on or date.today())
+    shown = tuple(point for point in view.rungs if point.variant == REFERENCE_VARIANT)
+    figures = {
+        "throughput": throughput_figure(view.rungs, view.units),
+        "efficiency": efficiency_figure(view.rungs, view.thresholds),
+        "attribution": attribution_figure(shown),
     }
-    titles = {
-        "throughput": ("Throughput", describe(view, SAMPLES_PER_S)),
-        "efficiency": ("Efficiency", describe(view, EFFICIENCY)),
-        "attribution": ("Where the time goes", picture_in_words(shown)),
-    }
-    comparison = comparison_section(view)
-    if not comparison.is_empty:
-        plots["comparison"] = Drawing(comparison_figure(comparison.comparison))
-        titles["comparison"] = ("Variants", forest_in_words(comparison.comparison))
-    inline = {name: drawing.inline(name, *titles[name]) for name, drawing in plots.items()}
-    drawn = usage_files(results, view.runs)
-    usage = UsageSection(
-        usage_table(view.points),
-        tuple(findings_across_scales(view.points)),
-        tuple((picture, Markup(svg)) for picture, svg in drawn.shown),
-        tuple(drawn.others),
-        (*usage_notes(view.runs), *drawn.notes),
-        accounting_table(found.plan, found.jobs) if found.jobs else None,
-    )
-    prediction = prediction_section(results, found.plan, view.points, view.unit)
-    centre = centre_section(found.centre, results, view, tuple(drawn.files)) if found.centre else None
+    plots = {f"{name}.{kind}": data for name, figure in figures.items() for kind, data in drawn(figure).items()}
+    usage, pictures = draw_usage(results, view.runs)
+    comparison, prediction = comparison_section(view), prediction_of(results, view)
+    rules = centre_section(centre, results, view, tuple(pictures)) if centre else None
+    extra = (rules.section,) if rules else ()
+    parts = sections(view, usage, prediction, comparison, extra)
+    application = proposal(view, prediction, rules_of(rules) if rules else None)
     files: dict[str, str | bytes] = {
-        "scaling.md": markdown(view, usage, prediction, comparison),
-        **proposal_files(view, prediction, rules_of(centre) if centre else None),
-        "runs.csv": runs_table(view.runs),
-        "scaling.csv": table(view.points),
-        **{f"{name}.{kind}": content for name, plot in plots.items() for kind, content in plot.files.items()},
-        "throughput.tikz": throughput_tikz(view.rungs, view.units),
-        "efficiency.tikz": efficiency_tikz(view.rungs, view.thresholds),
-        "attribution.tikz": attribution_tikz(shown),
-        **comparison.files,
-        **drawn.files,
+        "scaling.md": as_markdown(markdown_document(view, prediction, parts)),
+        "proposal.md": as_markdown(application),
+        "proposal.tex": as_tex(application),
+        "runs.csv": runs_csv(view.runs),
+        "scaling.csv": scaling_csv(view.points),
+        **plots,
+        **(comparison_files(comparison.comparison) if comparison.comparison else {}),
+        **pictures,
     }
-    if centre:
-        files[centre.archive] = archive(results, files, case_of(results, view, ()))
-    links = Links(results, tuple(files))
-    files = {"index.html": page(view, inline, usage, prediction, comparison, links, centre), **files}
+    if rules:
+        files[rules.archive] = archive(results, files, case_of(results, view, ()))
+    page = html(view, prediction, (*parts, files_section(results, tuple(files))), files)
+    files = {"index.html": page, **files}
     make_directory(results / "report" / FOLDER)  # an output of Snakemake's rule, if only an empty one
     for name, content in files.items():
         write_atomically(results / "report" / name, content)
     return tuple(results / "report" / name for name in files)
 
 
-def table(points: Sequence[ScalePoint]) -> str:
+def delete_outdated(report: Path, written: Collection[Path]) -> tuple[Path, ...]:
+    """Delete the files of a report that it may write, but did not this time, and return them; no other file.
+
+    report: the directory. written: the files of this report. Raises NotWritten.
+    """
+    may_be = [report / name for name in (*FILES, *(f"{centre.stem}.zip" for centre in sorted(CENTRES.glob("*.toml"))))]
+    may_be += [path for path in sorted((report / FOLDER).glob("usage_*")) if PICTURE.fullmatch(path.name)]
+    outdated = tuple(path for path in may_be if path not in written and path.is_file())
+    for path in outdated:
+        with writing(path):
+            path.unlink(missing_ok=True)
+    return outdated
+
+
+def scaling_csv(points: Sequence[ScalePoint]) -> str:
     """Return scaling.csv: one row per variant x mode x scale, columns csv_columns()."""
     keys = list(csv_columns())
     return csv_text(keys, ([getattr(point, key) for key in keys] for point in points))
 
 
-def page(
-    view: ReportView,
-    inline: Mapping[str, str],
-    usage: UsageSection,
-    prediction: PredictionSection,
-    comparison: ComparisonSection,
-    links: Links,
-    centre: CentreSection | None,
-) -> str:
-    """Return index.html. inline: the plots as SVG elements. Everything else is escaped."""
-    environment = Environment(
-        loader=FileSystemLoader(REPORT),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["stage_name"] = formats.stage_name
-    environment.filters["capitalised"] = formats.capitalised
-    environment.filters["full_stop"] = formats.full_stop
-    script, scaling = (REPORT / "report.js").read_text(), scaling_section(view)
-    return environment.get_template("index.html.j2").render(
+def html(view: ReportView, prediction: Prediction, parts: Sequence[Section], files: Mapping[str, str | bytes]) -> str:
+    """Return index.html with its plots inside; every text is escaped."""
+    script = (REPORT / "report.js").read_text()
+    svgs = {name.removesuffix(".svg"): data for name, data in files.items() if name.endswith(".svg")}
+    return as_html(
+        "index.html.j2",
         view=view,
-        css=Markup((REPORT / "report.css").read_text()),
-        script=Markup(script),
+        css=(REPORT / "report.css").read_text(),
+        script=script,
         script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
         cards=gate_cards(view),
-        recommendations=recommendations(scaling, prediction),
-        folded_series=folded_series(view.series),
-        tables_of_others=tables_of_others,
-        contents=contents_of,
-        files=links.groups,
-        files_of=links.of_plot,
-        files_of_run=links.of_run,
-        usage=usage,
-        attribution=attribution_section(view),
-        comparison=comparison,
-        attribution_caption=caption(view.first_scale),
-        factor_mark=factor_mark,
-        prediction=prediction,
-        forecast_headings=FORECAST_HEADINGS,
-        plots={name: Markup(svg) for name, svg in inline.items()},
-        figures=figures_in("csv", "runs", first=view.first_scale),
-        columns=columns,
-        most_rows=MOST_ROWS,
-        listed_runs=listed_runs(view.runs),
-        not_sampled=not_sampled,
-        host_words=host_words,
-        gate_rows=gate_rows,
-        kinds_found=kinds_found,
-        row_name=row_name,
-        preflight_headings=PREFLIGHT_HEADINGS,
-        scaling=scaling,
-        centre=centre,
+        recommendations=recommendations(view, prediction),
+        plots=plot_blocks(view),
+        sections=parts,
+        pictures={
+            name: f"data:image/svg+xml;base64,{b64encode(data).decode()}"
+            for name, data in svgs.items()
+            if isinstance(data, bytes)
+        },
     )
 
 
-def contents_of(details: str) -> list[tuple[str, Markup]]:
-    """Return id and heading of each section, which are escaped already."""
-    return [(identifier, Markup(heading)) for identifier, heading in contents(details)]
+def markdown_document(view: ReportView, prediction: Prediction, parts: Sequence[Section]) -> Document:
+    """Return scaling.md: the report as text, for GitHub and the like, with the pictures beside it."""
+    head = [Block(view.headline.text)]
+    if view.headline.evidence:
+        head.append(Block(f"Evidence: {full_stop('; '.join(view.headline.evidence))}"))
+    if view.headline.next:
+        head.append(Block(f"Next: {full_stop(view.headline.next)}"))
+    asked = tuple(Cell(text, lead=kind) for kind, text in recommendations(view, prediction))
+    failures = tuple(
+        Block(
+            f"{', '.join(group.runs)}: {group.verdict}",
+            items=(group.failure.why, *group.evidence, f"Next: {group.failure.next}"),
+        )
+        for group in view.failures
+    )
+    first = (
+        Section("", (*head, Block(view.machine))),
+        Section("What to ask for", (Block(items=asked),) if asked else ()),
+        Section("Plots", plot_blocks(view)),
+        Section("Failed runs", failures),
+        Section("Left out", (Block(items=view.results.warnings),) if view.results.warnings else ()),
+    )
+    ending = f"Written by ddp-ladder on {view.written_on.isoformat()}."
+    return Document(view.title, (*(part for part in first if part.blocks), *parts), ending)
 
 
-def host_words(hosts: Sequence[str]) -> str:
-    """Return ``a``, ``a, b`` or ``a to h (8)``."""
-    return ", ".join(hosts) if len(hosts) < 3 else f"{hosts[0]} to {hosts[-1]} ({len(hosts)})"
+# --- The first screen.
 
 
-def describe(view: ReportView, column: Column) -> str:
+def plot_blocks(view: ReportView) -> tuple[Block, ...]:
+    """Return the plots of throughput and efficiency; none if nothing was measured."""
+    if not view.anything_measured:
+        return ()
+    if any(point.efficiency is not None for point in view.points):
+        group = ", a process group of one" if view.starts_at_one_gpu else ", where the ladder starts"
+        against = f"{view.first_scale} of the same variant and mode{group}"
+    else:
+        against = "the smallest scale that compares"
+    throughput = f"Throughput against the number of {view.units}, both axes logarithmic. Full markers: one node; "
+    return (
+        Block(f"{throughput}hollow: several nodes.", picture="throughput", alt=_described(view, SAMPLES_PER_S)),
+        Block(
+            f"Efficiency at each scale in climbing order, against {against}.",
+            picture="efficiency",
+            alt=_described(view, EFFICIENCY),
+        ),
+    )
+
+
+def _described(view: ReportView, column: Column) -> str:
     """Return a plot in words, for screen readers."""
     measured = [point for point in view.rungs if point.samples_per_s is not None]
-    figures = [f"{point.mode} {point.variant} {point.scale}: {column.shown(point)}" for point in measured]
+    figures = [
+        f"{point.mode} {point.variant} {point.scale}: {column.shown(point)} {column.interval(point)}".strip()
+        for point in measured
+    ]
     return f"{column.heading} by scale. {'; '.join(figures) or 'nothing measured yet'}."
+
+
+@dataclass(frozen=True)
+class GateCard:
+    """A gate in a line. kind: its CSS classes. why: what decided it, or what the stage would measure."""
+
+    stage: str
+    kind: str
+    verdict: str
+    why: str
+
+
+def gate_cards(view: ReportView) -> tuple[GateCard, ...]:
+    """Return a line for each stage of the plan, in climbing order."""
+    return tuple(_card(stage, view.gates.get(stage), view) for stage in view.stages)
+
+
+def _card(stage: str, gate: Verdict | None, view: ReportView) -> GateCard:
+    name = stage_name(stage)
+    if gate is None:
+        scales = dict.fromkeys(str(point.scale) for point in view.rungs if point.stage == stage)
+        return GateCard(name, "waiting", "not judged", ", ".join(scales))
+    doubts = gate.uncertain(REFERENCE_VARIANT)
+    kind = f"{gate.verdict}{' uncertain' if doubts else ''}"
+    verdict = f"{gate.verdict}{' (uncertain)' if doubts else ''}"
+    decided = doubts[0] if doubts else _deciding(gate)
+    sane = gate.why or f"{count(gate.sane_runs, 'run')} passed every sanity check"
+    return GateCard(name, kind, verdict, _in_a_line(decided) if decided else sane)
+
+
+def _deciding(gate: Verdict) -> Finding | None:
+    """Return what closes the gate, or the threshold that its largest scale met."""
+    if not gate.is_open:
+        return gate.reason or next(iter(gate.failing), None)
+    met = [item for item in gate.worth_showing if item.ok and item.variant == REFERENCE_VARIANT]
+    return max(met, key=lambda item: Scale.parse(item.scale).world_size, default=None)
+
+
+def _in_a_line(item: Finding) -> str:
+    """Return the figure and the threshold alone; the headline has the rest of what closes a gate."""
+    return f"{item.scale}: {item.in_words.partition('; ')[0]}, wanted {item.wanted.partition(' (')[0]}"
+
+
+def recommendations(view: ReportView, prediction: Prediction) -> tuple[tuple[str, str], ...]:
+    """Return what to ask for, the recommended scale first: (what it is, the figures)."""
+    points = [point for point in view.rungs if point.samples_per_s is not None]
+    modes = dict.fromkeys(point.mode for point in points)
+    lines = [line for mode in modes for line in _stand_out([p for p in points if p.mode == mode], view)]
+    lines.sort(key=lambda line: RECOMMENDED not in line[0].lower())
+    lines += [("", view.results.work.missing)] if points and view.results.work.missing else []
+    return (*lines, *(("", full_stop(capitalised(sentence))) for sentence in prediction.sentences))
+
+
+def _stand_out(points: Sequence[ScalePoint], view: ReportView) -> Iterator[tuple[str, str]]:
+    """Yield each scale of a mode that stands out, of the reference variant or else of the first."""
+    names = [point.variant for point in points]
+    variant = REFERENCE_VARIANT if REFERENCE_VARIANT in names else names[0]
+    chosen: dict[Scale, list[Pick]] = {}
+    for pick in picks([point for point in points if point.variant == variant], view.thresholds):
+        chosen.setdefault(pick.point.scale, []).append(pick)
+    for picked in chosen.values():
+        point = picked[0].point
+        rules = view.of_device("; ".join(pick.rule for pick in picked))
+        figures = full_stop(", ".join(_figures(point, view)))
+        yield capitalised(" and ".join(pick.kind for pick in picked)), f"{view.place(point)} ({rules}): {figures}"
+
+
+def _figures(point: ScalePoint, view: ReportView) -> Iterator[str]:
+    yield f"{SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.heading}"
+    if point.smallest_baseline != str(point.scale):
+        column = AGAINST_SMALLEST if point.efficiency is None else EFFICIENCY
+        yield f"efficiency {column.shown(point)} {column.interval(point)}".rstrip()
+    yield f"{GPU_HOURS.shown(point)} {view.of_device(GPU_HOURS.heading)}"
+    if point.hours_to_solution is not None:
+        hours = f"{GPU_HOURS_TO_SOLUTION.shown(point)} {view.unit} h"
+        yield f"{_training(view.results.work)} take {duration(3600 * point.hours_to_solution)} ({hours})"
+    elif point.hours_per_epoch is not None and 3600 * point.hours_per_epoch >= 1:  # a shorter one is no cost
+        yield f"an epoch takes {duration(3600 * point.hours_per_epoch)}"
+
+
+def _training(work: Work) -> str:
+    return f"{work.samples:,.0f} samples" if work.samples is not None else f"{work.epochs:g} epochs"

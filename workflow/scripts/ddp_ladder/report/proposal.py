@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ddp_ladder.common.formats import capitalised, count, duration, full_stop, in_short
-from ddp_ladder.gates.figures import columns
+from ddp_ladder.accounting.advice import accounting_table
+from ddp_ladder.analysis.cost import Pick, Work, picks
+from ddp_ladder.analysis.prediction import Outlook
+from ddp_ladder.common.formats import capitalised, count, duration, full_stop, in_short, interval
+from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS, GPU_HOURS_TO_SOLUTION, SAMPLES_PER_S, columns
 from ddp_ladder.gates.groups import STEP_PARTS
+from ddp_ladder.gates.notes import NOTABLE_GAP
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.records.checks import IN_WORDS, weakest
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Record
-from ddp_ladder.report.attribution_section import attribution_section
-from ddp_ladder.report.document import Block, Document, Section
-from ddp_ladder.report.escape import blank
-from ddp_ladder.report.prediction_section import PredictionSection
-from ddp_ladder.report.proposal_limits import limits
-from ddp_ladder.report.proposal_request import request
-from ddp_ladder.report.view import Measured, ReportView
+from ddp_ladder.report.document import Block, Document, Section, blank
+from ddp_ladder.report.sections import Explained, Prediction, explained
+from ddp_ladder.report.view import ReportView, scale_names
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 
 SHOWN = (
@@ -35,6 +35,7 @@ HEADINGS = {
 }
 RATES = {MEDIAN_OF_BLOCKS: "samples_per_s", SAMPLES_PER_TIME: "samples_per_s_total"}  # keys of a record's throughput
 WIDTHS = (0.6, 0.9, 0.7, 0.75, 1.35, 1.1, 1.25, 1.25, 0.9, 0.95)
+MACHINES = "machine/<scale>/<node>/machine.json"
 TEST_CASE = (
     "script", "script_sha256", "repository", "args_template", "parameters", "parameter_dtype", "autocast_dtype",
     "optimizer", "num_workers", "compiled", "steps", "batch", "gradient bytes", "buckets", "comm hook", "launcher",
@@ -53,6 +54,8 @@ SOFTWARE = (
     "cpu_model",
     "cpus",
 )
+DOUBTFUL = ("not comparable", "check", "incomplete")
+SOURCE = "scaling.csv: gpu_hours_per_million_samples, hours_to_solution, wall_hours_to_solution, gpu_hours_to_solution"
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Rules:
     note: str
 
 
-def proposal(view: ReportView, prediction: PredictionSection, rules: Rules | None = None) -> Document:
+def proposal(view: ReportView, prediction: Prediction, rules: Rules | None = None) -> Document:
     """Return the section; if nothing was measured, one that says so. rules: of a centre, if one was asked for."""
     title = view.title.replace("Scaling of", "Scalability of", 1)
     ending = f"Written by ddp-ladder on {view.written_on.isoformat()} from the records of {len(view.runs)} runs."
@@ -139,30 +142,24 @@ def _test_case(view: ReportView, points: Sequence[ScalePoint]) -> tuple[Block, .
 def _machine(view: ReportView) -> tuple[Block, ...]:
     partitions = dict.fromkeys(job.slurm.partition for job in view.results.plan.jobs if job.slurm.partition)
     where = f"Slurm partition {' and '.join(partitions)}. " if partitions else ""
-    source = "machine/<scale>/<node>/machine.json"
+    node = Block(
+        "The nodes:", headings=("nodes", "what they are"), rows=view.machine_rows, widths=(1, 3), source=MACHINES
+    )
     return (
         Block(f"{where}{blank('the name of the machine and of the partition, as the centre calls them')}"),
         Block(view.machine),
-        *(Block(f"A node: {line}.", source=source) for line in view.machine_lines),
+        *((node,) if view.machine_rows else ()),
         _fields("Software and devices, as the training processes reported them:", view, SOFTWARE),
     )
 
 
 def _fields(text: str, view: ReportView, names: Sequence[str]) -> Block:
     known = {row.name: row for row in view.measured}
-    rows = tuple((name, _in_words(known[name])) for name in names if name in known)
+    rows = tuple((name, known[name].in_words) for name in names if name in known)
     return Block(
         text, headings=("field", "value"), rows=rows, widths=(1, 3),
         source="runs/<run>/record.json: fingerprint and spec",
     )  # fmt: skip
-
-
-def _in_words(row: Measured) -> str:
-    return "; ".join(_with_places(*pair) for pair in row.values)
-
-
-def _with_places(value: str, places: str) -> str:
-    return f"{value} ({places})" if places else value
 
 
 def _method(view: ReportView, points: Sequence[ScalePoint]) -> Iterator[Block]:
@@ -267,8 +264,14 @@ def _baselines(points: Sequence[ScalePoint]) -> list[str]:
     return list(dict.fromkeys(point.smallest_baseline for point in points if point.smallest_baseline))
 
 
+def _largest(view: ReportView) -> list[Explained]:
+    """Return the losses of the largest scale of each mode, of the reference variant."""
+    found = [each for each in explained(view) if each.point.variant == REFERENCE_VARIANT]
+    return list({each.point.mode: each for each in reversed(found)}.values())[::-1]
+
+
 def _losses(view: ReportView) -> Iterator[Block]:
-    for each in attribution_section(view).explained:
+    for each in _largest(view):
         losses = [": ".join(filter(None, (loss.in_words, "; ".join(loss.evidence)))) for loss in each.found.listed]
         if losses:
             yield Block(
@@ -325,3 +328,142 @@ def _sources(view: ReportView, series: Sequence[Sequence[ScalePoint]], *, has_lo
         f"{good} of {count(planned, 'planned run')} succeeded; all runs together took {took}.",
         source="plan.json, runs/<run>/record.json",
     )
+
+
+# --- The request: what a training takes at the scale that is asked for.
+
+
+def request(view: ReportView, prediction: Prediction, series: Sequence[Sequence[ScalePoint]]) -> Iterator[Block]:
+    """Yield what is asked for, why that scale, and what is expected beyond it."""
+    for points in series:
+        chosen = _chosen(points, view)
+        if chosen is None:
+            yield Block(
+                f"No {points[0].mode} scale can be recommended, as none compares with a smaller one. "
+                + blank("the scale to ask for, and why")
+            )
+            continue
+        yield Block(" ".join(_request(chosen, points[0].mode, view)), source=SOURCE)
+    for outlook in prediction.outlooks:
+        if words := _beyond(outlook, view):
+            yield Block(words, source="from scaling.csv, see docs/prediction.md")
+    if view.results.jobs:
+        totals = accounting_table(view.results.plan, view.results.jobs).totals
+        yield Block(f"These measurements themselves: {full_stop(totals)}", source="accounting.csv")
+
+
+def _chosen(points: Sequence[ScalePoint], view: ReportView) -> Pick | None:
+    """Return the recommended scale, or else the cheapest."""
+    found = {pick.kind: pick for pick in picks(points, view.thresholds)}
+    return found.get("recommended") or found.get("cheapest")
+
+
+def _request(pick: Pick, mode: str, view: ReportView) -> Iterator[str]:
+    point, work = pick.point, view.results.work
+    yield f"{capitalised(mode)} scaling: jobs of {point.scale} are requested, {pick.rule}."
+    if pick.kind != "recommended":
+        yield "No scale reaches the efficiency that is asked for, so this is the cheapest."
+    hours, per_node = GPU_HOURS_TO_SOLUTION, point.gpus_per_node
+    if point.gpu_hours_to_solution is None or point.hours_to_solution is None:
+        yield f"A million samples take {GPU_HOURS.shown(point)} {view.unit} hours there."
+        yield blank(f"the samples of one training, the number of trainings, and the {view.unit} hours that follow")
+        return
+    yield (
+        f"One training of {_amount(work)} takes {duration(3600 * point.hours_to_solution)} there: "
+        f"{hours.shown(point)} {view.unit} hours, or {hours.text(point.gpu_hours_to_solution / per_node)} node hours."
+    )
+    if point.wall_hours_to_solution is not None:
+        yield (
+            "With start-up, validation and checkpoints as in the measured runs it takes "
+            f"{duration(3600 * point.wall_hours_to_solution)}, "
+            f"{hours.text(point.world_size * point.wall_hours_to_solution)} {view.unit} hours."
+        )
+    yield (
+        f"The project needs {blank('the number of trainings, with seeds, searches and repetitions')} of these, "
+        f"{blank(f'the total of {view.unit} hours, with a reserve for failed jobs')} in all."
+    )
+
+
+def _amount(work: Work) -> str:
+    return f"{work.samples:,.0f} samples" if work.samples is not None else f"{work.epochs:g} epochs"
+
+
+def _beyond(outlook: Outlook, view: ReportView) -> str:
+    """Return what is predicted for the next larger scale, and how far efficiency is expected to hold."""
+    at = outlook.at
+    ahead = [full_stop(capitalised(text)) for text in (outlook.in_words, *at.notes) if text]
+    if at.is_measured or at.samples_per_s is None:
+        return " ".join(ahead if at.samples_per_s is None else ahead[:1])
+    rate = f"{SAMPLES_PER_S.text(at.samples_per_s)} {SAMPLES_PER_S.heading} " + interval(
+        SAMPLES_PER_S.text(at.samples_per_s_low), SAMPLES_PER_S.text(at.samples_per_s_high)
+    )
+    efficiency = f"{EFFICIENCY.text(at.efficiency)} " + interval(
+        EFFICIENCY.text(at.efficiency_low), EFFICIENCY.text(at.efficiency_high)
+    )
+    cost = f"{GPU_HOURS.text(at.gpu_hours_per_million_samples)} {view.of_device(GPU_HOURS.heading)}"
+    words = (
+        f"Predicted, not measured: {at.scale} ({outlook.mode} scaling) would run at {rate}, with an efficiency of "
+        f"{efficiency} against {at.baseline}, and cost {cost}."
+    )
+    return " ".join((words, *ahead))
+
+
+# --- The limits: what an application must say against its own figures.
+
+
+def limits(view: ReportView) -> Block:
+    """Return the limits as a list."""
+    lines = (*_of_points(view), *_of_runs(view), *_of_site(view))
+    return Block(items=tuple(full_stop(line if "/" in line.split()[0] else capitalised(line)) for line in lines))
+
+
+def _of_points(view: ReportView) -> Iterator[str]:
+    measured = [point for point in view.rungs if point.samples_per_s is not None]
+    if len(scales := {point.scale for point in measured}) == 1:
+        yield f"only {scales.pop()} was measured, which does not show how the training scales"
+    for words in dict.fromkeys(point.simulated for point in measured if point.simulated):
+        where = _names([point for point in measured if point.simulated == words], view)
+        yield f"{where}: {words}, so the network between nodes was not measured"
+    if single := [point for point in measured if point.repeats == 1]:
+        yield f"one run only at {_names(single, view)}: it shows no differences between runs, so it has no interval"
+    if pairs := [point for point in measured if point.repeats == 2]:
+        yield f"two runs only at {_names(pairs, view)}: they show little of the differences between runs"
+    if drifting := [point for point in measured if abs(point.drift_fraction or 0.0) > NOTABLE_GAP]:
+        more = f"by more than {100 * NOTABLE_GAP:.0f} % from the first to the last third of their steps"
+        yield f"the speed changed within the runs of {_names(drifting, view)}: {more}"
+    for point in measured:
+        if point.status in DOUBTFUL:
+            yield f"{view.place(point)}: {point.note or point.status}"
+    if allowed := [point for point in measured if point.allowed]:
+        yield f"differences that were allowed (fingerprint.may_differ): {allowed[-1].allowed}"
+    if missing := [point for point in view.rungs if point.status == "not run"]:
+        yield f"planned and not measured: {_names(missing, view)}"
+
+
+def _names(points: Sequence[ScalePoint], view: ReportView) -> str:
+    return scale_names(points, view.several_series)
+
+
+def _of_runs(view: ReportView) -> Iterator[str]:
+    for group in view.failures:
+        yield f"{count(len(group.runs), 'run')} failed ({in_short(group.runs)}): {group.verdict}"
+    for stage in view.stages:
+        gate = view.gates.get(stage)
+        if gate is not None and not gate.is_open:
+            why = gate.why or next((item.in_words for item in gate.failing), "")
+            yield f"the gate of {stage} is closed{f': {why}' if why else ''}"
+    yield from (warning.partition(" Next: ")[0] for warning in view.results.warnings)  # the page says what to do
+    cut = dict.fromkeys(
+        f"{name}: {value:g}"
+        for run in view.results.plan.runs
+        for name, value in (("measure.max_steps", run.max_steps), ("measure.max_seconds", run.max_seconds))
+        if value is not None
+    )
+    if cut:
+        yield f"the runs were ended early on purpose ({', '.join(cut)}); they are no whole trainings"
+    yield "the figures are of speed; whether a larger global batch needs more epochs was not measured"
+
+
+def _of_site(view: ReportView) -> Iterator[str]:
+    if view.unit != "GPU":
+        yield 'this site has no GPU: each "GPU" of a scale is one CPU process'

@@ -1,4 +1,4 @@
-"""The content of the report, computed once for the page and the Markdown. Pure."""
+"""What the report shows, computed once for its page, its Markdown and the proposal; the headline first. Pure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import quote
 
 from ddp_ladder.analysis.cost import with_cost
 from ddp_ladder.common import formats
-from ddp_ladder.common.formats import in_short
-from ddp_ladder.gates.figures import Column, columns
-from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, stage_name
+from ddp_ladder.gates.figures import AGAINST_PLAIN, EFFICIENCY, SAMPLES_PER_S, SPEEDUP
+from ddp_ladder.gates.points import ScalePoint, other_processes
 from ddp_ladder.gates.verdict import Finding, Verdict
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.preflight.result import PreflightResult, bandwidth, latency
 from ddp_ladder.records.fingerprint import (
     BATCH,
     DIGEST_LENGTH,
@@ -26,22 +26,37 @@ from ddp_ladder.records.fingerprint import (
     global_batch_seen,
     in_full,
 )
-from ddp_ladder.records.record import Failure, Record, quoted_lines
-from ddp_ladder.report.headline import PLURALS, Headline, device_word, headline
-from ddp_ladder.report.machine_table import machine_lines
+from ddp_ladder.records.record import SAMPLES_PER_TIME, Failure, Record, quoted_lines
 from ddp_ladder.report.results import LadderResults
-from ddp_ladder.report.scale_notes import scale_notes
 from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT, Scale
 
 INTERVALS = (
     "95 % intervals over repeats, of one job on its nodes or, where several jobs measured a scale, of any job; one "
     "repeat has none"
 )
-MOST_ROWS = 24  # a longer table is closed at first, and not printed then
 MOST_VALUES = 12  # of a field, and hosts: more are in the runs' records
+MOST_NAMED = 12  # scales of one note; scaling.csv has the notes of each
 NAMED_PLACES = 20  # of the runs that have a value
+OF_A_RUN = (("train.log", "log"), ("record.json", "record"), ("job.sh", "job"))
 Place = Mapping[str, str]  # the parts of a run's name, each as text
 SHOWN_WHEN_ABSENT = ("autocast_dtype", "optimizer")  # "none" is informative for these fields only
+
+
+Kind = Literal["reached", "doubtful", "stopped", "failed", "empty"]
+PLURALS = {"GPU": "GPUs", "process": "processes"}
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The headline of a report: one or two sentences.
+
+    evidence: the figures that show why it stopped. next: what to do; None if there is nothing to do.
+    """
+
+    kind: Kind
+    text: str
+    next: str | None = None
+    evidence: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,38 +99,17 @@ class FailureGroup:
 
 
 @dataclass(frozen=True)
-class StartUpTable:
-    """The points whose start-up is known, and the columns: torch.compile only if something was compiled."""
-
-    columns: tuple[Column, ...]
-    points: tuple[ScalePoint, ...]
-    note: str = (
-        "Until the end of the first step, on the slowest rank; medians over repeats; not part of the throughput. "
-        "The parts are defined below."
-    )
-
-
-PREFLIGHT_HEADINGS = ("scale", "preflight", "bus bandwidth", "latency", "network", "found")
-
-
-def _preflight_row(result: PreflightResult) -> tuple[str, ...]:
-    return (
-        result.scale,
-        result.status,
-        bandwidth(result),
-        latency(result),
-        ", ".join(result.transport) or result.backend,
-        "; ".join(finding.in_words for finding in result.findings) or "nothing",
-    )
-
-
-@dataclass(frozen=True)
 class Measured:
     """One row of "what was measured on": each value, with the runs that have it if there are several values."""
 
     name: str
     mark: str  # =: must match; "may differ": the user allows another value; empty: not compared
     values: tuple[tuple[str, str], ...]  # (value, places)
+
+    @property
+    def in_words(self) -> str:
+        """Return ``a (1x1); b (1x2)``."""
+        return "; ".join(f"{value} ({places})" if places else value for value, places in self.values)
 
 
 @dataclass(frozen=True)
@@ -129,7 +123,6 @@ class ReportView:
     points: tuple[ScalePoint, ...]
     headline: Headline
     series: tuple[Series, ...]
-    startup: StartUpTable
     failures: tuple[FailureGroup, ...]
     measured: tuple[Measured, ...]
     runs: tuple[Record, ...]
@@ -148,14 +141,21 @@ class ReportView:
         return self.results.gates
 
     @property
-    def preflight_rows(self) -> tuple[tuple[str, ...], ...]:
-        """Return a row of PREFLIGHT_HEADINGS for each scale that has a preflight."""
-        return tuple(_preflight_row(result) for result in self.results.preflights.values())
+    def machine_rows(self) -> tuple[tuple[str, str], ...]:
+        """Return a line for each kind of node: where there are such nodes, and what they are."""
+        places: dict[str, dict[str, list[str]]] = {}
+        for scale, machines in self.results.machines.items():
+            for machine in machines:
+                places.setdefault(machine.in_words, {}).setdefault(scale, []).append(machine.node)
+        return tuple(
+            ("; ".join(f"{scale}: {in_short(nodes)}" for scale, nodes in where.items()), words)
+            for words, where in places.items()
+        )
 
-    @property
-    def machine_lines(self) -> tuple[str, ...]:
-        """Return what the nodes are made of; none if no job described them."""
-        return machine_lines(self.results.machines)
+    def links_of(self, run: Record) -> tuple[tuple[str, str], ...]:
+        """Return address and words of the links to a run's log, record and job script, as far as they exist."""
+        files = ((f"runs/{run.spec.name}/{file}", words) for file, words in OF_A_RUN)
+        return tuple((f"../{quote(file)}", words) for file, words in files if (self.results.directory / file).is_file())
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -223,7 +223,6 @@ def make_view(found: LadderResults, written_on: date) -> ReportView:
         points=points,
         headline=headline(found, points),
         series=series,
-        startup=_startup(series),
         failures=_failures(runs),
         measured=_measured(runs, found.plan.may_differ),
         runs=tuple(runs),
@@ -261,14 +260,6 @@ def _series(points: Sequence[ScalePoint]) -> tuple[Series, ...]:
         )
         for mode, variant in keys
     )
-
-
-def _startup(series: Sequence[Series]) -> StartUpTable:
-    points = [point for each in series for point in each.points if point.startup_s is not None]
-    compiled = any(point.startup_compile_s for point in points)
-    shown = [column for column in columns("startup") if compiled or column.key != "startup_compile_s"]
-    named = (replace(column, heading="total") if column.key == "startup_s" else column for column in shown)
-    return StartUpTable(tuple(named), tuple(points))
 
 
 def _failures(runs: Sequence[Record]) -> tuple[FailureGroup, ...]:
@@ -399,6 +390,149 @@ def gate_rows(gate: Verdict) -> tuple[GateRow, ...]:
     """Return the findings to show; repeats with the same finding share one row."""
     repeats: dict[Finding, list[int]] = {}
     for item in gate.worth_showing:
-        known = repeats.setdefault(item.replace(repeat=None), [])
+        known = repeats.setdefault(replace(item, repeat=None), [])
         known += [item.repeat] if item.repeat is not None else []
     return tuple(GateRow(item, tuple(numbers)) for item, numbers in repeats.items())
+
+
+# --- The headline.
+
+
+def device_word(results: LadderResults) -> str:
+    """Return the unit of a scale: without CUDA a "GPU" is one CPU process."""
+    return "GPU" if any(run.device == "cuda" for run in results.plan.runs) else "process"
+
+
+def headline(results: LadderResults, points: Sequence[ScalePoint]) -> Headline:
+    """Return how far the ladder got, or what stopped it and what to do."""
+    points = [point for point in points if not point.is_plain]
+    closed = next((gate for gate in _in_order(results) if not gate.is_open), None)
+    if closed is not None:
+        return _stopped(closed, points, device_word(results))
+    shown = _furthest(points)
+    if shown:
+        return _reached(results, points, shown)
+    failures = [run.failure for run in results.records.values() if run.failure and run.job and not run.spec.is_plain]
+    if failures:
+        text = f"Nothing could be measured: {count(len(failures), 'run')} failed."
+        return Headline("failed", f"{text} {full_stop(capitalised(failures[0].why))}", failures[0].next)
+    if results.unread:
+        text = f"What was measured cannot be shown: {count(results.unread, 'record')} cannot be used."
+        return Headline("failed", text, "see the warnings, which name each file and what is wrong with it")
+    return Headline(
+        "empty",
+        "Nothing has been measured yet.",
+        "run `snakemake --cores all` here, or `snakemake --profile profiles/slurm` on a cluster",
+    )
+
+
+def _in_order(results: LadderResults) -> list[Verdict]:
+    return [results.gates[stage] for stage in results.plan.stages if stage in results.gates]
+
+
+def _stopped(gate: Verdict, points: Sequence[ScalePoint], unit: str) -> Headline:
+    several = len({point.mode for point in points}) > 1
+    reason = gate.reason or next(iter(gate.failing), None)  # of any variant if the default has none
+    why = _why(reason, several) if reason else gate.why or "its file does not say why"
+    text = f"Stopped at the gate of {_stage(gate.stage, points)}: {full_stop(why)}"
+    before = [point for point in _furthest(points) if point.stage != gate.stage]
+    if before:
+        text += f" Before it, {_figures(before[0], unit)}."
+    return Headline("stopped", text, gate.next or (reason and reason.next) or None, reason.shown_by if reason else ())
+
+
+def _why(item: Finding, several_modes: bool) -> str:
+    place = f"{item.scale} {item.mode}" if several_modes else item.scale
+    return f"{place} {item.in_words}, wanted {item.wanted}"
+
+
+def _furthest(points: Sequence[ScalePoint]) -> list[ScalePoint]:
+    """Return the last measured point of each mode, of the reference variant or else of the first."""
+    measured = [p for p in points if p.samples_per_s is not None and p.status != "failed"]
+    names = [point.variant for point in points]
+    reference = REFERENCE_VARIANT if REFERENCE_VARIANT in names else names[0] if names else ""
+    chosen = [p for p in measured if p.variant == reference] or measured
+    return list({point.mode: point for point in chosen}.values())
+
+
+def _reached(results: LadderResults, points: Sequence[ScalePoint], shown: Sequence[ScalePoint]) -> Headline:
+    stages = results.plan.stages
+    stage = max((point.stage for point in shown), key=stages.index)
+    several = len({point.mode for point in points}) > 1
+    found = [point for point in shown if point.stage == stage]
+    unit = device_word(results)
+    judged = "reached" if stage in results.gates else "measured, its gate is not judged yet"
+    text = f"{capitalised(_stage(stage, points))} {judged}"
+    if several:
+        text += "".join(f". {capitalised(p.mode)} scaling: {_figures(p, unit)}" for p in found) + "."
+    else:
+        text += f": {_figures(found[0], unit)}."
+    later = stages[stages.index(stage) + 1 :]
+    missing = [stage for stage in later if not _ran(stage, points)]
+    if missing:
+        text += f" {capitalised(stage_name(missing[0]))} has not been run."
+    failed = [point for point in points if point.status == "failed"]
+    if failed:
+        text += f" Runs failed at {_scales_in_words(failed)}."
+    disturbed = other_processes(*found)
+    if disturbed:
+        text += f" Not measured alone: {full_stop(disturbed.in_words)}"
+    doubts = [item for gate in _in_order(results) for item in gate.uncertain(REFERENCE_VARIANT)]
+    if doubts:
+        text += f" Decided on the estimate alone: {doubts[0].scale} {full_stop(doubts[0].in_words)}"
+    doubtful = bool(doubts or disturbed) or any(point.status in ("check", "not comparable") for point in found)
+    return Headline("doubtful" if doubtful else "reached", text, disturbed.next if disturbed else None)
+
+
+def _stage(stage: str, points: Sequence[ScalePoint]) -> str:
+    """Return ``stage 3``, with a note if its nodes were simulated."""
+    simulated = [point.simulated for point in points if point.stage == stage and point.simulated]
+    return stage_name(stage) + (f" ({simulated[-1]})" if simulated else "")
+
+
+def _ran(stage: str, points: Sequence[ScalePoint]) -> bool:
+    return any(point.stage == stage and point.status != "not run" for point in points)
+
+
+def _scales_in_words(points: Sequence[ScalePoint]) -> str:
+    return ", ".join(dict.fromkeys(f"{point.scale} ({point.variant})" for point in points))
+
+
+def _figures(point: ScalePoint, unit: str) -> str:
+    rate = f"{point.scale} runs at {SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.heading}"
+    if point.statistic == SAMPLES_PER_TIME:
+        rate += " (samples / time)"
+    if point.is_baseline and point.status != "not comparable":
+        return f"{rate} {SAMPLES_PER_S.interval(point)}".rstrip()
+    baseline = point.baseline_in_words.replace("GPU", unit)
+    if point.efficiency is None:
+        return f"{rate}; no efficiency against {baseline} can be given ({point.note})"
+    rate_of = "the rate of " if baseline == point.baseline else ""
+    efficiency = f"{EFFICIENCY.shown(point)} {EFFICIENCY.heading} {EFFICIENCY.interval(point)}".rstrip()
+    text = f"{rate}, {SPEEDUP.shown(point)}x {rate_of}{baseline}, {efficiency}"
+    if point.efficiency_plain is not None:
+        text += f" ({AGAINST_PLAIN.shown(point)} against the script without DDP)"
+    return f"{text}, which is more than the ideal (see its note)" if point.status == "check" else text
+
+
+def gate_words(gates: Mapping[str, Verdict], point: ScalePoint) -> str:
+    """Return ``stage 2 open``; a dash while the gate is not judged."""
+    gate = gates.get(point.stage)
+    return f"{stage_name(point.stage)} {gate.words_of(point)}" if gate else UNKNOWN
+
+
+# --- Notes on scales.
+
+
+def scale_notes(points: Sequence[ScalePoint], several_series: bool) -> tuple[tuple[str, str], ...]:
+    """Return each note with the scales that have it: (``1x2 weak gloo, 1x4 weak gloo and 3 more``, the note)."""
+    places: dict[str, list[ScalePoint]] = {}
+    for point in points:
+        if point.note:
+            places.setdefault(point.note, []).append(point)
+    return tuple((scale_names(where, several_series), note) for note, where in places.items())
+
+
+def scale_names(points: Sequence[ScalePoint], several_series: bool) -> str:
+    """Return the names of scales, of many the first ones. several_series: a scale alone does not identify a point."""
+    return in_short([point.place(several_series) for point in points], MOST_NAMED)

@@ -1,0 +1,273 @@
+"""The report's sections: where the time goes, baselines and cost, prediction, what runs used, and the list of runs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from html import unescape
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import report as report_command
+from ddp_ladder.accounting.advice import accounting_table
+from ddp_ladder.accounting.jobs import JobRow
+from ddp_ladder.analysis.cost import Work
+from ddp_ladder.climb.forecasts import after_gate
+from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.gates.gate import judge
+from ddp_ladder.plan.plan import Plan
+from ddp_ladder.preflight.result import PreflightResult
+from ddp_ladder.records.record import Record
+from ddp_ladder.records.run_records import RunRecords
+from ddp_ladder.report.comparison import ComparisonSection
+from ddp_ladder.report.document import Block, Section, in_words
+from ddp_ladder.report.page import recommendations, write_report
+from ddp_ladder.report.results import LadderResults, read_results
+from ddp_ladder.report.sections import (
+    MOST_LISTED,
+    Prediction,
+    Usage,
+    explained,
+    listed_runs,
+    runs_csv,
+    sections,
+)
+from ddp_ladder.report.view import ReportView, make_view
+from make_machine import make_machine
+from make_records import (
+    JOB_ID,
+    make_failed_record,
+    make_plan_of,
+    make_record,
+    make_specs,
+    records_by_name,
+    repeated,
+    with_ranks,
+)
+from make_runs import RATES as LADDER_RATES
+from make_runs import edit, reassemble, write_ladder, write_run
+
+TODAY = date(2026, 11, 22)
+STEPS = {"1x1": (0.05, 0.0), "1x2": (0.055, 0.004), "2x2": (0.1, 0.045)}  # step and exposed communication, in s
+GRADIENTS = {"gradient_bytes": 4_000_000, "bucket_bytes": [1_000_000, 3_000_000]}
+RATES = {"1x1": 1000.0, "1x2": 1900.0, "1x4": 3500.0, "2x4": 6500.0}
+OLIVIA = {"1x1": 5126.4, "1x4": 37244.4, "2x4": 63190.2}
+
+
+def ladder(variants: Sequence[str] = ("default",), first: Mapping[str, object] = GRADIENTS) -> list[Record]:
+    """Return a ladder whose ranks timed the parts of a step. first: the fingerprint of its first scale."""
+    found = []
+    for spec in make_specs([*STEPS], repeats=1, variants=variants):
+        step_s, exposed_s = STEPS[str(spec.scale)]
+        record = make_record(spec, spec.global_batch / step_s, fingerprint=first if spec.gpus == 1 else GRADIENTS)
+        n = spec.world_size
+        found.append(with_ranks(record, compute_s=[0.04] * n, exposed_comm_s=[exposed_s] * n, data_wait_s=[0.001] * n))
+    return found
+
+
+def results_of(records: Sequence[Record], **changes: object) -> LadderResults:
+    plan = make_plan_of([record.spec for record in records])
+    return replace(LadderResults(plan, records_by_name(records), {}, ()), **changes)  # type: ignore[arg-type]
+
+
+def view_of(
+    rates: Mapping[str, float], work: Work | None = None, *, amp: bool = False, **changes: object
+) -> ReportView:
+    """amp: all but the first scale use another precision and other workers."""
+    other = {"autocast_dtype": "float16", "num_workers": 8}
+    records = [
+        make_record(
+            spec, repeated(rates[str(spec.scale)], spec), fingerprint=other if amp and spec.world_size > 1 else None
+        )
+        for spec in make_specs(list(rates), **changes)  # type: ignore[arg-type]
+    ]
+    return make_view(results_of(records, work=work or Work()), TODAY)
+
+
+def section_of(view: ReportView, title: str, prediction: Prediction | None = None) -> Section | None:
+    found = sections(view, Usage(), prediction or Prediction(), ComparisonSection())
+    return next((each for each in found if each.title == title), None)
+
+
+def rows_of(block: Block) -> list[dict[str, str]]:
+    """The rows of a table by heading, without units."""
+    names = [in_words(heading).partition(" (")[0].replace("\u2011", "-") for heading in block.headings]
+    return [
+        dict(zip(names, (in_words(cell).replace("\u00a0", " ") for cell in row), strict=True)) for row in block.rows
+    ]
+
+
+def table(view: ReportView, title: str, name: str) -> dict[str, dict[str, str]]:
+    """A table of figures by the scale."""
+    section = section_of(view, title)
+    assert section
+    (found,) = (block for block in section.blocks if block.kind == "table" and block.name == name)
+    return {row["scale"]: row for row in rows_of(found)}
+
+
+# Where the time goes
+
+
+def test_the_largest_scale_is_explained_and_the_others_are_folded() -> None:
+    view = make_view(results_of(ladder(["default", "gloo"])), TODAY)
+    assert [each.place for each in explained(view)] == [
+        "2x2 weak default", "1x2 weak default", "1x2 weak gloo", "2x2 weak gloo",
+    ]  # fmt: skip
+    section = section_of(view, "Where the time goes")
+    assert section
+    assert [block.summary.partition(":")[0] for block in section.blocks if block.summary] == [
+        "1x2 weak default", "1x2 weak gloo", "2x2 weak gloo",
+    ]  # fmt: skip
+    row = table(view, "Where the time goes", "Parts of a step at each scale")["2x2 weak default"]
+    assert [name for name, text in row.items() if text.endswith("low")] == ["global", "parallel", "communication"]
+
+
+def test_a_first_scale_with_other_settings_is_no_baseline() -> None:
+    records = ladder(first={**GRADIENTS, "autocast_dtype": "float16"})
+    (one,) = explained(make_view(results_of(records), TODAY))
+    assert one.place == "2x2, against 1x2 (1x1 not comparable: precision)"
+    assert [loss.in_words for loss in one.found.named] == ["41.0 ms exposed communication (41.0 points of efficiency)"]
+
+
+def test_page_and_markdown_say_where_the_time_goes(tmp_path: Path) -> None:
+    preflight = PreflightResult(
+        schema_version=1, status="ok", scale="2x2", job={"id": JOB_ID, "attempt": 1, "run_id": "0" * 64},
+        started_at_s=0.0, took_s=9.0, launcher="torchrun", backend="gloo", transport_wanted="any", transport=(),
+        versions={}, nodes=(), sizes=(), pairs=(), alpha_s=0.001, beta_s_per_byte=1e-9, findings=(),
+    )  # fmt: skip
+    write_report(tmp_path, results_of(ladder(), preflights={"2x2": preflight}), TODAY)
+    page, text = ((tmp_path / "report" / name).read_text() for name in ("index.html", "scaling.md"))
+    for words in ("Where the time goes", "45.0 ms exposed communication", "which 2.00 ms is latency"):
+        assert words in page
+        assert words in text
+    assert "| 2x2 | 40.0 | 45.0 | 1.00 | 0.00 | 14.0 |" in text
+    assert "bout 29 % more samples/s" in text
+
+
+# Baselines, cost, and what to ask for
+
+
+def test_the_olivia_guide_in_the_tables() -> None:
+    """12x on 8 GPUs compares FP32 and no workers with AMP and 8 workers; like for like it is 84.8 %."""
+    view = view_of(OLIVIA, amp=True)
+    two = table(view, "Other baselines and cost", "Against other baselines")["2x4"]
+    assert re.fullmatch(r"84\.8 % \[84\.\d\u201385\.\d %\]", two["efficiency against one node"])
+    assert two["against"] == "node: 1x4; smallest: 1x4"
+    cheapest, fastest = sorted(recommendations(view, Prediction()))
+    assert cheapest[0] == "Cheapest"
+    assert cheapest[1].startswith("1x4 (least process hours per sample): 37,244 samples/s, 0.0298 ")
+    assert fastest[0] == "Fastest and recommended"
+    assert "efficiency 84.8\u00a0% [" in fastest[1]
+
+
+def test_weak_and_strong_are_apart_and_variants_together() -> None:
+    view = view_of(RATES, modes=["weak", "strong"], variants=["default", "b"])
+    section = section_of(view, "Other baselines and cost")
+    assert section
+    assert [block.heading for block in section.blocks] == [
+        "Against other baselines, weak scaling",
+        "Cost, weak scaling",
+        "Against other baselines, strong scaling",
+        "Cost, strong scaling",
+    ]
+    assert {len(block.rows) for block in section.blocks} == {8}
+    assert [text.partition(" (")[0] for _, text in recommendations(view, Prediction())] == [
+        "2x4 weak default", "2x4 strong default", "1x1 weak default", "1x1 strong default",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        (Work(90, None, 50_000), "90 epochs take 11 min 32 s (1.54 process h)."),
+        (Work(None, 4.5e6), "4,500,000 samples take 11 min 32 s (1.54 process h)."),
+        (Work(dataset_size=50_000), "an epoch takes 8 s."),
+        (Work(epochs=90), "set report.samples"),
+    ],
+)
+def test_what_a_training_takes(work: Work, told: str) -> None:
+    view = view_of(RATES, work=work)
+    assert any(told in text for _, text in recommendations(view, Prediction()))
+    costs = table(view, "Other baselines and cost", "Cost")
+    assert ("time to solution" in costs["2x4"]) == (work.total is not None)
+
+
+def test_the_command_takes_the_training_and_reads_the_data_sets_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = write_ladder(tmp_path)
+    for spec in plan.runs:
+        run = RunDirectory(tmp_path / "runs" / spec.name)
+        edit(run.ranks / "rank0.json", lambda end: end["loader"].update(dataset_size=1797))
+        reassemble(run)
+    assert read_results(tmp_path, plan).work == Work(dataset_size=1797)
+    assert report_command.main(["--results", str(tmp_path), "--epochs", "10"]) == 0
+    assert "10 epochs take" in (tmp_path / "report/scaling.md").read_text()
+    with pytest.raises(SystemExit):
+        report_command.main(["--results", str(tmp_path), "--samples", "-1"])
+    assert "'-1' is not a number above 0" in capsys.readouterr().err
+
+
+# Prediction
+
+
+def test_a_forecast_stands_beside_what_was_measured(tmp_path: Path) -> None:
+    plan = write_ladder(tmp_path, repeats=1)
+    shutil.rmtree(tmp_path / "runs/default/weak/2x1")
+    (line,) = after_gate(plan, judge(plan, "stage2", tmp_path), RunRecords(tmp_path))
+    page, text = written(tmp_path, plan)
+    assert line in page
+    assert "| measured against forecast | inside |" not in text
+    write_run(tmp_path, plan.runs[-1], LADDER_RATES["2x1"])
+    page, text = written(tmp_path, plan)
+    assert line not in page
+    (row,) = [each for each in text.splitlines() if each.startswith("| 2x1 |") and each.endswith("| 1x1, 1x2 |")]
+    assert " 1,738 |" in row
+    assert "| yes |" in row
+
+
+def written(results: Path, plan: Plan) -> tuple[str, str]:
+    write_report(results, read_results(results, plan), TODAY)
+    folder = results / "report"
+    return unescape((folder / "index.html").read_text()), (folder / "scaling.md").read_text()
+
+
+# Jobs, machine and runs
+
+
+def test_jobs_are_shown_with_what_they_held() -> None:
+    row = JobRow(
+        job_id="4711", kind="measure", stage="stage1", scale="1x1", source="sacct", state="COMPLETED", nodes=1, gpus=1,
+        cpus=8, ended_at="2026-11-22T14:12:02Z", elapsed_s=720.0, runs_planned=1, runs_measured=1, runs_ok=1,
+        preflight_s=5.0, startup_s=10.0, training_s=600.0, other_s=105.0, gpu_hours_held=0.2, gpu_hours_training=0.17,
+        samples=1000,
+    )  # fmt: skip
+    view = make_view(results_of(ladder(), jobs=(row,)), TODAY)
+    section = section_of(view, "What the runs used")
+    assert section
+    expected = accounting_table(view.results.plan, [row])
+    (block,) = (block for block in section.blocks if block.name == "Jobs")
+    assert block.rows == expected.rows
+    assert any(expected.totals in in_words(item) for block in section.blocks for item in block.items)
+
+
+def test_alike_nodes_are_one_line_with_their_places() -> None:
+    machines = {"1x1": (make_machine("1x1"),), "2x2": (make_machine("2x2"), make_machine("2x2", node="node2"))}
+    rows = make_view(results_of(ladder(), machines=machines), TODAY).machine_rows
+    assert len(rows) == len({words for _, words in rows})
+    assert "2x2: " in rows[0][0]
+
+
+def test_of_too_many_runs_the_failed_ones_are_listed_and_all_are_in_the_table() -> None:
+    specs = make_specs(["1x1"], repeats=MOST_LISTED + 9)
+    records = [make_record(spec) if spec.repeat < MOST_LISTED + 5 else make_failed_record(spec) for spec in specs]
+    listed = listed_runs(records)
+    assert len(listed) == MOST_LISTED
+    assert {run.spec.name for run in records if run.status != "ok"} <= {run.spec.name for run in listed}
+    lines = runs_csv(records).splitlines()
+    assert len(lines) == len(specs) + 1
+    assert pd.Series(lines).str.count("failed").sum() == 5

@@ -1,0 +1,183 @@
+"""The comparison of variants, or of two folders of results: blocks of a document, files, and the terminal's text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddp_ladder.analysis.comparison import (
+    FASTER,
+    SLOWER,
+    Compared,
+    Comparison,
+    compare_variants,
+    decisive,
+    how_to_read,
+    interval_text,
+    number,
+    rate_text,
+    ratio_text,
+    sentences,
+    step_text,
+)
+from ddp_ladder.common import formats
+from ddp_ladder.common.files import write_atomically
+from ddp_ladder.report.document import Block, Cell, Content, Document, Section, as_markdown, csv_text, in_words
+from ddp_ladder.report.plots import comparison_figure, drawn
+from ddp_ladder.report.terminal import plain, text_table
+from ddp_ladder.report.view import ReportView
+
+VARIANTS, RESULTS = "comparison", "comparison_of_results"
+"""Stems of the files: of the variants of one ladder, and of two folders of results."""
+FILES = tuple(f"{VARIANTS}.{kind}" for kind in ("md", "csv", "svg", "png"))
+"""Of the variants of one ladder."""
+COLUMNS = (
+    "mode", "nodes", "gpus_per_node", "variant", "rank", "found", "ratio", "ratio_low", "ratio_high",
+    "repeats", "samples_per_s", "reference_samples_per_s", "step_time_s", "changes", "differs_in", "note",
+)  # fmt: skip
+"""Of the CSV file."""
+HEADINGS = ("scale", "rank", "variant", "ratio", "95 % interval", "samples/s", "step (ms)", "found", "notes")
+TERMINAL = ("scale", "rank", "variant", "ratio", "95 % interval", "step (ms)", "found")
+RIGHT = ("rank", "ratio", "samples/s", "step (ms)")
+STYLES = {FASTER: "ok", SLOWER: "failed"}
+WIDTH = 100
+MOST_ROWS = 24  # of the page; a longer table is closed
+MOST_LINES = 45  # of the terminal; a longer comparison shows the largest scales only
+
+
+@dataclass(frozen=True)
+class ComparisonSection:
+    """A comparison as blocks; none if there is nothing to compare."""
+
+    comparison: Comparison | None = None
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return () if self.comparison is None else tuple(_blocks(self.comparison))
+
+
+def comparison_section(view: ReportView) -> ComparisonSection:
+    """Return the comparison of a ladder's variants; empty if it has one, or nothing has been measured."""
+    variants = {run.variant for run in view.results.plan.runs if not run.is_plain}
+    if len(variants) < 2 or not view.anything_measured:
+        return ComparisonSection()
+    return ComparisonSection(compare_variants(view.results.plan, view.results.records))
+
+
+def _blocks(comparison: Comparison) -> Iterator[Block]:
+    yield Block(" ".join(sentences(comparison)))
+    lines = [
+        f"{each.place}: " + ", ".join(f"{row.name} {ratio_text(row.ratio)}" for row in each.compared if row.ratio)
+        for each in comparison.panels
+    ]
+    yield Block(
+        f"Throughput of each variant over that of {comparison.reference}, with 95 % intervals. Full markers differ by "
+        "more than chance.",
+        picture=_stem(comparison),
+        alt=f"Ratios of throughput against {comparison.reference}. {'; '.join(lines)}.",
+        style="forest",
+    )
+    rows = [(panel.place, *_cells(row)) for panel in comparison.panels for row in panel.rows]
+    summary = f"Table of {len(rows)} comparisons" if len(rows) > MOST_ROWS else ""
+    yield Block(name="Variants at each scale", summary=summary, headings=HEADINGS, rows=tuple(rows), style="comparison")
+    yield Block(items=(how_to_read(comparison), *comparison.missing, *comparison.warnings), style="notes")
+
+
+def _cells(row: Compared) -> tuple[Content, ...]:
+    return (
+        str(row.rank or ""),
+        row.name,
+        number(row.ratio.value) if row.ratio else "1" if row.is_reference else formats.UNKNOWN,
+        interval_text(row.ratio) if row.ratio else "",
+        rate_text(row),
+        step_text(row),
+        Cell(row.found, style=STYLES.get(row.found, "")),
+        "; ".join(notes_of(row)),
+    )
+
+
+def notes_of(row: Compared) -> tuple[str, ...]:
+    """Return what a row changes, in what it is not alike, why it has no ratio, and its notes."""
+    changes, unlike = ", ".join(row.changes), "; ".join(row.unlike)
+    notes = dict.fromkeys((f"with {changes}" if changes else "", f"differs in {unlike}" if unlike else "", *row.notes))
+    failed = row.obstacle if ":" in row.obstacle and not row.notes else ""
+    return tuple(filter(None, (*notes, failed)))
+
+
+# --- Files.
+
+
+def _stem(comparison: Comparison) -> str:
+    return VARIANTS if comparison.is_paired else RESULTS
+
+
+def comparison_files(comparison: Comparison) -> dict[str, str | bytes]:
+    """Return the files of a comparison by name."""
+    title = "Comparison of the variants" if comparison.is_paired else f"Comparison with {comparison.reference}"
+    document = Document(title, (Section("", tuple(_blocks(comparison))),))
+    stem = _stem(comparison)
+    rows = (_csv_row(row) for panel in comparison.panels for row in panel.rows)
+    pictures = {f"{stem}.{kind}": content for kind, content in drawn(comparison_figure(comparison)).items()}
+    return {f"{stem}.md": as_markdown(document), f"{stem}.csv": csv_text(COLUMNS, rows), **pictures}
+
+
+def _csv_row(row: Compared) -> tuple[object, ...]:
+    ratio = row.ratio
+    return (
+        row.mode,
+        row.scale.nodes,
+        row.scale.gpus_per_node,
+        row.name,
+        row.rank,
+        row.found,
+        ratio and ratio.value,
+        ratio and ratio.low,
+        ratio and ratio.high,
+        ratio.repeats if ratio else row.repeats,
+        row.samples_per_s,
+        row.reference_samples_per_s,
+        row.step_time_s,
+        "; ".join(row.changes),
+        "; ".join(row.unlike),
+        "; ".join(row.notes),
+    )
+
+
+def write_comparison(directory: Path, comparison: Comparison) -> tuple[Path, ...]:
+    """Write all files into a directory, which is made, and return them. Raises OSError (disk full)."""
+    files = comparison_files(comparison)
+    for name, content in files.items():
+        write_atomically(directory / name, content)
+    return tuple(directory / name for name in files)
+
+
+# --- The terminal.
+
+
+def terminal_text(comparison: Comparison, files: Iterable[Path]) -> str:
+    """Return what the command prints, without a final newline."""
+    lines = [line for sentence in sentences(comparison) for line in _wrapped(sentence)]
+    every = sum(len(panel.rows) for panel in comparison.panels)
+    shown = comparison.panels if every <= MOST_LINES else decisive(comparison) or comparison.panels[-1:]
+    rows = [(panel.place, *_texts(row)) for panel in shown for row in panel.rows]
+    lines += ["", *text_table(TERMINAL, rows, RIGHT)]
+    if len(shown) < len(comparison.panels):
+        lines += ["", f"{formats.count(len(comparison.panels) - len(shown), 'smaller scale')}: see the files"]
+    notes = dict.fromkeys(f"{row.name}: {note}" for panel in shown for row in panel.rows for note in notes_of(row))
+    for note in (*notes, *comparison.missing):
+        lines += _wrapped(note, "  ", "    ")
+    lines += ["", *_wrapped(how_to_read(comparison)), "", *(f"written  {file}" for file in files)]
+    return plain("\n".join(lines))
+
+
+def _texts(row: Compared) -> Iterator[str]:
+    rank, name, ratio, interval, _, step, _, _ = _cells(row)
+    yield from map(in_words, (rank, name, ratio, interval, step, row.found.partition(":")[0]))
+
+
+def _wrapped(text: str, first: str = "", then: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=then, break_on_hyphens=False, break_long_words=False
+    )

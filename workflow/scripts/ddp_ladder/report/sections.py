@@ -1,0 +1,578 @@
+"""The sections of the report below its first screen, for the page and for the Markdown. Pure.
+
+A section is a function here, with one line in ``sections``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import quote
+
+from ddp_ladder.accounting.advice import accounting_table
+from ddp_ladder.analysis.forecast import HEADINGS as FORECAST_HEADINGS
+from ddp_ladder.analysis.forecast import ForecastError, forecast_errors, forecast_lines, planned_forecasts
+from ddp_ladder.analysis.prediction import Outlook, outlooks
+from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, stage_name
+from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
+from ddp_ladder.gates.attribution import Link as NetworkLink
+from ddp_ladder.gates.figures import Column, Table, columns, figures_in
+from ddp_ladder.gates.points import ScalePoint, findings_across_scales
+from ddp_ladder.gates.scaling import USUAL_MARK
+from ddp_ladder.preflight.text import bandwidth, latency
+from ddp_ladder.records.record import Record
+from ddp_ladder.report.comparison import ComparisonSection
+from ddp_ladder.report.document import Block, Cell, Content, Link, Section, csv_text
+from ddp_ladder.report.view import GateRow, ReportView, Series, gate_rows
+from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
+
+MOST_ROWS = 24  # a longer table is closed at first, and not printed then
+MOST_OPEN = 2  # tables of variants; with more of them all but the first of each mode are closed
+MOST_LISTED = 500  # runs: a row of the page is about 1 KB
+FACTORS = (
+    "global_efficiency", "parallel_efficiency", "load_balance", "communication_efficiency", "computation_scaling",
+)  # fmt: skip
+FORECASTS = (
+    "A forecast is written when the gate below opens, before its scale is measured. Its interval is meant to hold nine "
+    "of ten outcomes, so one in ten lies outside; from a single measured scale there is only an upper bound. "
+    "docs/prediction.md says how it is made, and how well it held for published tables."
+)
+STARTUP = (
+    "Until the end of the first step, on the slowest rank; medians over repeats; not part of the throughput. "
+    "The parts are defined below."
+)
+MEASURED = (
+    "Each run trains with the unmodified script; step times, waits and samples are recorded on every rank. The first "
+    "steps are left out as warm-up: at least measure.warmup_steps (unless set, 20 with device cuda and 10 with cpu), "
+    "and until the step times are steady. The rest is cut into blocks; the time of a block is that of its slowest "
+    "rank. Medians over blocks and repeats are shown, never the best run. If slow steps recur, which a median over "
+    "blocks hides, samples / time over all blocks is shown. Intervals are of 95 %: Student's t on the logarithms of "
+    "the repeats' figures, Welch's for ratios; a single repeat has that of its blocks. All runs of one scale were made "
+    "in one job on the same nodes, with variants and repeats interleaved."
+)
+PREFLIGHT = (
+    "The last test of each scale's nodes, their network and its all-reduces, before its runs or alone. The bus "
+    "bandwidth is that of the best size between 4 KiB and 256 MiB, as nccl-tests defines it; the latency is that of a "
+    "fit over all sizes. “Where the time goes” uses the bandwidth of this fit, which leaves the latency out."
+)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Forecasts beside what was measured, and how far it will scale. ahead: of scales that are not measured yet."""
+
+    errors: tuple[ForecastError, ...] = ()
+    ahead: tuple[str, ...] = ()
+    outlooks: tuple[Outlook, ...] = ()
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Return how far it will scale, in each mode."""
+        return tuple(one.in_words for one in self.outlooks if one.largest)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of what a run used. name: the path of its files below the report, without their ending."""
+
+    name: str
+    title: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What was drawn of the runs' use of their nodes. notes: samples that could not be drawn, and why."""
+
+    pictures: tuple[Picture, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def sections(
+    view: ReportView, usage: Usage, prediction: Prediction, comparison: ComparisonSection, extra: Iterable[Section] = ()
+) -> tuple[Section, ...]:
+    """Return the sections in order; those without content are left out. extra: before the gates."""
+    found = (
+        Section("Scales", tuple(_scales(view))),
+        Section("Variants", comparison.blocks),
+        Section("Where the time goes", tuple(_time(view))),
+        Section("Other baselines and cost", tuple(_costs(view))),
+        Section("Prediction", tuple(_prediction(prediction))),
+        *extra,
+        Section("Gates in detail", tuple(_gates(view))),
+        Section("Preflight", tuple(_preflight(view))),
+        Section("Start-up", tuple(_startup(view))),
+        Section("What the runs used", tuple(_usage(view, usage))),
+        Section("What was measured on", tuple(_measured(view))),
+        Section("The machine", tuple(_machine(view))),
+        Section("Runs", tuple(_runs(view))),
+        Section("Definitions", tuple(_definitions(view.first_scale))),
+        Section("How the figures were measured", (Block(MEASURED),)),
+    )
+    return tuple(section for section in found if section.blocks)
+
+
+# --- Tables of figures.
+
+
+def figures_table(
+    shown: Sequence[Column],
+    points: Sequence[ScalePoint],
+    view: ReportView,
+    table: Table,
+    *,
+    name: str,
+    style: str = "",
+    cells_after: Sequence[tuple[str, Sequence[Content]]] = (),
+) -> Block:
+    """Return a table with a row for each point, and a column for each figure of which a value is known.
+
+    cells_after: heading and cells of further columns.
+    """
+    known = [column for column in shown if any(getattr(point, column.key) is not None for point in points)]
+    rows = [
+        (
+            Cell(*row_name(point, view), value=number, style="name"),
+            *(_figure(column, point, table) for column in known),
+            *(cells[number] for _, cells in cells_after),
+        )
+        for number, point in enumerate(points)
+    ]
+    return Block(
+        name=name,
+        summary=f"Table of {len(rows)} scales" if len(rows) > MOST_ROWS else "",
+        style=f"figures {style} {'' if len(rows) > MOST_ROWS else 'whole'}",
+        headings=("scale", *(_heading(column, view) for column in known), *(heading for heading, _ in cells_after)),
+        rows=tuple(rows),
+    )
+
+
+def row_name(point: ScalePoint, view: ReportView) -> tuple[str]:
+    """Return ``1x4``, ``1x1 plain`` or, if there are several modes or variants, ``1x4 weak gloo``."""
+    return (f"{point.scale} plain" if point.is_plain else view.place(point),)
+
+
+def _heading(column: Column, view: ReportView) -> Cell:
+    unit = f"({column.unit})" if column.unit else ""
+    return Cell(view.of_device(column.heading), small=(unit,), style=f"n {column.key}")
+
+
+def _figure(column: Column, point: ScalePoint, table: Table) -> Cell:
+    value = getattr(point, column.key)
+    return Cell(column.shown(point), small=column.beside(point, table), value=value, style=f"n {column.key}")
+
+
+# --- The scales.
+
+
+def _scales(view: ReportView) -> Iterator[Block]:
+    seen: set[str] = set()
+    variants = {point.variant for each in view.series for point in each.points if not point.is_plain}
+    for each in view.series:
+        mode = each.points[0].mode
+        is_closed = mode in seen and len(variants) > MOST_OPEN
+        seen.add(mode)
+        yield _series(each, view, is_closed=is_closed)
+    notes: list[Content] = [Cell(note, lead=where) for where, note in view.notes]
+    if view.anything_measured:
+        first = f"{view.first_scale} under the launcher, a process group of one," if view.starts_at_one_gpu else ""
+        text = f"Speed-up and efficiency are against {first or f'{view.first_scale}, where the ladder starts,'} of the "
+        text += "same mode and variant"
+        if any(point.efficiency_plain is not None for point in view.points):
+            text += "; “vs plain” is against the script alone, with no launcher and no DDP"
+        notes.append(f"{text}.")
+    device = "" if view.unit == "GPU" else "this site has no GPU, so each “GPU” of a scale is one CPU process; "
+    notes.append(f"Small figures in brackets are {view.intervals}; {device}all columns are defined below.")
+    yield Block(items=tuple(notes), style="notes")
+
+
+def _series(series: Series, view: ReportView, *, is_closed: bool) -> Block:
+    shown = columns("page")
+    after: list[tuple[str, list[Content]]] = [("status", []), ("gate", [])]
+    for point in series.points:
+        gate = view.gates.get(point.stage)
+        after[0][1].append(Cell(point.status, style=point.status.replace(" ", "-")))
+        doubt = "uncertain" if gate and gate.uncertain(point.variant) else ""
+        judged = Cell(gate.verdict_of(point), small=(doubt,), style=gate.verdict_of(point)) if gate else UNKNOWN
+        after[1][1].append(UNKNOWN if point.is_plain else judged)
+    table = figures_table(shown, series.points, view, "page", name=series.title, style="scales", cells_after=after)
+    rows = tuple(
+        (Cell(str(point.scale), small=("plain, no DDP" if point.is_plain else stage_name(point.stage),), value=k), *row)
+        for k, (point, (_, *row)) in enumerate(zip(series.points, table.rows, strict=True))
+    )
+    summary = _summary(series) if is_closed else table.summary
+    return replace(table, rows=rows, heading="" if is_closed else series.title, summary=summary)
+
+
+def _summary(series: Series) -> str:
+    """Return ``Weak scaling, variant gloo: 2x4 runs at 1,720 samples/s, 72 % efficiency``."""
+    measured = [point for point in series.points if point.samples_per_s is not None]
+    if not measured:
+        return f"{series.title}: nothing measured"
+    point = max(measured, key=lambda each: each.world_size)
+    rate, _, efficiency = (
+        column for column in columns("page") if column.key in ("samples_per_s", "speedup", "efficiency")
+    )
+    words = f"{series.title}: {point.scale} runs at {rate.shown(point)} {rate.heading}"
+    return words if point.efficiency is None else f"{words}, {efficiency.shown(point)} {efficiency.heading}"
+
+
+# --- Where the time goes.
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A scale, its place in words, and where its efficiency went."""
+
+    place: str
+    point: ScalePoint
+    found: Attribution
+
+
+def explained(view: ReportView) -> list[Explained]:
+    """Return where the efficiency of each scale went, the largest scale of each mode first."""
+    links = {str(scale): NetworkLink.of(result) for scale, result in view.results.preflights.items()}
+    every = [
+        Explained(_place(point, view), point, found)
+        for point in map(_against_a_baseline, (point for point in view.rungs if point.rest_s is not None))
+        if (found := attribution(point, baseline_of(point, view.points), links.get(str(point.scale))))
+    ]
+    reference = [each for each in every if each.point.variant == REFERENCE_VARIANT]
+    largest = {each.point.mode: each for each in sorted(reference, key=lambda each: each.point.world_size)}
+    return [*largest.values(), *(each for each in every if each not in largest.values())]
+
+
+def _against_a_baseline(point: ScalePoint) -> ScalePoint:
+    """Return the point against the smallest scale that compares if there is no ratio to the ladder's first one."""
+    if point.efficiency is not None or not point.smallest_baseline:
+        return point
+    return replace(point, efficiency=point.efficiency_smallest, baseline=point.smallest_baseline)
+
+
+def _place(point: ScalePoint, view: ReportView) -> str:
+    """Return the place of a scale in words, with its baseline if that is not the scale that the ladder starts at."""
+    if point.baseline == str(view.first_scale):
+        return view.place(point)
+    why = f" ({point.smallest_obstacle})" if point.smallest_obstacle else ""
+    return f"{view.place(point)}, against {point.baseline}{why}"
+
+
+def _time(view: ReportView) -> Iterator[Block]:
+    points = [point for point in view.rungs if point.rest_s is not None]
+    if not points:
+        return
+    shown = columns("attribution")
+    parts = [column for column in shown if column.key not in FACTORS]
+    lines = [f"{p.mode} {p.scale}: " + ", ".join(f"{c.heading} {c.shown(p)} {c.unit}" for c in parts) for p in points]
+    yield Block(
+        f"Parts of each step, which add up to it. 100 % is the ideal step: the time of {view.first_scale} for as many "
+        "samples per rank; what is above it is lost.",
+        picture="attribution",
+        alt=f"Parts of a step by scale. {'; '.join(lines)}.",
+    )
+    table = figures_table(shown, points, view, "attribution", name="Parts of a step at each scale", style="attribution")
+    yield replace(table, rows=tuple(tuple(map(_marked, row)) for row in table.rows))
+    words = "Global = parallel x computation scaling; parallel = load balance x communication. Factors below "
+    yield Block(items=(f"{words}{100 * USUAL_MARK:.0f} % are marked low. All are defined below.",), style="notes")
+    found = explained(view)
+    modes = len({each.point.mode for each in found if each.point.variant == REFERENCE_VARIANT})
+    for number, each in enumerate(found):
+        yield from _explained(each, is_closed=number >= modes)
+
+
+def _marked(content: Content) -> Content:
+    """Return a factor of POP below the usual mark with the word ``low``."""
+    if not isinstance(content, Cell) or not set(content.style.split()) & set(FACTORS):
+        return content
+    low = isinstance(content.value, float) and content.value < USUAL_MARK
+    return replace(content, small=(*content.small, "low")) if low else content
+
+
+def _explained(each: Explained, *, is_closed: bool) -> Iterator[Block]:
+    title = f"{each.place}: {each.found.lost_in_words}"
+    losses = [
+        Cell(full_stop("; ".join(loss.evidence)), lead=capitalised(loss.in_words)) if loss.evidence else loss.in_words
+        for loss in each.found.listed
+    ]
+    unknown = [f"Not known: {full_stop(line)}" for line in each.found.unknown]
+    changes = [
+        (full_stop(capitalised(change.what)), capitalised(change.gain_in_words), capitalised(change.why))
+        for change in each.found.changes
+    ]
+    if is_closed:
+        items = [*losses, *unknown, *(Cell(f"{what} {gain}", lead="Next") for what, gain, _ in changes)]
+        yield Block(summary=title, items=tuple(items), style="notes")
+        return
+    yield Block(heading=title, items=(*losses, *unknown), style="notes")
+    if changes:
+        headings = ("most likely to help", "gain", "estimated from")
+        yield Block(name=f"Changes for {each.place}", headings=headings, rows=tuple(changes), style="changes")
+
+
+# --- Cost, prediction, gates, preflight, start-up.
+
+
+def _costs(view: ReportView) -> Iterator[Block]:
+    points = [point for point in view.rungs if point.samples_per_s is not None]
+    for mode in dict.fromkeys(point.mode for point in points):
+        own = [point for point in points if point.mode == mode]
+        of_mode = f", {mode} scaling" if len({point.mode for point in points}) > 1 else ""
+        baselines = figures_table(
+            columns("baselines"), own, view, "baselines", name=f"Against other baselines{of_mode}"
+        )
+        if len(baselines.headings) > 1:
+            against = [_baselines(point) for point in own]
+            rows = tuple((*row, words) for row, words in zip(baselines.rows, against, strict=True))
+            yield replace(baselines, heading=baselines.name, headings=(*baselines.headings, "against"), rows=rows)
+        costs = figures_table(columns("cost"), own, view, "cost", name=f"Cost{of_mode}")
+        yield replace(costs, heading=costs.name)
+
+
+def _baselines(point: ScalePoint) -> str:
+    """Return the node and the smallest scale that a point is compared with."""
+    node = f"node: {point.node_baseline or point.node_obstacle}" if point.node_baseline or point.node_obstacle else ""
+    smallest = f"smallest: {point.smallest_baseline}" if point.smallest_baseline else ""
+    return "; ".join(filter(None, (node, smallest)))
+
+
+def prediction_of(results: Path, view: ReportView) -> Prediction:
+    """Read the forecasts of the planned scales, and predict from the measured ones."""
+    forecasts = [*planned_forecasts(results, view.results.plan)]
+    measured = {(point.scale, point.variant, point.mode) for point in view.points if point.samples_per_s}
+    ahead: list[str] = []
+    for job, forecast in forecasts:
+        scale = Scale.parse(forecast.scale)
+        due = tuple(one for one in forecast.series if (scale, one.variant, one.mode) not in measured)
+        ahead += forecast_lines(job, forecast.replace(series=due), view.unit) if due else []
+    errors = forecast_errors(forecasts, view.points)
+    return Prediction(errors, tuple(ahead), outlooks(view.results.plan, view.points))
+
+
+def _prediction(prediction: Prediction) -> Iterator[Block]:
+    items = (*prediction.ahead, *map(capitalised, prediction.sentences))
+    if items:
+        yield Block(items=tuple(map(full_stop, items)), style="notes")
+    if prediction.errors:
+        several = len({(one.variant, one.mode) for one in prediction.errors}) > 1
+        rows = tuple(one.cells(several) for one in prediction.errors)
+        name = "Forecasts and what was measured"
+        yield Block(name=name, headings=FORECAST_HEADINGS, rows=rows, style="whole")
+    if items or prediction.errors:
+        yield Block(FORECASTS)
+
+
+def _gates(view: ReportView) -> Iterator[Block]:
+    rows: list[tuple[Content, ...]] = []
+    for stage in view.stages:
+        gate, name = view.gates.get(stage), stage_name(stage)
+        if gate is None:
+            rows.append((name, Cell("not judged", style="waiting"), "", "", "", ""))
+            continue
+        verdict = Cell(gate.verdict, style=gate.verdict)
+        rows += [(name, verdict, *_finding(row, view)) for row in gate_rows(gate)]
+        why = f": {gate.why}" if gate.why and not gate_rows(gate) else ""
+        sane = f"{count(gate.sane_runs, 'run')} passed every sanity check{why}"
+        rows.append((name, verdict, "", sane, "", ""))
+    headings = ("stage", "gate", "scale", "measured", "wanted", "next")
+    many = len(rows) > MOST_ROWS
+    summary = f"Table of {len(rows)} findings" if many else ""
+    yield Block(
+        name="Gates", summary=summary, headings=headings, rows=tuple(rows), style="gates" if many else "gates whole"
+    )
+
+
+def _finding(row: GateRow, view: ReportView) -> tuple[Content, ...]:
+    item = row.item
+    measured = Cell(item.in_words, style="ok" if item.ok else "failed")
+    return row.place(view.several_series), measured, item.wanted, item.next or ""
+
+
+def _preflight(view: ReportView) -> Iterator[Block]:
+    rows = tuple(
+        (
+            result.scale,
+            result.status,
+            bandwidth(result),
+            latency(result),
+            ", ".join(result.transport) or result.backend,
+            "; ".join(finding.in_words for finding in result.findings) or "nothing",
+        )
+        for result in view.results.preflights.values()
+    )
+    if rows:
+        headings = ("scale", "preflight", "bus bandwidth", "latency", "network", "found")
+        yield Block(name="Preflight of each scale", headings=headings, rows=rows, style="whole")
+        yield Block(PREFLIGHT)
+
+
+def _startup(view: ReportView) -> Iterator[Block]:
+    points = [point for each in view.series for point in each.points if point.startup_s is not None]
+    if points:
+        compiled = any(point.startup_compile_s for point in points)
+        shown = [column for column in columns("startup") if compiled or column.key != "startup_compile_s"]
+        named = [replace(column, heading="total") if column.key == "startup_s" else column for column in shown]
+        yield figures_table(named, points, view, "startup", name="Start-up at each scale", style="startup")
+        yield Block(STARTUP)
+
+
+# --- What the runs used, and on what.
+
+
+def _usage(view: ReportView, usage: Usage) -> Iterator[Block]:
+    sampled = [column.key for column in columns("usage") if column.key != "peak_memory_bytes"]
+    points = [point for point in view.points if any(getattr(point, key) is not None for key in sampled)]
+    if points:
+        kinds = [("findings", [kinds_found(point, view.runs) for point in points])]
+        yield figures_table(
+            columns("usage"), points, view, "usage", name="What each scale used", style="used", cells_after=kinds
+        )
+    found = tuple(
+        (", ".join(map(view.place, where)), full_stop(capitalised(each.in_words)), full_stop(capitalised(each.next)))
+        for each, where in findings_across_scales(view.points)
+    )
+    if found:
+        yield Block(name="Findings", headings=("scales", "found", "next"), rows=found, style="whole")
+    for picture in usage.pictures:
+        text = f"{picture.title}. {picture.caption}"
+        yield Block(text, picture=picture.name, alt=f"What {picture.title} used over time", style="usage")
+    if notes := (*_notes(view.runs), *usage.notes):
+        yield Block(items=notes, style="notes")
+    if view.results.jobs:
+        table = accounting_table(view.results.plan, view.results.jobs)
+        headings = tuple(view.of_device(heading) for heading in table.headings)
+        yield Block(heading="Jobs", name="Jobs", headings=headings, rows=table.rows, style="jobs")
+        text = f"{full_stop(table.totals)} All columns of the jobs are in results/accounting.csv."
+        yield Block(items=(text, *table.advice), style="notes")
+
+
+def kinds_found(point: ScalePoint, runs: Sequence[Record]) -> str:
+    """Return the kinds of findings of a point's runs, for its row."""
+    if kinds := dict.fromkeys(found.kind for found in point.findings):
+        return ", ".join(kinds)
+    place = (point.mode, point.variant, point.scale)
+    own = [run.usage for run in runs if (run.spec.mode, run.spec.variant, run.spec.scale) == place and run.usage]
+    judged = any(usage.nodes and all(node.is_enough for node in usage.nodes) for usage in own)
+    return "none" if judged else "too few samples"
+
+
+def _notes(runs: Sequence[Record]) -> tuple[str, ...]:
+    """Return what could not be sampled: notes that differ in figures only once, with the first run that has it."""
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for run in runs:
+        for note in dict.fromkeys(run.usage.notes if run.usage else ()):
+            alike.setdefault(re.sub(r"\d+", "#", note), []).append((run.spec.name, note))
+    found = []
+    for noted in alike.values():
+        name, note = noted[0]
+        more = f" and {count(len(noted) - 1, 'more run')}" if len(noted) > 1 else ""
+        found.append(f"{note} ({name}{more})")
+    return tuple(found)
+
+
+def _measured(view: ReportView) -> Iterator[Block]:
+    if not view.measured:
+        return
+    words = "Fields marked = must be equal at both scales before an efficiency is given"
+    if view.several_series:
+        words += f" (batch: per {view.unit} in weak, global in strong mode)"
+    if view.results.plan.may_differ:
+        words += "; fields marked “may differ” are listed in fingerprint.may_differ in the configuration"
+    yield Block(f"{words}.")
+    rows = tuple((row.name, row.mark, row.in_words) for row in view.measured)
+    yield Block(name="Fields and values", headings=("field", "must match", "value"), rows=rows, style="fields")
+
+
+def _machine(view: ReportView) -> Iterator[Block]:
+    if view.machine_rows:
+        yield Block(name="The machine", headings=("nodes", "what they are"), rows=view.machine_rows, style="whole")
+        yield Block(
+            "As each node described itself in the last job of each scale. The files are in "
+            "results/machine/<scale>/<node>."
+        )
+
+
+def _runs(view: ReportView) -> Iterator[Block]:
+    listed = listed_runs(view.runs)
+    words = f"{view.results.counts.in_words}. {not_sampled(view.runs)}".strip()
+    if len(listed) < len(view.runs):
+        words += f" Only {len(listed)} are listed here, the failed ones first; all are in runs.csv."
+    yield Block(words)
+    if not listed:
+        return
+    shown = [column for column in columns("runs") if column.of_run]
+    rows = tuple(_run(run, number, shown, view) for number, run in enumerate(listed))
+    headings: tuple[Content, ...] = (
+        "run",
+        "job",
+        Cell("hosts", style="hosts"),
+        *(_heading(column, view) for column in shown),
+        "status",
+    )
+    many = len(rows) > MOST_ROWS
+    summary = f"Table of {len(rows)} runs" if many else ""
+    style = f"figures runs {'' if many else 'whole'}"
+    yield Block(name="Runs", summary=summary, headings=headings, rows=rows, style=style)
+
+
+def _run(run: Record, number: int, shown: Sequence[Column], view: ReportView) -> tuple[Content, ...]:
+    attempt = f", attempt {run.job.attempt}" if run.job and run.job.attempt > 1 else ""
+    values = [(column, column.of_run(run)) for column in shown if column.of_run]
+    return (
+        Cell(run.spec.name, value=number, links=view.links_of(run)),
+        f"{run.job.id}{attempt}" if run.job else UNKNOWN,
+        Cell(_hosts(run.world.hosts) or UNKNOWN, style="hosts"),
+        *(Cell(column.text(value), value=value, style=f"n {column.key}") for column, value in values),
+        Cell(run.status if run.job else "not run", style=run.status if run.job else "not-run"),
+    )
+
+
+def _hosts(hosts: Sequence[str]) -> str:
+    """Return ``a``, ``a, b`` or ``a to h (8)``."""
+    return ", ".join(hosts) if len(hosts) < 3 else f"{hosts[0]} to {hosts[-1]} ({len(hosts)})"
+
+
+def not_sampled(runs: Sequence[Record]) -> str:
+    """Return which good runs have no samples of their nodes, in a sentence; empty if there are none."""
+    good = [run for run in runs if run.status == "ok"]
+    names = [run.spec.name for run in good if run.usage is None]
+    if not names:
+        return ""
+    which = "No run was sampled" if len(names) == len(good) else f"Not sampled: {in_short(names)}"
+    return f"{which}, so the use of CPUs, GPUs and memory is not known (monitor.enabled in config.yaml)."
+
+
+def listed_runs(runs: Sequence[Record]) -> tuple[Record, ...]:
+    """Return the runs of the page, in their order; of too many, those that failed come first."""
+    if len(runs) <= MOST_LISTED:
+        return tuple(runs)
+    failed_first = sorted(range(len(runs)), key=lambda k: runs[k].status == "ok")
+    return tuple(runs[k] for k in sorted(failed_first[:MOST_LISTED]))
+
+
+def runs_csv(runs: Sequence[Record]) -> str:
+    """Return runs.csv: one row for each run with a record."""
+    figures = [(column.key, column.of_run) for column in columns("runs") if column.of_run]
+    rows = []
+    for run in runs:
+        job = (run.job.id, run.job.attempt) if run.job else (None, None)
+        status = run.status if run.job else "not run"
+        rows.append([run.spec.name, status, *job, " ".join(run.world.hosts), *(of_run(run) for _, of_run in figures)])
+    return csv_text(["run", "status", "job", "attempt", "hosts", *(key for key, _ in figures)], rows)
+
+
+def _definitions(first: Scale) -> Iterator[Block]:
+    rows = tuple((figure.name, figure.unit, figure.definition) for figure in figures_in("csv", "runs", first=first))
+    yield Block(name="Definitions", headings=("figure", "unit", "definition"), rows=rows, style="definitions")
+
+
+def files_section(results: Path, written: Sequence[str]) -> Section:
+    """Return the links to the files beside the page. written: the files of the report itself, below results/report."""
+    tables = [(file, file) for file in written if file.endswith((".csv", ".md", ".tex"))]
+    plots = [(file, file) for file in written if file.endswith((".svg", ".png"))]
+    others = [*sorted((results / "gates").glob("*.json")), results / "accounting.csv", results / "plan.json"]
+    existing = [(f"../{quote(str(path.relative_to(results)))}", path.name) for path in others if path.is_file()]
+    found: dict[str, Sequence[Link]] = {"Tables": tables, "Plots": plots, "Plan, gates and accounting": existing}
+    items = tuple(Cell("", lead=words, links=tuple(links)) for words, links in found.items() if links)
+    return Section("Files", (Block(items=items, style="notes"),), style="screen-only")

@@ -1,0 +1,80 @@
+"""The table at the end of a ladder in the terminal: plain text, at most 100 columns, no colour."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ddp_ladder.common.formats import DASH, NARROW_SPACE
+from ddp_ladder.gates.figures import Column, columns
+from ddp_ladder.gates.points import ScalePoint, findings_across_scales
+from ddp_ladder.gates.verdict import Verdict
+from ddp_ladder.report.view import gate_words, scale_names, scale_notes
+
+WIDTH = 100
+LONGEST = 22  # characters of a cell
+
+
+def terminal_table(
+    points: Sequence[ScalePoint],
+    gates: Mapping[str, Verdict],
+    report: Path | None = None,
+) -> str:
+    """Return the table, its notes and the path of the report, without a final newline."""
+    if not points:
+        return "no run is planned"
+    rows = [_cells(point, gates) for point in points]
+    names = [name for name in rows[0] if name not in ("mode", "variant") or len({row[name] for row in rows}) > 1]
+    names = names if any(row["status"] for row in rows) else names[:-1]
+    right = [column.heading for column in columns("terminal") if "terminal" not in column.interval_in]
+    lines = text_table(names, [[row[name] for name in names] for row in rows], right) + _notes(points)
+    if report is not None:
+        lines += ["", f"report   {report / 'index.html'}", f"figures  {report / 'scaling.csv'}"]
+    return plain("\n".join(lines))
+
+
+def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> list[str]:
+    """Return the lines of a table. right: the headings of columns that are right-aligned. Long texts are cut."""
+    cells = [[text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…" for text in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+
+    def line(texts: Sequence[str]) -> str:
+        aligned = zip(texts, headings, widths, strict=True)
+        return "  ".join(f"{text:{'>' if name in right else '<'}{width}}" for text, name, width in aligned).rstrip()
+
+    return [line(headings), "  ".join("-" * width for width in widths), *map(line, cells)]
+
+
+def plain(text: str) -> str:
+    """Return text with signs that every terminal has."""
+    for sign, plain_sign in ((NARROW_SPACE, " "), (DASH, "-"), ("“", '"'), ("”", '"')):
+        text = text.replace(sign, plain_sign)
+    return text
+
+
+def _cells(point: ScalePoint, gates: Mapping[str, Verdict]) -> dict[str, str]:
+    return {
+        "mode": point.mode,
+        "variant": point.variant,
+        "scale": str(point.scale),
+        **{column.heading: _figure(column, point) for column in columns("terminal")},
+        "gate": gate_words(gates, point),
+        "status": "" if point.status == "ok" else point.status,
+    }
+
+
+def _figure(column: Column, point: ScalePoint) -> str:
+    text = column.shown(point)
+    return f"{text:>5} {column.interval(point)}".rstrip() if "terminal" in column.interval_in else text
+
+
+def _notes(points: Sequence[ScalePoint]) -> list[str]:
+    """Return the notes and findings below the table; equal ones are shown once, with all their scales."""
+    several = len({(point.mode, point.variant) for point in points}) > 1
+    across = findings_across_scales(points)
+    found = [(scale_names(where, several), f"{each.in_words}; next: {each.next}") for each, where in across]
+    lines = []
+    for where, note in (*scale_notes(points, several), *found):
+        lines += textwrap.wrap(f"{where}: {note}", WIDTH, initial_indent="  ", subsequent_indent="    ")
+    return ["", *lines] if lines else []
