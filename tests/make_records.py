@@ -12,11 +12,10 @@ from ddp_ladder.common.files import sha256
 from ddp_ladder.nodes.critical_rank import Loaders, RankSteps, step_parts
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.records.raw_files import Steps
-from ddp_ladder.records.raw_models import Job
+from ddp_ladder.records.raw_models import Ddp, Job
 from ddp_ladder.records.record import (
     MEDIAN_OF_BLOCKS,
     Check,
-    DdpTimes,
     Failure,
     Rank,
     Record,
@@ -273,7 +272,7 @@ def with_ranks(
     for k, rank in enumerate(record.ranks):
         ddp = None
         if exposed_comm_s is not None:
-            ddp = DdpTimes(
+            ddp = Ddp(
                 samples=TIMED_STEPS,
                 forward_s=compute_s[k] / 3,
                 backward_s=2 * compute_s[k] / 3,

@@ -19,8 +19,8 @@ from ddp_ladder.records.failures import after_training, explain
 from ddp_ladder.records.fingerprint import whole_fingerprint
 from ddp_ladder.records.node_usage import node_rank, usage_of
 from ddp_ladder.records.raw_files import RankFiles, RawRun, digests, read_raw_run
-from ddp_ladder.records.raw_models import Parameters
-from ddp_ladder.records.record import SCHEMA_VERSION, DdpTimes, Failure, Rank, Record, Remark, Throughput, Timing, World
+from ddp_ladder.records.raw_models import Parameters, RankFacts
+from ddp_ladder.records.record import SCHEMA_VERSION, Failure, Rank, Record, Remark, Throughput, Timing, World
 from ddp_ladder.records.statistic import Warmup, find_warmup, median
 from ddp_ladder.records.timing import (
     compare_with_log,
@@ -139,24 +139,15 @@ def _rank(warmup: Warmup, files: RankFiles) -> Rank:
     measured = slice(warmup.steps, None)
     times = steps.step_time_s[measured]
     return Rank(
-        rank=end.rank,
-        local_rank=end.local_rank,
-        node_rank=end.node_rank,
-        host=end.host,
-        pid=end.pid,
-        device=end.device,
-        exit_code=end.exit_code,
-        ended_by=end.ended_by,
+        **{key: getattr(end, key) for key in RankFacts.model_fields},
         steps=len(steps),
         samples=int(steps.samples.sum()),
         padding_samples=int(steps.padding_samples.sum()),
         step_time_s=median(times) if len(times) else None,
         data_wait_fraction=data_wait_fraction(steps.data_wait_s[measured], times),
-        startup_s=end.startup_s,
-        peak_memory_bytes=end.peak_memory_bytes,
         parameters=end.parameters
         and Parameters(**{key: getattr(end.parameters, key) for key in Parameters.model_fields}),
-        ddp=DdpTimes(**{key: getattr(end.ddp, key) for key in DdpTimes.model_fields}) if end.ddp else None,
+        ddp=end.ddp,
     )
 
 

@@ -344,34 +344,39 @@ class Profiling(RawFile):
     took_s: Duration = Field(description="What the run took longer: the profiled steps, and writing their trace.")
 
 
-class RankEnd(RawFile):
-    """End record of one rank (ranks/rank<k>.json), written by the instrument."""
+class RankFacts(Model):
+    """One rank, as its record keeps it from its end record."""
 
-    node_rank: Count | None = Field(description="The launcher's GROUP_RANK; null without one.")
     rank: Count
     local_rank: Count
-    world_size: Positive
-    backend: str | None
+    node_rank: Count | None = Field(description="The launcher's GROUP_RANK; null without one.")
     host: Name
     pid: Positive
     device: Device
+    exit_code: int
+    ended_by: EndedBy
+    startup_s: Mapping[str, Duration | None] = Field(
+        description="spawn, import_torch, process_group, first_step, compile, total."
+    )
+    peak_memory_bytes: Mapping[str, Count | None] = Field(description="host, device.")
+
+
+class RankEnd(RawFile, RankFacts):
+    """End record of one rank (ranks/rank<k>.json), written by the instrument."""
+
+    world_size: Positive
+    backend: str | None
     gpus_seen: GpusSeen | None = None
     script_file: str | None = Field(None, description="The file that ran as __main__; absolute, links resolved.")
     source: Literal["counted", "samples_per_step", "metrics", "guessed", "none"] = "counted"
     own_processes: int = Field(0, ge=0, description="Started by the script with multiprocessing.")
     ended_at_s: float = Field(description="Unix time at which the script had ended.")
-    exit_code: int
-    ended_by: EndedBy
     exception: str | None
     after_training: bool = Field(
         False, description="It failed after the limit, or with an exception after all loops that had made steps."
     )
-    startup_s: Mapping[str, Duration | None] = Field(
-        description="spawn, import_torch, process_group, first_step, compile, total."
-    )
     training_s: Duration | None = Field(None, description="From the end of the first step to the script's end.")
     phases: RankPhases | None = None
-    peak_memory_bytes: Mapping[str, Count | None] = Field(description="host, device.")
     parameters: RankParameters | None
     ddp: Ddp | None
     loader: Loader | None

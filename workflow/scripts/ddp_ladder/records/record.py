@@ -15,7 +15,7 @@ from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.usage import Usage
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.raw_models import Count, Device, Duration, EndedBy, Job, Name, Parameters, Positive, Source
+from ddp_ladder.records.raw_models import Count, Ddp, Duration, Job, Name, Parameters, Positive, RankFacts, Source
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Rate = Annotated[
@@ -47,28 +47,9 @@ class World(Model):
         return f"simulated nodes: {len(self.nodes)} agents on {count(len(set(self.nodes)), 'host')}"
 
 
-class DdpTimes(Model):
-    """What DDP measured on a rank: medians of single steps in seconds, which its logger sampled."""
+class Rank(RankFacts):
+    """One process of the group: what it left in its end record, and the sums of its steps."""
 
-    samples: Count = Field(description="Number of steps that were timed.")
-    forward_s: Duration | None
-    backward_s: Duration | None = Field(description="Computation of the backward pass.")
-    comm_s: Duration | None = Field(description="Exchange of the gradients, with the wait for slower ranks.")
-    overlap_s: Duration | None = Field(description="The part of comm_s that the backward pass hides.")
-    exposed_comm_s: Duration | None = Field(description="The part that it does not hide.")
-
-
-class Rank(Model):
-    """One process of the group. Times in seconds, memory in bytes."""
-
-    rank: Count
-    local_rank: Count
-    node_rank: Count | None = Field(description="The launcher's GROUP_RANK; null without one.")
-    host: Name
-    pid: Positive
-    device: Device
-    exit_code: int
-    ended_by: EndedBy
     steps: Count
     samples: Count
     padding_samples: Count = Field(
@@ -76,12 +57,8 @@ class Rank(Model):
     )
     step_time_s: Duration | None = Field(description="Median of the measured steps.")
     data_wait_fraction: Annotated[float, Field(ge=0)] | None
-    startup_s: Mapping[str, Duration | None] = Field(
-        description="spawn, import_torch, process_group, first_step, compile, total."
-    )
-    peak_memory_bytes: Mapping[str, Count | None] = Field(description="host, device.")
     parameters: Parameters | None
-    ddp: DdpTimes | None = Field(default=None, description="Null if DDP reported no times.")
+    ddp: Ddp | None = Field(default=None, description="Null if DDP reported no times.")
 
 
 class Throughput(Model):
