@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from ddp_ladder.climb.start_lock import START, Start
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.nodes.files import columns
 from ddp_ladder.plan.plan import Plan, RunSpec
-from ddp_ladder.slurm.job_end import SUBMITTED, JobEnd, write_job_end
-from ddp_ladder.slurm.scale_lock import Holder
+from ddp_ladder.slurm.jobs import SUBMITTED, JobEnd, write_job_end
+from ddp_ladder.slurm.lock import START, Holder
 from make_records import make_plan_of, make_specs
 from make_runs import write_run
 
+START_LOCK = f"{START}.lock1"
 RATE_OF_A_GPU = 1000.0
 EPOCH_STEPS = 20
 
@@ -43,7 +43,7 @@ def climb_to(
     for number, job in enumerate(plan.jobs):
         if slurm and job not in before:
             write_job_end(results, JobEnd(str(100 + number), job.stage, str(job.scale), SUBMITTED, "a.log"))
-    write_json(results / START, asdict(Start.now(results, results.parent)))
+    write_json(results / START_LOCK, {"schema_version": 1, **asdict(Holder.here(START))})
     return plan
 
 

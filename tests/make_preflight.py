@@ -10,53 +10,27 @@ from typing import Any
 import psutil
 from ddp_ladder.common.files import write_json
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
-from ddp_ladder.preflight.directory import PreflightDirectory
-from ddp_ladder.preflight.node_models import (
-    ClockFacts,
+from ddp_ladder.preflight.directory import PreflightDirectory, Progress, assemble_preflight
+from ddp_ladder.preflight.node_facts import (
     DirectoryFacts,
     GpuFacts,
     GpusFacts,
     InterfaceFacts,
     LinkFacts,
-    MeshFacts,
-    NameFacts,
     NodeFacts,
-    PortFacts,
     SoftwareFacts,
 )
-from ddp_ladder.preflight.result import result_file
-from ddp_ladder.run.preflight import write_result
+from ddp_ladder.preflight.result import PreflightResult, result_file
 
 GIB = 2**30
 STARTED_AT_S = 1_800_000_000.0
 LATENCY_S, BYTES_PER_S = 20e-6, 5e9  # of an all-reduce
 GPU = GpuFacts(
-    index=0,
-    uuid="GPU-0",
-    name="NVIDIA A100-SXM4-64GB",
-    visible=True,
-    memory_total_mib=65536,
-    memory_used_mib=4,
-    processes=(),
-    uncorrectable_errors=0,
-    retired_pages_pending=None,
-    remapping_pending=False,
-    remapping_failed=False,
-    recovery_action="None",
-    slowed_by=(),
+    index=0, uuid="GPU-0", name="NVIDIA A100-SXM4-64GB", memory_used_mib=4, processes=(), is_broken=False, troubles=()
 )
-INTERFACE = InterfaceFacts(
-    name="ib0", address="10.0.0.1", exists=True, up=True, mtu=2044, speed_mbit_per_s=None, others=("lo",), error=None
-)
-SOFTWARE = SoftwareFacts(
-    python="3.11.7",
-    executable="/opt/venv/bin/python",
-    torch="2.8.0+cu128",
-    cuda="12.8",
-    nccl="2.27.3",
-    gpus=2,
-    error=None,
-)
+INTERFACE = InterfaceFacts(name="ib0", address="10.0.0.1", up=True, mtu=2044)
+LINK = LinkFacts(head="10.0.0.1:23456", payload_s=0.01)
+SOFTWARE = SoftwareFacts(python="3.11.7", torch="2.8.0+cu128", cuda="12.8", nccl="2.27.3", gpus=2)
 
 
 def has_ended(pid: int, within_s: float = 30) -> bool:
@@ -73,11 +47,11 @@ def has_ended(pid: int, within_s: float = 30) -> bool:
 
 
 def gpus_facts(*gpus: GpuFacts, **changes: Any) -> GpusFacts:
-    return GpusFacts(driver="570.86.15", gpus=gpus, visible_devices="0,1", error=None).replace(**changes)
+    return GpusFacts(driver="570.86.15", gpus=gpus, visible_devices="0,1").replace(**changes)
 
 
 def directory(path: str) -> DirectoryFacts:
-    return DirectoryFacts(path=path, free_bytes=500 * GIB, total_bytes=900 * GIB, free_inodes=10**6, error=None)
+    return DirectoryFacts(path=path, free_bytes=500 * GIB, free_inodes=10**6)
 
 
 def node_facts(rank: int = 0, **changes: Any) -> NodeFacts:
@@ -87,47 +61,19 @@ def node_facts(rank: int = 0, **changes: Any) -> NodeFacts:
         node=f"node{rank + 1}",
         host=f"node{rank + 1}",
         node_rank=rank,
-        took_s=2.0,
         time_limit_s=60.0,
         in_slurm=True,
-        cpus=(0, 1, 2, 3),
+        cpus=4,
         gpus=gpus_facts(GPU, GPU.replace(index=1, uuid="GPU-1")),
         interface=INTERFACE.replace(address=f"10.0.0.{rank + 1}"),
+        link=LINK.replace(payload_s=0.01 if rank else None),
         shared_memory=directory("/dev/shm"),
         run_directory=directory("/scratch/results"),
         marker_seen=True,
-        port=PortFacts(port=23456, free=True, holder=None, error=None) if rank == 0 else None,
         software=SOFTWARE,
         host_addresses=(f"192.168.0.{rank + 1}",),
-        leftovers=(),
         locked_memory_bytes=None,
         open_files=65536,
-        unanswered=(),
-    ).replace(**changes)
-
-
-def mesh_facts(rank: int, nodes: int, **changes: Any) -> MeshFacts:
-    """Return what a node sees of a healthy mesh; ``changes`` are fields of MeshFacts."""
-    names = [f"node{each + 1}" for each in range(nodes)]
-    return MeshFacts(
-        schema_version=1,
-        node=names[rank],
-        node_rank=rank,
-        took_s=0.5,
-        time_limit_s=60.0,
-        address=f"10.0.0.{rank + 1}",
-        head="10.0.0.1:23456",
-        met=True,
-        error=None,
-        names=tuple(NameFacts(name=name, addresses=(f"192.168.0.{k}",), error=None) for k, name in enumerate(names, 1)),
-        missing=(),
-        foreign=(),
-        links=tuple(
-            LinkFacts(peer=name, address=f"10.0.0.{k}", connected=True, payload_s=0.01, error=None)
-            for k, name in enumerate(names, 1)
-            if k != rank + 1
-        ),
-        clock=ClockFacts(offset_s=0.002, uncertainty_s=0.001),
     ).replace(**changes)
 
 
@@ -154,7 +100,7 @@ def probe_rank(spec: RunSpec, k: int, job: Mapping[str, Any], **changes: Any) ->
         "device": {"kind": spec.device, "index": None, "name": None, "id": f"{spec.device}:{k}", "count": 0},
         "versions": {"torch": "2.8.0", "cuda": None, "nccl": None},
         "multiplies": True,
-        "seen": {"count": spec.world_size, "digest": "a", "foreign": [], "misplaced": []},
+        "seen": {"count": spec.world_size, "foreign": [], "misplaced": []},
         "sizes": [
             {"bytes": size, "iterations": 20, "time_s": LATENCY_S + size / BYTES_PER_S, "wrong": []} for size in sizes
         ],
@@ -181,17 +127,21 @@ def write_preflight(results: Path, job: ScaleJob, **ranks: Mapping[str, Any] | N
         "agents_per_node": 1,
         "is_preflight": True,
     }
-    settings = {"scale_job": {**job.to_json(), "runs": []}, "timeout_s": 60.0, "largest_bytes": 256 * 1024**2}
-    end = {"started_at_s": STARTED_AT_S, "ended_at_s": STARTED_AT_S + 9, "nodes": "finished", "collectives": "finished"}
     write_json(directory.run, {**common, **run})
-    write_json(directory.settings, {**common, **settings})
-    write_json(directory.ended, {**common, "host": "node1", **end})
     for k in range(spec.nodes):
         write_json(directory.node_facts(k), node_facts(k).model_dump())
-        write_json(directory.mesh_facts(k), mesh_facts(k, spec.nodes).model_dump())
     for k in range(spec.world_size):
         changes = ranks.get(f"rank{k}", {})
         if changes is not None:
             write_json(directory.ranks / f"rank{k}.json", probe_rank(spec, k, identity, **changes))
-    write_result(results, spec.scale)
+    write_result(results, job)
     return result_file(results, spec.scale)
+
+
+def write_result(results: Path, job: ScaleJob) -> PreflightResult:
+    """Assemble the result from the raw files, as the job does at its end."""
+    file = result_file(results, job.scale)
+    progress = Progress(STARTED_AT_S, STARTED_AT_S + 9, has_collectives=True)
+    result = assemble_preflight(PreflightDirectory(file.with_suffix("")), job, progress)
+    write_json(file, result.model_dump())
+    return result

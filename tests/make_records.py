@@ -404,7 +404,7 @@ def make_judged(
         "scale": scale,
         "repeat": repeat,
         "check": check,
-        "ok": ok,
+        "severity": "note" if ok else "error",
         "measured": measured,
         "wanted": wanted,
         "next": next_step,

@@ -6,7 +6,7 @@ import os
 
 import pytest
 import torch
-from ddp_ladder.preflight.gpu_facts import gpus_facts
+from ddp_ladder.preflight.node_facts import gpus_facts
 
 pytestmark = [
     pytest.mark.gpu,
@@ -17,11 +17,10 @@ pytestmark = [
 def test_nvidia_smi_tells_of_the_gpus_that_torch_sees() -> None:
     facts = gpus_facts(os.environ, 60)
     assert (facts.error, bool(facts.driver)) == (None, True)
-    assert len(facts.visible) == torch.cuda.device_count()
-    assert {gpu.name for gpu in facts.visible} == {
+    assert len(facts.gpus) == torch.cuda.device_count()
+    assert {gpu.name for gpu in facts.gpus} == {
         torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
     }
-    for gpu in facts.visible:
+    for gpu in facts.gpus:
         assert gpu.uuid.startswith("GPU-")
-        assert gpu.memory_total_mib
         assert gpu.memory_used_mib is not None

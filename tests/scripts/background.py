@@ -1,9 +1,8 @@
-"""Batches that another thread draws: DataLoaderX, a BackgroundGenerator around it, an executor, a thread per batch."""
+"""Batches that another thread draws: DataLoaderX, a BackgroundGenerator around it, a pool of threads."""
 
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
 
 import torch
@@ -44,38 +43,12 @@ def one_ahead(loader):
     yield batch
 
 
-def by_executor(loader):
-    with ThreadPoolExecutor(1) as executor:
-        iterator = iter(loader)
-        coming = executor.submit(next, iterator, None)
-        while (batch := coming.result()) is not None:
-            coming = executor.submit(next, iterator, None)
-            yield batch
-
-
 def by_pool(loader):
-    """A handover that the instrument cannot see: no queue.Queue, no Future."""
+    """A handover that the instrument cannot see: no queue.Queue."""
     with ThreadPool(1) as pool:
         iterator = iter(loader)
         while (batch := pool.apply(next, (iterator, None))) is not None:
             yield batch
-
-
-def by_threads(loader):
-    iterator, box = iter(loader), []
-
-    def draw():
-        box.append(next(iterator, None))
-
-    thread = threading.Thread(target=draw)
-    thread.start()
-    while True:
-        thread.join()
-        if (batch := box.pop()) is None:
-            return
-        thread = threading.Thread(target=draw)
-        thread.start()
-        yield batch
 
 
 HOW = {
@@ -84,8 +57,6 @@ HOW = {
     "around": BackgroundGenerator,
     "around_two": lambda loader: BackgroundGenerator(BackgroundGenerator(loader), max_prefetch=2),
     "around_one_ahead": lambda loader: BackgroundGenerator(one_ahead(loader)),
-    "executor": by_executor,
-    "threads": by_threads,
     "pool": by_pool,
 }
 

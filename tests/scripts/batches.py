@@ -8,8 +8,7 @@ from collections import namedtuple
 from dataclasses import dataclass
 
 import torch
-from ranks import together
-from tally import Tally, think
+from loop import train
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -88,23 +87,28 @@ def make_loader(kind, made_by, workers):
     return DataLoader(Data(), batch_size=BATCH, shuffle=True, collate_fn=SHAPES[kind], num_workers=workers)
 
 
+class Left:
+    """Counts the samples of a kind's batches, of which the last one is smaller."""
+
+    def __init__(self):
+        self.left = LENGTH
+
+    def __call__(self, batch):
+        count = min(BATCH, self.left)
+        self.left = self.left - count or LENGTH
+        return count
+
+
 def main(made_by, workers, kinds):
-    model = together(torch.nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-    tally = Tally()
-    for kind in kinds or [kind for kind in SHAPES if made_by == "indices" or kind not in MISLEAD]:
-        left = LENGTH
-        tally.start()
-        for batch in make_loader(kind, made_by, workers):
-            optimizer.zero_grad()
-            model(INPUTS[kind](batch)).mean().backward()
-            think()
-            tally.seen(min(BATCH, left))
-            left -= min(BATCH, left)
-            optimizer.step()
-            tally.step()
-        tally.leave_epoch()
-    tally.write()
+    kinds = kinds or [kind for kind in SHAPES if made_by == "indices" or kind not in MISLEAD]
+    running = []
+
+    def epochs():
+        for kind in kinds:
+            running[:] = [kind]
+            yield make_loader(kind, made_by, workers)
+
+    train(epochs(), Left(), lambda batch: INPUTS[running[0]](batch))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ def main(what):
     model = together(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     tally = Tally()
-    waiting = []
 
     def backward(x):
         model(x).mean().backward()
@@ -35,22 +34,8 @@ def main(what):
             for parameter in model.parameters():
                 parameter.grad = None
         tally.start()
-        if what == "cached":  # as contrastive losses need it: all features first, then the gradients batch by batch
-            waiting = []
         for index, (x,) in enumerate(loader):
             tally.seen(len(x))
-            if what in ("cached", "cached_for_good"):
-                with torch.no_grad():
-                    model(x)
-                    think(0.004)
-                waiting.append(x)
-                if len(waiting) == ACCUMULATE:
-                    optimizer.zero_grad()
-                    for x in waiting:
-                        backward(x)
-                    step()
-                    waiting = []
-                continue
             if what == "at_begin" and index % ACCUMULATE == 0:
                 optimizer.zero_grad()
             if what == "carried" and not tally.pending:
@@ -65,7 +50,7 @@ def main(what):
             think(0.02)
             step()
             optimizer.zero_grad()
-        if what in ("carried", "cached_for_good"):
+        if what == "carried":
             tally.stop()
         elif what in ("stepped", "stepped_after"):
             tally.leave_epoch()

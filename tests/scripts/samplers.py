@@ -1,12 +1,10 @@
-"""Nested samplers, as in the detection references, timm and catalyst; the data need padding."""
+"""Samplers alone and nested, as in the detection references, timm and catalyst; the data need padding."""
 
 import sys
 
 import torch
 import torch.distributed as dist
-from tally import Tally, think
-from timm.data.distributed_sampler import OrderedDistributedSampler, RepeatAugSampler
-from torch.nn.parallel import DistributedDataParallel
+from loop import train
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, SequentialSampler, TensorDataset
 
 
@@ -53,20 +51,19 @@ class GroupedBatchSampler(BatchSampler):
 
 
 def make_loader(kind, data, workers):
-    sampler = DistributedSampler(data, shuffle=False, drop_last=kind == "sampler_drops")
-    if kind in ("batches", "sampler_drops"):
-        return DataLoader(data, batch_sampler=BatchSampler(sampler, 8, drop_last=False), num_workers=workers)
-    if kind == "batches_drop":
-        return DataLoader(data, batch_sampler=BatchSampler(sampler, 8, drop_last=True), num_workers=workers)
+    sampler = DistributedSampler(data, shuffle=False, drop_last="sampler_drops" in kind)
+    if kind.startswith("batches"):
+        batches = BatchSampler(sampler, 8, drop_last=kind == "batches_drop")
+        return DataLoader(data, batch_sampler=batches, num_workers=workers)
     if kind == "grouped":
         return DataLoader(data, batch_sampler=GroupedBatchSampler(sampler, 8), num_workers=workers)
     if kind == "wrapper":
         sampler = DistributedSamplerWrapper(SequentialSampler(data))
-    elif kind == "ordered":
-        sampler = OrderedDistributedSampler(data)
-    elif kind == "repeated":
-        sampler = RepeatAugSampler(data, selected_round=0)
-    return DataLoader(data, batch_size=8, sampler=sampler, num_workers=workers)
+    elif kind in ("ordered", "repeated"):
+        from timm.data.distributed_sampler import OrderedDistributedSampler, RepeatAugSampler
+
+        sampler = OrderedDistributedSampler(data) if kind == "ordered" else RepeatAugSampler(data, selected_round=0)
+    return DataLoader(data, batch_size=8, sampler=sampler, num_workers=workers, drop_last=kind == "drop_last")
 
 
 def main(kind, workers):
@@ -75,23 +72,16 @@ def main(kind, workers):
     length = 8 * 9 * world + 3  # with two ranks and 147 samples the second one's last is a repetition
     data = TensorDataset(torch.arange(length), torch.randn(length, 4))
     loader = make_loader(kind, data, workers)
-    model = DistributedDataParallel(torch.nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    tally = Tally()
-    for _ in range(2):
-        tally.start()
-        for index, x in loader:
-            optimizer.zero_grad()
-            model(x).mean().backward()
-            think()
-            # Without shuffling the padding is what rank 0 began with. What is repeated on purpose, or put in other
-            # batches by the script's own rule, counts as it comes.
-            counts = kind in ("grouped", "repeated")
-            tally.seen(len(index) if counts else sum(i % world == rank for i in index.tolist()))
-            optimizer.step()
-            tally.step()
-        tally.leave_epoch()
-    tally.write()
+
+    def fresh(batch):
+        """Without shuffling the padding is what rank 0 began with.
+
+        What is repeated on purpose, or put in other batches by the script's own rule, counts as it comes.
+        """
+        index = batch[0]
+        return len(index) if kind in ("grouped", "repeated") else sum(i % world == rank for i in index.tolist())
+
+    train((loader, loader), fresh, lambda batch: batch[1])
     dist.destroy_process_group()
 
 

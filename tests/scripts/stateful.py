@@ -1,12 +1,10 @@
 """torchdata's StatefulDataLoader: its state is saved in the middle of an epoch and loaded by another loader."""
 
 import argparse
-import os
 
 import torch
 import torch.distributed as dist
-from tally import Tally, think
-from torch.nn.parallel import DistributedDataParallel
+from loop import train
 from torch.utils.data import IterableDataset, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
@@ -36,30 +34,31 @@ def make_loader(args, rank, world):
 def main(args):
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    loader, sampler = make_loader(args, rank, world)
-    model = DistributedDataParallel(torch.nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    tally = Tally()
-    state = loader.state_dict() if args.asked_early else None
-    for epoch in range(3):
-        if sampler is not None and not args.no_set_epoch:
-            sampler.set_epoch(epoch)
-        tally.start()
-        for number, (index, x) in enumerate(loader):
-            optimizer.zero_grad()
-            model(x).mean().backward()
-            think()
-            tally.seen(len(index) if args.stream else sum(i % world == rank for i in index.tolist()))
-            optimizer.step()
-            tally.step()
-            if args.resume and epoch == 1 and number == 3:
-                state = loader.state_dict()
-                break
-        tally.leave_epoch()
-        if args.resume and epoch == 1:
-            loader, sampler = make_loader(args, rank, world)
-            loader.load_state_dict(state)
-    tally.write()
+
+    def until_saved(loader, states):
+        for number, batch in enumerate(loader):
+            yield batch
+            if number == 3:
+                states.append(loader.state_dict())
+                return
+
+    def epochs():
+        loader, sampler = make_loader(args, rank, world)
+        states = [loader.state_dict()] if args.asked_early else []
+        for epoch in range(3):
+            if sampler is not None and not args.no_set_epoch:
+                sampler.set_epoch(epoch)
+            if args.resume and epoch == 1:
+                yield until_saved(loader, states)
+                loader, sampler = make_loader(args, rank, world)
+                loader.load_state_dict(states[-1])
+            else:
+                yield loader
+
+    def fresh(batch):
+        return len(batch[0]) if args.stream else sum(i % world == rank for i in batch[0].tolist())
+
+    train(epochs(), fresh, lambda batch: batch[1])
     dist.destroy_process_group()
 
 
@@ -68,5 +67,4 @@ if __name__ == "__main__":
     parser.add_argument("--workers", type=int, default=0)
     for flag in ("--persistent", "--resume", "--stream", "--asked-early", "--no-set-epoch"):
         parser.add_argument(flag, action="store_true")
-    assert os.environ["WORLD_SIZE"]
     main(parser.parse_args())

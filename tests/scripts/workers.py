@@ -1,11 +1,11 @@
 """Loader workers: none, forked, spawned; kept between epochs or not; prefetching more or less."""
 
 import argparse
+from itertools import islice
 
 import torch
 import torch.multiprocessing
-from ranks import together
-from tally import Tally, think
+from loop import train
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -38,22 +38,7 @@ def main():
         persistent_workers=args.persistent,
         prefetch_factor=args.prefetch,
     )
-    model = together(torch.nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-    tally = Tally()
-    for _ in range(args.epochs):
-        tally.start()
-        for index, x in enumerate(loader):
-            optimizer.zero_grad()
-            model(x).mean().backward()
-            think()
-            tally.seen(len(x))
-            optimizer.step()
-            tally.step()
-            if args.cut_short and index == 4:
-                break
-        tally.leave_epoch()
-    tally.write()
+    train(islice(loader, 5) if args.cut_short else loader for _ in range(args.epochs))
 
 
 if __name__ == "__main__":

@@ -196,7 +196,7 @@ def is_named_alone(climbed: Climbed, cause: Cause) -> None:
     assert [name for name in NAMES.values() if name in finding.measured and name != NAMES["others"]] == [NAMES[cause]]
     assert {change.gain is None or change.gain > 0.2 for change in lost.changes} == {True}
     assert f"; or {lost.next}; or lower " in finding.next
-    assert finding.shown_by == lost.named[0].evidence
+    assert finding.evidence == lost.named[0].evidence
 
 
 @pytest.mark.parametrize("cause", ["data", "imbalance", "computation"])

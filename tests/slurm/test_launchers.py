@@ -13,7 +13,7 @@ import pytest
 from cluster import Cluster
 from ddp_ladder.nodes.describe import read_machines
 from ddp_ladder.records.record import read_record
-from ddp_ladder.slurm.notation import host_names
+from ddp_ladder.slurm.query import host_names
 from ddp_ladder.slurm.steps import step_variables, task_variables
 from project_copy import LOOP, Checkout, copy_project
 from scales import GPU_SITE, MEETING, WITNESS, prepare, salloc, scale_job, witnesses

@@ -15,7 +15,7 @@ import pytest
 from climbs import climb
 from cluster import Cluster
 from cluster_config import Spec
-from ddp_ladder.live.slurm_jobs import ASK_EVERY_S
+from ddp_ladder.live.status import ASK_EVERY_S
 from project_copy import LOOP, copy_project
 from watch_screen import ANYONE, WATCH, Screen
 

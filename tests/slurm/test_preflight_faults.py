@@ -20,8 +20,8 @@ from cluster_config import Spec
 from conftest import running
 from ddp_ladder.common.paths import SCRIPTS
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.preflight.directory import keyed, read_facts
-from ddp_ladder.preflight.node_findings import findings
+from ddp_ladder.preflight.directory import facts_by_node
+from ddp_ladder.preflight.node_findings import node_findings
 from ddp_ladder.records.raw_models import Job, read_run_file
 from ddp_ladder.run.nodes import ThisMachine
 from ddp_ladder.run.preflight import PreflightOf
@@ -60,7 +60,8 @@ input()
 
 @dataclass
 class Fault:
-    """A fault, and the words that must name it. torch, hosts (a line, and what replaces it), down: of node2."""
+    """A fault, and the words that must name it. torch, hosts (a line, and what replaces it), ip (commands that
+    make the fault and undo it): of node2."""
 
     node: str | None
     told: str
@@ -68,18 +69,30 @@ class Fault:
     torch: str = "2.8.0"
     cpus: int = CPUS
     hosts: tuple[str, str] | None = None
-    down: str | None = None
+    ip: tuple[str, str] | None = None
     listener: bool = False
 
 
 FAULTS = {
-    "interface missing": Fault("node2", "there is no interface ib9", interface={"node1": "ib0", "node2": "ib9"}),
-    "interface down": Fault("node2", "interface fast0 (10.9.0.2) is down", interface="fast0", down="fast0"),
+    "interface missing": Fault(
+        "node2", "no interface ib9 with an IPv4 address on node2", interface={"node1": "ib0", "node2": "ib9"}
+    ),
+    "interface down": Fault(
+        "node2",
+        "interface fast0 (10.9.0.2) is down",
+        interface="fast0",
+        ip=("link set fast0 down", "link set fast0 up"),
+    ),
     "host name": Fault(
         "node2", "the host name node2 resolves to 127.0.1.1", hosts=("{node2} node2", "127.0.1.1 node2")
     ),
-    "head unknown": Fault("node2", "it does not resolve node1: unknown name", hosts=("{node1} node1", "# none")),
-    "port": Fault("node1", "is held by python", listener=True),
+    "head not reached": Fault(
+        "node2",
+        "it does not reach the head at 10.9.0.1:",
+        interface="fast0",
+        ip=("route add blackhole 10.9.0.1/32", "route delete blackhole 10.9.0.1/32"),
+    ),
+    "port": Fault("node1", "Address already in use", listener=True),
     "torch": Fault("node2", "torch 2.7.1, on the others 2.8.0", torch="2.7.1"),
     "cores": Fault("node1, node2", f"the job step has {CPUS} CPU", cpus=2 * CPUS),
 }
@@ -114,9 +127,9 @@ def injected(cluster: Cluster, checkout: Checkout, fault: Fault) -> Iterator[Non
             stack.enter_context(
                 cluster.hosts_line("node2", *(text.format(**cluster.addresses) for text in fault.hosts))
             )
-        if fault.down:
-            machines.ip(cluster.machine("node2"), f"link set {fault.down} down")
-            stack.callback(machines.ip, cluster.machine("node2"), f"link set {fault.down} up")
+        if fault.ip:
+            machines.ip(cluster.machine("node2"), fault.ip[0])
+            stack.callback(machines.ip, cluster.machine("node2"), fault.ip[1])
         if fault.listener:
             file = checkout.results / "preflight/2x1/run.json"
             argv = cluster.command([sys.executable, "-c", LISTENER, str(file)], node="node1")
@@ -171,8 +184,8 @@ def test_a_fault_is_named_and_no_run_is_started(
     with injected(two_nodes, checkout, fault):
         printed = salloc(two_nodes, checkout, options, scale_job("2x1"))
     result = json.loads((checkout.results / "preflight/2x1.json").read_text())
-    failed = [finding for finding in result["findings"] if finding["level"] == "fail"]
-    assert [(each["node"], fault.told in each["what"]) for each in failed] == [(fault.node, True)], failed
+    failed = [finding for finding in result["findings"] if finding["severity"] == "error"]
+    assert [(each["place"], fault.told in each["measured"]) for each in failed] == [(fault.node, True)], failed
     assert result["status"] == "failed"
     assert fault.told in printed
     record = checkout.record("default/weak/2x1/r1")
@@ -197,12 +210,14 @@ def test_fewer_gpus_with_a_fake_nvidia_smi_that_prints_what_was_captured(
     job = ScaleJob("stage2", spec.scale, 20, (spec,), cpus=1, slurm=Slurm())
     preflight = PreflightOf(job, tmp_path / "results", ThisMachine("local-7"), end_s=5.0)
     identity = Job(id="local-7", attempt=1, run_id="7")
-    preflight._prepare(identity)
-    preflight._write_run_file(identity, "nodes")
+    preflight.prepare(identity)
+    preflight.write_run_file(identity, "nodes")
     srun = ["srun", "--nodes=1", "--ntasks=1", "--gpus-per-task=1"]
     node = [sys.executable, str(SCRIPTS / "preflight_node.py"), "--run", str(preflight.directory.path)]
     two_nodes.run([*srun, *node], cwd=tmp_path, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     run = read_run_file(preflight.directory)
-    found = findings(spec, job, *keyed(run, *read_facts(preflight.directory, run)))
-    assert [each.what for each in found if each.level == "fail"] == ["1 of 2 GPUs visible (CUDA_VISIBLE_DEVICES=0)"]
+    found = node_findings(spec, job, facts_by_node(preflight.directory, run))
+    assert [each.measured for each in found if each.severity == "error"] == [
+        "1 of 2 GPUs visible (CUDA_VISIBLE_DEVICES=0)"
+    ]
     assert "--gpus-per-task" in found[0].next

@@ -49,7 +49,7 @@ def result(checkout: Checkout, scale: str) -> dict[str, Any]:
 def test_healthy_nodes_pass_with_a_task_per_gpu(four_nodes: Cluster, tmp_path: Path) -> None:
     checkout, printed = run_alone(four_nodes, tmp_path, "2x2", "srun")
     found = result(checkout, "2x2")
-    assert [one["what"] for one in found["findings"] if one["level"] == "fail"] == []
+    assert [one["measured"] for one in found["findings"] if one["severity"] == "error"] == []
     assert "stage3 2x2: preflight passed" in printed
     assert (found["launcher"], found["backend"]) == ("srun", "gloo")
     addresses = [four_nodes.addresses[node] for node in NODES[:2]]
@@ -71,9 +71,9 @@ def test_a_slow_link_is_named_by_its_node(four_nodes: Cluster, tmp_path: Path) -
         four_nodes.run(["tc", "qdisc", "del", "dev", "ib0", "root"], node="node3")
     found = result(checkout, "4x1")
     assert len(found["pairs"]) == 4
-    (failed,) = (one for one in found["findings"] if one["level"] == "fail")
-    assert failed["node"] == "node3", found["pairs"]
-    assert "node3 is slow" in failed["what"]
+    (failed,) = (one for one in found["findings"] if one["severity"] == "error")
+    assert failed["place"] == "node3", found["pairs"]
+    assert "node3 is slow" in failed["measured"]
     assert "slurm.exclude: node3" in failed["next"]
 
 

@@ -55,7 +55,7 @@ def climbing(checkout: Checkout, *through: str) -> Iterator[subprocess.Popen[str
 
 def assert_ended_in_order(checkout: Checkout) -> None:
     assert checkout.processes() == []
-    assert not (checkout.results / "start.json").exists()
+    assert json.loads((checkout.results / "start.lock1").read_text())["ended"]
     assert list(checkout.run_times()) == ["default/weak/1x1/r1"], "a run was started after the signal"
     assert (checkout.results / "report/index.html").exists()
 
@@ -115,7 +115,6 @@ class Killed:
 
 WHILE_IT_RUNS = {
     "a climb": CLIMB,
-    "--unlock": ("--unlock",),
     "a dry run": ("stage1", "--dry-run"),
     "report and eject": ("report", "eject"),
 }
@@ -130,7 +129,7 @@ def killed(module_checkout: Callable[[], Checkout]) -> Killed:
         done = {name: checkout.snakemake(*arguments) for name, arguments in WHILE_IT_RUNS.items()}
         done["another checkout"] = other.snakemake(*CLIMB)
         assert process.poll() is None
-        held = json.loads((checkout.results / "start.json").read_text())
+        held = json.loads((checkout.results / "start.lock1").read_text())
         assert held["process"]["pid"] == process.pid, "nobody else has taken it"
         assert list(checkout.run_times()) == ["default/weak/1x1/r1"]
         os.killpg(process.pid, signal.SIGKILL)  # its jobs' agents are in groups of their own, and have to end yet
@@ -140,12 +139,13 @@ def killed(module_checkout: Callable[[], Checkout]) -> Killed:
     return Killed(checkout, other, done, process.pid)
 
 
-@pytest.mark.parametrize("name", ["a climb", "--unlock"])
+@pytest.mark.parametrize("name", ["a climb", "another checkout"])
 def test_a_second_start_beside_a_climb_is_refused(killed: Killed, name: str) -> None:
     done = killed.done[name]
     assert done.returncode == 1
     assert "| verdict   not started: another start is at work on these results " in done.stdout
     assert f"| found     process {killed.pid} on " in done.stdout
+    assert str(killed.checkout.path) in re.sub(r"\s*\|\n\|\s*", "", done.stdout)
     assert f"end it as Ctrl-C does: `kill {killed.pid}`" in done.stdout
     assert "LockException" not in done.stdout
 
@@ -155,18 +155,10 @@ def test_what_disturbs_no_climb_works_beside_it(killed: Killed, name: str) -> No
     assert killed.done[name].returncode == 0, killed.done[name].stdout
 
 
-def test_another_checkout_on_the_results_of_a_climb_is_refused(killed: Killed) -> None:
-    done = killed.done["another checkout"]
-    assert done.returncode == 1
-    assert "another start is at work on these results, from another checkout" in done.stdout
-    assert str(killed.checkout.path) in re.sub(r"\s*\|\n\|\s*", "", done.stdout)
-    assert "`results` in config/config.yaml" in done.stdout
-
-
 def test_the_start_after_a_kill_goes_on(killed: Killed) -> None:
     done = killed.done["the next start"]
     assert done.returncode == 0, done.stdout
     assert f"(process {killed.pid} on " in done.stdout
     assert "was killed; this one goes on from what it has left" in done.stdout
     assert "--unlock" not in done.stdout
-    assert not (killed.checkout.results / "start.json").exists()
+    assert json.loads((killed.checkout.results / "start.lock2").read_text())["ended"]

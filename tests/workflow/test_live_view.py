@@ -95,7 +95,7 @@ def test_every_end_restores_the_terminal(watched: Watched, name: str) -> None:
 
 def test_the_end_of_the_ladder_shows_the_last_picture(watched: Watched) -> None:
     words = watched.ends["the end of the ladder"][1].last_words
-    assert re.search(r"^stage 1  open     2 good runs", words, re.MULTILINE), words
+    assert re.search(r"^stage 1  open +2 good runs", words, re.MULTILINE), words
     assert re.search(r"^1x1     2/2 .* finished", words, re.MULTILINE), words
     assert f"report: {watched.checkout.results}/report/index.html" in words.replace("\n", "")
 
@@ -177,6 +177,6 @@ def test_without_a_plan_one_picture_is_an_error(tmp_path: Path) -> None:
 
 
 def test_no_torch_is_imported() -> None:
-    code = "import sys; import ddp_ladder.live.watching; sys.exit('torch' in sys.modules or 'snakemake' in sys.modules)"
+    code = "import sys; import ddp_ladder.live.watch; sys.exit('torch' in sys.modules or 'snakemake' in sys.modules)"
     scripts = Path(WATCH[1]).parent
     assert subprocess.run([WATCH[0], "-c", code], cwd=scripts, check=False).returncode == 0

@@ -6,10 +6,10 @@ makes: nothing; if Slurm would refuse a job or never start it, the workflow ends
 
 from snakemake.utils import available_cpu_count
 
-from ddp_ladder.climb.interrupts import end_on_signals
-from ddp_ladder.climb.patches import MEASURING
-from ddp_ladder.climb.quiet import SchedulingMessages, filter_terminal
-from ddp_ladder.climb.submission import check_before_submission
+from ddp_ladder.climb.snakemake import end_on_signals
+from ddp_ladder.climb.snakemake import MEASURING
+from ddp_ladder.climb.snakemake import SchedulingMessages, filter_terminal
+from ddp_ladder.climb.start import check_before_submission
 from ddp_ladder.settings.sources import runs_no_training
 
 # So that `snakemake doctor` and `snakemake preflight` work as typed, where Snakemake would ask for --cores: the preflight

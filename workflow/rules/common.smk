@@ -37,16 +37,16 @@ is_module = not workflow.modifier.is_main_snakefile()
 
 import ddp_ladder.common.requirements
 from ddp_ladder.slurm.allocation import check_allocation
-from ddp_ladder.climb.announcements import announcements, check_data, check_load, check_secrets, variable_warnings
-from ddp_ladder.climb.failed_jobs import Stop
+from ddp_ladder.climb.start import announcements, check_data, check_load, check_secrets, variable_warnings
+from ddp_ladder.climb.start import Stop
 from ddp_ladder.common.files import NotWritten, check_room, shown_path
 from ddp_ladder.climb.forecasts import doubts_about_runtimes, forecast_text
-from ddp_ladder.climb.interrupts import ended_by
+from ddp_ladder.climb.snakemake import ended_by
 from ddp_ladder.climb.ladder import Ladder, preflight_scale, stages_up_to
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.text import plan_text
-from ddp_ladder.climb.patches import patch_execution, patch_process
-from ddp_ladder.climb.snakemake_module import directory_in_module
+from ddp_ladder.climb.snakemake import patch_execution, patch_process
+from ddp_ladder.climb.snakemake import directory_in_module
 from ddp_ladder.settings.secrets import export_secrets
 from ddp_ladder.settings.sources import WITHOUT_TRAINING, check_checkout, module_sources, moved, read_sources
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ddp_ladder.common.requirements  # noqa: F401
-from ddp_ladder.analysis.prediction import Series, largest_scale, predict, read_series, scale_of
+from ddp_ladder.analysis.prediction import Series, predict, read_series, scale_of
 from ddp_ladder.common.command import command
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.settings.terms import Scale
@@ -28,32 +28,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python workflow/scripts/predict.py --table points.csv --at 8x4 --min-efficiency 0.8",
+        epilog="example: python workflow/scripts/predict.py --table points.csv --at 8x4",
     )
     parser.add_argument("--table", type=Path, required=True, help="CSV file of the measured scales")
     parser.add_argument("--at", action="append", default=[], metavar="8x4", help="scale to predict; may be repeated")
-    parser.add_argument("--min-efficiency", metavar="0.8", help="also print the largest scale above this efficiency")
     parser.add_argument("--variant", help="of a table with several (default: default)")
     arguments = parser.parse_args(argv)
     scales = [scale_of(text) for text in arguments.at]
-    least = _efficiency(arguments.min_efficiency)
-    if not scales and least is None:
-        raise UserError(Problem("--at", "no scale to predict", next="add --at 8x4, or --min-efficiency 0.8"))
-    found = _answer(read_series(arguments.table, arguments.variant), scales, least)
+    if not scales:
+        raise UserError(Problem("--at", "no scale to predict", next="add --at 8x4, or"))
+    found = _answer(read_series(arguments.table, arguments.variant), scales)
     print(json.dumps(found, indent=2))
     return 0
-
-
-def _efficiency(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if 0 < value <= 1:
-        return value
-    raise UserError(Problem("--min-efficiency", "not an efficiency", found=text, allowed="above 0, at most 1"))
 
 
 def _check_size(series: Series, scale: Scale) -> None:
@@ -70,16 +56,12 @@ def _check_size(series: Series, scale: Scale) -> None:
         )
 
 
-def _answer(series: Sequence[Series], scales: Sequence[Scale], least: float | None) -> dict[str, Any]:
+def _answer(series: Sequence[Series], scales: Sequence[Scale]) -> dict[str, Any]:
     for one in series:
         for scale in scales:
             _check_size(one, scale)
     predictions = [asdict(predict(one, scale)) for one in series for scale in scales]
-    answer: dict[str, Any] = predictions[0] if len(predictions) == 1 else {"predictions": predictions}
-    if least is not None:
-        largest = [{"mode": one.mode, **asdict(largest_scale(one, least))} for one in series]
-        answer["largest_scale"] = largest[0] if len(largest) == 1 else largest
-    return answer
+    return predictions[0] if len(predictions) == 1 else {"predictions": predictions}
 
 
 if __name__ == "__main__":

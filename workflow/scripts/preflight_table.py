@@ -9,8 +9,7 @@ from pathlib import Path
 
 from ddp_ladder.common.command import command
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.preflight.result import read_result
-from ddp_ladder.preflight.text import long_text
+from ddp_ladder.preflight.result import long_text, read_result
 
 
 @command

@@ -12,7 +12,7 @@ from ddp_ladder.accounting.jobs import read_or_warn
 from ddp_ladder.analysis.forecast import error_lines, forecast_errors, planned_forecasts
 from ddp_ladder.analysis.prediction import outlooks
 from ddp_ladder.common.command import command
-from ddp_ladder.common.formats import capitalised, full_stop
+from ddp_ladder.common.formats import full_stop
 from ddp_ladder.gates.verdict import closed_box
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.report.results import read_results
@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print()
     print(headline(found, points).text)
     for one in outlooks(plan, points):
-        if one.largest:
-            print(full_stop(capitalised(one.in_words)))
+        if not one.is_measured:
+            print(f"Predicted, not measured: {full_stop(one.in_words)}")
     print()
     print(terminal_table(points, found.gates, report if report.exists() else None))
     for line in error_lines(forecast_errors(planned_forecasts(results, plan), points)):

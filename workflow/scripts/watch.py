@@ -26,8 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
     # Imported here, so that Ctrl-C ends the command without a traceback from the start on.
     from ddp_ladder.common.command import command
-    from ddp_ladder.live.results_directory import results_directory
-    from ddp_ladder.live.watching import show_once, watch
+    from ddp_ladder.live.watch import results_directory, show_once, watch
 
     @command
     def run() -> int:

@@ -28,7 +28,7 @@ from ddp_ladder.accounting.jobs import (
     write_rows,
 )
 from ddp_ladder.common.files import RunDirectory, write_json
-from ddp_ladder.slurm.job_end import JobEnd, write_job_end
+from ddp_ladder.slurm.jobs import JobEnd, write_job_end
 from ddp_ladder.slurm.query import SlurmError
 from make_preflight import write_preflight
 from make_records import make_plan_of, make_specs
@@ -182,8 +182,8 @@ def test_repeated_attempts_count_in_the_job_that_made_them(results: Path, sacct:
 def test_the_preflight_of_this_job_counts(results: Path, sacct: Known, job_id: str, preflight_s: float) -> None:
     job = make_plan_of(make_specs(["1x2"], repeats=1)).jobs[0]
     write_preflight(results, job)
-    times = {"started_at_s": BEGUN_S + 1, "ended_at_s": BEGUN_S + 8}
-    edit(results / "preflight/1x2/ended.json", lambda data: (data["job"].update(id=job_id), data.update(times)))
+    times = {"started_at_s": BEGUN_S + 1, "took_s": 7.0}
+    edit(results / "preflight/1x2.json", lambda data: (data["job"].update(id=job_id), data.update(times)))
     write_job(results)
     assert the_row(results).preflight_s == preflight_s
 

@@ -29,7 +29,6 @@ from make_records import make_failed_record, make_plan_of, make_record, make_spe
 DRIFT = {1: 0.9, 2: 1.0, 3: 1.2, 4: 1.05, 5: 0.97}
 WOBBLE = {1: 0.001, 2: -0.001, 3: 0.0005, 4: -0.0007, 5: 0.0002}  # of a variant beside the default
 SPEED = {"default": 1.0, "fast": 1.1, "alike": 1.0001, "slow": 0.6}
-Changes = Mapping[str, Mapping[str, Any]]
 
 
 def specs_of(
@@ -131,19 +130,6 @@ def test_no_variant_is_silently_dropped() -> None:
     assert "Not run: missing at 1x2 weak." in text
 
 
-def test_a_failed_repeat_takes_its_counterpart_out_and_no_other_takes_its_place() -> None:
-    specs = specs_of(["default", "fast"], repeats=5)
-    records = records_of(specs)
-    for spec in specs:
-        if (spec.variant, spec.repeat) in (("default", 1), ("fast", 5)):
-            records[spec.name] = make_failed_record(spec)
-    row = rows(compared(specs, records))["fast"]
-    assert row.found == FASTER
-    assert row.ratio is not None
-    assert (row.ratio.repeats, row.ratio.value) == (3, pytest.approx(1.1, rel=1e-3))
-    assert row.notes[-1] == "3 of 5 repeats are pairs"
-
-
 def test_without_a_default_nothing_is_compared_and_it_says_why() -> None:
     specs = specs_of(["default", "fast"])
     records = records_of([spec for spec in specs if spec.variant == "fast"])
@@ -200,13 +186,6 @@ def test_results_are_compared_where_both_have_them_and_the_differing_fields_are_
     text = " ".join(sentences(found))
     assert text.startswith("At 1x2 weak, faster than old: default 2.000 times [1.")
     assert "What differs: torch 2.13.0 (reference: 2.4.0)." in text
-
-
-def test_results_of_other_jobs_are_no_pairs() -> None:
-    """The same drift in both folders would cancel in pairs; it is not taken for one."""
-    specs = specs_of(["default"], repeats=5)
-    row = rows(compare_results(folder("old", specs), folder("new", specs, speed=1.02)))["default"]
-    assert row.found == NO_DIFFERENCE
 
 
 def test_settings_and_nodes_count_as_differences_and_failures_are_shown() -> None:

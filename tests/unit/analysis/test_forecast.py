@@ -85,11 +85,6 @@ def test_it_is_written_again_until_a_run_has_begun_and_never_after(tmp_path: Pat
     assert first(made(plan, "stage3", tmp_path, is_open=False)) == slower
 
 
-def test_what_was_measured_without_a_forecast_gets_none(tmp_path: Path) -> None:
-    plan = write_ladder(tmp_path)
-    assert made(plan, "stage3", tmp_path) is None
-
-
 def test_a_closed_gate_leaves_no_forecast_of_what_has_not_begun(tmp_path: Path) -> None:
     plan = write_ladder(tmp_path)
     without(tmp_path, "2x1")
@@ -115,23 +110,6 @@ def test_a_damaged_file_is_written_again(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"stage3\.json: not a forecast: stage is missing"):
         read_forecast(tmp_path, "stage3")
     assert first(made(plan, "stage3", tmp_path)).measured == ("1x1", "1x2")
-
-
-def test_a_further_scale_of_a_stage_is_predicted_from_those_that_were_measured(tmp_path: Path) -> None:
-    plan = write_ladder(tmp_path, scales=("1x1", "1x2", "2x2", "4x2"), rates={**RATES, "2x2": 3400.0, "4x2": 6500.0})
-    without(tmp_path, "4x2")
-    found = made(plan, "stage3", tmp_path)
-    assert found is not None
-    assert [scale.scale for scale in found.scales] == ["4x2"]
-    assert first(found).measured == ("1x1", "1x2", "2x2")
-
-
-def test_variants_that_the_gate_keeps_out_have_none(tmp_path: Path) -> None:
-    plan = write_ladder(tmp_path, variants=("default", "gloo"), repeats=1)
-    without(tmp_path, "2x1")
-    both, one = made(plan, "stage3", tmp_path), made(plan, "stage3", tmp_path, ("gloo",))
-    assert [each.variant for scale in (both.scales if both else ()) for each in scale.series] == ["default", "gloo"]
-    assert [each.variant for scale in (one.scales if one else ()) for each in scale.series] == ["default"]
 
 
 def test_the_preflight_of_a_job_takes_as_long_as_the_last_one(tmp_path: Path) -> None:

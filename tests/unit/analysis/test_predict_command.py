@@ -35,10 +35,9 @@ def printed(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]
 
 
 def test_one_scale_is_one_object(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = printed(capsys, "--table", table, "--at", "4x8", "--min-efficiency", "0.75")
+    found = printed(capsys, "--table", table, "--at", "4x8")
     assert found["samples_per_s_low"] < found["samples_per_s"] < found["samples_per_s_high"]
     assert found["efficiency"] == pytest.approx(found["samples_per_s"] / 32 / 931.08)
-    assert found["largest_scale"]["scale"].endswith("x8")
 
 
 def test_several_scales_and_modes_are_a_list(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +145,6 @@ def test_a_mistake_in_the_table_is_named(
         (["--at", "8"], "--at: not a scale"),
         (["--at", "0x4"], "--at: not a scale"),
         (["--at", "8x\u0664"], "--at: not a scale"),
-        (["--at", "8x4", "--min-efficiency", "80"], "allowed  above 0, at most 1"),
         (["--at", "8x4", "--table", "."], "it cannot be read as a CSV file"),
     ],
 )
@@ -165,31 +163,14 @@ def test_a_file_that_is_no_text_is_named(table: Path, capsys: pytest.CaptureFixt
 
 def test_one_row_gives_an_upper_bound_and_no_forecast(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table.write_text(f"{HEADER}\n1,4,4000\n")
-    found = printed(capsys, "--table", table, "--at", "2x4", "--min-efficiency", "0.8")
+    found = printed(capsys, "--table", table, "--at", "2x4")
     assert found["samples_per_s"] is found["samples_per_s_high"] is found["efficiency"] is None
     assert found["samples_per_s_bound"] == 8000
     assert "only 1x4 was measured: no forecast, only an upper bound; measure a second scale" in found["notes"]
-    assert found["largest_scale"]["scale"] == "1x4"
-    assert found["largest_scale"]["note"] == "2x4 is not known from these scales: measure a larger one"
-
-
-def test_rows_of_one_scale_are_repeats_and_a_measured_scale_is_its_own_figure(
-    table: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "the noise is not known" in " ".join(printed(capsys, "--table", table, "--at", "2x8")["notes"])
-    table.write_text(f"{LUMI}2,8,12100\n2,8,11900\n")
-    found = printed(capsys, "--table", table, "--at", "2x8", "--at", "2x8")["predictions"]
-    assert found[0] == found[1]
-    assert found[0]["is_measured"]
-    assert found[0]["notes"] == ["this scale was measured: its own figure is shown"]
-    assert found[0]["samples_per_s_low"] < 12042.89 == found[0]["samples_per_s"] < found[0]["samples_per_s_high"]
 
 
 EXTREMES = [
     "1,1,1e15\n1,2,1e-6\n2,2,1e15\n",
-    "1,1,1e-6\n1,2,1e15\n",
-    "1,1,1e-6\n1,2,1e-6\n2,2,1e-6\n",
-    "1,1,5\n1,1,1e15\n1,2,5\n",
     "100000,64,5\n1,1,5\n",
     "1,1,1000\n1,2,900\n2,2,500\n4,2,90\n",
 ]
@@ -199,7 +180,7 @@ EXTREMES = [
 @pytest.mark.filterwarnings("error")
 def test_extreme_figures_give_valid_json(rows: str, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table.write_text(f"{HEADER}\n{rows}")
-    assert predict.main(["--table", str(table), "--at", "3x2", "--at", "100000x64", "--min-efficiency", "0.5"]) == 0
+    assert predict.main(["--table", str(table), "--at", "3x2", "--at", "100000x64"]) == 0
     out, err = capsys.readouterr()
     json.loads(out, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
     assert err == ""

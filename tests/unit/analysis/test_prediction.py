@@ -11,7 +11,6 @@ from ddp_ladder.analysis.prediction import (
     Series,
     Step,
     estimate,
-    largest_scale,
     predict,
     series_of,
     shipped,
@@ -153,34 +152,6 @@ def test_repeats_widen_the_interval_by_their_noise() -> None:
     assert rate == pytest.approx(ring_rate(Scale(2, 4)))
     assert 0.1 < math.log(high / low) < 0.6  # 10 %, the t of eight degrees of freedom, three repeats
     assert estimate(RING, Scale(2, 4)) == Estimate(ring_rate(Scale(2, 4)), None, None)
-
-
-def test_where_to_stop() -> None:
-    found = largest_scale(RING, 0.8)
-    assert found.scale is not None
-    best = Scale.parse(found.scale)
-    _, above, _ = known(estimate(RING, Scale(best.nodes + 1, 4)))
-    ideal = above / (4 * (best.nodes + 1)) / ring_rate(Scale(1, 1))
-    assert ideal < 0.8 <= (found.efficiency or 0)
-    assert found.interval_scale is not None
-    assert Scale.parse(found.interval_scale).nodes < best.nodes
-    assert largest_scale(RING, 1.0).scale == "1x1"
-    far = largest_scale(RING, 0.1)
-    assert far.scale == "8x4"
-    assert far.note == "9x4 is not known from these scales: measure a larger one"
-
-
-def test_a_measured_scale_counts_though_one_below_it_was_not_measured() -> None:
-    rates = {"1x1": 1000.0, "1x4": 3260.0, "2x4": 6500.0, "8x4": 22000.0}
-    measured = Series.of("strong", [(Scale.parse(name), rate) for name, rate in rates.items()])
-    assert (predict(measured, Scale(1, 2)).efficiency_low or 1) < 0.88
-    assert largest_scale(measured, 0.8).interval_scale == "2x4"
-
-
-def test_a_measured_dip_does_not_hide_a_larger_measured_scale() -> None:
-    rates = {"1x1": 1000.0, "1x2": 1570.0, "1x4": 3280.0, "2x4": 6480.0}
-    found = largest_scale(Series.of("weak", [(Scale.parse(name), rate) for name, rate in rates.items()]), 0.8)
-    assert (found.scale, found.note) == ("2x4", "stop at 2x4: 3x4 is below 80 %")
 
 
 @pytest.mark.parametrize("mode", ["weak", "strong"])

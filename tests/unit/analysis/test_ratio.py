@@ -60,15 +60,6 @@ def test_of_many_variants_without_a_difference_one_is_rarely_called_different() 
     assert misses / 500 > 0.3  # so often the intervals alone would name one
 
 
-def test_a_verdict_and_an_interval_of_a_single_variant_agree() -> None:
-    default, variants = ladders(3, 0.05, 0.03, ratio=1.06)
-    found = [paired(here, there) for here, there in zip(variants[:, 0], default, strict=True)]
-    words = [beyond_chance([one])[0] for one in found]
-    outside = [one.low is not None and one.high is not None and not one.low <= 1 <= one.high for one in found]
-    assert words == outside
-    assert 0 < sum(words) < LADDERS
-
-
 def test_one_repeat_gives_a_ratio_and_no_interval() -> None:
     one = paired([1100.0], [1000.0])
     assert one.value == pytest.approx(1.1)

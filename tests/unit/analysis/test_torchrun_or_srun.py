@@ -6,7 +6,6 @@ import json
 
 import pytest
 import torchrun_or_srun as benchmark
-import yaml
 
 KEPT = json.loads(benchmark.RESULTS.read_text())
 
@@ -35,13 +34,6 @@ def test_the_conclusions_below_the_table_follow_from_it() -> None:
 
 def test_the_causes_are_those_of_the_kept_rates() -> None:
     assert benchmark.explained(KEPT["samples_per_s"]) == [pytest.approx(cause) for cause in KEPT["causes"]]
-
-
-def test_every_variant_of_the_experiment_is_measured() -> None:
-    variants = yaml.safe_load((benchmark.ROOT / benchmark.EXPERIMENT).read_text())["variants"]
-    assert {name for part in benchmark.PARTS for name in part.variants} == set(variants)
-    pairs = {(cause.part, name) for cause in benchmark.CAUSES for name in (cause.variant, cause.against)}
-    assert pairs == {(part.name, name) for part in (*benchmark.PARTS, benchmark.ORDER) for name in part.variants}
 
 
 def test_each_cause_has_the_words_of_a_comparison() -> None:

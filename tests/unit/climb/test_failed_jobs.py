@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ddp_ladder.climb.failed_jobs import MOST_LINES, FailedJob, Stop
+from ddp_ladder.climb.start import MOST_LINES, FailedJob, Stop
 from ddp_ladder.common.files import write_json
-from ddp_ladder.slurm.job_end import NOT_SUBMITTED, JobEnd, write_job_end
+from ddp_ladder.slurm.jobs import NOT_SUBMITTED, JobEnd, write_job_end
 
 BEGAN_S = 1_000_000.0
 CLOSED = FailedJob("gate", "logs/gate_stage1.log", 1)

@@ -10,8 +10,7 @@ import pytest
 from ddp_ladder.accounting.advice import advice
 from ddp_ladder.accounting.jobs import JobRow, specs_digest, write_rows
 from ddp_ladder.analysis.forecast import forecast_file, read_forecast
-from ddp_ladder.climb.forecasts import after_gate, lines_before
-from ddp_ladder.climb.short_runtimes import short_runtimes
+from ddp_ladder.climb.forecasts import after_gate, lines_before, short_runtimes
 from ddp_ladder.climb.to_do import runs_to_do
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.plan.plan import Plan, ScaleJob

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 
-from ddp_ladder.climb.interrupts import take_sigterm_in_a_thread
+from ddp_ladder.climb.snakemake import take_sigterm_in_a_thread
 from snakemake.scheduling.job_scheduler import JobScheduler
 
 

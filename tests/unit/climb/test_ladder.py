@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ddp_ladder.climb.announcements import announcements, check_load
 from ddp_ladder.climb.ladder import Ladder, stages_up_to
+from ddp_ladder.climb.start import announcements, check_load
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.settings.loading import load_settings
 from make_records import make_plan_of, make_specs
@@ -116,7 +116,7 @@ def test_a_busy_machine_is_named_before_anything_is_measured(
 ) -> None:
     usable = os.sched_getaffinity(0)
     times = iter([dict.fromkeys(usable, (0, 0)), dict.fromkeys(usable, (int(100 * busy), 100))])
-    monkeypatch.setattr("ddp_ladder.climb.announcements.cpu_times", lambda: next(times))
+    monkeypatch.setattr("ddp_ladder.climb.start.cpu_times", lambda: next(times))
     found = check_load(ladder, ladder.plan.stages, sampled_s=0)
     if busy < 0.5:
         assert found == []

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from subprocess import CalledProcessError
 
 import pytest
-from ddp_ladder.climb import quiet
-from ddp_ladder.climb.quiet import FailedJobs, FullDisks, SchedulingMessages, filter_terminal
+from ddp_ladder.climb import snakemake as quiet
+from ddp_ladder.climb.snakemake import FailedJobs, FullDisks, SchedulingMessages, filter_terminal
 from snakemake_interface_logger_plugins.common import LogEvent
 
 LOGGER = logging.getLogger("snakemake.logging")

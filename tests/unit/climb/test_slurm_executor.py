@@ -14,7 +14,7 @@ from ddp_ladder.climb.executor import BELOW, DISTRIBUTION, OLDEST, ladder_execut
 from ddp_ladder.common.formats import dotted
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.run.progress import JobConsole
-from ddp_ladder.slurm.submit import Submission
+from ddp_ladder.slurm.jobs import Submission
 from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
 
 

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
-from ddp_ladder.climb.watch import ASK_EVERY_S, GONE_AFTER_S, REMIND_EVERY_S, JobWatch
+from ddp_ladder.climb.executor import ASK_EVERY_S, GONE_AFTER_S, REMIND_EVERY_S, JobWatch
 from ddp_ladder.run.progress import LAST_WORDS, JobConsole
-from ddp_ladder.slurm.job_end import JobEnd
+from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState
 from ddp_ladder.slurm.query import SlurmError
-from ddp_ladder.slurm.states import GONE, JobState
 
 RUNNING = JobState("RUNNING", nodes="node1")
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from ddp_ladder.climb.submission import require_no_job_left
+from ddp_ladder.climb.start import require_no_job_left
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.common.process_id import ProcessId
-from ddp_ladder.slurm import scale_lock
-from ddp_ladder.slurm.job_end import SUBMITTED, JobEnd, job_end_file, write_job_end
-from ddp_ladder.slurm.job_names import new_job_name
-from ddp_ladder.slurm.scale_lock import Holder
+from ddp_ladder.slurm import lock
+from ddp_ladder.slurm.jobs import SUBMITTED, JobEnd, job_end_file, new_job_name, write_job_end
 
 UNKNOWN = "job 7 of 1x4: unknown to squeue and sacct, but its files change: 7.log"
 
@@ -53,9 +48,9 @@ echo "$header"
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(scale_lock, "SILENT_AFTER_S", 0.2)
-    monkeypatch.setattr(scale_lock, "LOOK_S", 0.02)
-    monkeypatch.setattr("ddp_ladder.slurm.states.shutil.which", lambda name: None)  # no sacct
+    monkeypatch.setattr(lock, "SILENT_AFTER_S", 0.2)
+    monkeypatch.setattr(lock, "LOOK_S", 0.02)
+    monkeypatch.setattr("ddp_ladder.slurm.jobs.shutil.which", lambda name: None)  # no sacct
     return Desk(tmp_path)
 
 
@@ -88,28 +83,16 @@ def test_one_that_has_ended_is_no_hindrance(desk: Desk, note, state: str) -> Non
     assert desk.left() == ""
 
 
-def growing(desk: Desk) -> Path:
-    return desk.path / "7.log"
-
-
-def progressing(desk: Desk) -> Path:
-    return desk.results / "runs/default/weak/1x4/r1/progress.json"
-
-
-def of_a_node(desk: Desk) -> Path:
-    return desk.results / "runs/ring/strong/1x4/r2/nodes/node0.log"
-
-
-@pytest.mark.parametrize("which", [growing, progressing, of_a_node])
+@pytest.mark.parametrize("name", ["7.log", "results/jobs/1x4.lock1"])
 def test_one_that_slurm_does_not_know_is_not_over_while_its_files_change(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, which
-) -> None:  # type: ignore[no-untyped-def]
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     desk.note()
-    path = which(desk)
+    path = desk.path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("x")
     assert desk.left() == "", "nothing changes"
-    monkeypatch.setattr(scale_lock, "SILENT_AFTER_S", 30.0)
+    monkeypatch.setattr(lock, "SILENT_AFTER_S", 30.0)
     done = threading.Event()
 
     def grow() -> None:
@@ -123,16 +106,6 @@ def test_one_that_slurm_does_not_know_is_not_over_while_its_files_change(
     done.set()
     thread.join()
     assert UNKNOWN in text
-
-
-def test_a_lock_that_is_held_is_reported_where_the_queue_shows_nothing(desk: Desk) -> None:
-    """Of a start on another machine, say, or of a job that was submitted by hand."""
-    path = desk.results / "jobs/1x4.lock1"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"schema_version": 1, **asdict(Holder.here("8"))}))
-    assert f"job 8 on {ProcessId.own().host}" in desk.left()
-    path.write_text(json.dumps({"schema_version": 1, **asdict(replace(Holder.here("8"), ended=True))}))
-    assert desk.left() == ""
 
 
 def test_nothing_is_submitted_while_squeue_is_silent(desk: Desk) -> None:

@@ -2,11 +2,11 @@
 
 import re
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from ddp_ladder.gates.figures import EFFICIENCY, FIGURES, SAMPLES_PER_S, Table, columns, csv_columns, figures_in
+from ddp_ladder.gates.figures import FIGURES, Table, columns, csv_columns
 from ddp_ladder.gates.points import ScalePoint
 from make_records import make_failed_record, make_record, make_spec
 
@@ -33,7 +33,6 @@ IN_SCALING_CSV = """
     hours_to_solution hours_to_solution_low hours_to_solution_high wall_hours_to_solution
     gpu_hours_to_solution energy_kwh_to_solution jobs note
 """.split()
-POINT = ScalePoint("default", "weak", "stage2", 1, 2, 2, 64, 128, 3)
 EVERY_COLUMN = [column for figure in FIGURES for column in figure.columns]
 
 
@@ -53,13 +52,6 @@ def test_every_number_of_a_point_is_a_figure() -> None:
     assert numbers <= {key for column in EVERY_COLUMN for key in column.keys}
 
 
-def test_every_figure_has_a_name_and_a_definition_of_its_own() -> None:
-    for told in ([figure.name for figure in FIGURES], [figure.definition for figure in FIGURES]):
-        assert all(told)
-        assert len(set(told)) == len(told)
-    assert figures_in("csv", "runs") == FIGURES
-
-
 @pytest.mark.parametrize("table", ["page", "markdown", "terminal", "runs", "startup", "usage", "baselines", "cost"])
 def test_no_two_columns_of_a_table_have_the_same_heading(table: Table) -> None:
     headings = [column.heading for column in columns(table)]
@@ -76,14 +68,6 @@ def test_every_figure_of_a_run_is_read_from_its_record() -> None:
         assert column.text(None) == "\u2013"
     shown = {column.heading: column.text(column.of_run(record)) for column in columns("runs") if column.of_run}
     assert (shown["steps measured"], shown["samples/s"], shown["peak memory"]) == ("120", "1,000", "412")
-
-
-def test_an_interval_is_shown_only_where_there_is_one() -> None:
-    assert EFFICIENCY.interval(POINT) == ""
-    assert EFFICIENCY.interval(replace(POINT, efficiency=1.0, efficiency_low=1.0, efficiency_high=1.0)) == ""
-    known = replace(POINT, samples_per_s=1239.6, samples_per_s_low=1200.0, samples_per_s_high=1300.0)
-    assert SAMPLES_PER_S.interval(known) == "[1,200\u20131,300]"
-    assert SAMPLES_PER_S.estimate(known) == (1239.6, 1200.0, 1300.0)
 
 
 def test_the_documentation_names_every_part_of_the_start_up() -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ddp_ladder.analysis.cost import picks
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import performance
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Record
-from ddp_ladder.settings.config_keys import GateThresholds
 from make_records import (
     make_failed_record,
     make_plan_of,
@@ -70,11 +67,6 @@ def test_a_first_scale_that_failed_is_named() -> None:
     assert top.note.startswith("the 1x2 baseline of default, weak, failed; against 1x4, the smallest scale that ")
 
 
-def test_the_pick_names_what_its_efficiency_is_against() -> None:
-    rules = {pick.kind: pick.rule for pick in picks(list(points_of().values()), {"stage3": 0.7})}
-    assert rules["recommended"].startswith("the largest scale whose efficiency against 1x2 is at least 70 %")
-
-
 def steps(*, data_s: float = 0.002, compute_s: float = 0.04) -> list[Record]:
     """Records of 1x2 with steps of 50 ms, and of 1x4 with 100 ms."""
     found = []
@@ -107,13 +99,6 @@ def test_losses_are_against_the_first_scale() -> None:
     assert found.named[0].evidence[0] == "data wait 50.0 ms in each step, 2.00 ms at 1x2"
 
 
-def test_factors_of_pop_agree_with_the_efficiency() -> None:
-    points, _ = attributed(steps(compute_s=0.088))
-    first, point = points
-    assert point.global_efficiency == pytest.approx((point.efficiency or 0) * (first.global_efficiency or 0), rel=1e-9)
-    assert first.computation_scaling == pytest.approx(1)
-
-
 @pytest.mark.parametrize(("first", "of"), [("1x2", "the node of 1x2"), ("2x2", "the nodes of 2x2")])
 def test_more_than_the_ideal_names_the_first_scale(first: str, of: str) -> None:
     specs = specs_of(first, "2x4")
@@ -124,11 +109,3 @@ def test_more_than_the_ideal_names_the_first_scale(first: str, of: str) -> None:
     )
     assert not finding.ok
     assert f"look for other load on {of}, delete results/runs/default/weak/{first} and start" in finding.next
-
-
-def test_a_slow_first_scale_is_to_be_made_faster() -> None:
-    specs = specs_of("1x2", "1x4")
-    gates = {stage: GateThresholds(min_samples_per_s=5000.0) for stage in ("stage1", "stage2")}
-    points = scale_points(specs, records_by_name([make_record(spec) for spec in specs]))
-    (finding,) = performance(replace(make_plan_of(specs), gates=gates), points[0], points, Path("results"))
-    assert finding.next.startswith("make 1x2 faster first: ")

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
-from ddp_ladder.common.files import write_json
 from ddp_ladder.common.messages import numbered
-from ddp_ladder.gates.gate import gate_file_problem
-from ddp_ladder.gates.verdict import Verdict, closed_box, closed_variants, outcome_line
+from ddp_ladder.gates.verdict import Verdict, closed_box, outcome_line
 from make_records import make_gate, make_judged
 
 BOX = """\
@@ -49,16 +46,13 @@ BOX_OF_A_RUN = """\
 
 
 def test_the_box_of_a_failed_run() -> None:
-    """A line that ``why`` contains is not shown twice."""
     why = "the GPU has no 2.00 GiB left: the batch is too large for it, or another process uses its memory"
     steps = (
         "lower workload.batch_per_gpu in config.yaml, or the model's size in workload.args",
         "run `nvidia-smi` on node7",
     )
     judged = make_judged("1x2", "CUDA out of memory", ok=False, measured=why, repeat=1)
-    said = [
-        {"speaker": "rank 1 (node7)", "line": line} for line in ('File "/home/ada/train.py", line 20, in main', why)
-    ]
+    said = ['rank 1 (node7): File "/home/ada/train.py", line 20, in main']
     failed = {**judged, "place": "rank 1 on node7", "evidence": said}
     gate = Verdict.from_json(make_gate("stage2", "closed", why="w", judged=[failed], next_step=numbered(steps)))
     assert closed_box(gate) == BOX_OF_A_RUN
@@ -89,25 +83,3 @@ def test_the_box_holds_words_and_lines_of_any_length() -> None:
 )
 def test_outcome_line(gate: dict[str, object], line: str) -> None:
     assert outcome_line(Verdict.from_json(gate)) == line
-
-
-def test_closed_variants_of_an_open_gate() -> None:
-    gate = make_gate("stage1", variants={"default": "open", "gloo": "closed"})
-    left_out = {"gloo": "variant gloo did not pass the gate of stage1"}
-    assert closed_variants(Verdict.from_json(gate)) == left_out
-    assert closed_variants(Verdict.from_json(make_gate("stage1"))) == {}
-
-
-@pytest.mark.parametrize("text", ["open", "{}", "[]"])
-def test_what_is_not_a_gate_file_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "stage1.json").write_text(text)
-    problem = gate_file_problem(Verdict.from_json(make_gate("stage1")), tmp_path)
-    assert problem is not None
-    assert problem.what == "this is not a complete gate file"
-
-
-def test_the_gate_of_another_stage_is_refused(tmp_path: Path) -> None:
-    write_json(tmp_path / "stage2.json", make_gate("stage1"))
-    assert gate_file_problem(Verdict.from_json(make_gate("stage2")), tmp_path) is not None
-    write_json(tmp_path / "stage2.json", make_gate("stage2"))
-    assert gate_file_problem(Verdict.from_json(make_gate("stage2")), tmp_path) is None

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import not_comparable, scale_points, serial_fraction
-from ddp_ladder.records.fingerprint import MUST_MATCH
 from make_records import make_failed_record, make_record, make_specs, records_by_name, repeated
 
 OLIVIA = {"1x1": 5126.4, "1x4": 37244.4, "2x4": 63190.2}  # images/s of the PyTorch guide for Olivia (NRIS)
@@ -89,40 +88,8 @@ def test_without_a_measured_node_it_is_said(failed: str, why: str) -> None:
     assert top.efficiency == top.efficiency_smallest
 
 
-def test_a_node_that_ran_another_program_is_no_baseline() -> None:
-    top = points_of(RATES, {"1x4": {"optimizer": "Adam"}})["2x4"]
-    assert (top.efficiency_node, top.node_obstacle) == (None, "not comparable: optimizer")
-    assert top.efficiency == pytest.approx(6500 / 8000)
-
-
-def test_repeats_that_differ_give_no_ratio() -> None:
-    specs = make_specs(["1x2", "2x2"])
-    records = [make_record(s, fingerprint={"torch": "2.0"} if s.nodes * s.repeat == 6 else None) for s in specs]
-    top = scale_points(specs, records_by_name(records))[-1]
-    assert (top.efficiency_node, top.node_obstacle) == (None, "not comparable: versions")
-    assert (top.smallest_baseline, top.smallest_obstacle) == ("2x2", "1x2 not comparable: versions")
-
-
-def test_more_than_the_ideal_is_explained_by_what_may_differ() -> None:
-    rates = {"1x1": 1000.0, "1x2": 2200.0}
-    point = points_of(rates, {"1x2": {"num_workers": 8}}, may_differ=("num_workers",))["1x2"]
-    assert point.status == "check"
-    assert "more than the ideal; the scales are allowed to differ in num_workers: 0 at 1x1, 8 at 1x2" in point.note
-    without = points_of({"1x2": 1000.0, "1x4": 2200.0})["1x4"]
-    assert "110 %: more than the ideal; the baseline is slower than it should be" in without.note
-    assert "so repeat 1x2 and look for other load" in without.note
-
-
 def test_the_serial_fraction_of_amdahl_is_found() -> None:
     serial = 0.05
     speedups = {times: 1 / (serial + (1 - serial) / times) for times in (2, 8, 64)}
     assert [serial_fraction(speedup, times) for times, speedup in speedups.items()] == pytest.approx([serial] * 3)
     assert serial_fraction(8, 8) == 0
-
-
-def test_every_short_name_belongs_to_a_compared_field() -> None:
-    names = [item.name for item in MUST_MATCH]
-    assert not_comparable(names).split(": ")[1].split(", ") == [
-        "script", "arguments", "precision", "compiled", "parameters", "optimizer", "workers", "versions", "rank_order",
-        "device", "GPU model", "power_limit_w", "CPU model", "threads", "steps",
-    ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.gates.gate import gate_file_problem, judge, write_verdict
 from ddp_ladder.gates.verdict import closed_box
 from ddp_ladder.plan.plan import Plan, PreflightWanted
-from ddp_ladder.preflight.finding import PREFLIGHT_FAILED
+from ddp_ladder.preflight.result import PREFLIGHT_FAILED
 from ddp_ladder.records.assemble import not_run
 from ddp_ladder.records.record import write_record
 from ddp_ladder.records.run_records import RunRecords
@@ -56,11 +55,9 @@ def test_runs_that_were_left_out_close_the_gate_with_the_preflights_finding(tmp_
     assert list(runs_to_do(plan, RunRecords(tmp_path))) == ["1x2"]  # the next start makes them
 
 
-def test_an_edited_preflight_opens_nothing(tmp_path: Path, plan: Plan) -> None:
-    file = fail_preflight(tmp_path, plan)
+def test_without_the_preflights_file_the_records_say_why(tmp_path: Path, plan: Plan) -> None:
+    fail_preflight(tmp_path, plan).unlink()
     leave_out(tmp_path, plan)
-    data = json.loads(file.read_text())
-    file.write_text(json.dumps({**data, "status": "ok", "findings": []}))
     verdict = judge(plan, "stage2", tmp_path)
     assert not verdict.is_open
     assert f"{PREFLIGHT_FAILED}: it says why" in (verdict.why or "")
@@ -88,13 +85,13 @@ def test_a_closed_gate_shows_what_the_preflight_measured_of_the_network(tmp_path
             reassemble(directory)
     without = judge(plan, "stage2", tmp_path)
     assert without.reason is not None
-    assert "no preflight measured how fast the network is" in without.reason.shown_by[1]
+    assert "no preflight measured how fast the network is" in without.reason.evidence[1]
 
     sizes = [{"bytes": n, "iterations": 20, "time_s": 1e-4 + n * 1e-8, "wrong": []} for n in (4096, 2**20, 2**22)]
     write_preflight(tmp_path, plan.job(Scale(1, 2)), rank0={"sizes": sizes}, rank1={"sizes": sizes})
     verdict = judge(plan, "stage2", tmp_path)
     assert verdict.reason is not None
-    assert verdict.reason.shown_by[1] == (
+    assert verdict.reason.evidence[1] == (
         "0.605 MB of gradients in 1 all-reduce: by the preflight's figures (0.100 GB/s bus bandwidth), with nothing "
         "else running, these take 6.15 ms, of which 0.100 ms is latency"
     )

@@ -47,29 +47,11 @@ def test_figures_of_a_full_ladder() -> None:
     assert (points["1x1"].efficiency, points["1x1"].speedup) == (1.0, 1.0)
 
 
-def test_strong_scaling_uses_the_same_ratio() -> None:
-    specs = make_specs(["1x1", "1x2"], modes=["strong"])
-    point = by_scale(scale_points(specs, ladder(specs)))["1x2"]
-    assert point.efficiency == pytest.approx(0.9)
-    assert (point.batch_per_gpu, point.global_batch) == (32, 64)
-
-
 def test_median_over_repeats_not_the_best() -> None:
     specs = make_specs(["1x1"])
     rates = (900.0, 1000.0, 1500.0)
     records = [make_record(spec, rate) for spec, rate in zip(specs, rates, strict=True)]
     assert scale_points(specs, records_by_name(records))[0].samples_per_s == 1000
-
-
-def test_order_is_mode_variant_scale_as_in_the_plan() -> None:
-    specs = make_specs(["1x1", "1x2"], variants=["default", "b"], modes=["weak", "strong"])
-    found = [(p.mode, p.variant, str(p.scale)) for p in scale_points(specs, {})]
-    assert found == [
-        (mode, variant, scale)
-        for mode in ("weak", "strong")
-        for variant in ("default", "b")
-        for scale in ("1x1", "1x2")
-    ]
 
 
 def test_intervals_hold_the_estimate_and_grow_with_the_spread() -> None:
@@ -96,31 +78,6 @@ def test_a_ratio_has_the_uncertainty_of_both_sides() -> None:
     assert point.samples_per_s_high == pytest.approx(1800)
     assert point.efficiency_low is not None
     assert point.efficiency_low < 0.89
-
-
-def test_spread_between_repeats_counts() -> None:
-    specs = make_specs(["1x1"])
-    rates = (900.0, 1000.0, 1100.0)
-    records = [make_record(s, r, spread=0.0) for s, r in zip(specs, rates, strict=True)]
-    (point,) = scale_points(specs, records_by_name(records))
-    assert point.samples_per_s == 1000
-    assert (point.samples_per_s_low, point.samples_per_s_high) == (
-        pytest.approx(777, abs=1),
-        pytest.approx(1279, abs=1),
-    )
-
-
-def test_deterministic() -> None:
-    specs = make_specs(["1x1", "1x2"])
-    assert scale_points(specs, ladder(specs)) == scale_points(specs, ladder(specs))
-
-
-def test_not_run() -> None:
-    specs = make_specs(["1x1", "1x2"])
-    done = ladder([spec for spec in specs if spec.world_size == 1])
-    point = by_scale(scale_points(specs, done))["1x2"]
-    assert (point.status, point.repeats, point.samples_per_s) == ("not run", 0, None)
-    assert scale_points([], {}) == ()
 
 
 def test_left_out_on_purpose_is_not_run_and_says_why() -> None:
@@ -178,29 +135,6 @@ def test_a_difference_that_the_user_allows_is_shown_beside_the_figures() -> None
     assert two.note == "allowed to differ: num_workers: 2 at 1x1, 1 at 1x2"
 
 
-def test_only_what_is_named_may_differ() -> None:
-    specs = make_specs(["1x1", "1x2"])
-    other = {"num_workers": 1, "threads": 4}
-    records = records_by_name([make_record(s, fingerprint=other if s.world_size == 2 else None) for s in specs])
-    point = by_scale(scale_points(specs, records, may_differ=["num_workers"]))["1x2"]
-    assert (point.status, point.efficiency) == ("not comparable", None)
-    assert point.note == (
-        "not like for like: threads: 1 at 1x1, 4 at 1x2; allowed to differ: num_workers: 0 at 1x1, 1 at 1x2"
-    )
-
-
-def test_repeats_may_differ_in_what_the_user_allows() -> None:
-    specs = make_specs(["1x1"], repeats=2)
-    records = records_by_name([make_record(s, fingerprint={"driver": f"570.{s.repeat}"}) for s in specs])
-    assert scale_points(specs, records)[0].status == "not comparable"
-    (point,) = scale_points(specs, records, may_differ=["driver"])
-    assert point.status == "ok"
-    assert point.note.split("; ") == [
-        "allowed to differ: driver: 570.1 in r1, 570.2 in r2",
-        "two repeats make wide intervals, and a third one narrows them",
-    ]
-
-
 @pytest.mark.parametrize("scale", ["1x1", "1x2"])
 def test_repeats_that_differ_among_themselves(scale: str) -> None:
     specs = make_specs(["1x1", "1x2"])
@@ -240,17 +174,6 @@ def test_more_than_ideal_without_a_recorded_cause(mode: str, word: str) -> None:
     assert word in point.note
 
 
-def test_exactly_five_percent_above_is_not_flagged() -> None:
-    assert superlinear("weak", 2100.0, (0.02, 0.02)).status == "ok"
-
-
-def test_missing_repeats_are_said() -> None:
-    specs = make_specs(["1x1"])
-    (point,) = scale_points(specs, ladder(specs[:2]))
-    assert (point.status, point.repeats) == ("incomplete", 2)
-    assert "2 of 3 repeats have been run" in point.note
-
-
 def test_one_repeat_has_no_interval() -> None:
     specs = make_specs(["1x1", "1x2"], repeats=1)
     one, two = scale_points(specs, ladder(specs, spread=0.1))
@@ -285,14 +208,6 @@ def test_repeats_of_several_jobs_show_what_jobs_differ_by() -> None:
         assert (point.efficiency_low < 0.93) is inside  # the other way round: 0.95
 
 
-def test_the_batch_that_was_used_is_shown_when_it_is_not_the_planned_one() -> None:
-    specs = make_specs(["1x1", "1x2"])
-    points = by_scale(scale_points(specs, ladder(specs, fingerprint={"batch_per_gpu": 32})))
-    assert (points["1x2"].batch_per_gpu, points["1x2"].global_batch) == (32, 64)
-    assert points["1x2"].efficiency == pytest.approx(0.9)
-    assert "is {batch_per_gpu} in workload.args?" in points["1x2"].note
-
-
 @pytest.mark.parametrize(
     ("seen", "loader", "said"),
     [
@@ -311,12 +226,6 @@ def test_accumulation_may_explain_another_batch(seen: int, loader: int | None, s
     fingerprint = {"batch_per_gpu": seen, "loader_batch": loader}
     note = by_scale(scale_points(specs, ladder(specs, fingerprint=fingerprint)))["1x2"].note
     assert f"a step of the script has {seen} samples per GPU, the plan says 64: {said}" in note
-
-
-def test_unknown_exposed_communication_and_start_up_stay_unknown() -> None:
-    specs = make_specs(["1x1"])
-    (point,) = scale_points(specs, ladder(specs, startup_s=None))
-    assert (point.exposed_comm_fraction, point.startup_s) == (None, None)
 
 
 def test_the_parts_of_a_scale_s_start_up_add_up() -> None:
@@ -428,13 +337,6 @@ def test_what_a_median_would_hide_is_noted(changed: dict[str, Any], note: str) -
     assert note in point.note
 
 
-def test_a_steady_run_needs_no_note() -> None:
-    small = {"drift_fraction": 0.04}
-    point = unsteady({"samples_per_s_total": 960.0, "samples_per_s_end_to_end": 500.0}, small)
-    assert point.note == ""
-    assert (point.samples_per_s_total, point.samples_per_s_end_to_end, point.drift_fraction) == (960, 500, 0.04)
-
-
 PLAIN: dict[str, Any] = {"variant": "plain", "launcher": "python"}
 
 
@@ -489,12 +391,4 @@ def test_a_process_group_of_its_own_is_no_plain_baseline() -> None:
     records |= ladder([spec for spec in specs if spec.is_plain])
     point = by_variant_and_scale(specs, records)["default", "1x1"]
     assert point.note.endswith("it creates a process group even without a launcher")
-    assert point.efficiency_plain is None
-
-
-def test_a_plain_baseline_of_another_precision_is_not_compared_with() -> None:
-    specs, records = with_plain()
-    other = {**records[specs[0].name].fingerprint, "autocast_dtype": "bfloat16"}
-    point = scale_points(*with_plain(fingerprint=other))[0]
-    assert "no efficiency against the plain script: not like for like: autocast_dtype" in point.note
     assert point.efficiency_plain is None

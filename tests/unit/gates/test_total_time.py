@@ -48,13 +48,6 @@ def points_of(scales: list[str], startup_s: float) -> dict[str, ScalePoint]:
     return {str(point.scale): point for point in scale_points(specs, records_by_name(records))}
 
 
-def test_it_is_that_of_the_steps_without_start_up_and_nearer_to_1_with_a_long_one() -> None:
-    top = points_of(["1x1", "1x2"], 0.0)["1x2"]
-    assert top.efficiency_total_time == pytest.approx(top.efficiency_smallest) == pytest.approx(0.9)
-    longer = points_of(["1x1", "1x2"], 100.0)["1x2"]
-    assert longer.efficiency_total_time == pytest.approx((130 * 0.064 + 100) / (130 * 0.064 / 0.9 + 100))
-
-
 def test_it_has_the_baseline_of_the_smallest_scale() -> None:
     points = points_of(["1x2", "2x2"], 5.0)
     assert points["1x2"].efficiency_total_time == 1

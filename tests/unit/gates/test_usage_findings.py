@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 
-from ddp_ladder.common.model import Model
 from ddp_ladder.gates.points import ScaleFinding, ScalePoint, findings_across_scales, findings_of_repeats
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.nodes.usage import FindingKind, Usage, UsageFinding
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.terminal import terminal_table
-from make_records import make_gate, make_record, make_spec, make_specs, records_by_name
+from make_records import make_record, make_spec, make_specs, records_by_name
 
 
 def finding(
@@ -96,18 +92,3 @@ def test_what_other_nodes_of_another_scale_have_is_another_finding() -> None:
     ]
     some = points_of(**{name: finding("GPU idle", f"some of {name}: idle") for name in ("s1x2", "s2x1")})
     assert [found.in_words for found, _ in findings_across_scales(some)] == ["some of s1x2: idle", "some of s2x1: idle"]
-
-
-def test_a_clean_ladder_shows_no_finding() -> None:
-    points = points_of()
-    assert findings_across_scales(points) == []
-    assert "next" not in terminal_table(points, {})
-
-
-def test_a_gate_file_keeps_the_findings() -> None:
-    points = points_of(s1x1=finding("GPU idle", "busy 70 %"))
-    data = {
-        **make_gate("stage1"),
-        "points": [json.loads(json.dumps(asdict(point), default=Model.model_dump)) for point in points],
-    }
-    assert Verdict.from_json(data).points == points

@@ -56,10 +56,6 @@ def test_no_more_than_a_few_losses_are_held(seen: Backwards, clock: Clock) -> No
     assert (summary["first"], summary["last"], summary["last_step"]) == (0.0, 319.0, 320)
 
 
-def test_no_backward_no_loss(seen: Backwards) -> None:
-    assert seen.losses() is None
-
-
 def test_a_tensor_that_is_no_loss_is_not_kept(seen: Backwards) -> None:
     weight = torch.ones(3, requires_grad=True)
     weight.exp().backward(torch.ones(3))
@@ -121,12 +117,3 @@ def test_how_an_optimizer_steps_is_in_its_name() -> None:
     assert torch_facts.optimizer_name(torch.optim.AdamW([weight])) == "AdamW"
     assert torch_facts.optimizer_name(torch.optim.AdamW([weight], fused=True)) == "AdamW (fused)"
     assert torch_facts.optimizer_name(torch.optim.SGD([weight], lr=1.0, foreach=True)) == "SGD (foreach)"
-
-
-def test_precision_of_float32_products() -> None:
-    before = torch.get_float32_matmul_precision()
-    try:
-        torch.set_float32_matmul_precision("medium")
-        assert torch_facts.float32_products(on_cuda=False) == "medium"
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -101,18 +101,6 @@ def test_validation_between_steps_is_not_counted(clock: StepClock, device: Devic
     assert list(clock.table.step_time_s) == pytest.approx([3, 3])
 
 
-def test_validation_within_an_accumulation_is_not_counted(clock: StepClock, device: Device) -> None:
-    train = new_loop(clock)
-    clock.yielded(train, 0.0, 4)
-    device.queued_s += 2.0
-    new_loop(clock)
-    device.queued_s += 100.0
-    step(clock, device, train, 3.0)
-    finish(clock)
-    assert list(clock.table.step_time_s) == pytest.approx([5])
-    assert list(clock.table.samples) == [8]
-
-
 @pytest.mark.parametrize("every", [1, 4])
 def test_eval_mode_is_timed_by_the_device_too(clock: StepClock, device: Device, every: int) -> None:
     loop = new_loop(clock)

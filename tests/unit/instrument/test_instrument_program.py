@@ -120,11 +120,6 @@ def test_module_with_relative_import(tmp_path: Path) -> None:
     assert run(tmp_path, *missing).err == run_plainly(tmp_path, *missing).err
 
 
-def test_directory_with_main(tmp_path: Path) -> None:
-    script(tmp_path / "app", "import sys; print(sys.path[0], sys.argv, __name__)", "__main__.py")
-    assert run(tmp_path, "app", "x").out == run_plainly(tmp_path, "app", "x").out
-
-
 def test_environment_set_before_torch_is_imported_counts(tmp_path: Path) -> None:
     train = script(
         tmp_path,
@@ -165,12 +160,6 @@ def test_unusable_run_json(tmp_path: Path) -> None:
         assert str(path) in done.err
     done = run_plainly(tmp_path, INSTRUMENT, train, env={"DDP_LADDER_RUN": "run/run.json"})
     assert "absolute" in done.err
-
-
-def test_help_is_for_instrument_only_in_first_place(tmp_path: Path) -> None:
-    done = run_plainly(tmp_path, INSTRUMENT, "--help")
-    assert done.code == 0
-    assert "example" in done.out
 
 
 def test_a_record_that_cannot_be_written_is_said_and_costs_the_training_nothing(tmp_path: Path) -> None:

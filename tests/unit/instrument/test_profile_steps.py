@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.records.raw_models import Profiling
-from ddp_ladder_instrument.stop import ENDED_FIRST, EndOfMeasurement, ProfiledSteps, RunLimits, StepTrace
+from ddp_ladder_instrument.stop import ENDED_FIRST, EndOfMeasurement, ProfiledSteps, RunLimits
 from instrument_support import TORCHRUN, Ran, oldest_python, run, script
 
 MEASURED, PROFILED = 12, 3
@@ -77,14 +77,16 @@ def test_a_script_that_ends_first_keeps_its_figures(tmp_path: Path) -> None:
     assert not done.path(0, "trace.json.gz").exists()
 
 
-class BrokenTrace(StepTrace):
-    def step(self) -> None:
-        raise RuntimeError("Profiler is already enabled on this thread")
+def fail() -> None:
+    raise RuntimeError("Profiler is already enabled on this thread")
 
 
-def test_a_rank_whose_profiler_fails_makes_as_many_steps_as_the_others(tmp_path: Path) -> None:
+def test_a_rank_whose_profiler_fails_makes_as_many_steps_as_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun: list[int] = []
-    profiled = ProfiledSteps(PROFILED, lambda: begun.append(1), lambda steps: BrokenTrace(steps, None))
+    profiled = ProfiledSteps(PROFILED, lambda: begun.append(1))
+    monkeypatch.setattr(profiled, "_step", fail)
     limits = RunLimits(MEASURED, None, lambda: None, profiled.go_on)
     step = limits.first_check
     with contextlib.suppress(EndOfMeasurement):
@@ -96,6 +98,6 @@ def test_a_rank_whose_profiler_fails_makes_as_many_steps_as_the_others(tmp_path:
 
 
 def test_a_failed_rank_leaves_no_profile(tmp_path: Path) -> None:
-    profiled = ProfiledSteps(PROFILED, lambda: None, lambda steps: BrokenTrace(steps, None))
+    profiled = ProfiledSteps(PROFILED, lambda: None)
     profiled.write(tmp_path, {"rank": 0}, device_answers=False)
     assert not list(tmp_path.iterdir())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ddp_ladder.climb.announcements import variable_warnings
 from ddp_ladder.climb.ladder import Ladder
+from ddp_ladder.climb.start import variable_warnings
 from ddp_ladder.common.messages import Problem
 from ddp_ladder.preflight.variables import PREFIXES, SHELL, check_variables, known_names
 from ddp_ladder.settings.sources import Sources

@@ -72,13 +72,6 @@ def test_the_warm_up_lasts_until_the_steps_are_steady_on_every_rank(tmp_path: Pa
     assert record.ranks[1].step_time_s == pytest.approx(0.08)
 
 
-def test_end_to_end_is_only_told_when_every_rank_told(run: RunDirectory) -> None:
-    edit(run.ranks / "rank1.json", lambda end: end.update(training_s=None))
-    record = assemble(run)
-    assert record.throughput
-    assert record.throughput.samples_per_s_end_to_end is None
-
-
 def test_warm_up_is_in_no_figure(run: RunDirectory) -> None:
     before = assemble(run)
     for rank in (0, 1):
@@ -101,25 +94,6 @@ def test_padding_is_counted_and_is_not_throughput(run: RunDirectory) -> None:
     assert record.throughput
     assert record.throughput.samples_per_s == pytest.approx(1200, rel=0.01)
     assert (record.ranks[0].samples, record.ranks[0].padding_samples) == (48 * 60, 16 * 60)
-
-
-def test_what_no_rank_knows_is_null(run: RunDirectory) -> None:
-    for rank in (0, 1):
-        edit(run.ranks / f"rank{rank}.json", lambda end: end.update(ddp=None))
-        edit(run.ranks / f"rank{rank}.json", lambda end: end["startup_s"].update(total=None))
-    record = assemble(run)
-    assert record.status == "ok"
-    assert record.timing
-    assert (record.timing.exposed_comm_fraction, record.timing.startup_s) == (None, None)
-    assert [rank.ddp for rank in record.ranks] == [None] * len(record.ranks)
-
-
-def test_ranks_that_disagree_have_no_common_world(run: RunDirectory) -> None:
-    edit(run.ranks / "rank1.json", lambda end: end.update(world_size=1, backend="nccl"))
-    record = assemble(run)
-    assert (record.world.size, record.world.backend) == (None, None)
-    assert record.failure
-    assert record.failure.verdict == "the ranks are not in one process group"
 
 
 def _rank(rank: int, **values: Any) -> Callable[[RunDirectory], None]:
@@ -146,39 +120,6 @@ LAST_LINE = "; the last line that was printed: epoch 1: accuracy 0.97"
 LOST = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:1234"
 SHORT = "at least 40 on every rank (measure.warmup_steps + measure.min_steps), equally many"
 
-FAILURES: list[tuple[str, Callable[[RunDirectory], Any], str, str]] = [
-    (
-        "exception on a rank",
-        _all(_raised(1, "ValueError: no such file"), _node(0, exit_code=1)),
-        "the script raised an exception",
-        "rank 1: ValueError: no such file",
-    ),
-    (
-        "a rank that lost its peer is not the cause",
-        _all(_raised(0, LOST), _raised(1, "ValueError: bad batch"), _node(0, exit_code=1)),
-        "the script raised an exception",
-        "rank 1: ValueError: bad batch",
-    ),
-    (
-        "exit code of the script",
-        _all(_rank(1, exit_code=3), _node(0, exit_code=1)),
-        "the script failed",
-        f"rank 1: exit code 3{LAST_LINE}",
-    ),
-    (
-        "exit code of the launcher",
-        _node(0, exit_code=1),
-        "the launcher failed",
-        f"node 0: exit code 1{LAST_LINE}",
-    ),
-    (
-        "rank missing though all ended well",
-        lambda run: (run.ranks / "rank1.json").unlink(),
-        "complete",
-        "measured ranks/rank1.json is missing, wanted the files of 2 ranks and 1 nodes",
-    ),
-]
-
 
 @pytest.mark.parametrize(
     ("made", "ended_by", "advice"),
@@ -198,20 +139,6 @@ def test_too_few_steps_name_the_key(tmp_path: Path, made: int, ended_by: str, ad
     assert reassemble(run).failure == Failure(
         verdict="enough steps", why=wanted, next=f"{advice} in config.yaml, and start snakemake again"
     )
-
-
-@pytest.mark.parametrize(("name", "spoil", "verdict", "why"), FAILURES, ids=[case[0] for case in FAILURES])
-def test_failures_say_what_why_and_next(
-    run: RunDirectory, name: str, spoil: Callable[[RunDirectory], Any], verdict: str, why: str
-) -> None:
-    spoil(run)
-    record = reassemble(run)
-    assert record.status == "failed"
-    assert record.failure
-    assert (record.failure.verdict, record.failure.why) == (verdict, why)
-    again = "fix the cause, and start snakemake again: only failed runs are repeated"
-    assert record.failure.next == f"read {run.log}, {again}"
-    assert read_record(run.record) == record
 
 
 @pytest.mark.parametrize(
@@ -271,13 +198,6 @@ def test_a_run_that_was_told_to_stop_and_saved_its_state_has_a_verdict_of_its_ow
     assert "start snakemake again" in record.failure.next
 
 
-def test_an_exception_is_told_before_the_exit_code_of_a_rank_that_saved_its_state(run: RunDirectory) -> None:
-    _all(_rank(1, exit_code=75), _raised(0, "ValueError: bad batch"))(run)
-    failure = assemble(run).failure
-    assert failure
-    assert failure.why == "rank 0: ValueError: bad batch"
-
-
 def test_the_time_limit_is_told_before_what_it_caused(run: RunDirectory) -> None:
     edit(run.ended, lambda end: end.update(outcome="time limit"))
     _all(_raised(0, LOST), _node(0, exit_code=-15, signal="SIGTERM"))(run)
@@ -287,15 +207,6 @@ def test_the_time_limit_is_told_before_what_it_caused(run: RunDirectory) -> None
         next="raise stages.stage2.runtime or ask for a longer allocation, or shorten the run with measure.max_steps or "
         "measure.max_seconds",
     )
-
-
-def test_the_node_that_ended_first_is_the_cause(tmp_path: Path) -> None:
-    run = write_run(tmp_path, make_spec("2x1"))
-    _node(0, exit_code=-15, signal="SIGTERM", ended_at_s=1_800_000_009.0)(run)
-    _node(1, exit_code=7, ended_at_s=1_800_000_008.0)(run)
-    failure = assemble(run).failure
-    assert failure
-    assert (failure.verdict, failure.why) == ("the launcher failed", "node 1: exit code 7")
 
 
 def test_software_that_could_not_be_set_up_is_told_before_what_it_caused(tmp_path: Path) -> None:
@@ -321,23 +232,6 @@ def test_a_network_that_could_not_be_set_up_names_key_and_node(tmp_path: Path) -
     assert failure.verdict == "the site's network could not be set up"
     assert failure.why == f"node 1 (node1): {message}"
     assert failure.next.startswith("correct network.interface in cluster.yaml or in the variant")
-
-
-def test_a_gpu_whose_agent_left_no_end_closes_the_gate(tmp_path: Path) -> None:
-    run = write_run(tmp_path, make_spec("2x2", launcher="srun"), agents_per_node=2)
-    assert assemble(run).status == "ok"
-    run.agent_end(Agent(1, 1)).unlink()
-    record = assemble(run)
-    assert record.failure
-    assert record.failure.why.startswith("measured nodes/node1.task1.json is missing")
-
-
-def test_agents_that_left_each_others_ends_are_found_out(tmp_path: Path) -> None:
-    run = write_run(tmp_path, make_spec("1x2", launcher="srun"), agents_per_node=2)
-    shutil.copy(run.agent_end(Agent(0, 0)), run.agent_end(Agent(0, 1)))
-    record = assemble(run)
-    assert record.failure
-    assert record.failure.why.startswith("measured another's number in the file of node 0, task 1")
 
 
 SHARED: dict[str, Any] = {
@@ -410,14 +304,6 @@ def test_ranks_that_could_not_write_their_records_are_no_failed_training(run: Ru
     assert f"df -h {run.path}" in failure.next
 
 
-def test_agents_that_could_not_write_are_no_failed_training(run: RunDirectory) -> None:
-    (run.nodes / "node0.json").unlink()
-    edit(run.ended, lambda end: end.update(outcome="not written"))
-    failure = assemble(run).failure
-    assert failure
-    assert failure.verdict == "the records could not be written"
-
-
 def test_a_failed_run_keeps_the_figures_that_it_has(run: RunDirectory) -> None:
     _rank(1, exit_code=3)(run)
     record = assemble(run)
@@ -438,13 +324,6 @@ def test_nothing_but_run_json(run: RunDirectory) -> None:
     assert record.failure.verdict == "complete"
     assert record.fingerprint == {}
     assert not any(check.ok for check in record.checks)
-
-
-@pytest.mark.parametrize("content", ["", "[]", "3", "{}", '{"spec": {}}', '"spec job"'])
-def test_run_json_that_does_not_describe_a_run(run: RunDirectory, content: str) -> None:
-    run.run.write_text(content)
-    with pytest.raises(ValueError, match=r"run\.json"):
-        assemble(run)
 
 
 def test_run_json_whose_spec_was_edited(run: RunDirectory) -> None:

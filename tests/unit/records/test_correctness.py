@@ -51,13 +51,6 @@ def test_fake_cuda_two_ranks_on_one_device(tmp_path: Path) -> None:
     assert 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))' in found.next
 
 
-def test_fake_cuda_the_same_device_number_on_two_nodes_is_two_devices(tmp_path: Path) -> None:
-    run = write_run(tmp_path, make_spec("2x1", device="cuda"))
-    for number in (0, 1):
-        edit(run.ranks / f"rank{number}.json", lambda end: end["device"].update(id="GPU-0", index=0))
-    assert reassemble(run).status == "ok"
-
-
 def test_fake_cuda_a_script_that_stays_on_the_cpu(tmp_path: Path) -> None:
     run = write_run(tmp_path, make_spec("1x2", device="cuda"))
     for number in (0, 1):
@@ -79,11 +72,6 @@ def test_without_a_process_group_that_is_said(run: RunDirectory) -> None:
     assert failure(run).why == "2 ranks were started; for rank 1 the world has 1"
     rank(run, 1, backend="gloo", world_size=2)
     assert failure(run).verdict == "the model is not wrapped in DistributedDataParallel"
-
-
-def test_parameters_that_were_not_seen(run: RunDirectory) -> None:
-    rank(run, 1, parameters=None)
-    assert failure(run).why == "no trained parameters were seen on rank 1"
 
 
 def test_other_models_on_the_ranks(run: RunDirectory) -> None:
@@ -122,14 +110,6 @@ def test_a_loss_that_was_never_finite_has_nothing_to_do_with_the_learning_rate(r
     else:
         assert found.verdict == "the training diverged"
         assert found.next.startswith("lower the learning rate")
-
-
-def test_ranks_out_of_step(run: RunDirectory) -> None:
-    write_steps(run, 1, read_steps(run, 1)[:50])
-    found = failure(run)
-    assert found.verdict == "the ranks made different numbers of steps"
-    assert found.why == "rank 1 made 50 steps, rank 0 made 60"
-    assert "no break or return on a condition that holds on one rank only" in found.next
 
 
 def test_constant_samples_tell_nothing(run: RunDirectory) -> None:
@@ -172,12 +152,6 @@ def test_only_a_sampler_that_is_known_not_to_divide_the_data_is_remarked_on(
     assert remarks(run) == ()
     loader(run, sampler="RandomSampler", shards=False)
     assert [remark.what.partition(" (")[0] for remark in remarks(run)] == ["the sampler"]
-
-
-@pytest.mark.parametrize("shuffle", [True, False, None])
-def test_a_set_epoch_that_is_not_known_of_closes_no_gate(run: RunDirectory, shuffle: bool | None) -> None:
-    loader(run, shuffle=shuffle, set_epoch_called=None, passes=3)
-    assert remarks(run) == ()
 
 
 def test_a_few_shared_samples_are_remarked_on(run: RunDirectory) -> None:
@@ -234,11 +208,6 @@ def test_a_rank_that_was_killed_is_not_left_out_of_account(tmp_path: Path) -> No
     rank(run, 0, exit_code=1, ended_by="exception", exception=LOST)
     (run.ranks / "rank3.json").unlink()
     assert failure(run).verdict == "the ranks lost each other"
-
-
-def test_an_exception_of_its_own_is_the_cause(run: RunDirectory) -> None:
-    rank(run, 0, exit_code=1, ended_by="exception", exception="ValueError: bad batch")
-    assert failure(run).why == "rank 0: ValueError: bad batch"
 
 
 def test_ranks_that_wait_for_each_other(run: RunDirectory) -> None:

@@ -9,7 +9,6 @@ import pytest
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.checks import weakest
 from ddp_ladder.records.record import Record
 from make_records import make_plan_of, make_spec
@@ -51,15 +50,6 @@ def test_weaker_evidence_is_said_by_record_gate_and_report(tmp_path: Path, sourc
     assert "weaker evidence: " in point.note
 
 
-def test_counted_needs_no_word(tmp_path: Path) -> None:
-    spec = make_spec("1x1")
-    record = write_run(tmp_path, spec)
-    verdict = judge(make_plan_of([spec]), "stage1", tmp_path)
-    assert [finding.check for finding in verdict.judged] == ["sanity"]
-    (point,) = scale_points([spec], {spec.name: assemble(record)})
-    assert "evidence" not in point.note
-
-
 def test_program_without_torch_is_judged_on_what_it_wrote(tmp_path: Path) -> None:
     directory = write_run(tmp_path, make_spec("1x2"))
     for path in directory.ranks.glob("rank*.json"):
@@ -86,18 +76,6 @@ def test_throughput_read_from_the_log(tmp_path: Path) -> None:
     assert record.status == "ok", record.failure
     assert record.throughput is not None
     assert (record.throughput.samples_per_s, record.throughput.source) == (1000, "log")
-
-
-def test_shards_have_no_equal_parameters(tmp_path: Path) -> None:
-    directory = write_run(tmp_path, make_spec("1x2"))
-    for rank in (0, 1):
-        edit(
-            directory.ranks / f"rank{rank}.json",
-            lambda end: end["parameters"].update(sharded=True, checksum=f"sha256:{end['rank']}"),
-        )
-    assert reassemble(directory).status == "ok"
-    edit(directory.ranks / "rank1.json", lambda end: end["parameters"].update(sharded=False))
-    assert reassemble(directory).status == "failed"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +51,6 @@ def test_a_killed_rank_outranks_all_that_lost_it(run: RunDirectory) -> None:
     assert "out-of-memory killer" in found.next
 
 
-def test_an_alarm_is_the_scripts_own_timer_and_no_broken_library(run: RunDirectory) -> None:
-    died(run, 3, "SIGALRM")
-    found = failure(run)
-    assert (found.verdict, found.why) == (
-        "a timer of the script ended a rank",
-        "rank 3 (node 1, node1): ended by SIGALRM",
-    )
-    assert "signal.alarm" in found.next
-    assert "libraries of another build" not in found.next
-
-
 def test_of_several_the_first_is_the_cause_and_those_alike_are_named_with_it(run: RunDirectory) -> None:
     died(run, 3, "SIGKILL", LATER_S)
     died(run, 1, "SIGSEGV", LATER_S - 3)
@@ -80,13 +68,6 @@ def test_against_an_exception_of_its_own_the_first_is_the_cause(
     raised(run, 0, "ValueError: bad batch")
     died(run, 3, "SIGKILL", killed_at_s)
     assert failure(run).verdict == verdict
-
-
-def test_of_several_exceptions_the_first_is_the_cause(run: RunDirectory) -> None:
-    raised(run, 0, "ValueError: after it", LATER_S)
-    raised(run, 2, "ValueError: bad batch", LATER_S - 1)
-    raised(run, 1, LOST, LATER_S - 2)
-    assert failure(run).why == "rank 2: ValueError: bad batch"
 
 
 def test_a_file_that_one_node_does_not_have(run: RunDirectory) -> None:
@@ -117,12 +98,6 @@ def test_a_rank_that_left_well_is_the_cause_of_one_that_waited_and_was_aborted(r
     found = failure(run)
     assert found.verdict == "a rank left the others"
     assert "rank 3 was aborted" in found.why
-
-
-def test_an_exit_without_an_end_record(run: RunDirectory) -> None:
-    raised(run, 0, LOST)
-    died(run, 3, None, code=2)
-    assert failure(run).why == "rank 3 (node 1, node1): exit code 2, without an end record"
 
 
 @pytest.mark.parametrize("with_its_ranks", [False, True])
@@ -178,12 +153,6 @@ def test_an_exit_code_without_an_end_record_is_explained_by_the_last_words(run: 
     assert found.verdict == "the script failed"
     said = "the last line that was printed: dataset is missing"
     assert found.why == f"rank 3 (node 1, node1): exit code 3, without an end record; {said}"
-
-
-def test_end_records_of_earlier_releases_have_no_failed_ranks(run: RunDirectory) -> None:
-    shutil.rmtree(run.ranks)
-    edit(run.agent_end(Agent(1)), lambda end: end.update(exit_code=7))
-    assert failure(run).verdict == "the launcher failed"
 
 
 def test_signals_by_their_codes() -> None:

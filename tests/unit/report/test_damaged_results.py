@@ -153,14 +153,12 @@ BESIDE: dict[str, tuple[Damage, str, str]] = {
     "preflight: damaged": (write("preflight/1x2.json", b"{"), "preflight/1x2.json", "not JSON"),
     "preflight: newer": (newer("preflight/1x2.json"), "preflight/1x2.json", "schema_version"),
     "preflight: loop": (loop("preflight/1x2.json"), "preflight/1x2.json", "symbolic links"),
-    "preflight: alone": (remove("preflight/1x2"), "preflight/1x2.json", "No such file"),
     "forecast: damaged": (write("forecast/stage2.json", b"{"), "forecast/stage2.json", "not JSON"),
     "forecast: newer": (write("forecast/stage2.json", b'{"schema_version": 9}'), "forecast/stage2.json", "schema_ver"),
     "forecast: directory": (directory("forecast/stage2.json"), "forecast/stage2.json", "Is a directory"),
     "gate: damaged": (write("gates/stage2.json", b"{"), "gates/stage2.json", "not JSON"),
     "gate: newer": (newer("gates/stage2.json"), "gates/stage2.json", "schema_version"),
-    "gate: directory": (directory("gates/stage2.json"), "gates/stage2.json", "this is a directory"),
-    "gate: loop": (loop("gates/stage2.json"), "gates/stage2.json", "symbolic links"),
+    "gate: directory": (directory("gates/stage2.json"), "gates/stage2.json", "Is a directory"),
     "job: damaged": (write("jobs/1x2/77.json", b"{"), "jobs/1x2/77.json", "not JSON"),
 }
 """Damage to a file beside the runs, its path, and what is said of it."""

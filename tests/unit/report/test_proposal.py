@@ -148,7 +148,7 @@ def derived(results: Path) -> list[float]:
             minutes = round(seconds) // 60
             values += [minutes // 60, minutes % 60, minutes, round(seconds) % 60]
     for outlook in prediction_of(results, view).outlooks:
-        values += numbers(vars(outlook.at))
+        values += numbers(vars(outlook))
     took = round(sum(run.timing.wall_s for run in view.runs if run.timing))
     return [*values, took // 60, took % 60, 90, 95, 2026, 11, 20]
 
@@ -244,7 +244,7 @@ def test_a_training_of_known_size_is_justified_at_the_recommended_scale() -> Non
     assert "jobs of 2x4 are requested, the largest scale whose efficiency against 1x1 is at least 80 %" in text
     assert "One training of 90 epochs takes 4 h 38 min there: 37.1 GPU hours, or 9.28 node hours." in text
     assert "The project needs **\\[FILL IN: the number of trainings" in text
-    assert "Predicted, not measured: 8x4 (weak scaling) would run at" in text
+    assert "Predicted, not measured: 8x4 (weak scaling): " in text
 
 
 def test_without_its_size_the_cost_of_a_million_samples_and_a_blank_stand_there() -> None:
@@ -285,7 +285,6 @@ def test_no_more_gpus_are_predicted_than_the_global_batch_has_samples() -> None:
     rates = {"1x1": 1000.0, "1x4": 3950.0, "4x4": 15500.0, "16x4": 61000.0}
     text = section(text_of(results_of(records_of(rates, modes=("strong",)))), "Requested resources")
     assert "Predicted" not in text
-    assert "up to 16x4; 17x4 has more GPUs than the global batch of 64 has samples." in text
     text = section(
         text_of(results_of(records_of(dict(list(rates.items())[:3]), modes=("strong",)))), "Requested resources"
     )

@@ -242,7 +242,7 @@ def test_headline_of_a_closed_gate_says_measured_wanted_and_next() -> None:
 def test_the_first_screen_shows_the_evidence_of_a_closed_gate(tmp_path: Path) -> None:
     measured, next_step = "efficiency 0.41; of a step's 9 ms, 5 ms are lost", "set a: 1; or set b: 2"
     failing = make_judged("1x2", ok=False, measured=measured, next_step=next_step)
-    failing["shown_by"] = ["the exchange takes 52 ms", "<b>2 ms</b> of it overlap"]
+    failing["evidence"] = ["the exchange takes 52 ms", "<b>2 ms</b> of it overlap"]
     gates = [make_gate("stage1"), make_gate("stage2", "closed", judged=[failing])]
     files = written(tmp_path, found(SPECS, [make_record(s) for s in SPECS[:6]], gates))
     first_screen = Page(files["index.html"].partition('<nav aria-label="Contents"')[0]).text
@@ -602,7 +602,7 @@ def test_what_may_differ_stands_beside_the_figures(tmp_path: Path) -> None:
     assert "| num\\_workers | may differ |" in files["scaling.md"]
 
 
-def test_the_preflights_that_are_believed_are_shown(tmp_path: Path) -> None:
+def test_the_preflights_that_can_be_read_are_shown(tmp_path: Path) -> None:
     plan = write_ladder(tmp_path)
     wrong = [{"bytes": 4096, "iterations": 3, "time_s": 1e-3, "wrong": [f"round 1: {HOSTILE}"]}]
     write_preflight(tmp_path, plan.job(Scale(1, 2)), rank1={"sizes": wrong})
@@ -613,7 +613,7 @@ def test_the_preflights_that_are_believed_are_shown(tmp_path: Path) -> None:
     assert re.search(r"Preflight.*1x2\s*failed\s*[0-9.]+ GB/s", page, re.DOTALL)
     assert "an all-reduce of 4096 bytes returned wrong values on rank 1" in page
     assert "| 1x2 | failed |" in files["scaling.md"]
-    assert "2x1.json: the preflight cannot be believed" in page
+    assert "2x1.json: the preflight cannot be read" in page
     assert "Preflight" not in Page(written(tmp_path / "other", found(SPECS, []))["index.html"]).text
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from ddp_ladder.climb.interrupts import SIGNALS
+from ddp_ladder.climb.snakemake import SIGNALS
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.records.record import Record
 from ddp_ladder.run import job

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ddp_ladder.common.paths import SCRIPTS
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.preflight.node_models import NodeFacts
+from ddp_ladder.preflight.node_facts import NodeFacts
 from ddp_ladder.records.raw_models import Job
 from ddp_ladder.run.nodes import ThisMachine
 from ddp_ladder.run.preflight import PreflightOf
@@ -32,8 +32,8 @@ def start(directory: Path, monkeypatch: pytest.MonkeyPatch, python: str) -> tupl
     job = ScaleJob("stage2", Scale(1, 2), 20, (spec,), cpus=1, slurm=Slurm())
     preflight = PreflightOf(job, directory / "results", ThisMachine("local-7"), end_s=5.0)
     identity = Job(id="local-7", attempt=1, run_id="7")
-    preflight._prepare(identity)
-    preflight._write_run_file(identity, "nodes")
+    preflight.prepare(identity)
+    preflight.write_run_file(identity, "nodes")
     argv = [sys.executable, SCRIPTS / "preflight_node.py", "--run", preflight.directory.path, "--node-rank", "0"]
     return preflight, subprocess.Popen(["bash", "-c", 'ulimit -n 5000; ulimit -Sn 1000; exec "$@"', "bash", *argv])
 
@@ -43,9 +43,8 @@ def test_it_writes_what_it_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert process.wait(60) == 0
     facts = NodeFacts.model_validate_json(preflight.directory.node_facts(0).read_text())
     assert facts.software is not None
-    assert (facts.software.torch, facts.marker_seen, facts.unanswered) == ("2.8.0", True, ())
+    assert (facts.software.torch, facts.marker_seen) == ("2.8.0", True)
     assert facts.open_files == 5000  # the soft limit is raised to the hard one
-    assert not preflight.directory.mesh_facts(0).exists()  # a single node has no links
 
 
 def test_a_signal_ends_it_with_all_that_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

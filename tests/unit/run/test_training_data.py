@@ -138,7 +138,7 @@ def test_of_two_starts_the_second_waits_and_has_nothing_to_do() -> None:
     assert second.stderr is not None
     waits = second.stderr.readline()
     assert waits.startswith("workload.data_dir data/mine: job local-")
-    assert f"process {starts[0].pid}, since" in waits
+    assert f"process {starts[0].pid} on " in waits
     assert waits.endswith("holds these data; waiting for its end\n")
     Path("go").write_text("")
     said = [start.communicate(timeout=60)[0] for start in starts]

@@ -154,7 +154,7 @@ def test_olivia_is_the_guides_training_and_like_for_like() -> None:
     cifar = importlib.import_module("cifar")
     args = cifar.arguments(list(by_scale["2x4"].args))
     assert (args.batch_size, args.target_accuracy, args.patience) == (2048, 0.95, 2)
-    schedule = importlib.import_module("common.schedule")
+    schedule = importlib.import_module("common")
     # torchrun ... --batch-size 2048 --base-lr 0.04, in the guide
     assert schedule.scaled(args.base_lr, args.lr_rule, 2048, args.lr_batch).lr == pytest.approx(0.04)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ddp_ladder.slurm.job_end import JobEnd, job_end_file, read_job_end, write_job_end
+from ddp_ladder.slurm.jobs import JobEnd, job_end_file, read_job_end, write_job_end
 
 END = JobEnd("7", "stage1", "1x1", "TIMEOUT", "7.log", False, "node1", "TimeLimit", "its time was up", "raise it")
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from ddp_ladder.slurm.environment import question_environment, set_aside
+from ddp_ladder.slurm.query import question_environment, set_aside
 
 KEPT = {
     "PATH": "/bin",

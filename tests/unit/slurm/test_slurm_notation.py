@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ddp_ladder.slurm.notation import gpus, host_names, minutes, tres
+from ddp_ladder.slurm.query import gpus, host_names, minutes, tres
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.slurm import query
-from ddp_ladder.slurm.query import SlurmError, Unreadable
-from ddp_ladder.slurm.states import (
+from ddp_ladder.slurm.jobs import (
     ENDS,
     GONE,
     RUNNING,
@@ -20,6 +19,7 @@ from ddp_ladder.slurm.states import (
     parse_sacct,
     reason_in_words,
 )
+from ddp_ladder.slurm.query import SlurmError, Unreadable
 
 SQUEUE_HEADER = "ddp-ladder|JOBID|STATE|START_TIME|NODELIST|REASON"
 SQUEUE = f"""\

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddp_ladder.slurm import submit
-from ddp_ladder.slurm.job_names import jobs_by_name, new_job_name
-from ddp_ladder.slurm.submit import NotSubmitted, Stopped, Submission, Submitter
+from ddp_ladder.slurm import jobs as submit
+from ddp_ladder.slurm.jobs import NotSubmitted, Stopped, Submission, Submitter, jobs_by_name, new_job_name
 
 # Slurm 22.05.8
 TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"

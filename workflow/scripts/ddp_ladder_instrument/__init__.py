@@ -12,7 +12,6 @@ may set environment variables before it does.
     observer *     what the hooks on torch observe of the training
     hooks *        the patches on optimizers, DDP, process groups, autocast, backward passes, Module.train
     loader_hooks * the patches on DataLoader, its workers, and on the ways in which threads hand batches over
-    own_ranks *    ranks that the script starts itself
     clock          one row per training step: when a step ends, and whose time it is
     batches        which batches a step trains on
     table          the rows, written as CSV

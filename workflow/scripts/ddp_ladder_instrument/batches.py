@@ -55,7 +55,6 @@ class Loop:
     first: row of the pass's first step, its backward passes, and its batches as (samples, padding).
     backwards_at_begin, backwards_at_end: total count of backward passes when the pass yielded its first batch,
     and when it ended.
-    spent: a backward pass was made for the batches since the last step.
     dropped: no step trains on the batches since the last step.
     given, received: batches that another thread drew, and how many of them the training has received.
     exhausted: the other thread has drawn all batches.
@@ -93,7 +92,6 @@ class Loop:
             self.carried_segments = []
         self.without_grad = False
         self.in_eval_mode = False
-        self.spent = False
         self.dropped = False
 
     def add(self, size: int) -> None:
@@ -203,10 +201,10 @@ class Phases:
         else:
             self.left_out += 1
 
-    def add_save(self, began_s: float) -> None:
+    def add_save(self, _args: object, took_s: float) -> None:
         """Note a torch.save that ends now."""
         if len(self._saves_s) < MOST:
-            self._saves_s.append((began_s, time.time()))
+            self._saves_s.append((time.time() - took_s, time.time()))
 
     def add_epoch(self, step: int) -> None:
         """Add the first step, counted from 1, of a pass over training data."""
@@ -288,13 +286,8 @@ class BackwardPasses:
         """True if gradients may have been computed since the last step."""
         return self.count > self.at_step or self.replays > self._replays_at_step
 
-    def replay(self) -> None:
-        """Count the replay of a CUDA graph."""
-        self.replays += 1
-
-    def end_pass(self, loop: Loop) -> None:
+    def end_pass(self) -> None:
         """Note the end of a pass with batches for the running step."""
-        loop.spent = self.count > self.at_step
         self._between = True
         self.look_at_gradient()
 
@@ -306,8 +299,6 @@ class BackwardPasses:
         living = [loop for loop in pending if loop.living and not loop.without_grad]
         over = [loop for loop in pending if not loop.living]
         if not living:
-            for loop in over:
-                loop.spent = True
             return True
         lost = self._gradient is not None and not self._gradient.is_kept()
         for loop in over:
@@ -318,14 +309,6 @@ class BackwardPasses:
     def look_at_gradient(self) -> None:
         """Note the state of the gradient at the end of a pass, or of its last backward pass."""
         self._gradient = Gradient.of(self.optimizers) if self.count > self.at_step else None
-
-    def drop_untrained(self, pending: Sequence[Loop]) -> None:
-        """Drop the rest of a pass for which no backward pass was made, neither before nor after its end."""
-        living = [loop for loop in pending if loop.living]
-        if living and 0 < self.count - self.at_step <= max(loop.batches for loop in living):
-            for loop in pending:
-                if not loop.living and not loop.spent:
-                    loop.dropped = is_remainder(loop, living)
 
     def end_step(self) -> None:
         """Begin the next step."""
@@ -377,7 +360,7 @@ class StepBatches:
                 self._phases.end_pass(loop)
             loop.backwards_at_end = self._backwards.count
             if loop.is_drawn(self._table.count):
-                self._backwards.end_pass(loop)
+                self._backwards.end_pass()
 
     def end_others(self, loop: Loop) -> None:
         """End earlier passes over the same loader: an abandoned thread may keep its pass for ever."""

@@ -1,22 +1,12 @@
-"""Threads that draw batches for the thread that trains, and the batches that they hold.
-
-The steps of the optimizers: the first one on a batch ends a row, and others on the same batch extend it.
-
-The time of each pass over a DataLoader, in segments: each belongs to the pass that was entered last.
-
-Time in the model's eval mode is set aside: only the steps around it show whether it is training (``step_table``).
-
-The step clock: one row per training step with its samples, its time and its wait for data.
+"""The step clock: one row per training step with its samples, its time and its wait for data.
 
 A step ends with an optimizer's step. A further step of an optimizer belongs to the same row
 
 - if no gradient was computed since the last one (an optimizer that another one calls for each group of parameters);
 - if another optimizer than the first one of the row makes it (a GAN's second one);
-- if no batch was drawn since, from a pass that goes on: several steps on one batch are one step of the training;
-- with samples_per_step, where rows without a batch show that nobody sees the batches, if another optimizer has still
-  to step, as it did before.
+- if no batch was drawn since, from a pass that goes on: several steps on one batch are one step of the training.
 
-A step's time is that of its training passes (module ``loops``): validation is another pass. The time between two
+A step's time is that of its training passes (module ``batches``): validation is another pass. The time between two
 passes, or between the model's ``eval()`` and ``train()``, belongs to no step, unless eval mode recurs in most steps.
 A step between the end of a pass and the next pass (its last batch was drawn ahead, or ends an accumulation) gets the
 time since that end. A training loop without a DataLoader gets the time that belongs to no pass.
@@ -27,7 +17,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ddp_ladder_instrument.batches import NEVER, BackwardPasses, Loop, Phases, StepBatches
@@ -43,17 +33,14 @@ Batches = list[tuple[Loop, int]]
 class LoaderThreads:
     """Which threads train, and which batches the others drew or got and have not passed on.
 
-    trainers: the main thread, and those that called backward().
-    background: passes that other threads draw from.
-    wait_unknown: another thread draws, and the instrument did not see how the training gets its batches;
-        on_wait_unknown is called when this is detected.
+    trainers: the main thread, and those that called backward(). background: passes that other threads draw from.
+    on_unseen: called once if a step gets no batch and it is not seen how the training gets those of another thread.
     """
 
     def __init__(self) -> None:
         self.trainers = {threading.main_thread().ident or 0}
         self.background: list[Loop] = []
-        self.wait_unknown = False
-        self.on_wait_unknown: Callable[[], None] = lambda: None
+        self.on_unseen: Callable[[], None] | None = None
         self._held: dict[int, Batches] = {}
 
     def note_drawn(self, loop: Loop, size: int) -> None:
@@ -68,28 +55,20 @@ class LoaderThreads:
         if batches:
             self._held.setdefault(threading.get_ident(), []).extend(batches)
 
-    def take(self, thread: int | None = None) -> Batches | None:
-        """Take and return the batches that a thread holds, by default this one."""
-        return self._held.pop(threading.get_ident() if thread is None else thread, None)
-
-    def holds(self) -> bool:
-        """Return True if this thread drew or got batches and has not passed them on."""
-        return threading.get_ident() in self._held
+    def take(self) -> Batches | None:
+        """Take and return the batches that this thread holds."""
+        return self._held.pop(threading.get_ident(), None)
 
     def take_to_train(self) -> Batches:
         """Take and return the batches that this thread holds; it trains from now on."""
         self.trainers.add(threading.get_ident())
         return self.take() or []
 
-    def take_unseen(self) -> Iterator[Batches]:
-        """Take and yield the batches that other threads hold, if it is not seen how the training gets them."""
-        for loop in self.background:
-            if loop.given and not loop.received and not self.wait_unknown:
-                self.wait_unknown = True
-                self.on_wait_unknown()
-        if self.wait_unknown:
-            for held in list(self._held.values()):
-                yield [held.pop(0) for _ in range(len(held))]
+    def report_unseen(self) -> None:
+        """Report, once, that the batches of another thread cannot be counted."""
+        if self.on_unseen is not None and any(loop.given and not loop.received for loop in self.background):
+            self.on_unseen()
+            self.on_unseen = None
 
 
 class OptimizerSteps:
@@ -97,7 +76,6 @@ class OptimizerSteps:
 
     calls: the number of steps of all optimizers. known: the optimizers that have stepped.
     in_row, in_row_before: the number of steps in the last row, and in the one before it.
-    existing: all optimizers that the script has made, also those that have not stepped.
     on_new: called with each optimizer before its first step is counted.
     """
 
@@ -109,8 +87,6 @@ class OptimizerSteps:
         self._row_optimizer: Callable[[], Any] = lambda: None
         self.in_row = 0
         self.in_row_before = 0
-        self.existing: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._has_another = self._had_another = False
 
     def count(self, optimizer: Any) -> None:
         """Count a step of this optimizer."""
@@ -131,16 +107,10 @@ class OptimizerSteps:
         self._row_optimizer = self._last
         self.in_row_before = self.in_row
         self.in_row = 1
-        self._had_another, self._has_another = self._has_another, False
 
     def extend_row(self) -> None:
         """Note that the step that was counted last belongs to the last row."""
         self.in_row += 1
-        self._has_another = self._has_another or self._last() is not self._row_optimizer()
-
-    def awaits_another(self, is_first_row: bool) -> bool:
-        """Return True if another optimizer has still to step in this row, as it did in the row before."""
-        return not self._has_another and (len(self.existing) > 1 if is_first_row else self._had_another)
 
     @property
     def all_stepped(self) -> bool:
@@ -315,8 +285,6 @@ class PassTimer:
 TICK_INTERVAL_S = 0.25
 MOST_STEPS = 1000
 """Steps of one optimizer on one batch in a row: a pass that is not over may yield no further batch."""
-MOST_FIRST_STEPS = 100
-"""The same in the first row: another optimizer that exists may never step."""
 EARLY_STEPS = 12
 """The tick runs at each of the first steps: some of what it looks for happens only there."""
 
@@ -419,9 +387,7 @@ class StepClock:
             self.timer.trained_in_eval_mode()
         batches = self.batches
         if self.threads.background and not batches.pending:
-            self._look_for_batches(optimizer)
-        if len(batches.pending) > 1:
-            self.backwards.drop_untrained(batches.pending)
+            self.threads.report_unseen()
         loops = batches.training()
         if not loops and self.table.count and self._continues_row(optimizer):
             self._extend_row(now_s, mark)
@@ -444,14 +410,6 @@ class StepClock:
             self.check_at = self.check_limits(self.table.count, now_s)
             self._ended = False
 
-    def _look_for_batches(self, optimizer: Any) -> None:
-        """Find the batches of a step for which none came: other threads may hand them over unseen."""
-        if self.threads.holds():
-            self.received(self.threads.take_to_train(), time.perf_counter())
-        elif not (self.table.count and (self.optimizers.is_another(optimizer) or self.batches.drawn_ahead())):
-            for held in self.threads.take_unseen():
-                self.received(held, time.perf_counter())
-
     def _continues_row(self, optimizer: Any) -> bool:
         """Return True if this step, for which no batch was drawn, belongs to the last row."""
         batches, steps = self.batches, self.optimizers.in_row
@@ -460,8 +418,7 @@ class StepClock:
         if self._row_had_gradients and not self.backwards.is_seen:
             return steps < MOST_STEPS
         if batches.samples_per_step is not None and not all(self._drew):
-            first = self.table.count == 1
-            return self.optimizers.awaits_another(first) and steps < (MOST_FIRST_STEPS if first else MOST_STEPS)
+            return False
         if batches.drawn_ahead():
             return False
         if any(loop.living for loop in batches.trained):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ddp_ladder_instrument import record
 from ddp_ladder_instrument.measurement import Measurement
 from ddp_ladder_instrument.program import Program, ProgramError, die_with_parent, hide_own_frames
-from ddp_ladder_instrument.python_hooks import on_hard_exit, refuse_exec, watch_cycles, when_imported
+from ddp_ladder_instrument.python_hooks import on_hard_exit, refuse_exec, watch_cycles, watch_processes
 from ddp_ladder_instrument.settings import RunSettingsError, read_run_settings
 
 USAGE_EXIT_CODE = 2
@@ -48,8 +48,8 @@ def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -
     die_with_parent()
     measurement = Measurement(run, program, started_at_s)
     measurement.watch()
-    when_imported("torch", lambda took_s: _measure_own_ranks(measurement))
     watch_cycles()
+    watch_processes(measurement.count_own_process)
     refuse_exec()
     on_hard_exit(lambda code: _record(measurement, SystemExit(code)))
     _search_path_without(own_directory)
@@ -57,12 +57,6 @@ def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -
     if error_at_end is not None:
         hide_own_frames(own_directory)
         raise error_at_end
-
-
-def _measure_own_ranks(measurement: Measurement) -> None:
-    from ddp_ladder_instrument.own_ranks import measure_own_ranks  # it imports torch
-
-    measure_own_ranks(measurement)
 
 
 def _program(arguments: Sequence[str]) -> Program:

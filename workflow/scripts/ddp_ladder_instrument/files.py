@@ -47,12 +47,6 @@ class NotMeasured(list[str]):
             self.append(f"{quantity}: {one_line(error)}")
             return None
 
-    def hook(self, quantity: str, patch: Callable[[], str | None]) -> None:
-        """Patch torch; if that fails, note that ``quantity`` is not measured."""
-        problem = self.attempt(quantity, patch)
-        if problem is not None:
-            self.append(f"{quantity}: {problem}")
-
 
 _LONGEST_TEXT = 1000
 _TRACEBACK = "Traceback (most recent call last):"
@@ -74,3 +68,11 @@ def one_line(error: BaseException) -> str:
         text = f"{text[:_LONGEST_TEXT]}..."
     name = type(error).__name__
     return f"{name}: {text}" if text else name
+
+
+def chain_of(error: BaseException) -> list[BaseException]:
+    """Return an exception and those that led to it."""
+    chain = [error]
+    for one in chain:  # it grows
+        chain += [each for each in (one.__cause__, one.__context__) if each is not None and each not in chain]
+    return chain

@@ -1,27 +1,14 @@
-"""Keep torch.compile out of the hooks: it would compile them like the script's own functions, and warn about them.
+"""The patches on torch: each is small, and reports if torch lacks what it patches. torch.compile is kept out of them.
 
-The patches on torch: each is small, and reports if torch lacks what it patches.
-
-Where torch warns with ``stacklevel=2``, the patched function is one below that which the script calls, so
-that the warning still names the script's own line.
-
-The patches on torch.nn.Module: they detect when the trained model enters and leaves eval mode.
-
-Facts from backward passes: samples of the loss, and the dtypes of the model's matrix products.
-
-Where the script made its last step, and whether its loops were over when it failed.
-
-An exception after the loops spoils no figure: all planned steps were made. One in a loop that made steps (a validation
-between two epochs) may have cut the training short, even if no step would have followed.
+Where torch warns with ``stacklevel=2``, the patched function is one below that which the script calls, so that the
+warning still names the script's own line.
 """
 
 from __future__ import annotations
 
-import ast
 import dis
 import functools
 import importlib
-import linecache
 import math
 import sys
 import time
@@ -32,20 +19,20 @@ from typing import Any, Optional
 
 import torch
 import torch.distributed
-from torch.nn.parallel import distributed as ddp_module
+from torch.nn.parallel import DistributedDataParallel
 
 from ddp_ladder_instrument.clock import OptimizerSteps, PassTimer, StepClock
-from ddp_ladder_instrument.torch_facts import dtype_name
+from ddp_ladder_instrument.files import chain_of
+from ddp_ladder_instrument.torch_facts import FSDP_SHARDS, dtype_name
 
 # This part is in C and needs no import of the compiler, which takes seconds and which few scripts use.
 _frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
 
 
-def patch_compiler() -> str | None:
-    """Return a remark if this torch.compile cannot be kept out of the hooks; they work all the same."""
+def patch_compiler() -> None:
+    """Raise AttributeError if this torch.compile cannot be kept out of the hooks; they work all the same."""
     if not hasattr(_frames, "set_eval_frame") or _code_skipper() is None:
-        return "torch._C._dynamo.eval_frame.skip_code is missing"
-    return None
+        raise AttributeError("torch._C._dynamo.eval_frame.skip_code is missing")
 
 
 def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,42 +73,21 @@ def _code_skipper() -> Callable[[CodeType], Any] | None:
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def patch(owner: Any, name: str, wrap: Wrap) -> str | None:
-    """Replace ``owner.name``; return a message if it does not exist."""
-    original = getattr(owner, name, None)
-    if original is None:
-        module = owner.__module__ + "." if isinstance(owner, type) else ""
-        return f"{module}{owner.__name__}.{name} is missing"
+def patch(owner: Any, name: str, wrap: Wrap) -> None:
+    """Replace ``owner.name``. Raises AttributeError if it does not exist."""
+    original = getattr(owner, name)
     setattr(owner, name, not_compiled(functools.wraps(original)(wrap(original))))
-    return None
 
 
-def patch_optimizers(clock: StepClock) -> str | None:
-    """Count the steps of every optimizer."""
+def patch_optimizers(*notify: Callable[..., None]) -> None:
+    """Call these after every step of every optimizer."""
     # Imported by name: torch.optim deletes its attribute ``optimizer``.
     optimizer = importlib.import_module("torch.optim.optimizer")
-    register = getattr(optimizer, "register_optimizer_step_post_hook", None)
-    if register is None:
-        return "torch.optim.optimizer.register_optimizer_step_post_hook is missing"
-
-    register(eager(clock.after_step))
-    return None
+    for each in notify:
+        optimizer.register_optimizer_step_post_hook(eager(each))
 
 
-def patch_new_optimizers(optimizers: OptimizerSteps) -> str | None:
-    """Note every optimizer that is made."""
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            original(self, *args, **kwargs)
-            optimizers.existing.add(self)
-
-        return init
-
-    return patch(torch.optim.Optimizer, "__init__", wrap)
-
-
-def patch_grad_scaler(optimizers: OptimizerSteps, on_skipped: Callable[[], None]) -> str | None:
+def patch_grad_scaler(optimizers: OptimizerSteps, on_skipped: Callable[[], None]) -> None:
     """Call ``on_skipped`` after each step that GradScaler skips."""
     skipped = eager(on_skipped)
 
@@ -135,89 +101,49 @@ def patch_grad_scaler(optimizers: OptimizerSteps, on_skipped: Callable[[], None]
 
         return _maybe_opt_step
 
-    return patch(torch.amp.GradScaler, "_maybe_opt_step", wrap)
+    patch(torch.amp.GradScaler, "_maybe_opt_step", wrap)
 
 
-def patch_graph_replay(on_replay: Callable[[], None]) -> str | None:
-    """Call ``on_replay`` before each replay of a CUDA graph."""
-    called = eager(on_replay)
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def replay(self: Any) -> Any:
-            called()
-            return original(self)
-
-        return replay
-
-    return patch(torch.cuda.CUDAGraph, "replay", wrap)
-
-
-def patch_ddp(on_wrapped: Callable[[Any], None]) -> str | None:
-    """Call ``on_wrapped`` with every module that is wrapped in DistributedDataParallel, once its reducer exists."""
+def patch_call(owner: Any, name: str, after: Callable[[Sequence[Any], float], None]) -> None:
+    """Call ``after`` with the arguments of each call of ``owner.name`` and the seconds that it took."""
+    called = eager(after)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def _ddp_init_helper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
-            on_wrapped(self)
-            return result
-
-        return _ddp_init_helper
-
-    return patch(ddp_module.DistributedDataParallel, "_ddp_init_helper", wrap)
-
-
-def patch_save(on_saved: Callable[[float], None]) -> str | None:
-    """Call ``on_saved`` after each torch.save with the unix time at which it began."""
-    saved = eager(on_saved)
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def save(*args: Any, **kwargs: Any) -> Any:
-            began_s = time.time()
-            result = original(*args, **kwargs)
-            saved(began_s)
-            return result
-
-        return save
-
-    return patch(torch, "save", wrap)
-
-
-def patch_fsdp(shards: Any) -> str | None:
-    """Note the parameters that FSDP1 shards over the ranks; call this once the script has imported it."""
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def shard(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
-            if self.uses_sharded_strategy:
-                flat = self.flat_param
-                # With use_orig_params the optimizer gets views into the flat parameter, one for each original.
-                for parameter in (flat, *(flat._params or ()), *(flat._shared_params or ())):
-                    shards[parameter] = True
-            return result
-
-        return shard
-
-    module = importlib.import_module("torch.distributed.fsdp._flat_param")
-    return patch(module.FlatParamHandle, "shard", wrap)
-
-
-def patch_process_group(on_initialised: Callable[[float], None]) -> str | None:
-    """Call ``on_initialised`` after every initialisation of a process group with the seconds that it took."""
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
             begin_s = time.perf_counter()
             result = original(*args, **kwargs)
-            on_initialised(time.perf_counter() - begin_s)
+            called(args, time.perf_counter() - begin_s)
             return result
 
-        return init_process_group
+        return call
 
-    problem = patch(torch.distributed, "init_process_group", wrap)
-    if problem is None:
-        # The same function under its other name.
-        torch.distributed.distributed_c10d.init_process_group = torch.distributed.init_process_group
-    return problem
+    patch(owner, name, wrap)
+
+
+def patch_ddp(on_wrapped: Callable[[Any], None]) -> None:
+    """Call ``on_wrapped`` with every module that is wrapped in DistributedDataParallel, once its reducer exists."""
+    patch_call(DistributedDataParallel, "_ddp_init_helper", lambda args, _took_s: on_wrapped(args[0]))
+
+
+def patch_fsdp(module: Any, _clock: StepClock) -> None:
+    """Note the parameters that FSDP1 shards over the ranks."""
+
+    def note(args: Sequence[Any], _took_s: float) -> None:
+        handle = args[0]
+        if handle.uses_sharded_strategy:
+            flat = handle.flat_param
+            # With use_orig_params the optimizer gets views into the flat parameter, one for each original.
+            for parameter in (flat, *(flat._params or ()), *(flat._shared_params or ())):
+                FSDP_SHARDS[parameter] = True
+
+    patch_call(module.FlatParamHandle, "shard", note)
+
+
+def patch_process_group(on_initialised: Callable[[float], None]) -> None:
+    """Call ``on_initialised`` after every initialisation of a process group with the seconds that it took."""
+    patch_call(torch.distributed, "init_process_group", lambda _args, took_s: on_initialised(took_s))
+    # The same function under its other name.
+    torch.distributed.distributed_c10d.init_process_group = torch.distributed.init_process_group
 
 
 def watch_autocast(on_dtype: Callable[[torch.dtype], None]) -> Callable[[], None]:
@@ -267,7 +193,7 @@ class Trained:
         return known
 
 
-def patch_modes(timer: PassTimer, trained: Trained) -> str | None:
+def patch_modes(timer: PassTimer, trained: Trained) -> None:
     """Notify the timer of eval() and train() on a model that is trained as a whole."""
 
     holds, eval_mode, train_mode = eager(trained.holds), eager(timer.eval_mode), eager(timer.train_mode)
@@ -283,7 +209,7 @@ def patch_modes(timer: PassTimer, trained: Trained) -> str | None:
 
         return train
 
-    return patch(torch.nn.Module, "train", wrap)
+    patch(torch.nn.Module, "train", wrap)
 
 
 MOST_LOSSES = 64
@@ -314,7 +240,7 @@ class Backwards:
         self._graphs_left = GRAPHS
         self._losses: list[tuple[int, torch.Tensor]] = []
 
-    def install(self) -> str | None:
+    def install(self) -> None:
         """Patch torch.autograd.backward, which Tensor.backward calls too."""
 
         def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -332,7 +258,7 @@ class Backwards:
 
             return backward
 
-        return patch(torch.autograd, "backward", wrap)
+        patch(torch.autograd, "backward", wrap)
 
     def _look(self, tensors: Any) -> None:
         loss = tensors[0] if isinstance(tensors, Sequence) and len(tensors) else tensors
@@ -397,21 +323,17 @@ def product_dtypes(root: Any) -> set[str]:
     return found
 
 
-LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-
-
 class LastStep:
-    """The calls that led to the last optimizer step, innermost first: code, and offset of the instruction."""
+    """The calls that led to the last optimizer step, innermost first: code, and offset of the instruction.
+
+    An exception after the loops spoils no figure: all planned steps were made. One in a loop that made steps (a
+    validation between two epochs) may have cut the training short, even if no step would have followed.
+    """
 
     def __init__(self) -> None:
         self._calls: list[tuple[CodeType, int]] = []
 
-    def install(self) -> None:
-        """Look at each optimizer step."""
-        optimizer = importlib.import_module("torch.optim.optimizer")
-        optimizer.register_optimizer_step_post_hook(eager(self._note))
-
-    def _note(self, *_: object) -> None:
+    def note(self, *_: object) -> None:
         frame, calls = sys._getframe(1), []
         while frame is not None:
             calls.append((frame.f_code, frame.f_lasti))
@@ -423,10 +345,7 @@ class LastStep:
         steps = self._calls[::-1]
         if error.__traceback__ is None or error.__traceback__.tb_frame.f_code not in (code for code, _ in steps):
             return False
-        chain: list[BaseException] = [error]
-        for one in chain:  # it grows
-            chain += [each for each in (one.__cause__, one.__context__) if each is not None and each not in chain]
-        return all(_after_loops(steps, one.__traceback__) for one in chain)
+        return all(_after_loops(steps, one.__traceback__) for one in chain_of(error))
 
 
 def _after_loops(steps: list[tuple[CodeType, int]], trace: Optional[TracebackType]) -> bool:
@@ -438,26 +357,19 @@ def _after_loops(steps: list[tuple[CodeType, int]], trace: Optional[TracebackTyp
     for code, offset in steps[place:]:
         if trace is None or trace.tb_frame.f_code is not code:
             break
-        step_line = [line for begin, line in dis.findlinestarts(code) if begin <= offset and line][-1]
-        if trace.tb_lineno <= _end_of_loops(code, step_line):
+        if _share_a_loop(code, offset, trace.tb_lasti):
             return False
-        if trace.tb_lineno != step_line:
+        if trace.tb_lasti != offset:
             break
         trace = trace.tb_next
     return True
 
 
-def _end_of_loops(code: CodeType, line: int) -> float:
-    """Return the last line of the outermost loop of a function around a line; 0 if there is none.
-
-    Infinite if its source cannot be read, but for the interpreter's own part in starting a module.
-    """
-    if code.co_filename.startswith("<frozen"):
-        return 0
-    source = "".join(linecache.getlines(code.co_filename))
-    try:
-        nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, LOOPS)]
-    except (SyntaxError, ValueError):
-        return math.inf
-    around = [node for node in nodes if code.co_firstlineno <= node.lineno <= line <= (node.end_lineno or 0)]
-    return max((node.end_lineno or 0 for node in around), default=0) if source else math.inf
+def _share_a_loop(code: CodeType, first: int, second: int) -> bool:
+    """Return True if a jump back, the end of a loop, leads from behind both instructions to before both."""
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    return any(
+        each.argval <= min(first, second) and each.offset >= max(first, second)
+        for each in dis.get_instructions(code)
+        if each.opcode in jumps
+    )

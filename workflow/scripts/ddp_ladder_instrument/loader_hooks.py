@@ -3,15 +3,8 @@
 The size of a batch is the number of indices that its sampler gave, if the batch agrees. If there are none
 (an IterableDataset, batches made by the dataset), the size is read from the batch itself.
 
-Batches that one thread draws and another trains on: when they are handed over, and how long the training waits.
-
-A batch counts as drawn when the thread that trains gets it: from a queue.Queue, as the result of a
-concurrent.futures.Future, or by joining the thread that drew it. Threads in between may pass it on.
-
-How long the workers of a DataLoader take for a batch, also where the training does not wait for them.
-
-The training's wait does not show it: with DDP, ranks wait for the slowest one, and the batches that their workers
-prepare in that time hide how slow these are.
+A batch that one thread draws and another trains on counts when the latter gets it from a queue.Queue. Threads in
+between may pass it on.
 """
 
 from __future__ import annotations
@@ -25,12 +18,10 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from functools import partial
 from typing import Any, Optional
 
 from torch.utils.data import _utils, dataloader, get_worker_info
-from torch.utils.data.distributed import DistributedSampler
 
 from ddp_ladder_instrument import samplers
 from ddp_ladder_instrument.batches import Loop, Short
@@ -41,10 +32,6 @@ from ddp_ladder_instrument.python_hooks import Cycle, WatchedCycle
 LOOP_ATTRIBUTE = "_ddp_ladder_loop"
 SIZES_ATTRIBUTE = "_ddp_ladder_sizes"
 
-TORCHDATA = "torchdata.stateful_dataloader.stateful_dataloader"
-ACCELERATE = "accelerate.data_loader"
-WEBDATASET = "webdataset.compat"
-
 
 class Announced(deque[Optional[int]]):
     """The numbers of indices of batches; None: unknown."""
@@ -54,24 +41,18 @@ Sizes = tuple[Any, Announced]
 """The sampler's iterator of this pass, and the sizes of the batches whose indices it has given."""
 
 
-def patch_loaders(clock: StepClock) -> str | None:
+def patch_loaders(clock: StepClock) -> None:
     """Patch torch's DataLoader."""
-    single = getattr(dataloader, "_SingleProcessDataLoaderIter", None)
-    several = getattr(dataloader, "_MultiProcessingDataLoaderIter", None)
-    if single is None or several is None:
-        return "torch.utils.data.dataloader._SingleProcessDataLoaderIter is missing"
-    return _patch_kinds(dataloader.DataLoader, single, several, clock)
+    single, several = dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter
+    _patch_kinds(dataloader.DataLoader, single, several, clock)
 
 
-def _patch_kinds(loader: type, single: type, several: type, clock: StepClock) -> str | None:
-    return (
-        patch(loader, "__iter__", lambda original: _iter(original, clock))
-        or patch(single, "__init__", lambda original: _make(original, clock))
-        or patch(several, "__init__", lambda original: _make(original, clock))
-        or patch(several, "_reset", lambda original: _make(original, clock))
-        or patch(single, "_next_data", lambda original: _next(original, clock, LOADER_THREADS))
-        or patch(several, "_next_data", lambda original: _next(original, clock, LOADER_THREADS))
-    )
+def _patch_kinds(loader: type, single: type, several: type, clock: StepClock) -> None:
+    patch(loader, "__iter__", lambda original: _iter(original, clock))
+    for kind, name in ((single, "__init__"), (several, "__init__"), (several, "_reset")):
+        patch(kind, name, lambda original: _make(original, clock))
+    for kind in (single, several):
+        patch(kind, "_next_data", lambda original: _next(original, clock, LOADER_THREADS))
 
 
 def patch_cycles(clock: StepClock) -> None:
@@ -100,48 +81,27 @@ def patch_cycles(clock: StepClock) -> None:
     Cycle.on_next = on_next
 
 
-def patch_indices() -> str | None:
+def patch_indices() -> None:
     """Record the number of indices of each batch."""
-    base = getattr(dataloader, "_BaseDataLoaderIter", None)
-    kinds = getattr(dataloader, "_DatasetKind", None)
-    if base is None or kinds is None:
-        return "torch.utils.data.dataloader._BaseDataLoaderIter is missing"
-    return patch(base, "_next_index", lambda original: _next_index(original, kinds.Map))
+    patch(dataloader._BaseDataLoaderIter, "_next_index", _next_index)
 
 
-def patch_set_epoch() -> str | None:
-    """Record which samplers' set_epoch is called, also before their first pass."""
-    return samplers.watch_class(DistributedSampler)
-
-
-def patch_torchdata(clock: StepClock) -> str | None:
+def patch_torchdata(module: Any, clock: StepClock) -> None:
     """Patch torchdata's loader, which has its own iterators."""
-    module = sys.modules[TORCHDATA]
-    loader = getattr(module, "StatefulDataLoader", None)
-    kinds = ("_StatefulSingleProcessDataLoaderIter", "_StatefulMultiProcessingDataLoaderIter")
-    single, several = (getattr(module, name, None) for name in kinds)
-    if loader is None or single is None or several is None:
-        return f"{TORCHDATA}.{kinds[0]} is missing"
-    return _patch_kinds(loader, single, several, clock)
+    single, several = module._StatefulSingleProcessDataLoaderIter, module._StatefulMultiProcessingDataLoaderIter
+    _patch_kinds(module.StatefulDataLoader, single, several, clock)
 
 
-def patch_accelerate(clock: StepClock) -> str | None:
+def patch_accelerate(module: Any, clock: StepClock) -> None:
     """Patch accelerate's loaders. They draw one batch ahead from the loaders inside, which are then ignored."""
-    module = sys.modules[ACCELERATE]
-    for name in ("DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"):
-        kind = getattr(module, name, None)
-        if kind is None:
-            return f"{ACCELERATE}.{name} is missing"
-        patch(kind, "__iter__", partial(_outer_iter, clock=clock, same=name != "DataLoaderDispatcher"))
-    return None
+    for kind in (module.DataLoaderShard, module.SkipDataLoader):
+        patch(kind, "__iter__", partial(_outer_iter, clock=clock, same=True))
+    patch(module.DataLoaderDispatcher, "__iter__", partial(_outer_iter, clock=clock, same=False))
 
 
-def patch_webdataset(clock: StepClock) -> str | None:
+def patch_webdataset(module: Any, clock: StepClock) -> None:
     """Patch webdataset's loader, whose stages shuffle and batch again what a DataLoader inside yields."""
-    loader = getattr(sys.modules[WEBDATASET], "WebLoader", None)
-    if loader is None:
-        return f"{WEBDATASET}.WebLoader is missing"
-    return patch(loader, "__iter__", partial(_outer_iter, clock=clock, same=False))
+    patch(module.WebLoader, "__iter__", partial(_outer_iter, clock=clock, same=False))
 
 
 LOADER_THREADS: set[int] = set()
@@ -303,7 +263,9 @@ def _announced_size(state: dict[str, Any]) -> int | None:
     return sizes[1].popleft() if sizes is not None and sizes[1] else None
 
 
-def _next_index(original: Callable[..., Any], of_maps: Any) -> Callable[..., Any]:
+def _next_index(original: Callable[..., Any]) -> Callable[..., Any]:
+    of_maps = dataloader._DatasetKind.Map
+
     def next_index(self: Any) -> Any:
         index = original(self)
         if not self._auto_collation or self._dataset_kind != of_maps:
@@ -325,7 +287,6 @@ def _outer_iter(original: Callable[..., Any], clock: StepClock, same: bool) -> C
     """Count what an outer loader yields. same: these are the batches of the loader inside, in its order."""
     new_loop, count = eager(samplers.new_loop), eager(_count)
     enter, left = eager(clock.timer.enter), eager(clock.left)
-    samples_before, resumed_after = eager(samplers.samples_before), eager(samplers.resumed_after)
 
     def iterate(self: Any) -> Iterator[Any]:
         thread = threading.get_ident()
@@ -334,12 +295,10 @@ def _outer_iter(original: Callable[..., Any], clock: StepClock, same: bool) -> C
             return
         entered_s = time.perf_counter()
         loop = new_loop(getattr(self, "pipeline", [self])[0], self)
-        loop.position = samples_before(self, resumed_after(self))
         trains = thread in clock.threads.trainers
         if trains:
             enter(loop, entered_s)
         inner, announced = original(self), Announced()
-        skipped = getattr(self, "skip_batches", 0)
         try:
             while True:
                 thread = threading.get_ident()
@@ -353,9 +312,6 @@ def _outer_iter(original: Callable[..., Any], clock: StepClock, same: bool) -> C
                     return
                 finally:
                     OUTER_THREADS.pop(thread, None)
-                while same and skipped and announced:
-                    announced.popleft()
-                    skipped -= 1
                 if not same:
                     announced.clear()
                 count(clock, loop, batch, announced.popleft() if announced else None, entered_s, trains)
@@ -378,17 +334,11 @@ class QueuedBatches(deque[Optional[Batches]]):
     loop: Loop | None = None
 
 
-def patch_handovers(clock: StepClock) -> str | None:
-    """Patch the queues, futures and threads by which batches are handed over."""
-    threads = clock.threads
-    return (
-        patch(queue.Queue, "_put", lambda original: _put(original, threads))
-        or patch(queue.Queue, "_get", lambda original: _take(original, threads))
-        or patch(queue.Queue, "get", lambda original: _get(original, clock))
-        or patch(Future, "set_result", lambda original: _set_result(original, threads))
-        or patch(Future, "result", lambda original: _result(original, clock))
-        or patch(threading.Thread, "join", lambda original: _join(original, clock))
-    )
+def patch_handovers(clock: StepClock) -> None:
+    """Patch queue.Queue: a batch that another thread draws counts when the thread that trains gets it."""
+    patch(queue.Queue, "_put", lambda original: _put(original, clock.threads))
+    patch(queue.Queue, "_get", lambda original: _take(original, clock.threads))
+    patch(queue.Queue, "get", lambda original: _get(original, clock))
 
 
 def _deliver(clock: StepClock, entered_s: float) -> Loop | None:
@@ -449,55 +399,21 @@ def _get(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
     return get
 
 
-def _set_result(original: Callable[..., Any], threads: LoaderThreads) -> Callable[..., Any]:
-    def set_result(self: Any, result: Any) -> None:
-        if threads.background:
-            batches = threads.take()
-            if batches is not None:
-                self.__dict__[BATCHES_ATTRIBUTE] = batches
-        original(self, result)
-
-    return set_result
-
-
-def _result(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
-    threads = clock.threads
-
-    def result(self: Any, timeout: float | None = None) -> Any:
-        entered_s = time.perf_counter()
-        value = original(self, timeout)
-        if threads.background:
-            threads.hold(self.__dict__.pop(BATCHES_ATTRIBUTE, None))
-            _deliver(clock, entered_s)
-        return value
-
-    return result
-
-
-def _join(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
-    threads = clock.threads
-
-    def join(self: Any, timeout: float | None = None) -> None:
-        entered_s = time.perf_counter()
-        original(self, timeout)
-        if threads.background and not self.is_alive():
-            threads.hold(threads.take(self.ident))
-            _deliver(clock, entered_s)
-
-    return join
-
-
 WORKER_TIMES = "_ddp_ladder_worker_times"
 
 _newest: list[memoryview[float]] = []
 """Of the iterator that was made last: its workers are forked from this process while it is made."""
 
 
-def patch_workers() -> str | None:
-    """Time the batches of workers that are forked; other workers do not have the patches."""
-    kinds = (_utils.fetch._MapDatasetFetcher, _utils.fetch._IterableDatasetFetcher)
-    missing = [why for kind in kinds if (why := patch(kind, "fetch", _timed))]
-    return missing[0] if missing else patch(dataloader._MultiProcessingDataLoaderIter, "__init__", _with_times)
+def patch_workers() -> None:
+    """Time the batches of workers that are forked; other workers do not have the patches.
+
+    The training's wait does not show their time: with DDP, ranks wait for the slowest one, and the batches that their
+    workers prepare in that time hide how slow these are.
+    """
+    for kind in (_utils.fetch._MapDatasetFetcher, _utils.fetch._IterableDatasetFetcher):
+        patch(kind, "fetch", _timed)
+    patch(dataloader._MultiProcessingDataLoaderIter, "__init__", _with_times)
 
 
 def _with_times(original: Callable[..., Any]) -> Callable[..., Any]:

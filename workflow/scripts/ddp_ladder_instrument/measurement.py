@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -20,8 +19,11 @@ from ddp_ladder_instrument.stop import ProfiledSteps, RunLimits
 
 if TYPE_CHECKING:
     from ddp_ladder_instrument.observer import TorchObserver
-    from ddp_ladder_instrument.stop import StepTrace
-    from ddp_ladder_instrument.torch_facts import GroupStore, Named
+    from ddp_ladder_instrument.torch_facts import GroupStore
+
+
+TORCHDATA = "torchdata.stateful_dataloader.stateful_dataloader"
+FSDP = "torch.distributed.fsdp._flat_param"
 
 
 class Measurement:
@@ -44,15 +46,13 @@ class Measurement:
         self.own_processes = 0
         self.program_end = ProgramEnd()
         self.training_s: float | None = None
-        self.profiled = ProfiledSteps(run.profile_steps, lambda: _end_measured(self), lambda n: _start_trace(self, n))
+        self.profiled = ProfiledSteps(run.profile_steps, self._end_measured)
         self._limits = RunLimits(run.max_steps, run.max_seconds, _find_store, self.profiled.go_on)
         self.ended = False
         self.device_answers = True
-        self.heartbeat = Heartbeat(
+        self._heartbeat = Heartbeat(
             run.directory / "ranks" / f"rank{int(os.environ.get('RANK') or 0)}.heartbeat",
             lambda: signs(self.clock, self._reported.grown, self.ended),
-            self._collective_calls,
-            self._record_collective_calls,
         )
 
     def watch(self) -> None:
@@ -60,50 +60,24 @@ class Measurement:
 
         All are registered at once: a library that imports torch is not yet imported itself when torch is.
         """
-        self._begin_heartbeat()
-
-        def hook_accelerate(_took_s: float) -> None:
-            from ddp_ladder_instrument.loader_hooks import patch_accelerate
-
-            self.not_measured.hook("samples of each step", lambda: patch_accelerate(self.clock))
-
-        def hook_torchdata(_took_s: float) -> None:
-            from ddp_ladder_instrument.loader_hooks import patch_torchdata
-
-            self.not_measured.hook("samples of torchdata's loader", lambda: patch_torchdata(self.clock))
-
-        def hook_webdataset(_took_s: float) -> None:
-            from ddp_ladder_instrument.loader_hooks import patch_webdataset
-
-            self.not_measured.hook("samples of webdataset's loader", lambda: patch_webdataset(self.clock))
-
-        def hook_fsdp(_took_s: float) -> None:
-            from ddp_ladder_instrument.hooks import patch_fsdp
-            from ddp_ladder_instrument.torch_facts import FSDP_SHARDS
-
-            self.not_measured.hook("shards of FullyShardedDataParallel", lambda: patch_fsdp(FSDP_SHARDS))
-
-        when_imported("torch", self._install)
-        when_imported("accelerate.data_loader", hook_accelerate)
-        when_imported("torchdata.stateful_dataloader.stateful_dataloader", hook_torchdata)
-        when_imported("webdataset.compat", hook_webdataset)
-        when_imported("torch.distributed.fsdp._flat_param", hook_fsdp)
-
-    def _begin_heartbeat(self) -> None:
         if self.run.is_watched:
             with contextlib.suppress(OSError):  # writing the record then fails too, and that error is reported
-                self.heartbeat.start()
+                self._heartbeat.start()
+        when_imported("torch", self._install)
+        for module in ("accelerate.data_loader", "webdataset.compat", TORCHDATA, FSDP):
+            when_imported(module, lambda _took_s, module=module: self._install_on(module))  # type: ignore[misc]
 
-    def _collective_calls(self) -> int | None:
-        if self.observer is None:
-            return None
-        from ddp_ladder_instrument.torch_facts import collective_calls
+    def _install_on(self, module: str) -> None:
+        """Install the hooks on a library that works with torch."""
+        from ddp_ladder_instrument import hooks, loader_hooks
 
-        return collective_calls()
-
-    def _record_collective_calls(self) -> None:
-        if self.observer is not None:
-            progress.write_flight_record(self.run.directory / "ranks")
+        name, patch = {
+            "accelerate.data_loader": ("samples of accelerate's loaders", loader_hooks.patch_accelerate),
+            "webdataset.compat": ("samples of webdataset's loader", loader_hooks.patch_webdataset),
+            TORCHDATA: ("samples of torchdata's loader", loader_hooks.patch_torchdata),
+            FSDP: ("shards of FullyShardedDataParallel", hooks.patch_fsdp),
+        }[module]
+        self.not_measured.attempt(name, lambda: patch(sys.modules[module], self.clock))
 
     def _install(self, import_torch_s: float) -> None:
         """Install the hooks on torch, which has just been imported."""
@@ -114,20 +88,23 @@ class Measurement:
         self.observer.install()
         self.clock.timer.started()
 
-    def begin_in_fork(self) -> None:
-        """Continue in a rank that was forked from the process with the hooks."""
-        self.started_at_s = time.time()
-        self.import_torch_s = 0.0
-        self.own_processes = 0
-        self.clock.threads.trainers.add(threading.get_ident())
-        self.clock.timer.started()
-        self._begin_heartbeat()
+    def _end_measured(self) -> None:
+        """End the measured steps; some follow that are only traced."""
+        self.clock.table.end_measured()
+        if self.observer is not None:
+            self.observer.backwards.wanted = False
+            if self.observer.device is not None and self.observer.device.type == "cuda":
+                self.profiled.device = self.observer.device
+
+    def count_own_process(self) -> None:
+        """Count a process that the script starts."""
+        self.own_processes += 1
 
     def end(self, error: BaseException | None) -> BaseException | None:
         """Close the measurement; return the exception that must end the process, if any."""
         self.ended = True
         with contextlib.suppress(OSError):
-            self.heartbeat.stop()
+            self._heartbeat.stop()
         table = self.clock.table
         if table.first_step_ended_at_s is not None:
             self.training_s = max(0.0, (self.profiled.began_at_s or time.time()) - table.first_step_ended_at_s)
@@ -178,11 +155,6 @@ class Measurement:
                 f"step_time_s: the device had not finished the last {left} steps; their times are host times"
             )
 
-    @property
-    def parameters(self) -> Named:
-        """The trained parameters, by name."""
-        return self.observer.kept.named() if self.observer is not None else []
-
     def _device_answers(self) -> bool:
         """Return True if results can be read from the device: after a failure, only if it has nothing left to do."""
         device = self.observer.device if self.observer is not None else None
@@ -191,19 +163,6 @@ class Measurement:
         from ddp_ladder_instrument.torch_facts import is_idle
 
         return self.program_end.after_training and is_idle(device)
-
-
-def _end_measured(measurement: Measurement) -> None:
-    """End the measured steps; some follow that are only traced."""
-    measurement.clock.table.end_measured()
-    if measurement.observer is not None:
-        measurement.observer.backwards.wanted = False
-
-
-def _start_trace(measurement: Measurement, steps: int) -> StepTrace:
-    from ddp_ladder_instrument.stop import StepTrace  # it imports torch
-
-    return StepTrace(steps, measurement.observer.device if measurement.observer is not None else None)
 
 
 def _find_store() -> GroupStore | None:

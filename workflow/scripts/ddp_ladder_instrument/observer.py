@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.data import DistributedSampler
 
-from ddp_ladder_instrument import batch_sizes, hooks, loader_hooks, torch_facts
+from ddp_ladder_instrument import batch_sizes, hooks, loader_hooks, samplers, torch_facts
 from ddp_ladder_instrument.batches import Loop
 from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.ddp import DdpTimings
@@ -21,9 +22,9 @@ from ddp_ladder_instrument.torch_facts import CudaTimeline, Kept, Named, RankFac
 
 AUTOCAST_STEPS = 3
 """Autocast regions are watched during the first steps only."""
-WAIT_UNKNOWN = (
-    "data_wait_s: another thread draws the batches and does not hand them over by queue.Queue, Future or Thread.join; "
-    "how long the training waited for them is not known"
+UNSEEN = (
+    "samples: not counted, because another thread draws the batches and does not hand them over by queue.Queue: set "
+    "workload.samples_per_step"
 )
 
 
@@ -34,6 +35,7 @@ class TorchObserver:
         self._clock = clock
         self._limits = limits
         self._not_measured = not_measured
+        self._wants_cuda = run.device == "cuda"
         self.world = RankFacts()
         self.ddp = DdpTimings(clock.table, run.warmup_steps, run.max_steps, not_measured)
         self.kept = Kept()
@@ -51,31 +53,33 @@ class TorchObserver:
 
     def install(self) -> None:
         """Install the hooks on torch."""
-        clock, patch = self._clock, self._not_measured.hook
+        clock, patch = self._clock, self._not_measured.attempt
+
+        def replay(_args: object, _took_s: float) -> None:
+            clock.backwards.replays += 1
+
         clock.grad_enabled = torch.is_grad_enabled
         clock.optimizers.on_new = self._on_optimizer
         clock.on_batch = self._on_batch
         clock.batches.on_loop = self._on_loop
         clock.on_tick = self._on_tick
         clock.read_times = self.ddp.read
-        clock.threads.on_wait_unknown = lambda: self._not_measured.append(WAIT_UNKNOWN)
+        clock.threads.on_unseen = lambda: self._not_measured.append(UNSEEN)
         clock.check_limits = self._limits.check
         clock.check_at = self._limits.first_check
-        patch("steps", lambda: hooks.patch_optimizers(clock))
-        patch("optimizers that wait for others", lambda: hooks.patch_new_optimizers(clock.optimizers))
-        patch("whether a failure came after the training", self.last_step.install)
+        patch("steps", lambda: hooks.patch_optimizers(clock.after_step, self.last_step.note))
         patch("samples, data_wait_s", lambda: loader_hooks.patch_loaders(clock))
         patch("batches that itertools.cycle gives again", lambda: loader_hooks.patch_cycles(clock))
         patch("batches that other threads draw", lambda: loader_hooks.patch_handovers(clock))
         patch("steps that GradScaler skips", lambda: hooks.patch_grad_scaler(clock.optimizers, clock.batches.skipped))
         patch("samples by their indices", loader_hooks.patch_indices)
         patch("worker_batch_s", loader_hooks.patch_workers)
-        patch("loader.set_epoch_called", loader_hooks.patch_set_epoch)
+        patch("loader.set_epoch_called", lambda: samplers.watch_class(DistributedSampler))
         patch("evaluation without a DataLoader", lambda: hooks.patch_modes(clock.timer, self._trained))
         patch("ddp", lambda: hooks.patch_ddp(self._on_ddp))
         patch("loss", self.backwards.install)
-        patch("phases.saves_s", lambda: hooks.patch_save(clock.phases.add_save))
-        patch("steps of CUDA graphs", lambda: hooks.patch_graph_replay(clock.backwards.replay))
+        patch("phases.saves_s", lambda: hooks.patch_call(torch, "save", clock.phases.add_save))
+        patch("steps of CUDA graphs", lambda: hooks.patch_call(torch.cuda.CUDAGraph, "replay", replay))
         patch("exclusion of the hooks from torch.compile", hooks.patch_compiler)
         patch("startup_s.process_group", lambda: hooks.patch_process_group(self._on_process_group))
         self._stop_watching = self._not_measured.attempt(
@@ -138,3 +142,45 @@ class TorchObserver:
                 # Progress is for display only: the training continues without it.
                 self._not_measured.append(f"progress: {error}")
                 self._progress = None
+
+    def facts(self, device_answers: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the record's fields on torch, and those of its fingerprint.
+
+        device_answers: results can be read from the device.
+        """
+        device = torch_facts.describe(self.device)
+        on_cuda = device["kind"] == "cuda"
+        named, attempt = self.kept.named(), self._not_measured.attempt
+        can_read = device_answers or not on_cuda
+        if named and not can_read:
+            self._not_measured.append("parameters: not read after a failure, which could wait for an ended rank")
+        record = {
+            "backend": self.world.backend(device["kind"]),
+            "device": device,
+            "gpus_seen": None,
+            "peak_memory_bytes": None,
+            "parameters": None,
+            "ddp": self.ddp.summary(),
+            "loader": self.loader.facts,
+            "worker_batch_s": self.workers.batch_s(),
+            "first_samples": self.loader.first_samples,
+            "loss": attempt("loss", self.backwards.losses) if can_read else None,
+        }
+        if on_cuda:
+            record["peak_memory_bytes"] = attempt(
+                "peak_memory_bytes.device", lambda: torch.cuda.max_memory_allocated(self.device)
+            )
+        elif self._wants_cuda:
+            record["gpus_seen"] = attempt("gpus_seen", torch_facts.gpus_seen)
+        if named and can_read:
+            record["parameters"] = attempt("parameters", lambda: torch_facts.summary(named, self.world.size))
+        return record, {
+            "parameter_dtype": torch_facts.main_dtype(named) if named else None,
+            "parameter_dtypes": torch_facts.dtypes(named),
+            "autocast_dtype": " + ".join(sorted(self.autocast_dtypes)) or None,
+            "product_dtypes": sorted(self.backwards.product_dtypes),
+            "float32_products": attempt("float32_products", lambda: torch_facts.float32_products(on_cuda)),
+            "compiled_graphs": attempt("compiled_graphs", torch_facts.compiled_graphs),
+            "optimizer": " + ".join(sorted(self.optimizers)) or None,
+            **torch_facts.versions(on_cuda, attempt),
+        }

@@ -1,9 +1,4 @@
-"""End a rank when its launcher ends.
-
-Run the user's script as python itself would.
-
-How the program ended: its exit code, and what ended it.
-"""
+"""Run the user's script as python itself would, and note how it ended."""
 
 from __future__ import annotations
 
@@ -16,12 +11,11 @@ import runpy
 import signal
 import subprocess
 import sys
-import zipfile
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 
-from ddp_ladder_instrument.files import one_line
+from ddp_ladder_instrument.files import chain_of, one_line
 
 PR_SET_PDEATHSIG = 1
 
@@ -53,7 +47,7 @@ class ProgramError(Exception):
 
 @dataclass(frozen=True)
 class Program:
-    """A script file (or a directory or zip with a __main__), or a module given with -m."""
+    """A script file, or a module given with -m."""
 
     name: str
     is_module: bool
@@ -64,9 +58,8 @@ class Program:
         if self.is_module:
             return
         try:
-            if not os.path.isdir(self.name):
-                with open(self.name, "rb"):
-                    pass
+            with open(self.name, "rb"):
+                pass
         except OSError as error:
             raise ProgramError(
                 f"cannot read the training script: {error.strerror}\n"
@@ -87,16 +80,12 @@ class Program:
             self._run_module()
         elif self._is_other_language():
             self._run_executable()
-        elif os.path.isdir(self.name) or zipfile.is_zipfile(self.name):
-            sys.argv[:] = [self.name, *self.args]
-            sys.path.insert(0, os.path.abspath(self.name))
-            _run_module_as_main("__main__", alter_argv=False)
         else:
             self._run_file(main)
 
     def _is_other_language(self) -> bool:
         """Return True if it is an executable of another language, judged by its first bytes, not its name."""
-        if os.path.isdir(self.name) or not os.access(self.name, os.X_OK) or zipfile.is_zipfile(self.name):
+        if not os.access(self.name, os.X_OK):
             return False
         with open(self.name, "rb") as file:
             head = file.readline(256)
@@ -112,7 +101,8 @@ class Program:
         sys.argv[:] = ["-m", *self.args]
         if not _safe_path():
             sys.path.insert(0, os.getcwd())
-        _run_module_as_main(self.name, alter_argv=True)
+        # Private, but `python -m` calls the same function, so messages and tracebacks are the same.
+        runpy._run_module_as_main(self.name, alter_argv=True)  # type: ignore[attr-defined]
 
     def _run_file(self, main: ModuleType) -> None:
         path = os.path.abspath(self.name)
@@ -141,11 +131,6 @@ class Program:
             return hashlib.sha256(file.read()).hexdigest()
 
 
-def _run_module_as_main(name: str, alter_argv: bool) -> None:
-    # Private, but `python -m` calls the same function, so messages and tracebacks are the same.
-    runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined]
-
-
 def _safe_path() -> bool:
     return bool(getattr(sys.flags, "safe_path", False) or sys.flags.isolated)
 
@@ -153,42 +138,27 @@ def _safe_path() -> bool:
 def hide_own_frames(own_directory: str) -> None:
     """Make the traceback of an uncaught exception show the program's frames only."""
     show = sys.excepthook
+    own = tuple(os.path.join(own_directory, part) for part in ("instrument.py", f"ddp_ladder_instrument{os.sep}"))
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        _strip(error, _own_prefixes(own_directory), set())
+        for each in chain_of(error):
+            each.__traceback__ = _without(each.__traceback__, own)
         show(kind, error, error.__traceback__)
 
     sys.excepthook = excepthook
 
 
-def _own_prefixes(own_directory: str) -> tuple[str, ...]:
-    return (
-        os.path.join(own_directory, "instrument.py"),
-        os.path.join(own_directory, "ddp_ladder_instrument", ""),
-    )
-
-
-def _strip(error: BaseException | None, prefixes: tuple[str, ...], seen: set[int]) -> None:
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        error.__traceback__ = _without(error.__traceback__, prefixes)
-        for inner in getattr(error, "exceptions", ()):  # an exception group
-            _strip(inner, prefixes, seen)
-        _strip(error.__cause__, prefixes, seen)
-        error = error.__context__
-
-
-def _without(trace: TracebackType | None, prefixes: tuple[str, ...]) -> TracebackType | None:
-    kept = []
+def _without(trace: TracebackType | None, own: tuple[str, ...]) -> TracebackType | None:
+    frames = []
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(prefixes):
-            kept.append(trace)
+        frames.append(trace)
         trace = trace.tb_next
-    following = None
-    for trace in reversed(kept):
-        trace.tb_next = following
-        following = trace
-    return following
+    kept = None
+    for frame in reversed(frames):
+        if not frame.tb_frame.f_code.co_filename.startswith(own):
+            frame.tb_next = kept
+            kept = frame
+    return kept
 
 
 class ProgramEnd:

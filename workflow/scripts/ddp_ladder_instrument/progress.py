@@ -168,17 +168,12 @@ class Signs(NamedTuple):
 class Heartbeat:
     """The writer. look: returns the signs.
 
-    Both of these are called when nothing moves. sequence: returns the number of collective calls. record: writes the
-    last of them, once in each standstill.
+    When nothing moves, it also writes the number of collective calls and, once, torch's flight recorder.
     """
 
-    def __init__(
-        self, path: Path, look: Callable[[], Signs], sequence: Callable[[], int | None], record: Callable[[], None]
-    ) -> None:
+    def __init__(self, path: Path, look: Callable[[], Signs]) -> None:
         self._path = path
         self._look = look
-        self._sequence = sequence
-        self._record = record
         self._is_recorded = False
         self._file = -1
         self._stacks = -1
@@ -190,15 +185,12 @@ class Heartbeat:
         self._writing = threading.Lock()
 
     def start(self) -> None:
-        """Begin, also after a fork. Raises OSError if the file cannot be written."""
-        if self._file < 0:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
-            self._stacks = os.open(self._path, os.O_WRONLY | os.O_APPEND)
-            self._answered_bytes = max(HEADER_BYTES, os.fstat(self._file).st_size)
-            self._signal = _register(self._stacks)
-        self._moved = None
-        self._stop, self._writing = threading.Lock(), threading.Lock()  # a fork may have copied them locked
+        """Begin. Raises OSError if the file cannot be written."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        self._stacks = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+        self._answered_bytes = max(HEADER_BYTES, os.fstat(self._file).st_size)
+        self._signal = _register(self._stacks)
         self._stop.acquire()
         # Not one of module threading: a script that counts its threads finds none but its own.
         _thread.start_new_thread(self._beat_until, (self._stop,))
@@ -209,11 +201,6 @@ class Heartbeat:
         if self._file >= 0 and self._stop.locked():
             self._stop.release()
             self._beat()
-
-    def hand_over(self) -> None:
-        """End the thread: a process that this one starts writes the file from now on."""
-        if self._stop.locked():
-            self._stop.release()
 
     def _beat_until(self, stop: threading.Lock) -> None:
         while not stop.acquire(timeout=INTERVAL_S):
@@ -247,7 +234,7 @@ class Heartbeat:
             "step_s": signs.step_s,
             "moved_monotonic_s": self._moved_at_s[0],
             "moved_at_s": self._moved_at_s[1],
-            "sequence": self._sequence() if still else None,
+            "sequence": _collective_calls() if still else None,
         }
         os.pwrite(self._file, (json.dumps(content).ljust(HEADER_BYTES - 1) + "\n").encode(), 0)
         if os.fstat(self._file).st_size > self._answered_bytes and _is_file(self._stacks, self._path):
@@ -256,7 +243,7 @@ class Heartbeat:
         least_s = max(RECORD_AFTER_S, RECORD_AFTER_STEPS * (signs.step_s or 0.0))
         if not self._is_recorded and time.monotonic() - self._moved_at_s[0] >= least_s:
             self._is_recorded = True
-            self._record()
+            write_flight_record(self._path.parent)
 
 
 def _is_file(descriptor: int, path: Path) -> bool:
@@ -311,19 +298,32 @@ def _median_s(times_s: Sequence[float]) -> float | None:
     return median if math.isfinite(median) else None
 
 
-ENABLED_BY = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # the second one is the older name
+RECORDER_ENABLED_BY = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # the second one is the older name
+
+
+def _collective_calls() -> int | None:
+    """Return the number of collective calls that this rank has begun in the default group; None if it is not known."""
+    dist = _group()
+    if dist is None:
+        return None
+    try:
+        return int(dist.distributed_c10d._get_default_group()._get_sequence_number_for_group())
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return None
 
 
 def write_flight_record(directory: Path) -> None:
-    """Write flight_<rank>, as torchfrtrace reads it; do nothing if the recorder is off. Raises OSError."""
-    import torch
-    import torch.distributed as dist
-
-    from ddp_ladder_instrument.torch_facts import has_group
-
-    if not any(os.environ.get(name, "0") not in ("", "0") for name in ENABLED_BY) or not has_group():
+    """Write torch's last collective calls as torchfrtrace reads them, if its flight recorder is on. Raises OSError."""
+    dist = _group()
+    if dist is None or not any(os.environ.get(name, "0") not in ("", "0") for name in RECORDER_ENABLED_BY):
         return
-    c10d: Any = getattr(torch._C, "_distributed_c10d", None)
+    c10d: Any = getattr(sys.modules["torch"]._C, "_distributed_c10d", None)
     dump = getattr(c10d, "_dump_nccl_trace" if "nccl" in str(dist.get_backend_config()) else "_dump_fr_trace", None)
     if dump is not None:  # torch 2.4 records NCCL only
         write_atomically(directory / f"flight_{dist.get_rank()}", [dump()])
+
+
+def _group() -> Any:
+    """Return torch.distributed if it has a default process group, without an import that the script has not made."""
+    dist = sys.modules.get("torch.distributed")
+    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None

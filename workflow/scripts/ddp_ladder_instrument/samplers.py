@@ -106,8 +106,8 @@ def _sampling(loader: Any) -> Sampling:
     if not links:
         return UNKNOWN
     own_order = _iterates_as(links[-1]) in UNAWARE_OF_RANKS or any(type(link).__name__ == ENDLESS for link in links)
-    if type(loader).__name__ == "DataLoaderDispatcher":
-        return Sampling(_name(links), True, _shuffle(links), own_order, _real_of_dispatched(loader, links))
+    if type(loader).__name__ == "DataLoaderDispatcher":  # it pads the last round in a way of its own
+        return Sampling(_name(links), True, _shuffle(links), own_order, None)
     return Sampling(_name(links), _shards(links), _shuffle(links), own_order, _real(links), _repeats(links))
 
 
@@ -231,23 +231,11 @@ def _real(links: list[Any]) -> int | None:
         real = _real(inner) if inner else None
         return real if real == NEVER else None
     if _is_plain(sampler):
-        real = _real(inner) if inner else None
-        return real if name != "SkipBatchSampler" else _less(real, _skipped(sampler, inner))
+        return _real(inner) if inner and name != "SkipBatchSampler" else None
     if _divides(sampler):
         return _real_of_divided(sampler)
     repeats = getattr(sampler, "num_repeats", getattr(sampler, "repetitions", None))
     return NEVER if isinstance(repeats, (int, float)) else None  # repeated on purpose, for augmentation
-
-
-def _less(real: int | None, skipped: int | None) -> int | None:
-    if real is None or real == NEVER:
-        return real
-    return None if skipped is None else max(0, real - skipped)
-
-
-def _skipped(sampler: Any, inner: list[Any]) -> int | None:
-    batches, size = _whole_number(sampler, "skip_batches"), batch_size(inner)
-    return batches * size if batches is not None and size is not None else None
 
 
 def batch_size(links: list[Any]) -> int | None:
@@ -270,7 +258,7 @@ def _real_of_divided(sampler: Any) -> int | None:
     if count * replicas <= length:
         return NEVER
     # Position j*replicas + rank for each j, padded from the beginning.
-    return _less(max(0, -(-(length - rank) // replicas)), _whole_number(sampler, "next_yielded") or 0)
+    return max(0, -(-(length - rank) // replicas) - (_whole_number(sampler, "next_yielded") or 0))
 
 
 def _real_of_shard(shard: Any, inner: list[Any]) -> int | None:
@@ -284,29 +272,10 @@ def _real_of_shard(shard: Any, inner: list[Any]) -> int | None:
     if real == NEVER:
         return NEVER
     share, count, index = batch_size([shard]), shard.num_processes, shard.process_index
-    # Process i has the samples share*i to share*(i+1) of each round.
-    return None if share is None else _share_of_rounds(real, share, share, count, index)
-
-
-def _real_of_dispatched(loader: Any, links: list[Any]) -> int | None:
-    """Return the real samples if accelerate's first process draws for all; it pads the last round to all processes."""
-    if any(_iterates_as(link) not in PLAIN_WRAPPERS for link in links[:-1]) or _real(links) != NEVER:
+    if share is None:
         return None
-    if loader._drop_last:
-        return NEVER
-    length, size = length_of(links[-1]), batch_size(links)
-    if length is None or size is None or loader.torch_device_mesh is not None:
-        return None
-    count, index = loader.state.num_processes, loader.state.process_index
-    share = size // count if loader.split_batches else size
-    rest = length % (share * count)
-    return _share_of_rounds(length, share, -(-rest // count), count, index)
-
-
-def _share_of_rounds(length: int, share: int, last_share: int, count: int, index: int) -> int:
-    """Return the samples of process ``index`` of ``count``, if each round gives every process one share."""
-    rounds, rest = divmod(length, share * count)
-    return rounds * share + min(last_share, max(0, rest - last_share * index))
+    rounds, rest = divmod(real, share * count)  # process i has the samples share*i to share*(i+1) of each round
+    return int(rounds * share + min(share, max(0, rest - share * index)))
 
 
 def length_of(sized: Any) -> int | None:
@@ -385,16 +354,6 @@ def new_loop(loader: Any, outer: Any = None) -> Loop:
 def samples_before(loader: Any, batches: int) -> int:
     """Return the samples before a pass that resumes an earlier one after ``batches`` batches."""
     return batches * (batch_size(list(chain(loader))) or 0) if batches else 0
-
-
-def resumed_after(loader: Any) -> int:
-    """Return the batches before the next pass of accelerate's loader, if a torchdata loader inside has a state."""
-    state = getattr(getattr(loader, "base_dataloader", None), "next_iter_state", None)
-    if not isinstance(state, dict) or state.get("_iterator_finished"):
-        return 0
-    snapshot = state.get("_snapshot") or {}
-    steps = state.get("_num_yielded", snapshot.get("_snapshot_step", 0))
-    return int(steps) + int(state.get("_steps_since_snapshot", 0))
 
 
 class Passes:
@@ -510,8 +469,8 @@ def watch_epochs(loader: Any) -> None:
             watch_class(kind)
 
 
-def watch_class(kind: type) -> str | None:
-    """Record the calls of this class's set_epoch; return a message if it has none."""
+def watch_class(kind: type) -> None:
+    """Record the calls of this class's set_epoch."""
     WATCHED.add(kind)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -522,7 +481,7 @@ def watch_class(kind: type) -> str | None:
 
         return set_epoch
 
-    return patch(kind, "set_epoch", wrap)
+    patch(kind, "set_epoch", wrap)
 
 
 def _epoch_batches(loader: Any) -> int | None:

@@ -1,14 +1,4 @@
-"""measure.max_steps and measure.max_seconds: every rank ends after the same optimizer step.
-
-The steps after measure.max_steps or max_seconds that are traced and not measured: measure.profile_steps.
-
-ranks/rank<k>.trace.json.gz has the trace, rank<k>.profile.json its table, or why there is none. They are written last,
-so that they can spoil no figure.
-
-measure.profile_steps: a trace of some steps with torch.profiler, after the measured ones.
-
-After a first step in which the profiler starts, the next ones are traced.
-"""
+"""measure.max_steps and max_seconds: all ranks end after the same step. measure.profile_steps: the steps after it."""
 
 from __future__ import annotations
 
@@ -20,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Optional, Protocol
+from typing import Any, Protocol
 
 from ddp_ladder_instrument import host
 from ddp_ladder_instrument.batches import NEVER
@@ -188,25 +178,26 @@ def _stride(left_s: float, step_s: float) -> int:
 
 
 ENDED_FIRST = "the script ended first; set measure.max_steps to fewer steps than it makes"
+COMPRESSION = 3
 
 
 class ProfiledSteps:
-    """The steps that follow the measured ones. on_begin: called when the last measured step has ended.
-    start: called after it with the number of steps to trace.
+    """The steps that follow the measured ones, traced by torch.profiler; ranks/rank<k>.trace.json.gz has the trace.
 
-    began_at_s: unix time at which the measured steps were over; None before. peak_memory_bytes: of the host, then.
+    on_begin: called when the last measured step has ended. began_at_s: the unix time of that; None before.
+    peak_memory_bytes: of the host, then. device: the GPU of this rank, if it has one; set before that.
     """
 
-    def __init__(self, steps: int, on_begin: Callable[[], None], start: Callable[[int], StepTrace]) -> None:
+    def __init__(self, steps: int, on_begin: Callable[[], None]) -> None:
         self._steps = steps
-        self._start = start
         self._on_begin = on_begin
         self._calls = 0
-        self._trace: Optional[StepTrace] = None
-        self._problem: Optional[str] = None
+        self._profiler: Any = None
+        self._problem: str | None = None
         self._took_s = 0.0
-        self.began_at_s: Optional[float] = None
-        self.peak_memory_bytes: Optional[int] = None
+        self.device: Any = None
+        self.began_at_s: float | None = None
+        self.peak_memory_bytes: int | None = None
 
     def go_on(self) -> bool:
         """Return True if another step follows; called after each step from the last measured one on.
@@ -224,12 +215,11 @@ class ProfiledSteps:
         if self._problem is None:
             self._attempt(self._step)
         self._took_s = time.time() - self.began_at_s
-        return self._calls <= 1 + self._steps
+        return not self._is_complete
 
-    def _step(self) -> None:
-        if self._trace is None:
-            self._trace = self._start(self._steps)
-        self._trace.step()
+    @property
+    def _is_complete(self) -> bool:
+        return self._calls == self._steps + 2
 
     def _attempt(self, do: Callable[[], None]) -> None:
         try:
@@ -237,71 +227,43 @@ class ProfiledSteps:
         except Exception as error:  # never the training's problem
             self._problem = one_line(error)
 
-    def write(self, ranks: Path, facts: dict[str, Any], device_answers: bool) -> None:
-        """Write the files of rank ``facts["rank"]``. Raises OSError.
-
-        device_answers: False after a failure, when the device may wait for a rank that is gone.
-        """
-        if not self._steps or not device_answers:
-            return
-        path = ranks / f"rank{facts['rank']}.profile.json"
-        begin_s = time.perf_counter()
-        trace = self._trace
-        if self._problem is None and (trace is None or not trace.is_complete):
-            self._problem = ENDED_FIRST
-            if trace is not None:
-                self._attempt(trace.stop)
-        if self._problem is None and trace is not None:
-            self._attempt(lambda: trace.write(ranks / f"rank{facts['rank']}.trace.json.gz"))
-        took_s = self._took_s + time.perf_counter() - begin_s
-        content = {**facts, "problem": self._problem, "took_s": took_s}
-        write_atomically(path, [json.dumps(content, indent=2, allow_nan=False) + "\n"])
-
-
-WARMUP_STEPS = 1
-COMPRESSION = 3
-
-
-class StepTrace:
-    """The profiler of one rank. ``step`` is called after each step, the last measured one included."""
-
-    def __init__(self, steps: int, device: Any) -> None:
-        self._device = device if device is not None and device.type == "cuda" else None
-        self._steps = steps
-        self._calls = 0
-        self._profiler: Any = None
-        self.is_complete = False
-
-    def step(self) -> None:
+    def _step(self) -> None:
         """Start the profiler, tell it that a step has ended, or stop it after the last one. Raises torch's errors."""
         import torch
         from torch.profiler import ProfilerActivity, profile, schedule
 
-        self._calls += 1
         if self._calls == 1:
             os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else it reports in the log that there is no GPU
-            activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self._device is not None else [])
-            plan = schedule(wait=0, warmup=WARMUP_STEPS, active=self._steps, repeat=1)
+            activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self.device is not None else [])
+            plan = schedule(wait=0, warmup=1, active=self._steps, repeat=1)
             self._profiler = profile(activities=activities, schedule=plan)
             self._profiler.start()
             return
-        last = WARMUP_STEPS + self._steps + 1
-        if self._device is not None and self._calls in (WARMUP_STEPS + 1, last):
-            torch.cuda.synchronize(self._device)  # so that the steps begin and end on the GPU as on the host
-        if self._calls == last:
-            self._profiler.stop()
-            self.is_complete = True
-        else:
-            self._profiler.step()
+        if self.device is not None and (self._calls == 2 or self._is_complete):
+            torch.cuda.synchronize(self.device)  # so that the steps begin and end on the GPU as on the host
+        self._profiler.stop() if self._is_complete else self._profiler.step()
 
-    def stop(self) -> None:
-        """Stop the profiler early."""
-        if self._profiler is not None and not self.is_complete:
-            self._profiler.stop()
-            self._profiler = None
+    def write(self, ranks: Path, facts: dict[str, Any], device_answers: bool) -> None:
+        """Write the trace of rank ``facts["rank"]``, and rank<k>.profile.json: what it took, or why there is none.
 
-    def write(self, trace: Path) -> None:
-        """Write the trace, compressed. Raises OSError."""
+        They are written last, so that they can spoil no figure. device_answers: False after a failure, when the device
+        may wait for a rank that is gone. Raises OSError.
+        """
+        if not self._steps or not device_answers:
+            return
+        begin_s = time.perf_counter()
+        if self._problem is None and not self._is_complete:
+            self._problem = ENDED_FIRST
+            if self._profiler is not None:
+                self._attempt(self._profiler.stop)
+        if self._problem is None:
+            self._attempt(lambda: self._write_trace(ranks / f"rank{facts['rank']}.trace.json.gz"))
+        took_s = self._took_s + time.perf_counter() - begin_s
+        content = {**facts, "problem": self._problem, "took_s": took_s}
+        path = ranks / f"rank{facts['rank']}.profile.json"
+        write_atomically(path, [json.dumps(content, indent=2, allow_nan=False) + "\n"])
+
+    def _write_trace(self, trace: Path) -> None:
         plain, packed = (trace.with_name(f".{trace.name}.{os.getpid()}.{end}") for end in ("json", "gz"))
         try:
             self._profiler.profiler.export_chrome_trace(str(plain))

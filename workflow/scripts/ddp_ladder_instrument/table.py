@@ -120,16 +120,15 @@ class StepTable:
         self.ddp.clear()
         self.eval_s = (array("d"), array("d"))
 
-    def csv(self, wait_known: bool = True) -> Iterator[str]:
-        """Yield the rows as CSV lines; steps count from 1, an unknown wait or end is nan, DDP's times are empty."""
+    def csv(self) -> Iterator[str]:
+        """Yield the rows as CSV lines; steps count from 1, an unknown end is nan, unknown times of DDP are empty."""
         yield CSV_HEADER
         for row in range(self.count):
-            wait_s = self.data_wait_s[row] if wait_known else math.nan
             ddp = self.ddp.get(row)
             times = "{:.9f},{:.9f},{:.9f},{:.9f}".format(*ddp) if ddp else ",,,"
             yield (
-                f"{row + 1},{self.samples[row]},{self.padding_samples[row]},{self.step_time_s[row]:.9f},{wait_s:.9f},"
-                f"{self.ended_at_s[row]:.3f},{times}\n"
+                f"{row + 1},{self.samples[row]},{self.padding_samples[row]},{self.step_time_s[row]:.9f},"
+                f"{self.data_wait_s[row]:.9f},{self.ended_at_s[row]:.3f},{times}\n"
             )
 
 

@@ -55,9 +55,16 @@ def optimizer_name(optimizer: torch.optim.Optimizer) -> str:
     return f"{name} ({', '.join(chosen)})" if chosen else name
 
 
-def cudnn(on_cuda: bool) -> Any:
-    """Return the version number of cuDNN; None without CUDA, because the query would load cuDNN."""
-    return torch.backends.cudnn.version() if on_cuda else None
+def versions(on_cuda: bool, attempt: Callable[[str, Callable[[], Any]], Any]) -> dict[str, Any]:
+    """Return the versions of torch, CUDA, NCCL and cuDNN, which is not loaded without CUDA, and torch's threads."""
+    nccl = attempt("nccl", torch.cuda.nccl.version) if on_cuda else None
+    return {
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda if on_cuda else None,
+        "nccl": ".".join(map(str, nccl)) if nccl else None,
+        "cudnn": attempt("cudnn", torch.backends.cudnn.version) if on_cuda else None,
+        "threads": torch.get_num_threads(),
+    }
 
 
 def gpus_seen() -> dict[str, Any]:
@@ -110,17 +117,6 @@ class RankFacts:
 def has_group() -> bool:
     """Return True if a default process group exists."""
     return dist.is_available() and dist.is_initialized()
-
-
-def collective_calls() -> int | None:
-    """Return the number of collective calls that this rank has begun in the default group; None if torch hides it."""
-    if not has_group():
-        return None
-    try:
-        group: Any = dist.distributed_c10d._get_default_group()
-        return int(group._get_sequence_number_for_group())
-    except (AttributeError, RuntimeError, NotImplementedError):
-        return None
 
 
 class GroupStore:
@@ -333,11 +329,6 @@ def is_replicated(tensor: torch.Tensor, world_size: int) -> bool:
 
 def _is_part(place: object) -> bool:
     return type(place).__name__ != "Replicate"
-
-
-def checksum(named: Sequence[tuple[str, torch.Tensor]]) -> str:
-    """Return a digest of names, dtypes, shapes and raw bytes, in order."""
-    return _overall([_digest(name, tensor) for name, tensor in named])
 
 
 def _overall(digests: Sequence[bytes]) -> str:

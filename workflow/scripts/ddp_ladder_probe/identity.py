@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,13 +21,11 @@ def card(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compare(own: Mapping[str, Any], cards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what this rank saw of all ranks: how many, a digest of them, and the first that are of another job."""
+    """Return what this rank saw of all ranks: how many, and the first of another job or in another place."""
     foreign = [each for each in cards if (each["token"], each["spec_hash"]) != (own["token"], own["spec_hash"])]
     misplaced = [each for place, each in enumerate(cards) if each["rank"] != place]
-    text = json.dumps([[each["token"], each["rank"], each["host"], each["pid"]] for each in cards])
     return {
         "count": len(cards),
-        "digest": hashlib.sha256(text.encode()).hexdigest(),
         "foreign": [_named(each) for each in foreign[:MOST_NAMED]],
         "misplaced": [_named(each) for each in misplaced[:MOST_NAMED]],
     }

@@ -16,7 +16,7 @@ from ddp_ladder.accounting.jobs import JobRow, accounting_file, runs_of, specs_d
 from ddp_ladder.analysis.forecast import device_of
 from ddp_ladder.common.formats import UNKNOWN, duration, percent, significant
 from ddp_ladder.plan.plan import Plan, ScaleJob
-from ddp_ladder.slurm.states import ENDED_WELL
+from ddp_ladder.slurm.jobs import ENDED_WELL
 
 MEMORY_MARGIN = 1.5  # asked / used: other nodes may need a little more, and a job that lacks memory is killed
 RUNTIME_MARGIN = 1.5  # a slow node or a busy file system

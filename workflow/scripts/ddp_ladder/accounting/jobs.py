@@ -30,16 +30,11 @@ from ddp_ladder.common.files import (
 )
 from ddp_ladder.common.model import Model, Version1, first_error
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.preflight.directory import PreflightDirectory
-from ddp_ladder.preflight.raw_models import PreflightEnd
-from ddp_ladder.preflight.result import result_file
+from ddp_ladder.preflight.result import result_of
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.raw_models import RunEnd, read_run_file
-from ddp_ladder.slurm.job_end import read_job_end
-from ddp_ladder.slurm.job_names import scale_of_name
-from ddp_ladder.slurm.notation import tres
-from ddp_ladder.slurm.query import SlurmError, run_command
-from ddp_ladder.slurm.states import JobState
+from ddp_ladder.slurm.jobs import JobState, read_job_end, scale_of_name
+from ddp_ladder.slurm.query import SlurmError, run_command, tres
 
 SACCT = (
     "JobIDRaw,JobName,State,ExitCode,Submit,Start,End,ElapsedRaw,TimelimitRaw,TotalCPU,NTasks,NNodes,NodeList,ReqTRES,"
@@ -331,10 +326,10 @@ def parts_of(results: Path, file: JobFile, end_s: float) -> Parts:
     """Return the parts of a job. Several starts in one allocation have the same job id, and differ in their times."""
     found = Parts()
     with suppress(OSError, ValueError):
-        preflight = PreflightDirectory(result_file(results, file.scale).with_suffix(""))
-        end = PreflightEnd.from_json(read_json(preflight.ended))
-        if end.job.id == file.job_id and file.begun_at_s - 1 <= end.started_at_s <= end_s + 1:
-            found.preflight_s = end.ended_at_s - end.started_at_s
+        preflight = result_of(results, file.scale)
+        begun_here = preflight and file.begun_at_s - 1 <= preflight.started_at_s <= end_s + 1
+        if preflight and begun_here and preflight.job.id == file.job_id:
+            found.preflight_s = preflight.took_s
     for path in sorted((results / "runs").glob(f"*/*/{file.scale}/r*")):
         for directory in (*sorted(path.glob("attempts/*")), path):
             with suppress(OSError, ValueError):

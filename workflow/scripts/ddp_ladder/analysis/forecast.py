@@ -21,7 +21,7 @@ from ddp_ladder.common.model import Model, Several
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.preflight.assemble import believed as believed_preflight
+from ddp_ladder.preflight.result import result_of
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.records.statistic import median
@@ -237,7 +237,7 @@ class _Below:
 
 def _preflight_s(results: Path, job: ScaleJob) -> float | None:
     try:
-        found = believed_preflight(results, job.scale)
+        found = result_of(results, job.scale)
     except (OSError, ValueError):
         return None
     return found.took_s if found else None

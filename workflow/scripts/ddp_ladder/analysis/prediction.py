@@ -24,7 +24,7 @@ from typing import Annotated, Literal, get_args
 import numpy as np
 from pydantic import ConfigDict, Field
 
-from ddp_ladder.common.formats import NARROW_SPACE, percent
+from ddp_ladder.common.formats import NARROW_SPACE, interval, percent, significant
 from ddp_ladder.common.messages import Problem, UserError, did_you_mean
 from ddp_ladder.common.model import Model
 from ddp_ladder.gates.interval import factor
@@ -160,7 +160,6 @@ def comparable(points: Sequence[Point]) -> list[Point]:
 
 
 CALIBRATION = Path(__file__).with_name("calibration.json")
-FAR = 16  # times the largest measured number of GPUs: farther than anything is known
 LEAST_SCALES = 3  # of an outlook
 NEEDED = ("nodes", "gpus_per_node", "samples_per_s")
 HEADER = f"a header with {', '.join(NEEDED)}, and perhaps mode (weak or strong; default weak) and variant"
@@ -340,6 +339,17 @@ class Prediction:
     is_measured: bool
     notes: tuple[str, ...]
 
+    @property
+    def in_words(self) -> str:
+        """Return ``8x2 (weak scaling): 12,300 samples/s [9,800-13,100], 84 % efficiency against 1x1``."""
+        if self.samples_per_s is None:
+            rate = f"at most {significant(self.samples_per_s_bound)} samples/s"
+            return f"{self.scale} ({self.mode} scaling): {rate}, if nothing is lost beyond {self.largest_measured}"
+        ends = interval(significant(self.samples_per_s_low), significant(self.samples_per_s_high))
+        efficiency = f"{percent(self.efficiency)} efficiency against {self.baseline}"
+        text = f"{self.scale} ({self.mode} scaling): {significant(self.samples_per_s)} samples/s {ends}, {efficiency}"
+        return text.replace(NARROW_SPACE, " ")
+
 
 def predict(series: Series, at: Scale) -> Prediction:
     """Return the prediction for a scale; a measured scale's own figure. Raises ValueError for an empty series."""
@@ -399,121 +409,23 @@ def _efficiency(series: Series, point: Measured) -> float:
     return series.smallest.gpu_s_per_sample / point.gpu_s_per_sample
 
 
-@dataclass(frozen=True)
-class Largest:
-    """The largest scale whose efficiency is expected to reach a minimum; None if no scale is.
+def outlooks(plan: Plan, points: Sequence[ScalePoint]) -> tuple[Prediction, ...]:
+    """Return the prediction for the next scale of the reference variant, in each mode with enough measured scales.
 
-    interval_scale: the largest whose whole interval does.
+    It is the next larger planned one, or has twice the largest measured number of nodes.
     """
-
-    min_efficiency: float
-    scale: str | None
-    efficiency: float | None
-    interval_scale: str | None
-    note: str
-
-
-def largest_scale(series: Series, min_efficiency: float, most_gpus: int | None = None) -> Largest:
-    """Return the last scale above an efficiency, going up in whole nodes as long as it stays above.
-
-    It goes on at least to the largest measured scale that reaches the efficiency, though a smaller one may dip below.
-    most_gpus: each has a sample of the global batch in strong mode. Raises ValueError for an empty series.
-    """
-    best: Prediction | None = None
-    whole: str | None = None
-    wanted = f"{100 * min_efficiency:.3g} %"
-    reached = max((p.scale.world_size for p in series.points if _efficiency(series, p) >= min_efficiency), default=0)
-    note = "measure a larger one"
-    scales = {*_upwards(series), *(point.scale for point in series.points)}
-    for scale in sorted(scales, key=lambda scale: (scale.world_size, scale.nodes)):
-        if most_gpus is not None and scale.world_size > most_gpus:
-            note = f"{scale} has more GPUs than the global batch of {most_gpus} has samples"
-            break
-        here = predict(series, scale)
-        if here.efficiency is not None and here.efficiency >= min_efficiency:
-            best, low = here, here.efficiency if here.efficiency_low is None else here.efficiency_low
-            whole = here.scale if low >= min_efficiency else whole
-        elif scale.world_size > reached:
-            note = f"stop at {best.scale}: {scale} is below {wanted}" if best else f"no scale reaches {wanted}"
-            if here.efficiency is None:
-                note = f"{scale} is not known from these scales: measure a larger one"
-            break
-    return Largest(min_efficiency, best.scale if best else None, best.efficiency if best else None, whole, note)
-
-
-def _upwards(series: Series) -> Iterator[Scale]:
-    """Yield the scales from the smallest measured one up: inside a node by doubling, then whole nodes.
-
-    Every number of nodes up to 16, then steps of a sixteenth: nobody asks for 1001 nodes instead of 1000.
-    """
-    smallest, largest = series.smallest.scale, series.largest.scale
-    full = max(point.scale.gpus_per_node for point in series.points)
-    inside = [Scale(1, 2**power) for power in range(full.bit_length()) if 2**power < full]
-    most = FAR * math.ceil(largest.world_size / full)
-    counts = [1]
-    while counts[-1] < most:
-        counts.append(min(most, counts[-1] + max(1, counts[-1] // 16)))
-    for scale in (*inside, *(Scale(count, full) for count in counts)):
-        if scale.nodes >= smallest.nodes and scale.world_size >= smallest.world_size:
-            yield scale
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """What is known of the scales above the measured ones. largest: None if the gates ask for no efficiency.
-
-    first: the scale that the ladder starts at. at: the prediction for the next larger planned scale, or for twice the
-    largest measured number of nodes; of the largest measured one if no larger one is possible.
-    """
-
-    mode: Mode
-    first: str
-    largest: Largest | None
-    at: Prediction
-
-    @property
-    def in_words(self) -> str:
-        """Return ``weak scaling: at least 70 % efficiency is expected up to 8x4``, and more."""
-        if self.largest is None:
-            return ""
-        wanted = f"{percent(self.largest.min_efficiency)} efficiency"
-        if self.at.baseline != self.first:
-            wanted += f" against {self.at.baseline} (the scales from there on do not compare with {self.first})"
-        if self.largest.scale is None:
-            text = f"{self.mode} scaling: no scale is expected to reach {wanted}"
-        else:
-            whole, expected = self.largest.interval_scale, self.largest.scale
-            text = f"{self.mode} scaling: at least {wanted} is expected up to {expected}"
-            if whole != expected:
-                text += f"; the whole interval lies above it {f'up to {whole}' if whole else 'at no scale'}"
-            text += "" if self.largest.note.startswith("stop at") else f"; {self.largest.note}"
-        return text.replace(NARROW_SPACE, " ")
-
-
-def outlooks(plan: Plan, points: Sequence[ScalePoint]) -> tuple[Outlook, ...]:
-    """Return the outlook of the reference variant in each mode of which enough scales were measured."""
     modes: dict[Mode, None] = dict.fromkeys(run.mode for run in plan.runs)
-    names = list(dict.fromkeys(run.variant for run in plan.runs if run.variant != PLAIN_VARIANT))
+    names = list(dict.fromkeys(run.variant for run in plan.runs if not run.is_plain))
     variant = REFERENCE_VARIANT if REFERENCE_VARIANT in names or not names else names[0]
     found = []
     for mode in modes:
         series = series_of(points, variant, mode)
         if len(series.points) < LEAST_SCALES:
             continue
-        least = _least_efficiency(plan, [point.scale for point in series.points])
         # In strong mode the global batch is the same everywhere: each GPU needs a sample of it.
         most = next(run.global_batch for run in plan.runs if run.mode == mode) if mode == "strong" else None
-        largest = None if least is None else largest_scale(series, least, most_gpus=most)
-        at = predict(series, _next_scale(plan, series.largest.scale, most))
-        found.append(Outlook(mode, str(plan.first_scale), largest, at))
+        found.append(predict(series, _next_scale(plan, series.largest.scale, most)))
     return tuple(found)
-
-
-def _least_efficiency(plan: Plan, measured: Sequence[Scale]) -> float | None:
-    """Return the efficiency that the gate of the first stage that is not measured asks for, or else the last one."""
-    done = [job.stage for job in plan.jobs if job.scale in measured]
-    above = [stage for stage in plan.stages if stage not in done] or list(plan.stages[-1:])
-    return next((least for stage in above if (least := plan.gates[stage].min_efficiency) is not None), None)
 
 
 def _next_scale(plan: Plan, largest: Scale, most_gpus: int | None) -> Scale:

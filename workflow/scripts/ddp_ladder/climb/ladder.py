@@ -18,7 +18,7 @@ from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.settings.models import Settings
 from ddp_ladder.settings.placeholders import expand
 from ddp_ladder.settings.terms import Scale
-from ddp_ladder.slurm.job_end import job_end_file
+from ddp_ladder.slurm.jobs import job_end_file
 
 
 @dataclass(frozen=True)

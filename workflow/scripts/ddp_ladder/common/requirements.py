@@ -20,7 +20,6 @@ PACKAGES = (
     "rich",
     "scipy",
     "snakemake",
-    "tqdm",
     "yaml",
 )
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "..", ".."))

@@ -24,8 +24,7 @@ from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.settings.models import Settings
 from ddp_ladder.settings.sources import Sources
-from ddp_ladder.slurm.notation import records
-from ddp_ladder.slurm.query import SlurmError, run_command
+from ddp_ladder.slurm.query import SlurmError, records, run_command
 
 PROFILE = Path(profile("slurm"), "config.yaml")
 SPACE_FOR_RESULTS_MB = 1000

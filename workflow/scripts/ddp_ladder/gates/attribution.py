@@ -18,8 +18,7 @@ from ddp_ladder.common.messages import leave_out
 from ddp_ladder.gates.points import ScalePoint, StepFacts, other_processes
 from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS
 from ddp_ladder.nodes.usage import FindingKind
-from ddp_ladder.preflight.assemble import believed
-from ddp_ladder.preflight.result import PreflightResult
+from ddp_ladder.preflight.result import PreflightResult, result_of
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Link:
 def measured_link(results: Path, scale: object) -> Link | None:
     """Return the link that the preflight of a scale measured; None if there is no preflight that can be believed."""
     try:
-        return Link.of(believed(results, scale))
+        return Link.of(result_of(results, scale))
     except (OSError, ValueError):
         return None
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ddp_ladder.common.files import read_json, sha256, write_json, writing
 from ddp_ladder.common.formats import count
@@ -18,13 +16,14 @@ from ddp_ladder.gates.attribution import measured_link
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.repeats import next_repeat, not_known
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.gates.verdict import SANITY, Finding, Verdict, Word, gate_files, performance, preflight_findings
+from ddp_ladder.gates.verdict import SANITY, Finding, Verdict, Word, gate_files, performance
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.preflight.result import PREFLIGHT_FAILED, result_of
 from ddp_ladder.records.checks import IN_WORDS, STRONGEST
-from ddp_ladder.records.record import Record
-from ddp_ladder.records.run_records import RunRecords, as_made, placeless
+from ddp_ladder.records.record import Record, quoted_lines
+from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
-from ddp_ladder.slurm.job_end import read_job_end
+from ddp_ladder.slurm.jobs import read_job_end
 
 SCHEMA_VERSION = 1
 JUDGE_AGAIN = "start snakemake again: the gate is judged again"
@@ -57,9 +56,12 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
         if spec.stage == stage or not finding.ok:
             findings.append(finding)
         if spec.stage == stage and record is not None:
-            findings += _remarks(spec, record)
+            findings += [
+                Finding.of(spec, remark.name, remark.what, "nothing (a remark)", remark.next, ok=True)
+                for remark in record.remarks
+            ]
     findings += _not_run_yet(specs, waiting)
-    findings[:0] = preflight_findings(plan, stage, runs)
+    findings[:0] = _preflight_failures(plan, stage, runs)
     findings += _weaker_evidence(stage, specs, records)
     points = scale_points(specs, records, plan.may_differ, plan.gates)
     here = [point for point in points if point.stage == stage and not point.is_plain]
@@ -84,80 +86,37 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
     )
 
 
-def _variants(findings: list[Finding]) -> dict[str, Word]:
+def _variants(findings: Sequence[Finding]) -> dict[str, Word]:
     names = dict.fromkeys(finding.variant for finding in findings)
     return {name: "open" if all(f.ok for f in findings if f.variant == name) else "closed" for name in names}
 
 
-def _digests(runs: RunRecords, specs: list[RunSpec]) -> dict[str, str]:
+def _digests(runs: RunRecords, specs: Sequence[RunSpec]) -> dict[str, str]:
     files = [runs.directory(spec).record for spec in specs]
     return {file.relative_to(runs.results).as_posix(): sha256(file.read_bytes()) for file in files if file.is_file()}
 
 
 def _sanity(spec: RunSpec, runs: RunRecords) -> tuple[Record | None, Finding]:
     file = runs.directory(spec).record
-
     again = "start snakemake again: the record is assembled again, or the run is repeated"
     if file.is_dir():
         again = f"remove the directory {file}, and {again}"
     try:
         if not file.exists() and (end := read_job_end(runs.results, str(spec.scale))):
-            wanted = "a job that leaves a record of every run"
-            return None, Finding(*_place(spec), "job", False, end.evidence, wanted, end.next)
+            return None, Finding.of(spec, "job", end.evidence, "a job that leaves a record of every run", end.next)
         record = runs.believed(spec)
     except (OSError, ValueError) as error:
         wanted = "the record that the planned run itself left, with its raw files"
-        return None, Finding(*_place(spec), "record", False, str(error), wanted, again)
-    if record.failure is not None:
-        failure = record.failure
-        # The box shows what was wanted on a line of its own.
-        why = failure.why
-        for check in record.checks:
-            why = why.replace(f", wanted {check.wanted}", "")
-        wanted = _wanted(record, failure.verdict)
-        found = Finding(*_place(spec), failure.verdict, False, why, wanted, failure.next)
-        return record, replace(found, place=failure.place, at_s=failure.at_s, evidence=failure.evidence)
-    return record, Finding(*_place(spec), SANITY, True, f"{len(record.checks)} checks passed", "all checks", "")
-
-
-def _is_not_run(spec: RunSpec, runs: RunRecords) -> bool:
-    """Return True if nothing shows that a run was ever started: neither its files nor the end of its job."""
-    directory = runs.directory(spec)
-    return not (directory.record.exists() or directory.run.exists() or read_job_end(runs.results, str(spec.scale)))
-
-
-def _not_run_yet(specs: Sequence[RunSpec], waiting: Sequence[RunSpec]) -> Iterator[Finding]:
-    """Yield a finding for each of the runs that wait, with the number of those of its scale, variant and mode."""
-    due, planned = (Counter(_place(spec)[:3] for spec in each) for each in (waiting, specs))
-    for spec in waiting:
-        place = _place(spec)
-        measured = f"{due[place[:3]]} of {count(planned[place[:3]], 'repeat')} not run yet"
-        yield Finding(*place, "record", False, measured, "a record of each", f"run snakemake {spec.stage}")
-
-
-def _not_known(plan: Plan, job: ScaleJob, records: Mapping[str, Record]) -> Iterator[Finding]:
-    """Yield a remark for each variant that more repeats, which the settings allow, would make known well enough."""
-    for one in not_known(plan, job, records) if job.is_adaptive else ():
-        measured = f"{one.repeats} of at most {job.jobs * job.at_most} repeats: {one.known}"
-        goes_on = f"start snakemake again; if no time is left for a repeat, raise stages.{job.stage}.runtime"
-        next_step = goes_on if next_repeat(plan, job, records) else "raise repeats.at_most"
-        place = (one.variant, one.mode, str(job.scale))
-        yield Finding(*place, None, "repeats", True, measured, f"known to {job.until_percent:g} %", next_step)
-
-
-def _fewer_jobs(plan: Plan, point: ScalePoint, records: Mapping[str, Record]) -> Finding | None:
-    """Return a remark if fewer jobs than planned measured a scale."""
-    job = plan.job(point.scale)
-    if not 0 < point.jobs < job.jobs:
-        return None
-    more = next_repeat(plan, job, records)
-    next_step = "start snakemake again, on Slurm" if more else f"set jobs: {job.jobs + 1}: another job then measures it"
-    place = (point.variant, point.mode, str(point.scale), None)
-    return Finding(*place, "jobs", True, f"{point.jobs} of {job.jobs} jobs", f"{job.jobs} jobs (jobs)", next_step)
-
-
-def _place(spec: RunSpec) -> tuple[str, str, str, int]:
-    return spec.variant, spec.mode, str(spec.scale), spec.repeat
+        return None, Finding.of(spec, "record", str(error), wanted, again)
+    failure = record.failure
+    if failure is None:
+        return record, Finding.of(spec, SANITY, f"{len(record.checks)} checks passed", "all checks", ok=True)
+    why = failure.why
+    for check in record.checks:  # the box shows what was wanted on a line of its own
+        why = why.replace(f", wanted {check.wanted}", "")
+    lines = tuple(quoted_lines(failure.evidence, why).splitlines())
+    found = Finding.of(spec, failure.verdict, why, _wanted(record, failure.verdict), failure.next)
+    return record, found.replace(place=failure.place, at_s=failure.at_s, evidence=lines)
 
 
 def _wanted(record: Record, verdict: str) -> str:
@@ -172,23 +131,78 @@ def _wanted(record: Record, verdict: str) -> str:
     return f"{name}: {asked[name]}"
 
 
-def _remarks(spec: RunSpec, record: Record) -> Iterator[Finding]:
-    """Yield the remarks of a record; a remark does not close the gate."""
-    for remark in record.remarks:
-        yield Finding(*_place(spec), remark.name, True, remark.what, "nothing (a remark)", remark.next)
+def _preflight_failures(plan: Plan, stage: str, runs: RunRecords) -> Iterator[Finding]:
+    """Yield a finding for each scale of a stage whose runs were left out because its preflight failed.
+
+    A preflight counts only for the runs that it left out: those that were made are judged by their own records, also if
+    a later preflight of their scale failed, or was switched off, or if its files were deleted.
+    """
+    for job in plan.stage_jobs(stage):
+        if not any(_left_out(spec, runs) for spec in job.runs):
+            continue
+        try:
+            result = result_of(runs.results, job.scale)
+        except (OSError, ValueError):
+            continue  # the runs' own records say why they were left out
+        if result and (failure := result.failure):
+            found = Finding.of(job.runs[0], PREFLIGHT_FAILED, failure.in_words, failure.wanted, failure.next)
+            yield found.replace(variant=REFERENCE_VARIANT, repeat=None, place=failure.place or str(job.scale))
 
 
-def _weaker_evidence(stage: str, specs: list[RunSpec], records: Mapping[str, Record]) -> Iterator[Finding]:
-    """Yield one remark for each scale whose throughput was not counted; it does not close the gate."""
-    named = set()
+def _left_out(spec: RunSpec, runs: RunRecords) -> bool:
+    """Return True if the record of a run says that a preflight left it out."""
+    try:
+        failure = runs.believed(spec).failure
+    except (OSError, ValueError):
+        return False
+    return failure is not None and failure.why.startswith(PREFLIGHT_FAILED)
+
+
+def _is_not_run(spec: RunSpec, runs: RunRecords) -> bool:
+    """Return True if nothing shows that a run was ever started: neither its files nor the end of its job."""
+    directory = runs.directory(spec)
+    return not (directory.record.exists() or directory.run.exists() or read_job_end(runs.results, str(spec.scale)))
+
+
+def _not_run_yet(specs: Sequence[RunSpec], waiting: Sequence[RunSpec]) -> Iterator[Finding]:
+    """Yield a finding for each of the runs that wait, with the number of those of its scale, variant and mode."""
+    due, planned = (Counter((spec.variant, spec.mode, spec.scale) for spec in each) for each in (waiting, specs))
+    for spec in waiting:
+        place = (spec.variant, spec.mode, spec.scale)
+        measured = f"{due[place]} of {count(planned[place], 'repeat')} not run yet"
+        yield Finding.of(spec, "record", measured, "a record of each", f"run snakemake {spec.stage}")
+
+
+def _not_known(plan: Plan, job: ScaleJob, records: Mapping[str, Record]) -> Iterator[Finding]:
+    """Yield a remark for each variant that more repeats, which the settings allow, would make known well enough."""
+    for one in not_known(plan, job, records) if job.is_adaptive else ():
+        measured = f"{one.repeats} of at most {job.jobs * job.at_most} repeats: {one.known}"
+        goes_on = f"start snakemake again; if no time is left for a repeat, raise stages.{job.stage}.runtime"
+        next_step = goes_on if next_repeat(plan, job, records) else "raise repeats.at_most"
+        found = Finding.of(job.runs[0], "repeats", measured, f"known to {job.until_percent:g} %", next_step, ok=True)
+        yield found.replace(variant=one.variant, mode=one.mode, repeat=None)
+
+
+def _fewer_jobs(plan: Plan, point: ScalePoint, records: Mapping[str, Record]) -> Finding | None:
+    """Return a remark if fewer jobs than planned measured a scale."""
+    job = plan.job(point.scale)
+    if not 0 < point.jobs < job.jobs:
+        return None
+    more = next_repeat(plan, job, records)
+    next_step = "start snakemake again, on Slurm" if more else f"set jobs: {job.jobs + 1}: another job then measures it"
+    return Finding.of(point, "jobs", f"{point.jobs} of {job.jobs} jobs", f"{job.jobs} jobs (jobs)", next_step, ok=True)
+
+
+def _weaker_evidence(stage: str, specs: Sequence[RunSpec], records: Mapping[str, Record]) -> Iterator[Finding]:
+    """Yield one remark for each scale whose throughput was not counted."""
+    weaker: dict[tuple[str, str, str], Finding] = {}
     for spec in specs:
         record = records.get(spec.name)
-        source = record.throughput.source if record is not None and record.throughput else STRONGEST
-        place = (spec.variant, spec.mode, str(spec.scale))
-        if spec.stage == stage and not spec.is_plain and source != STRONGEST and place not in named:
-            named.add(place)
-            measured = f"weaker: {IN_WORDS[source]}"
-            yield Finding(*place, None, "evidence", True, measured, IN_WORDS[STRONGEST], "")
+        source = record.throughput.source if record and record.throughput else STRONGEST
+        if spec.stage == stage and not spec.is_plain and source != STRONGEST:
+            found = Finding.of(spec, "evidence", f"weaker: {IN_WORDS[source]}", IN_WORDS[STRONGEST], ok=True)
+            weaker.setdefault((spec.variant, spec.mode, str(spec.scale)), found.replace(repeat=None))
+    yield from weaker.values()
 
 
 def write_verdict(verdict: Verdict, gates: Path) -> Path:
@@ -228,39 +242,21 @@ def require_open_gate(plan: Plan, stage: str, results: Path) -> Verdict:
 def gate_file_problem(verdict: Verdict, gates: Path) -> Problem | None:
     """Return how the files of a gate contradict its present verdict; None if they agree or there are none."""
     opened, closed = gate_files(gates, verdict.stage)
-    there = [file for file in (opened, closed) if file.exists() or file.is_symlink()]
+    there = [file for file in (opened, closed) if file.exists()]
+    if not there:
+        return None
+    file = there[0]
     if len(there) == 2:
-        return Problem(str(opened), f"{closed.name} is beside it: a gate is open or closed, not both", next=JUDGE_AGAIN)
-    for file in there:
-        if file.is_dir():
-            return Problem(str(file), "this is a directory, not a gate file", next=f"remove it, and {JUDGE_AGAIN}")
-        try:
-            data = read_json(file)
-            gate = Verdict.from_json(data)
-            if gate.stage != verdict.stage:
-                raise ValueError(f"stage {gate.stage}")
-        except (OSError, ValueError) as error:
-            found = f"not version {SCHEMA_VERSION} of the gate of {verdict.stage}: {error}"
-            return Problem(str(file), "this is not a complete gate file", found, next=JUDGE_AGAIN)
-        if gate.is_open != verdict.is_open or (file == opened) != gate.is_open:
-            now = "open" if verdict.is_open else f"closed: {verdict.why}"
-            return Problem(
-                str(file),
-                "this is not what the records give now",
-                found=f"{gate.verdict} in the file; judged again, the gate is {now}",
-                next=JUDGE_AGAIN,
-            )
-        if _judgement(data, gates.parent) != _judgement(verdict.model_dump(), gates.parent):
-            problem = "this gate was judged by another version, on other records or thresholds, or edited"
-            return Problem(str(file), problem, next=JUDGE_AGAIN)
+        return Problem(str(file), f"{closed.name} is beside it: a gate is open or closed, not both", next=JUDGE_AGAIN)
+    try:
+        gate = Verdict.from_json(read_json(file))
+    except (OSError, ValueError) as error:
+        remove = f"remove it, and {JUDGE_AGAIN}" if file.is_dir() else JUDGE_AGAIN
+        return Problem(str(file), "this is not a complete gate file", str(error), next=remove)
+    if gate.stage != verdict.stage or gate.is_open != verdict.is_open or (file == opened) != gate.is_open:
+        now = "open" if verdict.is_open else f"closed: {verdict.why}"
+        found = f"{gate.stage} {gate.verdict} in the file; judged again, the gate of {verdict.stage} is {now}"
+        return Problem(str(file), "this is not what the records give now", found, next=JUDGE_AGAIN)
+    if gate.records != verdict.records:
+        return Problem(str(file), "this gate was judged on other records", next=JUDGE_AGAIN)
     return None
-
-
-def _judgement(data: Mapping[str, Any], results: Path) -> str:
-    """Return the judgement in a gate file as text, without what nothing relies on: points and advice.
-
-    A preflight that is repeated alone changes the advice, not the judgement.
-    """
-    kept = {key: value for key, value in data.items() if key not in ("points", "next")}
-    kept["judged"] = [{k: v for k, v in each.items() if k not in ("next", "shown_by")} for each in data["judged"]]
-    return placeless(kept, results)

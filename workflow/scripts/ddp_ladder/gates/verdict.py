@@ -7,24 +7,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
+from ddp_ladder.common import messages
 from ddp_ladder.common.formats import significant
 from ddp_ladder.common.messages import box
-from ddp_ladder.common.model import IN_A_MODEL, Model, Several, Version1
+from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.gates.attribution import Attribution, Link, attribution, baseline_of
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column
 from ddp_ladder.gates.interval import LogMean, Variance, deciding_repeats
 from ddp_ladder.gates.notes import waits_longer
 from ddp_ladder.gates.points import ScalePoint, other_processes
-from ddp_ladder.plan.plan import Plan, ScaleJob
-from ddp_ladder.preflight.assemble import believed
-from ddp_ladder.preflight.finding import PREFLIGHT_FAILED
+from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.fingerprint import MUST_MATCH
-from ddp_ladder.records.record import SAMPLES_PER_TIME, Evidence, placed, quoted_lines
-from ddp_ladder.records.run_records import RunRecords
+from ddp_ladder.records.record import SAMPLES_PER_TIME, placed
 from ddp_ladder.settings.compared_fields import MAY_DIFFER
 from ddp_ladder.settings.terms import MOST_REPEATS, REFERENCE_VARIANT
 
@@ -32,25 +30,43 @@ SANITY = "sanity"  # the name of the one finding for a run that passed all its c
 Word = Literal["open", "closed"]
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One finding of a gate: of one variant, mode and scale, and of one repeat if it is a check on one run."""
+class Finding(messages.Finding):
+    """A finding of a gate: on a variant, mode and scale, and on one repeat if it is a check on one run.
 
-    __pydantic_config__: ClassVar = IN_A_MODEL
+    An error closes the gate, a note does not. check: what was examined. uncertain: the threshold lies inside the
+    interval. place and at_s: of a failure, rank and node as far as they are known, and unix time. evidence: the lines
+    that show a failure, or the figures that show the largest cause of a lost efficiency.
+    """
+
     variant: str
     mode: str
     scale: str
-    repeat: int | None
+    repeat: int | None = None
     check: str
-    ok: bool
-    measured: str
-    wanted: str
-    next: str
-    uncertain: bool = False  # the threshold lies inside the interval
-    place: str = ""  # of a failure: rank and node, as far as they are known
-    at_s: float | None = None  # of a failure: unix time
-    evidence: tuple[Evidence, ...] = ()  # of a failure: the lines that show it
-    shown_by: tuple[str, ...] = ()  # of a lost efficiency: the figures that show its largest cause
+    uncertain: bool = False
+    at_s: float | None = None
+
+    @classmethod
+    def of(
+        cls, what: RunSpec | ScalePoint, check: str, measured: str, wanted: str, next_step: str = "", ok: bool = False
+    ) -> Finding:
+        """Return a finding on a run, or on a scale."""
+        return cls(
+            severity="note" if ok else "error",
+            variant=what.variant,
+            mode=what.mode,
+            scale=str(what.scale),
+            repeat=what.repeat if isinstance(what, RunSpec) else None,
+            check=check,
+            measured=measured,
+            wanted=wanted,
+            next=next_step,
+        )
+
+    @property
+    def ok(self) -> bool:
+        """Return True unless it closes the gate."""
+        return self.severity != "error"
 
     @property
     def in_words(self) -> str:
@@ -148,59 +164,16 @@ def closed_box(gate: Verdict) -> str:
     doubt = " on the estimate, uncertain" if gate.uncertain(REFERENCE_VARIANT) else ""
     closed = f"the gate of {gate.stage} is closed{doubt}; nothing above it was started"
     failed = gate.reason
+    rows: list[tuple[str, str | None]] = [("verdict", closed), ("measured", gate.why)]
     if failed is not None and failed.place:
         when = time.strftime(" at %H:%M:%S", time.localtime(failed.at_s)) if failed.at_s else ""
-        return box(
-            (
-                ("verdict", f"{failed.check} ({failed.place}){when}\n{closed}"),
-                ("run", failed.where),
-                ("why", failed.measured),
-                *((("evidence", quoted),) if (quoted := quoted_lines(failed.evidence, failed.measured)) else ()),
-                # Of a run it says no more than that it should have ended well.
-                *((("wanted", gate.wanted),) if failed.repeat is None else ()),
-                ("next", gate.next),
-            )
-        )
-    rows = (
-        ("verdict", closed),
-        ("measured", gate.why),
-        *((("evidence", "\n".join(failed.shown_by)),) if failed and failed.shown_by else ()),
-        ("wanted", gate.wanted),
-        ("next", gate.next),
-    )
-    return box(rows)
-
-
-def preflight_findings(plan: Plan, stage: str, runs: RunRecords) -> Iterator[Finding]:
-    """Yield a finding for each scale of a stage whose runs were left out because its preflight failed.
-
-    A preflight counts only for the runs that it left out: those that were made are judged by their own records, also if
-    a later preflight of their scale failed, or was switched off, or if its files were deleted.
-    """
-    for job in plan.stage_jobs(stage):
-        if not _left_out(job, runs):
-            continue
-        try:
-            result = believed(runs.results, job.scale)
-        except (OSError, ValueError):
-            continue  # the runs' own records say why they were left out
-        failure = result and result.failure
-        if failure:
-            place = (REFERENCE_VARIANT, job.runs[0].mode, str(job.scale), None)
-            finding = Finding(*place, PREFLIGHT_FAILED, False, failure.in_words, failure.wanted, failure.next)
-            yield replace(finding, place=failure.node or str(job.scale))
-
-
-def _left_out(job: ScaleJob, runs: RunRecords) -> bool:
-    """Return True if the record of a run says that a preflight left it out."""
-    for spec in job.runs:
-        try:
-            failure = runs.believed(spec).failure
-        except (OSError, ValueError):
-            continue
-        if failure is not None and failure.why.startswith(PREFLIGHT_FAILED):
-            return True
-    return False
+        verdict = f"{failed.check} ({failed.place}){when}\n{closed}"
+        rows = [("verdict", verdict), ("run", failed.where), ("why", failed.measured)]
+    if failed is not None and failed.evidence:
+        rows.append(("evidence", "\n".join(failed.evidence)))
+    if failed is None or not failed.place or failed.repeat is None:  # of a run, only that it should have ended well
+        rows.append(("wanted", gate.wanted))
+    return box((*rows, ("next", gate.next)))
 
 
 WHAT_IS_IN_NO_STEP = (
@@ -208,6 +181,34 @@ WHAT_IS_IN_NO_STEP = (
     "of the whole loop holds"
 )
 EFFICIENCY_TEXT = ("efficiency", EFFICIENCY, "efficiency {}", "{:.2f}".format)
+
+
+def performance(
+    plan: Plan, point: ScalePoint, points: Sequence[ScalePoint], results: Path, link: Link | None = None
+) -> Iterator[Finding]:
+    """Judge one scale by its stage's gate. A figure that cannot be computed does not pass.
+
+    points: those of all scales, the baseline included. results: where the runs are, for advice on what to delete.
+    link: what the scale's preflight measured.
+    """
+    gate, baseline = plan.gates[point.stage], baseline_of(point, points)
+    if point.allowed:
+        wanted = "equal, or named in fingerprint.may_differ"
+        yield Finding.of(point, "like for like", f"allowed to differ: {point.allowed}", wanted, ok=True)
+    disturbed = other_processes(point, baseline)
+    lost = None if disturbed else attribution(point, baseline, link)
+    found = [*_more_than_ideal(point, baseline, gate.max_efficiency, results)]
+    found += [
+        _doubted(_judged(threshold, point, lost, gate.certain), point, baseline, gate.certain)
+        for threshold in _thresholds(plan, point, lost)
+    ]
+    for each in found:
+        if disturbed and not each.ok:
+            yield each.replace(measured=f"{each.measured}; {disturbed.in_words}", next=disturbed.next)
+        else:
+            yield each
+    if gate.max_data_wait_fraction is not None:
+        yield _data_wait(point, gate.max_data_wait_fraction, gate.certain)
 
 
 @dataclass(frozen=True)
@@ -226,80 +227,83 @@ class _Threshold:
     measured: str
     wanted: str
     next: str
-    lost: Attribution | None
-
-    def judged(self, point: ScalePoint, certain: bool) -> Finding:
-        """Judge the estimate; with ``certain``, judge the lower end of the interval that holds what jobs differ by."""
-        if self.value is None:
-            return _finding(point, self.check, False, self.measured, self.wanted, self.next)
-        doubt, advice = self._doubt(point)
-        ok = self.value >= self.least and not (certain and doubt)
-        measured, next_step = self.measured, "" if ok else self.next
-        if not ok and self.lost:
-            measured += f"; {self.lost.in_words}"
-        if doubt and not (certain and self.value < self.least):
-            measured += f", {'not certain' if certain else 'uncertain'}: {doubt}"
-            next_step = "; or ".join(filter(None, (advice, next_step)))
-        uncertain = bool(doubt) and not certain
-        found = _finding(point, self.check, ok, measured, self.wanted, next_step, uncertain=uncertain)
-        return replace(found, shown_by=self.lost.losses[0].evidence) if not ok and self.lost else found
-
-    def _doubt(self, point: ScalePoint) -> tuple[str, str]:
-        """Return why the verdict is not certain, and what to set; empty if it is certain."""
-        unsteady = ("the step times were not steady", point.unsteady) if point.unsteady else ("", "")
-        log, value = self.log, self.value
-        if log is None or value is None:
-            return unsteady
-        if log.repeats is None:
-            return "this is an estimate from one repeat", "set repeats: 3, which keeps what is measured"
-        low, high = log.interval_of_any_job(value)
-        if low is None or high is None:
-            return "its interval is wider than a factor of 4", f"set repeats: {point.repeats + 2}, which keeps the rest"
-        if not low < self.least <= high:
-            return unsteady
-        shown_low, shown_high = log.interval(value)
-        apart = (shown_low or 0) >= self.least or (shown_high or math.inf) < self.least
-        other = f"in other jobs it may be {self.end(low)} to {self.end(high)}; " if apart else ""
-        recurring = point.statistic == SAMPLES_PER_TIME  # of which few repeats do not show how many would decide
-        if not recurring and (repeats := deciding_repeats(log, self.least, point.repeats, MOST_REPEATS)):
-            advice = f"set repeats: {math.ceil(repeats / log.jobs)}, which keeps what is measured"
-            return f"{other}about {repeats} repeats would decide it", advice
-        if log.between.value >= max(log.repeats.value, log.steps.value):
-            key = f"stages.{point.stage}.gate.jobs_differ_percent"
-            more = f"set jobs: {log.jobs + 1} (on Slurm), which keeps what is measured and shows what jobs differ by"
-            advice = f"{more}; or lower {key} if it is less here"
-            return f"{other}more jobs would tell, more repeats in the same job would not", advice
-        if recurring:
-            return f"{other}slow steps recur, and longer runs would tell", "raise measure.max_steps, or train longer"
-        return f"{other}more repeats would hardly decide it", ""
 
 
-def performance(
-    plan: Plan, point: ScalePoint, points: Sequence[ScalePoint], results: Path, link: Link | None = None
-) -> Iterator[Finding]:
-    """Judge one scale by its stage's gate. A figure that cannot be computed does not pass.
+def _thresholds(plan: Plan, point: ScalePoint, lost: Attribution | None) -> Iterator[_Threshold]:
+    gate, key = plan.gates[point.stage], f"stages.{point.stage}.gate"
+    least = "the interval's lower end at least" if gate.certain else "at least"
+    statistic = f", {SAMPLES_PER_TIME}" if point.statistic == SAMPLES_PER_TIME else ""
+    first = f"make {point.baseline} faster first: more loader workers, a larger workload.batch_per_gpu"
+    faster = lost.next if lost else first
+    if gate.min_efficiency is not None:
+        advice = f"{faster}; or lower {key}.min_efficiency if this is good enough for you"
+        yield _Threshold(
+            check="efficiency",
+            value=point.efficiency,
+            log=point.log_efficiency,
+            end=EFFICIENCY_TEXT[-1],
+            least=gate.min_efficiency,
+            measured=_measured(point, *EFFICIENCY_TEXT) + statistic,
+            wanted=f"{least} {gate.min_efficiency:.2f} ({key}.min_efficiency)",
+            next=advice if point.efficiency is not None else _to_be_comparable(plan, point),
+        )
+    if gate.min_samples_per_s is not None:
+        yield _Threshold(
+            check="throughput",
+            value=point.samples_per_s,
+            log=point.log_rate,
+            end=significant,
+            least=gate.min_samples_per_s,
+            measured=_measured(point, "throughput", SAMPLES_PER_S, "{} samples/s", significant) + statistic,
+            wanted=f"{least} {significant(gate.min_samples_per_s)} samples/s ({key}.min_samples_per_s)",
+            next=f"{faster}; or lower {key}.min_samples_per_s",
+        )
 
-    points: those of all scales, the baseline included. results: where the runs are, for advice on what to delete.
-    link: what the scale's preflight measured.
-    """
-    if point.allowed:
-        measured = f"allowed to differ: {point.allowed}"
-        yield _finding(point, "like for like", True, measured, "equal, or named in fingerprint.may_differ")
-    gate = plan.gates[point.stage]
-    baseline = baseline_of(point, points)
-    found = [(each, each.measured) for each in _more_than_ideal(point, points, gate.max_efficiency, results)]
-    for threshold in _thresholds(plan, point, attribution(point, baseline, link)):
-        judged = _doubted(threshold.judged(point, gate.certain), point, baseline, gate.certain)
-        found.append((judged, threshold.measured))
-    disturbed = other_processes(point, baseline)
-    for each, measured in found:
-        if disturbed and not each.ok:
-            measured += f"; {disturbed.in_words}"
-            yield replace(each, measured=measured, next=disturbed.next, shown_by=())
-        else:
-            yield each
-    if gate.max_data_wait_fraction is not None:
-        yield _data_wait(point, gate.max_data_wait_fraction, gate.certain)
+
+def _judged(this: _Threshold, point: ScalePoint, lost: Attribution | None, certain: bool) -> Finding:
+    """Judge the estimate; with ``certain``, judge the lower end of the interval that holds what jobs differ by."""
+    if this.value is None:
+        return Finding.of(point, this.check, this.measured, this.wanted, this.next)
+    doubt, advice = _doubt(this, point)
+    ok = this.value >= this.least and not (certain and doubt)
+    measured, next_step, evidence = this.measured, "" if ok else this.next, lost.losses[0].evidence if lost else ()
+    if not ok and lost:
+        measured += f"; {lost.in_words}"
+    if doubt and not (certain and this.value < this.least):
+        measured += f", {'not certain' if certain else 'uncertain'}: {doubt}"
+        next_step = "; or ".join(filter(None, (advice, next_step)))
+    found = Finding.of(point, this.check, measured, this.wanted, next_step, ok=ok)
+    return found.replace(uncertain=bool(doubt) and not certain, evidence=() if ok else evidence)
+
+
+def _doubt(this: _Threshold, point: ScalePoint) -> tuple[str, str]:
+    """Return why the verdict is not certain, and what to set; empty if it is certain."""
+    unsteady = ("the step times were not steady", point.unsteady) if point.unsteady else ("", "")
+    log, value = this.log, this.value
+    if log is None or value is None:
+        return unsteady
+    if log.repeats is None:
+        return "this is an estimate from one repeat", "set repeats: 3, which keeps what is measured"
+    low, high = log.interval_of_any_job(value)
+    if low is None or high is None:
+        return "its interval is wider than a factor of 4", f"set repeats: {point.repeats + 2}, which keeps the rest"
+    if not low < this.least <= high:
+        return unsteady
+    shown_low, shown_high = log.interval(value)
+    apart = (shown_low or 0) >= this.least or (shown_high or math.inf) < this.least
+    other = f"in other jobs it may be {this.end(low)} to {this.end(high)}; " if apart else ""
+    recurring = point.statistic == SAMPLES_PER_TIME  # of which few repeats do not show how many would decide
+    if not recurring and (repeats := deciding_repeats(log, this.least, point.repeats, MOST_REPEATS)):
+        advice = f"set repeats: {math.ceil(repeats / log.jobs)}, which keeps what is measured"
+        return f"{other}about {repeats} repeats would decide it", advice
+    if log.between.value >= max(log.repeats.value, log.steps.value):
+        key = f"stages.{point.stage}.gate.jobs_differ_percent"
+        more = f"set jobs: {log.jobs + 1} (on Slurm), which keeps what is measured and shows what jobs differ by"
+        advice = f"{more}; or lower {key} if it is less here"
+        return f"{other}more jobs would tell, more repeats in the same job would not", advice
+    if recurring:
+        return f"{other}slow steps recur, and longer runs would tell", "raise measure.max_steps, or train longer"
+    return f"{other}more repeats would hardly decide it", ""
 
 
 def _doubted(finding: Finding, point: ScalePoint, baseline: ScalePoint | None, certain: bool) -> Finding:
@@ -307,52 +311,13 @@ def _doubted(finding: Finding, point: ScalePoint, baseline: ScalePoint | None, c
     doubted = next((each for each in (point, baseline) if each and each.unexplained), None)
     if doubted is None:
         return finding
-    return replace(
-        finding,
-        ok=finding.ok and not certain,
+    how = "not certain" if certain else "uncertain"
+    return finding.replace(
+        severity="error" if certain else finding.severity,
         uncertain=not certain,
-        measured=f"{finding.measured}, {'not certain' if certain else 'uncertain'}: at {doubted.scale} "
-        f"{doubted.unexplained}",
+        measured=f"{finding.measured}, {how}: at {doubted.scale} {doubted.unexplained}",
         next="; or ".join(filter(None, (WHAT_IS_IN_NO_STEP, finding.next))),
     )
-
-
-def _thresholds(plan: Plan, point: ScalePoint, lost: Attribution | None) -> Iterator[_Threshold]:
-    gate, key = plan.gates[point.stage], f"stages.{point.stage}.gate"
-    least = "the interval's lower end at least" if gate.certain else "at least"
-    statistic = f", {SAMPLES_PER_TIME}" if point.statistic == SAMPLES_PER_TIME else ""
-    if gate.min_efficiency is not None:
-        yield _Threshold(
-            "efficiency",
-            point.efficiency,
-            point.log_efficiency,
-            EFFICIENCY_TEXT[-1],
-            gate.min_efficiency,
-            _measured(point, *EFFICIENCY_TEXT) + statistic,
-            f"{least} {gate.min_efficiency:.2f} ({key}.min_efficiency)",
-            f"{_to_be_faster(point, lost)}; or lower {key}.min_efficiency if this is good enough for you"
-            if point.efficiency is not None
-            else _to_be_comparable(plan, point),
-            lost,
-        )
-    if gate.min_samples_per_s is not None:
-        yield _Threshold(
-            "throughput",
-            point.samples_per_s,
-            point.log_rate,
-            significant,
-            gate.min_samples_per_s,
-            _measured(point, "throughput", SAMPLES_PER_S, "{} samples/s", significant) + statistic,
-            f"{least} {significant(gate.min_samples_per_s)} samples/s ({key}.min_samples_per_s)",
-            f"{_to_be_faster(point, lost)}; or lower {key}.min_samples_per_s",
-            lost,
-        )
-
-
-def _to_be_faster(point: ScalePoint, lost: Attribution | None) -> str:
-    if lost:
-        return lost.next
-    return f"make {point.baseline} faster first: more loader workers, a larger workload.batch_per_gpu"
 
 
 def _data_wait(point: ScalePoint, most: float, certain: bool) -> Finding:
@@ -364,12 +329,13 @@ def _data_wait(point: ScalePoint, most: float, certain: bool) -> Finding:
     advice = f"give the script more loader workers, or raise {key}"
     if value is None:
         measured, advice = "it was not measured", f"remove {key}: only what the instrument sees has a data wait"
-    return _finding(point, "data wait", ok, measured, f"at most {100 * most:.1f} % ({key})", "" if ok else advice)
+    wanted = f"at most {100 * most:.1f} % ({key})"
+    return Finding.of(point, "data wait", measured, wanted, "" if ok else advice, ok=ok)
 
 
-def _more_than_ideal(point: ScalePoint, points: Sequence[ScalePoint], most: float, results: Path) -> Iterator[Finding]:
+def _more_than_ideal(point: ScalePoint, baseline: ScalePoint | None, most: float, results: Path) -> Iterator[Finding]:
     """Yield a failed finding if the efficiency is above ``most`` in any job: the baseline was measured too slow."""
-    baseline, log = baseline_of(point, points), point.log_efficiency
+    log = point.log_efficiency
     if baseline is None or log is None or point.efficiency is None:
         return
     known = replace(log, repeats=log.repeats or Variance())  # of one repeat, the estimate is judged
@@ -391,7 +357,7 @@ def _more_than_ideal(point: ScalePoint, points: Sequence[ScalePoint], most: floa
     advice += f"; or raise {key} if you know why the larger scale does better"
     measured = f"{_measured(point, *EFFICIENCY_TEXT)}: more than the ideal"
     wanted = f"an interval that reaches down to {most:g} ({key})"
-    yield _finding(point, "baseline", False, measured, wanted, advice, uncertain=log.repeats is None)
+    yield Finding.of(point, "baseline", measured, wanted, advice).replace(uncertain=log.repeats is None)
 
 
 def _measured(point: ScalePoint, name: str, column: Column, text: str, shown: Callable[[float], str]) -> str:
@@ -418,11 +384,3 @@ def _to_be_comparable(plan: Plan, point: ScalePoint) -> str:
             "the gates are then judged again, and nothing is measured again"
         )
     return text
-
-
-def _finding(
-    point: ScalePoint, check: str, ok: bool, measured: str, wanted: str, next_step: str = "", uncertain: bool = False
-) -> Finding:
-    return Finding(
-        point.variant, point.mode, str(point.scale), None, check, ok, measured, wanted, next_step, uncertain=uncertain
-    )

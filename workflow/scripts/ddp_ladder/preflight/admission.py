@@ -14,8 +14,7 @@ from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import Problem, UserError, did_you_mean
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.settings.models import Settings
-from ddp_ladder.slurm.notation import minutes, records
-from ddp_ladder.slurm.query import SlurmError, Unreadable, run_command, undecided
+from ddp_ladder.slurm.query import SlurmError, Unreadable, minutes, records, run_command, undecided
 from ddp_ladder.slurm.steps import sbatch_options
 
 MOST_NAMES = 12  # of a list in a message

@@ -1,23 +1,29 @@
-"""The raw files of a scale's preflight, as its processes wrote them: results/preflight/<scale>/."""
+"""The directory of a preflight, results/preflight/<scale>/, and the result that its raw files give."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from pydantic import Field
+
 from ddp_ladder.common.files import RunDirectory, agents_of, read_json
+from ddp_ladder.common.messages import Finding
 from ddp_ladder.common.model import Model
-from ddp_ladder.preflight.node_models import MeshFacts, NodeFacts
-from ddp_ladder.preflight.raw_models import PreflightEnd, PreflightSettings, ProbeRank
-from ddp_ladder.preflight.result import PartRow
-from ddp_ladder.records.raw_models import AgentEnd, RawFile, RunFile, read_run_file
+from ddp_ladder.plan.plan import ScaleJob
+from ddp_ladder.preflight import collectives
+from ddp_ladder.preflight.collectives import ProbeRank
+from ddp_ladder.preflight.node_facts import NodeFacts
+from ddp_ladder.preflight.node_findings import node_findings
+from ddp_ladder.preflight.result import SCHEMA_VERSION, NodeRow, PreflightResult
+from ddp_ladder.preflight.unfinished import unfinished
+from ddp_ladder.records.raw_models import AgentEnd, Positive, RawFile, RunFile, read_run_file
 from ddp_ladder.records.signatures import Words, of_agent, of_srun, read_lines
 
 LOG_BYTES = 4 * 1024**2  # of one rank's NCCL log
-File = TypeVar("File", bound=RawFile)
-Facts = TypeVar("Facts", bound=Model)
+File = TypeVar("File", bound=Model)
 
 
 class PreflightDirectory(RunDirectory):
@@ -36,35 +42,30 @@ class PreflightDirectory(RunDirectory):
         """Directory of NCCL's logs, one file per rank: <host>.<pid>.log."""
         return self.path / "nccl"
 
-    def part(self, number: int) -> PreflightDirectory:
-        """The launch on a part of the nodes, from 1; see preflight/bisection."""
-        return PreflightDirectory(self.path / "parts" / str(number))
-
     def node_facts(self, node_rank: int) -> Path:
         return self.facts / f"node{node_rank}.json"
 
-    def mesh_facts(self, node_rank: int) -> Path:
-        return self.facts / f"mesh{node_rank}.json"
+
+class PreflightSettings(RawFile):
+    """What the job asks of the nodes and the ranks (settings.json)."""
+
+    timeout_s: float = Field(gt=0, description="Of each part.")
+    largest_bytes: Positive = Field(description="Largest all-reduce.")
 
 
 @dataclass(frozen=True)
-class RawPreflight:
-    """All raw files of one preflight, by node rank and rank; what is missing or damaged is left out."""
+class Progress:
+    """How far the job came with the preflight. problem: why a part could not be started."""
 
-    run: RunFile
-    settings: PreflightSettings
-    ended: PreflightEnd
-    facts: dict[int, NodeFacts]
-    mesh: dict[int, MeshFacts]
-    agents: tuple[AgentEnd, ...]
-    ranks: dict[int, ProbeRank]
-    nccl_logs: tuple[str, ...]
-    words: tuple[Words, ...]
-    parts: tuple[PartRow, ...] = ()
+    started_at_s: float
+    ended_at_s: float
+    has_collectives: bool
+    problem: Finding | None = None
 
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        return node_names(self.run)
+
+def facts_by_node(directory: PreflightDirectory, run: RunFile) -> dict[str, NodeFacts | None]:
+    """Return the facts by the nodes' names in findings, in the order of the node ranks; None for a missing file."""
+    return {name: _read(NodeFacts, directory.node_facts(k)) for k, name in enumerate(node_names(run))}
 
 
 def node_names(run: RunFile) -> tuple[str, ...]:
@@ -73,101 +74,78 @@ def node_names(run: RunFile) -> tuple[str, ...]:
     return names if len(set(names)) == len(names) else tuple(f"{name} (node {k})" for k, name in enumerate(names))
 
 
-def read_facts(directory: PreflightDirectory, run: RunFile) -> tuple[dict[int, NodeFacts], dict[int, MeshFacts]]:
-    """Read the facts of the nodes and of their links, by node rank; what is missing or damaged is left out."""
-    nodes = range(run.spec.nodes)
-    facts = {k: one for k in nodes if (one := _facts(NodeFacts, directory.node_facts(k)))}
-    mesh = {k: each for k in nodes if (each := _facts(MeshFacts, directory.mesh_facts(k)))}
-    return facts, mesh
-
-
-def keyed(
-    run: RunFile, facts: Mapping[int, NodeFacts], mesh: Mapping[int, MeshFacts]
-) -> tuple[dict[str, NodeFacts | None], dict[str, MeshFacts | None]]:
-    """Return facts and links by the nodes' names in findings; None for what is missing, no links for a single node."""
-    names = node_names(run)
-    links = {name: mesh.get(k) for k, name in enumerate(names)} if len(names) > 1 else {}
-    return {name: facts.get(k) for k, name in enumerate(names)}, links
-
-
-def read_preflight(directory: PreflightDirectory) -> RawPreflight:
-    """Read the files of one preflight.
-
-    Raises OSError or ValueError for run.json, settings.json and ended.json, which its own job writes.
-    """
+def assemble_preflight(directory: PreflightDirectory, job: ScaleJob, progress: Progress) -> PreflightResult:
+    """Build the result. Raises OSError or ValueError for run.json; of other files, missing is a finding."""
     run = read_run_file(directory)
-    settings = _own(PreflightSettings, directory.settings, run)
-    ended = _own(PreflightEnd, directory.ended, run)
-    facts, mesh = read_facts(directory, run)
-    agents = agents_of(run.spec.nodes, run.agents_per_node)
-    ends = tuple(end for agent in agents if (end := _left(AgentEnd, directory.agent_end(agent), run)))
-    ranks = {
-        k: rank
-        for k in range(run.spec.world_size)
-        if (rank := _left(ProbeRank, directory.ranks / f"rank{k}.json", run)) and rank.rank == k
-    }
-    logs = tuple(_head(log) for log in sorted(directory.nccl.glob("*.log")))
-    return RawPreflight(
-        run,
-        settings,
-        ended,
-        facts,
-        mesh,
-        ends,
-        ranks,
-        logs,
-        tuple(_words(directory, run, ranks, ends)),
-        tuple(_parts(directory)),
+    spec, nodes, facts = run.spec, node_names(run), facts_by_node(directory, run)
+    files = {k: _of_this_job(ProbeRank, directory.ranks / f"rank{k}.json", run) for k in range(spec.world_size)}
+    ranks = {k: file for k, file in files.items() if file is not None and file.rank == k}
+    several = [*ranks.values()] if len(ranks) == spec.world_size > 1 else []
+    sizes, pairs = collectives.size_rows(several), collectives.pair_rows([*ranks.values()], nodes)
+    fitted = collectives.fit(sizes)
+    used = collectives.transports(_head(log) for log in sorted(directory.nccl.glob("*.log")))
+
+    def findings() -> Iterator[Finding]:
+        if progress.problem:
+            yield progress.problem
+            return
+        yield from node_findings(spec, job, facts)
+        if progress.has_collectives:
+            agents = agents_of(spec.nodes, run.agents_per_node)
+            left = (_of_this_job(AgentEnd, directory.agent_end(agent), run) for agent in agents)
+            ends = [end for end in left if end]
+            yield from collectives.identity_findings(spec, ranks, nodes)
+            yield from collectives.value_findings(spec, ranks, nodes)
+            yield from unfinished(run, nodes, ranks, ends, _words(directory, run, ranks, ends))
+            yield from collectives.transport_findings(spec, job.preflight, used)
+            yield from collectives.bandwidth_findings(spec, job.preflight, sizes, pairs)
+
+    found = tuple(findings())
+    severities = {finding.severity for finding in found}
+    return PreflightResult(
+        schema_version=SCHEMA_VERSION,
+        status="failed" if "error" in severities else "warned" if severities else "ok",
+        scale=str(spec.scale),
+        job=run.job,
+        started_at_s=progress.started_at_s,
+        took_s=max(0.0, progress.ended_at_s - progress.started_at_s),
+        launcher=spec.launcher,
+        backend=spec.backend,
+        transport=used,
+        nodes=tuple(_node(name, facts[name], run, k, ranks) for k, name in enumerate(nodes)),
+        sizes=sizes,
+        pairs=pairs,
+        alpha_s=fitted[0] if fitted else None,
+        beta_s_per_byte=fitted[1] if fitted else None,
+        findings=found,
     )
 
 
-def _parts(directory: PreflightDirectory) -> Iterator[PartRow]:
-    """Yield the launches on parts of the nodes, in order."""
-    number = 1
-    while (part := directory.part(number)).run.exists():
-        yield read_part(part)
-        number += 1
+def _node(name: str, facts: NodeFacts | None, run: RunFile, node_rank: int, ranks: dict[int, ProbeRank]) -> NodeRow:
+    devices = [rank.device for rank in ranks.values() if rank.node_rank == node_rank]
+    return NodeRow(
+        node=name,
+        gpus=tuple(device.name for device in devices if device and device.name),
+        interface=facts.interface.name if facts else None,
+        address=facts.interface.address if facts else None,
+        mtu=facts.interface.mtu if facts else None,
+        cpus=facts.cpus if facts else None,
+    )
 
 
-def read_part(directory: PreflightDirectory) -> PartRow:
-    """Read the launch on a part of the nodes. Raises OSError or ValueError for a damaged run.json."""
-    run = read_run_file(directory)
-    ranks = (_left(ProbeRank, directory.ranks / f"rank{k}.json", run) for k in range(run.spec.world_size))
-    return PartRow(nodes=run.nodes, ok=all(rank is not None and rank.doing == "done" for rank in ranks))
-
-
-def port_is_taken(directory: PreflightDirectory) -> bool:
-    """Return True if ranks or torchrun could not listen on the rendezvous port."""
-    run = read_run_file(directory)
-    ranks = (_left(ProbeRank, file, run) for file in sorted(directory.ranks.glob("rank*.json")))
-    texts = [rank.error for rank in ranks if rank and rank.error]
-    logs = (directory.agent_log(agent, run.agents) for agent in run.all_agents)
-    return any("EADDRINUSE" in text for text in (*texts, *("\n".join(read_lines(log)) for log in logs)))
-
-
-def _own(model: type[File], path: Path, run: RunFile) -> File:
-    """Read a file of the job itself. Raises OSError or ValueError naming it."""
-    try:
-        file = model.from_json(read_json(path))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
-    if (file.spec_hash, file.job) != (run.spec_hash, run.job):
-        raise ValueError(f"{path} is of another job than {path.with_name('run.json')}")
-    return file
-
-
-def _left(model: type[File], path: Path, run: RunFile) -> File | None:
-    try:
-        return _own(model, path, run)
-    except (OSError, ValueError):
-        return None
-
-
-def _facts(model: type[Facts], path: Path) -> Facts | None:
+def _read(model: type[File], path: Path) -> File | None:
     try:
         return model.from_json(read_json(path))
     except (OSError, ValueError):
         return None
+
+
+Own = TypeVar("Own", bound=RawFile)
+
+
+def _of_this_job(model: type[Own], path: Path, run: RunFile) -> Own | None:
+    file = _read(model, path)
+    return file if file is not None and (file.spec_hash, file.job) == (run.spec_hash, run.job) else None
 
 
 def _head(log: Path) -> str:
@@ -179,7 +157,7 @@ def _head(log: Path) -> str:
 
 
 def _words(
-    directory: PreflightDirectory, run: RunFile, ranks: dict[int, ProbeRank], ends: tuple[AgentEnd, ...]
+    directory: PreflightDirectory, run: RunFile, ranks: dict[int, ProbeRank], ends: list[AgentEnd]
 ) -> Iterator[Words]:
     """Yield the words of the ranks that ended with an error, in the order of their ends, then of agents and srun."""
     for rank in sorted(ranks.values(), key=lambda each: each.at_s):

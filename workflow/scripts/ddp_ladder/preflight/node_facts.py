@@ -1,86 +1,157 @@
-"""Collect what this node has, without a rendezvous: as an ordinary user, within a time limit, and never raising."""
+"""What one node has, collected by its own process as an ordinary user, without a judgement.
+
+Null means that the fact could not be read, or that the question does not arise on this node.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import resource
+import shutil
 import socket
-import sys
+import subprocess
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import psutil
+from pydantic import Field
 
+from ddp_ladder.common.bounded import run_bounded
 from ddp_ladder.common.files import check_room, file_text, nearest
-from ddp_ladder.node.launch import Places
-from ddp_ladder.node.network import address, addresses, interface_towards, node_name
+from ddp_ladder.common.formats import count, dotted
+from ddp_ladder.common.messages import printable
+from ddp_ladder.common.model import Model, Several, Version1
+from ddp_ladder.common.paths import SCRIPTS
+from ddp_ladder.common.redaction import redacted
+from ddp_ladder.node.gpus import visible_indices
+from ddp_ladder.node.launch import Places, python_command, python_path, training_environment
+from ddp_ladder.node.network import address, interface_towards, node_name
+from ddp_ladder.node.software import SetUpError, container_binds, environment, with_secrets
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.preflight.gpu_facts import gpus_facts
-from ddp_ladder.preflight.leftovers import leftovers
-from ddp_ladder.preflight.node_models import DirectoryFacts, InterfaceFacts, NodeFacts, PortFacts
-from ddp_ladder.preflight.questions import Questions
-from ddp_ladder.preflight.software_facts import software_facts
+from ddp_ladder.preflight.link import HeadServer, reach_head
+from ddp_ladder.settings.secrets import FROM_ENVIRONMENT, known_secrets
 from ddp_ladder.settings.terms import Interface, interface_on
 
+NO_TORCH = "cannot import torch"  # in the error of SoftwareFacts
+PROBE = SCRIPTS / "ddp_ladder/node/python_probe.py"
 SHARED_MEMORY = Path("/dev/shm")
 MARKER_S = 3.0  # a network file system may show a new file to other nodes this late
 RETRY_S = 0.1
+NVIDIA_SMI_S = 20.0
+MEETING_SHARE = 1 / 3  # of the time limit, for a node to reach the head: the training's Python needs the rest
+LONGEST_ERROR = 500  # characters
+# Reasons that slow an idle GPU only if something is wrong with its cooling or its power supply.
+HARMFUL = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 
 
-@dataclass(frozen=True)
-class Marker:
-    """A file that the job has written into the shared directory, before it started the nodes, and its content.
+class GpuFacts(Model):
+    """A GPU that the job step may use, as ``nvidia-smi -q -x`` describes it."""
 
-    The name must be new in each job: a node may remember that an earlier look found nothing.
-    """
+    index: int
+    uuid: str
+    name: str
+    memory_used_mib: int | None
+    processes: Several[str] = Field(description="Processes that use it: id and name.")
+    is_broken: bool = Field(description="Its memory can no longer be repaired: row remapping has failed.")
+    troubles: Several[str] = Field(description="What else is wrong with its health, in words.")
 
-    path: Path
-    token: str
+
+class GpusFacts(Model):
+    """The GPUs that the job step may use. error: why nvidia-smi gave no answer; no GPUs without it: no nvidia-smi."""
+
+    driver: str | None = None
+    gpus: Several[GpuFacts] = ()
+    visible_devices: str | None = Field(default=None, description="CUDA_VISIBLE_DEVICES of the job step.")
+    error: str | None = None
+
+
+class InterfaceFacts(Model):
+    """The network interface that this node uses. error: why it has none with an address."""
+
+    name: str | None
+    address: str | None = None
+    up: bool | None = None
+    mtu: int | None = None
+    error: str | None = None
+
+
+class DirectoryFacts(Model):
+    """A directory that runs write to. error: why a file of 1 MB could not be written there."""
+
+    path: str
+    free_bytes: int | None = None
+    free_inodes: int | None = Field(default=None, description="Null where the file system has no fixed number.")
+    error: str | None = None
+
+
+class LinkFacts(Model):
+    """The head's port. error: on the head why it cannot listen, on another node why it does not reach it."""
+
+    head: str = Field(description="address:port")
+    payload_s: float | None = Field(default=None, description="In which 256 KiB went to the head and back.")
+    error: str | None = None
+
+
+class SoftwareFacts(Model):
+    """The site's Python, started as a run starts it. error: which key is wrong, and why."""
+
+    python: str | None = None
+    torch: str | None = None
+    cuda: str | None = None
+    nccl: str | None = None
+    gpus: int | None = Field(default=None, description="GPUs that torch counts.")
+    error: str | None = None
+
+
+class NodeFacts(Model):
+    """What one node has. software: null if torch was not imported in time."""
+
+    schema_version: Version1
+    node: str
+    host: str
+    node_rank: int
+    time_limit_s: float
+    in_slurm: bool
+    cpus: int
+    gpus: GpusFacts | None
+    interface: InterfaceFacts
+    link: LinkFacts | None
+    shared_memory: DirectoryFacts
+    run_directory: DirectoryFacts
+    marker_seen: bool = Field(description="The job's file in the shared directory is there.")
+    software: SoftwareFacts | None
+    host_addresses: Several[str] = Field(description="What the host name resolves to; empty if it does not.")
+    locked_memory_bytes: int | None = Field(description="ulimit -l; null: unlimited.")
+    open_files: int | None = Field(description="ulimit -n of the ranks; null: unlimited.")
 
 
 def collect(
-    spec: RunSpec,
-    places: Places,
-    node_rank: int,
-    head: tuple[str, int],
-    timeout_s: float,
-    marker: Marker | None = None,
+    spec: RunSpec, places: Places, node_rank: int, head: tuple[str, int], timeout_s: float, marker: Path
 ) -> NodeFacts:
-    """Return the facts of this node.
+    """Return the facts of this node, after the other nodes have reached it if it is the head.
 
-    head: address and port of the run's rendezvous endpoint. On the head (node_rank 0) the port is taken for a moment:
-    call this before ``mesh.meet``, or let ``examine`` call both. places.run: a directory that exists on every node.
+    head: address and port of the run's rendezvous endpoint. marker: a file in the shared directory that the job has
+    written before it started the nodes; its name, new in each job, is the nodes' token.
     """
-    return begin(spec, places, node_rank, head, timeout_s, marker)()
-
-
-def begin(
-    spec: RunSpec,
-    places: Places,
-    node_rank: int,
-    head: tuple[str, int],
-    timeout_s: float,
-    marker: Marker | None = None,
-) -> Callable[[], NodeFacts]:
-    """Ask the questions; return a function that waits for the answers. The rendezvous port is free again by then."""
     started_s = time.monotonic()
-    port = port_facts(*head) if node_rank == 0 else None
-    questions = Questions(timeout_s)
-    environment = dict(os.environ)
-    ask = questions.ask
-    gpus = ask("gpus", lambda: gpus_facts(environment, questions.left_s)) if spec.device == "cuda" else None
-    software = ask("software", lambda: software_facts(spec, places, environment, questions.left_s))
-    interface = ask("interface", lambda: interface_facts(spec.interface, head[0]))
-    shared_memory = ask("shared_memory", lambda: directory_facts(SHARED_MEMORY))
-    run_directory = ask("run_directory", lambda: directory_facts(places.run))
-    seen = ask("marker_seen", lambda: is_seen(marker)) if marker else None
-    names = ask("host_addresses", lambda: resolved(socket.gethostname()))
-    left = ask("leftovers", leftovers)
-
-    def answers() -> NodeFacts:
-        answer = questions.answer
+    until_s, meet_until_s = started_s + timeout_s, started_s + MEETING_SHARE * timeout_s
+    interface = interface_facts(spec.interface, head[0])
+    server: HeadServer | None = None
+    link = None
+    if interface.address and spec.nodes > 1 and node_rank > 0:
+        link = _link_to_head(interface.address, head, marker.name, meet_until_s)
+    elif interface.address and node_rank == 0:
+        try:
+            server, link = HeadServer(*head, marker.name, spec.nodes - 1), LinkFacts(head=_endpoint(head))
+        except OSError as error:
+            link = LinkFacts(head=_endpoint(head), error=error.strerror or str(error))
+    try:
         return NodeFacts(
             schema_version=1,
             node=node_name(),
@@ -89,26 +160,35 @@ def begin(
             time_limit_s=timeout_s,
             in_slurm="SLURM_JOB_ID" in os.environ,
             cpus=_cpus(),
-            port=port,
-            gpus=answer(gpus) if gpus else None,
-            interface=answer(interface),
-            shared_memory=answer(shared_memory),
-            run_directory=answer(run_directory),
-            marker_seen=answer(seen) if seen else None,
-            host_addresses=answer(names),
-            leftovers=answer(left),
-            software=answer(software),
+            interface=interface,
+            link=link,
+            gpus=gpus_facts(os.environ, NVIDIA_SMI_S) if spec.device == "cuda" else None,
+            shared_memory=directory_facts(SHARED_MEMORY),
+            run_directory=directory_facts(places.run),
+            marker_seen=is_seen(marker),
+            host_addresses=resolved(socket.gethostname()),
             locked_memory_bytes=_limit(resource.RLIMIT_MEMLOCK),
             open_files=_limit(resource.RLIMIT_NOFILE),
-            unanswered=tuple(questions.unanswered),
-            took_s=time.monotonic() - started_s,
+            software=software_facts(spec, places, dict(os.environ), until_s),
         )
+    finally:
+        if server is not None:
+            server.finish(meet_until_s)
 
-    return answers
+
+def _endpoint(head: tuple[str, int]) -> str:
+    return f"{head[0]}:{head[1]}"
 
 
-def _cpus() -> tuple[int, ...] | None:
-    return tuple(sorted(os.sched_getaffinity(0))) if sys.platform == "linux" else None
+def _link_to_head(own: str, head: tuple[str, int], token: str, until_s: float) -> LinkFacts:
+    try:
+        return LinkFacts(head=_endpoint(head), payload_s=reach_head(own, head, token, until_s))
+    except OSError as error:
+        return LinkFacts(head=_endpoint(head), error=str(error))
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _limit(kind: int) -> int | None:
@@ -118,56 +198,32 @@ def _limit(kind: int) -> int | None:
 
 def interface_facts(wanted: Interface, head: str) -> InterfaceFacts:
     """Return the facts of the interface that a run would use on this node. head: an address."""
-    here = tuple(sorted(addresses()))
     name = interface_on(wanted, node_name())
     try:
         name = interface_towards(wanted, head)
-        own, error = address(name), None
-    except OSError as failure:
-        own, error = None, str(failure)
-    if name == "auto":
-        return InterfaceFacts(
-            name=None, address=None, exists=False, up=None, mtu=None, speed_mbit_per_s=None, others=here, error=error
-        )
+        own = address(name)
+    except OSError as error:
+        return InterfaceFacts(name=None if name == "auto" else name, error=str(error))
     stats = psutil.net_if_stats().get(name)
-    return InterfaceFacts(
-        name=name,
-        address=own,
-        exists=stats is not None,
-        up=stats.isup if stats else None,
-        mtu=stats.mtu if stats else None,
-        speed_mbit_per_s=stats.speed or None if stats else None,
-        others=tuple(other for other in here if other != name),
-        error=error,
-    )
+    return InterfaceFacts(name=name, address=own, up=stats.isup if stats else None, mtu=stats.mtu if stats else None)
 
 
 def directory_facts(path: Path) -> DirectoryFacts:
     """Return the room in a directory, or in its nearest existing parent; writes 1 MB there, and removes it."""
     there = nearest(path)
-    error = None
-    try:
-        check_room(there)
-    except OSError as failure:
-        error = failure.strerror or str(failure)
     try:
         room = os.statvfs(there)
-    except OSError as failure:
-        why = error or failure.strerror
-        return DirectoryFacts(path=str(path), free_bytes=None, total_bytes=None, free_inodes=None, error=why)
-    return DirectoryFacts(
-        path=str(path),
-        free_bytes=room.f_bavail * room.f_frsize,
-        total_bytes=room.f_blocks * room.f_frsize,
-        free_inodes=room.f_favail if room.f_files else None,
-        error=error,
-    )
+        check_room(there)
+    except OSError as error:
+        return DirectoryFacts(path=str(path), error=error.strerror or str(error))
+    free_inodes = room.f_favail if room.f_files else None
+    return DirectoryFacts(path=str(path), free_bytes=room.f_bavail * room.f_frsize, free_inodes=free_inodes)
 
 
-def is_seen(marker: Marker, within_s: float = MARKER_S) -> bool:
-    """Return True if the file is there, with the head's content, in time."""
+def is_seen(marker: Path, within_s: float = MARKER_S) -> bool:
+    """Return True if the file is there in time."""
     until_s = time.monotonic() + within_s
-    while file_text(marker.path) != marker.token:
+    while file_text(marker) is None:
         if time.monotonic() > until_s:
             return False
         time.sleep(RETRY_S)
@@ -183,28 +239,144 @@ def resolved(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-def port_facts(host: str, port: int) -> PortFacts:
-    """Return whether a server can listen there; if another process does, which one."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as torch's store: closed connections do no harm
-        try:
-            probe.bind((host, port))
-            probe.listen(1)
-        except OSError as failure:
-            error = failure.strerror or str(failure)
-            return PortFacts(port=port, free=False, holder=port_holder(port), error=error)
-    return PortFacts(port=port, free=True, holder=None, error=None)
+# GPUs, from nvidia-smi
 
 
-def port_holder(port: int) -> str | None:
-    """Return the process that listens on a port, as ``name (pid, user)``; None if this user may not see it."""
+def gpus_facts(environment: Mapping[str, str], within_s: float) -> GpusFacts:
+    """Return the facts of the GPUs that CUDA_VISIBLE_DEVICES leaves."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    command = shutil.which("nvidia-smi", path=environment.get("PATH", os.defpath))
+    if command is None:
+        return GpusFacts(visible_devices=visible)
     try:
-        listening = [
-            each.pid
-            for each in psutil.net_connections("tcp")
-            if each.status == psutil.CONN_LISTEN and each.laddr[1:] == (port,) and each.pid
-        ]
-        holder = psutil.Process(listening[0])
-        return f"{holder.name()} (process {holder.pid} of {holder.username()})"
-    except (psutil.Error, OSError, IndexError):
+        code, printed = run_bounded((command, "-q", "-x"), within_s, environment)
+    except subprocess.TimeoutExpired:
+        return GpusFacts(error=f"no answer within {within_s:g} s")
+    if code != 0:
+        return GpusFacts(error=(printed.strip() or f"nvidia-smi ended with {code}")[:LONGEST_ERROR])
+    try:
+        driver, gpus = parse_gpus(printed, visible)
+    except ElementTree.ParseError as error:
+        return GpusFacts(error=f"nvidia-smi printed no XML: {error}: {printed}"[:LONGEST_ERROR])
+    return GpusFacts(driver=driver, gpus=gpus, visible_devices=visible)
+
+
+def parse_gpus(text: str, visible_devices: str | None) -> tuple[str | None, tuple[GpuFacts, ...]]:
+    """Return the driver and the visible GPUs. Raises ParseError. What this driver or GPU does not tell is left out."""
+    root = ElementTree.fromstring(text)
+    gpus = root.findall("gpu")
+    uuids = [_text(gpu, "uuid") or "" for gpu in gpus]
+    visible = visible_indices(visible_devices, uuids)
+    return _text(root, "driver_version"), tuple(
+        GpuFacts(
+            index=index,
+            uuid=uuids[index],
+            name=_text(gpu, "product_name") or "",
+            memory_used_mib=_number(gpu, "fb_memory_usage/used"),
+            processes=tuple(_processes(gpu)),
+            is_broken=_text(gpu, "remapped_rows/remapped_row_failure") == "Yes",
+            troubles=tuple(_troubles(gpu)),
+        )
+        for index, gpu in enumerate(gpus)
+        if index in visible
+    )
+
+
+def _text(element: ElementTree.Element, path: str) -> str | None:
+    text = (element.findtext(path) or "").strip()
+    return None if text in ("", "N/A", "[N/A]") else text
+
+
+def _number(element: ElementTree.Element, path: str) -> int | None:
+    found = re.match(r"\d+", _text(element, path) or "")
+    return int(found[0]) if found else None
+
+
+def _processes(gpu: ElementTree.Element) -> Iterator[str]:
+    for process in gpu.iterfind("processes/process_info"):
+        name = (_text(process, "process_name") or "").rpartition("/")[2]
+        yield f"{_text(process, 'pid')} {name}".strip()
+
+
+def _troubles(gpu: ElementTree.Element) -> Iterator[str]:
+    if _text(gpu, "remapped_rows/remapped_row_pending") == "Yes":
+        yield "row remapping is pending: it needs a reset"
+    if _text(gpu, "retired_pages/pending_retirement") == "Yes":
+        yield "page retirement is pending: it needs a reset"
+    action = _text(gpu, "gpu_recovery_action")
+    if action not in (None, "None"):
+        yield f"the driver asks for a recovery action: {action}"
+    since_start = gpu.find("ecc_errors/volatile")
+    if since_start is not None:
+        # GPUs before Ampere call them double bit errors.
+        paths = [each.tag for each in since_start if "uncorrectable" in each.tag] + ["double_bit/total"]
+        if errors := sum(_number(since_start, path) or 0 for path in paths):
+            yield f"{count(errors, 'uncorrectable ECC error')} since the driver was loaded"
+    for kind in ("event", "throttle"):  # driver 535 renamed them from throttle to event
+        for name in HARMFUL:
+            if _text(gpu, f"clocks_{kind}_reasons/clocks_{kind}_reason_{name}") == "Active":
+                yield f"slowed down while it is idle: {name}"
+
+
+# The training's Python
+
+
+def software_facts(spec: RunSpec, places: Places, inherited: Mapping[str, str], until_s: float) -> SoftwareFacts | None:
+    """Start the training's Python as a run does, and ask it; None without an answer in time."""
+    try:
+        env = _environment(spec, places, inherited, until_s)
+    except SetUpError as error:
+        return SoftwareFacts(error=_shown(str(error)))
+    # The working directory of a run may not exist yet.
+    python = python_command(spec, places, container_binds(spec, places), working=str(places.start))
+    key = "software.container" if spec.container else "software.python"
+    try:
+        code, printed = run_bounded((*python, "-c", PROBE.read_text(), ""), _left_s(until_s), env)
+    except subprocess.TimeoutExpired:
         return None
+    except OSError as error:
+        return SoftwareFacts(error=_shown(f"{key}: {python[0]} cannot be started: {error.strerror}"))
+    report = _report(printed)
+    if report is None:
+        last = next((line for line in reversed(printable(printed).splitlines()) if line.strip()), "")
+        return SoftwareFacts(error=_shown(f"{key}: {python[-1]} ended with {code}: {last}"))
+    missing = report.get("error")
+    return SoftwareFacts(
+        python=dotted(report["python"]),
+        **{name: report.get(name) for name in ("torch", "cuda", "nccl", "gpus")},
+        error=None if missing is None else _shown(f"{key}: {report['executable']} {NO_TORCH}: {missing}"),
+    )
+
+
+def _left_s(until_s: float) -> float:
+    return max(0.1, until_s - time.monotonic())
+
+
+def _environment(spec: RunSpec, places: Places, inherited: Mapping[str, str], until_s: float) -> dict[str, str]:
+    def run(argv: Sequence[str], env: Mapping[str, str], output: int, result: int) -> int:
+        within_s = _left_s(until_s)
+        try:
+            return run_bounded(argv, within_s, env, output, (result,))[0]
+        except subprocess.TimeoutExpired:
+            why = f"modules and setup did not end within {within_s:.0f} s"
+            raise SetUpError("software.setup", why) from None
+
+    env = with_secrets(spec, environment(spec, inherited, run), inherited)
+    ours = training_environment(spec, places)
+    env.update({name: value for name, value in ours.items() if value != FROM_ENVIRONMENT})
+    if search_path := python_path(spec, places, env.get("PYTHONPATH", "")):
+        env["PYTHONPATH"] = search_path
+    return env
+
+
+def _report(printed: str) -> dict[str, Any] | None:
+    for line in reversed(printed.splitlines()):
+        with suppress(ValueError):
+            report = json.loads(line)
+            if isinstance(report, dict) and "python" in report:
+                return report
+    return None
+
+
+def _shown(error: str) -> str:
+    return redacted(printable(error), known_secrets(os.environ))[:LONGEST_ERROR]

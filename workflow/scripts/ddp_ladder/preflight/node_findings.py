@@ -1,18 +1,19 @@
-"""What the facts of the nodes mean for the scale's runs: each finding names node, finding and key. Pure."""
+"""What the facts of the nodes mean for the scale's runs. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
 
-from ddp_ladder.common.formats import count
-from ddp_ladder.common.messages import leave_out
+from ddp_ladder.common.formats import count, in_short
+from ddp_ladder.common.messages import Finding, leave_out
+from ddp_ladder.node.network import is_loopback
 from ddp_ladder.node.software import NAMES_THE_CAUSE, TORCH_NOT_INSTALLED
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
-from ddp_ladder.preflight.finding import PreflightFinding
-from ddp_ladder.preflight.gpu_findings import gpu_findings, model_findings
-from ddp_ladder.preflight.mesh_findings import mesh_findings
-from ddp_ladder.preflight.node_models import NO_TORCH, DirectoryFacts, MeshFacts, NodeFacts
-from ddp_ladder.preflight.said import A_NODE, Said, fail, merged, unlike, warn
+from ddp_ladder.preflight.node_facts import NO_TORCH, DirectoryFacts, GpuFacts, NodeFacts
+from ddp_ladder.preflight.result import error, warning
+from ddp_ladder.records.failures import is_too_old, least_driver
 
 MIB, GIB = 2**20, 2**30
 # A segment of NCCL's for one pair of GPUs is 10 to 33 MB; DataLoader workers pass batches through it as well.
@@ -22,112 +23,179 @@ LITTLE_DISK = GIB  # a node's logs may take 100 MB in each run
 FEW_INODES = 1000  # a run leaves ten files, and two for each node and rank
 FEW_OPEN_FILES = 4096  # a rank needs a socket for each peer and channel, and DataLoader workers pass descriptors
 MUCH_LOCKED_MEMORY = GIB  # RDMA registers its buffers as locked memory
-SHOWN = 3  # leftover processes in a message
-LOOPBACK = "127."
+USED_MIB = 1024  # an idle GPU shows less than this, with its driver and a monitor of the site
+SLOW_PAYLOAD_S = 2.0  # for 256 KiB to the head and back: the kernel has sent packets again
+TELL = f"{leave_out()}, and tell the site's support"
+A_NODE = "{node}"  # in the advice of a finding: one of its nodes
+
+T = TypeVar("T")
 
 
-def findings(
-    spec: RunSpec, job: ScaleJob, facts: Mapping[str, NodeFacts | None], mesh: Mapping[str, MeshFacts | None]
-) -> tuple[PreflightFinding, ...]:
-    """Return the findings, the causes before their consequences; empty if the nodes are as planned.
+def node_findings(spec: RunSpec, job: ScaleJob, facts: Mapping[str, NodeFacts | None]) -> tuple[Finding, ...]:
+    """Return the findings, errors first; empty if the nodes are as planned.
 
-    facts: by node, in the order of the node ranks; None for a node that left none. Nodes that are simulated on one
-    machine share its name: give each a key of its own (``name (node 1)``). mesh: by the same keys; empty for one node.
+    facts: by the nodes' names in findings, in the order of the node ranks; None for a node that left none.
     """
-    several = len({fact.node for fact in facts.values() if fact}) > 1
     known = {name: fact for name, fact in facts.items() if fact}
-    network = {name: [*_network(fact, several)] if fact else [_NO_ANSWER] for name, fact in facts.items()}
-    explained = {name for name, said in network.items() if any(each.level == "fail" for each in said)}
-    found = [each.on(name) for name, said in network.items() for each in said]
-    found += mesh_findings(mesh, known, explained, several)
-    found += [each.on(name) for name, fact in known.items() for each in _of_node(spec, job, fact, several)]
+    several = len({fact.node for fact in known.values()}) > 1
+    found = [_NO_ANSWER.replace(place=name) for name, fact in facts.items() if fact is None]
+    found += _network(known, several)
+    for name, fact in known.items():
+        found += [each.replace(place=name) for each in _of_node(spec, job, fact, several)]
     found += _compared(spec, known)
-    return merged(sorted(found, key=lambda each: each.level != "fail"))
+    return _merged(sorted(found, key=lambda each: each.severity != "error"))
 
 
-_NO_ANSWER = fail(
+_NO_ANSWER = error(
     "it left no answer",
     "an answer within preflight.timeout_s of config.yaml",
-    "read the preflight's log, and see whether the node works: scontrol show node",
+    "read the preflight's log, and see whether the node works: scontrol show node; a driver or a file system may hang",
 )
 
 
-def _network(fact: NodeFacts, several: bool) -> Iterator[Said]:
-    """Yield what keeps a node from meeting the others."""
-    yield from _interface(fact, several)
-    yield from _port(fact)
+def _merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return each finding once, in the order of its first node, with the names of all its nodes."""
+    nodes: dict[tuple[str, ...], list[Finding]] = {}
+    for each in findings:
+        nodes.setdefault((each.severity, each.measured, each.wanted, each.next), []).append(each)
+    return tuple(
+        same[0].replace(place=in_short([each.place for each in same]), next=same[0].next.replace(A_NODE, same[0].place))
+        for same in nodes.values()
+    )
 
 
-def _of_node(spec: RunSpec, job: ScaleJob, fact: NodeFacts, several: bool) -> Iterator[Said]:
-    yield from _host_name(fact, several)
+def _unlike(values: Mapping[str, T | None]) -> Iterator[tuple[str, T, T]]:
+    """Yield node, its value and the usual one for nodes that differ; a node whose value is unknown does not.
+
+    The usual value is that of most nodes; among equally many, that of the first node.
+    """
+    known = {name: value for name, value in values.items() if value is not None}
+    if len(set(known.values())) > 1:
+        usual = Counter(known.values()).most_common(1)[0][0]
+        yield from ((name, value, usual) for name, value in known.items() if value != usual)
+
+
+def _network(facts: Mapping[str, NodeFacts], several: bool) -> Iterator[Finding]:
+    """Yield interfaces that cannot be used, and nodes that do not reach the head; each cause once."""
+    head = next((fact for fact in facts.values() if fact.node_rank == 0), None)
+    explained = head is None
+    for name, fact in facts.items():
+        link = fact.link
+        if found := _interface(fact, several):
+            yield found.replace(place=name)
+            explained |= fact is head
+        elif fact is head and link and link.error:
+            port = link.head.rpartition(":")[2]
+            advice = f"end what listens there, or start again for another port: ss --listening --tcp sport = {port}"
+            yield error(f"rendezvous port {port}: {link.error}", "a port that the head can listen on", advice, name)
+            explained = True
+        elif link and link.error and not explained:
+            yield error(
+                f"it does not reach the head at {link.head}: {link.error}",
+                "a TCP connection from every node to the head, over network.interface of cluster.yaml",
+                "name in network.interface an interface on which the nodes reach each other; see the site's firewall "
+                "between compute nodes, and for lost packets the MTU of its switches",
+                name,
+            )
+        elif link and link.payload_s is not None and link.payload_s > SLOW_PAYLOAD_S:
+            what = f"256 KiB to the head and back took {link.payload_s:.1f} s"
+            advice = "the link loses packets: compare the MTU of the nodes and switches, or name another interface"
+            yield warning(what, f"less than {SLOW_PAYLOAD_S:g} s", advice, name)
+
+
+def _interface(fact: NodeFacts, several: bool) -> Finding | None:
+    found = fact.interface
+    advice = "correct network.interface in cluster.yaml, which may name one for each node"
+    if found.error is not None:
+        return error(found.error, "an interface with an IPv4 address, on the network of the other nodes", advice)
+    if found.up is False:
+        what = f"interface {found.name} ({found.address}) is down"
+        return error(what, "an interface that is up, with its cable connected", f"{advice}; or tell the site's support")
+    if several and found.address and is_loopback(found.address):
+        return error(f"interface {found.name} is loopback ({found.address})", "one that other nodes reach", advice)
+    return None
+
+
+def _of_node(spec: RunSpec, job: ScaleJob, fact: NodeFacts, several: bool) -> Iterator[Finding]:
+    if several:
+        yield from _host_name(fact)
     if spec.device == "cuda":
-        yield from gpu_findings(spec, fact)
-    yield from _software(spec, fact)
-    yield from _cpus(job, fact)
+        yield from _gpus(spec, fact)
+    yield from _software(fact)
+    if fact.cpus < job.cpus:
+        advice = "lower node.cpus in cluster.yaml to what this machine has"
+        if fact.in_slurm:
+            advice = "compare node.cpus with CPUTot and ThreadsPerCore of `scontrol show node`"
+        wanted = f"{job.cpus}, the scale's share of node.cpus in cluster.yaml"
+        yield (error if fact.in_slurm else warning)(f"the job step has {count(fact.cpus, 'CPU')}", wanted, advice)
     yield from _directories(spec, fact)
     yield from _limits(spec, fact, several)
-    yield from _leftovers(fact)
 
 
-def _interface(fact: NodeFacts, several: bool) -> Iterator[Said]:
-    found, key = fact.interface, "network.interface in cluster.yaml"
-    if found is None:
-        return
-    there = f"the node has {', '.join(found.others)}" if found.others else "the node has no other one"
-    correct = f"correct {key}, which may name one for each node; {there}"
-    if not found.exists and found.name:
-        yield fail(f"there is no interface {found.name}", f"the interface of {key}", correct)
-    elif found.address is None:
-        yield fail(
-            f"interface {found.name} has no IPv4 address" if found.name else found.error or "no interface was found",
-            "an interface with an IPv4 address, on the network of the other nodes",
-            correct,
-        )
-    elif found.up is False:
-        wanted = "an interface that is up, with its cable connected"
-        yield fail(
-            f"interface {found.name} ({found.address}) is down", wanted, f"{correct}; or tell the site's support"
-        )
-    elif several and found.address.startswith(LOOPBACK):
-        yield fail(f"interface {found.name} is loopback ({found.address})", "one that other nodes reach", correct)
-
-
-def _port(fact: NodeFacts) -> Iterator[Said]:
-    port = fact.port
-    if port is not None and not port.free:
-        holder = f"port {port.port} is held by {port.holder}" if port.holder else f"port {port.port}: {port.error}"
-        yield fail(
-            f"rendezvous {holder}",
-            "a port on which the head can listen",
-            f"end that process, or start again for another port: ss --listening --tcp --processes sport = {port.port}",
-        )
-
-
-def _host_name(fact: NodeFacts, several: bool) -> Iterator[Said]:
-    if not several or fact.host_addresses is None:
-        return
+def _host_name(fact: NodeFacts) -> Iterator[Finding]:
     wanted = "the node's address on a network that all nodes share"
-    loopback = [each for each in fact.host_addresses if each.startswith(LOOPBACK)]
-    if loopback:
-        yield fail(
-            f"the host name {fact.host} resolves to {loopback[0]}",
-            wanted,
-            f"have its line in /etc/hosts corrected; until then {leave_out()}",
-        )
+    if loopback := next(filter(is_loopback, fact.host_addresses), None):
+        advice = f"have its line in /etc/hosts corrected; until then {leave_out()}"
+        yield error(f"the host name {fact.host} resolves to {loopback}", wanted, advice)
     elif not fact.host_addresses:
         advice = f"have the node entered in the site's DNS or /etc/hosts; until then {leave_out()}"
-        yield warn(f"the host name {fact.host} does not resolve", wanted, advice)
+        yield warning(f"the host name {fact.host} does not resolve", wanted, advice)
 
 
-def _software(spec: RunSpec, fact: NodeFacts) -> Iterator[Said]:
-    found = fact.software
-    wanted = "the training's Python, with torch"
-    if found is None:
-        yield warn(
-            f"torch was not imported within {fact.time_limit_s:g} s",
-            wanted,
-            "raise preflight.timeout_s in config.yaml, or put software.python of cluster.yaml on a faster file system",
+def _gpus(spec: RunSpec, fact: NodeFacts) -> Iterator[Finding]:
+    found, software = fact.gpus, fact.software
+    if found is None or found.error is not None:
+        yield error(f"nvidia-smi: {found and found.error}", "an answer: the driver and all GPUs work", TELL)
+        return
+    counted = software.gpus if software else None
+    seen = len(found.gpus) if found.driver else counted
+    if seen is not None and seen < spec.gpus_per_node:
+        limit = found.visible_devices
+        yield error(
+            f"{seen} of {count(spec.gpus_per_node, 'GPU')} visible"
+            + ("" if limit is None else f" (CUDA_VISIBLE_DEVICES={limit})"),
+            f"{spec.gpus_per_node}: every process of a node sees all its GPUs",
+            "remove --gpus-per-task and --gpu-bind from slurm.extra in cluster.yaml, and CUDA_VISIBLE_DEVICES from "
+            "software.setup; then compare node.gpus and node.gres with `scontrol show node`",
         )
+    elif counted is not None and counted < spec.gpus_per_node:
+        yield error(
+            f"torch counts {count(counted, 'GPU')}, nvidia-smi {len(found.gpus)}",
+            f"{spec.gpus_per_node} GPUs per node",
+            "see that software.setup and workload.env leave CUDA_VISIBLE_DEVICES alone, and that torch's CUDA suits "
+            "the driver: python -c 'import torch; torch.cuda.init()'",
+        )
+    built = software.cuda if software else None
+    if found.driver and built and is_too_old(found.driver, built):
+        yield error(
+            f"driver {found.driver} is too old for torch, which is built for CUDA {built}",
+            f"driver {least_driver(built)} or newer",
+            "install a torch that is built for an older CUDA (software in cluster.yaml)",
+        )
+    for gpu in found.gpus:
+        yield from _health(gpu)
+
+
+def _health(gpu: GpuFacts) -> Iterator[Finding]:
+    name = f"GPU {gpu.index}"
+    if gpu.is_broken:
+        yield error(f"{name}: row remapping has failed ({gpu.uuid})", "a GPU whose memory can be repaired", TELL)
+    for trouble in gpu.troubles:
+        yield warning(f"{name}: {trouble}", "a healthy GPU", TELL)
+    if gpu.memory_used_mib is not None and gpu.memory_used_mib > USED_MIB:
+        by = f" by {', '.join(gpu.processes)}" if gpu.processes else ""
+        yield warning(
+            f"{name}: {gpu.memory_used_mib} MiB are in use{by}",
+            f"less than {USED_MIB} MiB before a run",
+            "end your own processes there; ask for whole GPUs (node.gres in cluster.yaml), or tell the site's support",
+        )
+
+
+def _software(fact: NodeFacts) -> Iterator[Finding]:
+    found, wanted = fact.software, "the training's Python, with torch"
+    if found is None:
+        advice = "raise preflight.timeout_s in config.yaml, or put software.python of cluster.yaml on a faster disk"
+        yield warning(f"torch was not imported within {fact.time_limit_s:g} s", wanted, advice)
     elif found.error is not None:
         key = found.error.partition(":")[0]
         lines = [line.strip() for line in found.error.splitlines() if line.strip()]
@@ -137,104 +205,68 @@ def _software(spec: RunSpec, fact: NodeFacts) -> Iterator[Said]:
             if TORCH_NOT_INSTALLED not in found.error:
                 advice = f"{NAMES_THE_CAUSE}; {try_it}"
             advice += "; for a program without torch, preflight: {enabled: false} in config.yaml"
-        yield fail("; ".join(lines), wanted, advice)
+        yield error("; ".join(lines), wanted, advice)
 
 
-def _cpus(job: ScaleJob, fact: NodeFacts) -> Iterator[Said]:
-    if fact.cpus is None or len(fact.cpus) >= job.cpus:
-        return
-    found = f"the job step has {count(len(fact.cpus), 'CPU')}"
-    wanted = f"{job.cpus}, the scale's share of node.cpus in cluster.yaml"
-    if fact.in_slurm:
-        yield fail(found, wanted, "compare node.cpus with CPUTot and ThreadsPerCore of `scontrol show node`")
-    else:
-        yield warn(found, wanted, "lower node.cpus in cluster.yaml to what this machine has")
-
-
-def _directories(spec: RunSpec, fact: NodeFacts) -> Iterator[Said]:
+def _directories(spec: RunSpec, fact: NodeFacts) -> Iterator[Finding]:
     memory, disk = fact.shared_memory, fact.run_directory
-    if memory:
-        mount = "it is a mount option of the node, or of the container (software.container.args): --shm-size, size="
-        free = memory.free_bytes
-        if spec.device == "cuda" and memory.error is None and free is not None and free < LEAST_SHARED_MEMORY:
-            wanted = f"{LEAST_SHARED_MEMORY // MIB} MB for NCCL's shared memory"
-            yield fail(f"{memory.path} has {free // MIB} MB free", wanted, mount)
-        else:
-            yield from _room(memory, mount, LITTLE_SHARED_MEMORY if spec.device == "cuda" else LEAST_SHARED_MEMORY)
-    if disk:
-        advice = f"free some space or inodes: df -h {disk.path}; df -i {disk.path}; see your quota there"
-        yield from _room(disk, advice, LITTLE_DISK)
-    if fact.marker_seen is False:
-        yield fail(
-            f"it does not see the job's file in {disk.path if disk else 'the results directory'}",
-            "a results directory that all nodes share",
-            "set results in config.yaml to a directory on the shared file system",
-        )
+    mount = "it is a mount option of the node, or of the container (software.container.args): --shm-size, size="
+    if spec.device == "cuda" and memory.free_bytes is not None and memory.free_bytes < LEAST_SHARED_MEMORY:
+        wanted = f"{LEAST_SHARED_MEMORY // MIB} MB for NCCL's shared memory"
+        yield error(f"{memory.path} has {memory.free_bytes // MIB} MB free", wanted, mount)
+    else:
+        yield from _room(memory, mount, LITTLE_SHARED_MEMORY if spec.device == "cuda" else LEAST_SHARED_MEMORY)
+    yield from _room(
+        disk, f"free some space or inodes: df -h {disk.path}; df -i {disk.path}; see your quota there", LITTLE_DISK
+    )
+    if not fact.marker_seen:
+        advice = "set results in config.yaml to a directory on the shared file system"
+        yield error(f"it does not see the job's file in {disk.path}", "a directory that all nodes share", advice)
 
 
-def _room(found: DirectoryFacts, advice: str, least: int) -> Iterator[Said]:
+def _room(found: DirectoryFacts, advice: str, least: int) -> Iterator[Finding]:
     if found.error is not None:
-        yield fail(f"{found.path} cannot be written: {found.error}", "a directory that this job may write", advice)
+        yield error(f"{found.path} cannot be written: {found.error}", "a directory that this job may write", advice)
         return
     if found.free_bytes is not None and found.free_bytes < least:
-        yield warn(f"{found.path} has {found.free_bytes // MIB} MB free", f"{least // MIB} MB", advice)
+        yield warning(f"{found.path} has {found.free_bytes // MIB} MB free", f"{least // MIB} MB", advice)
     if found.free_inodes is not None and found.free_inodes < FEW_INODES:
-        yield warn(f"{found.path} has {count(found.free_inodes, 'inode')} free", str(FEW_INODES), advice)
+        yield warning(f"{found.path} has {count(found.free_inodes, 'inode')} free", str(FEW_INODES), advice)
 
 
-def _limits(spec: RunSpec, fact: NodeFacts, several: bool) -> Iterator[Said]:
-    if fact.open_files is not None and fact.open_files < FEW_OPEN_FILES:
+def _limits(spec: RunSpec, fact: NodeFacts, several: bool) -> Iterator[Finding]:
+    files, locked = fact.open_files, fact.locked_memory_bytes
+    if files is not None and files < FEW_OPEN_FILES:
         advice = "ask the site's support to raise it (LimitNOFILE of slurmd); until then use fewer loader workers"
-        yield warn(
-            f"the hard limit of open files (ulimit -Hn) is {fact.open_files}", f"{FEW_OPEN_FILES} or more", advice
-        )
-    locked = fact.locked_memory_bytes
+        yield warning(f"the hard limit of open files (ulimit -Hn) is {files}", f"{FEW_OPEN_FILES} or more", advice)
     if several and spec.device == "cuda" and locked is not None and locked < MUCH_LOCKED_MEMORY:
-        yield warn(
-            f"ulimit -l is {locked // 1024} KB of locked memory",
-            "unlimited, which RDMA needs",
-            "ask the site's support for LimitMEMLOCK=infinity of slurmd; over TCP it does not matter",
-        )
+        advice = "ask the site's support for LimitMEMLOCK=infinity of slurmd; over TCP it does not matter"
+        yield warning(f"ulimit -l is {locked // 1024} KB of locked memory", "unlimited, which RDMA needs", advice)
 
 
-def _leftovers(fact: NodeFacts) -> Iterator[Said]:
-    left = fact.leftovers
-    if left:
-        named = "; ".join(f"{each.pid} ({each.run or each.command})" for each in left[:SHOWN])
-        more = f"; and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
-        yield warn(
-            f"{count(len(left), 'leftover')} of an earlier run: {named}{more}",
-            "a node without leftovers, which use its cores, GPUs and memory",
-            f"end them there: kill {' '.join(str(each.pid) for each in left)}",
-        )
-    for question in fact.unanswered:
-        if not question.startswith(("software:", "gpus:")):  # reported with what they are about
-            limit = f"an answer within {fact.time_limit_s:g} s"
-            advice = "look at the node: a file system or a name server may hang"
-            yield (fail if "directory" in question else warn)(f"could not examine {question}", limit, advice)
-
-
-def _compared(spec: RunSpec, facts: Mapping[str, NodeFacts]) -> Iterator[PreflightFinding]:
-    """Compare the nodes with each other."""
-    yield from model_findings(spec, facts)
-    software = {name: fact.software for name, fact in facts.items() if fact.software and not fact.software.error}
+def _compared(spec: RunSpec, facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    """Compare GPUs, software and MTU between the nodes."""
+    if spec.device == "cuda":
+        gpus = {name: fact.gpus for name, fact in facts.items() if fact.gpus and fact.gpus.gpus}
+        advice = "ask for one kind of node: slurm.constraint, or the type in node.gres (gpu:a100), in cluster.yaml"
+        models = {name: ", ".join(sorted({gpu.name for gpu in found.gpus})) for name, found in gpus.items()}
+        for name, own, usual in _unlike(models):
+            yield warning(f"it has {own}, the others {usual}", "one GPU model on all nodes", advice, name)
+        for name, own, usual in _unlike({name: found.driver for name, found in gpus.items()}):
+            yield warning(f"NVIDIA driver {own}, on the others {usual}", "one driver", TELL, name)
     same = "the same on all nodes"
     advice = (
         "let all nodes use one installation: software.python, software.modules and software.setup in cluster.yaml, "
         "or software.container"
     )
+    software = {name: fact.software for name, fact in facts.items() if fact.software and not fact.software.error}
     for what, one in (("torch", "torch"), ("CUDA of torch", "cuda"), ("NCCL", "nccl"), ("Python", "python")):
-        other = [*unlike({name: getattr(found, one) for name, found in software.items()})]
-        for name, own, usual in other:
-            said = (warn if one == "python" else fail)(f"{what} {own}, on the others {usual}", same, advice)
-            yield said.on(name)
-        if other:
+        if other := [*_unlike({name: getattr(found, one) for name, found in software.items()})]:
+            for name, own, usual in other:
+                made = warning if one == "python" else error
+                yield made(f"{what} {own}, on the others {usual}", same, advice, name)
             break  # the other versions differ with it
-    mtu = {name: fact.interface.mtu for name, fact in facts.items() if fact.interface and fact.interface.mtu}
-    for name, own, usual in unlike(mtu):
-        found = facts[name].interface
-        shown = f"MTU of {found.name if found else 'its interface'} is {own}, on the others {usual}"
-        advice = (
-            "ask the site's support for one MTU, or name in network.interface of cluster.yaml interfaces of one network"
-        )
-        yield warn(shown, same, advice).on(name)
+    for name, own_mtu, usual_mtu in _unlike({name: fact.interface.mtu for name, fact in facts.items()}):
+        what = f"MTU of {facts[name].interface.name} is {own_mtu}, on the others {usual_mtu}"
+        advice = "ask the site's support for one MTU, or name in network.interface interfaces of one network"
+        yield warning(what, same, advice, name)

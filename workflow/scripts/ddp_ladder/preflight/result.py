@@ -1,20 +1,35 @@
-"""The result of a preflight: results/preflight/<scale>.json, with its figures and findings."""
+"""The result of a preflight: results/preflight/<scale>.json, with its figures and findings.
+
+The scale's job writes it once; gates, report and the live view read it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from ddp_ladder.common.files import read_json
+from ddp_ladder.common.formats import DASH, duration, milliseconds, significant
+from ddp_ladder.common.messages import Finding
 from ddp_ladder.common.model import Model, Several, Version1
-from ddp_ladder.preflight.finding import PreflightFinding
 from ddp_ladder.records.raw_models import Count, Duration, Job, Name, Positive
 
 SCHEMA_VERSION = 1
+PREFLIGHT_FAILED = "the preflight failed"
 Bandwidth = Annotated[float, Field(ge=0, description="GB/s (1e9 bytes), as nccl-tests defines it.")]
+
+
+def error(measured: str, wanted: str, next_step: str, place: str = "") -> Finding:
+    """Return a finding that keeps the scale's runs from starting."""
+    return Finding(severity="error", place=place, measured=measured, wanted=wanted, next=next_step)
+
+
+def warning(measured: str, wanted: str, next_step: str, place: str = "") -> Finding:
+    """Return a finding that does not."""
+    return Finding(severity="warning", place=place, measured=measured, wanted=wanted, next=next_step)
 
 
 class NodeRow(Model):
@@ -47,15 +62,8 @@ class PairRow(Model):
     busbw_gb_per_s: Bandwidth
 
 
-class PartRow(Model):
-    """A launch on a part of the nodes, after one on all of them had failed. ok: its ranks came to their end."""
-
-    nodes: Several[Name]
-    ok: bool
-
-
 class PreflightResult(Model):
-    """The preflight of one scale. Written by assemble_preflight, read by gates and report."""
+    """The preflight of one scale."""
 
     schema_version: Version1
     status: Literal["ok", "warned", "failed"] = Field(description="failed: no run of the scale was started.")
@@ -65,21 +73,18 @@ class PreflightResult(Model):
     took_s: Duration
     launcher: Name
     backend: Name
-    transport_wanted: Name
     transport: Several[str] = Field(description="What NCCL used, by its log: NET/IB, P2P/CUMEM, ...; empty with Gloo.")
-    versions: Mapping[str, str | None] = Field(description="torch, cuda and nccl of rank 0.")
     nodes: Several[NodeRow]
     sizes: Several[SizeRow]
     pairs: Several[PairRow]
-    parts: Several[PartRow] = ()
     alpha_s: Duration | None = Field(description="An all-reduce of n bytes takes alpha_s + beta_s_per_byte * n.")
     beta_s_per_byte: Annotated[float, Field(ge=0)] | None
-    findings: Several[PreflightFinding]
+    findings: Several[Finding]
 
     @property
-    def failure(self) -> PreflightFinding | None:
+    def failure(self) -> Finding | None:
         """Return the first finding that keeps the runs from starting."""
-        return next((one for one in self.findings if one.level == "fail"), None)
+        return next((one for one in self.findings if one.severity == "error"), None)
 
     @property
     def busbw_gb_per_s(self) -> float | None:
@@ -96,6 +101,95 @@ def read_result(path: Path) -> PreflightResult:
     """Read a result. Raises OSError or ValueError naming the file."""
     data = read_json(path)
     try:
-        return PreflightResult.from_json(data)
+        found = PreflightResult.from_json(data)
     except ValueError as error:
         raise ValueError(f"{path}: not a preflight of version {SCHEMA_VERSION}: {error}") from None
+    if found.scale != path.stem:
+        raise ValueError(f"{path} is of {found.scale}: it was copied here")
+    return found
+
+
+def result_of(results: Path, scale: object) -> PreflightResult | None:
+    """Return the result of a scale's preflight; None if there is none. Raises OSError or ValueError naming the file."""
+    file = result_file(results, scale)
+    return read_result(file) if file.exists() or file.is_symlink() else None
+
+
+def by_scale(results: Path, scales: Iterable[str]) -> tuple[dict[str, PreflightResult], tuple[str, ...]]:
+    """Return the results of these scales, and a warning for each that cannot be read."""
+    found, warnings = {}, []
+    for scale in scales:
+        try:
+            result = result_of(results, scale)
+        except (OSError, ValueError) as error:
+            again = f"snakemake preflight --config preflight_scale={scale}"
+            where = f"{result_file(results, scale)}: the preflight cannot be read, it is left out"
+            warnings.append(f"{where}: {error}. Next: delete it; `{again}` writes it again")
+            continue
+        if result is not None:
+            found[scale] = result
+    return found, tuple(warnings)
+
+
+# Texts
+
+
+def outcome(result: PreflightResult) -> str:
+    """Return ``preflight passed in 9 s: at most 21.3 GB/s bus bandwidth, latency 31 us, NET/IB``."""
+    words = {"ok": "passed", "warned": "passed with warnings", "failed": "FAILED"}[result.status]
+    figures = ", ".join(_figures(result))
+    return f"preflight {words} in {duration(result.took_s)}" + (f": {figures}" if figures else "")
+
+
+def _figures(result: PreflightResult) -> Iterator[str]:
+    if result.busbw_gb_per_s is not None:
+        yield f"at most {bandwidth(result)} bus bandwidth"
+    if result.alpha_s is not None:
+        yield f"latency {latency(result)}"
+    if result.transport:
+        yield ", ".join(result.transport)
+
+
+def bandwidth(result: PreflightResult) -> str:
+    """Return the best bus bandwidth; a dash if none was measured."""
+    return DASH if result.busbw_gb_per_s is None else f"{significant(result.busbw_gb_per_s)} GB/s"
+
+
+def latency(result: PreflightResult) -> str:
+    """Return the latency of an all-reduce; a dash if none was measured."""
+    return DASH if result.alpha_s is None else f"{significant(result.alpha_s * 1e6)} us"
+
+
+def finding_line(one: Finding) -> str:
+    """Return a finding as one line."""
+    return f"{one.severity.upper()} {one.in_words}; wanted {one.wanted}; next: {one.next}"
+
+
+def long_text(result: PreflightResult) -> str:
+    """Return the line, the tables of nodes, sizes and pairs of nodes, and the findings."""
+    nodes: list[tuple[str, ...]] = [("node", "GPUs", "interface", "address", "MTU", "CPUs")]
+    for node in result.nodes:
+        gpus = f"{len(node.gpus)} x {node.gpus[0]}" if node.gpus else None
+        cells = (node.node, gpus, node.interface, node.address, node.mtu, node.cpus)
+        nodes.append(tuple("-" if cell is None else str(cell) for cell in cells))
+    sizes = [("all-reduce", "time", "algbw GB/s", "busbw GB/s")]
+    for row in result.sizes:
+        figures = (f"{milliseconds(row.time_s)} ms", significant(row.algbw_gb_per_s), significant(row.busbw_gb_per_s))
+        sizes.append((_size(row.bytes), *figures))
+    pairs = [("nodes", "all-reduce", "busbw GB/s")]
+    pairs += [(" and ".join(row.nodes), _size(row.bytes), significant(row.busbw_gb_per_s)) for row in result.pairs]
+    lines = [f"{result.scale}: {outcome(result)}"]
+    for table in (nodes, sizes, pairs):
+        lines += ["", *_table(table)] if len(table) > 1 else []
+    for one in result.findings:
+        lines += ["", f"{one.severity.upper()}  {one.in_words}", f"  wanted  {one.wanted}", f"  next    {one.next}"]
+    return "\n".join(lines)
+
+
+def _size(size: int) -> str:
+    return f"{size // 1024**2} MiB" if size >= 1024**2 else f"{size // 1024} KiB"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -3,80 +3,91 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ddp_ladder.common.formats import in_short
-from ddp_ladder.common.messages import leave_out
-from ddp_ladder.preflight import bisection
-from ddp_ladder.preflight.directory import RawPreflight
-from ddp_ladder.preflight.finding import PreflightFinding
-from ddp_ladder.preflight.raw_models import ProbeRank
-from ddp_ladder.records.raw_models import FailedRank
-from ddp_ladder.records.signatures import classify, cut, root_cause
+from ddp_ladder.common.messages import Finding, leave_out
+from ddp_ladder.preflight.collectives import ProbeRank
+from ddp_ladder.preflight.result import error
+from ddp_ladder.records.raw_models import AgentEnd, FailedRank, RunFile
+from ddp_ladder.records.signatures import Words, classify, cut, root_cause
 
 LATE = "not over after"  # the start of the probe's error of a rank that its time limit ended
 SLOW_START = "if the software starts slowly there, raise preflight.timeout_s"
 ROUTE = "compare network.interface in cluster.yaml with the links between the nodes"
 
 
-def unfinished(raw: RawPreflight) -> Iterator[PreflightFinding]:
-    """Yield one finding if any rank did not come to the end."""
-    world = raw.run.spec.world_size
-    missing = [k for k in range(world) if k not in raw.ranks]
-    behind = [rank for rank in raw.ranks.values() if rank.doing != "done"]
-    if not missing and not behind:
-        return
-    node, what, advice = _why(raw, missing, behind)
-    wanted = f"{world} rank{'s' if world > 1 else ''} that end well within preflight.timeout_s"
-    yield PreflightFinding(level="fail", node=node, what=what, wanted=wanted, next=advice)
+def unfinished(
+    run: RunFile,
+    nodes: Sequence[str],
+    ranks: Mapping[int, ProbeRank],
+    ends: Sequence[AgentEnd],
+    words: Iterable[Words],
+) -> Iterator[Finding]:
+    """Yield one finding if any rank did not come to the end. nodes: their names in findings, by node rank."""
+    world = run.spec.world_size
+    missing = [k for k in range(world) if k not in ranks]
+    behind = [rank for rank in ranks.values() if rank.doing != "done"]
+    if missing or behind:
+        node, what, advice = _why(run, nodes, ranks, missing, behind, ends, [*words])
+        wanted = f"{world} rank{'s' if world > 1 else ''} that end well within preflight.timeout_s"
+        logs = f"read the logs in results/preflight/{run.spec.scale}"
+        yield error(what, wanted, f"{advice}; {logs}" if advice else logs, node)
 
 
-def _why(raw: RawPreflight, missing: Sequence[int], behind: Sequence[ProbeRank]) -> tuple[str | None, str, str]:
-    """Return node, what happened and what to do."""
-    spec = raw.run.spec
-    logs = f"read the logs in results/preflight/{spec.scale}"
-    for end in raw.agents:
+def _why(
+    run: RunFile,
+    nodes: Sequence[str],
+    ranks: Mapping[int, ProbeRank],
+    missing: Sequence[int],
+    behind: Sequence[ProbeRank],
+    ends: Sequence[AgentEnd],
+    words: Sequence[Words],
+) -> tuple[str, str, str]:
+    """Return node, what happened and what to do beside reading the logs; the node is empty if it is not known."""
+    spec = run.spec
+
+    def node_of(rank: int) -> str:
+        return nodes[rank // spec.gpus_per_node]
+
+    for end in ends:
         if end.error:
-            return raw.nodes[end.node_rank], end.error, f"correct it in cluster.yaml; {logs}"
-    killed = next((each for end in raw.agents for each in end.failed_ranks if _was_killed(each)), None)
-    cause = root_cause(raw.words)
+            return nodes[end.node_rank], end.error, "correct it in cluster.yaml"
+    failed = [each for end in ends for each in end.failed_ranks]
+    killed = next(filter(_was_killed, failed), None)
+    cause = root_cause(words)
     # A killed rank comes before an ambiguous line, which may be of a rank that lost it.
     if cause is not None and (killed is None or cause.signature.role != "symptom"):
         steps = cause.next(stage=spec.stage, python=spec.python or "the training's Python")
         what = f"{cause.verdict}: {cause.why(stage=spec.stage)}: {cut(cause.line)}"
-        return _node_of(raw, cause.words.rank, cause.words.node), what, "; ".join(steps)
+        rank, host = cause.words.rank, (cause.words.node or "").partition(".")[0]
+        of_host = [name for name in nodes if host and name.partition(" ")[0] == host]
+        return node_of(rank) if rank is not None else of_host[0] if len(of_host) == 1 else "", what, "; ".join(steps)
     if killed is not None:
-        return _node_of(raw, killed.rank, None), f"rank {killed.rank} was ended by {killed.signal}", logs
-    raised = sorted((rank for rank in behind if _has_own_error(rank)), key=lambda rank: rank.at_s)
-    if raised:
-        first = raised[0]
+        return node_of(killed.rank), f"rank {killed.rank} was ended by {killed.signal}", ""
+    if raised := [rank for rank in behind if _has_own_error(rank)]:
+        first = min(raised, key=lambda rank: rank.at_s)
         what = f"rank {first.rank} failed while {first.doing}: {cut((first.error or '').splitlines()[0])}"
-        return _node_of(raw, first.rank, None), what, logs
-    exited = next((each for end in raw.agents for each in end.failed_ranks if each.rank in missing), None)
-    if exited is not None:
+        return node_of(first.rank), what, ""
+    if exited := next((each for each in failed if each.rank in missing), None):
         what = f"rank {exited.rank} ended with exit code {exited.exit_code} before its first report"
-        return _node_of(raw, exited.rank, None), what, logs
+        return node_of(exited.rank), what, ""
     if missing:
-        names = in_short(list(dict.fromkeys(raw.nodes[k // spec.gpus_per_node] for k in missing)))
-        ranks = f"rank{'s' if len(missing) > 1 else ''} {in_short(list(map(str, missing)))}"
-        return _node_of(raw, missing[0], None), f"{ranks} on {names} did not start", f"{logs}; {SLOW_START}"
+        names = in_short(list(dict.fromkeys(map(node_of, missing))))
+        return node_of(missing[0]), f"{_ranks(missing)} on {names} did not start", SLOW_START
     silent = [rank for rank in behind if not rank.error]
     if silent and len(silent) < len(behind):
-        ranks = f"rank{'s' if len(silent) > 1 else ''} {in_short([str(rank.rank) for rank in silent])}"
-        what = f"{ranks} fell silent, last seen {silent[0].doing}"
-        return _node_of(raw, silent[0].rank, None), what, f"look at that node, or {leave_out()}; {logs}"
+        what = f"{_ranks([rank.rank for rank in silent])} fell silent, last seen {silent[0].doing}"
+        return node_of(silent[0].rank), what, f"look at that node, or {leave_out()}"
     last = min(behind, key=lambda rank: (rank.step, rank.rank))
-    all_wait = all(rank.step == last.step for rank in raw.ranks.values())
+    all_wait = all(rank.step == last.step for rank in ranks.values())
     who = "all ranks are" if all_wait and spec.world_size > 1 else f"rank {last.rank} is"
-    what = f"{who} still {last.doing} after {raw.settings.timeout_s:g} s"
-    advice = SLOW_START if "torch" in last.doing else ROUTE
-    if not all_wait:
-        return _node_of(raw, last.rank, None), what, f"{advice}; {logs}"
-    if not raw.parts:
-        return None, what, f"{advice}; {logs}"
-    nodes = bisection.culprits(raw.nodes, raw.parts)
-    advice = f"{leave_out(*nodes)}, and tell the site's support" if nodes else advice
-    return in_short(list(nodes)) if nodes else None, f"{what}; {bisection.in_words(raw.parts)}", f"{advice}; {logs}"
+    what = f"{who} still {last.doing}" + (last.error.removeprefix("not over") if last.error else "")
+    return "" if all_wait else node_of(last.rank), what, SLOW_START if "torch" in last.doing else ROUTE
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    return f"rank{'s' if len(numbers) > 1 else ''} {in_short([str(number) for number in numbers])}"
 
 
 def _was_killed(rank: FailedRank) -> bool:
@@ -89,11 +100,3 @@ def _has_own_error(rank: ProbeRank) -> bool:
         return False
     known = [classify(line) for line in rank.error.splitlines()]
     return not any(one is not None and one.role == "victim" for one in known)
-
-
-def _node_of(raw: RawPreflight, rank: int | None, host: str | None) -> str | None:
-    """Return the node's name in findings; None if it is not known."""
-    if rank is not None:
-        return raw.nodes[rank // raw.run.spec.gpus_per_node]
-    found = [name for name in raw.nodes if host and name.partition(" ")[0] == host.partition(".")[0]]
-    return found[0] if len(found) == 1 else None

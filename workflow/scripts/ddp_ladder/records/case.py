@@ -93,7 +93,7 @@ class Case:
             self.outcome != "finished"
             or not agents
             or any(end.failed for end in self.ends)
-            or any(end.exit_code != 0 or end.signal for end in agents)
+            or any(end.failed for end in agents)
         )
 
     @cached_property

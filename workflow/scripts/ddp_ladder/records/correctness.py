@@ -12,8 +12,14 @@ from itertools import combinations
 
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_files import RawRun
-from ddp_ladder.records.raw_models import Loader, Loss, RankEnd, RankParameters
+from ddp_ladder.records.raw_models import Loader, RankEnd
 from ddp_ladder.records.record import Check, Failure, Remark
+
+Table = Sequence[tuple[str, str]]
+"""Name and digest of each parameter."""
+NAMED = 3  # parameters, ranks or hosts in a message
+SAMPLES_SEEN = "samples seen"  # the name of a check
+MOST_SHARED = 0.5  # of the first samples of two ranks; disjoint shards share none
 
 DIVERGED = (
     "lower the learning rate ({lr} grows with the global batch by workload.lr_rule; a longer warm-up helps), use "
@@ -25,36 +31,60 @@ BEFORE_ANY_UPDATE = (
     "with float16 train in bfloat16 or float32, or give GradScaler a smaller init_scale; no learning rate can be the "
     "cause, as no step was made yet"
 )
-MOST_SHARED = 0.5  # of the first samples of two ranks; disjoint shards share none
+EQUALLY_MANY = (
+    "let every rank make the same number of steps: no break or return on a condition that holds on one rank only, and "
+    "equally many batches on all (DistributedSampler pads; a stream has to be cut to the same length on each rank)"
+)
 
 
-def diagnoses(spec: RunSpec, raw: RawRun) -> tuple[Diagnosis, ...]:
-    """Return every finding that the evidence allows, causes first."""
-    ends = [rank.end for _, rank in sorted(raw.ranks.items())]
-    return tuple(_diagnoses(spec, ends))
+@dataclass(frozen=True)
+class Diagnosis:
+    """A check, and what it means if it did not pass; None: only what the check itself shows."""
+
+    check: Check
+    failure: Failure | None = None
 
 
-def _diagnoses(spec: RunSpec, ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
+def plain_check(name: str, ok: bool, measured: str, wanted: str) -> Diagnosis:
+    """Return a check that says itself what is wrong."""
+    return Diagnosis(Check(name=name, ok=ok, measured=measured, wanted=wanted))
+
+
+def diagnose(name: str, ok: bool, measured: str, wanted: str, verdict: str, why: str, next_step: str) -> Diagnosis:
+    """Return a check with its failure, which is used only if it did not pass."""
+    failure = Failure(verdict=verdict, why=why, next=next_step)
+    return Diagnosis(Check(name=name, ok=ok, measured=measured, wanted=wanted), failure)
+
+
+def first_names(names: Sequence[str]) -> str:
+    """Return the first names of a list."""
+    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Return the numbers as one text."""
+    return ", ".join(str(number) for number in numbers)
+
+
+def one_model(spec: RunSpec, ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
+    """Yield every finding that the evidence allows, causes first."""
     yield _devices(spec, ends)
-    data = _disjoint_data(ends)
-    if data is not None:
-        yield data
-    finite = _finite(ends)
-    if finite is not None:
-        yield finite
-    yield parameters_agree(spec, ends)
+    yield from _disjoint_data(ends)
+    yield from _finite(ends)
+    yield _equal_parameters(spec, ends)
     if len(ends) > 1:
-        yield _steps(ends)
-    order = _order(ends)
-    if order is not None:
-        yield order
+        yield _equal_steps(ends)
+    yield from _order(ends)
 
 
-def world(spec: RunSpec, raw: RawRun) -> Diagnosis:
-    """Check that all ranks are in one process group. Without one each trains alone, and appears faster."""
+def world(spec: RunSpec, raw: RawRun, own_account: bool) -> Diagnosis:
+    """Check that all ranks are in one process group. Without one each trains alone, and appears faster.
+
+    own_account: only the program itself reported figures; it may lack torch.
+    """
     ends = [rank.end for _, rank in sorted(raw.ranks.items())]
     sizes = sorted({end.world_size for end in ends})
-    judged = spec.world_size > 1 and not raw.reads_log  # a program whose log is read may lack torch
+    judged = spec.world_size > 1 and not raw.reads_log and not own_account
     alone = [end.rank for end in ends if judged and end.backend is None]
     measured = " and ".join(str(size) for size in sizes) or "nothing"
     others = [end.rank for end in ends if end.world_size != spec.world_size]
@@ -84,28 +114,30 @@ def _devices(spec: RunSpec, ends: Sequence[RankEnd]) -> Diagnosis:
     for end in ends:
         held.setdefault((end.host, end.device.id), []).append(end.rank)
     kinds = sorted({end.device.kind for end in ends})
-    several = {host: ranks for (host, _), ranks in held.items() if len(ranks) > 1}
-    shared = [f"ranks {listed(ranks)} on {host} use one device" for host, ranks in several.items()]
-    ok = len(held) == spec.world_size and kinds == [spec.device]
+    shared = [f"ranks {listed(ranks)} on {host} use one device" for (host, _), ranks in held.items() if len(ranks) > 1]
     next_step = (
         "let each rank take its own GPU before anything is put on one: "
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), and device_ids=[local_rank] for DistributedDataParallel'
     )
     if not shared:
         next_step = f"let the script train on {spec.device}, or correct node.gpus and network.backend in cluster.yaml"
-    measured = f"{len(held)} x {'/'.join(kinds) or 'none'}"
-    wanted = f"{spec.world_size} x {spec.device}"
-    verdict = "several ranks share one device" if shared else "distinct devices"
-    why = "; ".join(shared[:NAMED]) or f"measured {measured}, wanted {wanted}"
-    return diagnose("distinct devices", ok, measured, wanted, verdict, why, next_step)
+    measured, wanted = f"{len(held)} x {'/'.join(kinds) or 'none'}", f"{spec.world_size} x {spec.device}"
+    return diagnose(
+        "distinct devices",
+        len(held) == spec.world_size and kinds == [spec.device],
+        measured,
+        wanted,
+        "several ranks share one device" if shared else "distinct devices",
+        "; ".join(shared[:NAMED]) or f"measured {measured}, wanted {wanted}",
+        next_step,
+    )
 
 
-def _disjoint_data(ends: Sequence[RankEnd]) -> Diagnosis | None:
-    """Check that no two ranks share samples; None for one rank, no samples seen, or samples that are all alike."""
-    samples = distinct_samples(ends)
-    if samples is None:
-        return None
-    shares = {pair: shared_fraction(samples[pair[0]], samples[pair[1]]) for pair in combinations(sorted(samples), 2)}
+def _disjoint_data(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
+    """Check that no two ranks share samples; nothing for one rank, no samples seen, or samples that are all alike."""
+    shares = shared_samples(ends)
+    if not shares:
+        return
     (first, second), most = max(shares.items(), key=lambda item: item[1])
     loader = ends[0].loader
     next_step = _give_each_its_own(loader)
@@ -115,7 +147,7 @@ def _disjoint_data(ends: Sequence[RankEnd]) -> Diagnosis | None:
             "their throughput cannot be measured here"
         )
     measured = f"ranks {first} and {second} share {100 * most:.0f} % of their first samples"
-    return diagnose(
+    yield diagnose(
         "disjoint data",
         most < MOST_SHARED,
         measured if most else "no two ranks share any of their first samples",
@@ -128,6 +160,7 @@ def _disjoint_data(ends: Sequence[RankEnd]) -> Diagnosis | None:
 
 def _give_each_its_own(loader: Loader | None) -> str:
     """Return what to do when the ranks draw the same samples, from what is known of the training loader."""
+    at_random = "data made at random need a seed that differs by rank"
     if loader and loader.iterable:
         return (
             "let the IterableDataset give each rank its own part: by torch.distributed.get_rank() and "
@@ -136,62 +169,44 @@ def _give_each_its_own(loader: Loader | None) -> str:
     if loader and loader.shards:
         return (
             f"{loader.sampler} divides the data: see that it has this process's own rank, and that other indices give "
-            "other samples; data made at random need a seed that differs by rank"
+            f"other samples; {at_random}"
         )
     if loader and loader.shards is None:
         return (
             f"let {loader.sampler} give each rank its own part, by torch.distributed.get_rank() and get_world_size(), "
-            "or put DistributedSampler(dataset) in its place; data made at random need a seed that differs by rank"
+            f"or put DistributedSampler(dataset) in its place; {at_random}"
         )
     return (
         "give the training DataLoader sampler=DistributedSampler(dataset) in place of shuffle=True, and call its "
-        "set_epoch(epoch); data made at random need a seed that differs by rank"
+        f"set_epoch(epoch); {at_random}"
     )
 
 
-def distinct_samples(ends: Sequence[RankEnd]) -> dict[int, set[str]] | None:
-    """Return, by rank, the digests of first samples that occur once there: a constant proves nothing."""
+def shared_samples(ends: Sequence[RankEnd]) -> dict[tuple[int, int], float]:
+    """Return which fraction of their first samples each two ranks share, of the smaller set; empty if not known.
+
+    A sample counts if it occurs once on its rank: a constant proves nothing.
+    """
     distinct = {}
     for end in ends:
         counts = Counter(end.first_samples)
         distinct[end.rank] = {digest for digest, count in counts.items() if count == 1}
-    return distinct if len(distinct) > 1 and all(distinct.values()) else None
+    if len(distinct) < 2 or not all(distinct.values()):
+        return {}
+    return {
+        (a, b): len(distinct[a] & distinct[b]) / min(len(distinct[a]), len(distinct[b]))
+        for a, b in combinations(sorted(distinct), 2)
+    }
 
 
-def shared_fraction(a: set[str], b: set[str]) -> float:
-    """Return the fraction of the smaller set that is in both."""
-    return len(a & b) / min(len(a), len(b))
-
-
-def _order(ends: Sequence[RankEnd]) -> Diagnosis | None:
-    """Check that each epoch had its own order; None for a single epoch, or if no sampler shuffles by epoch."""
-    loaders = [end.loader for end in ends if end.loader and end.loader.set_epoch_called is not None]
-    repeated = [loader for loader in loaders if loader.shuffle and loader.passes > 1]
-    if not repeated:
-        return None
-    passes = repeated[0].passes
-    called = all(loader.set_epoch_called for loader in repeated)
-    ok = called and all(loader.epochs_set != 1 for loader in repeated)
-    what = "was called" if ok else "was called with one and the same epoch" if called else "was not called"
-    return diagnose(
-        "order of samples",
-        ok,
-        f"set_epoch {what} in {passes} passes over the training data",
-        "set_epoch before each pass of a sampler that shuffles",
-        "every epoch has the same order",
-        f"{repeated[0].sampler} shuffles, but set_epoch {what} in {passes} passes over the training data",
-        "call sampler.set_epoch(epoch) at the beginning of each epoch",
-    )
-
-
-def _finite(ends: Sequence[RankEnd]) -> Diagnosis | None:
-    """Check that loss and parameters are finite; None if neither was seen."""
+def _finite(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
+    """Check that loss and parameters are finite, if they were seen."""
     seen = [end for end in ends if end.parameters or end.loss]
     if not seen:
-        return None
+        return
     bad = {end.rank: text for end in seen if (text := _not_finite(end))}
     at_once = any(end.rank in bad and end.loss and end.loss.not_finite_steps[:1] == (1,) for end in seen)
-    return diagnose(
+    yield diagnose(
         "finite",
         not bad,
         next(iter(bad.values()), "loss and parameters"),
@@ -207,69 +222,37 @@ def _not_finite(end: RankEnd) -> str:
     seen, loss = end.parameters, end.loss
     parts = []
     if seen and seen.not_finite.count:
-        broken, tensors = seen.not_finite, len(seen.tensors)
-        parts.append(f"{broken.count} of {tensors} parameters at the end ({first_names(broken.names)})")
+        broken = seen.not_finite
+        parts.append(f"{broken.count} of {len(seen.tensors)} parameters at the end ({first_names(broken.names)})")
     if loss and loss.last is None:
         parts.append(f"the loss, first seen at step {loss.not_finite_steps[0]}")
     return f"rank {end.rank}: not finite: {' and '.join(parts)}" if parts else ""
 
 
-def _steps(ends: Sequence[RankEnd]) -> Diagnosis:
-    counts = {end.rank: end.steps.count for end in ends}
-    fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
-    ok = counts[fewest] == counts[most]
-    measured = f"rank {fewest} made {counts[fewest]} steps, rank {most} made {counts[most]}"
-    return diagnose(
-        "equal steps",
-        ok,
-        f"{counts[most]} on every rank" if ok else measured,
-        "as many steps on every rank",
-        "the ranks made different numbers of steps",
-        measured,
-        EQUALLY_MANY,
-    )
+def _equal_parameters(spec: RunSpec, ends: Sequence[RankEnd]) -> Diagnosis:
+    """Check that all replicas end with the same bits, as replicas that were trained together do.
 
-
-EQUALLY_MANY = (
-    "let every rank make the same number of steps: no break or return on a condition that holds on one rank only, and "
-    "equally many batches on all (DistributedSampler pads; a stream has to be cut to the same length on each rank)"
-)
-
-
-def parameters_agree(spec: RunSpec, ends: Sequence[RankEnd]) -> Diagnosis:
-    """Check that all replicas end with the same bits, as replicas that were trained together do."""
-    checksums = [end.parameters.checksum for end in ends if end.parameters]
-    sharded = (
-        bool(ends)
-        and len(checksums) == spec.world_size
-        and all(end.parameters and end.parameters.sharded for end in ends)
-    )
-    if sharded:
-        return _shards(ends)
-    measured = f"{len(set(checksums))} distinct on {len(checksums)} ranks"
-    wanted = f"1 distinct on {spec.world_size} ranks"
-    ok = len(checksums) == spec.world_size and len(set(checksums)) == 1
+    Of sharded models (FSDP, tensor parallelism) only parameters marked as replicated are compared.
+    """
+    seen = {end.rank: end.parameters for end in ends if end.parameters}
+    if seen and len(seen) == spec.world_size and all(each.sharded for each in seen.values()):
+        which = _which_differ(
+            {k: [each.tensors[n] for n in each.replicated if n < len(each.tensors)] for k, each in seen.items()}
+        )
+        return diagnose(
+            "equal parameters",
+            not which,
+            f"sharded over {len(ends)} ranks{which}",
+            "shards on every rank, and what is replicated equal",
+            "the ranks ended with different parameters",
+            f"of what is replicated, not sharded{which}",
+            "a replicated DTensor stays the same only where all ranks of its mesh step it by the same gradient: see "
+            "that they compute it from the same samples, or that it is averaged over them",
+        )
+    distinct = {each.checksum for each in seen.values()}
+    measured, wanted = f"{len(distinct)} distinct on {len(seen)} ranks", f"1 distinct on {spec.world_size} ranks"
+    ok = len(seen) == spec.world_size and len(distinct) == 1
     return diagnose("equal parameters", ok, measured, wanted, *_why_apart(ends, measured, wanted))
-
-
-def _shards(ends: Sequence[RankEnd]) -> Diagnosis:
-    """Check sharded models (FSDP, tensor parallelism): only parameters marked as replicated are compared."""
-    which = _which_differ({end.rank: _replicated(end.parameters) for end in ends if end.parameters})
-    return diagnose(
-        "equal parameters",
-        not which,
-        f"sharded over {len(ends)} ranks{which}",
-        "shards on every rank, and what is replicated equal",
-        "the ranks ended with different parameters",
-        f"of what is replicated, not sharded{which}",
-        "a replicated DTensor stays the same only where all ranks of its mesh step it by the same gradient: see that "
-        "they compute it from the same samples, or that it is averaged over them",
-    )
-
-
-def _replicated(parameters: RankParameters) -> Table:
-    tensors = parameters.tensors
-    return [tensors[place] for place in parameters.replicated if place < len(tensors)]
 
 
 def _why_apart(ends: Sequence[RankEnd], measured: str, wanted: str) -> tuple[str, str, str]:
@@ -308,110 +291,111 @@ def _which_differ(tables: Mapping[int, Table]) -> str:
     return ""
 
 
-Table = Sequence[tuple[str, str]]
-"""Name and digest of each parameter."""
-NAMED = 3  # parameters in a message
-SAMPLES_SEEN = "samples seen"  # the name of a check
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """A check, and what it means if it did not pass; None: only what the check itself shows."""
-
-    check: Check
-    failure: Failure | None = None
-
-
-def diagnose(name: str, ok: bool, measured: str, wanted: str, verdict: str, why: str, next_step: str) -> Diagnosis:
-    """Return a check with its failure, which is used only if it did not pass."""
-    return Diagnosis(
-        Check(name=name, ok=ok, measured=measured, wanted=wanted), Failure(verdict=verdict, why=why, next=next_step)
+def _equal_steps(ends: Sequence[RankEnd]) -> Diagnosis:
+    counts = {end.rank: end.steps.count for end in ends}
+    fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+    ok = counts[fewest] == counts[most]
+    measured = f"rank {fewest} made {counts[fewest]} steps, rank {most} made {counts[most]}"
+    return diagnose(
+        "equal steps",
+        ok,
+        f"{counts[most]} on every rank" if ok else measured,
+        "as many steps on every rank",
+        "the ranks made different numbers of steps",
+        measured,
+        EQUALLY_MANY,
     )
 
 
-def first_names(names: Sequence[str]) -> str:
-    """Return the first names of a list."""
-    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+def _order(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
+    """Check that each epoch had its own order; nothing for a single epoch, or if no sampler shuffles by epoch."""
+    loaders = [end.loader for end in ends if end.loader and end.loader.set_epoch_called is not None]
+    repeated = [loader for loader in loaders if loader.shuffle and loader.passes > 1]
+    if not repeated:
+        return
+    called = all(loader.set_epoch_called for loader in repeated)
+    ok = called and all(loader.epochs_set != 1 for loader in repeated)
+    what = "was called" if ok else "was called with one and the same epoch" if called else "was not called"
+    measured = f"set_epoch {what} in {repeated[0].passes} passes over the training data"
+    yield diagnose(
+        "order of samples",
+        ok,
+        measured,
+        "set_epoch before each pass of a sampler that shuffles",
+        "every epoch has the same order",
+        f"{repeated[0].sampler} shuffles, but {measured}",
+        "call sampler.set_epoch(epoch) at the beginning of each epoch",
+    )
 
 
-def listed(numbers: Sequence[int]) -> str:
-    """Return the numbers as one text."""
-    return ", ".join(str(number) for number in numbers)
+# Remarks: worth knowing, although it may be intended
 
 
-def remarks_on_run(spec: RunSpec, raw: RawRun) -> tuple[Remark, ...]:
-    """Return what a reader should know although it may be intended."""
+def remarks_on_run(spec: RunSpec, raw: RawRun) -> Iterator[Remark]:
+    """Yield what a reader should know although it may be intended."""
     ends = [rank.end for _, rank in sorted(raw.ranks.items())]
-    return (*_remarks(spec, ends), *_remarks_on_logs(raw), *_remarks_on_profile(spec, raw))
-
-
-def _remarks(spec: RunSpec, ends: Sequence[RankEnd]) -> Iterator[Remark]:
-    loader = ends[0].loader if ends else None
     if spec.world_size > 1 and len(ends) == spec.world_size:
-        yield from _remarks_on_data(ends, loader)
-    if loader and loader.set_epoch_called is False:
-        yield from _remarks_on_order(loader)
-    yield from _remarks_on_counts(ends)
-    passing = [(end.rank, end.loss) for end in ends if end.loss and _recovered(end.loss)]
-    if passing:
-        rank, loss = passing[0]
-        yield Remark(
-            name="finite",
-            what=f"on rank {rank} the loss was not finite at step {listed(loss.not_finite_steps[:NAMED])}, later it "
-            "was",
-            next="expected now and then with GradScaler, which leaves such steps out; else "
-            + ("see the first batch" if loss.not_finite_steps[0] == 1 else "lower the learning rate"),
-        )
-
-
-def _remarks_on_logs(raw: RawRun) -> Iterator[Remark]:
-    """Yield remarks on output that is not in the log."""
-    logs = [(agent, end.log) for agent, end in raw.agents.items() if end.log]
-    if lost := [(agent, log) for agent, log in logs if log.error]:
-        agent, log = lost[0]
-        yield Remark(
-            name="log",
-            what=f"the log is incomplete: {agent} could not write {log.lost_bytes:,} bytes: {log.error}",
-            next="check space and quota of the results (df -h); the training itself goes on without its log",
-        )
-    if cut := [(agent, log) for agent, log in logs if log.left_out_bytes]:
-        agent, log = cut[0]
-        what = f"{agent} printed {log.bytes / 1e6:,.0f} MB, of which {log.left_out_bytes / 1e6:,.0f} MB are left out"
-        yield Remark(
-            name="log",
-            what=f"the log is incomplete: {what}",
-            next="print less, as it takes time too, or raise logs.max_mb_per_node in config.yaml",
-        )
-
-
-def _remarks_on_profile(spec: RunSpec, raw: RawRun) -> Iterator[Remark]:
-    """Yield why steps that were to be traced were not."""
+        yield from _on_data(ends)
+    if ends and ends[0].loader:
+        yield from _on_order(ends[0].loader)
+    yield from _on_counts(ends)
+    yield from _on_logs(raw)
     problem = raw.profiling.problem if raw.profiling else "rank 0 did not say what became of its profiled steps"
-    if spec.profile_steps and raw.ranks and problem:
+    if spec.profile_steps and ends and problem:
         next_step = "nothing for the figures, which are complete without a profile"
         yield Remark(name="profile", what=f"not profiled: {problem}", next=next_step)
 
 
-def _remarks_on_order(loader: Loader) -> Iterator[Remark]:
+def _on_data(ends: Sequence[RankEnd]) -> Iterator[Remark]:
+    loader = ends[0].loader
+    batches = {end.rank: end.fingerprint.get("batch_per_gpu") for end in ends}
+    if len(set(batches.values())) > 1:
+        seen = ", ".join(f"{batch} on rank {rank}" for rank, batch in sorted(batches.items())[:NAMED])
+        what = f"the ranks use batches of different size: {seen}"
+        yield Remark(name="batch", what=what, next="give every rank the same batch size")
+    shares = shared_samples(ends)
+    most = max(shares.values(), default=0.0)
+    if not shares:
+        yield Remark(
+            name="disjoint data",
+            what="not checked: no samples were seen that distinguish the ranks' data "
+            "(no DataLoader, batches without tensors or made on the device, or samples all alike)",
+            next="",
+        )
+        return
+    if 0 < most < MOST_SHARED:
+        what = f"two ranks share {100 * most:.0f} % of their first samples"
+        next_step = "expected where the data hold duplicates, or are drawn with replacement"
+        yield Remark(name="disjoint data", what=what, next=next_step)
+    if most < MOST_SHARED and loader and loader.shards is False:
+        yield Remark(
+            name="disjoint data",
+            what=f"the sampler ({loader.sampler}) does not divide the data between the ranks: every rank passes over "
+            "all of them, unless its dataset is a part",
+            next="use DistributedSampler, unless each rank's dataset is a part",
+        )
+
+
+def _on_order(loader: Loader) -> Iterator[Remark]:
     """Yield remarks on a set_epoch that was not called, where this does not close the gate."""
-    passes = loader.passes
-    if loader.shuffle and passes == 1:
-        yield Remark(
-            name="order of samples",
-            what="set_epoch was not called; in the one epoch that was run this changes nothing",
-            next="call sampler.set_epoch(epoch) at the beginning of each epoch, or every epoch has the same order",
+    if loader.set_epoch_called is not False or loader.shuffle is False:
+        return
+    what, when = "", ", or every epoch has the same order"
+    if loader.shuffle and loader.passes == 1:
+        what = "set_epoch was not called; in the one epoch that was run this changes nothing"
+    elif loader.shuffle is None and loader.passes > 1:
+        what = (
+            f"set_epoch was not called in {loader.passes} passes over the training data; it is unknown whether "
+            f"{loader.sampler} changes the order without it"
         )
-    if loader.shuffle is None and passes > 1:
-        yield Remark(
-            name="order of samples",
-            what=f"set_epoch was not called in {passes} passes over the training data; it is unknown whether "
-            f"{loader.sampler} changes the order without it",
-            next="call set_epoch(epoch) at the beginning of each epoch, unless the order changes without it",
-        )
+        when = ", unless the order changes without it"
+    if what:
+        next_step = f"call sampler.set_epoch(epoch) at the beginning of each epoch{when}"
+        yield Remark(name="order of samples", what=what, next=next_step)
 
 
-def _remarks_on_counts(ends: Sequence[RankEnd]) -> Iterator[Remark]:
-    """Yield remarks on samples that the sampler gave and no batch had, and on batches whose size is not clear."""
+def _on_counts(ends: Sequence[RankEnd]) -> Iterator[Remark]:
+    """Yield remarks on samples that no batch had, on batches whose size is not clear, and on a loss that recovered."""
     short = [(end.rank, end.loader.dropped_samples) for end in ends if end.loader and end.loader.dropped_samples]
     if short:
         rank, dropped = short[0]
@@ -430,42 +414,31 @@ def _remarks_on_counts(ends: Sequence[RankEnd]) -> Iterator[Remark]:
             f"{' or '.join(str(size) for size in sizes[:NAMED])} (rank {rank})",
             next="set workload.samples_per_step in config.yaml to the samples of one process in one optimizer step",
         )
+    losses = [(end.rank, end.loss) for end in ends if end.loss and end.loss.not_finite_steps]
+    passing = [(rank, loss.not_finite_steps) for rank, loss in losses if loss.last is not None]
+    if passing:
+        rank, steps = passing[0]
+        what = f"on rank {rank} the loss was not finite at step {listed(steps[:NAMED])}, later it was"
+        else_step = "see the first batch" if steps[0] == 1 else "lower the learning rate"
+        next_step = f"expected now and then with GradScaler, which leaves such steps out; else {else_step}"
+        yield Remark(name="finite", what=what, next=next_step)
 
 
-def _remarks_on_data(ends: Sequence[RankEnd], loader: Loader | None) -> Iterator[Remark]:
-    batches = {end.rank: end.fingerprint.get("batch_per_gpu") for end in ends}
-    if len(set(batches.values())) > 1:
-        seen = ", ".join(f"{batch} on rank {rank}" for rank, batch in sorted(batches.items())[:NAMED])
+def _on_logs(raw: RawRun) -> Iterator[Remark]:
+    """Yield remarks on output that is not in the log."""
+    logs = [(agent, end.log) for agent, end in raw.agents.items() if end.log]
+    if lost := [(agent, log) for agent, log in logs if log.error]:
+        agent, log = lost[0]
         yield Remark(
-            name="batch",
-            what=f"the ranks use batches of different size: {seen}",
-            next="give every rank the same batch size",
+            name="log",
+            what=f"the log is incomplete: {agent} could not write {log.lost_bytes:,} bytes: {log.error}",
+            next="check space and quota of the results (df -h); the training itself goes on without its log",
         )
-    samples = distinct_samples(ends)
-    if samples is None:
+    if cut := [(agent, log) for agent, log in logs if log.left_out_bytes]:
+        agent, log = cut[0]
+        what = f"{agent} printed {log.bytes / 1e6:,.0f} MB, of which {log.left_out_bytes / 1e6:,.0f} MB are left out"
         yield Remark(
-            name="disjoint data",
-            what="not checked: no samples were seen that distinguish the ranks' data "
-            "(no DataLoader, batches without tensors or made on the device, or samples all alike)",
-            next="",
+            name="log",
+            what=f"the log is incomplete: {what}",
+            next="print less, as it takes time too, or raise logs.max_mb_per_node in config.yaml",
         )
-        return
-    most = max(shared_fraction(a, b) for a, b in combinations(samples.values(), 2))
-    if 0 < most < MOST_SHARED:
-        what = f"two ranks share {100 * most:.0f} % of their first samples"
-        yield Remark(
-            name="disjoint data",
-            what=what,
-            next="expected where the data hold duplicates, or are drawn with replacement",
-        )
-    if most < MOST_SHARED and loader and loader.shards is False:
-        yield Remark(
-            name="disjoint data",
-            what=f"the sampler ({loader.sampler}) does not divide the data between the ranks: every rank passes over "
-            "all of them, unless its dataset is a part",
-            next="use DistributedSampler, unless each rank's dataset is a part",
-        )
-
-
-def _recovered(loss: Loss) -> bool:
-    return bool(loss.not_finite_steps) and loss.last is not None

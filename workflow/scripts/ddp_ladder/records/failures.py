@@ -1,4 +1,7 @@
-"""The failure of a run: the first row of one ordered table that explains it. Pure."""
+"""The failure of a run: the first row of one ordered table that explains it. Pure.
+
+Causes come before consequences: a rank that lost another one is never the cause.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of
 from ddp_ladder.common.messages import leave_out, numbered
@@ -26,6 +30,7 @@ from ddp_ladder.records.hangs import hung
 from ddp_ladder.records.quotes import (
     caught,
     crash,
+    last_line,
     last_words,
     printed,
     quote,
@@ -39,8 +44,20 @@ from ddp_ladder.records.raw_models import AgentEnd, FailedRank, Gpu, GpusSeen, R
 from ddp_ladder.records.record import Check, Failure, Remark
 from ddp_ladder.records.shared_directory import OWN_DIRECTORY_ADVICE, files_found, found_in_words
 from ddp_ladder.records.signatures import Words, classify, cut, is_consequence
-from ddp_ladder.slurm.states import slurms_words
+from ddp_ladder.slurm.jobs import slurms_words
 from ddp_ladder.slurm.steps import step_variables, task_variables
+
+PORT_TAKEN = "the port of the rendezvous is taken"
+STILL_RUNNING = "the plain script was still running"
+TERMINATED = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"}
+ABORTED = "SIGABRT"  # NCCL's watchdog and C++ also end a rank in this way when it has lost another
+LONG_BEFORE_S = 60.0  # before the end of a run: a script is given less time than this to end in order
+
+LEAST_DRIVER = {13: "580.65.06", 12: "525.60.13", 11: "450.80.02"}
+"""Oldest NVIDIA driver on Linux for every release of a major CUDA version ("CUDA minor version compatibility",
+NVIDIA's CUDA Toolkit release notes)."""
+TOO_OLD = re.compile(r"driver on your system is too old|driver version is insufficient", re.IGNORECASE)
+_SLURM_NAME = re.compile(r"\bSLURM_[A-Z_]+\b")
 
 
 class Ended(FailedRank):
@@ -49,10 +66,10 @@ class Ended(FailedRank):
     node_rank: int
     host: str
 
-
-TERMINATED = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"}
-TIMERS = {"SIGALRM", "SIGVTALRM", "SIGPROF"}  # only a process's own timer sends them
-ABORTED = "SIGABRT"  # NCCL's watchdog and C++ also end a rank in this way when it has lost another
+    @property
+    def place(self) -> str:
+        """Return ``rank 3 (node 1, node7)``."""
+        return f"rank {self.rank} (node {self.node_rank}, {self.host})"
 
 
 def ended(raw: RawRun) -> list[Ended]:
@@ -65,254 +82,21 @@ def ended(raw: RawRun) -> list[Ended]:
     return sorted(seen, key=lambda rank: (rank.ended_at_s, rank.rank))
 
 
-def killed(raw: RawRun) -> list[Ended]:
-    """Return the ranks that a signal killed independently of other ranks."""
-    return [rank for rank in ended(raw) if rank.signal and rank.signal not in {ABORTED, *TERMINATED}]
+def _where(end: RankEnd | Ended) -> dict[str, Any]:
+    """Return rank, node and time of a failure."""
+    return {"rank": end.rank, "node": end.host, "at_s": end.ended_at_s}
 
 
-def aborted(raw: RawRun) -> list[Ended]:
-    """Return the ranks that aborted, by themselves or because they had lost another."""
-    return [rank for rank in ended(raw) if rank.signal == ABORTED]
+def _first_to_end(ends: Iterable[AgentEnd]) -> AgentEnd:
+    """Return the end record of the agent that ended first; the others end as a consequence."""
+    return min(ends, key=lambda end: float(end.ended_at_s))
 
 
-def terminated(raw: RawRun) -> list[Ended]:
-    """Return the ranks that received a termination signal, but not from their agent."""
-    return [rank for rank in ended(raw) if rank.signal in TERMINATED]
+def _agent(end: AgentEnd) -> Agent:
+    return Agent(end.node_rank, end.local_rank)
 
 
-def by_signal(case: Case, ranks: Sequence[Ended]) -> Failure:
-    """Return the failure of a run whose first ranks to end were ended by a signal."""
-    name = ranks[0].signal
-    alike = [rank for rank in ranks if rank.signal == name]
-    places = [f"rank {rank.rank} (node {rank.node_rank}, {rank.host})" for rank in alike[:NAMED]]
-    more = f" and {len(alike) - NAMED} more" if len(alike) > NAMED else ""
-    verdict, next_step = _advice(name, alike[0], case.directory.log)
-    return Failure(
-        verdict=verdict,
-        why=f"{', '.join(places)}{more}: ended by {name}",
-        next=next_step,
-        rank=alike[0].rank,
-        node=alike[0].host,
-        at_s=alike[0].ended_at_s,
-        evidence=crash([words for words in case.printed if words.node == alike[0].host]),
-    )
-
-
-def _advice(name: str | None, rank: Ended | AgentEnd, log: object) -> tuple[str, str]:
-    """Return verdict and next for a signal."""
-    if name == "SIGKILL":
-        return "a rank was killed", numbered(
-            (
-                f"run `dmesg` or `journalctl -k` on {rank.host}: often it was the out-of-memory killer",
-                "raise node.memory_mb in cluster.yaml, or use fewer loader workers or a smaller batch (workload.args)",
-            )
-        )
-    if name == "SIGBUS":
-        return "a rank crashed", numbered(
-            (
-                f"run `df /dev/shm` on {rank.host}: often it is full",
-                "give the container more of it (software.container.args in cluster.yaml), or use fewer loader workers "
-                "(workload.args)",
-            )
-        )
-    if name in TERMINATED:
-        return (
-            "a rank was told to end",
-            f"the ladder did not send this signal: find out what ends processes on {rank.host} (the site's limits, "
-            "another shell, the script itself), and start snakemake again",
-        )
-    if name in TIMERS:
-        return (
-            "a timer of the script ended a rank",
-            "find what sets it, in the script or a library (signal.alarm or signal.setitimer, often a limit on a step, "
-            "a download or a barrier): give it more time, or a handler (signal.signal); then start snakemake again",
-        )
-    if name == ABORTED:
-        return (
-            "a rank aborted",
-            f"read its last lines in {log}: a failed assertion of C++ or CUDA, or NCCL's watchdog after a timeout",
-        )
-    # In native code: an extension, a driver, a library of another build.
-    return "a rank crashed", numbered(
-        (
-            'set PYTHONFAULTHANDLER: "1" in workload.env of config.yaml and start snakemake again: the line of Python '
-            f"is then in {log}",
-            "look for native libraries of another build (software.modules, software.python in cluster.yaml)",
-        )
-    )
-
-
-def killed_first(case: Case) -> Failure | None:
-    """Return the failure of ranks that a signal killed before any other rank failed by itself."""
-    ranks = killed(case.raw)
-    if not ranks or (case.own and case.own[0].ended_at_s < ranks[0].ended_at_s):
-        return None
-    return by_signal(case, ranks)
-
-
-def failed_silently(case: Case) -> Failure | None:
-    """Return the failure of a rank whose exit code its own end record does not have."""
-    quiet = [rank for rank in ended(case.raw) if not rank.signal and not _recorded_failure(case.raw, rank.rank)]
-    if not quiet:
-        return None
-    first = quiet[0]
-    if first.error:
-        return _raised(case, first, first.error)
-    if named := root_at_end(case, first.host, first.rank):
-        return named
-    when = "after the script's end" if first.rank in case.raw.ranks else "without an end record"
-    alone = case.raw.run.agents_per_node == 1
-    log = case.directory.agent_log(Agent(first.node_rank, None if alone else first.local_rank), case.raw.run.agents)
-    return Failure(
-        verdict="the script failed",
-        why=f"rank {first.rank} (node {first.node_rank}, {first.host}): exit code {first.exit_code}, "
-        f"{when}{last_words(log, first.rank)}",
-        next=case.look,
-        rank=first.rank,
-        node=first.host,
-        at_s=first.ended_at_s,
-    )
-
-
-def _raised(case: Case, rank: Ended, error: str) -> Failure:
-    """Return the failure of a rank whose exception is in torch's error file alone."""
-    words = Words("rank", rank.rank, rank.host, tuple(error.split("\n")))
-    last = len(words.lines) - 1
-    return Failure(
-        verdict=EXCEPTION,
-        why=f"rank {rank.rank}: {cut(words.lines[last])}",
-        next=case.look,
-        rank=rank.rank,
-        node=rank.host,
-        at_s=rank.ended_at_s,
-        evidence=with_place(words, last),
-    )
-
-
-def aborted_or_told_to_end(case: Case) -> Failure | None:
-    """Return the failure of ranks that aborted, else of ranks that a foreign signal told to end."""
-    for ranks in (aborted(case.raw), terminated(case.raw)):
-        if ranks:
-            return by_signal(case, ranks)
-    return None
-
-
-def lost_launcher(case: Case) -> Failure | None:
-    """Return the failure of a run of which a launcher was killed, often with its ranks."""
-    launcher = launcher_killed(case.raw)
-    if launcher is None:
-        return None
-    return Failure(
-        verdict="a launcher was killed",
-        why=f"the launcher of node {launcher.node_rank} ({launcher.host}): ended by {launcher.signal}",
-        next=_advice(launcher.signal, launcher, case.directory.log)[1],
-        node=launcher.host,
-        at_s=launcher.ended_at_s,
-    )
-
-
-def _recorded_failure(raw: RawRun, rank: int) -> bool:
-    """Return True if a rank's own end record names a failure; it may be missing, or older than the failure."""
-    return rank in raw.ranks and raw.ranks[rank].end.failed
-
-
-def launcher_killed(raw: RawRun) -> AgentEnd | None:
-    """Return the end record of the first agent whose launcher a foreign signal ended; None if there is none."""
-    agents = [
-        end for end in raw.agents.values() if end.signal and end.signal not in TERMINATED and not end.failed_ranks
-    ]
-    return min(agents, key=lambda end: float(end.ended_at_s), default=None)
-
-
-def lost(case: Case) -> Failure | None:
-    """Return the failure of ranks that lost another rank, or were told to end, whose end no agent saw."""
-    raw = case.raw
-    silent = [agent for agent in agents_of(case.spec.nodes, raw.run.agents_per_node) if agent not in raw.agents]
-    told = [end for end in raw.agents.values() if end.signal in TERMINATED]  # as srun does when it has lost a task
-    if not case.victims and not (silent and told and len(told) == len(raw.agents)):
-        return None
-    if case.victims:
-        first = min(case.victims, key=lambda end: float(end.ended_at_s))
-        at_s, seen = first.ended_at_s, f"rank {first.rank} on {first.host} lost the others: {first.exception}"
-    else:
-        at_s = min(end.ended_at_s for end in told)
-        seen = f"the others were then ended by {told[0].signal}"
-    if silent:
-        return Failure(
-            verdict="a node was lost",
-            why=f"{_names(raw, silent)} left no end record: its agent was killed, or the node is gone; {seen}",
-            next="see what the scheduler and the node's own log say about it; if it is broken, "
-            f"{leave_out()}; then start snakemake again",
-            node=raw.run.nodes[silent[0].node_rank],
-            at_s=at_s,
-        )
-    without = [str(rank) for rank in range(case.spec.world_size) if rank not in raw.ranks]
-    gone = f"rank {', '.join(without[:NAMED])} left no end record; " if without else ""
-    return Failure(
-        verdict="the ranks lost each other",
-        why=f"no rank is known to have failed by itself; {gone}{seen}",
-        next=f"read the last lines of the other ranks in {case.directory.log}; if they ended well, look at the network "
-        "between the nodes (network.interface in cluster.yaml), and start snakemake again",
-        at_s=at_s,
-    )
-
-
-def _names(raw: RawRun, agents: Sequence[Agent]) -> str:
-    return ", ".join(f"{agent} ({raw.run.nodes[agent.node_rank]})" for agent in agents[:NAMED])
-
-
-LONG_BEFORE_S = 60.0  # before the end of a job; a script is given less time than this to end in order
-
-
-def left_early(case: Case) -> Failure | None:
-    """Return the failure of ranks that ended well while others waited, or that waited for each other; else None."""
-    spec, raw, ends = case.spec, case.raw, case.ends
-    raised = [end for end in ends if end.exception]
-    if any(end.exception for end in case.own):
-        return None
-    timed_out = raw.ended is not None and raw.ended.outcome == "time limit"
-    # A script may save its state and end well at the time limit: then it did not leave the others.
-    latest_s = raw.ended.ended_at_s - LONG_BEFORE_S if raw.ended and timed_out else math.inf
-    well = [end for end in ends if not end.exception and end.exit_code == 0]
-    done = [end for end in well if end.ended_at_s < latest_s]
-    # NCCL's watchdog aborts a rank only after its timeout; a rank that aborts sooner has a reason of its own.
-    waited_s = min((end.ended_at_s for end in done), default=math.inf) + LONG_BEFORE_S
-    gave_up = {rank.rank for rank in aborted(raw) if rank.ended_at_s > waited_s} - raw.ranks.keys()
-    missing = [rank for rank in range(spec.world_size) if rank not in raw.ranks and rank not in gave_up]
-    if missing and not timed_out:
-        return None  # a rank without a record was killed, and is the one that the others lost
-    waiting = [f"rank {end.rank} was in its step {end.steps.count + 1}" for end in raised]
-    waiting += [f"rank {rank} was aborted" for rank in sorted(gave_up)]
-    waiting += [f"rank {rank} had not ended" for rank in missing]
-    if done and waiting:
-        left = ", ".join(f"rank {end.rank} ended after {end.steps.count} steps" for end in done[:NAMED])
-        failure = Failure(
-            verdict="a rank left the others",
-            why=f"{left}; {', '.join(waiting[:NAMED])} and waited for it",
-            next=EQUALLY_MANY,
-            rank=done[0].rank,
-            node=done[0].host,
-            at_s=done[0].ended_at_s,
-        )
-        return with_caught(failure, case.printed)
-    if len(raised) > 1 and len(raised) == spec.world_size and all(_waited(end.exception or "") for end in raised):
-        where = "; ".join(f"rank {end.rank} after {end.steps.count} steps: {end.exception}" for end in raised[:NAMED])
-        return Failure(
-            verdict="the ranks waited for each other",
-            why=where,
-            next="look in the log for the line at which each rank stood: one of them made a collective call (barrier, "
-            "all_reduce, broadcast) that the others do not make, or left it out",
-        )
-    return None
-
-
-def _waited(exception: str) -> bool:
-    found = classify(exception)
-    return found is not None and found.role == "victim"
-
-
-PORT_TAKEN = "the port of the rendezvous is taken"
-STILL_RUNNING = "the plain script was still running"
+# Ended on purpose, or not set up
 
 
 def still_running(case: Case) -> Failure | None:
@@ -339,133 +123,6 @@ def time_limit(case: Case) -> Failure | None:
         next=f"raise {key} or ask for a longer allocation, or shorten the run with measure.max_steps or "
         "measure.max_seconds",
     )
-
-
-def needs_srun(case: Case) -> Failure | None:
-    """Return the failure of a script that reads variables of srun, and was started by torchrun."""
-    return asks_slurm(case.spec, case.own[0], printed(case.directory.log)) if case.own else None
-
-
-def port_taken(case: Case) -> Failure | None:
-    """Return the failure of a launcher or a rank whose port was in use: the run's own, or one that the script chose."""
-    run, own = case.raw.run, case.own
-    first = Agent(0, None if run.agents_per_node == 1 else 0)
-    output = own[0].exception if own else "" if case.ends else tail(case.directory.agent_log(first, run.agents))
-    if not output or "EADDRINUSE" not in output:
-        return None
-    host, ours = run.rendezvous.host, run.rendezvous.port
-    named = re.search(r"\bport: ([0-9]+)", output)  # torch 2.4 does not name it
-    port = int(named[1]) if named else ours
-    rank = own[0].rank if own else 0
-    node = own[0].host if own else case.host(first)
-    line = next(line for line in output.split("\n") if "EADDRINUSE" in line)
-    evidence = quote(Words("rank" if own else "torchrun", rank if own else None, node, ()), [line])
-    if port == ours:
-        return Failure(
-            verdict=PORT_TAKEN,
-            why=f"another process listens on port {port} of {host}",
-            next="start snakemake again, which takes another port; see what listens there with `ss --listening "
-            "--processes`",
-            node=node,
-            evidence=evidence,
-        )
-    return Failure(
-        verdict="the script's port is taken",
-        why=f"rank {rank}: another process listens on port {port}, which the script has chosen",
-        next=f"let the script leave MASTER_ADDR and MASTER_PORT as the launcher sets them (here {ours}, a free port), "
-        "or end the process that listens there (`ss --listening --processes`), and start snakemake again",
-        rank=rank,
-        node=node,
-        at_s=own[0].ended_at_s if own else None,
-        evidence=evidence,
-    )
-
-
-def saved_state(case: Case) -> Failure | None:
-    """Return the failure of a run that was cut short but saved its state (exit code 75).
-
-    Read from the ranks, because the launcher replaces their exit codes by its own.
-    """
-    saved = [end for end in case.ends if end.exit_code == os.EX_TEMPFAIL]
-    if not saved or any(end.exception and not is_consequence(end.exception) for end in case.ends):
-        return None
-    steps = max(end.steps.count for end in saved)
-    which = ", ".join(str(end.rank) for end in saved)
-    return Failure(
-        verdict="stopped by a signal, saved its state",
-        why=f"rank {which}: exit code {os.EX_TEMPFAIL} after {steps} steps, which says: saved, try again",
-        next="start snakemake again: the run is repeated, and goes on where it was if workload.args say so "
-        "(--checkpoint-dir and --resume of the reference workloads)",
-    )
-
-
-def own_failure(case: Case) -> Failure | None:
-    """Return the first exception, verbatim, or exit code of a rank that failed by itself."""
-    if not case.own:
-        return None
-    end = case.own[0]
-    if end.exception and (named := symptom_of(case, end)):
-        return named
-    if end.exception:
-        verdict, why = EXCEPTION, end.exception
-        evidence = where_raised(case.printed, end.rank, end.exception)
-    elif named := root_at_end(case, end.host, end.rank):
-        return named
-    else:
-        verdict, why = "the script failed", f"exit code {end.exit_code}{last_words(case.agent_log(end), end.rank)}"
-        evidence = caught(case.printed, end.host, end.rank)
-    return Failure(
-        verdict=verdict,
-        why=f"rank {end.rank}: {why}",
-        next=case.look,
-        rank=end.rank,
-        node=end.host,
-        at_s=end.ended_at_s,
-        evidence=evidence,
-    )
-
-
-_NAME = re.compile(r"\bSLURM_[A-Z_]+\b")
-_ABOVE = 2  # lines of a traceback between an exception and its statement: the statement itself, and carets below it
-
-
-def asks_slurm(spec: RunSpec, end: RankEnd, output: str) -> Failure | None:
-    """Return the failure of a rank that lacked a variable of srun; None for any other, or without torchrun.
-
-    end: the rank's end record. output: what the run's processes printed, before torchrun's own report.
-    """
-    if spec.launcher != "torchrun":
-        return None
-    set_by_srun = {*step_variables(spec, "", ()), *task_variables(0, 0, 0)}
-    exception = end.exception or ""
-    names = _NAME.findall(f"{exception}\n{_statement(exception, output)}")
-    missing = [name for name in names if name in set_by_srun]
-    if not missing:
-        return None
-    return Failure(
-        verdict="the script needs srun",
-        why=f"rank {end.rank}: {exception or _last(output)}: {missing[0]} is a variable that srun sets for each "
-        "process, and torchrun does not",
-        next="set launcher: srun in cluster.yaml, or in the variant, and start snakemake again; on a machine without "
-        "Slurm the ladder then sets the variables that srun would set",
-        rank=end.rank,
-        node=end.host,
-        at_s=end.ended_at_s,
-    )
-
-
-def _statement(exception: str, output: str) -> str:
-    """Return the line that raised the exception, as its traceback shows it; without an exception, the last line."""
-    if not exception:
-        return _last(output)
-    lines = output.splitlines()
-    places = [place for place, line in enumerate(lines) if exception in line]
-    return "\n".join(lines[max(0, places[-1] - _ABOVE) : places[-1]]) if places else ""
-
-
-def _last(output: str) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
 
 
 def not_set_up(case: Case) -> Failure | None:
@@ -511,6 +168,378 @@ def not_written(case: Case) -> Failure | None:
     )
 
 
+# What the script met: no GPU, no srun, a port in use
+
+
+def least_driver(cuda: str) -> str | None:
+    """Return the oldest driver for a torch built for this CUDA (``12.8``); None for an unknown CUDA."""
+    major = cuda.partition(".")[0]
+    return LEAST_DRIVER.get(int(major)) if major.isdigit() else None
+
+
+def is_too_old(driver: str, cuda: str) -> bool:
+    """Return True if a driver (``470.57.02``) is too old for a torch built for this CUDA."""
+    least = least_driver(cuda)
+    return least is not None and _numbers(driver) < _numbers(least)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def no_gpu(case: Case) -> Failure | None:
+    """Return the failure of a CUDA run in which a rank saw no GPU; None if every rank saw one or did not report."""
+    without = [(end, end.gpus_seen) for end in case.ends if end.gpus_seen and end.gpus_seen.count == 0]
+    if case.spec.device != "cuda" or not without:
+        return None
+    end, seen = without[0]
+    agents = [agent for agent in case.raw.agents.values() if agent.host == end.host]
+    python = next((training_python(agent.argv) for agent in agents if agent.argv), "the training Python")
+    why, next_step = _why_no_gpu(end, seen, python, [gpu for agent in agents for gpu in agent.gpus])
+    return Failure(
+        verdict="torch sees no GPU",
+        why=f"rank {end.rank}: {why}",
+        next=f"{next_step}; then start snakemake again",
+        rank=end.rank,
+        node=end.host,
+    )
+
+
+def _why_no_gpu(end: RankEnd, seen: GpusSeen, python: str, gpus: Sequence[Gpu]) -> tuple[str, str]:
+    """Return the cause, and what to do. gpus: those that nvidia-smi showed to the agents of the rank's host."""
+    torch = end.fingerprint.get("torch")
+    built, error, visible = seen.built_for, seen.why, seen.visible
+    if built is None:
+        return (
+            f"torch {torch} of {python} is built without CUDA",
+            "install a torch with CUDA for that Python, or name another one in software.python of cluster.yaml",
+        )
+    driver = next((gpu.driver for gpu in gpus), None)
+    if TOO_OLD.search(error) or (driver and is_too_old(driver, built)):
+        least = least_driver(built)
+        wants = f" (wants {least} or newer)" if least else ""
+        return (
+            f"the NVIDIA driver {f'{driver} ' if driver else ''}is too old for torch {torch}, which is built for CUDA "
+            f"{built}{wants}",
+            f"install for {python} a torch that is built for an older CUDA (pytorch.org, previous versions)",
+        )
+    if visible in ("", "-1", "NoDevFiles") or not gpus:
+        shown = f"CUDA_VISIBLE_DEVICES is {visible!r}" if visible is not None else "nvidia-smi shows no GPU there"
+        return (
+            f"no GPU in the job step: {shown}; torch says: {error}",
+            "check node.gres and slurm.partition in cluster.yaml (`scontrol show node` names a node's gres), and that "
+            "workload.env and software.setup leave CUDA_VISIBLE_DEVICES alone",
+        )
+    return (
+        f"nvidia-smi shows {len(gpus)} x {gpus[0].name}, but torch {torch} says: {error}",
+        f"try it on that node: srun --pty {python} -c 'import torch; torch.cuda.init()'; ask the site's support where "
+        "another torch fails in the same way",
+    )
+
+
+def needs_srun(case: Case) -> Failure | None:
+    """Return the failure of a script that reads variables of srun, and was started by torchrun."""
+    if case.spec.launcher != "torchrun" or not case.own:
+        return None
+    end = case.own[0]
+    exception = end.exception or ""
+    set_by_srun = {*step_variables(case.spec, "", ()), *task_variables(0, 0, 0)}
+    names = _SLURM_NAME.findall(f"{exception}\n{_raising_line(exception, case.directory)}")
+    missing = [name for name in names if name in set_by_srun]
+    if not missing:
+        return None
+    return Failure(
+        verdict="the script needs srun",
+        why=f"rank {end.rank}: {exception or last_line(case.directory.log)}: {missing[0]} is a variable that srun "
+        "sets for each process, and torchrun does not",
+        next="set launcher: srun in cluster.yaml, or in the variant, and start snakemake again; on a machine without "
+        "Slurm the ladder then sets the variables that srun would set",
+        **_where(end),
+    )
+
+
+def _raising_line(exception: str, directory: RunDirectory) -> str:
+    """Return the statement that raised the exception, as its traceback shows it; without one, the last line."""
+    if not exception:
+        return last_line(directory.log)
+    lines = printed(directory.log).split("\n")
+    places = [place for place, line in enumerate(lines) if exception in line]
+    return "\n".join(lines[max(0, places[-1] - 2) : places[-1]]) if places else ""  # carets may be below the statement
+
+
+def port_taken(case: Case) -> Failure | None:
+    """Return the failure of a launcher or a rank whose port was in use: the run's own, or one that the script chose."""
+    run, own = case.raw.run, case.own
+    first = Agent(0, None if run.agents_per_node == 1 else 0)
+    output = own[0].exception if own else "" if case.ends else tail(case.directory.agent_log(first, run.agents))
+    if not output or "EADDRINUSE" not in output:
+        return None
+    host, ours = run.rendezvous.host, run.rendezvous.port
+    named = re.search(r"\bport: ([0-9]+)", output)  # torch 2.4 does not name it
+    port = int(named[1]) if named else ours
+    rank = own[0].rank if own else 0
+    node = own[0].host if own else case.host(first)
+    line = next(line for line in output.split("\n") if "EADDRINUSE" in line)
+    evidence = quote(Words("rank" if own else "torchrun", rank if own else None, node, ()), [line])
+    if port == ours:
+        return Failure(
+            verdict=PORT_TAKEN,
+            why=f"another process listens on port {port} of {host}",
+            next="start snakemake again, which takes another port; see what listens there with `ss --listening "
+            "--processes`",
+            node=node,
+            evidence=evidence,
+        )
+    return Failure(
+        verdict="the script's port is taken",
+        why=f"rank {rank}: another process listens on port {port}, which the script has chosen",
+        next=f"let the script leave MASTER_ADDR and MASTER_PORT as the launcher sets them (here {ours}, a free port), "
+        "or end the process that listens there (`ss --listening --processes`), and start snakemake again",
+        rank=rank,
+        node=node,
+        at_s=own[0].ended_at_s if own else None,
+        evidence=evidence,
+    )
+
+
+# Ranks that died, left or failed by themselves
+
+
+def killed_first(case: Case) -> Failure | None:
+    """Return the failure of ranks that a signal killed before any other rank failed by itself."""
+    killed = [rank for rank in ended(case.raw) if rank.signal and rank.signal not in {ABORTED, *TERMINATED}]
+    if not killed or (case.own and case.own[0].ended_at_s < killed[0].ended_at_s):
+        return None
+    return _by_signal(case, killed)
+
+
+def aborted_or_told_to_end(case: Case) -> Failure | None:
+    """Return the failure of ranks that aborted, else of ranks that a foreign signal told to end."""
+    for signals in ({ABORTED}, TERMINATED):
+        if ranks := [rank for rank in ended(case.raw) if rank.signal in signals]:
+            return _by_signal(case, ranks)
+    return None
+
+
+def _by_signal(case: Case, ranks: Sequence[Ended]) -> Failure:
+    """Return the failure of a run whose first ranks to end were ended by a signal."""
+    name = ranks[0].signal
+    alike = [rank for rank in ranks if rank.signal == name]
+    more = f" and {len(alike) - NAMED} more" if len(alike) > NAMED else ""
+    verdict, next_step = _advice(name, alike[0].host, case)
+    return Failure(
+        verdict=verdict,
+        why=f"{', '.join(rank.place for rank in alike[:NAMED])}{more}: ended by {name}",
+        next=next_step,
+        evidence=crash([words for words in case.printed if words.node == alike[0].host]),
+        **_where(alike[0]),
+    )
+
+
+def _advice(signal: str | None, host: str, case: Case) -> tuple[str, str]:
+    """Return verdict and next for a signal that ended a process on this host."""
+    if signal == "SIGKILL":
+        return "a rank was killed", numbered(
+            (
+                f"run `dmesg` or `journalctl -k` on {host}: often it was the out-of-memory killer",
+                "raise node.memory_mb in cluster.yaml, or use fewer loader workers or a smaller batch (workload.args)",
+            )
+        )
+    if signal == "SIGBUS":
+        return "a rank crashed", numbered(
+            (
+                f"run `df /dev/shm` on {host}: often it is full",
+                "give the container more of it (software.container.args in cluster.yaml), or use fewer loader workers "
+                "(workload.args)",
+            )
+        )
+    if signal in TERMINATED or signal == "SIGALRM":
+        return (
+            "a rank was told to end",
+            f"the ladder did not send this signal: find out what ends processes on {host} (the site's limits, another "
+            "shell, a timer of the script itself), and start snakemake again",
+        )
+    if signal == ABORTED:
+        return (
+            "a rank aborted",
+            f"read its last lines in {case.directory.log}: a failed assertion of C++ or CUDA, or NCCL's watchdog after "
+            "a timeout",
+        )
+    # In native code: an extension, a driver, a library of another build.
+    return "a rank crashed", numbered(
+        (
+            'set PYTHONFAULTHANDLER: "1" in workload.env of config.yaml and start snakemake again: the line of Python '
+            f"is then in {case.directory.log}",
+            "look for native libraries of another build (software.modules, software.python in cluster.yaml)",
+        )
+    )
+
+
+def left_early(case: Case) -> Failure | None:
+    """Return the failure of ranks that ended well while others waited, or that waited for each other; else None."""
+    spec, raw, ends = case.spec, case.raw, case.ends
+    raised = [end for end in ends if end.exception]
+    if any(end.exception for end in case.own):
+        return None
+    timed_out = raw.ended is not None and raw.ended.outcome == "time limit"
+    # A script may save its state and end well at the time limit: then it did not leave the others.
+    latest_s = raw.ended.ended_at_s - LONG_BEFORE_S if raw.ended and timed_out else math.inf
+    well = [end for end in ends if not end.exception and end.exit_code == 0]
+    done = [end for end in well if end.ended_at_s < latest_s]
+    # NCCL's watchdog aborts a rank only after its timeout; a rank that aborts sooner has a reason of its own.
+    waited_s = min((end.ended_at_s for end in done), default=math.inf) + LONG_BEFORE_S
+    aborted = [rank for rank in ended(raw) if rank.signal == ABORTED and rank.ended_at_s > waited_s]
+    gave_up = {rank.rank for rank in aborted} - raw.ranks.keys()
+    missing = [rank for rank in range(spec.world_size) if rank not in raw.ranks and rank not in gave_up]
+    if missing and not timed_out:
+        return None  # a rank without a record was killed, and is the one that the others lost
+    waiting = [f"rank {end.rank} was in its step {end.steps.count + 1}" for end in raised]
+    waiting += [f"rank {rank} was aborted" for rank in sorted(gave_up)]
+    waiting += [f"rank {rank} had not ended" for rank in missing]
+    if done and waiting:
+        left = ", ".join(f"rank {end.rank} ended after {end.steps.count} steps" for end in done[:NAMED])
+        failure = Failure(
+            verdict="a rank left the others",
+            why=f"{left}; {', '.join(waiting[:NAMED])} and waited for it",
+            next=EQUALLY_MANY,
+            **_where(done[0]),
+        )
+        return with_caught(failure, case.printed)
+    if len(raised) > 1 and len(raised) == spec.world_size and all(_waited(end.exception or "") for end in raised):
+        return Failure(
+            verdict="the ranks waited for each other",
+            why="; ".join(f"rank {end.rank} after {end.steps.count} steps: {end.exception}" for end in raised[:NAMED]),
+            next="look in the log for the line at which each rank stood: one of them made a collective call (barrier, "
+            "all_reduce, broadcast) that the others do not make, or left it out",
+        )
+    return None
+
+
+def _waited(exception: str) -> bool:
+    found = classify(exception)
+    return found is not None and found.role == "victim"
+
+
+def saved_state(case: Case) -> Failure | None:
+    """Return the failure of a run that was cut short but saved its state (exit code 75).
+
+    Read from the ranks, because the launcher replaces their exit codes by its own.
+    """
+    saved = [end for end in case.ends if end.exit_code == os.EX_TEMPFAIL]
+    if not saved or any(end.exception and not is_consequence(end.exception) for end in case.ends):
+        return None
+    steps = max(end.steps.count for end in saved)
+    which = ", ".join(str(end.rank) for end in saved)
+    return Failure(
+        verdict="stopped by a signal, saved its state",
+        why=f"rank {which}: exit code {os.EX_TEMPFAIL} after {steps} steps, which says: saved, try again",
+        next="start snakemake again: the run is repeated, and goes on where it was if workload.args say so "
+        "(--checkpoint-dir and --resume of the reference workloads)",
+    )
+
+
+def own_failure(case: Case) -> Failure | None:
+    """Return the first exception, verbatim, or exit code of a rank that failed by itself."""
+    if not case.own:
+        return None
+    end = case.own[0]
+    if end.exception and (named := symptom_of(case, end)):
+        return named
+    if end.exception:
+        verdict, why = EXCEPTION, end.exception
+        evidence = where_raised(case.printed, end.rank, end.exception)
+    elif named := root_at_end(case, end.host, end.rank):
+        return named
+    else:
+        verdict, why = "the script failed", f"exit code {end.exit_code}{last_words(case.agent_log(end), end.rank)}"
+        evidence = caught(case.printed, end.host, end.rank)
+    return Failure(verdict=verdict, why=f"rank {end.rank}: {why}", next=case.look, evidence=evidence, **_where(end))
+
+
+def failed_silently(case: Case) -> Failure | None:
+    """Return the failure of a rank whose exit code its own end record does not have: it is missing, or older."""
+    ranks = case.raw.ranks
+    quiet = [
+        rank for rank in ended(case.raw) if not rank.signal and not (rank.rank in ranks and ranks[rank.rank].end.failed)
+    ]
+    if not quiet:
+        return None
+    first = quiet[0]
+    if first.error:  # torch's error file alone has the exception
+        words = Words("rank", first.rank, first.host, tuple(first.error.split("\n")))
+        return Failure(
+            verdict=EXCEPTION,
+            why=f"rank {first.rank}: {cut(words.lines[-1])}",
+            next=case.look,
+            evidence=with_place(words, len(words.lines) - 1),
+            **_where(first),
+        )
+    if named := root_at_end(case, first.host, first.rank):
+        return named
+    when = "after the script's end" if first.rank in ranks else "without an end record"
+    alone = case.raw.run.agents_per_node == 1
+    log = case.directory.agent_log(Agent(first.node_rank, None if alone else first.local_rank), case.raw.run.agents)
+    return Failure(
+        verdict="the script failed",
+        why=f"{first.place}: exit code {first.exit_code}, {when}{last_words(log, first.rank)}",
+        next=case.look,
+        **_where(first),
+    )
+
+
+# Launchers and nodes that were lost
+
+
+def lost_launcher(case: Case) -> Failure | None:
+    """Return the failure of a run of which a launcher was killed, often with its ranks."""
+    killed = [end for end in case.raw.agents.values() if end.signal and end.signal not in TERMINATED]
+    killed = [end for end in killed if not end.failed_ranks]
+    if not killed:
+        return None
+    launcher = _first_to_end(killed)
+    return Failure(
+        verdict="a launcher was killed",
+        why=f"the launcher of node {launcher.node_rank} ({launcher.host}): ended by {launcher.signal}",
+        next=_advice(launcher.signal, launcher.host, case)[1],
+        node=launcher.host,
+        at_s=launcher.ended_at_s,
+    )
+
+
+def lost(case: Case) -> Failure | None:
+    """Return the failure of ranks that lost another rank, or were told to end, whose end no agent saw."""
+    raw = case.raw
+    silent = [agent for agent in agents_of(case.spec.nodes, raw.run.agents_per_node) if agent not in raw.agents]
+    told = [end for end in raw.agents.values() if end.signal in TERMINATED]  # as srun does when it has lost a task
+    if not case.victims and not (silent and told and len(told) == len(raw.agents)):
+        return None
+    if case.victims:
+        first = min(case.victims, key=lambda end: float(end.ended_at_s))
+        at_s, seen = first.ended_at_s, f"rank {first.rank} on {first.host} lost the others: {first.exception}"
+    else:
+        at_s = min(end.ended_at_s for end in told)
+        seen = f"the others were then ended by {told[0].signal}"
+    if silent:
+        names = ", ".join(f"{agent} ({raw.run.nodes[agent.node_rank]})" for agent in silent[:NAMED])
+        return Failure(
+            verdict="a node was lost",
+            why=f"{names} left no end record: its agent was killed, or the node is gone; {seen}",
+            next="see what the scheduler and the node's own log say about it; if it is broken, "
+            f"{leave_out()}; then start snakemake again",
+            node=raw.run.nodes[silent[0].node_rank],
+            at_s=at_s,
+        )
+    without = [str(rank) for rank in range(case.spec.world_size) if rank not in raw.ranks]
+    gone = f"rank {', '.join(without[:NAMED])} left no end record; " if without else ""
+    return Failure(
+        verdict="the ranks lost each other",
+        why=f"no rank is known to have failed by itself; {gone}{seen}",
+        next=f"read the last lines of the other ranks in {case.directory.log}; if they ended well, look at the network "
+        "between the nodes (network.interface in cluster.yaml), and start snakemake again",
+        at_s=at_s,
+    )
+
+
 def launcher_failed(case: Case) -> Failure | None:
     """Return the failure of a launcher whose ranks report nothing."""
     if case.raw.ended and not case.raw.agents and not case.ends:
@@ -518,7 +547,7 @@ def launcher_failed(case: Case) -> Failure | None:
         words = slurms_words(log.read_text(errors="replace")) if log.exists() else []
         why = "; ".join(words[-2:]) or "no agent left an end record"
         return Failure(verdict="the launcher failed", why=why, next=case.look)
-    agents = [end for end in case.raw.agents.values() if end.exit_code != 0 or end.signal]
+    agents = [end for end in case.raw.agents.values() if end.failed]
     if not agents:
         return None
     end = _first_to_end(agents)
@@ -534,13 +563,7 @@ def launcher_failed(case: Case) -> Failure | None:
     )
 
 
-def _first_to_end(ends: Iterable[AgentEnd]) -> AgentEnd:
-    """Return the end record of the agent that ended first; the others end as a consequence."""
-    return min(ends, key=lambda end: float(end.ended_at_s))
-
-
-def _agent(end: AgentEnd) -> Agent:
-    return Agent(end.node_rank, end.local_rank)
+# All processes ended well: what was measured is not what was wanted
 
 
 def nothing_seen(case: Case) -> Failure | None:
@@ -619,123 +642,13 @@ def _beside_files(failure: Failure, case: Case) -> Failure:
     if not found:
         return failure
     what = found_in_words(found)
-    return Failure(
-        verdict=failure.verdict,
+    return failure.replace(
         why=f"{failure.why}; it found {what} in the working directory, and may have gone on from it",
         next=f"{OWN_DIRECTORY_ADVICE}; else {failure.next}",
     )
 
 
-LEAST_DRIVER = {13: "580.65.06", 12: "525.60.13", 11: "450.80.02"}
-"""Oldest NVIDIA driver on Linux for every release of a major CUDA version ("CUDA minor version compatibility",
-NVIDIA's CUDA Toolkit release notes)."""
-
-VERDICT = "torch sees no GPU"
-TOO_OLD = re.compile(r"driver on your system is too old|driver version is insufficient", re.IGNORECASE)
-
-
-def least_driver(cuda: str) -> str | None:
-    """Return the oldest driver for a torch built for this CUDA (``12.8``); None for an unknown CUDA."""
-    major = cuda.partition(".")[0]
-    return LEAST_DRIVER.get(int(major)) if major.isdigit() else None
-
-
-def is_too_old(driver: str, cuda: str) -> bool:
-    """Return True if a driver (``470.57.02``) is too old for a torch built for this CUDA."""
-    least = least_driver(cuda)
-    return least is not None and _numbers(driver) < _numbers(least)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version))
-
-
-def no_gpu(case: Case) -> Failure | None:
-    """Return the failure of a CUDA run in which a rank saw no GPU; None if every rank saw one or did not report."""
-    spec, raw = case.spec, case.raw
-    without = [(end, end.gpus_seen) for end in case.ends if end.gpus_seen and end.gpus_seen.count == 0]
-    if spec.device != "cuda" or not without:
-        return None
-    end, seen = without[0]
-    agents = [agent for agent in raw.agents.values() if agent.host == end.host]
-    python = next((training_python(agent.argv) for agent in agents if agent.argv), "the training Python")
-    gpus = [gpu for agent in agents for gpu in agent.gpus]
-    why, next_step = _cause(end, seen, python, gpus)
-    return Failure(
-        verdict=VERDICT,
-        why=f"rank {end.rank}: {why}",
-        next=f"{next_step}; then start snakemake again",
-        rank=end.rank,
-        node=end.host,
-    )
-
-
-def _cause(end: RankEnd, seen: GpusSeen, python: str, gpus: Sequence[Gpu]) -> tuple[str, str]:
-    """Return the cause, and what to do. gpus: those that nvidia-smi showed to the agents of the rank's host."""
-    torch = end.fingerprint.get("torch")
-    built, error, visible = seen.built_for, seen.why, seen.visible
-    if built is None:
-        return (
-            f"torch {torch} of {python} is built without CUDA",
-            "install a torch with CUDA for that Python, or name another one in software.python of cluster.yaml",
-        )
-    driver = next((gpu.driver for gpu in gpus), None)
-    if TOO_OLD.search(error) or (driver and is_too_old(driver, built)):
-        least = least_driver(built)
-        wants = f" (wants {least} or newer)" if least else ""
-        which = f"driver {driver}" if driver else "driver"
-        return (
-            f"the NVIDIA {which} is too old for torch {torch}, which is built for CUDA {built}{wants}",
-            f"install for {python} a torch that is built for an older CUDA (pytorch.org, previous versions)",
-        )
-    if visible in ("", "-1", "NoDevFiles") or not gpus:
-        shown = f"CUDA_VISIBLE_DEVICES is {visible!r}" if visible is not None else "nvidia-smi shows no GPU there"
-        return (
-            f"no GPU in the job step: {shown}; torch says: {error}",
-            "check node.gres and slurm.partition in cluster.yaml (`scontrol show node` names a node's gres), and that "
-            "workload.env and software.setup leave CUDA_VISIBLE_DEVICES alone",
-        )
-    return (
-        f"nvidia-smi shows {len(gpus)} x {gpus[0].name}, but torch {torch} says: {error}",
-        f"try it on that node: srun --pty {python} -c 'import torch; torch.cuda.init()'; ask the site's support where "
-        "another torch fails in the same way",
-    )
-
-
-TOLD_TO_END_S = 60.0  # before the end of a run that was ended: a script is given less time than this to end in order
-
-
-def is_complete(spec: RunSpec, raw: RawRun) -> bool:
-    """Return True if nothing that failed in this run came before the end of its training."""
-    ends = [rank.end for rank in raw.ranks.values()]
-    if len(ends) < spec.world_size or raw.ended is None or any(end.failed and not end.after_training for end in ends):
-        return False
-    if raw.ended.outcome != "finished":
-        return max(end.ended_at_s for end in ends) < raw.ended.ended_at_s - TOLD_TO_END_S
-    bad = [end for end in raw.agents.values() if end.exit_code != 0 or end.signal]
-    own = [end for end in bad if end.signal not in TERMINATED]
-    return not bad or (bool(own) and all(end.failed_ranks for end in own))
-
-
-def after_training(
-    spec: RunSpec, raw: RawRun, found: Sequence[Diagnosis], directory: RunDirectory
-) -> tuple[Remark, ...]:
-    """Return what failed after the training, with its cause; nothing if all ended well, or the run is not complete."""
-    case = Case(spec, raw, found, directory)
-    if not is_complete(spec, raw) or not case.ended_badly:
-        return ()
-    failure = next((failure for row in OF_PROCESSES if (failure := row(case))), None)
-    cause = f"{failure.verdict}: {failure.why}" if failure else f"the run ended by its {case.outcome}"
-    printed = f"; it printed: {failure.evidence[-1].line.strip()}" if failure and failure.evidence else ""
-    return (
-        Remark(
-            name="end",
-            what=f"after its training, which is complete and counts, {cause}{printed}",
-            next="nothing has to be done for the figures; what a script does at its end (a last checkpoint, a summary) "
-            f"may be missing: read {directory.log}",
-        ),
-    )
-
+# The table
 
 Row = Callable[[Case], Failure | None]
 
@@ -773,6 +686,15 @@ ROWS: tuple[Row, ...] = (
 """The first row that returns a failure explains the run. What only reports the loss of another rank is in no row but
 those near the end, and torchrun's own "root cause", the first end that it saw, is in none."""
 
+
+def explain(spec: RunSpec, raw: RawRun, found: Sequence[Diagnosis], directory: RunDirectory) -> Failure:
+    """Return why a run failed. found: its sanity checks, of which one did not pass."""
+    case = Case(spec, raw, found, directory)
+    return next(failure for row in ROWS if (failure := row(case)) is not None)
+
+
+# After a training that is complete
+
 OF_PROCESSES: tuple[Row, ...] = (
     root_raised,
     killed_first,
@@ -781,10 +703,40 @@ OF_PROCESSES: tuple[Row, ...] = (
     aborted_or_told_to_end,
     lost,
 )
-"""The rows for what failed after a training that is complete."""
 
 
-def explain(spec: RunSpec, raw: RawRun, found: Sequence[Diagnosis], directory: RunDirectory) -> Failure:
-    """Return why a run failed. found: its sanity checks, of which one did not pass."""
+def is_complete(spec: RunSpec, raw: RawRun) -> bool:
+    """Return True if nothing that failed in this run came before the end of its training.
+
+    Every rank left its end record, and its script ran through, reached the limit (max_steps, max_seconds), or raised an
+    exception after all loops that had made steps. Who was told to end may have ended early, and well, and a launcher
+    that fails without one of its ranks is not explained by it: these runs are not complete.
+    """
+    ends = [rank.end for rank in raw.ranks.values()]
+    if len(ends) < spec.world_size or raw.ended is None or any(end.failed and not end.after_training for end in ends):
+        return False
+    if raw.ended.outcome != "finished":
+        return max(end.ended_at_s for end in ends) < raw.ended.ended_at_s - LONG_BEFORE_S
+    bad = [end for end in raw.agents.values() if end.failed]
+    own = [end for end in bad if end.signal not in TERMINATED]
+    return not bad or (bool(own) and all(end.failed_ranks for end in own))
+
+
+def after_training(
+    spec: RunSpec, raw: RawRun, found: Sequence[Diagnosis], directory: RunDirectory
+) -> tuple[Remark, ...]:
+    """Return what failed after a complete training, with its cause; it spoils no figure."""
     case = Case(spec, raw, found, directory)
-    return next(failure for row in ROWS if (failure := row(case)) is not None)
+    if not is_complete(spec, raw) or not case.ended_badly:
+        return ()
+    failure = next((failure for row in OF_PROCESSES if (failure := row(case))), None)
+    cause = f"{failure.verdict}: {failure.why}" if failure else f"the run ended by its {case.outcome}"
+    shown = f"; it printed: {failure.evidence[-1].line.strip()}" if failure and failure.evidence else ""
+    return (
+        Remark(
+            name="end",
+            what=f"after its training, which is complete and counts, {cause}{shown}",
+            next="nothing has to be done for the figures; what a script does at its end (a last checkpoint, a summary) "
+            f"may be missing: read {directory.log}",
+        ),
+    )

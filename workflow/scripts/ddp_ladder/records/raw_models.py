@@ -191,6 +191,11 @@ class AgentEnd(RawFile):
     log: AgentLog | None = None
     monitor: MonitorEnd | None = Field(None, description="Null if this agent did not sample its node.")
 
+    @property
+    def failed(self) -> bool:
+        """Return True if it ended with another exit code than 0, or by a signal."""
+        return self.exit_code != 0 or bool(self.signal)
+
 
 class Device(Model):
     """The device that a rank trained on."""

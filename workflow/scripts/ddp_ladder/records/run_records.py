@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.plan.plan import Plan, RunSpec
@@ -142,12 +139,3 @@ def _is_kept(record: Record, spec: RunSpec, directory: RunDirectory) -> bool:
     if record.failure is None:
         return True
     return spec.is_plain and directory.ended.exists() and record.failure.verdict not in CUT_SHORT
-
-
-def placeless(data: Any, results: Path) -> str:
-    """Return a JSON value as text without the path of the results directory, which may have been moved.
-
-    results: its present path. An earlier path is recognised unless it contains a space.
-    """
-    text = json.dumps(data, sort_keys=True).replace(f"{json.dumps(str(results))[1:-1]}/", "")
-    return re.sub(r'[^\s"]*/(?=runs/|jobs/)', "", text)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from ddp_ladder.accounting.advice import accounting_table
 from ddp_ladder.analysis.cost import Pick, Work, picks
-from ddp_ladder.analysis.prediction import Outlook
-from ddp_ladder.common.formats import capitalised, count, duration, full_stop, in_short, interval
-from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS, GPU_HOURS_TO_SOLUTION, SAMPLES_PER_S, columns
+from ddp_ladder.analysis.prediction import Prediction as Predicted
+from ddp_ladder.common.formats import capitalised, count, duration, full_stop, in_short
+from ddp_ladder.gates.figures import GPU_HOURS, GPU_HOURS_TO_SOLUTION, columns
 from ddp_ladder.gates.groups import STEP_PARTS
 from ddp_ladder.gates.notes import NOTABLE_GAP
 from ddp_ladder.gates.points import ScalePoint
@@ -344,8 +344,8 @@ def request(view: ReportView, prediction: Prediction, series: Sequence[Sequence[
             )
             continue
         yield Block(" ".join(_request(chosen, points[0].mode, view)), source=SOURCE)
-    for outlook in prediction.outlooks:
-        if words := _beyond(outlook, view):
+    for at in prediction.outlooks:
+        if words := _beyond(at, view):
             yield Block(words, source="from scaling.csv, see docs/prediction.md")
     if view.results.jobs:
         totals = accounting_table(view.results.plan, view.results.jobs).totals
@@ -388,24 +388,14 @@ def _amount(work: Work) -> str:
     return f"{work.samples:,.0f} samples" if work.samples is not None else f"{work.epochs:g} epochs"
 
 
-def _beyond(outlook: Outlook, view: ReportView) -> str:
-    """Return what is predicted for the next larger scale, and how far efficiency is expected to hold."""
-    at = outlook.at
-    ahead = [full_stop(capitalised(text)) for text in (outlook.in_words, *at.notes) if text]
-    if at.is_measured or at.samples_per_s is None:
-        return " ".join(ahead if at.samples_per_s is None else ahead[:1])
-    rate = f"{SAMPLES_PER_S.text(at.samples_per_s)} {SAMPLES_PER_S.heading} " + interval(
-        SAMPLES_PER_S.text(at.samples_per_s_low), SAMPLES_PER_S.text(at.samples_per_s_high)
-    )
-    efficiency = f"{EFFICIENCY.text(at.efficiency)} " + interval(
-        EFFICIENCY.text(at.efficiency_low), EFFICIENCY.text(at.efficiency_high)
-    )
+def _beyond(at: Predicted, view: ReportView) -> str:
+    """Return what is predicted for the next larger scale; empty if there is none."""
+    if at.is_measured:
+        return ""
     cost = f"{GPU_HOURS.text(at.gpu_hours_per_million_samples)} {view.of_device(GPU_HOURS.heading)}"
-    words = (
-        f"Predicted, not measured: {at.scale} ({outlook.mode} scaling) would run at {rate}, with an efficiency of "
-        f"{efficiency} against {at.baseline}, and cost {cost}."
-    )
-    return " ".join((words, *ahead))
+    words = f"predicted, not measured: {at.in_words}"
+    lines = (f"{words}, at {cost}" if at.samples_per_s else words, *at.notes)
+    return " ".join(full_stop(capitalised(line)) for line in lines)
 
 
 # --- The limits: what an application must say against its own figures.

@@ -24,8 +24,7 @@ from ddp_ladder.gates.verdict import Verdict, gate_files
 from ddp_ladder.nodes.describe import Machine, read_machines
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.plan.plan import Plan, RunSpec
-from ddp_ladder.preflight.assemble import by_scale
-from ddp_ladder.preflight.result import PreflightResult
+from ddp_ladder.preflight.result import PreflightResult, by_scale
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.settings.terms import Scale

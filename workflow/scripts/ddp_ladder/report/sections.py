@@ -14,14 +14,15 @@ from urllib.parse import quote
 from ddp_ladder.accounting.advice import accounting_table
 from ddp_ladder.analysis.forecast import HEADINGS as FORECAST_HEADINGS
 from ddp_ladder.analysis.forecast import ForecastError, forecast_errors, forecast_lines, planned_forecasts
-from ddp_ladder.analysis.prediction import Outlook, outlooks
+from ddp_ladder.analysis.prediction import Prediction as Predicted
+from ddp_ladder.analysis.prediction import outlooks
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, stage_name
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.attribution import Link as NetworkLink
 from ddp_ladder.gates.figures import Column, Table, columns, figures_in
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
 from ddp_ladder.gates.scaling import USUAL_MARK
-from ddp_ladder.preflight.text import bandwidth, latency
+from ddp_ladder.preflight.result import bandwidth, latency
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.comparison import ComparisonSection
 from ddp_ladder.report.document import Block, Cell, Content, Link, Section, csv_text
@@ -65,12 +66,12 @@ class Prediction:
 
     errors: tuple[ForecastError, ...] = ()
     ahead: tuple[str, ...] = ()
-    outlooks: tuple[Outlook, ...] = ()
+    outlooks: tuple[Predicted, ...] = ()
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Return how far it will scale, in each mode."""
-        return tuple(one.in_words for one in self.outlooks if one.largest)
+        """Return what is predicted for the next larger scale, in each mode."""
+        return tuple(f"predicted, not measured: {one.in_words}" for one in self.outlooks if not one.is_measured)
 
 
 @dataclass(frozen=True)

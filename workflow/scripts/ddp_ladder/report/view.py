@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from typing import Any, Literal
 from urllib.parse import quote
@@ -390,7 +390,7 @@ def gate_rows(gate: Verdict) -> tuple[GateRow, ...]:
     """Return the findings to show; repeats with the same finding share one row."""
     repeats: dict[Finding, list[int]] = {}
     for item in gate.worth_showing:
-        known = repeats.setdefault(replace(item, repeat=None), [])
+        known = repeats.setdefault(item.replace(repeat=None), [])
         known += [item.repeat] if item.repeat is not None else []
     return tuple(GateRow(item, tuple(numbers)) for item, numbers in repeats.items())
 
@@ -435,10 +435,11 @@ def _stopped(gate: Verdict, points: Sequence[ScalePoint], unit: str) -> Headline
     reason = gate.reason or next(iter(gate.failing), None)  # of any variant if the default has none
     why = _why(reason, several) if reason else gate.why or "its file does not say why"
     text = f"Stopped at the gate of {_stage(gate.stage, points)}: {full_stop(why)}"
+    evidence = reason.evidence if reason and reason.repeat is None else ()
     before = [point for point in _furthest(points) if point.stage != gate.stage]
     if before:
         text += f" Before it, {_figures(before[0], unit)}."
-    return Headline("stopped", text, gate.next or (reason and reason.next) or None, reason.shown_by if reason else ())
+    return Headline("stopped", text, gate.next or (reason and reason.next) or None, evidence)
 
 
 def _why(item: Finding, several_modes: bool) -> str:

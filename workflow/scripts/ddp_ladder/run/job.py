@@ -27,15 +27,14 @@ from ddp_ladder.common.files import (
     writing,
 )
 from ddp_ladder.common.formats import duration
+from ddp_ladder.common.messages import Finding
 from ddp_ladder.gates.repeats import in_words, next_repeat
 from ddp_ladder.job_script.script import write_job_script
 from ddp_ladder.node.launch import Places, Rendezvous, is_module
 from ddp_ladder.node.repository import git_state
 from ddp_ladder.plan.asked import Asked
 from ddp_ladder.plan.plan import OWN_DIRECTORY, Plan, RunSpec, ScaleJob
-from ddp_ladder.preflight.finding import PREFLIGHT_FAILED, PreflightFinding
-from ddp_ladder.preflight.result import PreflightResult
-from ddp_ladder.preflight.text import finding_line, outcome
+from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, finding_line, outcome
 from ddp_ladder.records.assemble import NOT_RUN, assemble, not_run
 from ddp_ladder.records.failures import PORT_TAKEN
 from ddp_ladder.records.raw_models import Endpoint, Job, Outcome, PlainLimit, Repository, RunEnd, RunFile
@@ -165,14 +164,12 @@ def run_preflight(context: Context) -> PreflightResult:
     """Test the nodes, their network and the collectives, and write the result. Raises Interrupted."""
     at_most = duration(2 * context.job.preflight.timeout_s)
     context.console.say(f"{context.label}: preflight of nodes, network and collectives, at most {at_most}")
-    result = PreflightOf(
-        context.job, context.results, context.nodes, context.end_s, context.left_s, say=context.console.say
-    ).run()
+    result = PreflightOf(context.job, context.results, context.nodes, context.end_s, context.left_s).run()
     context.console.say(f"{context.label}: {outcome(result)}")
     return result
 
 
-def _failed_preflight(context: Context) -> PreflightFinding | None:
+def _failed_preflight(context: Context) -> Finding | None:
     """Run the preflight and show its findings; return the one that keeps the runs from starting."""
     result = run_preflight(context)
     for finding in result.findings:

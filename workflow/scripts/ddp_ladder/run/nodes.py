@@ -12,8 +12,8 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -28,8 +28,16 @@ from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.run.logs import BoundedLog, LogPipe, log_of_launcher
 from ddp_ladder.settings.terms import Interface
 from ddp_ladder.slurm.allocation import salloc_for
-from ddp_ladder.slurm.notation import host_names
-from ddp_ladder.slurm.query import SHORTEST_ANSWER_S, SlurmError, Unreadable, job_field, run_command, squeue, unanswered
+from ddp_ladder.slurm.query import (
+    SHORTEST_ANSWER_S,
+    SlurmError,
+    Unreadable,
+    host_names,
+    job_field,
+    run_command,
+    squeue,
+    unanswered,
+)
 from ddp_ladder.slurm.steps import step_argv, step_environment
 
 AGENT = SCRIPTS / "agent.py"
@@ -58,9 +66,6 @@ class Nodes(Protocol):
 
     def agents_per_node(self, spec: RunSpec) -> int:
         """Return 1, or the number of GPUs per node."""
-
-    def part(self, nodes: Sequence[str]) -> Nodes:
-        """Return these nodes alone, by their names."""
 
     def endpoint(self, spec: RunSpec, key: str) -> tuple[str, int]:
         """Return an address of the first node that every node of the run reaches, and a port that is free there.
@@ -100,9 +105,6 @@ class ThisMachine:
     def agents_per_node(self, spec: RunSpec) -> int:
         return 1
 
-    def part(self, nodes: Sequence[str]) -> Nodes:
-        return self
-
     def endpoint(self, spec: RunSpec, key: str) -> tuple[str, int]:
         try:
             return address_towards(spec.interface, LOOPBACK), free_port(key)
@@ -139,13 +141,11 @@ class Allocation:
     """The first nodes of a Slurm job, as many as the scale has. This process may be on one of them or on none.
 
     until_s: on the monotonic clock, when the time of the scale's runs is up; no query to Slurm takes longer.
-    only: these of the nodes; empty for all that the scale has.
     """
 
     job_id: str
     job: ScaleJob
     until_s: float = math.inf
-    only: tuple[str, ...] = ()
     _heads: dict[str, tuple[str, list[int]]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def hostnames(self) -> list[str]:
@@ -156,8 +156,6 @@ class Allocation:
 
         Raises NoRendezvous if there are too few, or Slurm does not answer.
         """
-        if self.only:
-            return list(self.only)
         try:
             names = list(host_names(job_field(self.job_id, "N", self.until_s)))
         except UserError as error:
@@ -171,9 +169,6 @@ class Allocation:
 
     def names(self, spec: RunSpec) -> list[str]:
         return self.hostnames()
-
-    def part(self, nodes: Sequence[str]) -> Nodes:
-        return replace(self, only=tuple(nodes))
 
     def agents_per_node(self, spec: RunSpec) -> int:
         return spec.gpus_per_node if spec.launcher == "srun" else 1

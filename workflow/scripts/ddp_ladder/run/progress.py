@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
-
-from tqdm import tqdm
 
 from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.common.formats import duration, significant
@@ -21,7 +20,8 @@ from ddp_ladder.run.expected_steps import Expected, Total
 # In a pipe or a log, lines get rarer the longer a run takes, so that a run of a day does not print thousands.
 LINE_EVERY_S = 10.0
 LINE_EVERY_FRACTION = 0.1
-WITH_BAR, WITHOUT_BAR = "{desc} {bar} {unit}", "{desc} {unit}"
+BAR, REST = "\u2588", "\u2591"  # full block, light shade
+LEAST_BAR = 10  # characters: a shorter bar shows nothing
 LAST_WORDS = "every run has left its record"  # the last line of a scale's job
 LAST_WORDS_OF_PREFLIGHT = "the preflight has left its result"  # of one that runs alone
 
@@ -54,12 +54,38 @@ def _is_amount(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
-def _print(text: str, stream: TextIO) -> None:
-    """Print a line above the bar, if any; characters that the encoding lacks are replaced."""
-    encoding = stream.encoding or "utf-8"
-    # If the disk of the job's log is full, or the terminal is gone, the line is lost and the run goes on.
-    with contextlib.suppress(OSError), tqdm.external_write_mode(file=stream):
-        print(printable(text).encode(encoding, "replace").decode(encoding), file=stream, flush=True)
+class _Console:
+    """Lines of text and, on a terminal, a status line below them. Characters that the encoding lacks are replaced."""
+
+    def __init__(self, stream: TextIO = sys.stderr) -> None:
+        self._stream = stream
+        self._status = ""
+
+    def say(self, text: str) -> None:
+        """Print a line above the status line."""
+        erased = "\r\x1b[K" if self._status else ""
+        self._write(f"{erased}{printable(text)}\n{self._status}")
+
+    def _show(self, text: str, fraction: float | None = None) -> None:
+        """Show the status line, with a bar where there is room for one; nothing in a pipe. An empty text ends it."""
+        if not self._stream.isatty():
+            return
+        columns = shutil.get_terminal_size().columns
+        status = printable(text)[: columns - 1]
+        width = columns - len(status) - 2
+        if fraction is not None and width >= LEAST_BAR:
+            done = int(width * min(1.0, fraction))
+            status += f" {BAR * done}{REST * (width - done)}"
+        if status or self._status:
+            self._status = status
+            self._write(f"\r\x1b[K{status}")
+
+    def _write(self, text: str) -> None:
+        encoding = self._stream.encoding or "utf-8"
+        # If the disk of the job's log is full, or the terminal is gone, the line is lost and the run goes on.
+        with contextlib.suppress(OSError):
+            self._stream.write(text.encode(encoding, "replace").decode(encoding))
+            self._stream.flush()
 
 
 def state(progress: Mapping[str, Any] | None, expected: Expected, left_at_most_s: float | None = None) -> str:
@@ -83,22 +109,18 @@ def left_s(progress: Mapping[str, Any], total: Total | None) -> float | None:
     return float(per_step_s * (total.steps - progress["step"]))
 
 
-class RunConsole:
+class RunConsole(_Console):
     """The progress of one run after the other. ``show`` may be called at any rate."""
 
     def __init__(self, runs: int, stream: TextIO = sys.stderr) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._runs = runs
         self._index = 0
         self._label = ""
-        self._bar: tqdm[Any] | None = None
         self._started_s = 0.0
         self._next_line_s = 0.0
         self._has_steps = False
         self._unreadable = False
-
-    def say(self, text: str) -> None:
-        _print(text, self._stream)
 
     def expect(self, runs: int) -> None:
         """Count so many further runs."""
@@ -116,8 +138,7 @@ class RunConsole:
         self._has_steps = False
         self._next_line_s = self._started_s + LINE_EVERY_S
         if self._stream.isatty():
-            # The text is tqdm's unit, because its postfix always begins with a comma.
-            self._bar = tqdm(desc=self._label, file=self._stream, leave=False, unit="starting", bar_format=WITHOUT_BAR)
+            self._show(f"{self._label} starting")
         else:
             self.say(f"{self._label}: started")
 
@@ -134,12 +155,9 @@ class RunConsole:
 
     def show(self, progress: Mapping[str, Any] | None, expected: Expected, left_at_most_s: float) -> None:
         text = state(progress, expected, left_at_most_s)
-        if self._bar is not None:
+        if self._stream.isatty():
             total = expected.total(progress)
-            self._bar.n, self._bar.total = progress["step"] if progress else 0, total.steps if total else None
-            self._bar.bar_format = WITH_BAR if total else WITHOUT_BAR
-            self._bar.unit = text
-            self._bar.refresh()
+            self._show(f"{self._label} {text}", progress["step"] / total.steps if progress and total else None)
         elif time.monotonic() >= self._next_line_s or (progress is not None and not self._has_steps):
             self._has_steps = progress is not None  # the first steps are shown at once: a run may end in 10 s
             now_s = time.monotonic()
@@ -147,36 +165,19 @@ class RunConsole:
             self.say(f"{self._label}: {text}")
 
     def ended(self, record: Record) -> None:
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+        self._show("")
         self.say(f"{self._label}: {outcome(record)}")
 
     def reused(self, spec: RunSpec) -> None:
         self.say(f"{self._begin(spec)}: finished earlier, kept")
 
 
-class JobConsole:
-    """The terminal of a start that waits for Slurm jobs: lines, and a status line below them."""
-
-    def __init__(self, stream: TextIO = sys.stderr) -> None:
-        self._stream = stream
-        self._bar: tqdm[Any] | None = None
-
-    def say(self, text: str) -> None:
-        _print(text, self._stream)
+class JobConsole(_Console):
+    """The terminal of a start that waits for Slurm jobs: lines, and their states below them."""
 
     def status(self, jobs: Sequence[str]) -> None:
         """Show the jobs' states on a terminal; nothing in a pipe, which gets lines only."""
-        if not self._stream.isatty():
-            return
-        if self._bar is None and jobs:
-            self._bar = tqdm(file=self._stream, leave=False, bar_format="{desc}", dynamic_ncols=True)
-        if self._bar is not None:
-            self._bar.set_description_str(", ".join(jobs))
-        if self._bar is not None and not jobs:
-            self._bar.close()
-            self._bar = None
+        self._show(", ".join(jobs))
 
 
 def outcome(record: Record) -> str:

@@ -16,7 +16,7 @@ from ddp_ladder.run.job import END_S, Context
 from ddp_ladder.run.nodes import Allocation, nodes_of
 from ddp_ladder.run.progress import RunConsole
 from ddp_ladder.slurm.allocation import time_left_s
-from ddp_ladder.slurm.scale_lock import Locked, held
+from ddp_ladder.slurm.lock import Lock, held
 
 # Before Slurm ends the job, it has to end its agents, which may take all of END_S, join the logs and write the records,
 # which takes long on a slow file system.
@@ -53,8 +53,8 @@ def context_of(job: ScaleJob, results: Path) -> Context:
 def holding_scale(context: Context) -> Iterator[None]:
     """Hold the lock of the scale; signals raise Interrupted."""
     raise_on_signals()
-    locked = Locked.scale(context.results, str(context.job.scale), context.label)
-    with held(locked, context.nodes.job_id, context.console.say, lost=lambda: _lose(context)):
+    lock = Lock.of_scale(context.results, str(context.job.scale), context.label)
+    with held(lock, context.nodes.job_id, context.console.say, lost=lambda: _lose(context)):
         yield
 
 

@@ -20,7 +20,7 @@ from ddp_ladder.node.software import SetUpError, container_binds, environment
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.run.nodes import local_job_id
 from ddp_ladder.settings.models import Experiment, Site
-from ddp_ladder.slurm.scale_lock import Locked, held
+from ddp_ladder.slurm.lock import Lock, held
 
 LOCK = ".prepare"
 A_DAY_S = 86_400.0  # a download takes long
@@ -89,8 +89,8 @@ def prepare_data(spec: RunSpec, site: Site, command: Sequence[str], marker: Path
     Raises UserError if it cannot be started, and while a start on another machine prepares the same data.
     """
     data = marker.parent
-    locked = Locked(data, LOCK, f"workload.data_dir {data}", "these data", A_DAY_S)
-    with held(locked, local_job_id(), notify, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)):
+    lock = Lock(data, LOCK, f"workload.data_dir {data}", "these data", A_DAY_S)
+    with held(lock, local_job_id(), notify, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)):
         if _is_prepared(marker, command):
             print(f"{data} has been prepared by another start")
             return 0

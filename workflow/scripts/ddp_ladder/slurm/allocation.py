@@ -10,8 +10,7 @@ from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.paths import profile
 from ddp_ladder.plan.plan import Plan, ScaleJob
-from ddp_ladder.slurm.notation import gpus
-from ddp_ladder.slurm.query import answer, job_field, no_job, run_command
+from ddp_ladder.slurm.query import answer, gpus, job_field, no_job, run_command
 
 SIMULATE = f"or simulate the nodes on this machine: env -u SLURM_JOB_ID snakemake --profile {profile('local')}"
 _TIME_LEFT = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")

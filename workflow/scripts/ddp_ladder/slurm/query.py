@@ -1,6 +1,9 @@
 """Queries to Slurm: asked once, or by a job about itself again and again while the controller does not answer.
 
-Every query has a time limit: a command that hangs is ended, and the error names it and the limit.
+Every query has a time limit: a command that hangs is ended, and the error names it and the limit. squeue, sbatch and
+the others take defaults of their options from the environment (SQUEUE_STATES, SBATCH_TIMELIMIT, SLURM_TIME_FORMAT), and
+a shell inside a job has variables that describe that job: queries get neither, and a start that submits jobs removes
+them from its own environment, because sbatch passes it on.
 """
 
 from __future__ import annotations
@@ -12,11 +15,10 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TypeVar
 
 from ddp_ladder.common.messages import Problem, UserError, notify, printable
-from ddp_ladder.slurm.environment import question_environment
 
 T = TypeVar("T")
 
@@ -149,3 +151,97 @@ def no_job(job_id: str, found: str) -> Problem:
         found=found,
         next="look at it with `squeue --me`; if it has ended, ask for a new one with salloc or sbatch",
     )
+
+
+# The environment of a query
+
+# The Slurm to use, and the permission to use it.
+CONNECTION = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
+_COMMANDS = ("SACCT", "SACCTMGR", "SALLOC", "SBATCH", "SCANCEL", "SCONTROL", "SINFO", "SQUEUE", "SRUN")
+_OF_ONE_COMMAND = tuple(f"{command}_" for command in _COMMANDS)
+_OF_ALL = "SLURM_"  # for all commands, or describing a job
+
+
+def question_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for a command of Slurm that starts nothing."""
+    return {key: value for key, value in environment.items() if not _is_set_aside(key)}
+
+
+def set_aside(environment: MutableMapping[str, str]) -> str:
+    """Clear the environment of a process that submits jobs; return a line that names what was removed, or ""."""
+    job = environment.get("SLURM_JOB_ID")
+    keys = sorted(key for key in environment if _is_set_aside(key))
+    for key in keys:
+        del environment[key]
+    # A job sets dozens of SLURM_*, which are not the user's: one entry names them all.
+    named = [key for key in keys if job is None or not key.startswith(_OF_ALL)]
+    if job is not None:
+        named.append(f"SLURM_* of job {job}, in whose shell this was started")
+    return f"set aside: {', '.join(named)} (jobs ask for what cluster.yaml says, under slurm and node)" if named else ""
+
+
+def _is_set_aside(key: str) -> bool:
+    return key.startswith(_OF_ONE_COMMAND) or (key.startswith(_OF_ALL) and key not in CONNECTION)
+
+
+# Parsers of records, amounts and lists of names
+
+
+def records(text: str, first: str) -> Iterator[dict[str, str]]:
+    """Yield records, ``Key=value Key=value ...`` a line; values may hold spaces (OS, Reason)."""
+    for line in text.splitlines():
+        if line.startswith(f"{first}="):
+            yield dict(re.findall(r"(\w[\w:/]*)=(.*?)(?=\s+\w[\w:/]*=|\s*$)", line))
+
+
+def gpus(gres: str) -> dict[str, int]:
+    """Count GPUs by type in a node's Gres: ``gpu:a100:4(S:0-1),gpu:2,nvme:1``."""
+    found: dict[str, int] = {}
+    for item in re.sub(r"\([^)]*\)", "", gres).split(","):
+        name, *rest = item.split(":")
+        if name == "gpu" and rest:
+            *kind, count = rest
+            found[":".join(kind)] = found.get(":".join(kind), 0) + int(count)
+    return found
+
+
+def tres(text: str) -> dict[str, int]:
+    """Parse ``cpu=8,mem=64G,gres/gpu:a100=4`` to counts; mem in MB."""
+    pairs = (item.split("=", 1) for item in text.split(",") if "=" in item)
+    return {name: _memory_mb(value) if name == "mem" else int(float(value)) for name, value in pairs}
+
+
+def _memory_mb(text: str) -> int:
+    number, unit = text.rstrip("KMGTP"), text[len(text.rstrip("KMGTP")) :] or "M"
+    return int(float(number) * 1024.0 ** ("KMGTP".index(unit) - 1))
+
+
+def minutes(text: str) -> int | None:
+    """Return ``[days-]hours:minutes:seconds`` in whole minutes; None for no limit."""
+    form = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+)(?::(\d+))?", text)
+    if form is None:
+        return None
+    days, hours, mins = (int(part or 0) for part in form.groups()[:3])
+    return (days * 24 + hours) * 60 + mins
+
+
+def host_names(text: str) -> Iterator[str]:
+    """Yield the names in Slurm's short form: ``node[01-03,7],login``."""
+    for part in re.findall(r"(?:\[[^\]]*\]|[^,\[\]])+", text):
+        if part != "(null)":
+            yield from _expanded(part)
+
+
+def _expanded(part: str) -> Iterator[str]:
+    form = re.search(r"\[([^\]]*)\]", part)
+    if form is None:
+        yield part
+        return
+    head, tail = part[: form.start()], part[form.end() :]
+    for item in form[1].split(","):
+        low, _, high = item.partition("-")
+        if not low.isdecimal() or not (high or low).isdecimal():
+            yield from (f"{head}{item}{rest}" for rest in _expanded(tail))
+            continue
+        for number in range(int(low), int(high or low) + 1):
+            yield from (f"{head}{number:0{len(low)}d}{rest}" for rest in _expanded(tail))

@@ -1,0 +1,158 @@
+"""Loaders of many kinds, two epochs each.
+
+Streams (collated, own_batches); batches that do not hold what the sampler gave, or do not show how many samples they
+hold (dropping, rare, one_row, packed); loaders that nobody names (unnamed, iterator, one_by_one, cycle), and those
+whose iterator is not made by DataLoader.__iter__ (own, infinite, early: those of Ultralytics, which makes its only
+iterator on the first pass, formerly in its constructor); webdataset's, in which what the DataLoader inside yields fills
+a buffer, is shuffled and batched again (web, web_shuffled, web_cut_short).
+"""
+
+import sys
+from itertools import cycle, islice
+
+import torch
+from loop import train
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    SubsetRandomSampler,
+    TensorDataset,
+    dataloader,
+    default_collate,
+    get_worker_info,
+)
+
+KIND, WORKERS = sys.argv[1], int(sys.argv[2])
+BATCHES = 12
+DATA = TensorDataset(torch.arange(4 * BATCHES - 1), torch.randn(4 * BATCHES - 1, 4))
+
+
+class Stream(IterableDataset):
+    """Samples, or batches of different sizes, sharded over the workers."""
+
+    def __init__(self, length, sample):
+        self.length, self.sample = length, sample
+
+    def __iter__(self):
+        info = get_worker_info()
+        first, count = (info.id, info.num_workers) if info else (0, 1)
+        for index in range(first, self.length, count):
+            yield self.sample(index)
+
+
+def packed(index):
+    """Four rows, into which eight sequences are packed."""
+    return {"cu_seqlens": torch.arange(9), "x": torch.randn(4, 4)}
+
+
+def pair(index):
+    return torch.tensor([index]), torch.randn(4)
+
+
+def without_bad(samples):
+    """Leave out every eighth sample, wherever it is in the batch; a random one in eight is bad."""
+    return default_collate([sample for sample in samples if sample[0] % 8 != 5])
+
+
+def rarely_bad(samples):
+    return default_collate([sample for sample in samples if sample[0] != 101])
+
+
+def in_one_row(samples):
+    """One row without padding, as the collators for FlashAttention make it."""
+    return {"x": torch.cat([x[:2] for _, x in samples])[None]}
+
+
+class _RepeatSampler:
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __iter__(self):
+        while True:
+            yield from iter(self.sampler)
+
+
+class InfiniteDataLoader(DataLoader):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        object.__setattr__(self, "batch_sampler", _RepeatSampler(self.batch_sampler))
+        self.iterator = self._get_iterator() if KIND == "early" else None
+
+    def __len__(self):
+        return len(self.batch_sampler.sampler)
+
+    def __iter__(self):
+        if self.iterator is None:
+            self.iterator = self._get_iterator()
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+
+class OwnIterator(DataLoader):
+    def __iter__(self):
+        kind = (
+            dataloader._MultiProcessingDataLoaderIter if self.num_workers else dataloader._SingleProcessDataLoaderIter
+        )
+        return kind(self)
+
+
+def of_data(kind=DataLoader):
+    return kind(DATA, batch_size=4, shuffle=True, num_workers=WORKERS)
+
+
+def collated(collate):
+    data = TensorDataset(torch.arange(160), torch.randn(160, 4))
+    return DataLoader(data, 8, shuffle=True, collate_fn=collate, num_workers=WORKERS)
+
+
+def one_by_one():
+    """Yield the first batch of a loader for each."""
+    for _ in range(BATCHES):
+        yield next(iter(DataLoader(DATA, 4, sampler=SubsetRandomSampler(torch.randperm(40).tolist()))))
+
+
+def web():
+    from webdataset.compat import WebLoader
+
+    loader = WebLoader(Stream(330, pair), batch_size=8, num_workers=WORKERS)
+    if KIND == "web":
+        return loader
+    loader = loader.unbatched().shuffle(100).batched(12)
+    return loader.with_epoch(16) if KIND == "web_cut_short" else loader
+
+
+def epochs():
+    """Yield the batches of each epoch: from a loader that is kept, or from one that nobody names."""
+    unnamed = {
+        "unnamed": of_data,
+        "iterator": lambda: iter(of_data()),
+        "one_by_one": one_by_one,
+        "cycle": lambda: islice(cycled, BATCHES),
+    }
+    kept = {
+        "collated": lambda: DataLoader(Stream(64, lambda index: torch.ones(4)), 6, num_workers=WORKERS),
+        "own_batches": lambda: DataLoader(
+            Stream(64, lambda index: torch.ones(index % 5 + 1, 4)), batch_size=None, num_workers=WORKERS
+        ),
+        "packed": lambda: DataLoader(Stream(20, packed), batch_size=None, num_workers=WORKERS),
+        "dropping": lambda: collated(without_bad),
+        "rare": lambda: collated(rarely_bad),
+        "one_row": lambda: collated(in_one_row),
+        "own": lambda: of_data(OwnIterator),
+        "infinite": lambda: of_data(InfiniteDataLoader),
+        "early": lambda: of_data(InfiniteDataLoader),
+    }
+    cycled = cycle(of_data()) if KIND == "cycle" else None
+    loader = None if KIND in unnamed else kept.get(KIND, web)()
+    for _ in range(2):
+        yield unnamed[KIND]() if loader is None else loader
+
+
+def inputs(batch):
+    if isinstance(batch, dict):
+        return batch["x"].reshape(8, 2) if KIND == "one_row" else batch["x"]
+    return batch if isinstance(batch, torch.Tensor) else batch[1]
+
+
+if __name__ == "__main__":
+    train(epochs(), lambda batch: len(inputs(batch)), inputs, width=2 if KIND == "one_row" else 4)

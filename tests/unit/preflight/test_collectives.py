@@ -1,0 +1,201 @@
+"""The collectives of the preflight: exact values, figures, transports, and what they mean."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ddp_ladder.plan.plan import PreflightWanted
+from ddp_ladder.preflight.collectives import (
+    bandwidth_findings,
+    bus_factor,
+    fit,
+    networks_used,
+    slow_node,
+    transport_findings,
+    transports,
+)
+from ddp_ladder.preflight.result import PairRow, SizeRow
+from ddp_ladder.settings.terms import Transport
+from ddp_ladder_probe.collectives import CHUNK, KINDS, WEIGHTS, fill, first_difference, neighbours, pair_size
+from make_records import make_spec
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ranks", [2, 7, 700])
+def test_the_sum_is_exact_and_each_rank_adds_its_own(kind: torch.dtype, ranks: int) -> None:
+    total, values = torch.zeros(2000, dtype=kind), torch.zeros(2000, dtype=kind)
+    weights = [rank % WEIGHTS[kind] + 1 for rank in range(ranks)]
+    for weight in weights:
+        fill(values, weight, 2)
+        total += values
+    assert first_difference(total, sum(weights), 2) is None
+    assert first_difference(total, sum(weights) + 1, 2) is not None  # a rank counted twice
+    assert first_difference(total, sum(weights), 1) is not None  # the result of another round
+
+
+def test_one_wrong_element_is_found_in_any_chunk() -> None:
+    values = torch.zeros(CHUNK + 10, dtype=torch.int64)
+    fill(values, 3, 0)
+    right = int(values[CHUNK + 4].item())
+    values[CHUNK + 4] += 1
+    said = f"1 of {CHUNK + 10} elements are wrong, element {CHUNK + 4} is {right + 1} in place of {right}"
+    assert first_difference(values, 3, 0) == said
+
+
+def test_pairs_are_neighbours() -> None:
+    assert neighbours(2) == []
+    assert neighbours(4) == [(0, 1), (1, 2), (2, 3), (0, 3)]
+
+
+def test_a_pair_exchanges_what_all_ranks_exchange_quickly() -> None:
+    assert (
+        pair_size([{"bytes": 4096, "time_s": 0.001}, {"bytes": 16384, "time_s": 0.2}, {"bytes": 65536, "time_s": 1.0}])
+        == 16384
+    )
+    assert pair_size([]) == 4096
+
+
+def size(count: int, time_s: float) -> SizeRow:
+    rate = count / time_s / 1e9
+    return SizeRow(bytes=count, iterations=3, time_s=time_s, algbw_gb_per_s=rate, busbw_gb_per_s=rate)
+
+
+def ring(*busbw_gb_per_s: float) -> list[PairRow]:
+    """Pairs of neighbours: node0 and node1, node1 and node2, ..., the last and node0."""
+    names = [f"node{k}" for k in range(len(busbw_gb_per_s))]
+    return [
+        PairRow(nodes=(name, names[(k + 1) % len(names)]), bytes=4096, time_s=1.0, busbw_gb_per_s=rate)
+        for k, (name, rate) in enumerate(zip(names, busbw_gb_per_s, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(("ranks", "factor"), [(2, 1.0), (4, 1.5), (8, 1.75)])
+def test_the_bus_bandwidth_of_nccl_tests(ranks: int, factor: float) -> None:
+    assert bus_factor(ranks) == factor
+
+
+def test_latency_and_bandwidth_are_fitted() -> None:
+    rows = [size(4096 * 4**n, 20e-6 + 4096 * 4**n / 5e9) for n in range(9)]
+    assert fit(rows) == pytest.approx((20e-6, 1 / 5e9))
+    assert fit(rows[:1]) is None
+
+
+def test_times_that_fall_with_the_size_give_a_latency_and_no_bandwidth() -> None:
+    alpha, beta = fit([size(4096, 3e-3), size(16384, 2e-3), size(65536, 1e-3)]) or (0.0, -1.0)
+    assert (alpha, beta) == (1e-3, 0.0)
+
+
+def test_a_bandwidth_that_the_largest_size_contradicts_is_not_fitted() -> None:
+    """Other load: the middle sizes reach 1.4 GB/s, the largest 1.0 GB/s, which is what a step's gradients would see."""
+    rows = [size(4096 * 4**n, 20e-6 + 4096 * 4**n / (1.4e9 if n < 7 else 1e9)) for n in range(8)]
+    _, beta = fit(rows) or (0.0, 0.0)
+    assert 1 / beta / 1e9 == pytest.approx(rows[-1].algbw_gb_per_s, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "node"),
+    [
+        (ring(10, 1, 1, 10), "node2"),
+        (ring(1, 1, 10), "node1"),
+        (ring(10, 1, 10, 10), None),  # a link between two nodes
+        (ring(10, 1, 1, 4), "node2"),  # the others are uneven
+        (ring(10, 9, 8, 10), None),
+        (ring(1, 1, 1, 1), None),
+        ([], None),
+    ],
+)
+def test_the_node_whose_pairs_are_slow(pairs: list[PairRow], node: str | None) -> None:
+    assert slow_node(pairs) == node
+
+
+SPEC = make_spec("4x1")
+ROWS = [size(1024**2, 1e-3)]  # 1.05 GB/s
+
+
+@pytest.mark.parametrize(
+    ("least", "pairs", "severity", "said"),
+    [
+        (None, [], None, ""),
+        (1.0, [], None, ""),
+        (2.0, [], "error", "at most 1.05 GB/s"),
+        (2.0, ring(10, 1, 1, 10), "error", "node2 is slow: its pairs with other nodes reach 1.00, 1.00 GB/s"),
+        (None, ring(10, 1, 1, 10), "warning", "node2 is slow"),
+        (None, ring(10, 1, 10, 10), "warning", "slow pairs of nodes: node1 and node2 1.00 GB/s"),
+    ],
+)
+def test_low_bandwidth(least: float | None, pairs: list[PairRow], severity: str | None, said: str) -> None:
+    found = list(bandwidth_findings(SPEC, PreflightWanted(min_busbw_gb_per_s=least), ROWS, pairs))
+    assert [finding.severity for finding in found] == ([severity] if severity else [])
+    assert all(said in finding.measured for finding in found)
+
+
+def test_a_minimum_that_is_not_reached_is_named_with_its_key() -> None:
+    (found,) = bandwidth_findings(SPEC, PreflightWanted(min_busbw_gb_per_s=1000), ROWS, [])
+    assert found.wanted == "at least 1,000 GB/s (preflight.min_busbw_gb_per_s)"
+    assert found.next.endswith("; or lower preflight.min_busbw_gb_per_s in config.yaml if this is good enough for you")
+
+
+def test_a_minimum_is_for_scales_of_several_nodes() -> None:
+    assert not list(bandwidth_findings(make_spec("1x4"), PreflightWanted(min_busbw_gb_per_s=100), ROWS, []))
+
+
+# Captured lines of NCCL: nodes with H100 and InfiniBand, EFA, Ethernet, and a single node.
+
+IB_PLUGIN = """
+gpu41:3928:3989 [0] NCCL INFO Channel 01/0 : 5[1] -> 6[0] [receive] via NET/IBext_v8/1/GDRDMA
+gpu34:34088:34142 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read
+"""
+EFA = """
+ip-192-168-1-1:21:27 [0] NCCL INFO NET/OFI Selected Provider is efa (found 4 nics)
+ip-192-168-1-1:21:27 [0] NCCL INFO Using network AWS Libfabric
+algo-1:18060:20786 [3] NCCL INFO Channel 05/1 : 3[3] -> 11[3] [send] via NET/AWS Libfabric/1(2)/GDRDMA/Shared
+ip-192-168-1-1:21:27 [0] NCCL INFO Channel 00/0 : 1[f5000] -> 0[35000] [receive] via NET/AWS Libfabric/0
+"""
+SOCKET = """
+node-01:1897709:1897731 [0] NCCL INFO NET/IB : No device found.
+node-01:1897709:1897731 [0] NCCL INFO Using network Socket
+node-01:1897709:1897731 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0
+"""
+ONE_NODE = """
+8a9faed5c3c4:13012:13026 [0] NCCL INFO Using network Socket
+8a9faed5c3c4:13012:13026 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/direct pointer/read
+8a9faed5c3c4:13689:13703 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "found", "networks"),
+    [
+        (IB_PLUGIN, ("NET/IBext_v8/GDRDMA", "P2P/CUMEM"), {"IBext_v8": "ib"}),
+        (EFA, ("NET/AWS Libfabric", "NET/AWS Libfabric/GDRDMA"), {"AWS Libfabric": "ofi"}),
+        (SOCKET, ("NET/Socket",), {"Socket": "socket"}),
+        (ONE_NODE, ("P2P/direct pointer", "SHM"), {}),
+        (SOCKET.replace("NET/Socket/0", "NET/FasTrak/0"), ("NET/FasTrak",), {"FasTrak": None}),
+    ],
+    ids=["ib", "efa", "socket", "one node", "unknown"],
+)
+def test_captured_logs(log: str, found: tuple[str, ...], networks: dict[str, Transport | None]) -> None:
+    assert transports([log]) == found
+    assert networks_used(found) == networks
+
+
+@pytest.mark.parametrize(
+    ("wanted", "log", "levels"),
+    [
+        ("ib", IB_PLUGIN, []),
+        ("ib", SOCKET, ["error"]),
+        ("ofi", SOCKET, ["error"]),
+        ("socket", IB_PLUGIN, ["error"]),
+        ("any", SOCKET, []),
+        ("ib", "", ["warning"]),
+        ("ofi", SOCKET.replace("NET/Socket/0", "NET/FasTrak/0"), ["warning"]),
+    ],
+)
+def test_the_site_promises_a_transport(wanted: Transport, log: str, levels: list[str]) -> None:
+    two_nodes = make_spec("2x4", device="cuda")
+    found = list(transport_findings(two_nodes, PreflightWanted(transport=wanted), transports([log])))
+    assert [finding.severity for finding in found] == levels
+    assert all("network.transport" in finding.wanted for finding in found)
+    one_node = make_spec("1x4", device="cuda")
+    assert not list(transport_findings(one_node, PreflightWanted(transport=wanted), transports([log])))
+    assert not list(transport_findings(make_spec("2x4"), PreflightWanted(transport=wanted), ()))  # Gloo

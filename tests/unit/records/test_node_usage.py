@@ -1,0 +1,89 @@
+"""What a run used, in its record: from its files, and what is said where they are missing or damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ddp_ladder.common.files import Agent
+from ddp_ladder.nodes.usage import Usage
+from ddp_ladder.records.assemble import assemble
+from ddp_ladder.records.record import Record, read_record
+from make_records import make_spec
+from make_runs import edit, reassemble, write_run
+from make_sampled_runs import sample_nodes, write_sampled_run
+
+FULL = 11e9  # of 12.5e9 bytes per second
+
+
+def usage_of(record: Record) -> Usage:
+    assert record.usage is not None
+    return record.usage
+
+
+def test_a_run_that_was_not_monitored_has_no_usage(tmp_path: Path) -> None:
+    run = write_run(tmp_path, make_spec("1x1"))
+    assert assemble(run).usage is None
+    edit(run.record, lambda record: record.pop("usage"))  # as earlier versions wrote it
+    assert read_record(run.record) == assemble(run)
+
+
+def test_a_calm_run(tmp_path: Path) -> None:
+    run = write_sampled_run(tmp_path, make_spec("2x1"))
+    record = assemble(run)
+    used = usage_of(record)
+    assert (record.status, used.findings, used.notes) == ("ok", (), ())
+    assert [node.node for node in used.nodes] == ["node0", "node1"]
+    assert used.nodes[0].samples == 24  # of 50 s
+    assert used.cpu_fraction == 0.35
+    assert read_record(run.record) == record == assemble(run)
+
+
+def test_gpus_of_the_ranks(tmp_path: Path) -> None:
+    run = write_sampled_run(tmp_path, make_spec("2x2", device="cuda"), gpu_count=4)
+    for rank in range(4):  # torch's UUID: the ranks of node 1 are on its GPUs 2 and 3
+        uuid = str((0, 1, 6, 7)[rank])
+        edit(run.ranks / f"rank{rank}.json", lambda end, uuid=uuid: end["device"].update(id=uuid))
+    used = usage_of(reassemble(run))
+    assert [[gpu.rank for gpu in node.gpus] for node in used.nodes] == [[0, 1, None, None], [None, None, 2, 3]]
+    assert used.gpu_busy_fraction == 0.97
+    assert used.gpu_power_w == 340
+    assert used.gpu_energy_j == pytest.approx(4 * 50 * 340, rel=0.02)  # the integral of the power
+
+
+@pytest.mark.parametrize(("mode", "kinds"), [("weak", {"GPU memory empty"}), ("strong", set())])
+def test_a_share_of_the_batch_may_leave_memory_empty(tmp_path: Path, mode: str, kinds: set[str]) -> None:
+    run = write_run(tmp_path, make_spec("1x2", mode=mode, device="cuda"), samples_per_s=128.0)
+    used = {f"gpu{k}_memory_used_bytes": 8e9 for k in range(2)}
+    assert {found.kind for found in usage_of(sample_nodes(run, gpu_count=2, **used)).findings} == kinds
+
+
+def test_too_few_samples_give_no_findings(tmp_path: Path) -> None:
+    run = write_sampled_run(tmp_path, make_spec("1x1"), seconds=10.0, network_sent_bytes_per_s=FULL)
+    used = usage_of(assemble(run))
+    assert used.findings == ()
+    assert used.notes == (
+        "a node has too few samples of the measured training to judge it (4, findings need 5): let the runs last "
+        "longer; or lower monitor.every_s in config.yaml (now 2), and delete the run's directory below results/runs, "
+        "so that the next start measures it again",
+    )
+    edit(run.run, lambda data: data.update(monitor={"every_s": 0.2}))
+    assert usage_of(reassemble(run)).notes[0].endswith("let the runs last longer")  # it cannot be lower
+
+
+def test_a_node_without_an_agents_end_is_left_out(tmp_path: Path) -> None:
+    """It was killed: samples that it had not written yet may appear later, and the record would change."""
+    run = write_sampled_run(tmp_path, make_spec("2x1"))
+    run.agent_end(Agent(1)).unlink()
+    record = assemble(run)
+    assert record.status == "failed"
+    assert [node.node for node in usage_of(record).nodes] == ["node0"]
+    assert usage_of(record).notes == ("node1: its agent left no end record, so its samples may be incomplete",)
+
+
+def test_damaged_samples_are_a_note_and_no_failure(tmp_path: Path) -> None:
+    run = write_sampled_run(tmp_path, make_spec("2x1"))
+    run.samples(1).write_text("")
+    record = assemble(run)
+    assert record.status == "ok"
+    assert usage_of(record).notes == ("node1: node1.csv is damaged: it has no header",)

@@ -1,0 +1,243 @@
+"""Locks of a start, of a scale and of data: what holds one, what has let go of it, and many that want it at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.common.messages import Refused, UserError
+from ddp_ladder.common.process_id import ProcessId
+from ddp_ladder.slurm import lock as locks
+from ddp_ladder.slurm.lock import START, Holder, Lock, held
+
+ELSEWHERE = replace(ProcessId.own(), host="node9", kernel="another")
+AN_HOUR_S = 3600.0
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "BEAT_S", 0.02)
+    monkeypatch.setattr(locks, "LOOK_S", 0.02)
+    monkeypatch.setattr(locks, "SILENT_AFTER_S", 30.0)
+    monkeypatch.setattr(locks, "ENDS_WITHIN_S", 0.1)
+
+
+@pytest.fixture
+def dead() -> ProcessId:
+    """A process of this machine that has ended."""
+    tell = "import json, dataclasses; from ddp_ladder.common.process_id import ProcessId as P; "
+    tell += "print(json.dumps(dataclasses.asdict(P.own())))"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", tell], env=env, capture_output=True, text=True, check=True)
+    return ProcessId(**json.loads(done.stdout))
+
+
+def lock(results: Path, holder: Holder, number: int = 1, age_s: float = 0.0) -> Path:
+    path = results / f"jobs/1x4.lock{number}"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"schema_version": 1, **asdict(holder)}))
+    at_s = path.stat().st_mtime - age_s
+    os.utime(path, (at_s, at_s))
+    return path
+
+
+def holder(job_id: str, process: ProcessId) -> Holder:
+    return replace(Holder.here(job_id), process=process)
+
+
+class Desk:
+    """Who takes the lock as job 13, and what it hears."""
+
+    def __init__(self, results: Path) -> None:
+        self.results, self.said, self.losses = results, list[str](), threading.Event()
+
+    def take(self, job_id: str = "13") -> Any:
+        return held(Lock.of_scale(self.results, "1x4", "stage2 1x4"), job_id, self.said.append, self.losses.set)
+
+    @property
+    def locks(self) -> list[str]:
+        return sorted(path.name for path in (self.results / "jobs").iterdir())
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    (tmp_path / "results").mkdir()
+    return Desk(tmp_path / "results")
+
+
+def test_a_second_job_is_refused_with_the_name_of_the_holder(desk: Desk) -> None:
+    with desk.take("12"), pytest.raises(UserError) as caught, desk.take():
+        pytest.fail("two jobs hold it")
+    text = str(caught.value)
+    assert text.startswith("stage2 1x4: another job holds its run directories")
+    assert f"job 12, process {os.getpid()} on {ProcessId.own().host}, since 20" in text
+    assert "`scancel 12`" in text
+
+
+def test_a_second_start_is_refused_and_one_after_a_kill_is_told_of_it(tmp_path: Path, dead: ProcessId) -> None:
+    def start() -> Any:
+        return held(Lock.of_start(tmp_path), START, pytest.fail, lambda: None)
+
+    with start() as killed:
+        assert killed is None
+        with pytest.raises(Refused, match="another start is at work on these results") as caught, start():
+            pytest.fail("two starts at once")
+        assert f"`kill {os.getpid()}`" in str(caught.value)
+    (tmp_path / "start.lock1").write_text(json.dumps({"schema_version": 1, **asdict(holder(START, dead))}))
+    with start() as killed:
+        assert killed is not None
+        assert killed.process == dead
+
+
+def test_a_job_that_has_ended_has_let_go(desk: Desk) -> None:
+    for job_id in ("12", "13"):
+        with desk.take(job_id) as killed:
+            assert killed is None
+    assert desk.locks == ["1x4.lock2"]
+    assert desk.said == []
+
+
+def test_one_of_a_start_that_was_killed_is_given_time_to_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "ENDS_WITHIN_S", 30.0)
+    path = lock(desk.results, Holder.here("local-7"))
+    waits = threading.Timer(0.2, lambda: lock(desk.results, replace(Holder.here("local-7"), ended=True)))
+    waits.start()
+    with desk.take():
+        assert "1x4.lock2" in desk.locks
+    waits.join()
+    (line,) = desk.said
+    assert line.startswith("stage2 1x4: job local-7, process")
+    assert line.endswith("waiting for its end")
+    assert not path.exists()
+
+
+def test_the_lock_of_a_process_that_is_dead_is_taken_over(desk: Desk, dead: ProcessId) -> None:
+    lock(desk.results, holder("12", dead))
+    with desk.take(), held(Lock.of_scale(desk.results, "1x2", "1x2"), "14", desk.said.append, desk.losses.set):
+        assert desk.locks == ["1x2.lock1", "1x4.lock2"]
+    assert desk.said == []
+
+
+def test_elsewhere_a_beating_lock_is_a_living_job_and_a_silent_one_is_taken_over(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = lock(desk.results, holder("12", ELSEWHERE))
+    with Beating(path), pytest.raises(UserError, match=r"job 12, process \d+ on node9"), desk.take():
+        pytest.fail("two jobs hold it")
+    monkeypatch.setattr(locks, "SILENT_AFTER_S", 0.1)
+    with desk.take():
+        pass
+    assert ["is held by job 12, process" in line for line in desk.said] == [True, True]
+
+
+class Beating:
+    """Somebody who touches a file again and again."""
+
+    def __init__(self, path: Path) -> None:
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(path,))
+
+    def _run(self, path: Path) -> None:
+        while not self._done.wait(0.02):
+            os.utime(path)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+
+def test_a_silent_lock_that_is_old_is_not_waited_for(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks.time, "sleep", lambda s: pytest.fail("waited"))
+    lock(desk.results, holder("local-1", ELSEWHERE), age_s=AN_HOUR_S)
+    with desk.take():
+        pass
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"schema_version": 2}', '{"schema_version": 1, "process": 3}'])
+def test_a_lock_that_cannot_be_read_holds_while_it_beats(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    path = lock(desk.results, Holder.here("12"))
+    path.write_text(text)
+    with Beating(path), pytest.raises(UserError, match="a holder that cannot be read"), desk.take():
+        pytest.fail("two jobs hold it")
+    monkeypatch.setattr(locks, "SILENT_AFTER_S", 0.1)
+    with desk.take():
+        assert locks.shows_life([desk.results / "jobs/1x4.lock2"])
+
+
+def test_one_that_was_taken_over_from_is_reported(desk: Desk) -> None:
+    """It had slept for an hour, say."""
+    with desk.take("12"):
+        lock(desk.results, Holder.here("13"), number=2)
+        assert desk.losses.wait(10)
+    assert "1x4.lock2" in desk.locks
+
+
+def test_a_lock_that_was_deleted_by_hand_is_made_again_unless_another_job_was_faster(desk: Desk) -> None:
+    with desk.take("12"):
+        path = desk.results / "jobs/1x4.lock1"
+        path.unlink()
+        while not path.exists():
+            assert not desk.losses.wait(0.02)
+        with pytest.raises(UserError, match="job 12"), desk.take():
+            pytest.fail("two jobs hold it")
+
+
+@pytest.mark.parametrize("number", [1, 11])
+def test_of_many_that_take_over_at_once_one_holds_it(desk: Desk, dead: ProcessId, number: int) -> None:
+    lock(desk.results, holder("12", dead), number)
+    start, everyone_tried = threading.Barrier(8), threading.Event()
+    won, lost = list[str](), list[str]()
+
+    def take(job_id: str) -> None:
+        start.wait()
+        try:
+            with desk.take(job_id):
+                won.append(job_id)
+                everyone_tried.wait(30)
+        except UserError:
+            lost.append(job_id)
+        if len(lost) == 7:
+            everyone_tried.set()
+
+    threads = [threading.Thread(target=take, args=(str(k),)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(won), len(lost)) == (1, 7)
+
+
+def test_one_that_has_looked_long_ago_takes_nothing_over(
+    desk: Desk, dead: ProcessId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its look and its lock, others have come, gone, and come again."""
+    old, create = lock(desk.results, holder("12", dead)), locks._create
+
+    def late(path: Path, mine: Holder) -> None:
+        monkeypatch.setattr(locks, "_create", create)
+        lock(desk.results, Holder.here("14"), number=3)
+        old.unlink()
+        create(path, mine)
+
+    monkeypatch.setattr(locks, "_create", late)
+    with pytest.raises(UserError, match="job 14, process"), desk.take():
+        pytest.fail("two jobs hold it")
+    assert desk.locks == ["1x4.lock3"]
+
+
+def test_where_it_cannot_be_written_it_says_so(desk: Desk) -> None:
+    (desk.results / "jobs").write_text("")  # keeps root out, too
+    with pytest.raises(UserError, match="the lock of its run directories cannot be written"), desk.take():
+        pytest.fail("held by nobody")

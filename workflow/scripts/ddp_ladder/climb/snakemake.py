@@ -1,0 +1,398 @@
+"""Every change to Snakemake and to its process, with its reason.
+
+If another workflow uses this one as a module, that workflow decides on terminal, signals and Snakemake's lock.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from subprocess import CalledProcessError
+from types import FrameType, TracebackType
+from typing import Any
+
+import psutil
+from snakemake.executors.local import Executor as LocalExecutor
+from snakemake.scheduling.job_scheduler import JobScheduler
+from snakemake.settings.enums import Quietness
+from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
+from snakemake_interface_logger_plugins.common import LogEvent
+
+from ddp_ladder.climb.ladder import Ladder
+from ddp_ladder.climb.start import FailedJob, require_every_job_over
+from ddp_ladder.common.command import leave_lost_terminal, print_what_can_be_printed, put_this_python_first
+from ddp_ladder.common.files import FULL, NotWritten
+from ddp_ladder.common.lifetime import SIGNALS, ignored_from_the_start
+from ddp_ladder.common.messages import UserError, notify
+from ddp_ladder.settings.sources import WITHOUT_TRAINING
+from ddp_ladder.slurm.lock import START, Lock, held
+
+MEASURING = ("measure_stage1", "measure_stage2", "measure_stage3", "preflight_scale")
+
+
+def patch_process(workflow: Any, is_module: bool) -> FailedJobs:
+    """Change this process before the settings are read; return the filter that collects the jobs that fail."""
+    failed_jobs = FailedJobs(lambda: _errors_are_shown(workflow))
+    print_what_can_be_printed()  # a character that the terminal does not have would end the climb
+    put_this_python_first()  # `python` in a rule's shell is the one that has the packages
+    if is_module:
+        return failed_jobs
+    report_full_disks()  # Snakemake shows a traceback per line that its log cannot take
+    filter_terminal(SchedulingMessages(lambda: _scheduling_is_shown(workflow)))  # the ladder shows plan and progress
+    if workflow.is_main_process:
+        filter_terminal(failed_jobs)  # the ladder's box reports them
+        end_on_signals()  # Snakemake ignores SIGTERM, and SIGHUP kills it
+        pass_on_at_cancel(LocalExecutor)  # Snakemake waits for its jobs without ending them
+    else:
+        take_sigterm_in_a_thread(JobScheduler)  # Snakemake may wait for itself, and outlive its job
+    return failed_jobs
+
+
+def _scheduling_is_shown(workflow: Any) -> bool:
+    """Return True in a dry run if commands are asked for; in any other start if no profile asks for quiet."""
+    settings = workflow.output_settings
+    if workflow.dryrun:
+        return bool(settings.printshellcmds or settings.verbose)
+    return Quietness.PROGRESS not in (settings.quiet or ())
+
+
+def _errors_are_shown(workflow: Any) -> bool:
+    """Return True if Snakemake's errors are asked for, or if nothing else would report them."""
+    settings, execution = workflow.output_settings, workflow.execution_settings
+    asked = settings.printshellcmds or settings.verbose or settings.show_failed_logs
+    return bool(asked or (execution is not None and (execution.debug or execution.no_hooks)))
+
+
+def patch_execution(
+    workflow: Any, ladder: Ladder, rule_name: Callable[[str], str], names: Mapping[str, Any], is_module: bool
+) -> None:
+    """Replace the Slurm executor, Snakemake's lock and, in a module, the calls of the handlers.
+
+    rule_name: the name of a rule in the workflow that uses it. names: the globals that hold the handlers.
+    Raises UserError for a Slurm executor of another version.
+    """
+    if find_spec("snakemake_executor_plugin_slurm"):  # optional for a workflow that uses this one as a module
+        from snakemake_executor_plugin_slurm import Executor
+
+        from ddp_ladder.climb.executor import ladder_executor
+
+        slurm = ExecutorPluginRegistry().get_plugin("slurm")
+        rules = [rule_name(name) for name in MEASURING]
+        slurm.executor = ladder_executor(Executor, Path(ladder.results), ladder.job, rules)
+    if not workflow.is_main_process:
+        return
+    # Snakemake reads a module once for each `use rule`.
+    uses = vars(workflow).setdefault("ddp_ladder_uses", {}).setdefault(ladder.results, [])
+    uses.append(workflow.modifier.rules)
+    if len(uses) == 1:
+        replace_lock(workflow, ladder, rule_name, is_alone=not is_module)  # Snakemake's lock names no process
+        if is_module:
+            add_handlers(workflow, names, uses)  # Snakemake drops a module's handlers
+
+
+# The terminal: the ladder's progress and the plan of a dry run replace Snakemake's scheduling messages, and the box at
+# the end its report of a failed job (tests/workflow/test_last_words_of_a_start.py). Snakemake's log file keeps all of
+# them. These are filters and no logger plugin: a plugin would have to be an installed package, and named on the command
+# line.
+
+ALWAYS_SHOWN = ("Nothing to be done", "Complete log")
+# Never shown: Snakemake prints these before it knows that it is in a dry run.
+HEAD = ("Workflow has started!", "Assuming unrestricted shared filesystem usage")
+# Snakemake's messages on a failure before the ladder's box, and after it.
+STOPPING = ("Shutting down, this might take", "Exiting because a job execution failed")
+CLOSING = ("Complete log", "Elapsed time", "At least one job did not complete successfully")
+# Warnings of the Slurm executor about its own check of job states, which is not used.
+IRRELEVANT_WARNINGS = ("MinJobAge", "The 'sacct' command is not available")
+
+
+class SchedulingMessages(logging.Filter):
+    """Filter that shows warnings, errors, and "Nothing to be done"; if ``is_shown``, all but the head."""
+
+    def __init__(self, is_shown: Callable[[], bool]) -> None:
+        super().__init__()
+        self._is_shown = is_shown  # asked late: Snakemake knows of a dry run only after the Snakefile is read
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return True if a record of Snakemake's logger is shown."""
+        message = record.getMessage()
+        if self._is_shown():
+            return not message.startswith(HEAD)
+        if record.levelno == logging.WARNING:
+            return not message.startswith(IRRELEVANT_WARNINGS)
+        return record.levelno > logging.WARNING or message.startswith(ALWAYS_SHOWN)
+
+
+class FailedJobs(logging.Filter):
+    """Filter that collects the jobs that failed, and hides Snakemake's report on them.
+
+    A job failed by its command, or the Slurm executor reported its end. Every other error is shown.
+    """
+
+    def __init__(self, is_shown: Callable[[], bool]) -> None:
+        super().__init__()
+        self._is_shown = is_shown
+        self._exit_codes: dict[str, int] = {}  # by command
+        self._by_id: dict[int, FailedJob] = {}
+        self.others_are_shown = False  # errors that are no failed job's
+        # Set by the caller; Snakemake's closing lines are hidden from then on.
+        self.box_is_printed = False
+
+    @property
+    def jobs(self) -> tuple[FailedJob, ...]:
+        """Jobs that failed, and not because this start was ended by a signal."""
+        return tuple(self._by_id.values())
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return True if a record of Snakemake's logger is shown."""
+        is_hidden = self._is_on_a_job(record) or self._closes(record.getMessage())
+        self.others_are_shown = self.others_are_shown or (record.levelno >= logging.ERROR and not is_hidden)
+        return not is_hidden or self._is_shown()
+
+    def _is_on_a_job(self, record: Any) -> bool:
+        event = getattr(record, "event", None)
+        if event == LogEvent.JOB_FINISHED:  # a retry succeeded
+            self._by_id.pop(record.job_id, None)
+        if event == LogEvent.JOB_ERROR:
+            return self._add(record)
+        cause = getattr(sys.exc_info()[1], "__context__", None)
+        if event != LogEvent.ERROR or not isinstance(cause, CalledProcessError):
+            return False
+        self._exit_codes[str(cause.cmd)] = cause.returncode
+        return True
+
+    def _add(self, record: Any) -> bool:
+        """Collect the job, unless a signal ends this start; return True if Snakemake's report on it is to be hidden."""
+        command = (record.shellcmd or "").strip()
+        exit_code = next((code for ran, code in self._exit_codes.items() if command and command in ran), None)
+        if exit_code is None and not record.rule_msg:
+            return record.jobid in self._by_id  # some versions report each job twice
+        if ended_by() is None:
+            message = "" if exit_code is not None else record.rule_msg
+            self._by_id[record.jobid] = FailedJob(record.rule_name, next(iter(record.log), ""), exit_code, message)
+        return True
+
+    def _closes(self, message: str) -> bool:
+        return message.startswith(STOPPING) or (self.box_is_printed and any(each in message for each in CLOSING))
+
+
+class FullDisks(logging.Filter):
+    """Filter that replaces the traceback of a full or read-only disk, which ends Snakemake itself, by one message."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return True, with the record's message replaced if it is on such a disk."""
+        error = sys.exc_info()[1]
+        if record.levelno >= logging.ERROR and isinstance(error, OSError) and error.errno in FULL:
+            where = str(error.filename or ".snakemake")
+            record.msg, record.args = str(NotWritten(error.errno, error.strerror, where).problem), ()
+        return True
+
+
+def report_full_disks() -> None:
+    """Add FullDisks to Snakemake's logger."""
+    logging.getLogger("snakemake.logging").addFilter(FullDisks())
+    logging.raiseExceptions = False  # a log file that cannot be written would be a traceback for each line
+
+
+def filter_terminal(added: logging.Filter) -> None:
+    """Filter what Snakemake writes to the terminal, before its own filter does."""
+    for handler in logging.getLogger("snakemake.logging").handlers:
+        if handler.name == "DefaultStreamHandler":
+            handler.filters.insert(0, added)
+
+
+# Snakemake's lock names no process, so it cannot be taken over from a killed start. One start at a time on one results
+# directory, over all checkouts and hosts (tests/workflow/test_ends_and_locks.py).
+
+
+def replace_lock(workflow: Any, ladder: Ladder, rule_name: Callable[[str], str], is_alone: bool) -> None:
+    """Make ``workflow``, of the main process, lock the ladder's results while it runs jobs.
+
+    A dry run locks nothing, nor does --nolock. rule_name: the name of a rule in ``workflow``. is_alone: whether the
+    ladder is all of it; a module leaves Snakemake's own lock in place.
+    """
+    execute = workflow.execute
+
+    def execute_held(executor_plugin: Any, **settings: Any) -> Any:
+        plugin, targets = executor_plugin.common_settings, workflow.dag_settings.targets
+        wanted = workflow.execution_settings.lock
+        if is_alone:
+            # No question to the user about incomplete files of a killed start: each start computes what is to do.
+            workflow.dag_settings.force_incomplete = True
+            workflow.execution_settings.lock = False
+        is_held = wanted and not plugin.dryrun_exec and not only_reads(ladder, targets, rule_name)
+        with _holding(Path(ladder.results), submits=not plugin.local_exec) if is_held else nullcontext():
+            return execute(executor_plugin=executor_plugin, **settings)
+
+    workflow.execute = execute_held
+
+
+def only_reads(ladder: Ladder, targets: Collection[str], rule_name: Callable[[str], str]) -> bool:
+    """Return True if a start for these targets changes nothing that another start may be working on."""
+    quick = bool(targets) and set(map(rule_name, WITHOUT_TRAINING)).issuperset(targets)
+    return quick and not (rule_name("eject") in targets and ladder.plan_to_write)
+
+
+@contextmanager
+def _holding(results: Path, submits: bool) -> Iterator[None]:
+    """Hold the results; exit with a message while another start does, or while a job of a killed start goes on."""
+    with ExitStack() as stack:
+        try:
+            lock = held(Lock.of_start(results), START, notify, lost=lambda: os.kill(os.getpid(), signal.SIGTERM))
+            if killed := stack.enter_context(lock):
+                notify(f"the start of {killed.since} ({killed}) was killed; this one goes on from what it has left")
+            if killed or not submits:  # if not, submission checks the jobs that it submits again
+                require_every_job_over(results)
+        except UserError as error:
+            print(error, file=sys.stderr)
+            sys.exit(1)
+        yield
+
+
+# A workflow that uses this one as a module (tests/workflow/test_snakemake_citizen.py)
+
+HANDLERS = ("onstart", "onsuccess", "onerror")
+
+
+def directory_in_module(modifier: Any) -> Callable[[str], str]:
+    """Return a function that applies the module's ``prefix`` or ``replace_prefix`` to a directory of the settings."""
+    return lambda directory: os.path.dirname(modifier.modify_path(f"{directory}/file"))
+
+
+def add_handlers(workflow: Any, names: Mapping[str, Any], rules: Sequence[Collection[Any]]) -> None:
+    """Make a start that has jobs of the module call its handlers before those of the workflow that uses it.
+
+    names: the module's globals, where Snakemake puts handlers that it does not call. rules: those of each `use rule`.
+    """
+    execute = workflow.execute
+
+    def execute_with_handlers(*args: Any, **settings: Any) -> Any:
+        for name in HANDLERS:
+            setattr(workflow, f"_{name}", both(names[name], getattr(workflow, f"_{name}")))
+        return execute(*args, **settings)
+
+    def both(ours: Callable[..., None], theirs: Callable[[Any], None]) -> Callable[[Any], None]:
+        def call(log: Any) -> None:
+            if any(job.rule in used for job in workflow.dag.jobs for used in rules):
+                ours(log=log)
+            theirs(log)
+
+        return call
+
+    workflow.execute = execute_with_handlers
+
+
+# SIGINT, SIGTERM and SIGHUP end a climb in order: its jobs first, then its gates and the report. Snakemake itself does
+# so for SIGINT alone, and only if the jobs get it too, as at Ctrl-C in a terminal. At SIGTERM it waits for its jobs,
+# and SIGHUP kills it (tests/workflow/test_ends_and_locks.py).
+
+AGAIN_S = 0.5
+# These end by themselves: a job whose submission is cut off may run unseen, and scancel is still needed.
+OF_SLURM = frozenset({"sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue"})
+ENDS_ITS_CHILDREN = "run_scale.py"  # it passes the signal on to its own processes, in order
+
+
+class EndedBySignal(KeyboardInterrupt):
+    """This process got a signal that ends it; the text names it."""
+
+
+_ended_by: str | None = None
+
+
+def ended_by() -> str | None:
+    """Return the name of the signal that is ending this process; None if there is none."""
+    return _ended_by
+
+
+def end_on_signals() -> None:
+    """Install handlers: the first of SIGNALS is passed on to the children and raised here as EndedBySignal.
+
+    Later ones are ignored, also by what is started after it.
+    """
+    sys.excepthook = _print_unless_ended
+    if threading.current_thread() is threading.main_thread():
+        for signum in SIGNALS:
+            if not ignored_from_the_start(signum):
+                signal.signal(signum, _interrupt)
+
+
+def _print_unless_ended(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an uncaught exception, but no signal: the handler has reported it."""
+    if not isinstance(error, EndedBySignal):
+        sys.__excepthook__(kind, error, trace)
+
+
+def _interrupt(signum: int, _frame: FrameType | None) -> None:
+    global _ended_by
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    leave_lost_terminal()
+    _ended_by = name = signal.Signals(signum).name
+    with contextlib.suppress(OSError):  # not print: it may be what was interrupted
+        os.write(2, f"{name}: ending what runs; finished runs are kept\n".encode())
+    _pass_on(signal.SIGINT if signum == signal.SIGINT else signal.SIGTERM)
+    raise EndedBySignal(name)
+
+
+def take_sigterm_in_a_thread(scheduler: type[Any]) -> None:
+    """Let ``scheduler`` of a job's Snakemake take SIGTERM in a thread. Raises AttributeError without its handler.
+
+    The handler takes a lock that the main thread holds for a moment when a child ends, as it does at the same SIGTERM:
+    it would wait for itself, for ever.
+    """
+    end = scheduler.exit_gracefully
+
+    def exit_gracefully(self: Any, *_: object) -> None:
+        _thread.start_new_thread(end, (self,))  # threading.Thread takes locks too
+
+    scheduler.exit_gracefully = exit_gracefully
+
+
+def pass_on_at_cancel(executor: type[Any]) -> None:
+    """Make ``executor``, which starts jobs on this machine, end them when it is cancelled, and then wait for them.
+
+    Also a job that was about to start when the signal came. Raises AttributeError for a class without ``cancel``.
+    """
+    wait_for_jobs = executor.cancel
+
+    def cancel(self: Any) -> None:
+        ended = threading.Event()
+        sender = threading.Thread(target=_pass_on_until, args=(ended,), daemon=True)
+        sender.start()
+        try:
+            wait_for_jobs(self)
+        finally:
+            ended.set()
+            sender.join()
+
+    executor.cancel = cancel
+
+
+def _pass_on_until(ended: threading.Event) -> None:
+    while not ended.wait(AGAIN_S):
+        _pass_on(signal.SIGTERM)
+
+
+def _pass_on(signum: signal.Signals) -> None:
+    for process in _receivers(psutil.Process().children()):
+        with contextlib.suppress(psutil.Error):  # ended in the meantime
+            process.send_signal(signum)
+
+
+def _receivers(processes: Sequence[psutil.Process]) -> Iterator[psutil.Process]:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if process.name() in OF_SLURM:
+                continue
+            below = process.children()
+            yield process
+            if not any(argument.endswith(ENDS_ITS_CHILDREN) for argument in process.cmdline()):
+                yield from _receivers(below)

@@ -1,0 +1,356 @@
+"""What a start of Snakemake checks and says before it begins and before it submits jobs, and why it stopped."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ddp_ladder.climb.ladder import Ladder
+from ddp_ladder.climb.to_do import runs_of_edited_scripts
+from ddp_ladder.climb.written_secrets import missing_secrets, written_secrets
+from ddp_ladder.common import meant
+from ddp_ladder.common.formats import in_short, signal_of
+from ddp_ladder.common.lifetime import SIGNALS
+from ddp_ladder.common.messages import Problem, UserError, box, notify
+from ddp_ladder.common.paths import profile
+from ddp_ladder.common.redaction import redacted_arguments
+from ddp_ladder.gates.verdict import gate_files
+from ddp_ladder.nodes.findings import MUCH_OF_OTHERS
+from ddp_ladder.nodes.sampler import cpu_times, cpu_use
+from ddp_ladder.plan.file import read_plan
+from ddp_ladder.preflight.admission import check_jobs, read_partitions
+from ddp_ladder.preflight.variables import check_variables
+from ddp_ladder.records.quotes import last_lines
+from ddp_ladder.run.training_data import data_problem
+from ddp_ladder.settings.models import Settings
+from ddp_ladder.settings.secrets import marked
+from ddp_ladder.settings.sources import WITHOUT_TRAINING, Sources
+from ddp_ladder.slurm.jobs import GONE, SUBMITTED, JobEnd, NamedJob, ask, job_end_file, jobs_by_name, read_job_end
+from ddp_ladder.slurm.lock import Lock, shows_life
+from ddp_ladder.slurm.query import SlurmError
+
+
+def check_data(ladder: Ladder, stages: Sequence[str], on_nodes: bool, dry_run: bool) -> list[str]:
+    """Return warnings about missing training data. Raises UserError if no run can find them; a dry run only warns.
+
+    on_nodes: whether the training may run on other machines.
+    """
+    found = data_problem(ladder.settings.experiment, on_nodes) if ladder.measures(stages) else None
+    if found is None:
+        return []
+    outcome, problem = found
+    if outcome == "FAIL" and not dry_run:
+        raise UserError(problem)
+    return [f"warning: {problem}"]
+
+
+def check_secrets(ladder: Ladder, sources: Sources, stages: Sequence[str], dry_run: bool) -> list[str]:
+    """Return warnings about secrets that would be written. Raises UserError if one is missing; a dry run only warns."""
+    if not ladder.measures(stages):
+        return []
+    missing = missing_secrets(ladder.settings, os.environ)
+    if missing and not dry_run:
+        raise UserError(missing)
+    written = list(written_secrets(ladder.settings))
+    config, cluster = sources.documents() if written else (None, None)
+    found = [
+        replace(problem, where=document.where(*path))
+        for file, path, problem in written
+        if (document := config if file == "config" else cluster)
+    ]
+    return [f"warning: {problem}" for problem in (*missing, *found)]
+
+
+def variable_warnings(ladder: Ladder, sources: Sources, stages: Sequence[str] | None) -> list[str]:
+    """Return warnings about environment variables that no communication library reads.
+
+    stages: those that a start climbs; None for a preflight alone.
+    """
+    if stages is not None and not ladder.measures(stages):
+        return []
+    return [f"warning: {problem}" for problem in check_variables(ladder.settings, sources, os.environ)]
+
+
+def check_load(ladder: Ladder, stages: Sequence[str], sampled_s: float = 0.5) -> list[str]:
+    """Return a warning if other processes use much of this machine, on which the runs are about to start."""
+    if not ladder.measures(stages):
+        return []
+    try:
+        usable = os.sched_getaffinity(0)
+        before = cpu_times()
+        time.sleep(sampled_s)
+        busy = (cpu_use(before, cpu_times(), usable).usable or 0.0) * len(usable)
+    except (AttributeError, OSError, ValueError):  # no Linux, or no /proc
+        return []
+    if busy <= MUCH_OF_OTHERS * len(usable):
+        return []
+    return [
+        f"warning: other processes use {busy:.1f} of the {len(usable)} CPUs of this machine: the training gets the "
+        "rest, and its figures will be low and vary. Press Ctrl-C, end those processes (see `top`), and start again"
+    ]
+
+
+def announcements(ladder: Ladder, stages: Sequence[str]) -> list[str]:
+    """Return the lines that a start prints before it begins."""
+    lines = []
+    if not ladder.measures(stages):
+        known = "every run has a good record of these settings"
+        lines.append(f"nothing to measure: {known}; the gates are judged again")
+    jobs = ladder.settings.experiment.jobs
+    if jobs > 1 and not ladder.several_jobs():
+        lines.append(
+            f"jobs: {jobs} has no effect in this start: without Slurm, and in an allocation, a scale has one job"
+        )
+    lines += _another_start(ladder)
+    for stage in stages:
+        opened, closed = gate_files(Path(ladder.results) / "gates", stage)
+        if opened.exists() and closed.exists():
+            lines.append(f"warning: {opened}: {closed.name} is beside it; neither counts, the gate is judged again")
+    lines += [f"warning: {doubt}" for doubt in _doubtful_texts(ladder.settings)]
+    edited = [run for run in runs_of_edited_scripts(ladder.plan, ladder.runs) if run.stage in stages]
+    for script in dict.fromkeys(run.script for run in edited):
+        names = [run.name for run in edited if run.script == script]
+        lines.append(
+            f"warning: {script} has changed since it ran as {in_short(names)}; these runs are kept, and not "
+            "compared with runs of another version. To repeat them, delete their directories below "
+            f"{ladder.results}/runs"
+        )
+    return lines
+
+
+def _another_start(ladder: Ladder) -> Iterator[str]:
+    """Yield what becomes of the runs there are if the ladder now starts at another scale."""
+    try:
+        before = read_plan(Path(ladder.results) / "plan.json").first_scale
+    except UserError:
+        return  # there is no plan yet, or what needs it reports it
+    if before != (now := ladder.plan.first_scale):
+        yield (
+            f"warning: the ladder started at {before}, and now starts at {now}, its new baseline: runs whose batch, "
+            "learning rate or stage changes with it are measured again, and those of scales that are no longer planned "
+            "stay on disk, and are in no report"
+        )
+
+
+def _doubtful_texts(settings: Settings) -> Iterator[str]:
+    """Yield a doubt on each argument and variable that the user seems to mean otherwise than the script gets it."""
+    work, network = settings.experiment.workload, settings.site.network
+    variants = settings.experiment.variants
+    arguments: list[tuple[str, Iterable[str]]] = [
+        ("workload.args", redacted_arguments(work.args)),
+        ("workload.prepare", redacted_arguments(work.prepare or ())),
+        *((f"variants.{each.name}.args", redacted_arguments(each.args)) for each in variants),
+    ]
+    variables: list[tuple[str, Iterable[str]]] = [
+        ("workload.env", marked(work.env).values()),
+        ("network.env", marked(network.env).values()),
+        *((f"variants.{each.name}.env", marked(each.env).values()) for each in variants),
+    ]
+    for key, text in ((key, text) for key, texts in arguments for text in texts):
+        if re.match(r"--?[A-Za-z][\w-]* \S", text):
+            yield f"{key}: {text!r} reaches the script as one word; write its parts as items of the list"
+    for key, text in ((key, text) for key, texts in (*arguments, *variables) for text in texts):
+        if meant.has_variables(text):
+            yield f"{key}: {text} reaches the script as it is, without the variable's value; {meant.path(text)}"
+
+
+# Before jobs are submitted to Slurm
+
+TOOLS = ("sbatch", "scontrol", "squeue", "scancel")
+
+
+def check_before_submission(ladder: Ladder, scales: Collection[str]) -> None:
+    """Ask Slurm whether it takes the jobs of these scales; print on stderr when it would start them, and which wait.
+
+    Raises UserError for jobs that Slurm would refuse or never start, without Slurm, and while a job of an earlier start
+    goes on.
+    """
+    if not scales:
+        return
+    require_slurm()
+    require_no_job_left(Path(ladder.results), scales)
+    jobs = [job for job in ladder.plan.jobs if str(job.scale) in scales]
+    admission = check_jobs(jobs, ladder.settings, read_partitions())
+    for problem in admission.waits:
+        notify(f"warning: {problem}\n")
+    if admission.refused:
+        raise UserError(admission.refused)
+    if admission.starts:
+        notify(f"Slurm would start them, if submitted now: {admission.starts_in_words}")
+
+
+def require_slurm() -> None:
+    """Raise UserError if jobs cannot be submitted from this machine."""
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        raise UserError(
+            Problem(
+                "--executor slurm",
+                "this machine has no Slurm to submit jobs to",
+                found=f"no {', '.join(missing)}",
+                allowed="a login node of the cluster",
+                next=f"start it there, or climb on this machine: snakemake --profile {profile('local')}",
+            )
+        )
+
+
+def require_no_job_left(results: Path, scales: Collection[str]) -> None:
+    """Raise UserError while a job of an earlier start goes on, whether or not that start has recorded it."""
+    try:
+        queue = jobs_by_name(results)
+        problems = [problem for scale in sorted(scales) for problem in _left(results, scale, queue)]
+    except SlurmError as silent:
+        raise UserError(Problem("squeue", str(silent), next="start again when Slurm answers")) from None
+    if problems:
+        raise UserError(problems)
+
+
+def require_every_job_over(results: Path) -> None:
+    """Call require_no_job_left for every scale, if this machine has Slurm."""
+    scales = [file.stem for file in (results / "jobs").glob("*.json")]
+    if scales and shutil.which("squeue"):
+        require_no_job_left(results, scales)
+
+
+def _left(results: Path, scale: str, queue: Sequence[NamedJob]) -> Iterator[Problem]:
+    noted = _noted(results, scale)
+    states = {each.id: each.state for each in queue if each.scale == scale}
+    if noted and noted.job_id not in states:
+        states |= ask([noted.job_id])
+    found = {job_id: state.state for job_id, state in states.items() if state.phase != "ended"}
+    if noted and states[noted.job_id].state == GONE and shows_life(files_of_job(results, scale, Path(noted.log))):
+        found[noted.job_id] = f"unknown to squeue and sacct, but its files change: {noted.log}"
+    for job_id, state in found.items():
+        yield Problem(
+            str(job_end_file(results, scale)),
+            "a job of an earlier start is not over, and a second one would write to the same files",
+            found=f"job {job_id} of {scale}: {state}",
+            next=f"wait for it, or end it with `scancel {job_id}`; then start snakemake again",
+        )
+
+
+def files_of_job(results: Path, scale: str, log: Path) -> list[Path]:
+    """Return files that change while a job of the scale is alive: its lock, which it touches, and its log."""
+    lock = Lock.of_scale(results, scale, "").newest
+    return [log] if lock is None else [lock, log]
+
+
+def _noted(results: Path, scale: str) -> JobEnd | None:
+    """Return the job whose end nobody has seen; None also if the file is torn, for the queue knows the job's name."""
+    try:
+        end = read_job_end(results, scale)
+    except (OSError, ValueError):
+        return None
+    return end if end and end.state == SUBMITTED else None
+
+
+# The boxes at the end of a start that failed. A closed gate has a box of its own (gates.gate.closed_box).
+
+MOST_LINES = 8
+AGAIN = "start snakemake again: finished runs are kept"
+
+
+@dataclass(frozen=True)
+class FailedJob:
+    """One of Snakemake's jobs. exit_code: of its command; None if the executor reported the end, in ``message``."""
+
+    rule: str
+    log: str
+    exit_code: int | None
+    message: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of its log without the suffix: ``measure_1x2``, ``gate_stage1``."""
+        return Path(self.log).stem if self.log else self.rule
+
+    @property
+    def signal(self) -> str | None:
+        """Name of the signal that ended it."""
+        return None if self.exit_code is None else signal_of(self.exit_code)
+
+    @property
+    def end(self) -> str:
+        """``: exit code 137 (SIGKILL)``; empty if the executor reported the end."""
+        if self.exit_code is None:
+            return ""
+        return f": exit code {self.exit_code}" + (f" ({self.signal})" if self.signal else "")
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The failure of a start of the workflow. results, config: paths. since_s: when it began, unix time.
+
+    ended_by: the signal that ended it. log: Snakemake's, empty if there is none. others_are_shown: whether Snakemake
+    has printed an error that belongs to no job.
+    """
+
+    jobs: Sequence[FailedJob]
+    results: Path
+    config: str
+    since_s: float
+    log: str
+    ended_by: str | None
+    others_are_shown: bool
+
+    def boxes(self) -> Iterator[str]:
+        """Yield a box per failed job, in order; then one on why the start itself ended, if no job is the reason."""
+        for job in self.jobs:
+            if not self._is_on_terminal(job):
+                yield box(self._prepare(job) if job.rule == "prepare_data" else self._job(job))
+        if self.ended_by:
+            by = "Ctrl-C" if self.ended_by == signal.SIGINT.name else "a signal"
+            yield box((("verdict", f"ended by {by} ({self.ended_by})"), self._log(), ("next", AGAIN)))
+        elif self.others_are_shown:
+            again = f"fix what the message above says, or just {AGAIN}; if it persists, report it"
+            yield box((("verdict", "Snakemake stopped at the error above"), self._log(), ("next", again)))
+
+    def _is_on_terminal(self, job: FailedJob) -> bool:
+        """Return True if the terminal shows it already: in a closed gate's box, or printed by the job itself."""
+        if self.ended_by and job.signal in {each.name for each in SIGNALS}:
+            return True
+        if job.rule in (*WITHOUT_TRAINING, "preflight"):
+            return job.exit_code == 1
+        if job.rule == "gate":
+            return job.exit_code == 1 and self._is_closed(job.name.removeprefix("gate_"))
+        if job.exit_code is None:
+            scale, stage = job.name.removeprefix("measure_"), job.rule.removeprefix("measure_")
+            return job_end_file(self.results, scale).exists() and self._is_closed(stage)
+        return False
+
+    def _is_closed(self, stage: str) -> bool:
+        """Return True if this start has found the gate closed."""
+        closed = gate_files(self.results / "gates", stage)[1]
+        return closed.exists() and closed.stat().st_mtime >= self.since_s
+
+    def _prepare(self, job: FailedJob) -> Iterator[tuple[str, str]]:
+        yield "verdict", f"workload.prepare failed{job.end}; no run was started"
+        yield from self._printed(job)
+        yield "log", job.log
+        yield "next", f"fix what its last lines report (workload.prepare in {self.config}); then {AGAIN}"
+
+    def _job(self, job: FailedJob) -> Iterator[tuple[str, str]]:
+        yield "verdict", f"the job {job.name} failed{job.end}"
+        if job.message:
+            yield "found", job.message
+        else:
+            yield from self._printed(job)
+        yield "log", job.log
+        yield self._log("Snakemake's")
+        killed = "it was killed, most often because memory ran out; " if job.signal == signal.SIGKILL.name else ""
+        yield "next", f"{killed}read its output, here or above; then {AGAIN}"
+
+    @staticmethod
+    def _printed(job: FailedJob) -> Iterator[tuple[str, str]]:
+        lines = last_lines(Path(job.log), MOST_LINES) if job.log else []
+        for index, line in enumerate(lines or ["its log is empty"]):
+            yield "" if index else "printed", line
+
+    def _log(self, whose: str = "") -> tuple[str, str]:
+        return ("" if whose else "log"), (f"{whose}: {self.log}" if whose else self.log) or "none was written"

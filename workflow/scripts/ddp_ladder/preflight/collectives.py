@@ -1,0 +1,334 @@
+"""What the ranks of the probe found: their files, the figures of the all-reduces, and the findings. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated
+
+from pydantic import Field
+
+from ddp_ladder.common.formats import count, significant
+from ddp_ladder.common.messages import Finding, leave_out
+from ddp_ladder.common.model import Model, Several
+from ddp_ladder.plan.plan import PreflightWanted, RunSpec
+from ddp_ladder.preflight.result import PairRow, SizeRow, error, warning
+from ddp_ladder.records.raw_models import Count, Duration, Name, Positive, RawFile
+from ddp_ladder.settings.terms import Transport, interface_on
+
+MOST_OFF = 0.05  # of the fitted time for the largest size: other load makes the times of sizes uneven
+SLOW = 0.5  # a pair of nodes below this fraction of the fastest pair's bandwidth is slow
+
+
+# Files of the ranks: ranks/rank<k>.json
+
+
+class ProbeDevice(Model):
+    """The device of a rank. count: devices that it sees."""
+
+    kind: Name
+    index: Count | None
+    name: str | None
+    id: Name
+    count: Count
+
+
+class ProbeSeen(Model):
+    """The ranks that one rank met: how many, and those of another job or in another place."""
+
+    count: Positive
+    foreign: Several[str]
+    misplaced: Several[str]
+
+
+class ProbeSize(Model):
+    """All-reduces of one size as one rank timed them: seconds of one, and results that were wrong, in words."""
+
+    bytes: Positive
+    iterations: Positive
+    time_s: Duration
+    wrong: Several[str]
+
+
+class ProbePair(Model):
+    """All-reduces over two nodes, by node rank, as one of their ranks timed them."""
+
+    nodes: Annotated[tuple[Count, Count], Field(strict=False)]
+    bytes: Positive
+    iterations: Positive
+    time_s: Duration
+
+
+class ProbeRank(RawFile):
+    """The file of one rank of the probe. step: how far it came; doing: what it does there."""
+
+    rank: Count
+    local_rank: Count
+    node_rank: Count
+    world_size: Positive
+    node: Name
+    host: Name
+    pid: Positive
+    cpus: Positive
+    step: Positive
+    doing: Name
+    at_s: float
+    error: str | None
+    device: ProbeDevice | None = None
+    versions: Mapping[str, str | None] | None = Field(default=None, description="Of torch, cuda and nccl.")
+    multiplies: bool | None = Field(default=None, description="A matrix product on the device was right.")
+    seen: ProbeSeen | None = None
+    sizes: Several[ProbeSize] = ()
+    pairs: Several[ProbePair] = ()
+
+
+Ranks = Mapping[int, ProbeRank]
+
+
+# Figures
+
+
+def bus_factor(ranks: int) -> float:
+    """Return bus bandwidth / algorithm bandwidth of an all-reduce: what each link carries per byte of the message."""
+    return 2 * (ranks - 1) / ranks
+
+
+def size_rows(ranks: Sequence[ProbeRank]) -> tuple[SizeRow, ...]:
+    """Return the sizes that every rank measured."""
+    rows = []
+    for several in zip(*(rank.sizes for rank in ranks), strict=False):
+        first, time_s = several[0], max(one.time_s for one in several)
+        algbw = first.bytes / time_s / 1e9 if time_s else 0.0
+        rows.append(
+            SizeRow(
+                bytes=first.bytes,
+                iterations=first.iterations,
+                time_s=time_s,
+                algbw_gb_per_s=algbw,
+                busbw_gb_per_s=algbw * bus_factor(len(ranks)),
+            )
+        )
+    return tuple(rows)
+
+
+def pair_rows(ranks: Sequence[ProbeRank], names: Sequence[str]) -> tuple[PairRow, ...]:
+    """Return the pairs of nodes, each with the time of its slowest rank."""
+    times: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    for rank in ranks:
+        for pair in rank.pairs:
+            times.setdefault(pair.nodes, []).append((pair.bytes, pair.time_s))
+    rows = []
+    for (one, other), found in sorted(times.items()):
+        size, time_s = found[0][0], max(time_s for _, time_s in found)
+        busbw = size / time_s / 1e9 * bus_factor(len(found)) if time_s else 0.0
+        rows.append(PairRow(nodes=(names[one], names[other]), bytes=size, time_s=time_s, busbw_gb_per_s=busbw))
+    return tuple(rows)
+
+
+def fit(rows: Sequence[SizeRow]) -> tuple[float, float] | None:
+    """Return (alpha, beta): an all-reduce of n bytes takes alpha + beta * n seconds. None for fewer than two sizes.
+
+    Relative errors are fitted, so that small messages decide alpha and large ones beta. If the times are too uneven for
+    a line, or it is MOST_OFF at the largest size, the shortest time is alpha, and the largest size decides beta.
+    """
+    if len(rows) < 2:
+        return None
+    times_s = [max(row.time_s, 1e-9) for row in rows]
+    a, b = [1 / t for t in times_s], [row.bytes / t for row, t in zip(rows, times_s, strict=True)]
+    aa, ab, bb = (math.fsum(x * y for x, y in zip(*two, strict=True)) for two in ((a, a), (a, b), (b, b)))
+    determinant = aa * bb - ab * ab
+    alpha = (math.fsum(a) * bb - math.fsum(b) * ab) / determinant if determinant else 0.0
+    beta = (math.fsum(b) * aa - math.fsum(a) * ab) / determinant if determinant else 0.0
+    if min(alpha, beta) <= 0 or abs((alpha + beta * rows[-1].bytes) / times_s[-1] - 1) > MOST_OFF:
+        alpha = min(times_s)
+        beta = (times_s[-1] - alpha) / rows[-1].bytes
+    return alpha, beta
+
+
+def slow_pairs(pairs: Sequence[PairRow]) -> tuple[PairRow, ...]:
+    """Return the pairs that are far below the fastest one."""
+    fastest = max((pair.busbw_gb_per_s for pair in pairs), default=0.0)
+    return tuple(pair for pair in pairs if pair.busbw_gb_per_s < SLOW * fastest)
+
+
+def slow_node(pairs: Sequence[PairRow]) -> str | None:
+    """Return the node all of whose pairs are far below every pair of other nodes; None if there is no such node.
+
+    The pairs of other nodes may be uneven, as on a busy network.
+    """
+    for node in sorted({node for pair in pairs for node in pair.nodes}):
+        own = [pair.busbw_gb_per_s for pair in pairs if node in pair.nodes]
+        others = [pair.busbw_gb_per_s for pair in pairs if node not in pair.nodes]
+        if others and max(own) < SLOW * min(others):
+            return node
+    return None
+
+
+# Transports in NCCL's log at INFO
+
+# "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read", "Channel 02/0 : 1[1] -> 2[0] [receive] via NET/IBext_v8/5/GDRDMA",
+# "... [send] via NET/AWS Libfabric/1(2)/GDRDMA/Shared", "... via P2P/direct pointer/read", "... via SHM/direct/direct"
+_CHANNEL = re.compile(
+    r"NCCL INFO (?:Channel|Ring|Tree) .*? via (?P<via>(?:P2P|SHM|NET|CollNet)\b.*?)\s*$", re.MULTILINE
+)
+# "Using network IB", "Using network Socket", "Using network AWS Libfabric"; its number in place of its name: older NCCL
+_NETWORK = re.compile(r"NCCL INFO Using network (?P<name>.+?)\s*$", re.MULTILINE)
+_KEPT = {"P2P": 2, "SHM": 1, "CollNet": 1}  # parts of a channel's transport that say what it is
+
+_KINDS: tuple[tuple[re.Pattern[str], Transport], ...] = (
+    (re.compile("^IB|UCX|SHARP", re.IGNORECASE), "ib"),  # IB, IBext_v8: NCCL's own, and the plugins of HPC-X
+    (re.compile("Libfabric|OFI", re.IGNORECASE), "ofi"),
+    (re.compile("Socket", re.IGNORECASE), "socket"),
+)
+
+
+def transports(logs: Iterable[str]) -> tuple[str, ...]:
+    """Return what connects the ranks, sorted: ``NET/IB``, ``NET/IB/GDRDMA``, ``NET/Socket``, ``P2P/CUMEM``, ``SHM``.
+
+    A network is in the list only if a channel uses it: NCCL opens one on a single node as well.
+    """
+    found = set()
+    for log in logs:
+        networks = [match["name"] for match in _NETWORK.finditer(log)]
+        for via in {match["via"] for match in _CHANNEL.finditer(log)}:
+            kind, *rest = via.split("/")
+            if kind == "NET":
+                name = rest[0] if rest and not rest[0].isdigit() else (networks or ["?"])[-1]
+                found.add(f"NET/{name}" + ("/GDRDMA" if "GDRDMA" in rest else ""))
+            else:
+                found.add("/".join([kind, *rest][: _KEPT[kind]]))
+    return tuple(sorted(found))
+
+
+def networks_used(found: Iterable[str]) -> dict[str, Transport | None]:
+    """Return the networks between nodes by NCCL's names, as values of network.transport; None for other plugins."""
+    names = {each.split("/")[1] for each in found if each.startswith("NET/")}
+    return {name: next((kind for form, kind in _KINDS if form.search(name)), None) for name in sorted(names)}
+
+
+# Findings, the causes before their consequences
+
+
+def identity_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Finding]:
+    """Yield ranks of another job or in other places than planned, shared devices and differing versions.
+
+    nodes: their names in findings, by node rank.
+    """
+    order = "remove variables of the launcher (RANK, GROUP_RANK, SLURM_...) from software.setup in cluster.yaml"
+    for k, rank in sorted(ranks.items()):
+        node_rank, local_rank = divmod(k, spec.gpus_per_node)
+        node = nodes[node_rank]
+        if rank.seen and rank.seen.foreign:
+            what = f"rank {k} met ranks of another job: {'; '.join(rank.seen.foreign)}"
+            yield error(what, "only this job's ranks", "start snakemake again, which takes another port", node)
+            return
+        if rank.world_size != spec.world_size or (rank.seen and rank.seen.misplaced):
+            what = f"rank {k} is in a world of {rank.world_size} ranks"
+            yield error(what, f"{spec.world_size} ranks in the plan's order", order, node)
+            return
+        if (rank.node_rank, rank.local_rank) != (node_rank, local_rank) or rank.node not in node:
+            what = f"rank {k} is process {rank.local_rank} of {rank.node}"
+            wanted = f"process {local_rank} of {node}: ranks in the order of the nodes"
+            yield error(what, wanted, order, rank.node)
+            return
+    yield from _devices(spec, ranks, nodes)
+    yield from _versions(spec, ranks, nodes)
+
+
+def _devices(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Finding]:
+    users: dict[tuple[str, str], list[int]] = {}
+    for k, rank in sorted(ranks.items()):
+        if rank.device is None:
+            continue
+        node = nodes[k // spec.gpus_per_node]
+        users.setdefault((rank.host, rank.device.id), []).append(k)
+        if rank.multiplies is False:
+            what = f"rank {k}: a matrix product on {rank.device.name or rank.device.kind} is wrong"
+            yield error(what, "the exact product of whole numbers", f"{leave_out()} and report it to your site", node)
+        if rank.cpus < spec.threads_per_rank:
+            wanted = f"{spec.threads_per_rank} (node.cpus / node.gpus)"
+            advice = "raise node.cpus in cluster.yaml to what the node has, or ask for whole cores with slurm.extra"
+            yield warning(f"rank {k} has {count(rank.cpus, 'CPU')}", wanted, advice, node)
+    for (host, device), several in users.items():
+        if len(several) > 1:
+            what = f"ranks {', '.join(map(str, several))} share one device of {host}: {device}"
+            advice = "compare node.gpus and node.gres in cluster.yaml with the node's GPUs"
+            yield error(what, "a device of its own for each rank", advice, nodes[several[0] // spec.gpus_per_node])
+
+
+def _versions(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Finding]:
+    for name in ("torch", "cuda", "nccl"):
+        found = {k: rank.versions.get(name) for k, rank in sorted(ranks.items()) if rank.versions}
+        usual = Counter(found.values()).most_common(1)
+        other = next((k for k, version in found.items() if version != usual[0][0]), None)
+        if other is not None:
+            what = f"{name} is {found[other]} on rank {other}, and {usual[0][0]} on others"
+            advice = "correct software.python, software.modules or software.container in cluster.yaml"
+            yield error(what, "one version on all nodes", advice, nodes[other // spec.gpus_per_node])
+
+
+def value_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Finding]:
+    """Yield one finding if an all-reduce returned a wrong value anywhere."""
+    wrong = [(k, size) for k, rank in sorted(ranks.items()) for size in rank.sizes if size.wrong]
+    if not wrong:
+        return
+    k, size = min(wrong, key=lambda each: (each[1].bytes, each[0]))
+    several = sorted({each for each, _ in wrong})
+    where = f"rank {k}" if len(several) == 1 else f"{len(several)} of {len(ranks)} ranks, first rank {k}"
+    what = f"an all-reduce of {size.bytes} bytes returned wrong values on {where}: {size.wrong[0]}"
+    advice = (
+        "train nothing before this is solved: look at network.env in cluster.yaml (what your site's documentation asks "
+        "for), then at what wraps torch.distributed in software.setup; variants with network.backend gloo show whether "
+        "it is NCCL"
+    )
+    yield error(what, "the exact sum, in every element", advice, nodes[k // spec.gpus_per_node])
+
+
+def transport_findings(spec: RunSpec, wanted: PreflightWanted, found: Sequence[str]) -> Iterator[Finding]:
+    """Yield a finding if NCCL uses another network between nodes than the site promises."""
+    if spec.backend != "nccl" or spec.nodes < 2 or wanted.transport == "any":
+        return
+    used, promised = networks_used(found), f"network.transport: {wanted.transport}"
+    if not used:
+        what = "NCCL's log names no network between the nodes"
+        yield warning(what, promised, "read results/preflight/*/nccl/*.log")
+    elif None in used.values():
+        what = f"NCCL uses a plugin that is not known here: {', '.join(used)}"
+        yield warning(what, promised, "see whether it is the site's fast network, and set network.transport: any")
+    elif others := [name for name, kind in used.items() if kind != wanted.transport]:
+        advice = {
+            "ofi": "load the site's NCCL plugin for libfabric (software.modules), in a container bind it",
+            "ib": "read in results/preflight/*/nccl/*.log why NCCL found no InfiniBand (container, NCCL_IB_HCA)",
+            "socket": "set NCCL_NET: Socket in network.env",
+        }[wanted.transport]
+        what = f"NCCL uses {' and '.join(others)} between nodes"
+        yield error(what, promised, f"{advice}; or set network.transport in cluster.yaml if this is intended")
+
+
+def bandwidth_findings(
+    spec: RunSpec, wanted: PreflightWanted, sizes: Sequence[SizeRow], pairs: Sequence[PairRow]
+) -> Iterator[Finding]:
+    """Yield a finding if the bandwidth is below the minimum, or a node's pairs are far below the others."""
+    best = max((row.busbw_gb_per_s for row in sizes), default=None)
+    least = wanted.min_busbw_gb_per_s
+    low = least is not None and best is not None and spec.nodes > 1 and best < least
+    node, slow = slow_node(pairs), slow_pairs(pairs)
+    if not (low or slow):
+        return
+    fastest = significant(max((pair.busbw_gb_per_s for pair in pairs), default=0.0))
+    what = "" if best is None else f"the bus bandwidth of an all-reduce is at most {significant(best)} GB/s"
+    advice = "compare network.interface and network.transport in cluster.yaml with the fastest network of the site"
+    if node is not None:
+        own = ", ".join(significant(pair.busbw_gb_per_s) for pair in pairs if node in pair.nodes)
+        what += f"; {node} is slow: its pairs with other nodes reach {own} GB/s, the fastest pair {fastest} GB/s"
+        advice = f"{leave_out(node)}, and report its link ({interface_on(spec.interface, node)}) to your site"
+    elif slow:
+        named = ", ".join(f"{' and '.join(pair.nodes)} {significant(pair.busbw_gb_per_s)} GB/s" for pair in slow)
+        what += f"; slow pairs of nodes: {named}; the fastest pair reaches {fastest} GB/s"
+    asked = "about the same for all pairs"
+    if low and least is not None:
+        asked = f"at least {significant(least)} GB/s (preflight.min_busbw_gb_per_s)"
+        advice += "; or lower preflight.min_busbw_gb_per_s in config.yaml if this is good enough for you"
+    yield (error if low else warning)(what, asked, advice, node or "")

@@ -1,0 +1,103 @@
+"""Each node's connection to the head node, over the chosen interface: blocking sockets with deadlines.
+
+The head, node rank 0, listens on the rendezvous port. Every other node greets it with the preflight's token and sends a
+payload that is larger than any MTU; the head sends both back.
+"""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+import time
+from contextlib import suppress
+
+PAYLOAD = bytes(256 * 1024)  # the MTU of a loopback interface is 65536
+EXCHANGE_S = 5.0  # for the greeting and for the payload, each
+UNREACHABLE_S = 3.0  # routes and neighbours settle in this time; a head that only starts has until the deadline
+RETRY_S = 0.1
+
+
+class HeadServer(socketserver.ThreadingTCPServer):
+    """The head's side. Raises OSError if it cannot listen there."""
+
+    allow_reuse_address = True  # as torch's store: closed connections do no harm
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, address: str, port: int, token: str, others: int) -> None:
+        self.request_queue_size = max(128, others)
+        super().__init__((address, port), _Echo)
+        self.greeting = _greeting(token)
+        self.answered = threading.Semaphore(0)
+        self._others = others
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": RETRY_S}, daemon=True).start()
+
+    def finish(self, until_s: float) -> None:
+        """Wait until all other nodes have been answered, at most until this time on the monotonic clock; then close."""
+        for _ in range(self._others):
+            if not self.answered.acquire(timeout=max(0.0, until_s - time.monotonic())):
+                break
+        self.shutdown()
+        self.server_close()
+
+
+class _Echo(socketserver.StreamRequestHandler):
+    timeout = 2 * EXCHANGE_S
+    server: HeadServer
+
+    def handle(self) -> None:
+        with suppress(OSError):
+            if self.rfile.readline(len(self.server.greeting)) != self.server.greeting:
+                return
+            try:
+                self.wfile.write(self.server.greeting)
+                self.wfile.write(self.rfile.read(len(PAYLOAD)))
+                self.rfile.read(1)  # the node hangs up first, so that the head's port stays free
+            finally:
+                self.server.answered.release()
+
+
+def reach_head(own: str, head: tuple[str, int], token: str, until_s: float) -> float:
+    """Return the seconds in which the payload went to the head and back. Raises OSError that says why it did not.
+
+    own: the address of this node that the connection starts from. until_s: on the monotonic clock.
+    """
+    greeting = _greeting(token)
+    with _connect(own, head, until_s) as connection, connection.makefile("rb") as answers:
+        connection.settimeout(EXCHANGE_S)
+        with suppress(OSError):
+            connection.sendall(greeting)
+            if answers.readline(len(greeting)) == greeting:
+                greeting = b""
+        if greeting:
+            raise OSError("another program listens there")
+        since_s = time.monotonic()
+        try:
+            connection.sendall(PAYLOAD)
+            complete = len(answers.read(len(PAYLOAD))) == len(PAYLOAD)
+        except OSError:
+            complete = False
+        if not complete:
+            raise OSError("it connects, but large packets do not arrive")
+        return time.monotonic() - since_s
+
+
+def _connect(own: str, head: tuple[str, int], until_s: float) -> socket.socket:
+    unreachable_until_s = min(until_s, time.monotonic() + UNREACHABLE_S)
+    while True:
+        try:
+            return socket.create_connection(head, max(0.1, until_s - time.monotonic()), (own, 0))
+        except TimeoutError:
+            raise OSError("no answer in time") from None
+        except ConnectionRefusedError as error:
+            if time.monotonic() > until_s:
+                raise OSError(error.strerror) from error
+        except OSError as error:
+            if time.monotonic() > unreachable_until_s:
+                raise OSError(error.strerror or str(error)) from error
+        time.sleep(RETRY_S)
+
+
+def _greeting(token: str) -> bytes:
+    return f"ddp-ladder preflight {token}\n".encode()

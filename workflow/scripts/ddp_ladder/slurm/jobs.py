@@ -1,0 +1,472 @@
+"""Slurm jobs: their states and ends and what these mean, their names, and their submission exactly once."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+from uuid import uuid4
+
+from ddp_ladder.common.files import read_json, sha256, write_json
+from ddp_ladder.common.formats import duration
+from ddp_ladder.common.messages import leave_out, printable
+from ddp_ladder.slurm.query import MARK, NoAnswer, SlurmError, Unreadable, run_command, squeue, undecided, unknown
+
+Phase = Literal["waiting", "running", "ended"]
+
+WAITING = frozenset("PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT".split())
+RUNNING = frozenset("RUNNING COMPLETING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED".split())
+ENDED_WELL = "COMPLETED"
+NODE_FAIL = "NODE_FAIL"
+GONE = "GONE"  # our own word: neither the controller nor the accounting knows the job any more
+
+_SLURMS_WORDS = re.compile(r"^(?:slurmstepd|srun|slurmd)[^:]*: error: (?:\*\*\* )?(.*?)(?: \*\*\*)?$", re.MULTILINE)
+# If control groups do not limit memory, a job that takes too much is FAILED or CANCELLED.
+_OUT_OF_MEMORY = re.compile(r"memory limit|oom.?kill|out of memory", re.IGNORECASE)
+
+_SQUEUE = "iTSNr"
+_SACCT = "JobIDRaw|State|NodeList|Reason"
+
+
+@dataclass(frozen=True)
+class JobState:
+    """The state of a job as Slurm reports it. reason: why it waits or ended; nodes, start: may be empty."""
+
+    state: str
+    reason: str = ""
+    nodes: str = ""
+    start: str = ""  # when it started, or is expected to: 2026-11-20T23:40:00
+    dead: tuple[str, ...] = ()  # after NODE_FAIL: its nodes that are down, if Slurm still shows it
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of the state; "ended" for an unknown state, so that nobody waits for ever."""
+        if self.state in WAITING:
+            return "waiting"
+        return "running" if self.state in RUNNING else "ended"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The cause of a bad end, and what to do."""
+
+    why: str
+    next: str
+
+
+_AGAIN = "start snakemake again: finished runs are kept"
+ENDS: Mapping[str, Advice] = {
+    "BOOT_FAIL": Advice("a node did not boot", _AGAIN),
+    "CANCELLED": Advice("someone cancelled it (scancel), or Slurm did", f"if it was not you, ask why; then {_AGAIN}"),
+    "DEADLINE": Advice("its deadline was over", "remove --deadline from slurm.extra in cluster.yaml"),
+    "FAILED": Advice("its batch script failed", f"the job's log shows why; then {_AGAIN}"),
+    NODE_FAIL: Advice("a node died under it", f"{leave_out()}, or just {_AGAIN}"),
+    "OUT_OF_MEMORY": Advice(
+        "it used more memory than it had asked for",
+        "raise node.memory_mb in cluster.yaml, or lower workload.batch_per_gpu or the loader's workers",
+    ),
+    "PREEMPTED": Advice(
+        "a job of higher priority took its nodes",
+        f"{_AGAIN}, or take a partition or QOS that is not preempted (slurm.partition, slurm.qos in cluster.yaml)",
+    ),
+    "REVOKED": Advice("another cluster of the federation took it", _AGAIN),
+    "TIMEOUT": Advice("its time was up", "raise stages.{stage}.runtime in config.yaml and start snakemake again"),
+    GONE: Advice("neither squeue nor sacct knows it any more", f"ask your site what became of it, or {_AGAIN}"),
+}
+_UNKNOWN_END = Advice("a state that ddp-ladder does not know", f"ask your site what it means; {_AGAIN}")
+
+
+def slurms_words(log: str) -> list[str]:
+    """Return Slurm's own messages in a log, such as ``Exceeded job memory limit``."""
+    return [printable(words) for words in _SLURMS_WORDS.findall(log)]
+
+
+def advice(state: str, words: str, stage: str, dead: Sequence[str] = ()) -> Advice:
+    """Return why a job ended in ``state``, and what to do. words: Slurm's message in the job's log. dead: nodes."""
+    if dead:
+        which = ",".join(dead)
+        return Advice(
+            f"{which} does not answer Slurm: it died, or its network did",
+            f"start snakemake again, which keeps finished runs; if it comes again, {leave_out(*dead)}",
+        )
+    found = ENDS.get("OUT_OF_MEMORY" if _OUT_OF_MEMORY.search(words) else state, _UNKNOWN_END)
+    return Advice(found.why, found.next.format(stage=stage))
+
+
+# After `man squeue`, JOB REASON CODES. A reason that is missing here is shown by its name alone.
+REASONS: Mapping[str, str] = {
+    "AssocGrpGRES": "the account's GPUs are all in use",
+    "AssocGrpGRESMinutes": "the account's GPU time is used up",
+    "AssocGrpCPUMinutesLimit": "the account's CPU time is used up",
+    "AssocGrpBillingMinutes": "the account's time is used up",
+    "AssocMaxJobsLimit": "the account has as many jobs running as it may",
+    "BadConstraints": "no node has slurm.constraint",
+    "BeginTime": "its start time has not come",
+    "JobHeldAdmin": "held by an administrator",
+    "JobHeldUser": "held: scontrol release {job}",
+    "PartitionConfig": "the partition does not take such a job",
+    "PartitionDown": "the partition is down",
+    "PartitionInactive": "the partition is inactive",
+    "PartitionNodeLimit": "more nodes than the partition can give",
+    "PartitionTimeLimit": "more time than the partition gives",
+    "Priority": "jobs of higher priority are before it",
+    "QOSGrpNodeLimit": "the QOS has as many nodes in use as it may",
+    "QOSMaxJobsPerUserLimit": "you have as many jobs running as the QOS lets you",
+    "QOSMaxGRESPerUser": "you use as many GPUs as the QOS lets you",
+    "QOSMaxNodePerUserLimit": "you use as many nodes as the QOS lets you",
+    "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
+    "Reservation": "its reservation has not begun",
+    "Resources": "it is next, and waits for nodes to become free",
+}
+
+
+def reason_in_words(reason: str, job_id: str) -> str:
+    """``Priority: jobs of higher priority are before it``."""
+    name = reason.partition(",")[0].strip()
+    words = REASONS.get(name)
+    return f"{reason}: {words.format(job=job_id)}" if words else reason
+
+
+def ask(job_ids: Iterable[str]) -> dict[str, JobState]:
+    """Return the state of each job; GONE for an unknown job. Raises SlurmError if the controller does not answer."""
+    wanted = list(job_ids)
+    known = _queued(wanted)
+    forgotten = [job for job in wanted if job not in known]
+    if forgotten and shutil.which("sacct"):
+        known |= _accounted(forgotten)
+    states = {job: known.get(job, JobState(GONE)) for job in wanted}
+    return {
+        job: replace(state, dead=_dead(state.nodes)) if state.state == NODE_FAIL else state
+        for job, state in states.items()
+    }
+
+
+def _dead(nodes: str) -> tuple[str, ...]:
+    """Return the nodes of a list that are down or do not respond; empty if Slurm does not tell."""
+    try:
+        printed = run_command(["sinfo", "--noheader", "--Node", f"--nodes={nodes}", f"--format={MARK}|%N|%T"])
+    except SlurmError:
+        return ()
+    rows = [line.split("|") for line in printed.splitlines() if line.startswith(f"{MARK}|")]
+    return tuple(dict.fromkeys(name for _, name, state in rows if state.startswith("down") or state.endswith("*")))
+
+
+def cancel(job_ids: Iterable[str]) -> str:
+    """Cancel jobs that have not ended; return the outcome in words, also if Slurm does not answer."""
+    jobs = list(job_ids)
+    try:
+        run_command(["scancel", "--quiet", *jobs])
+    except SlurmError as silent:
+        return f"NOT cancelled: {' '.join(jobs)} ({silent}). Do it by hand: scancel {' '.join(jobs)}"
+    return f"cancelled: {' '.join(jobs)}; finished runs are kept"
+
+
+def job_state(state: str, start: str, nodes: str, reason: str) -> JobState:
+    """Return the state from squeue's fields."""
+    return JobState(state, "" if reason == "None" else reason, nodes, "" if start == "N/A" else start)
+
+
+def parse_sacct(text: str) -> dict[str, JobState]:
+    """Parse lines ``id|state|nodes|reason`` after their header; a state may have more words: ``CANCELLED by 1000``.
+
+    Other lines are messages of the site. Raises Unreadable if there is no header.
+    """
+    lines = text.splitlines()
+    if _SACCT not in lines:
+        raise Unreadable("sacct", text)
+    found = {}
+    for line in lines[lines.index(_SACCT) + 1 :]:
+        if not re.match(r"\d+\|[A-Z_]+.*\|.*\|", line):
+            continue
+        job, state, nodes, reason = line.split("|", 3)
+        nodes = "" if nodes == "None assigned" else nodes
+        found[job] = JobState(state.partition(" ")[0], "" if reason == "None" else reason, nodes)
+    return found
+
+
+def _queued(job_ids: list[str]) -> dict[str, JobState]:
+    """Return the states that the controller knows, by job id: a user name from the environment may be wrong."""
+    if not job_ids:
+        return {}
+    try:
+        rows = squeue(_SQUEUE, "--states=all", f"--jobs={','.join(job_ids)}")
+        return {job.strip(): job_state(*rest) for job, *rest in rows}
+    except SlurmError as error:
+        if not unknown(str(error)):
+            raise
+    # One forgotten job makes squeue fail for all: ask for each.
+    return {job: state for each in job_ids if len(job_ids) > 1 for job, state in _queued([each]).items()}
+
+
+def _accounted(job_ids: list[str]) -> dict[str, JobState]:
+    """Return the states that accounting knows; empty if there is none.
+
+    Raises Unreadable, and NoAnswer: accounting that hangs may know the job.
+    """
+    fields = _SACCT.replace("|", ",")
+    command = ["sacct", "--allocations", "--parsable2", f"--jobs={','.join(job_ids)}", f"--format={fields}"]
+    try:
+        printed = run_command(command)
+    except NoAnswer:
+        raise
+    except SlurmError:
+        return {}  # a Slurm without slurmdbd has sacct too, which then fails
+    return parse_sacct(printed)
+
+
+# The end of a scale's job, results/jobs/<scale>.json: the gate shows it for a scale without records. The file exists
+# from the submission to a good end, and stays after a bad one.
+
+SCHEMA_VERSION = 1
+SUBMITTED = "SUBMITTED"  # our own word: nobody has seen its end
+NOT_SUBMITTED = "NOT_SUBMITTED"  # there is no such job
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """One job's end. It can keep a gate closed, never open one: that takes records."""
+
+    job_id: str
+    stage: str
+    scale: str
+    state: str  # Slurm's: COMPLETED, TIMEOUT, ...; GONE if Slurm has forgotten it; SUBMITTED; NOT_SUBMITTED
+    log: str
+    ok: bool = False
+    nodes: str = ""
+    reason: str = ""  # Slurm's
+    why: str = ""
+    next: str = "start snakemake again: finished runs are kept"
+
+    @property
+    def in_words(self) -> str:
+        """``job 12 ended TIMEOUT on node[1-2]: its time was up``."""
+        if self.state == NOT_SUBMITTED:
+            return f"the job was not submitted: {self.why}"
+        if self.state == SUBMITTED:
+            return f"job {self.job_id} was submitted; its final state is unknown"
+        where = f" on {self.nodes}" if self.nodes else ""
+        why = f": {self.why}" if self.why else ""
+        given = f" ({self.reason})" if self.reason and not self.ok else ""
+        return f"job {self.job_id} ended {self.state}{where}{why}{given}"
+
+    @property
+    def evidence(self) -> str:
+        """The end in words, with the path of the log."""
+        return f"{self.in_words}; its log: {self.log}" if self.log else self.in_words
+
+
+def job_end_file(results: Path, scale: str) -> Path:
+    """Return the file with the end of a scale's last job."""
+    return results / "jobs" / f"{scale}.json"
+
+
+def write_job_end(results: Path, end: JobEnd) -> Path:
+    """Write the end for the gate and the next start; return the file."""
+    path = job_end_file(results, end.scale)
+    write_json(path, {"schema_version": SCHEMA_VERSION, **asdict(end)})
+    return path
+
+
+def read_job_end(results: Path, scale: str) -> JobEnd | None:
+    """Return the end of a scale's last job; None if it ended well. Raises ValueError if the file holds none."""
+    path = job_end_file(results, scale)
+    try:
+        data = read_json(path)
+    except FileNotFoundError:
+        return None
+    try:
+        if data.pop("schema_version") != SCHEMA_VERSION:
+            raise ValueError(f"{path} is of another version")
+        return JobEnd(**data)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} does not hold the end of a job: {error}") from error
+
+
+# Names. A job whose id was not recorded is found by its name.
+
+_NAME = re.compile(r"(?P<scale>\d+x\d+)-ddp-ladder-(?P<results>[0-9a-f]{10})-[0-9a-f]{10}")
+_DIGITS = 10
+
+
+@dataclass(frozen=True)
+class NamedJob:
+    """A job of the ladder that Slurm knows."""
+
+    id: str
+    name: str
+    scale: str
+    state: JobState
+
+
+def new_job_name(results: Path, scale: str) -> str:
+    """Return a name that is unique to one submission of a scale in a results directory.
+
+    The scale comes first, because squeue shows the first eight characters.
+    """
+    return f"{scale}-ddp-ladder-{_digest(results)}-{uuid4().hex[:_DIGITS]}"
+
+
+def scale_of_name(name: str) -> str | None:
+    """Return the scale of a job that a ladder has submitted; None for the name of any other job."""
+    form = _NAME.fullmatch(name)
+    return form and form["scale"]
+
+
+def jobs_by_name(results: Path) -> list[NamedJob]:
+    """Return the jobs of a results directory that Slurm knows, of every start, oldest first. Raises SlurmError."""
+    found = []
+    for job, state, start, nodes, reason, name in squeue("iTSNrj", "--states=all"):
+        form = _NAME.fullmatch(name)
+        if form and form["results"] == _digest(results):
+            found.append(NamedJob(job, name, form["scale"], job_state(state, start, nodes, reason)))
+    return sorted(found, key=lambda one: int(one.id))
+
+
+def _digest(results: Path) -> str:
+    return sha256(str(results.resolve()).encode())[:_DIGITS]
+
+
+# Submission. After "Socket timed out" sbatch may still have submitted the job, and a slow controller shows it late.
+# Before each try, and after each failed one, Slurm is asked for the job by name; sbatch is tried again only if the
+# queue is without it.
+
+PAUSES_S = (10.0, 20.0, 40.0, 80.0, 160.0)  # before sbatch is tried again, and after its last try
+LOOK_EVERY_S = 3.0  # for the job, in a pause
+SUBMIT_WITHIN_S = 180.0  # Slurm's own patience, MessageTimeout, is up to 100 s at some sites
+STOP_WITHIN_S = 10.0  # for the job of a try that Ctrl-C ended, which may have been submitted
+_JOB_ID = re.compile(r"^(\d+)(?:;\S*)?$", re.MULTILINE)  # of --parsable; a cluster's name may follow
+
+
+class NotSubmitted(Exception):
+    """The job is not submitted; the text says why, ``next`` what to do."""
+
+    def __init__(self, why: str, next_step: str) -> None:
+        super().__init__(why)
+        self.next = next_step
+
+
+class Stopped(Exception):
+    """The start was ended in the meantime; its submitted jobs are cancelled."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One call of sbatch: its arguments, with --parsable and --job-name, and the script that it reads."""
+
+    label: str  # begins each line for the user
+    scale: str
+    name: str
+    argv: Sequence[str]
+    script: str
+
+
+class Submitter:
+    """The submission of the jobs of one start, from several threads. say: prints a line for the user."""
+
+    def __init__(self, results: Path, say: Callable[[str], None]) -> None:
+        self._results = results
+        self._say = say
+        self._lock = threading.Lock()
+        self._stopped_s: float | None = None
+        self._jobs: set[str] = set()
+
+    def stop(self) -> set[str]:
+        """Refuse further submissions; return the jobs that were submitted and have not ended."""
+        with self._lock:
+            self._stopped_s = time.monotonic()
+            return set(self._jobs)
+
+    def over(self, job_id: str) -> None:
+        """Record that a job has ended."""
+        with self._lock:
+            self._jobs.discard(job_id)
+
+    def submit(self, wanted: Submission) -> str:
+        """Submit the job and return its id. Raises NotSubmitted, or Stopped."""
+        job_id = self._submit(wanted)
+        with self._lock:
+            if self._stopped_s is None:
+                self._jobs.add(job_id)
+                return job_id
+        self._say(f"{wanted.label}: {cancel([job_id])}")
+        raise Stopped
+
+    def _submit(self, wanted: Submission) -> str:
+        failed: SlurmError | None = None
+        for turn, pause_s in enumerate((0.0, *PAUSES_S)):
+            refused = failed is not None and not isinstance(failed, Unreadable) and not undecided(str(failed))
+            try:
+                found = self._look(wanted, 0.0 if refused else pause_s)
+            except SlurmError as silent:
+                if self._stopped_s is not None:
+                    break
+                if not refused:
+                    self._say(f"{wanted.label}: Slurm does not show the queue ({silent}); asking again")
+                    continue  # a second job may be one too many
+                found = None
+            if found:
+                self._say(f"{wanted.label}: job {found} is in the queue all the same")
+                return found
+            if refused:
+                raise NotSubmitted(str(failed), "correct what sbatch names: `slurm` and `node` in cluster.yaml")
+            if self._stopped_s is not None:
+                raise Stopped
+            if turn == len(PAUSES_S) or isinstance(failed, Unreadable):
+                continue
+            try:
+                return self._sbatch(wanted, again=failed is not None)
+            except SlurmError as error:
+                failed = error
+            if undecided(str(failed)) or isinstance(failed, Unreadable):
+                self._say(f"{wanted.label}: {failed}; looking whether it was submitted")
+        raise NotSubmitted(
+            f"{failed or 'squeue does not answer'}; given up after {duration(sum(PAUSES_S))}",
+            f"see that `squeue --name={wanted.name}` knows no job; then start snakemake again",
+        )
+
+    def _sbatch(self, wanted: Submission, again: bool) -> str:
+        printed = run_command(wanted.argv, SUBMIT_WITHIN_S, wanted.script)
+        ids = _JOB_ID.findall(printed)
+        if len(ids) != 1:
+            raise Unreadable("sbatch", printed)
+        if again:
+            with contextlib.suppress(SlurmError):  # the first try may have submitted it late
+                return self._look(wanted, 0.0) or ids[0]
+        return str(ids[0])
+
+    def _look(self, wanted: Submission, for_s: float) -> str | None:
+        """Return the job with this name; None if the queue is without it until the end. Cancels all but the first.
+
+        Raises SlurmError if Slurm still does not answer at the end, and NotSubmitted for a job of another start.
+        """
+        until_s = time.monotonic() + for_s
+        while True:
+            try:
+                own = self._jobs_in_queue(wanted)
+            except SlurmError:
+                if self._is_time(until_s):
+                    raise
+            else:
+                if own[1:]:
+                    self._say(f"{wanted.label}: {cancel(own[1:])}")
+                if own or self._is_time(until_s):
+                    return next(iter(own), None)
+            time.sleep(min(LOOK_EVERY_S, max(0.1, until_s - time.monotonic())))
+
+    def _is_time(self, until_s: float) -> bool:
+        stop_s = until_s if self._stopped_s is None else self._stopped_s + STOP_WITHIN_S
+        return time.monotonic() >= min(until_s, stop_s)
+
+    def _jobs_in_queue(self, wanted: Submission) -> list[str]:
+        jobs = [job for job in jobs_by_name(self._results) if job.scale == wanted.scale]
+        for job in jobs:
+            if job.name != wanted.name and job.state.phase != "ended":
+                why = f"job {job.id} of another start is not over ({job.state.state}), and is of the same runs"
+                raise NotSubmitted(why, f"wait for it, or end it with `scancel {job.id}`; then start snakemake again")
+        return [job.id for job in jobs if job.name == wanted.name]

@@ -1,0 +1,287 @@
+"""Locks of results: on a start of Snakemake, on the run directories of a scale, on training data that are prepared.
+
+A lock is a file, ``<directory>/<name>.lock<n>``, that names its holder: job, process, host, user, and since when. The
+highest n counts. It is created with O_EXCL, which works on network file systems without flock, too. Whoever takes over
+from a holder that has ended creates the next: of several that try, one succeeds. A holder touches its lock every few
+seconds, and records its end in it. It lives if its process does, as seen from the same machine; from another machine,
+if its lock is still touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from ddp_ladder.common.files import read_json, write_json
+from ddp_ladder.common.messages import Problem, Refused, UserError
+from ddp_ladder.common.process_id import ProcessId
+
+SCHEMA_VERSION = 1
+BEAT_S = 5.0  # how often a holder touches its lock
+SILENT_AFTER_S = 60.0  # another host may see that this late, or a busy file system write it
+OLD_S = 600.0  # clocks of a cluster differ by less, or munge would reject Slurm's messages
+LOOK_S = 1.0
+ENDS_WITHIN_S = 60.0  # for a job that has got SIGTERM; more than job.END_S
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Holder:
+    """What holds a lock. job_id: "start" for a start of Snakemake. ended: whether it has released it."""
+
+    job_id: str
+    process: ProcessId
+    user: str
+    directory: str  # where it was started
+    since_s: float  # unix time
+    ended: bool = False
+
+    @classmethod
+    def here(cls, job_id: str) -> Holder:
+        """Return the holder that this process is."""
+        try:
+            user = pwd.getpwuid(os.getuid()).pw_name
+        except KeyError:
+            user = str(os.getuid())
+        return cls(job_id, ProcessId.own(), user, str(Path.cwd()), time.time())
+
+    @property
+    def since(self) -> str:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(self.since_s))
+
+    def __str__(self) -> str:
+        job = "" if self.job_id == START else f"job {self.job_id}, "
+        where = f"on {self.process.host}, since {self.since}, of {self.user}, in {self.directory}"
+        return f"{job}process {self.process.pid} {where}"
+
+    @property
+    def slurm_id(self) -> str | None:
+        """The job's id in Slurm; None for a job without Slurm."""
+        return self.job_id if self.job_id.isdecimal() else None
+
+    @property
+    def how_to_end_it(self) -> str:
+        return f"`scancel {self.slurm_id}`" if self.slurm_id else f"`kill {self.process.pid}`"
+
+
+START = "start"
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock that may be taken, in messages ``label: another job holds what``.
+
+    ends_within_s: how long to wait for a living holder on this machine, which may be about to end.
+    """
+
+    directory: Path
+    name: str
+    label: str
+    what: str
+    ends_within_s: float = 0.0
+
+    @classmethod
+    def of_start(cls, results: Path) -> Lock:
+        """Return the lock of the results that one start of Snakemake at a time holds."""
+        return cls(results, START, str(results), "these results")
+
+    @classmethod
+    def of_scale(cls, results: Path, scale: str, label: str) -> Lock:
+        """Return the lock on the run directories of a scale."""
+        return cls(results / "jobs", scale, label, "its run directories", ENDS_WITHIN_S)
+
+    @property
+    def newest(self) -> Path | None:
+        """The file that counts; None if there is none."""
+        try:
+            name = newest_lock(os.listdir(self.directory), self.name)
+        except FileNotFoundError:
+            return None
+        return None if name is None else self.directory / name
+
+
+@contextlib.contextmanager
+def held(lock: Lock, job_id: str, say: Say, lost: Callable[[], None]) -> Iterator[Holder | None]:
+    """Hold the lock for the job that this process is; yield the killed holder that it was taken over from.
+
+    lost: called from another thread if another job takes the lock, because this one showed no sign of life for long.
+    Raises UserError while another job holds it, or if the lock cannot be written.
+    """
+    mine = Holder.here(job_id)
+    try:
+        path, killed = _acquire(lock, mine, say)
+    except OSError as error:
+        raise UserError(
+            Problem(
+                str(lock.directory),
+                f"the lock of {lock.what} cannot be written, and two jobs on the same files would destroy them",
+                found=str(error),
+                next="make room or correct the permissions; then start snakemake again",
+            )
+        ) from error
+    done = threading.Event()
+    beat = threading.Thread(target=_beat, args=(path, lock, mine, done, lost), daemon=True)
+    beat.start()
+    try:
+        yield killed
+    finally:
+        done.set()
+        beat.join()
+        with contextlib.suppress(OSError):  # others will then see that the process is dead
+            if path.exists():
+                write_json(path, _text(replace(mine, ended=True)))
+
+
+def is_alive(holder: Holder | None, path: Path) -> bool:
+    """Return True if the holder of a lock lives; for one of another machine it may take SILENT_AFTER_S to know."""
+    if holder is not None and holder.ended:
+        return False
+    alive = holder.process.is_alive() if holder else None
+    return shows_life([path]) if alive is None else alive
+
+
+def shows_life(paths: Iterable[Path]) -> bool:
+    """Return True as soon as a file changes; False after SILENT_AFTER_S, or at once if all is older than OLD_S."""
+    files = list(paths)
+    before, until_s = signs_of_life(files), time.monotonic() + SILENT_AFTER_S
+    if all(changed_ns < 1e9 * (time.time() - OLD_S) for _, _, changed_ns in before):
+        return False
+    while time.monotonic() < until_s:
+        time.sleep(LOOK_S)
+        if signs_of_life(files) != before:
+            return True
+    return False
+
+
+def signs_of_life(paths: Iterable[Path]) -> tuple[tuple[int, int, int], ...]:
+    """Return inode, size and time of change (ns) of the files that exist.
+
+    Opening a file makes a network file system refresh them.
+    """
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            now = os.fstat(file.fileno())
+            found.append((now.st_ino, now.st_size, now.st_mtime_ns))
+    return tuple(found)
+
+
+def newest_lock(names: Iterable[str], name: str) -> str | None:
+    """Return the file that counts of those of a lock, of the names in its directory; None if there is none."""
+    own = [each for each in names if re.fullmatch(rf"{re.escape(name)}\.lock\d+", each)]
+    return max(own, key=_number, default=None)
+
+
+def read_lock(path: Path) -> tuple[Holder, float]:
+    """Return the holder, and when it last touched its lock (unix time). Raises OSError, or ValueError if it is torn."""
+    beat_s, found = path.stat().st_mtime, _read(path)
+    if found is None:
+        raise ValueError(f"{path} does not hold a lock")
+    return found, beat_s
+
+
+def _acquire(lock: Lock, mine: Holder, say: Say) -> tuple[Path, Holder | None]:
+    """Return the file of the lock, and the killed holder that it was taken over from."""
+    lock.directory.mkdir(parents=True, exist_ok=True)
+    until_s = time.monotonic() + lock.ends_within_s
+    is_waiting = False
+    while True:
+        newest = lock.newest
+        holder = None if newest is None else _read(newest)
+        if newest is not None:
+            if holder is None or (not holder.ended and holder.process.is_alive() is None):
+                say(f"{lock.label}: {newest} is held by {holder or 'a job'}; looking whether that is alive")
+            if is_alive(holder, newest):
+                if holder is None or not holder.process.is_alive() or time.monotonic() >= until_s:
+                    raise _refusal(lock, newest)
+                if not is_waiting:  # its start may have been killed, and it may be ending its processes
+                    say(f"{lock.label}: {holder} holds {lock.what}; waiting for its end")
+                is_waiting = True
+                time.sleep(LOOK_S)
+                continue
+        path = lock.directory / f"{lock.name}.lock{1 if newest is None else _number(newest.name) + 1}"
+        try:
+            _create(path, mine)
+        except FileExistsError:
+            continue  # another job was faster
+        if lock.newest == path:
+            break
+        path.unlink(missing_ok=True)  # others have come and gone in the meantime
+    for old in lock.directory.glob(f"{lock.name}.lock*"):
+        if re.fullmatch(rf"{re.escape(lock.name)}\.lock\d+", old.name) and _number(old.name) < _number(path.name):
+            with contextlib.suppress(OSError):  # it may be another user's; it no longer counts
+                old.unlink()
+    return path, None if holder is None or holder.ended else holder
+
+
+def _refusal(lock: Lock, path: Path) -> UserError:
+    holder = _read(path)
+    found = f"{holder or 'a holder that cannot be read'} ({path})"
+    end = holder.how_to_end_it if holder else "SIGTERM to its process"
+    if lock.name == START:
+        verdict = "not started: another start is at work on these results"
+        return Refused(verdict, found, f"wait for it, or end it as Ctrl-C does: {end}")
+    return UserError(
+        Problem(
+            lock.label,
+            f"another job holds {lock.what}, and a second one would write to the same files",
+            found=found,
+            next=f"wait for it, or end it with {end}; then start snakemake again",
+        )
+    )
+
+
+def _beat(path: Path, lock: Lock, mine: Holder, done: threading.Event, lost: Callable[[], None]) -> None:
+    while not done.wait(BEAT_S):
+        try:
+            os.utime(path)
+        except FileNotFoundError:  # deleted by hand, maybe with its directory
+            with contextlib.suppress(OSError):
+                if lock.newest is None:
+                    _create(path, mine)
+        except OSError:
+            continue
+        with contextlib.suppress(OSError):
+            if lock.newest not in (path, None):
+                lost()
+                return
+
+
+def _number(name: str) -> int:
+    return int(name.rpartition(".lock")[2])
+
+
+def _text(holder: Holder) -> dict[str, object]:
+    return {"schema_version": SCHEMA_VERSION, **asdict(holder)}
+
+
+def _create(path: Path, holder: Holder) -> None:
+    """Create the lock. Raises FileExistsError if it exists, or another OSError, without leaving a file."""
+    with path.open("x") as file:
+        try:
+            file.write(json.dumps(_text(holder), indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError:
+            path.unlink()
+            raise
+
+
+def _read(path: Path) -> Holder | None:
+    """Return the holder; None for a lock that is being written, torn, or deleted."""
+    try:
+        data = read_json(path)
+        if data.pop("schema_version") != SCHEMA_VERSION:
+            return None
+        return Holder(process=ProcessId(**data.pop("process")), **data)
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return None
