@@ -18,7 +18,6 @@ from ddp_ladder.preflight.node_facts import (
     InterfaceFacts,
     LinkFacts,
     NodeFacts,
-    SoftwareFacts,
 )
 from ddp_ladder.preflight.result import PreflightResult, result_file
 
@@ -30,7 +29,6 @@ GPU = GpuFacts(
 )
 INTERFACE = InterfaceFacts(name="ib0", address="10.0.0.1", up=True, mtu=2044)
 LINK = LinkFacts(head="10.0.0.1:23456", payload_s=0.01)
-SOFTWARE = SoftwareFacts(python="3.11.7", torch="2.8.0+cu128", cuda="12.8", nccl="2.27.3", gpus=2)
 
 
 def has_ended(pid: int, within_s: float = 30) -> bool:
@@ -51,7 +49,7 @@ def gpus_facts(*gpus: GpuFacts, **changes: Any) -> GpusFacts:
 
 
 def directory(path: str) -> DirectoryFacts:
-    return DirectoryFacts(path=path, free_bytes=500 * GIB, free_inodes=10**6)
+    return DirectoryFacts(path=path, free_bytes=500 * GIB)
 
 
 def node_facts(rank: int = 0, **changes: Any) -> NodeFacts:
@@ -61,7 +59,6 @@ def node_facts(rank: int = 0, **changes: Any) -> NodeFacts:
         node=f"node{rank + 1}",
         host=f"node{rank + 1}",
         node_rank=rank,
-        time_limit_s=60.0,
         in_slurm=True,
         cpus=4,
         gpus=gpus_facts(GPU, GPU.replace(index=1, uuid="GPU-1")),
@@ -70,7 +67,6 @@ def node_facts(rank: int = 0, **changes: Any) -> NodeFacts:
         shared_memory=directory("/dev/shm"),
         run_directory=directory("/scratch/results"),
         marker_seen=True,
-        software=SOFTWARE,
         host_addresses=(f"192.168.0.{rank + 1}",),
         locked_memory_bytes=None,
         open_files=65536,
@@ -97,7 +93,7 @@ def probe_rank(spec: RunSpec, k: int, job: Mapping[str, Any], **changes: Any) ->
         "doing": "done",
         "at_s": STARTED_AT_S + 8 + k / 10,
         "error": None,
-        "device": {"kind": spec.device, "index": None, "name": None, "id": f"{spec.device}:{k}", "count": 0},
+        "device": {"kind": spec.device, "name": None, "id": f"{spec.device}:{k}"},
         "versions": {"torch": "2.8.0", "cuda": None, "nccl": None},
         "multiplies": True,
         "seen": {"count": spec.world_size, "foreign": [], "misplaced": []},

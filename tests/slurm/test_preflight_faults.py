@@ -37,15 +37,6 @@ CAPTURED = Path(__file__).parents[1] / "unit/preflight/nvidia_smi_output/a5000_v
 # A second network; the first is Slurm's, which needs it.
 FAST = {"node1": "10.9.0.1", "node2": "10.9.0.2"}
 TIMEOUT_S = 18
-# The preflight's first part ends before torch is needed; what it reports is this.
-TORCH = """
-__version__ = "{version}"
-class version:
-    cuda = None
-class cuda:
-    def device_count():
-        return 0
-"""
 # Takes the port of the preflight as soon as its job has chosen it.
 LISTENER = """
 import json, pathlib, socket, sys, time
@@ -60,13 +51,12 @@ input()
 
 @dataclass
 class Fault:
-    """A fault, and the words that must name it. torch, hosts (a line, and what replaces it), ip (commands that
+    """A fault, and the words that must name it. hosts (a line, and what replaces it), ip (commands that
     make the fault and undo it): of node2."""
 
     node: str | None
     told: str
     interface: Any = "ib0"
-    torch: str = "2.8.0"
     cpus: int = CPUS
     hosts: tuple[str, str] | None = None
     ip: tuple[str, str] | None = None
@@ -93,7 +83,6 @@ FAULTS = {
         ip=("route add blackhole 10.9.0.1/32", "route delete blackhole 10.9.0.1/32"),
     ),
     "port": Fault("node1", "Address already in use", listener=True),
-    "torch": Fault("node2", "torch 2.7.1, on the others 2.8.0", torch="2.7.1"),
     "cores": Fault("node1, node2", f"the job step has {CPUS} CPU", cpus=2 * CPUS),
 }
 
@@ -139,12 +128,11 @@ def injected(cluster: Cluster, checkout: Checkout, fault: Fault) -> Iterator[Non
 
 
 def configure(checkout: Checkout, fault: Fault, plans: dict[str, str]) -> None:
-    """Write the plan and the torch of each node. plans: by site; several faults share one."""
+    """Write the plan. plans: by site; several faults share one."""
     site = {
         "site": "test",
         "node": {"gpus": 1, "device": "cpu", "cpus": fault.cpus, "memory_mb": 4000},
         "network": {"interface": fault.interface},
-        "software": {"setup": f'export PYTHONPATH="{checkout.path}/torch_of/$SLURMD_NODENAME"'},
         "launcher": "srun",
     }
     plan, key = checkout.results / "plan.json", json.dumps(site)
@@ -153,10 +141,6 @@ def configure(checkout: Checkout, fault: Fault, plans: dict[str, str]) -> None:
         plans[key] = plan.read_text()
     plan.parent.mkdir(exist_ok=True)
     plan.write_text(plans[key])
-    for node, version in (("node1", "2.8.0"), ("node2", fault.torch)):
-        module = checkout.path / "torch_of" / node / "torch.py"
-        module.parent.mkdir(parents=True, exist_ok=True)
-        module.write_text(TORCH.format(version=version))
 
 
 def programs(cluster: Cluster) -> set[int]:
@@ -205,8 +189,7 @@ def test_fewer_gpus_with_a_fake_nvidia_smi_that_prints_what_was_captured(
     nvidia_smi = tmp_path / "nvidia-smi"
     nvidia_smi.write_text(f'#!/bin/sh\n[ "$*" = "-q -x" ] && exec cat {CAPTURED}\n')
     nvidia_smi.chmod(0o755)
-    (tmp_path / "torch.py").write_text(TORCH.format(version="2.8.0"))
-    spec = make_spec("1x2", device="cuda", setup=f"export PYTHONPATH={tmp_path}")
+    spec = make_spec("1x2", device="cuda")
     job = ScaleJob("stage2", spec.scale, 20, (spec,), cpus=1, slurm=Slurm())
     preflight = PreflightOf(job, tmp_path / "results", ThisMachine("local-7"), end_s=5.0)
     identity = Job(id="local-7", attempt=1, run_id="7")

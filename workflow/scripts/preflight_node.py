@@ -13,12 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ddp_ladder.common.files import NotWritten
-from ddp_ladder.common.lifetime import adopt_orphans, die_with_parent, end_descendants
+from ddp_ladder.common.lifetime import die_with_parent
 from ddp_ladder.node.limits import raise_open_files
 from ddp_ladder.run.interruption import Interrupted, raise_on_signals
 from ddp_ladder.run.preflight import examine_node
-
-END_S = 5.0  # for processes that were killed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +36,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     raise_open_files()  # as a run's agent does
     die_with_parent(signal.SIGTERM)
-    adopt_orphans()  # so that what the site's setup leaves behind is ended too
     raise_on_signals()
     try:
         examine_node(arguments.run, arguments.node_rank)
@@ -47,8 +44,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NotWritten as error:
         print(f"node {arguments.node_rank}: {error.filename}: {error.strerror}", file=sys.stderr)
         return os.EX_CANTCREAT
-    finally:
-        end_descendants(END_S)
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 import time
 from pathlib import Path
@@ -45,23 +44,12 @@ def free_port() -> int:
         return port
 
 
-def python(directory: Path, script: str) -> str:
-    """Write a training Python, which ends with what ``script`` prints."""
-    path = directory / "python"
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
-    return str(path)
-
-
 def test_this_machine(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
     found = facts(make_spec("1x2"), tmp_path)
     assert (found.node, found.host, found.node_rank) == (node_name(), socket.gethostname(), 0)
     assert found.cpus == len(os.sched_getaffinity(0))
     assert found.marker_seen is True
     assert found.gpus is None  # a CPU site
-    assert found.software is not None
-    assert (found.software.torch, found.software.error) == (torch.__version__, None)
     assert found.link is not None
     assert found.link.error is None
     assert (found.interface.name, found.interface.address, found.interface.up) == ("lo", HOST, True)
@@ -70,41 +58,10 @@ def test_this_machine(tmp_path: Path) -> None:
     assert found.run_directory.free_bytes
 
 
-def test_a_python_that_hangs_costs_only_its_own_answer(tmp_path: Path) -> None:
-    spec = make_spec("1x2", python=python(tmp_path, f"sleep 600 & echo $! > {tmp_path}/child; wait"))
-    found = facts(spec, tmp_path, timeout_s=2)
-    assert found.software is None
-    assert has_ended(int((tmp_path / "child").read_text()))
-
-
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        ({"python": "/no/python"}, "software.python: /no/python cannot be started: No such file or directory"),
-        ({"setup": "echo oops; false"}, "software.setup: the snippet failed with exit code 1\noops"),
-        ({"setup": "export PYTHONHOME=/nowhere", "python": sys.executable}, "software.python: "),
-    ],
-    ids=["no Python", "setup", "environment"],
-)
-def test_software_that_does_not_start_names_its_key(tmp_path: Path, changes: dict[str, str], error: str) -> None:
-    found = facts(make_spec("1x2", **changes), tmp_path)
-    assert found.software is not None
-    assert str(found.software.error).startswith(error)
-
-
-def test_a_torch_that_cannot_be_imported(tmp_path: Path) -> None:
-    report = '{"python": [3, 11, 7], "executable": "/x/python", "error": "ImportError: libcudart.so.12, TOKEN=abc123"}'
-    found = facts(make_spec("1x2", python=python(tmp_path, f"echo '{report}'; echo of a site")), tmp_path)
-    assert found.software is not None
-    assert found.software.error == (
-        "software.python: /x/python cannot import torch: ImportError: libcudart.so.12, TOKEN=***"
-    )
-
-
 def test_the_port_is_held_by_another_program(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as other:
         port = other.getsockname()[1]
-        found = facts(make_spec("1x2", python="/no/python"), tmp_path, port=port)
+        found = facts(make_spec("1x2"), tmp_path, port=port)
         threading.Thread(target=lambda: other.accept()[0].close(), daemon=True).start()
         with pytest.raises(OSError, match="another program listens there"):
             reach_head(HOST, (HOST, port), "token", time.monotonic() + 5)

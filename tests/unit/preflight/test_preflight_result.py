@@ -50,14 +50,14 @@ FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = 
     "another world size": ({"rank0": {"world_size": 3}}, "node1", "rank 0 is in a world of 3 ranks"),
     "another order": ({"rank3": {"node": "node1", "host": "node1"}}, "node1", "rank 3 is process 1 of node1"),
     "shared device": (
-        {f"rank{k}": {"device": {"kind": "cuda", "index": 0, "name": "A", "id": "GPU-0", "count": 1}} for k in (0, 1)},
+        {f"rank{k}": {"device": {"kind": "cuda", "name": "A", "id": "GPU-0"}} for k in (0, 1)},
         "node1",
         "ranks 0, 1 share one device of node1: GPU-0",
     ),
     "another torch": (
         {"rank3": {"versions": {"torch": "2.7.0", "cuda": None, "nccl": None}}},
         "node2",
-        "torch is 2.7.0 on rank 3, and 2.8.0 on others",
+        "torch 2.7.0 on rank 3, and 2.8.0 on others",
     ),
     "wrong value": (
         {"rank1": {"sizes": [{"bytes": 4096, "iterations": 3, "time_s": 1e-3, "wrong": ["int64, round 1: 1 of 512"]}]}},
@@ -70,6 +70,11 @@ FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = 
         {"rank2": {"doing": "joining the process group", "error": "ValueError: odd\nand more", "step": 3}},
         "node2",
         "rank 2 failed while joining the process group: ValueError: odd",
+    ),
+    "no torch": (
+        {"rank2": {"doing": "importing torch", "error": "ImportError: libtorch.so: no such file", "step": 1}},
+        "node2",
+        "rank 2 failed while importing torch: ImportError",
     ),
     "rank that was stopped": (
         {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -19,39 +20,39 @@ from ddp_ladder.settings.terms import Scale
 from make_preflight import has_ended
 from make_records import make_spec
 
-TORCH = """echo '{"python": [3, 11, 7], "executable": "/x/python", "torch": "2.8.0", "cuda": null, "gpus": 0}'"""
 
-
-def start(directory: Path, monkeypatch: pytest.MonkeyPatch, python: str) -> tuple[PreflightOf, subprocess.Popen[bytes]]:
-    """Start it on a node whose training Python is this shell script."""
+def start(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, nvidia_smi: str
+) -> tuple[PreflightOf, subprocess.Popen[bytes]]:
+    """Start it on a node whose nvidia-smi is this shell script."""
     monkeypatch.chdir(directory)
-    program = directory / "python"
-    program.write_text(f"#!/bin/sh\n{python}\n")
+    program = directory / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{nvidia_smi}\n")
     program.chmod(0o755)
-    spec = make_spec("1x2", python=str(program))
+    spec = make_spec("1x2", device="cuda")
     job = ScaleJob("stage2", Scale(1, 2), 20, (spec,), cpus=1, slurm=Slurm())
     preflight = PreflightOf(job, directory / "results", ThisMachine("local-7"), end_s=5.0)
     identity = Job(id="local-7", attempt=1, run_id="7")
     preflight.prepare(identity)
     preflight.write_run_file(identity, "nodes")
-    argv = [sys.executable, SCRIPTS / "preflight_node.py", "--run", preflight.directory.path, "--node-rank", "0"]
-    return preflight, subprocess.Popen(["bash", "-c", 'ulimit -n 5000; ulimit -Sn 1000; exec "$@"', "bash", *argv])
+    node = [sys.executable, SCRIPTS / "preflight_node.py", "--run", preflight.directory.path, "--node-rank", "0"]
+    argv = ["bash", "-c", 'ulimit -n 5000; ulimit -Sn 1000; exec "$@"', "bash", *node]
+    return preflight, subprocess.Popen(argv, env={**os.environ, "PATH": f"{directory}:{os.environ['PATH']}"})
 
 
 def test_it_writes_what_it_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    preflight, process = start(tmp_path, monkeypatch, TORCH)
+    preflight, process = start(tmp_path, monkeypatch, "echo broken; exit 9")
     assert process.wait(60) == 0
     facts = NodeFacts.model_validate_json(preflight.directory.node_facts(0).read_text())
-    assert facts.software is not None
-    assert (facts.software.torch, facts.marker_seen) == ("2.8.0", True)
+    assert facts.gpus is not None
+    assert (facts.gpus.error, facts.marker_seen) == ("broken", True)
     assert facts.open_files == 5000  # the soft limit is raised to the hard one
 
 
 def test_a_signal_ends_it_with_all_that_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     child = tmp_path / "child"
-    preflight, process = start(
-        tmp_path, monkeypatch, f"sleep 600 & echo $! > {child}.part; mv {child}.part {child}; wait"
-    )
+    hangs = f"sleep 600 & echo $! > {child}.part; mv {child}.part {child}; wait"
+    preflight, process = start(tmp_path, monkeypatch, hangs)
     until_s = time.monotonic() + 60
     while not child.exists() and time.monotonic() < until_s:
         time.sleep(0.01)

@@ -1,11 +1,54 @@
-"""Whether all ranks of the process group belong to this job."""
+"""What this rank is: its device and its versions, whether it computes, and whether all ranks belong to this job."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 MOST_NAMED = 4
+SIZE = 256  # rows and columns of the matrices: products of small whole numbers, exact in every precision
+
+
+def device_of(kind: str, local_rank: int) -> torch.device:
+    """Return this rank's device, and make it the current one. Raises RuntimeError, as a training would."""
+    if kind != "cuda":
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Return the identity of a device, and the versions that all ranks must share."""
+    described: dict[str, Any] = {
+        "kind": device.type,
+        "name": None,
+        "id": f"cpu:{os.getpid()}",
+    }
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        described["name"] = properties.name
+        described["id"] = str(getattr(properties, "uuid", f"cuda:{device.index}"))
+    return described
+
+
+def versions(kind: str) -> dict[str, Any]:
+    """Return the versions of torch, CUDA and NCCL; the last is null without CUDA."""
+    nccl = None
+    if kind == "cuda" and torch.distributed.is_nccl_available():
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    return {"torch": str(torch.__version__), "cuda": torch.version.cuda or torch.version.hip, "nccl": nccl}
+
+
+def multiplies(device: torch.device) -> bool:
+    """Return True if a matrix product on the device is exactly that of whole numbers."""
+    a = torch.arange(SIZE * SIZE).reshape(SIZE, SIZE) % 7
+    b = torch.arange(SIZE * SIZE).reshape(SIZE, SIZE) % 5
+    product = a.to(device, torch.float32) @ b.to(device, torch.float32)
+    return bool(torch.equal(product.cpu().long(), a @ b))
 
 
 def card(content: Mapping[str, Any]) -> dict[str, Any]:

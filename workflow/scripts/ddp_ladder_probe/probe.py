@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -13,8 +14,6 @@ from typing import Any
 
 from ddp_ladder_instrument.program import die_with_parent
 from ddp_ladder_instrument.redaction import redacted
-
-from ddp_ladder_probe.rank_file import Place, RankFile
 
 LONGEST_ERROR = 4000  # characters
 LATE = "not over after"
@@ -29,15 +28,13 @@ def main(environment: Mapping[str, str]) -> None:
     run_file = Path(environment["DDP_LADDER_RUN"])
     run = json.loads(run_file.read_text(encoding="utf-8"))
     limit = json.loads((run_file.parent / "settings.json").read_text(encoding="utf-8"))
-    place = Place.of(environment)
-    file = RankFile(run_file.parent, run, place)
-    file.note(cpus=_cpus())
+    file = RankFile(run_file.parent, run, environment)
     file.now("importing torch")
     watch = threading.Timer(limit["timeout_s"], _end_late, (file, limit["timeout_s"]))
     watch.daemon = True
     watch.start()
     try:
-        _probe(run["spec"], limit, place, file, run_file.parent)
+        _probe(run["spec"], limit, file, run_file.parent)
     except BaseException as error:
         file.failed(redacted(f"{type(error).__name__}: {error}"[:LONGEST_ERROR], environment))
         raise
@@ -52,7 +49,7 @@ def _end_late(file: RankFile, timeout_s: float) -> None:
     os._exit(1)
 
 
-def _probe(spec: Mapping[str, Any], limit: Mapping[str, Any], place: Place, file: RankFile, directory: Path) -> None:
+def _probe(spec: Mapping[str, Any], limit: Mapping[str, Any], file: RankFile, directory: Path) -> None:
     logs = directory / "nccl"
     logs.mkdir(exist_ok=True)
     # NCCL reads these when the first communicator is made.
@@ -60,13 +57,13 @@ def _probe(spec: Mapping[str, Any], limit: Mapping[str, Any], place: Place, file
     os.environ.pop("NCCL_DEBUG_SUBSYS", None)
     import torch.distributed as dist
 
-    from ddp_ladder_probe import device as devices
+    from ddp_ladder_probe import identity
 
     file.now("preparing its device")
-    device = devices.device_of(spec["device"], place.local_rank)
-    file.note(device=devices.describe(device), versions=devices.versions(spec["device"]))
-    file.note(multiplies=devices.multiplies(device))
-    if place.world_size == 1:
+    device = identity.device_of(spec["device"], file.content["local_rank"])
+    file.note(device=identity.describe(device), versions=identity.versions(spec["device"]))
+    file.note(multiplies=identity.multiplies(device))
+    if file.content["world_size"] == 1:
         return
     file.now("joining the process group")
     # Longer than this rank's limit: a rank that reports the time-out of a collective may only have waited for another.
@@ -116,5 +113,56 @@ def _free_bytes() -> int:
         return 1 << 33
 
 
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+class RankFile:
+    """What this rank has found so far: ranks/rank<k>.json, written again after every step of the probe."""
+
+    def __init__(self, directory: Path, run: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+        # Without its launcher's variables this is the only rank.
+        rank, local_rank, node_rank = (int(environment.get(name, 0)) for name in ("RANK", "LOCAL_RANK", "GROUP_RANK"))
+        self._lock = threading.Lock()
+        self._path = directory / "ranks" / f"rank{rank}.json"
+        self.content: dict[str, Any] = {
+            "schema_version": 1,
+            "spec_hash": run["spec_hash"],
+            "job": run["job"],
+            "rank": rank,
+            "local_rank": local_rank,
+            "node_rank": node_rank,
+            "world_size": int(environment.get("WORLD_SIZE", 1)),
+            "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0],
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1),
+            "step": 0,
+            "error": None,
+            "sizes": [],
+            "pairs": [],
+        }
+
+    def now(self, doing: str) -> None:
+        """Write the file; ``doing`` is what this rank does next, in words. A rank that hangs has the fewest steps."""
+        with self._lock:
+            self.content["doing"] = doing
+            self.content["step"] += 1
+            self._write()
+
+    def failed(self, why: str) -> None:
+        """Write why this rank ends here; the first reason stays."""
+        with self._lock:
+            self.content["error"] = self.content["error"] or why
+            self._write()
+
+    def _write(self) -> None:
+        self.content["at_s"] = time.time()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        part = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")
+        part.write_text(json.dumps(self.content), encoding="utf-8")
+        os.replace(part, self._path)
+
+    def note(self, **values: Any) -> None:
+        """Keep values for the next write."""
+        self.content.update(values)
+
+    def add(self, key: str, entry: Mapping[str, Any]) -> None:
+        """Append an entry to a list."""
+        self.content[key].append(dict(entry))

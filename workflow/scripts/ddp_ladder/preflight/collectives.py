@@ -26,13 +26,11 @@ SLOW = 0.5  # a pair of nodes below this fraction of the fastest pair's bandwidt
 
 
 class ProbeDevice(Model):
-    """The device of a rank. count: devices that it sees."""
+    """The device of a rank. id: its UUID, for a CPU the rank's process."""
 
     kind: Name
-    index: Count | None
     name: str | None
     id: Name
-    count: Count
 
 
 class ProbeSeen(Model):
@@ -264,7 +262,7 @@ def _versions(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Fin
         usual = Counter(found.values()).most_common(1)
         other = next((k for k, version in found.items() if version != usual[0][0]), None)
         if other is not None:
-            what = f"{name} is {found[other]} on rank {other}, and {usual[0][0]} on others"
+            what = f"{name} {found[other]} on rank {other}, and {usual[0][0]} on others"
             advice = "correct software.python, software.modules or software.container in cluster.yaml"
             yield error(what, "one version on all nodes", advice, nodes[other // spec.gpus_per_node])
 

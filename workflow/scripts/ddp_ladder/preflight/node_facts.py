@@ -5,7 +5,6 @@ Null means that the fact could not be read, or that the question does not arise 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import resource
@@ -13,10 +12,8 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import psutil
@@ -24,27 +21,19 @@ from pydantic import Field
 
 from ddp_ladder.common.bounded import run_bounded
 from ddp_ladder.common.files import check_room, file_text, nearest
-from ddp_ladder.common.formats import count, dotted
-from ddp_ladder.common.messages import printable
+from ddp_ladder.common.formats import count
 from ddp_ladder.common.model import Model, Several, Version1
-from ddp_ladder.common.paths import SCRIPTS
-from ddp_ladder.common.redaction import redacted
 from ddp_ladder.node.gpus import visible_indices
-from ddp_ladder.node.launch import Places, python_command, python_path, training_environment
+from ddp_ladder.node.launch import Places
 from ddp_ladder.node.network import address, interface_towards, node_name
-from ddp_ladder.node.software import SetUpError, container_binds, environment, with_secrets
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.link import HeadServer, reach_head
-from ddp_ladder.settings.secrets import FROM_ENVIRONMENT, known_secrets
 from ddp_ladder.settings.terms import Interface, interface_on
 
-NO_TORCH = "cannot import torch"  # in the error of SoftwareFacts
-PROBE = SCRIPTS / "ddp_ladder/node/python_probe.py"
 SHARED_MEMORY = Path("/dev/shm")
 MARKER_S = 3.0  # a network file system may show a new file to other nodes this late
 RETRY_S = 0.1
 NVIDIA_SMI_S = 20.0
-MEETING_SHARE = 1 / 3  # of the time limit, for a node to reach the head: the training's Python needs the rest
 LONGEST_ERROR = 500  # characters
 # Reasons that slow an idle GPU only if something is wrong with its cooling or its power supply.
 HARMFUL = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
@@ -86,7 +75,6 @@ class DirectoryFacts(Model):
 
     path: str
     free_bytes: int | None = None
-    free_inodes: int | None = Field(default=None, description="Null where the file system has no fixed number.")
     error: str | None = None
 
 
@@ -98,25 +86,13 @@ class LinkFacts(Model):
     error: str | None = None
 
 
-class SoftwareFacts(Model):
-    """The site's Python, started as a run starts it. error: which key is wrong, and why."""
-
-    python: str | None = None
-    torch: str | None = None
-    cuda: str | None = None
-    nccl: str | None = None
-    gpus: int | None = Field(default=None, description="GPUs that torch counts.")
-    error: str | None = None
-
-
 class NodeFacts(Model):
-    """What one node has. software: null if torch was not imported in time."""
+    """What one node has."""
 
     schema_version: Version1
     node: str
     host: str
     node_rank: int
-    time_limit_s: float
     in_slurm: bool
     cpus: int
     gpus: GpusFacts | None
@@ -125,7 +101,6 @@ class NodeFacts(Model):
     shared_memory: DirectoryFacts
     run_directory: DirectoryFacts
     marker_seen: bool = Field(description="The job's file in the shared directory is there.")
-    software: SoftwareFacts | None
     host_addresses: Several[str] = Field(description="What the host name resolves to; empty if it does not.")
     locked_memory_bytes: int | None = Field(description="ulimit -l; null: unlimited.")
     open_files: int | None = Field(description="ulimit -n of the ranks; null: unlimited.")
@@ -139,13 +114,12 @@ def collect(
     head: address and port of the run's rendezvous endpoint. marker: a file in the shared directory that the job has
     written before it started the nodes; its name, new in each job, is the nodes' token.
     """
-    started_s = time.monotonic()
-    until_s, meet_until_s = started_s + timeout_s, started_s + MEETING_SHARE * timeout_s
+    until_s = time.monotonic() + timeout_s
     interface = interface_facts(spec.interface, head[0])
     server: HeadServer | None = None
     link = None
     if interface.address and spec.nodes > 1 and node_rank > 0:
-        link = _link_to_head(interface.address, head, marker.name, meet_until_s)
+        link = _link_to_head(interface.address, head, marker.name, until_s)
     elif interface.address and node_rank == 0:
         try:
             server, link = HeadServer(*head, marker.name, spec.nodes - 1), LinkFacts(head=_endpoint(head))
@@ -157,7 +131,6 @@ def collect(
             node=node_name(),
             host=socket.gethostname(),
             node_rank=node_rank,
-            time_limit_s=timeout_s,
             in_slurm="SLURM_JOB_ID" in os.environ,
             cpus=_cpus(),
             interface=interface,
@@ -169,11 +142,10 @@ def collect(
             host_addresses=resolved(socket.gethostname()),
             locked_memory_bytes=_limit(resource.RLIMIT_MEMLOCK),
             open_files=_limit(resource.RLIMIT_NOFILE),
-            software=software_facts(spec, places, dict(os.environ), until_s),
         )
     finally:
         if server is not None:
-            server.finish(meet_until_s)
+            server.finish(until_s)
 
 
 def _endpoint(head: tuple[str, int]) -> str:
@@ -216,8 +188,7 @@ def directory_facts(path: Path) -> DirectoryFacts:
         check_room(there)
     except OSError as error:
         return DirectoryFacts(path=str(path), error=error.strerror or str(error))
-    free_inodes = room.f_favail if room.f_files else None
-    return DirectoryFacts(path=str(path), free_bytes=room.f_bavail * room.f_frsize, free_inodes=free_inodes)
+    return DirectoryFacts(path=str(path), free_bytes=room.f_bavail * room.f_frsize)
 
 
 def is_seen(marker: Path, within_s: float = MARKER_S) -> bool:
@@ -316,67 +287,3 @@ def _troubles(gpu: ElementTree.Element) -> Iterator[str]:
         for name in HARMFUL:
             if _text(gpu, f"clocks_{kind}_reasons/clocks_{kind}_reason_{name}") == "Active":
                 yield f"slowed down while it is idle: {name}"
-
-
-# The training's Python
-
-
-def software_facts(spec: RunSpec, places: Places, inherited: Mapping[str, str], until_s: float) -> SoftwareFacts | None:
-    """Start the training's Python as a run does, and ask it; None without an answer in time."""
-    try:
-        env = _environment(spec, places, inherited, until_s)
-    except SetUpError as error:
-        return SoftwareFacts(error=_shown(str(error)))
-    # The working directory of a run may not exist yet.
-    python = python_command(spec, places, container_binds(spec, places), working=str(places.start))
-    key = "software.container" if spec.container else "software.python"
-    try:
-        code, printed = run_bounded((*python, "-c", PROBE.read_text(), ""), _left_s(until_s), env)
-    except subprocess.TimeoutExpired:
-        return None
-    except OSError as error:
-        return SoftwareFacts(error=_shown(f"{key}: {python[0]} cannot be started: {error.strerror}"))
-    report = _report(printed)
-    if report is None:
-        last = next((line for line in reversed(printable(printed).splitlines()) if line.strip()), "")
-        return SoftwareFacts(error=_shown(f"{key}: {python[-1]} ended with {code}: {last}"))
-    missing = report.get("error")
-    return SoftwareFacts(
-        python=dotted(report["python"]),
-        **{name: report.get(name) for name in ("torch", "cuda", "nccl", "gpus")},
-        error=None if missing is None else _shown(f"{key}: {report['executable']} {NO_TORCH}: {missing}"),
-    )
-
-
-def _left_s(until_s: float) -> float:
-    return max(0.1, until_s - time.monotonic())
-
-
-def _environment(spec: RunSpec, places: Places, inherited: Mapping[str, str], until_s: float) -> dict[str, str]:
-    def run(argv: Sequence[str], env: Mapping[str, str], output: int, result: int) -> int:
-        within_s = _left_s(until_s)
-        try:
-            return run_bounded(argv, within_s, env, output, (result,))[0]
-        except subprocess.TimeoutExpired:
-            why = f"modules and setup did not end within {within_s:.0f} s"
-            raise SetUpError("software.setup", why) from None
-
-    env = with_secrets(spec, environment(spec, inherited, run), inherited)
-    ours = training_environment(spec, places)
-    env.update({name: value for name, value in ours.items() if value != FROM_ENVIRONMENT})
-    if search_path := python_path(spec, places, env.get("PYTHONPATH", "")):
-        env["PYTHONPATH"] = search_path
-    return env
-
-
-def _report(printed: str) -> dict[str, Any] | None:
-    for line in reversed(printed.splitlines()):
-        with suppress(ValueError):
-            report = json.loads(line)
-            if isinstance(report, dict) and "python" in report:
-                return report
-    return None
-
-
-def _shown(error: str) -> str:
-    return redacted(printable(error), known_secrets(os.environ))[:LONGEST_ERROR]

@@ -9,24 +9,20 @@ from typing import TypeVar
 from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.common.messages import Finding, leave_out
 from ddp_ladder.node.network import is_loopback
-from ddp_ladder.node.software import NAMES_THE_CAUSE, TORCH_NOT_INSTALLED
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
-from ddp_ladder.preflight.node_facts import NO_TORCH, DirectoryFacts, GpuFacts, NodeFacts
+from ddp_ladder.preflight.node_facts import DirectoryFacts, GpuFacts, NodeFacts
 from ddp_ladder.preflight.result import error, warning
-from ddp_ladder.records.failures import is_too_old, least_driver
 
 MIB, GIB = 2**20, 2**30
 # A segment of NCCL's for one pair of GPUs is 10 to 33 MB; DataLoader workers pass batches through it as well.
 LEAST_SHARED_MEMORY = 64 * MIB
 LITTLE_SHARED_MEMORY = GIB  # eight GPUs with eight workers each fill less
 LITTLE_DISK = GIB  # a node's logs may take 100 MB in each run
-FEW_INODES = 1000  # a run leaves ten files, and two for each node and rank
 FEW_OPEN_FILES = 4096  # a rank needs a socket for each peer and channel, and DataLoader workers pass descriptors
 MUCH_LOCKED_MEMORY = GIB  # RDMA registers its buffers as locked memory
 USED_MIB = 1024  # an idle GPU shows less than this, with its driver and a monitor of the site
 SLOW_PAYLOAD_S = 2.0  # for 256 KiB to the head and back: the kernel has sent packets again
 TELL = f"{leave_out()}, and tell the site's support"
-A_NODE = "{node}"  # in the advice of a finding: one of its nodes
 
 T = TypeVar("T")
 
@@ -58,10 +54,7 @@ def _merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     nodes: dict[tuple[str, ...], list[Finding]] = {}
     for each in findings:
         nodes.setdefault((each.severity, each.measured, each.wanted, each.next), []).append(each)
-    return tuple(
-        same[0].replace(place=in_short([each.place for each in same]), next=same[0].next.replace(A_NODE, same[0].place))
-        for same in nodes.values()
-    )
+    return tuple(same[0].replace(place=in_short([each.place for each in same])) for same in nodes.values())
 
 
 def _unlike(values: Mapping[str, T | None]) -> Iterator[tuple[str, T, T]]:
@@ -121,7 +114,6 @@ def _of_node(spec: RunSpec, job: ScaleJob, fact: NodeFacts, several: bool) -> It
         yield from _host_name(fact)
     if spec.device == "cuda":
         yield from _gpus(spec, fact)
-    yield from _software(fact)
     if fact.cpus < job.cpus:
         advice = "lower node.cpus in cluster.yaml to what this machine has"
         if fact.in_slurm:
@@ -143,34 +135,18 @@ def _host_name(fact: NodeFacts) -> Iterator[Finding]:
 
 
 def _gpus(spec: RunSpec, fact: NodeFacts) -> Iterator[Finding]:
-    found, software = fact.gpus, fact.software
+    found = fact.gpus
     if found is None or found.error is not None:
         yield error(f"nvidia-smi: {found and found.error}", "an answer: the driver and all GPUs work", TELL)
         return
-    counted = software.gpus if software else None
-    seen = len(found.gpus) if found.driver else counted
-    if seen is not None and seen < spec.gpus_per_node:
+    if found.driver and len(found.gpus) < spec.gpus_per_node:
         limit = found.visible_devices
         yield error(
-            f"{seen} of {count(spec.gpus_per_node, 'GPU')} visible"
+            f"{len(found.gpus)} of {count(spec.gpus_per_node, 'GPU')} visible"
             + ("" if limit is None else f" (CUDA_VISIBLE_DEVICES={limit})"),
             f"{spec.gpus_per_node}: every process of a node sees all its GPUs",
             "remove --gpus-per-task and --gpu-bind from slurm.extra in cluster.yaml, and CUDA_VISIBLE_DEVICES from "
             "software.setup; then compare node.gpus and node.gres with `scontrol show node`",
-        )
-    elif counted is not None and counted < spec.gpus_per_node:
-        yield error(
-            f"torch counts {count(counted, 'GPU')}, nvidia-smi {len(found.gpus)}",
-            f"{spec.gpus_per_node} GPUs per node",
-            "see that software.setup and workload.env leave CUDA_VISIBLE_DEVICES alone, and that torch's CUDA suits "
-            "the driver: python -c 'import torch; torch.cuda.init()'",
-        )
-    built = software.cuda if software else None
-    if found.driver and built and is_too_old(found.driver, built):
-        yield error(
-            f"driver {found.driver} is too old for torch, which is built for CUDA {built}",
-            f"driver {least_driver(built)} or newer",
-            "install a torch that is built for an older CUDA (software in cluster.yaml)",
         )
     for gpu in found.gpus:
         yield from _health(gpu)
@@ -191,23 +167,6 @@ def _health(gpu: GpuFacts) -> Iterator[Finding]:
         )
 
 
-def _software(fact: NodeFacts) -> Iterator[Finding]:
-    found, wanted = fact.software, "the training's Python, with torch"
-    if found is None:
-        advice = "raise preflight.timeout_s in config.yaml, or put software.python of cluster.yaml on a faster disk"
-        yield warning(f"torch was not imported within {fact.time_limit_s:g} s", wanted, advice)
-    elif found.error is not None:
-        key = found.error.partition(":")[0]
-        lines = [line.strip() for line in found.error.splitlines() if line.strip()]
-        try_it = f"try it in a shell{f' there: srun --nodelist={A_NODE} --pty bash' if fact.in_slurm else ''}"
-        advice = f"correct {key} in cluster.yaml, and {try_it}"
-        if NO_TORCH in found.error:
-            if TORCH_NOT_INSTALLED not in found.error:
-                advice = f"{NAMES_THE_CAUSE}; {try_it}"
-            advice += "; for a program without torch, preflight: {enabled: false} in config.yaml"
-        yield error("; ".join(lines), wanted, advice)
-
-
 def _directories(spec: RunSpec, fact: NodeFacts) -> Iterator[Finding]:
     memory, disk = fact.shared_memory, fact.run_directory
     mount = "it is a mount option of the node, or of the container (software.container.args): --shm-size, size="
@@ -216,9 +175,7 @@ def _directories(spec: RunSpec, fact: NodeFacts) -> Iterator[Finding]:
         yield error(f"{memory.path} has {memory.free_bytes // MIB} MB free", wanted, mount)
     else:
         yield from _room(memory, mount, LITTLE_SHARED_MEMORY if spec.device == "cuda" else LEAST_SHARED_MEMORY)
-    yield from _room(
-        disk, f"free some space or inodes: df -h {disk.path}; df -i {disk.path}; see your quota there", LITTLE_DISK
-    )
+    yield from _room(disk, f"free some space: df -h {disk.path}; see your quota there", LITTLE_DISK)
     if not fact.marker_seen:
         advice = "set results in config.yaml to a directory on the shared file system"
         yield error(f"it does not see the job's file in {disk.path}", "a directory that all nodes share", advice)
@@ -230,8 +187,6 @@ def _room(found: DirectoryFacts, advice: str, least: int) -> Iterator[Finding]:
         return
     if found.free_bytes is not None and found.free_bytes < least:
         yield warning(f"{found.path} has {found.free_bytes // MIB} MB free", f"{least // MIB} MB", advice)
-    if found.free_inodes is not None and found.free_inodes < FEW_INODES:
-        yield warning(f"{found.path} has {count(found.free_inodes, 'inode')} free", str(FEW_INODES), advice)
 
 
 def _limits(spec: RunSpec, fact: NodeFacts, several: bool) -> Iterator[Finding]:
@@ -245,7 +200,7 @@ def _limits(spec: RunSpec, fact: NodeFacts, several: bool) -> Iterator[Finding]:
 
 
 def _compared(spec: RunSpec, facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
-    """Compare GPUs, software and MTU between the nodes."""
+    """Compare GPUs and MTU between the nodes."""
     if spec.device == "cuda":
         gpus = {name: fact.gpus for name, fact in facts.items() if fact.gpus and fact.gpus.gpus}
         advice = "ask for one kind of node: slurm.constraint, or the type in node.gres (gpu:a100), in cluster.yaml"
@@ -254,19 +209,7 @@ def _compared(spec: RunSpec, facts: Mapping[str, NodeFacts]) -> Iterator[Finding
             yield warning(f"it has {own}, the others {usual}", "one GPU model on all nodes", advice, name)
         for name, own, usual in _unlike({name: found.driver for name, found in gpus.items()}):
             yield warning(f"NVIDIA driver {own}, on the others {usual}", "one driver", TELL, name)
-    same = "the same on all nodes"
-    advice = (
-        "let all nodes use one installation: software.python, software.modules and software.setup in cluster.yaml, "
-        "or software.container"
-    )
-    software = {name: fact.software for name, fact in facts.items() if fact.software and not fact.software.error}
-    for what, one in (("torch", "torch"), ("CUDA of torch", "cuda"), ("NCCL", "nccl"), ("Python", "python")):
-        if other := [*_unlike({name: getattr(found, one) for name, found in software.items()})]:
-            for name, own, usual in other:
-                made = warning if one == "python" else error
-                yield made(f"{what} {own}, on the others {usual}", same, advice, name)
-            break  # the other versions differ with it
     for name, own_mtu, usual_mtu in _unlike({name: fact.interface.mtu for name, fact in facts.items()}):
         what = f"MTU of {facts[name].interface.name} is {own_mtu}, on the others {usual_mtu}"
         advice = "ask the site's support for one MTU, or name in network.interface interfaces of one network"
-        yield warning(what, same, advice, name)
+        yield warning(what, "the same on all nodes", advice, name)

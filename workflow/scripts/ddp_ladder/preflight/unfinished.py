@@ -14,6 +14,7 @@ from ddp_ladder.records.signatures import Words, classify, cut, root_cause
 
 LATE = "not over after"  # the start of the probe's error of a rank that its time limit ended
 SLOW_START = "if the software starts slowly there, raise preflight.timeout_s"
+WITHOUT_TORCH = "for a program without torch, preflight: {enabled: false} in config.yaml"
 ROUTE = "compare network.interface in cluster.yaml with the links between the nodes"
 
 
@@ -68,7 +69,8 @@ def _why(
     if raised := [rank for rank in behind if _has_own_error(rank)]:
         first = min(raised, key=lambda rank: rank.at_s)
         what = f"rank {first.rank} failed while {first.doing}: {cut((first.error or '').splitlines()[0])}"
-        return node_of(first.rank), what, ""
+        advice = WITHOUT_TORCH if "torch" in first.doing else ""
+        return node_of(first.rank), what, advice
     if exited := next((each for each in failed if each.rank in missing), None):
         what = f"rank {exited.rank} ended with exit code {exited.exit_code} before its first report"
         return node_of(exited.rank), what, ""
