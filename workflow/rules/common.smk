@@ -37,14 +37,15 @@ is_module = not workflow.modifier.is_main_snakefile()
 
 import ddp_ladder.common.requirements
 from ddp_ladder.slurm.allocation import check_allocation
-from ddp_ladder.climb.start import announcements, check_data, check_load, check_secrets, variable_warnings
+from ddp_ladder.climb.start import announcements, warnings_before_runs
 from ddp_ladder.climb.start import Stop
 from ddp_ladder.common.files import NotWritten, check_room, shown_path
-from ddp_ladder.climb.forecasts import doubts_about_runtimes, forecast_text
+from ddp_ladder.climb.forecasts import forecast_text
 from ddp_ladder.climb.snakemake import ended_by
 from ddp_ladder.climb.ladder import Ladder, preflight_scale, stages_up_to
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.text import plan_text
+from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.climb.snakemake import patch_execution, patch_process
 from ddp_ladder.climb.snakemake import directory_in_module
 from ddp_ladder.settings.secrets import export_secrets
@@ -79,14 +80,10 @@ def climb(stage=None):
         if executor and wants_allocation and workflow.is_main_process and not workflow.dryrun:
             check_allocation(ladder.plan, stages, os.environ, str(sources.cluster))
         if workflow.is_main_process and executor:
-            on_nodes = is_on_nodes()
-            warnings = check_data(ladder, stages, on_nodes, workflow.dryrun)
-            warnings += check_secrets(ladder, sources, stages, workflow.dryrun)
-            warnings += variable_warnings(ladder, sources, stages)
-            warnings += doubts_about_runtimes(ladder, stages)
-            warnings += check_load(ladder, stages) if not (on_nodes or workflow.dryrun) else []
-            for warning in warnings:
-                print(warning, file=sys.stderr)
+            # Without Slurm they run on this machine.
+            on_nodes = executor != "local" or "SLURM_JOB_ID" in os.environ
+            for problem in warnings_before_runs(ladder, sources, stages, on_nodes, workflow.dryrun):
+                print(f"warning: {problem}", file=sys.stderr)
     except UserError as error:
         stop(error)
     if workflow.is_main_process:
@@ -95,11 +92,6 @@ def climb(stage=None):
         if workflow.dryrun:
             print(plan_text(ladder.plan_as_made, stages, ladder.to_do) + forecast_text(ladder, stages), flush=True)
     return [ladder.gate(each) for each in stages]
-
-
-def is_on_nodes():
-    """Return True if the training may run on other machines than this one."""
-    return workflow.executor_plugin.name != "local" or "SLURM_JOB_ID" in os.environ
 
 
 def makes_several_jobs():
@@ -111,8 +103,8 @@ def asked_preflight():
     """Return the result of the scale that `snakemake preflight` tests; it is made anew."""
     try:
         if workflow.is_main_process and workflow.executor_plugin:
-            for warning in variable_warnings(ladder, sources, None):
-                print(warning, file=sys.stderr)
+            for problem in check_variables(ladder.settings, sources, os.environ):
+                print(f"warning: {problem}", file=sys.stderr)
         file = ladder.settings.experiment.file
         return ladder.preflight_file(preflight_scale(ladder.plan, sources.preflight_scale, file))
     except UserError as error:
@@ -142,8 +134,8 @@ def print_summary(log=""):
 
 def print_why_it_stopped(log):
     """Print the boxes of a start that failed."""
-    jobs, others, config = failed_jobs.jobs, failed_jobs.others_are_shown, str(sources.config)
-    for box in Stop(jobs, Path(ladder.results), config, started_at_s, log, ended_by(), others).boxes():
+    jobs, others = failed_jobs.jobs, failed_jobs.others_are_shown
+    for box in Stop(jobs, Path(ladder.results), started_at_s, log, ended_by(), others).boxes():
         print(f"\n{box}", flush=True)
     failed_jobs.box_is_printed = True
 

@@ -84,9 +84,9 @@ def test_failed_jobs_are_collected_and_not_shown(terminal: io.StringIO) -> None:
     fail(1, None)  # once more, at the end
     LOGGER.error("Exiting because a job execution failed. Look above for error messages")
     assert terminal.getvalue() == ""
-    assert [(job.name, job.end, job.message) for job in failed.jobs] == [
-        ("measure_1x1", ": exit code 3", ""),
-        ("measure_2x1", "", "job 12 ended TIMEOUT"),
+    assert [(job.name, job.exit_code, job.message) for job in failed.jobs] == [
+        ("measure_1x1", 3, ""),
+        ("measure_2x1", None, "job 12 ended TIMEOUT"),
     ]
     assert not failed.others_are_shown
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.climb.start import variable_warnings
+from ddp_ladder.climb.start import warnings_before_runs
 from ddp_ladder.common.messages import Problem
 from ddp_ladder.preflight.variables import PREFIXES, SHELL, check_variables, known_names
 from ddp_ladder.settings.sources import Sources
@@ -138,8 +138,7 @@ def test_shipped_sites_and_experiments_get_no_warning(
 def test_a_start_warns_unless_it_measures_nothing(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     files.write("{NCCL_IB_ENABLE: 1}")
     ladder = Ladder.of(files.sources.load())
-    (warning,) = variable_warnings(ladder, files.sources, ["stage1"])
-    assert warning.startswith("warning: ")
+    (problem,) = warnings_before_runs(ladder, files.sources, ["stage1"], on_nodes=False, dry_run=False)
+    assert "NCCL_IB_ENABLE" in str(problem)
     monkeypatch.setattr(Ladder, "measures", lambda ladder, stages: False)
-    assert variable_warnings(ladder, files.sources, ["stage1"]) == []
-    assert variable_warnings(ladder, files.sources, None) == [warning]
+    assert warnings_before_runs(ladder, files.sources, ["stage1"], on_nodes=False, dry_run=False) == []

@@ -45,10 +45,10 @@ def after_gate(plan: Plan, gate: Verdict, runs: RunRecords) -> Iterator[str]:
         yield f"warning: no forecast: {error}"
 
 
-def doubts_about_runtimes(ladder: Ladder, stages: Sequence[str]) -> list[str]:
-    """Return a warning for each stage whose jobs will not end in time."""
+def doubts_about_runtimes(ladder: Ladder, stages: Sequence[str]) -> list[Problem]:
+    """Return a problem for each stage whose jobs will not end in time."""
     config = str(ladder.settings.experiment.file)
-    return [f"warning: {one}" for one in short_runtimes(ladder.plan, stages, ladder.to_do, ladder.runs, config)]
+    return short_runtimes(ladder.plan, stages, ladder.to_do, ladder.runs, config)
 
 
 def forecast_text(ladder: Ladder, stages: Sequence[str]) -> str:

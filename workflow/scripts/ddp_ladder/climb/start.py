@@ -6,11 +6,11 @@ import os
 import re
 import shutil
 import signal
-import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ddp_ladder.climb.forecasts import doubts_about_runtimes
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.to_do import runs_of_edited_scripts
 from ddp_ladder.climb.written_secrets import missing_secrets, written_secrets
@@ -21,98 +21,51 @@ from ddp_ladder.common.messages import Problem, UserError, box, notify
 from ddp_ladder.common.paths import profile
 from ddp_ladder.common.redaction import redacted_arguments
 from ddp_ladder.gates.verdict import gate_files
-from ddp_ladder.nodes.findings import MUCH_OF_OTHERS
-from ddp_ladder.nodes.sampler import cpu_times, cpu_use
-from ddp_ladder.plan.file import read_plan
 from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.records.quotes import last_lines
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.settings.models import Settings
-from ddp_ladder.settings.secrets import marked
 from ddp_ladder.settings.sources import WITHOUT_TRAINING, Sources
 from ddp_ladder.slurm.jobs import GONE, SUBMITTED, JobEnd, NamedJob, ask, job_end_file, jobs_by_name, read_job_end
 from ddp_ladder.slurm.lock import Lock, shows_life
 from ddp_ladder.slurm.query import SlurmError
 
 
-def check_data(ladder: Ladder, stages: Sequence[str], on_nodes: bool, dry_run: bool) -> list[str]:
-    """Return warnings about missing training data. Raises UserError if no run can find them; a dry run only warns.
+def warnings_before_runs(
+    ladder: Ladder, sources: Sources, stages: Sequence[str], on_nodes: bool, dry_run: bool
+) -> list[Problem]:
+    """Return doubts on the data, secrets, variables and run times of what a start has to measure.
 
-    on_nodes: whether the training may run on other machines.
+    on_nodes: whether the training may run on other machines. Raises UserError for data or secrets without which no run
+    can begin; a dry run only warns.
     """
-    found = data_problem(ladder.settings.experiment, on_nodes) if ladder.measures(stages) else None
-    if found is None:
-        return []
-    outcome, problem = found
-    if outcome == "FAIL" and not dry_run:
-        raise UserError(problem)
-    return [f"warning: {problem}"]
-
-
-def check_secrets(ladder: Ladder, sources: Sources, stages: Sequence[str], dry_run: bool) -> list[str]:
-    """Return warnings about secrets that would be written. Raises UserError if one is missing; a dry run only warns."""
     if not ladder.measures(stages):
         return []
-    missing = missing_secrets(ladder.settings, os.environ)
-    if missing and not dry_run:
-        raise UserError(missing)
-    written = list(written_secrets(ladder.settings))
-    config, cluster = sources.documents() if written else (None, None)
-    found = [
-        replace(problem, where=document.where(*path))
-        for file, path, problem in written
-        if (document := config if file == "config" else cluster)
-    ]
-    return [f"warning: {problem}" for problem in (*missing, *found)]
-
-
-def variable_warnings(ladder: Ladder, sources: Sources, stages: Sequence[str] | None) -> list[str]:
-    """Return warnings about environment variables that no communication library reads.
-
-    stages: those that a start climbs; None for a preflight alone.
-    """
-    if stages is not None and not ladder.measures(stages):
-        return []
-    return [f"warning: {problem}" for problem in check_variables(ladder.settings, sources, os.environ)]
-
-
-def check_load(ladder: Ladder, stages: Sequence[str], sampled_s: float = 0.5) -> list[str]:
-    """Return a warning if other processes use much of this machine, on which the runs are about to start."""
-    if not ladder.measures(stages):
-        return []
-    try:
-        usable = os.sched_getaffinity(0)
-        before = cpu_times()
-        time.sleep(sampled_s)
-        busy = (cpu_use(before, cpu_times(), usable).usable or 0.0) * len(usable)
-    except (AttributeError, OSError, ValueError):  # no Linux, or no /proc
-        return []
-    if busy <= MUCH_OF_OTHERS * len(usable):
-        return []
-    return [
-        f"warning: other processes use {busy:.1f} of the {len(usable)} CPUs of this machine: the training gets the "
-        "rest, and its figures will be low and vary. Press Ctrl-C, end those processes (see `top`), and start again"
-    ]
+    wrong, doubts = missing_secrets(ladder.settings, os.environ), list[Problem]()
+    if found := data_problem(ladder.settings.experiment, on_nodes):
+        (wrong if found[0] == "FAIL" else doubts).append(found[1])
+    if wrong and not dry_run:
+        raise UserError(wrong)
+    for file, path, problem in written_secrets(ladder.settings):
+        config, cluster = sources.documents()
+        if document := config if file == "config" else cluster:
+            doubts.append(replace(problem, where=document.where(*path)))
+    doubts += check_variables(ladder.settings, sources, os.environ)
+    return [*wrong, *doubts, *doubts_about_runtimes(ladder, stages)]
 
 
 def announcements(ladder: Ladder, stages: Sequence[str]) -> list[str]:
     """Return the lines that a start prints before it begins."""
     lines = []
     if not ladder.measures(stages):
-        known = "every run has a good record of these settings"
-        lines.append(f"nothing to measure: {known}; the gates are judged again")
+        lines.append("nothing to measure: every run has a good record of these settings; the gates are judged again")
     jobs = ladder.settings.experiment.jobs
     if jobs > 1 and not ladder.several_jobs():
         lines.append(
             f"jobs: {jobs} has no effect in this start: without Slurm, and in an allocation, a scale has one job"
         )
-    lines += _another_start(ladder)
-    for stage in stages:
-        opened, closed = gate_files(Path(ladder.results) / "gates", stage)
-        if opened.exists() and closed.exists():
-            lines.append(f"warning: {opened}: {closed.name} is beside it; neither counts, the gate is judged again")
-    lines += [f"warning: {doubt}" for doubt in _doubtful_texts(ladder.settings)]
+    lines += [f"warning: {doubt}" for doubt in _doubtful_arguments(ladder.settings)]
     edited = [run for run in runs_of_edited_scripts(ladder.plan, ladder.runs) if run.stage in stages]
     for script in dict.fromkeys(run.script for run in edited):
         names = [run.name for run in edited if run.script == script]
@@ -124,38 +77,17 @@ def announcements(ladder: Ladder, stages: Sequence[str]) -> list[str]:
     return lines
 
 
-def _another_start(ladder: Ladder) -> Iterator[str]:
-    """Yield what becomes of the runs there are if the ladder now starts at another scale."""
-    try:
-        before = read_plan(Path(ladder.results) / "plan.json").first_scale
-    except UserError:
-        return  # there is no plan yet, or what needs it reports it
-    if before != (now := ladder.plan.first_scale):
-        yield (
-            f"warning: the ladder started at {before}, and now starts at {now}, its new baseline: runs whose batch, "
-            "learning rate or stage changes with it are measured again, and those of scales that are no longer planned "
-            "stay on disk, and are in no report"
-        )
-
-
-def _doubtful_texts(settings: Settings) -> Iterator[str]:
-    """Yield a doubt on each argument and variable that the user seems to mean otherwise than the script gets it."""
-    work, network = settings.experiment.workload, settings.site.network
-    variants = settings.experiment.variants
-    arguments: list[tuple[str, Iterable[str]]] = [
-        ("workload.args", redacted_arguments(work.args)),
-        ("workload.prepare", redacted_arguments(work.prepare or ())),
-        *((f"variants.{each.name}.args", redacted_arguments(each.args)) for each in variants),
-    ]
-    variables: list[tuple[str, Iterable[str]]] = [
-        ("workload.env", marked(work.env).values()),
-        ("network.env", marked(network.env).values()),
-        *((f"variants.{each.name}.env", marked(each.env).values()) for each in variants),
-    ]
-    for key, text in ((key, text) for key, texts in arguments for text in texts):
+def _doubtful_arguments(settings: Settings) -> Iterator[str]:
+    """Yield a doubt on each argument that the user seems to mean otherwise than the script gets it."""
+    work = settings.experiment.workload
+    arguments = {
+        "workload.args": work.args,
+        "workload.prepare": work.prepare or (),
+        **{f"variants.{each.name}.args": each.args for each in settings.experiment.variants},
+    }
+    for key, text in ((key, text) for key, texts in arguments.items() for text in redacted_arguments(texts)):
         if re.match(r"--?[A-Za-z][\w-]* \S", text):
             yield f"{key}: {text!r} reaches the script as one word; write its parts as items of the list"
-    for key, text in ((key, text) for key, texts in (*arguments, *variables) for text in texts):
         if meant.has_variables(text):
             yield f"{key}: {text} reaches the script as it is, without the variable's value; {meant.path(text)}"
 
@@ -275,17 +207,10 @@ class FailedJob:
         """Name of the signal that ended it."""
         return None if self.exit_code is None else signal_of(self.exit_code)
 
-    @property
-    def end(self) -> str:
-        """``: exit code 137 (SIGKILL)``; empty if the executor reported the end."""
-        if self.exit_code is None:
-            return ""
-        return f": exit code {self.exit_code}" + (f" ({self.signal})" if self.signal else "")
-
 
 @dataclass(frozen=True)
 class Stop:
-    """The failure of a start of the workflow. results, config: paths. since_s: when it began, unix time.
+    """The failure of a start of the workflow. results: a directory. since_s: when it began, unix time.
 
     ended_by: the signal that ended it. log: Snakemake's, empty if there is none. others_are_shown: whether Snakemake
     has printed an error that belongs to no job.
@@ -293,7 +218,6 @@ class Stop:
 
     jobs: Sequence[FailedJob]
     results: Path
-    config: str
     since_s: float
     log: str
     ended_by: str | None
@@ -303,13 +227,14 @@ class Stop:
         """Yield a box per failed job, in order; then one on why the start itself ended, if no job is the reason."""
         for job in self.jobs:
             if not self._is_on_terminal(job):
-                yield box(self._prepare(job) if job.rule == "prepare_data" else self._job(job))
+                yield box(self._job(job))
+        log = ("log", self.log or "none was written")
         if self.ended_by:
             by = "Ctrl-C" if self.ended_by == signal.SIGINT.name else "a signal"
-            yield box((("verdict", f"ended by {by} ({self.ended_by})"), self._log(), ("next", AGAIN)))
+            yield box((("verdict", f"ended by {by} ({self.ended_by})"), log, ("next", AGAIN)))
         elif self.others_are_shown:
             again = f"fix what the message above says, or just {AGAIN}; if it persists, report it"
-            yield box((("verdict", "Snakemake stopped at the error above"), self._log(), ("next", again)))
+            yield box((("verdict", "Snakemake stopped at the error above"), log, ("next", again)))
 
     def _is_on_terminal(self, job: FailedJob) -> bool:
         """Return True if the terminal shows it already: in a closed gate's box, or printed by the job itself."""
@@ -329,28 +254,15 @@ class Stop:
         closed = gate_files(self.results / "gates", stage)[1]
         return closed.exists() and closed.stat().st_mtime >= self.since_s
 
-    def _prepare(self, job: FailedJob) -> Iterator[tuple[str, str]]:
-        yield "verdict", f"workload.prepare failed{job.end}; no run was started"
-        yield from self._printed(job)
-        yield "log", job.log
-        yield "next", f"fix what its last lines report (workload.prepare in {self.config}); then {AGAIN}"
-
     def _job(self, job: FailedJob) -> Iterator[tuple[str, str]]:
-        yield "verdict", f"the job {job.name} failed{job.end}"
+        what = "workload.prepare" if job.rule == "prepare_data" else f"the job {job.name}"
+        code = "" if job.exit_code is None else f": exit code {job.exit_code}"
+        yield "verdict", f"{what} failed{code}{f' ({job.signal})' if job.signal else ''}"
         if job.message:
             yield "found", job.message
         else:
-            yield from self._printed(job)
-        yield "log", job.log
-        yield self._log("Snakemake's")
+            lines = last_lines(Path(job.log), MOST_LINES) if job.log else []
+            yield "printed", "\n".join(lines) or "its log is empty"
+        yield "log", f"{job.log}\nSnakemake's: {self.log or 'none was written'}"
         killed = "it was killed, most often because memory ran out; " if job.signal == signal.SIGKILL.name else ""
         yield "next", f"{killed}read its output, here or above; then {AGAIN}"
-
-    @staticmethod
-    def _printed(job: FailedJob) -> Iterator[tuple[str, str]]:
-        lines = last_lines(Path(job.log), MOST_LINES) if job.log else []
-        for index, line in enumerate(lines or ["its log is empty"]):
-            yield "" if index else "printed", line
-
-    def _log(self, whose: str = "") -> tuple[str, str]:
-        return ("" if whose else "log"), (f"{whose}: {self.log}" if whose else self.log) or "none was written"
