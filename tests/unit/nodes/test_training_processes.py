@@ -10,32 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from ddp_ladder.nodes.processes import Stat, TrainingProcesses, cpu_between, descendants, parse_read_bytes, parse_stat
+from ddp_ladder.nodes.processes import Stat, TrainingProcesses, cpu_between, descendants, parse_stat
 
 # a process with a hostile name on Linux 6.18
 STAT = (
     "4242 (a) R 1 (b) S 4100 4242 4100 34816 4242 4194304 9133 21077 0 3 250 50 700 100 20 0 17 0 1719293 "
     "172216320 2560 18446744073709551615 1 1 0 0 0 0 0 16781312 16387 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
 )
-IO = """\
-rchar: 6976
-wchar: 0
-syscr: 10
-syscw: 0
-read_bytes: 8192
-write_bytes: 0
-cancelled_write_bytes: 0
-"""
 
 
 def test_a_stat_with_spaces_and_parentheses_in_the_name() -> None:
     assert parse_stat(STAT) == Stat(parent=4100, own_s=3.0, waited_s=8.0, threads=17, rss_bytes=2560 * 4096)
-
-
-def test_what_was_read_from_disks() -> None:
-    assert parse_read_bytes(IO) == 8192
-    with pytest.raises(ValueError, match="no read_bytes"):
-        parse_read_bytes("rchar: 1\n")
 
 
 def test_descendants() -> None:

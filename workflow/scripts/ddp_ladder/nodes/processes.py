@@ -6,6 +6,7 @@ A sample may see hundreds of them and thousands of others, so only new processes
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,23 +40,6 @@ def parse_stat(text: str) -> Stat:
     )
 
 
-def parse_private_bytes(text: str) -> int:
-    """Return the resident memory in /proc/<pid>/statm that no file backs. Raises ValueError or IndexError.
-
-    A data set that is mapped into memory makes the resident memory grow for a whole epoch; its pages are the kernel's.
-    """
-    fields = text.split()
-    return (int(fields[1]) - int(fields[2])) * _PAGE_BYTES
-
-
-def parse_read_bytes(text: str) -> int:
-    """Return what a process and its ended children read from disks: read_bytes of /proc/<pid>/io. Raises ValueError."""
-    for line in text.splitlines():
-        if line.startswith("read_bytes:"):
-            return int(line.partition(":")[2])
-    raise ValueError("there is no read_bytes")
-
-
 @dataclass(frozen=True)
 class Training:
     """The training's processes in one sample. CPU and disk since the sample before. None: unknown."""
@@ -76,7 +60,7 @@ class TrainingProcesses:
         self._proc = proc
         self._agent = agent
         self._parent = os.getppid() if agent == os.getpid() else self._stat(agent).parent
-        self._command = self._command_line(agent) if siblings else b""
+        self._command = self._command_line(agent) if siblings else ""
         self._agents = {agent}
         self._ours: set[int] = set()
         self._others: set[int] = set()
@@ -133,21 +117,27 @@ class TrainingProcesses:
         return parse_stat(_read(f"{self._proc}/{pid}/stat"))
 
     def _private_bytes(self, pid: int) -> int:
-        try:
-            return parse_private_bytes(_read(f"{self._proc}/{pid}/statm"))
-        except (OSError, ValueError, IndexError):  # it has ended
-            return 0
+        """Return the resident memory that no file backs; 0 if the process has ended.
+
+        A data set that is mapped into memory makes the resident memory grow for a whole epoch; its pages are the
+        kernel's.
+        """
+        fields = self._text(pid, "statm").split()
+        return (int(fields[1]) - int(fields[2])) * _PAGE_BYTES if len(fields) > 2 else 0
 
     def _read_bytes(self, pid: int) -> int | None:
-        try:
-            return parse_read_bytes(_read(f"{self._proc}/{pid}/io"))
-        except (OSError, ValueError):  # it has ended, or the kernel does not count
-            return None
+        """Return what a process and its ended children read from disks; None if the kernel does not count."""
+        found = re.search(r"^read_bytes: (\d+)", self._text(pid, "io"), re.MULTILINE)
+        return int(found[1]) if found else None
 
-    def _command_line(self, pid: int) -> bytes:
+    def _command_line(self, pid: int) -> str:
+        return self._text(pid, "cmdline")
+
+    def _text(self, pid: int, file: str) -> str:
+        """Return a file of a process; empty if it has ended, or may not be looked at."""
         with suppress(OSError):
-            return (self._proc / str(pid) / "cmdline").read_bytes()
-        return b""
+            return _read(f"{self._proc}/{pid}/{file}")
+        return ""
 
 
 def descendants(roots: set[int], parents: Mapping[int, int]) -> set[int]:
