@@ -17,8 +17,8 @@ import psutil
 import pytest
 import torch
 from ddp_ladder.common.files import Agent, RunDirectory, write_json
-from ddp_ladder.node.limits import MOST_OPEN_FILES
 from ddp_ladder.node.network import free_port, node_name
+from ddp_ladder.node.software import MOST_OPEN_FILES
 from ddp_ladder.plan.plan import RunSpec, make_plan
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.settings.loading import load_settings

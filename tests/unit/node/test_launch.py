@@ -23,64 +23,39 @@ PLACES = Places(Path("/project"), Path("/project/results/runs/default/weak/1x2/r
 SCRIPT = (str(INSTRUMENT), "workflow/workloads/mnist.py", "--batch-size", "64")
 
 
-def test_what_is_started_exists() -> None:
-    assert INSTRUMENT.is_file()
-    assert TORCHRUN.is_file()
-
-
 @pytest.mark.parametrize("name", ["PET_LOG_DIR", "PET_REDIRECTS", "PET_TEE"])
 def test_logs_that_were_asked_of_torchrun_stay_where_it_puts_them(name: str) -> None:
     (process,) = processes(make_spec("1x2", env={name: "3"}), PLACES, 0, MEET)
     assert process.env == {}
 
 
-def test_torchrun_on_one_node() -> None:
+def torchrun_line(node_rank: int, shape: tuple[int, int]) -> tuple[str, ...]:
+    return (
+        str(TORCHRUN),
+        str(PLACES.run / f"nodes/failed{node_rank}.json"),
+        "-m",
+        "torch.distributed.run",
+        f"--nnodes={shape[0]}",
+        f"--node-rank={node_rank}",
+        f"--nproc-per-node={shape[1]}",
+        "--max-restarts=0",
+        "--rdzv-backend=static",
+        "--rdzv-id=job7.1.default.weak",
+        "--rdzv-conf=timeout=300",
+        "--master-addr=10.0.0.1",
+        "--master-port=20123",
+        "--",
+        *SCRIPT,
+    )
+
+
+def test_torchrun_on_one_node_and_on_two() -> None:
     (process,) = processes(make_spec("1x2"), PLACES, 0, MEET)
-    assert process.argv == (
-        sys.executable,
-        str(TORCHRUN),
-        str(PLACES.run / "nodes/failed0.json"),
-        "-m",
-        "torch.distributed.run",
-        "--nnodes=1",
-        "--node-rank=0",
-        "--nproc-per-node=2",
-        "--max-restarts=0",
-        "--rdzv-backend=static",
-        "--rdzv-id=job7.1.default.weak",
-        "--rdzv-conf=timeout=300",
-        "--master-addr=10.0.0.1",
-        "--master-port=20123",
-        "--",
-        *SCRIPT,
-    )
+    assert process.argv == (sys.executable, *torchrun_line(0, (1, 2)))
     assert process.env == {"PET_LOG_DIR": str(PLACES.run / "nodes/torchrun0")}
-
-
-def test_torchrun_on_two_nodes_tells_each_its_place() -> None:
-    spec = make_spec("2x1", python="/opt/python")
-    ((first,), (second,)) = (processes(spec, PLACES, node, MEET) for node in (0, 1))
-    assert first.argv == (
-        "/opt/python",
-        str(TORCHRUN),
-        str(PLACES.run / "nodes/failed0.json"),
-        "-m",
-        "torch.distributed.run",
-        "--nnodes=2",
-        "--node-rank=0",
-        "--nproc-per-node=1",
-        "--max-restarts=0",
-        "--rdzv-backend=static",
-        "--rdzv-id=job7.1.default.weak",
-        "--rdzv-conf=timeout=300",
-        "--master-addr=10.0.0.1",
-        "--master-port=20123",
-        "--",
-        *SCRIPT,
-    )
-    changed = [(a, b) for a, b in zip(first.argv, second.argv, strict=True) if a != b]
-    failures = [str(PLACES.run / f"nodes/failed{node}.json") for node in (0, 1)]
-    assert changed == [(failures[0], failures[1]), ("--node-rank=0", "--node-rank=1")]
+    for node_rank in (0, 1):
+        (process,) = processes(make_spec("2x1", python="/opt/python"), PLACES, node_rank, MEET)
+        assert process.argv == ("/opt/python", *torchrun_line(node_rank, (2, 1)))
 
 
 def test_srun_starts_one_process_per_gpu() -> None:
@@ -124,34 +99,8 @@ CONTAINER = {"image": "/images/a b.sif", "engine": "apptainer", "binds": [], "ar
 def test_torchrun_runs_inside_the_container() -> None:
     spec = make_spec("1x2", device="cuda", python="/opt/python", container=CONTAINER)
     (process,) = processes(spec, PLACES, 0, MEET, ("/project", "/a:/b:ro"))
-    assert process.argv == (
-        "apptainer",
-        "exec",
-        "--nv",
-        "--bind",
-        "/project",
-        "--bind",
-        "/a:/b:ro",
-        "--env",
-        "A=$(x)",
-        "/images/a b.sif",
-        "/opt/python",
-        str(TORCHRUN),
-        str(PLACES.run / "nodes/failed0.json"),
-        "-m",
-        "torch.distributed.run",
-        "--nnodes=1",
-        "--node-rank=0",
-        "--nproc-per-node=2",
-        "--max-restarts=0",
-        "--rdzv-backend=static",
-        "--rdzv-id=job7.1.default.weak",
-        "--rdzv-conf=timeout=300",
-        "--master-addr=10.0.0.1",
-        "--master-port=20123",
-        "--",
-        *SCRIPT,
-    )
+    engine = ("apptainer", "exec", "--nv", "--bind", "/project", "--bind", "/a:/b:ro", "--env", "A=$(x)")
+    assert process.argv == (*engine, "/images/a b.sif", "/opt/python", *torchrun_line(0, (1, 2)))
 
 
 def test_each_process_of_srun_is_in_the_container_and_cpu_sites_show_no_gpu() -> None:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ddp_ladder.node.repository import git_state
+from ddp_ladder.node.software import git_state
 
 
 def git(directory: Path, *words: str) -> str:

@@ -18,8 +18,7 @@ from ddp_ladder.climb.executor import BELOW, DISTRIBUTION, INSTALL, METHODS, OLD
 from ddp_ladder.common.formats import dotted
 from ddp_ladder.common.paths import SCRIPTS
 from ddp_ladder.doctor.check_results import CheckResult
-from ddp_ladder.node.gpus import gpus
-from ddp_ladder.node.software import NAMES_THE_CAUSE, TORCH_NOT_INSTALLED, SetUpError, environment
+from ddp_ladder.node.software import NAMES_THE_CAUSE, TORCH_NOT_INSTALLED, SetUpError, environment, gpus
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.failures import is_too_old, least_driver
 from ddp_ladder.settings.models import Site

@@ -1,13 +1,17 @@
-"""Software of the site: the environment that its modules and its setup create, for the training only."""
+"""Software of a node: the environment that the site's modules and setup create, driver, repository and limits."""
 
 from __future__ import annotations
 
+import csv
 import os
+import resource
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ddp_ladder.common.paths import TEMPLATES
 from ddp_ladder.common.redaction import redacted
@@ -25,6 +29,7 @@ TORCH_NOT_INSTALLED = "No module named 'torch'"  # of a Python's report why it c
 NAMES_THE_CAUSE = (
     "the message names the cause: the installation of torch, or a variable of workload.env, network.env or the shell"
 )
+TIMEOUT_S = 20.0  # for nvidia-smi and git
 WITHIN_S = 180.0  # for the doctor; a run's own limit is its job's
 
 # argv, environment, descriptor for output and errors, descriptor to be passed on; returns the exit code.
@@ -157,3 +162,94 @@ def container_binds(spec: RunSpec, places: Places) -> tuple[str, ...]:
     wanted = dict.fromkeys(path for each in needed for path in (Path(os.path.abspath(each)), each.resolve()))
     outer = [path for path in wanted if not any(path != other and path.is_relative_to(other) for other in wanted)]
     return (*map(str, outer), *given)
+
+
+# Driver and power limit of the GPUs, from nvidia-smi. The agent asks for them, never the training.
+
+QUERY = ("--query-gpu=name,driver_version,power.limit", "--format=csv")
+
+
+def gpus() -> list[dict[str, Any]]:
+    """Return name, driver and power_limit_w of each GPU that this process may see; none if nvidia-smi fails."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return []
+    try:
+        done = subprocess.run(
+            [command, *QUERY], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return _gpus(done.stdout) if done.returncode == 0 else []
+
+
+def _gpus(text: str) -> list[dict[str, Any]]:
+    """Parse the answer with its header line; a limit that is not known (``[N/A]``, ``[Unknown Error]``) is None."""
+    rows = [[field.strip() for field in row] for row in csv.reader(text.splitlines())]
+    return [
+        {"name": name, "driver": driver, "power_limit_w": _watts(limit)}
+        for name, driver, limit in (row for row in rows[1:] if len(row) == 3)
+    ]
+
+
+def _watts(text: str) -> float | None:
+    number, _, unit = text.partition(" ")
+    return float(number) if unit == "W" else None
+
+
+# The repository that holds the training script. Git never runs inside the training's process.
+
+# A repository is the user's data: run nothing that it configures, and write nothing to it.
+GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+
+
+def git_state(script: Path, at_s: float | None = None) -> dict[str, Any] | None:
+    """Return the commit of the repository that tracks this file, and whether tracked files differ from it.
+
+    at_s: unix time of the commit to report; None: now. ``dirty`` is None if the repository has another commit now.
+    None for a file that no repository tracks, such as an installed package in a checkout's own .venv; also without git,
+    without a commit, and if git does not answer in TIMEOUT_S.
+    """
+    path = script.resolve()
+    commit = head = _git(path.parent, "rev-parse", "HEAD")
+    if not head or _git(path.parent, "ls-files", "--error-unmatch", "--", path.name) is None:
+        return None
+    if at_s is not None:
+        commit = _git(path.parent, "rev-parse", f"HEAD@{{{int(at_s)}}}") or head  # a repository may keep no log
+    changed = _git(path.parent, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "dirty": None if changed is None or commit != head else bool(changed)}
+
+
+def _git(directory: Path, *words: str) -> str | None:
+    env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            [*GIT, "-C", str(directory), *words],
+            env={**env, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+# Limits of this process, which those that it starts inherit
+
+# Enough for many peers and loader workers. Not more: some programs close each descriptor up to the limit, and a hard
+# limit may be a thousand million.
+MOST_OPEN_FILES = 65536
+
+
+def raise_open_files() -> None:
+    """Raise the soft limit of open files (``ulimit -n``) to the hard one, at most to MOST_OPEN_FILES.
+
+    The agent does it for its ranks: `ulimit` in software.setup has no effect, as only that shell's variables are kept.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # a system with a lower limit of its own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -23,7 +23,6 @@ from ddp_ladder.common.bounded import run_bounded
 from ddp_ladder.common.files import check_room, file_text, nearest
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.model import Model, Several, Version1
-from ddp_ladder.node.gpus import visible_indices
 from ddp_ladder.node.launch import Places
 from ddp_ladder.node.network import address, interface_towards, node_name
 from ddp_ladder.plan.plan import RunSpec
@@ -251,6 +250,24 @@ def parse_gpus(text: str, visible_devices: str | None) -> tuple[str | None, tupl
         for index, gpu in enumerate(gpus)
         if index in visible
     )
+
+
+def visible_indices(visible_devices: str | None, uuids: list[str]) -> frozenset[int]:
+    """Return which of the GPUs CUDA_VISIBLE_DEVICES leaves: indices or UUIDs; as CUDA, up to the first unknown one.
+
+    With MIG devices, which are parts of GPUs, all: torch's own count has to tell.
+    """
+    if visible_devices is None or "MIG-" in visible_devices:
+        return frozenset(range(len(uuids)))
+    found = set()
+    for word in (word.strip() for word in visible_devices.split(",")):
+        if word.isdigit() and int(word) < len(uuids):
+            found.add(int(word))
+        elif word.startswith("GPU-") and any(uuid.startswith(word) for uuid in uuids):
+            found.add(next(index for index, uuid in enumerate(uuids) if uuid.startswith(word)))
+        else:
+            break
+    return frozenset(found)
 
 
 def _text(element: ElementTree.Element, path: str) -> str | None:

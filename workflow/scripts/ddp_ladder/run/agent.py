@@ -21,11 +21,17 @@ from ddp_ladder.common.files import Agent, RunDirectory, make_directory, read_js
 from ddp_ladder.common.formats import signal_of
 from ddp_ladder.common.lifetime import adopt_orphans, die_with_parent, end_descendants
 from ddp_ladder.common.redaction import redacted
-from ddp_ladder.node.gpus import gpus
 from ddp_ladder.node.launch import PROBE, Places, Process, Rendezvous, node_environment, processes, training_python
-from ddp_ladder.node.limits import raise_open_files
 from ddp_ladder.node.network import address, interface_towards, node_name
-from ddp_ladder.node.software import Runner, SetUpError, container_binds, environment, with_secrets
+from ddp_ladder.node.software import (
+    Runner,
+    SetUpError,
+    container_binds,
+    environment,
+    gpus,
+    raise_open_files,
+    with_secrets,
+)
 from ddp_ladder.nodes.files import MonitorEnd
 from ddp_ladder.nodes.sampler import NodeMonitor
 from ddp_ladder.plan.plan import RunSpec

@@ -1,15 +1,26 @@
-"""What nvidia-smi tells of a node's GPUs, and which of them a job step may use."""
+"""What nvidia-smi tells of a node's GPUs, which of them a job step may use, and the limit of open files."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from ddp_ladder.common.files import Agent
-from ddp_ladder.node.gpus import QUERY, gpus, visible_indices
+from ddp_ladder.common.paths import SCRIPTS
+from ddp_ladder.node.software import QUERY, gpus
+from ddp_ladder.preflight.node_facts import visible_indices
 from make_records import make_spec
 from make_runs import edit, reassemble, write_run
 
+RAISED = """
+import resource, sys
+from ddp_ladder.node import software
+software.MOST_OPEN_FILES = int(sys.argv[1])
+software.raise_open_files()
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
 # Printed by nvidia-smi in Slurm jobs on two nodes of a public cluster; on the second, one GPU did not answer.
 CAPTURED_A100 = "name, driver_version, power.limit [W]\n" + 2 * "NVIDIA A100-PCIE-40GB, 550.54.15, 225.00 W\n"
 CAPTURED_ERROR = """\
@@ -65,3 +76,13 @@ def test_visible_devices() -> None:
         ("GPU-bb22", {1}), ("GPU-cc", {2}), ("NoDevFiles", set()), ("MIG-1234", {0, 1, 2}),
     ):  # fmt: skip
         assert visible_indices(text, uuids) == wanted, text
+
+
+@pytest.mark.parametrize(
+    ("soft", "most", "raised"), [(1000, 65536, "5000 5000"), (1000, 4500, "4500 5000"), (4800, 4500, "4800 5000")]
+)
+def test_open_files_are_raised_to_the_hard_limit_within_reason(soft: int, most: int, raised: str) -> None:
+    limited = f'ulimit -n 5000; ulimit -Sn {soft}; exec "$@"'
+    argv = ["bash", "-c", limited, "bash", sys.executable, "-c", RAISED, str(most)]
+    done = subprocess.run(argv, cwd=SCRIPTS, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == raised
