@@ -10,7 +10,7 @@ import pytest
 from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_atomically, write_json
 from ddp_ladder.records.assemble import assemble, not_run
 from ddp_ladder.records.failures import PORT_TAKEN
-from ddp_ladder.records.record import Failure, read_record
+from ddp_ladder.records.record import Failure
 from ddp_ladder.records.timing import WHOLE_LOOP
 from make_records import make_spec
 from make_runs import STEPS, edit, read_steps, reassemble, write_run, write_steps
@@ -49,14 +49,6 @@ def test_a_good_run(run: RunDirectory) -> None:
     assert all(check.ok for check in record.checks)
 
 
-def test_the_same_files_give_the_same_record_also_elsewhere(run: RunDirectory, tmp_path: Path) -> None:
-    copy = RunDirectory(tmp_path / "copy")
-    shutil.copytree(run.path, copy.path)
-    copy.record.unlink()
-    assert assemble(run).model_dump() == assemble(run).model_dump() == assemble(copy).model_dump()
-    assert read_record(run.record) == assemble(run)
-
-
 def test_the_warm_up_lasts_until_the_steps_are_steady_on_every_rank(tmp_path: Path) -> None:
     run = write_run(tmp_path, make_spec("1x2"), samples_per_s=1600.0, steps=200, wobble=0)
     rows = read_steps(run, 1)
@@ -70,18 +62,6 @@ def test_the_warm_up_lasts_until_the_steps_are_steady_on_every_rank(tmp_path: Pa
     assert record.throughput.samples_per_s_total == pytest.approx(1600)
     assert record.throughput.samples_per_s_end_to_end == pytest.approx(2 * 199 * 64 / 16.4)
     assert record.ranks[1].step_time_s == pytest.approx(0.08)
-
-
-def test_warm_up_is_in_no_figure(run: RunDirectory) -> None:
-    before = assemble(run)
-    for rank in (0, 1):
-        rows = read_steps(run, rank)
-        for row in rows[:10]:
-            row[3:] = ["9.0", "8.0"]
-        write_steps(run, rank, rows)
-    after = assemble(run)
-    assert (after.throughput, after.timing) == (before.throughput, before.timing)
-    assert [rank.step_time_s for rank in after.ranks] == [r.step_time_s for r in before.ranks]
 
 
 def test_padding_is_counted_and_is_not_throughput(run: RunDirectory) -> None:
@@ -207,20 +187,6 @@ def test_the_time_limit_is_told_before_what_it_caused(run: RunDirectory) -> None
         next="raise stages.stage2.runtime or ask for a longer allocation, or shorten the run with measure.max_steps or "
         "measure.max_seconds",
     )
-
-
-def test_software_that_could_not_be_set_up_is_told_before_what_it_caused(tmp_path: Path) -> None:
-    run = write_run(tmp_path, make_spec("2x1"))
-    message = "software.modules: module A/1 does not load\nERROR: no A/1"
-    _node(0, exit_code=-15, signal="SIGTERM", ended_at_s=1_800_000_001.0)(run)
-    _node(1, exit_code=1, error=message)(run)
-    _raised(0, LOST)(run)
-    edit(run.ended, lambda ended: ended.update(outcome="time limit"))
-    failure = assemble(run).failure
-    assert failure is not None
-    assert failure.verdict == "the site's software could not be set up"
-    assert failure.why == f"node 1 (node1): {message}"
-    assert failure.next.startswith("correct software.modules in cluster.yaml")
 
 
 def test_a_network_that_could_not_be_set_up_names_key_and_node(tmp_path: Path) -> None:

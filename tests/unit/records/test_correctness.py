@@ -74,12 +74,6 @@ def test_without_a_process_group_that_is_said(run: RunDirectory) -> None:
     assert failure(run).verdict == "the model is not wrapped in DistributedDataParallel"
 
 
-def test_other_models_on_the_ranks(run: RunDirectory) -> None:
-    tensors = [["0.weight", "aaaaaaaaaaaa"]]
-    rank(run, 1, parameters={"count": 1, "bytes": 4, "checksum": "sha256:b", "tensors": tensors})
-    assert failure(run).why.endswith("; rank 1 has 1 parameters, rank 0 has 3")
-
-
 def test_the_cause_is_named_before_what_it_causes(run: RunDirectory) -> None:
     """NaN has many bit patterns: diverged replicas need not be equal."""
     broken = {"count": 3, "names": ["0.weight", "0.bias", "2.weight"]}
@@ -154,12 +148,6 @@ def test_only_a_sampler_that_is_known_not_to_divide_the_data_is_remarked_on(
     assert [remark.what.partition(" (")[0] for remark in remarks(run)] == ["the sampler"]
 
 
-def test_a_few_shared_samples_are_remarked_on(run: RunDirectory) -> None:
-    rank(run, 1, first_samples=[f"{0:08x}{0:08x}", *(f"{1:08x}{k:08x}" for k in range(7))])
-    (remark,) = remarks(run)
-    assert remark.what == "two ranks share 12 % of their first samples"
-
-
 def test_samples_that_did_not_arrive_are_remarked_on(run: RunDirectory) -> None:
     edit(run.ranks / "rank1.json", lambda end: end["loader"].update(dropped_samples=1392))
     (remark,) = remarks(run)
@@ -188,12 +176,6 @@ def test_a_loss_that_came_back_is_remarked_on(run: RunDirectory) -> None:
     assert remark.what == "on rank 1 the loss was not finite at step 3, 4, later it was"
 
 
-def test_a_sampler_that_does_not_shuffle_needs_no_set_epoch(run: RunDirectory) -> None:
-    for number in (0, 1):
-        edit(run.ranks / f"rank{number}.json", lambda end: end["loader"].update(shuffle=False, set_epoch_called=False))
-    assert remarks(run) == ()
-
-
 def test_a_rank_that_left_is_the_cause_and_not_the_one_that_lost_it(run: RunDirectory) -> None:
     rank(run, 0, exit_code=1, ended_by="exception", exception=LOST)
     edit(run.agent_end(Agent(0, None)), lambda end: end.update(exit_code=1))
@@ -201,13 +183,6 @@ def test_a_rank_that_left_is_the_cause_and_not_the_one_that_lost_it(run: RunDire
     found = failure(run)
     assert found.verdict == "a rank left the others"
     assert found.why == "rank 1 ended after 50 steps; rank 0 was in its step 61 and waited for it"
-
-
-def test_a_rank_that_was_killed_is_not_left_out_of_account(tmp_path: Path) -> None:
-    run = write_run(tmp_path, make_spec("1x4"))
-    rank(run, 0, exit_code=1, ended_by="exception", exception=LOST)
-    (run.ranks / "rank3.json").unlink()
-    assert failure(run).verdict == "the ranks lost each other"
 
 
 def test_ranks_that_wait_for_each_other(run: RunDirectory) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_json
-from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.record import Evidence, Failure
-from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.records.signatures import TRACEBACK
 from make_records import make_spec
 from make_runs import STARTED_AT_S, edit, reassemble, write_run
@@ -118,35 +115,6 @@ def test_an_exception_that_nobody_knows_is_shown_verbatim_with_its_statement(run
         ("rank 1 (node1)", "batch = batches[number]"),
         ("rank 1 (node1)", "IndexError: index 61 is out of range"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("exception", "printed"),
-    [
-        ("AssertionError", "AssertionError"),
-        ("ValueError: the labels of batch 20", "ValueError: \n[rank1]:   the labels\n[rank1]:  of batch 20"),
-    ],
-)
-def test_an_exception_without_words_on_its_first_line_has_its_statement(
-    run: RunDirectory, exception: str, printed: str
-) -> None:
-    frame, statement = 'File "/home/ada/train.py", line 20, in main', "assert labels.min() >= 0"
-    text = f"{TRACEBACK}:\n[rank1]:   {frame}\n[rank1]:     {statement}\n[rank1]: {printed}\n"
-    prints(run, 1, f"AssertionError of no matter\n[rank1]: {text}")
-    raised(run, 1, exception)
-    found = failure(run)
-    assert found.why == f"rank 1: {exception}"
-    assert [line for _, line in lines(found)] == [frame, statement, printed.split("\n")[0].strip()]
-
-
-def test_a_traceback_that_torch_has_not_marked_is_of_the_rank_that_raised_it(tmp_path: Path) -> None:
-    """Outside a process group the ranks of a node write into one log without prefixes."""
-    run = write_run(tmp_path, make_spec("1x2"))
-    run.log.write_text(OF_NODE_1.replace("[rank1]: ", ""))
-    edit(
-        run.ranks / "rank1.json", lambda end: end.update(exit_code=1, exception="IndexError: index 61 is out of range")
-    )
-    assert {speaker for speaker, _ in lines(failure(run))} == {"rank 1 (node0)"}
 
 
 @pytest.mark.parametrize(
@@ -341,19 +309,6 @@ def test_the_scheduler_is_named_before_the_ranks_that_it_killed(run: RunDirector
     assert failure(run).verdict == "NCCL found no network interface", "a named cause comes before the scheduler"
 
 
-def test_loopback_is_a_cause_only_between_hosts(run: RunDirectory) -> None:
-    loopback = (
-        "RuntimeError: Gloo connectFullMesh failed with "
-        "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:152] "
-        "timed out connecting: SO_ERROR: Connection refused, remote=[127.0.0.1]:31620$1"
-    )
-    raised(run, 0, loopback, AT_S - 5)
-    died(run, 1, "SIGKILL")
-    assert failure(run).verdict == "a node offers its loopback address"
-    edit(run.agent_end(Agent(1)), lambda end: end.update(host="node0"))
-    assert failure(run).verdict == "a rank was killed"
-
-
 def test_torchruns_root_cause_is_not_trusted(run: RunDirectory) -> None:
     """It is the first end that torchrun saw: that of the healthy rank if another one hangs."""
     raised(run, 0, LOST)
@@ -395,16 +350,6 @@ def test_a_check_that_did_not_pass_is_not_explained_by_what_the_script_printed(r
     prints(run, 1, f"{CUDA_OOM}\ntrying half the batch\n")
     edit(run.ranks / "rank1.json", lambda end: end["parameters"].update(checksum=f"sha256:{'b' * 64}"))
     assert failure(run).evidence == ()
-
-
-def test_the_same_files_give_the_same_failure_after_the_results_were_moved(run: RunDirectory, tmp_path: Path) -> None:
-    raised(run, 0, "RuntimeError: DataLoader worker (pid 3) is killed by signal: Bus error.")
-    found = failure(run)
-    moved = tmp_path / "moved" / "results"
-    shutil.copytree(tmp_path / "runs", moved / "runs")
-    assert assemble(run).failure == found
-    believed = RunRecords(moved).believed(make_spec("2x1"))
-    assert believed.failure == found
 
 
 def test_long_lines_and_logs_are_bounded(run: RunDirectory) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory, read_json
-from ddp_ladder.common.formats import signal_of
 from ddp_ladder.records.record import Failure
 from make_records import make_spec
 from make_runs import STARTED_AT_S, edit, reassemble, write_run
@@ -137,15 +136,6 @@ def test_a_node_that_is_gone_before_the_others_missed_it(run: RunDirectory) -> N
     assert found.why.endswith("or the node is gone; the others were then ended by SIGTERM")
 
 
-def test_nobody_known_to_have_failed(run: RunDirectory) -> None:
-    """Never the one that lost another, as if it were to blame."""
-    (run.ranks / "rank3.json").unlink()
-    raised(run, 0, LOST)
-    found = failure(run)
-    assert found.verdict == "the ranks lost each other"
-    assert "rank 3 left no end record; rank 0 on node0 lost the others" in found.why
-
-
 def test_an_exit_code_without_an_end_record_is_explained_by_the_last_words(run: RunDirectory) -> None:
     died(run, 3, None, code=3)
     run.agent_log(Agent(1), 2).write_text("done\ndataset is missing\n")
@@ -153,8 +143,3 @@ def test_an_exit_code_without_an_end_record_is_explained_by_the_last_words(run: 
     assert found.verdict == "the script failed"
     said = "the last line that was printed: dataset is missing"
     assert found.why == f"rank 3 (node 1, node1): exit code 3, without an end record; {said}"
-
-
-def test_signals_by_their_codes() -> None:
-    assert [signal_of(code) for code in (-9, -11, 137, 143)] == ["SIGKILL", "SIGSEGV", "SIGKILL", "SIGTERM"]
-    assert [signal_of(code) for code in (0, 1, 3, 75, 128, 255)] == [None] * 6

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.records.failures import is_too_old, least_driver
+from ddp_ladder.records.failures import is_too_old
 from ddp_ladder.records.record import Failure
 from make_records import make_spec
 from make_runs import edit, reassemble, write_run
@@ -33,10 +33,6 @@ A100 = {"name": "NVIDIA A100-SXM4-40GB", "driver": "535.129.03", "power_limit_w"
 )
 def test_the_driver_that_a_cuda_needs(driver: str, cuda: str, too_old: bool) -> None:
     assert is_too_old(driver, cuda) is too_old
-
-
-def test_a_cuda_that_nobody_knows_needs_no_driver() -> None:
-    assert (least_driver("12.4"), least_driver("99.0"), least_driver("")) == ("525.60.13", None, None)
 
 
 def blind(tmp_path: Path, gpus: list[dict[str, Any]], **seen: Any) -> Failure:

@@ -30,17 +30,6 @@ def change_agents(run: RunDirectory, changed: Callable[[int], Change]) -> None:
         edit(run.nodes / f"node{node}.json", lambda end, node=node: end.update(changed(node)))
 
 
-def test_nodes_and_hosts_are_recorded_in_the_order_of_the_ranks(run: RunDirectory) -> None:
-    names = ("node9", "node10", "node11")
-    edit(run.run, lambda told: told.update(nodes=list(names)))
-    change_agents(run, lambda node: {"node": names[node], "host": names[node]})
-    change_ranks(run, lambda rank: {"host": names[rank // 2]})
-    record = assemble(run)
-    assert record.status == "ok", record.failure
-    assert record.world.nodes == record.world.hosts == names
-    assert [(rank.node_rank, rank.local_rank) for rank in record.ranks] == [(k // 2, k % 2) for k in range(6)]
-
-
 def failed(run: RunDirectory) -> tuple[str, str, str]:
     record = assemble(run)
     assert [check.name for check in record.checks if not check.ok] == ["placement"]
@@ -94,25 +83,6 @@ def test_ranks_in_another_order_than_the_nodes(run: RunDirectory, told: bool) ->
     assert why.startswith("rank 0 was local rank 0 of node 1 (node1), not local rank 0 of node 0 (node0); rank 1 was")
     assert why.endswith("and 3 more")
     assert "RANK" in advice
-
-
-@pytest.mark.parametrize(
-    ("changed", "why"),
-    [
-        (
-            lambda rank: {"local_rank": 1 - rank % 2} if rank < 2 else {},
-            "rank 0 was local rank 1 of node 0 (node0), not",
-        ),
-        (
-            lambda rank: {"node_rank": None} if rank == 5 else {},
-            "rank 5 was local rank 1 of a node that the launcher did not name",
-        ),
-        (lambda rank: {"node_rank": 7} if rank == 5 else {}, "rank 5 was local rank 1 of node 7, not"),
-    ],
-)
-def test_places_that_cannot_be(run: RunDirectory, changed: Callable[[int], Change], why: str) -> None:
-    change_ranks(run, changed)
-    assert failed(run)[1].startswith(why)
 
 
 def test_runs_of_another_rank_order_are_not_compared(run: RunDirectory, tmp_path: Path) -> None:

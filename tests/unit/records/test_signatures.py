@@ -71,13 +71,6 @@ def keys_of(model: type[BaseModel], prefix: str = "") -> set[str]:
 KEYS = keys_of(ConfigKeys) | keys_of(ClusterKeys)
 
 
-def test_names_are_different() -> None:
-    assert len({one.id for one in ALL}) == len(ALL)
-    assert {one.only_with for one in ALL} <= {"", *(one.id for one in ALL)}
-    assert "node.memory_mb" in KEYS
-    assert "software.container.args" in KEYS
-
-
 ROOT = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 SCHED = "srun: error: Node failure on rn2"
 SYMPTOM = "DistStoreError: Timed out after 9 seconds waiting for clients. 1/2 clients joined."

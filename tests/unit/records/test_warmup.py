@@ -19,11 +19,6 @@ def find(step_time_s: NDArray[np.float64], minimum: int = 10, keep: int = 30) ->
     return find_warmup(step_time_s, minimum, keep)
 
 
-def test_equal_steps_need_no_more_than_the_minimum() -> None:
-    for minimum in (0, 3, 10, 20):
-        assert find(np.full(200, 0.1), minimum) == Warmup(minimum, True)
-
-
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.05])
 @pytest.mark.parametrize("slow", [15, 40, 63, 100])
 def test_slow_first_steps_are_left_out(slow: int, noise: float) -> None:
