@@ -8,17 +8,50 @@ A change's estimate is never more than what the figures give; where no figure sa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from ddp_ladder.common.formats import count, milliseconds, percent, significant
 from ddp_ladder.common.messages import leave_out
-from ddp_ladder.gates.points import ScalePoint, StepFacts, other_processes
+from ddp_ladder.gates.points import ScaleFinding, ScalePoint, StepFacts, other_processes
 from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS
 from ddp_ladder.nodes.usage import FindingKind
 from ddp_ladder.preflight.result import PreflightResult, result_of
+
+Cause = Literal["data", "communication", "imbalance", "computation", "rest", "others"]
+
+WORTH_NAMING = 0.1  # part of the lost time: smaller losses are not named
+REST_WORTH_NAMING = 0.25  # of the rest, where the errors of all other parts end up
+LEAST_SHOWN = 0.005  # of the lost time: less does not show in the figures of a list
+MOST_CHANGES = 3
+
+_PARTS: dict[Cause, str] = {
+    "data": "data_wait_s",
+    "communication": "exposed_comm_s",
+    "imbalance": "imbalance_s",
+    "computation": "compute_s",
+}
+NAMES: dict[Cause, str] = {
+    "data": "data wait",
+    "communication": "exposed communication",
+    "imbalance": "waiting for the slowest rank",
+    "computation": "slower computation than at",  # the baseline
+    "rest": "outside of all these (optimizer, copies, Python)",
+    "others": "in smaller losses and gains together",
+}
+NOT_TOLD_APART = "communication or slower computation, which this training does not tell apart"
+EXPLAINED_BY: Mapping[Cause, tuple[FindingKind, ...]] = {
+    "data": ("CPUs full",),
+    "communication": ("network full",),
+    "imbalance": ("slow node",),
+    "computation": ("slow node", "GPU throttled", "too many threads"),
+}
+"""The findings on usage that explain each cause, the most telling first."""
+WORTH_CHANGING = 0.01  # of the step time: what saves less is not proposed
+FULL = 0.55  # of the GPU's memory: a batch of twice the size may not fit
+MOST_WORKERS = 64  # per rank: a loader that needs more is too slow for workers to help
 
 
 @dataclass(frozen=True)
@@ -57,13 +90,6 @@ def measured_link(results: Path, scale: object) -> Link | None:
         return None
 
 
-Cause = Literal["data", "communication", "imbalance", "computation", "rest", "others"]
-
-WORTH_CHANGING = 0.01  # of the step time: what saves less is not proposed
-FULL = 0.55  # of the GPU's memory: a batch of twice the size may not fit
-MOST_WORKERS = 64  # per rank: a loader that needs more is too slow for workers to help
-
-
 @dataclass(frozen=True)
 class Change:
     """What to change. gain: more samples/s, a fraction; None: no figure says it. is_limit: it is not more than that.
@@ -81,318 +107,12 @@ class Change:
         """Return ``about 12 % more samples/s``."""
         if self.gain is None:
             return "not estimated"
-        about = "at most" if self.is_limit else "about"
-        percents = 100 * self.gain
-        return (
-            f"{about} {percents:.2g} % more samples/s"
-            if percents < 99.5
-            else f"{about} {percents:,.0f} % more samples/s"
-        )
+        percents = f"{100 * self.gain:.2g}" if self.gain < 0.995 else f"{100 * self.gain:,.0f}"
+        return f"{'at most' if self.is_limit else 'about'} {percents} % more samples/s"
 
     @property
     def in_words(self) -> str:
         return self.what if self.gain is None else f"{self.what} ({self.gain_in_words})"
-
-
-def changes_for(
-    cause: Cause, lost_s: float, untimed: ScalePoint | None, point: ScalePoint, link: Link | None
-) -> list[Change]:
-    """Return the changes that may make a loss smaller, the likeliest first.
-
-    lost_s: in seconds per step. untimed: the scale where communication and computation are not told apart.
-    """
-    untold = cause == "computation" and untimed is not None
-    found = [*_by_findings(cause, untold, lost_s, point)]
-    if cause == "computation" and untimed is not None:
-        return [*found, Change(_to_tell(untimed))]
-    return [*found, *_GENERAL[cause](point, lost_s, link)]
-
-
-def _by_findings(cause: Cause, untold: bool, lost_s: float, point: ScalePoint) -> Iterator[Change]:
-    """Yield the change for the finding on the runs' usage that explains a loss best, if there is one."""
-    kinds = _EXPLAINED_BY[cause] + (("network full",) if untold else ())
-    if cause == "computation" and point.simulated and not untold:
-        return
-    if cause == "imbalance" and not (point.step and point.step.imbalance_kind == "persistent"):
-        return
-    found = next((each for kind in kinds for each in point.findings if each.kind == kind), None)
-    if found:
-        why = "the time that this part of the step lost against the baseline"
-        yield _saving(f"{found.next} ({found.in_words})", lost_s, point, why, is_limit=True)
-
-
-def _saving(what: str, saved_s: float, point: ScalePoint, why: str, is_limit: bool = False) -> Change:
-    step_s = point.step_time_s or 0.0
-    gain = saved_s / (step_s - saved_s) if 0 < saved_s < step_s else None
-    return Change(what, gain, is_limit, why)
-
-
-def _for_data(point: ScalePoint, _lost_s: float, _link: Link | None) -> Iterator[Change]:
-    wait_s, step_s = point.data_wait_s or 0.0, point.step_time_s or 0.0
-    workers = point.step.workers if point.step else None
-    why = "steps without the wait for data"
-    more = "more loader workers"
-    # Workers that cannot keep up deliver a batch in each step; without workers, the wait is the time of loading one.
-    if workers is not None and 0 < wait_s < step_s:
-        needed = math.ceil((workers * step_s if workers else wait_s) / (step_s - wait_s))
-        if needed <= MOST_WORKERS:
-            more = f"{needed} loader workers per rank instead of {workers}"
-            why += f"; {needed} workers deliver a batch as fast as it is trained on"
-    yield _saving(
-        f"give the script {more} (workload.args), as node.cpus allows, or put workload.data_dir on faster storage",
-        wait_s,
-        point,
-        why,
-    )
-
-
-def _for_communication(point: ScalePoint, _lost_s: float, link: Link | None) -> Iterator[Change]:
-    exposed_s, facts = point.exposed_comm_s or 0.0, point.step or StepFacts()
-    if facts.memory_fraction is None or facts.memory_fraction < FULL:
-        yield _saving(
-            "raise workload.batch_per_gpu: with twice the batch, each exchange of gradients serves twice the samples",
-            exposed_s / 2,
-            point,
-            "half the exposed communication per sample; check learning rate and memory",
-        )
-    yield from _smaller_gradients(point, facts, exposed_s, link)
-    yield from _fewer_buckets(point, facts, exposed_s, link)
-    why = "steps without exposed communication"
-    interface = "see whether network.interface is the fastest one (`snakemake preflight` measures it)"
-    if link and any("socket" in name.lower() for name in link.transport):
-        interface = "let NCCL use the fast network instead of sockets (network.interface; `snakemake preflight` checks)"
-    yield _saving(interface, exposed_s, point, why, is_limit=True)
-    if facts.backend == "nccl" and facts.gradient_bytes:
-        copied = f"spares the copy of {facts.gradient_bytes / 1e6:.3g} MB of gradients, whose time was not measured"
-        yield Change("set gradient_as_bucket_view=True of DistributedDataParallel", why=copied)
-
-
-def _smaller_gradients(point: ScalePoint, facts: StepFacts, exposed_s: float, link: Link | None) -> Iterator[Change]:
-    """Yield the change to gradients of two bytes if they have four, and are sent as they are."""
-    if facts.parameter_dtype != "float32" or facts.comm_hook or facts.comm_s is None:
-        return
-    sent_s = facts.comm_s
-    if link and facts.gradient_bytes and facts.buckets:  # latency does not depend on bytes
-        all_s = link.all_reduces_s(facts.gradient_bytes, facts.buckets)
-        sent_s *= 1 - link.latency_s(facts.buckets) / all_s if all_s else 1.0
-    saved_s = min(exposed_s, sent_s / 2)
-    if saved_s < WORTH_CHANGING * (point.step_time_s or 0.0):
-        return
-    hook = "bf16_compress_hook" if facts.backend == "nccl" else "fp16_compress_hook"
-    what = f"send gradients in two bytes instead of four: model.register_comm_hook(None, {hook})"
-    yield _saving(what, saved_s, point, "half the bytes; check that the loss stays the same")
-
-
-def _fewer_buckets(point: ScalePoint, facts: StepFacts, exposed_s: float, link: Link | None) -> Iterator[Change]:
-    """Yield the change to larger buckets if the latency of many is worth it; two are needed to overlap."""
-    if link is None or not facts.buckets or facts.buckets < 4:
-        return
-    fewer = facts.buckets // 2
-    saved_s = min(exposed_s, link.latency_s(facts.buckets - fewer))
-    if saved_s >= WORTH_CHANGING * (point.step_time_s or 0.0):
-        what = f"double bucket_cap_mb of DistributedDataParallel: {fewer} buckets instead of {facts.buckets}"
-        yield _saving(what, saved_s, point, f"an all-reduce has a latency of {1e3 * link.alpha_s:.3g} ms")
-
-
-def _for_imbalance(point: ScalePoint, lost_s: float, _link: Link | None) -> Iterator[Change]:
-    facts = point.step or StepFacts()
-    of_data = facts.imbalance_data_s is not None and facts.imbalance_data_s > lost_s / 2
-    if facts.imbalance_kind == "persistent":
-        what = f"{leave_out()}, or give every rank the same work: {facts.slowest} is the slowest"
-        why = "steps in which all ranks work as long as the typical one"
-    elif facts.imbalance_kind == "occasional":
-        what = (
-            f"look at what {facts.slowest} does in some steps and the others do not (checkpoints, logging): do it less "
-            "often, or beside the training"
-        )
-        why = "steps in which this rank works as long as the typical one"
-    elif of_data:
-        what = (
-            "even out the time for a batch's data, which varies from step to step: loader workers with a larger "
-            "prefetch_factor, or samples of like size together on all ranks"
-        )
-        why = "steps in which every rank waits as long for its data as the mean of the ranks"
-    else:
-        what = (
-            "even out the ranks' work, which varies from step to step: draw lengths or shapes together on all ranks, "
-            "for example in buckets of like length"
-        )
-        why = "steps in which every rank works as long as the mean of the ranks"
-    yield _saving(what, lost_s, point, why)
-
-
-def _for_computation(point: ScalePoint, lost_s: float, _link: Link | None) -> Iterator[Change]:
-    if point.simulated:
-        yield Change("measure on real nodes: these share the cores of one machine")
-        return
-    yield _saving(
-        f"see whether the ranks share what {point.baseline_in_words} had alone: raise node.cpus for more cores per "
-        "rank (OMP_NUM_THREADS follows it), and look at the GPUs' clocks under load",
-        lost_s,
-        point,
-        "computation as fast as at the baseline",
-        is_limit=True,
-    )
-
-
-def _for_rest(point: ScalePoint, lost_s: float, _link: Link | None) -> Iterator[Change]:
-    yield _saving(
-        "look at what the script does in each step outside of forward and backward pass: optimizer, copies to the GPU, "
-        "logging, .item()",
-        lost_s,
-        point,
-        "the rest of the step as short as at the baseline",
-        is_limit=True,
-    )
-
-
-def _to_tell(untimed: ScalePoint) -> str:
-    batch = "raise workload.batch_per_gpu, which makes communication a smaller part"
-    if untimed.step and untimed.step.steps_needed:
-        steps = untimed.step.steps_needed
-        return f"set measure.max_steps: {steps} and let the script train so long: DDP then times enough steps; {batch}"
-    return f"{batch}; let the training use DistributedDataParallel, whose exposed communication is measured"
-
-
-_GENERAL = {
-    "data": _for_data,
-    "communication": _for_communication,
-    "imbalance": _for_imbalance,
-    "computation": _for_computation,
-    "rest": _for_rest,
-}
-_COMPUTING: tuple[FindingKind, ...] = (
-    "slow node",
-    "GPU throttled",
-    "too many threads",
-)
-_EXPLAINED_BY: Mapping[Cause, tuple[FindingKind, ...]] = {
-    "data": ("CPUs full",),
-    "communication": ("network full",),
-    "imbalance": ("slow node",),
-    "computation": _COMPUTING,
-    "rest": (),
-    "others": (),
-}
-"""The findings that explain each cause, the most telling first."""
-
-
-def explaining(cause: Cause, point: ScalePoint) -> list[str]:
-    """Return the findings on the runs' usage that explain a cause, in words."""
-    kinds = _EXPLAINED_BY[cause]
-    return [each.in_words for each in point.findings if each.kind in kinds]
-
-
-def evidence(cause: Cause, point: ScalePoint, baseline: ScalePoint, link: Link | None) -> tuple[str, ...]:
-    """Return what the runs' figures, their usage and the preflight (link) say about a cause."""
-    if cause == "data":
-        found = [*_of_data(point, baseline)]
-    elif cause == "communication":
-        found = [*_of_communication(point, link)]
-    elif cause == "imbalance":
-        found = [*_of_imbalance(point)]
-    else:
-        found = [*_of_computation(point, baseline)] if cause == "computation" else []
-    return (*found, *explaining(cause, point))
-
-
-def _of_data(point: ScalePoint, baseline: ScalePoint) -> Iterator[str]:
-    yield f"data wait {_ms(point.data_wait_s)} in each step, {_ms(baseline.data_wait_s)} at {baseline.scale}"
-    if point.step and point.step.workers is not None:
-        yield f"loader workers per rank: {point.step.workers}"
-    if point.step and point.step.loaders_slow:
-        yield (
-            "the loaders of most ranks take longer for a batch than the rest of the step: no rank is the cause, "
-            "although the wait collects on one while the others wait for it"
-        )
-
-
-def _of_communication(point: ScalePoint, link: Link | None) -> Iterator[str]:
-    facts = point.step or StepFacts()
-    if facts.comm_s is not None and facts.overlap_s is not None:
-        timed = f" ({facts.timed_steps} steps timed on each rank)" if facts.timed_steps else ""
-        yield (
-            f"DDP's exchange of gradients takes {_ms(facts.comm_s)} on the rank that waits for no other, of which the "
-            f"backward pass hides {_ms(facts.overlap_s)}{timed}"
-        )
-    if not facts.gradient_bytes or not facts.buckets:
-        return
-    size = f"{facts.gradient_bytes / 1e6:.3g} MB of gradients in {count(facts.buckets, 'all-reduce')}"
-    if link is None:
-        yield f"{size}; no preflight measured how fast the network is"
-        return
-    all_s = link.all_reduces_s(facts.gradient_bytes, facts.buckets)
-    busbw = link.busbw_gb_per_s(point.world_size)
-    rate = f" ({significant(busbw)} GB/s bus bandwidth)" if busbw else ""
-    yield (
-        f"{size}: by the preflight's figures{rate}, with nothing else running, these take {_ms(all_s)}, of which "
-        f"{_ms(link.latency_s(facts.buckets))} is latency"
-    )
-
-
-def _of_imbalance(point: ScalePoint) -> Iterator[str]:
-    facts = point.step or StepFacts()
-    if facts.imbalance_kind is None or point.imbalance_s is None or not point.step_time_s:
-        return
-    own_s = facts.own_max_s or point.step_time_s
-    share = f"{percent(facts.slow_share)} of it" if facts.slow_share is not None else "it"
-    works = (
-        f"works {_ms(own_s)} in each step, the typical rank {_ms(own_s - point.imbalance_s)}: the others wait for it"
-    )
-    if facts.imbalance_kind == "persistent":
-        yield f"persistent: {facts.slowest} {works}"
-    elif facts.imbalance_kind == "occasional":
-        steps = f"in {percent(facts.slow_steps)} of the steps" if facts.slow_steps is not None else "in some steps"
-        yield f"occasional: {facts.slowest} holds up the others {steps}, which is {share}"
-    else:
-        yield (
-            f"varying: the ranks' work varies from step to step; the slowest of a step {works.split(':')[0]}, and no "
-            f"rank causes more than {share} in every repeat"
-        )
-    parts = {
-        "a longer wait for data": facts.imbalance_data_s,
-        "longer forward and backward passes": facts.imbalance_compute_s,
-    }
-    named = [f"{_ms(part)} {name}" for name, part in parts.items() if part and part > point.imbalance_s / 10]
-    if named:
-        yield f"of it are {', '.join(named)}"
-
-
-def _of_computation(point: ScalePoint, baseline: ScalePoint) -> Iterator[str]:
-    if point.compute_s is not None and baseline.compute_s is not None:
-        share = point.global_batch / point.world_size * baseline.world_size / baseline.global_batch
-        yield (
-            f"forward and backward pass take {_ms(point.compute_s)}, and {_ms(share * baseline.compute_s)} for as many "
-            f"samples at {baseline.scale}"
-        )
-    if point.cpu_fraction is not None and baseline.cpu_fraction is not None:
-        yield f"CPUs busy: {percent(point.cpu_fraction)}, {percent(baseline.cpu_fraction)} at {baseline.scale}"
-
-
-def _ms(value_s: float | None) -> str:
-    return f"{milliseconds(value_s)} ms"
-
-
-WORTH_NAMING = 0.1  # part of the lost time: smaller losses are not named
-REST_WORTH_NAMING = 0.25  # of the rest, where the errors of all other parts end up
-LEAST_SHOWN = 0.005  # of the lost time: less does not show in the figures of a list
-MOST_CHANGES = 3
-
-_PARTS: dict[Cause, str] = {
-    "data": "data_wait_s",
-    "communication": "exposed_comm_s",
-    "imbalance": "imbalance_s",
-    "computation": "compute_s",
-}
-NAMES: dict[Cause, str] = {
-    "data": "data wait",
-    "communication": "exposed communication",
-    "imbalance": "waiting for the slowest rank",
-    "computation": "slower computation than at",  # the baseline
-    "rest": "outside of all these (optimizer, copies, Python)",
-    "others": "in smaller losses and gains together",
-}
-NOT_TOLD_APART = "communication or slower computation, which this training does not tell apart"
 
 
 @dataclass(frozen=True)
@@ -479,11 +199,11 @@ def attribution(point: ScalePoint, baseline: ScalePoint | None, link: Link | Non
         return None
     ideal_s = point.efficiency * point.step_time_s
     found = sorted(_losses(point, baseline, ideal_s), key=lambda loss: -loss.lost_s)
-    losses = tuple(replace(loss, evidence=evidence(loss.cause, point, baseline, link)) for loss in found)
+    losses = tuple(replace(loss, evidence=_evidence(loss.cause, point, baseline, link)) for loss in found)
     worth = _worth_naming(losses, point.step_time_s - ideal_s)
     unknown = _unknown(point, baseline)
     untimed = next((each for each in (point, baseline) if each.exposed_comm_s is None), None)
-    every = [change for loss in worth for change in changes_for(loss.cause, loss.lost_s, untimed, point, link)]
+    every = [change for loss in worth for change in _changes_for(loss.cause, loss.lost_s, untimed, point, link)]
     changes = [*_most_likely(every)]
     if disturbed := other_processes(point, baseline):
         changes = [Change(f"{disturbed.next} ({disturbed.in_words})"), *changes[: MOST_CHANGES - 1]]
@@ -553,3 +273,225 @@ def _most_likely(every: list[Change]) -> list[Change]:
     """Return the changes with the largest gains; of equal ones, those for the largest loss first."""
     unique = [*{change.what: change for change in reversed(every)}.values()][::-1]
     return sorted(unique, key=lambda change: -(change.gain or 0.0))[:MOST_CHANGES]
+
+
+def _changes_for(
+    cause: Cause, lost_s: float, untimed: ScalePoint | None, point: ScalePoint, link: Link | None
+) -> Iterator[Change]:
+    """Yield the changes that may make a loss smaller, the likeliest first.
+
+    lost_s: in seconds per step. untimed: the scale where communication and computation are not told apart.
+    """
+    untold = cause == "computation" and untimed is not None
+    found = _finding_that_explains(cause, untold, point)
+    if found:
+        why = "the time that this part of the step lost against the baseline"
+        yield _saving(f"{found.next} ({found.in_words})", lost_s, point, why, is_limit=True)
+    if untold and untimed is not None:
+        yield Change(_to_tell(untimed))
+    elif cause == "data":
+        yield _for_data(point)
+    elif cause == "communication":
+        yield from _for_communication(point, point.step or StepFacts(), link)
+    elif cause == "imbalance":
+        what, why = _for_imbalance(point.step or StepFacts(), lost_s)
+        yield _saving(what, lost_s, point, f"steps in which {why}")
+    elif cause == "computation" and point.simulated:
+        yield Change("measure on real nodes: these share the cores of one machine")
+    elif cause == "computation":
+        what = (
+            f"see whether the ranks share what {point.baseline_in_words} had alone: raise node.cpus for more cores per "
+            "rank (OMP_NUM_THREADS follows it), and look at the GPUs' clocks under load"
+        )
+        yield _saving(what, lost_s, point, "computation as fast as at the baseline", is_limit=True)
+    else:
+        what = (
+            "look at what the script does in each step outside of forward and backward pass: optimizer, copies to the "
+            "GPU, logging, .item()"
+        )
+        yield _saving(what, lost_s, point, "the rest of the step as short as at the baseline", is_limit=True)
+
+
+def _finding_that_explains(cause: Cause, untold: bool, point: ScalePoint) -> ScaleFinding | None:
+    """Return the finding on the runs' usage that explains a loss best."""
+    if cause == "computation" and point.simulated and not untold:
+        return None
+    if cause == "imbalance" and not (point.step and point.step.imbalance_kind == "persistent"):
+        return None
+    kinds = (*EXPLAINED_BY.get(cause, ()), *(("network full",) if untold else ()))
+    return next((each for kind in kinds for each in point.findings if each.kind == kind), None)
+
+
+def _saving(what: str, saved_s: float, point: ScalePoint, why: str, is_limit: bool = False) -> Change:
+    step_s = point.step_time_s or 0.0
+    gain = saved_s / (step_s - saved_s) if 0 < saved_s < step_s else None
+    return Change(what, gain, is_limit, why)
+
+
+def _for_data(point: ScalePoint) -> Change:
+    wait_s, step_s = point.data_wait_s or 0.0, point.step_time_s or 0.0
+    workers = point.step.workers if point.step else None
+    why, more = "steps without the wait for data", "more loader workers"
+    # Workers that cannot keep up deliver a batch in each step; without workers, the wait is the time of loading one.
+    if workers is not None and 0 < wait_s < step_s:
+        needed = math.ceil((workers * step_s if workers else wait_s) / (step_s - wait_s))
+        if needed <= MOST_WORKERS:
+            more = f"{needed} loader workers per rank instead of {workers}"
+            why += f"; {needed} workers deliver a batch as fast as it is trained on"
+    what = f"give the script {more} (workload.args), as node.cpus allows, or put workload.data_dir on faster storage"
+    return _saving(what, wait_s, point, why)
+
+
+def _for_communication(point: ScalePoint, facts: StepFacts, link: Link | None) -> Iterator[Change]:
+    exposed_s, least_s = point.exposed_comm_s or 0.0, WORTH_CHANGING * (point.step_time_s or 0.0)
+    if facts.memory_fraction is None or facts.memory_fraction < FULL:
+        what = "raise workload.batch_per_gpu: with twice the batch, each exchange of gradients serves twice the samples"
+        why = "half the exposed communication per sample; check learning rate and memory"
+        yield _saving(what, exposed_s / 2, point, why)
+    if facts.parameter_dtype == "float32" and not facts.comm_hook and facts.comm_s is not None:
+        sent_s = facts.comm_s
+        if link and facts.gradient_bytes and facts.buckets:  # latency does not depend on bytes
+            all_s = link.all_reduces_s(facts.gradient_bytes, facts.buckets)
+            sent_s *= 1 - link.latency_s(facts.buckets) / all_s if all_s else 1.0
+        saved_s = min(exposed_s, sent_s / 2)
+        if saved_s >= least_s:
+            hook = "bf16_compress_hook" if facts.backend == "nccl" else "fp16_compress_hook"
+            what = f"send gradients in two bytes instead of four: model.register_comm_hook(None, {hook})"
+            yield _saving(what, saved_s, point, "half the bytes; check that the loss stays the same")
+    if link and facts.buckets and facts.buckets >= 4:  # two are needed to overlap
+        fewer = facts.buckets // 2
+        saved_s = min(exposed_s, link.latency_s(facts.buckets - fewer))
+        if saved_s >= least_s:
+            what = f"double bucket_cap_mb of DistributedDataParallel: {fewer} buckets instead of {facts.buckets}"
+            yield _saving(what, saved_s, point, f"an all-reduce has a latency of {1e3 * link.alpha_s:.3g} ms")
+    interface = "see whether network.interface is the fastest one (`snakemake preflight` measures it)"
+    if link and any("socket" in name.lower() for name in link.transport):
+        interface = "let NCCL use the fast network instead of sockets (network.interface; `snakemake preflight` checks)"
+    yield _saving(interface, exposed_s, point, "steps without exposed communication", is_limit=True)
+    if facts.backend == "nccl" and facts.gradient_bytes:
+        copied = f"spares the copy of {facts.gradient_bytes / 1e6:.3g} MB of gradients, whose time was not measured"
+        yield Change("set gradient_as_bucket_view=True of DistributedDataParallel", why=copied)
+
+
+def _for_imbalance(facts: StepFacts, lost_s: float) -> tuple[str, str]:
+    """Return what to change, and in which steps the time is saved."""
+    if facts.imbalance_kind == "persistent":
+        what = f"{leave_out()}, or give every rank the same work: {facts.slowest} is the slowest"
+        return what, "all ranks work as long as the typical one"
+    if facts.imbalance_kind == "occasional":
+        what = (
+            f"look at what {facts.slowest} does in some steps and the others do not (checkpoints, logging): do it less "
+            "often, or beside the training"
+        )
+        return what, "this rank works as long as the typical one"
+    if facts.imbalance_data_s is not None and facts.imbalance_data_s > lost_s / 2:
+        what = (
+            "even out the time for a batch's data, which varies from step to step: loader workers with a larger "
+            "prefetch_factor, or samples of like size together on all ranks"
+        )
+        return what, "every rank waits as long for its data as the mean of the ranks"
+    what = (
+        "even out the ranks' work, which varies from step to step: draw lengths or shapes together on all ranks, for "
+        "example in buckets of like length"
+    )
+    return what, "every rank works as long as the mean of the ranks"
+
+
+def _to_tell(untimed: ScalePoint) -> str:
+    batch = "raise workload.batch_per_gpu, which makes communication a smaller part"
+    if untimed.step and untimed.step.steps_needed:
+        steps = untimed.step.steps_needed
+        return f"set measure.max_steps: {steps} and let the script train so long: DDP then times enough steps; {batch}"
+    return f"{batch}; let the training use DistributedDataParallel, whose exposed communication is measured"
+
+
+def _evidence(cause: Cause, point: ScalePoint, baseline: ScalePoint, link: Link | None) -> tuple[str, ...]:
+    """Return what the runs' figures, their usage and the preflight (link) say about a cause."""
+    found: Iterable[str] = ()
+    if cause == "data":
+        found = _of_data(point, baseline)
+    elif cause == "communication":
+        found = _of_communication(point, link)
+    elif cause == "imbalance":
+        found = _of_imbalance(point)
+    elif cause == "computation":
+        found = _of_computation(point, baseline)
+    kinds = EXPLAINED_BY.get(cause, ())
+    return (*found, *(each.in_words for each in point.findings if each.kind in kinds))
+
+
+def _of_data(point: ScalePoint, baseline: ScalePoint) -> Iterator[str]:
+    yield f"data wait {_ms(point.data_wait_s)} in each step, {_ms(baseline.data_wait_s)} at {baseline.scale}"
+    if point.step and point.step.workers is not None:
+        yield f"loader workers per rank: {point.step.workers}"
+    if point.step and point.step.loaders_slow:
+        yield (
+            "the loaders of most ranks take longer for a batch than the rest of the step: no rank is the cause, "
+            "although the wait collects on one while the others wait for it"
+        )
+
+
+def _of_communication(point: ScalePoint, link: Link | None) -> Iterator[str]:
+    facts = point.step or StepFacts()
+    if facts.comm_s is not None and facts.overlap_s is not None:
+        timed = f" ({facts.timed_steps} steps timed on each rank)" if facts.timed_steps else ""
+        yield (
+            f"DDP's exchange of gradients takes {_ms(facts.comm_s)} on the rank that waits for no other, of which the "
+            f"backward pass hides {_ms(facts.overlap_s)}{timed}"
+        )
+    if not facts.gradient_bytes or not facts.buckets:
+        return
+    size = f"{facts.gradient_bytes / 1e6:.3g} MB of gradients in {count(facts.buckets, 'all-reduce')}"
+    if link is None:
+        yield f"{size}; no preflight measured how fast the network is"
+        return
+    all_s = link.all_reduces_s(facts.gradient_bytes, facts.buckets)
+    busbw = link.busbw_gb_per_s(point.world_size)
+    rate = f" ({significant(busbw)} GB/s bus bandwidth)" if busbw else ""
+    yield (
+        f"{size}: by the preflight's figures{rate}, with nothing else running, these take {_ms(all_s)}, of which "
+        f"{_ms(link.latency_s(facts.buckets))} is latency"
+    )
+
+
+def _of_imbalance(point: ScalePoint) -> Iterator[str]:
+    facts = point.step or StepFacts()
+    if facts.imbalance_kind is None or point.imbalance_s is None or not point.step_time_s:
+        return
+    own_s = facts.own_max_s or point.step_time_s
+    share = f"{percent(facts.slow_share)} of it" if facts.slow_share is not None else "it"
+    works = (
+        f"works {_ms(own_s)} in each step, the typical rank {_ms(own_s - point.imbalance_s)}: the others wait for it"
+    )
+    if facts.imbalance_kind == "persistent":
+        yield f"persistent: {facts.slowest} {works}"
+    elif facts.imbalance_kind == "occasional":
+        steps = f"in {percent(facts.slow_steps)} of the steps" if facts.slow_steps is not None else "in some steps"
+        yield f"occasional: {facts.slowest} holds up the others {steps}, which is {share}"
+    else:
+        yield (
+            f"varying: the ranks' work varies from step to step; the slowest of a step {works.split(':')[0]}, and no "
+            f"rank causes more than {share} in every repeat"
+        )
+    parts = {
+        "a longer wait for data": facts.imbalance_data_s,
+        "longer forward and backward passes": facts.imbalance_compute_s,
+    }
+    named = [f"{_ms(part)} {name}" for name, part in parts.items() if part and part > point.imbalance_s / 10]
+    if named:
+        yield f"of it are {', '.join(named)}"
+
+
+def _of_computation(point: ScalePoint, baseline: ScalePoint) -> Iterator[str]:
+    if point.compute_s is not None and baseline.compute_s is not None:
+        share = point.global_batch / point.world_size * baseline.world_size / baseline.global_batch
+        yield (
+            f"forward and backward pass take {_ms(point.compute_s)}, and {_ms(share * baseline.compute_s)} for as many "
+            f"samples at {baseline.scale}"
+        )
+    if point.cpu_fraction is not None and baseline.cpu_fraction is not None:
+        yield f"CPUs busy: {percent(point.cpu_fraction)}, {percent(baseline.cpu_fraction)} at {baseline.scale}"
+
+
+def _ms(value_s: float | None) -> str:
+    return f"{milliseconds(value_s)} ms"
