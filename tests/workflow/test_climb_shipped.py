@@ -18,7 +18,6 @@ from ddp_ladder.nodes.describe import read_machines
 from project_copy import ANY_EFFICIENCY, Checkout
 
 ALL = ("--cores", "all")
-DIGITS = 1437  # images that prepare_images.py leaves for training
 Climbed = tuple[Checkout, subprocess.CompletedProcess[str]]
 
 
@@ -99,8 +98,6 @@ class TestShippedExperiment:
         for stage, ranks in (("stage1", 1), ("stage2", 2), ("stage3", 2)):
             ratio = rates["default", stage] / rates["plain", "stage1"] / ranks
             assert against["default", stage] == pytest.approx(ratio, rel=1e-4)
-        per_epoch = 3600 * table["hours_per_epoch"] * rates
-        assert per_epoch.tolist() == pytest.approx([DIGITS] * len(table), rel=1e-4)
 
     def test_the_start_up_is_split_and_adds_up(self, shipped: Climbed) -> None:
         checkout, _ = shipped

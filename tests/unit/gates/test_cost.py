@@ -16,21 +16,6 @@ def priced(work: Work, joules: float | None = 7.2) -> ScalePoint:
     return point
 
 
-def test_a_million_samples() -> None:
-    point = points_of(RATES)["2x4"]
-    assert point.hours_per_million_samples == pytest.approx(1e6 / 6500 / 3600)
-    assert point.gpu_hours_per_million_samples == pytest.approx(8e6 / 6500 / 3600)
-    assert point.energy_kwh_per_million_samples is None
-
-
-def test_an_epoch() -> None:
-    point = priced(Work(dataset_size=50_000))
-    assert point.hours_per_epoch == pytest.approx(50_000 / 6500 / 3600)
-    assert point.gpu_hours_per_epoch == pytest.approx(8 * 50_000 / 6500 / 3600)
-    assert point.energy_kwh_per_epoch == pytest.approx(0.1)
-    assert (point.hours_to_solution, point.gpu_hours_to_solution) == (None, None)
-
-
 @pytest.mark.parametrize("work", [Work(90, None, 50_000), Work(None, 4_500_000), Work(3, 4_500_000, 50_000)])
 def test_a_whole_training(work: Work) -> None:
     point = priced(work)
@@ -47,7 +32,7 @@ def test_a_whole_training(work: Work) -> None:
 
 def test_what_is_not_known_stays_unknown() -> None:
     point = priced(Work(epochs=90), joules=None)
-    assert (point.hours_per_epoch, point.hours_to_solution, point.energy_kwh_to_solution) == (None, None, None)
+    assert (point.hours_to_solution, point.energy_kwh_to_solution) == (None, None)
     assert "set report.samples" in Work(epochs=90).missing
     assert Work().missing == Work(90, None, 10).missing == Work(90, 5).missing == ""
     empty = ScalePoint("default", "weak", "stage2", 1, 2, 2, 64, 128, 0)

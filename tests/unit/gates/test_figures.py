@@ -28,8 +28,6 @@ IN_SCALING_CSV = """
     efficiency_smallest efficiency_smallest_low efficiency_smallest_high
     serial_fraction serial_fraction_low serial_fraction_high
     efficiency_total_time efficiency_total_time_low efficiency_total_time_high wall_s
-    hours_per_million_samples energy_kwh_per_million_samples
-    hours_per_epoch gpu_hours_per_epoch energy_kwh_per_epoch
     hours_to_solution hours_to_solution_low hours_to_solution_high wall_hours_to_solution
     gpu_hours_to_solution energy_kwh_to_solution jobs note
 """.split()

@@ -338,7 +338,7 @@ def test_markdown_has_units_gates_definitions_machine_and_versions(tmp_path: Pat
         "| stage 3 | not judged |",
         "AMD EPYC 7763",
         "PyTorch 2.13.0",
-        "X(n) / (n X(1))",
+        "X(n) / X(1x1) / (n / 1)",
         "95 % intervals",
         "2026-11-20",
     ):
@@ -579,7 +579,7 @@ def test_both_baselines_are_shown_and_named(tmp_path: Path) -> None:
     shown = {row[1]: dict(zip(header, row, strict=False)) for row in rows[:3]}
     assert list(shown) == ["1x1 plain, no DDP", "1x1 stage 1", "1x2 stage 2"]
     assert "73 % vs plain" in shown["1x2 stage 2"]["efficiency"].replace("\u00a0", " ")
-    assert "process group of one" in text
+    assert "process group of 1" in text
     assert "Weak scaling, variant" not in text  # the plain baseline is no series of its own
 
 

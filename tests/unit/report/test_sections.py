@@ -185,7 +185,6 @@ def test_weak_and_strong_are_apart_and_variants_together() -> None:
     [
         (Work(90, None, 50_000), "90 epochs take 11 min 32 s (1.54 process h)."),
         (Work(None, 4.5e6), "4,500,000 samples take 11 min 32 s (1.54 process h)."),
-        (Work(dataset_size=50_000), "an epoch takes 8 s."),
         (Work(epochs=90), "set report.samples"),
     ],
 )

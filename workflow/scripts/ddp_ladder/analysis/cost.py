@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ddp_ladder.gates.points import ScalePoint
-from ddp_ladder.gates.scaling import energy_kwh
 
+J_PER_KWH = 3.6e6
 DEFAULT_EFFICIENCY = 0.75  # what centres ask for: CSC, NCI
 PickKind = Literal["cheapest", "fastest", "recommended"]
 
@@ -40,28 +40,16 @@ class Work:
 
 
 def with_cost(points: Sequence[ScalePoint], work: Work) -> tuple[ScalePoint, ...]:
-    """Return the points with the cost of an epoch and of the whole training, as far as they are known."""
-    return tuple(_with_solution(_with_epoch(point, work), work) for point in points)
+    """Return the points with the cost of the whole training, as far as it is known."""
+    return tuple(_with_solution(point, work.total) for point in points)
 
 
-def _with_epoch(point: ScalePoint, work: Work) -> ScalePoint:
-    if not point.samples_per_s or not work.dataset_size:
-        return point
-    hours = work.dataset_size / point.samples_per_s / 3600
-    return replace(
-        point,
-        hours_per_epoch=hours,
-        gpu_hours_per_epoch=point.world_size * hours,
-        energy_kwh_per_epoch=energy_kwh(point.energy_j_per_sample, work.dataset_size),
-    )
-
-
-def _with_solution(point: ScalePoint, work: Work) -> ScalePoint:
-    samples, low, high = work.total, point.samples_per_s_low, point.samples_per_s_high
+def _with_solution(point: ScalePoint, samples: float | None) -> ScalePoint:
+    low, high = point.samples_per_s_low, point.samples_per_s_high
     if samples is None or not point.samples_per_s:
         return point
     hours = samples / point.samples_per_s / 3600
-    whole, startup_s = point.samples_per_s_end_to_end, point.startup_s
+    whole, startup_s, joules = point.samples_per_s_end_to_end, point.startup_s, point.energy_j_per_sample
     return replace(
         point,
         hours_to_solution=hours,
@@ -69,7 +57,7 @@ def _with_solution(point: ScalePoint, work: Work) -> ScalePoint:
         hours_to_solution_high=samples / low / 3600 if low else None,
         wall_hours_to_solution=(startup_s + samples / whole) / 3600 if whole and startup_s is not None else None,
         gpu_hours_to_solution=point.world_size * hours,
-        energy_kwh_to_solution=energy_kwh(point.energy_j_per_sample, samples),
+        energy_kwh_to_solution=None if joules is None else joules * samples / J_PER_KWH,
     )
 
 

@@ -82,26 +82,23 @@ class Column:
 class Figure:
     """A figure, or several that belong together, with its definition. unit: in scaling.csv.
 
-    several_first: the definition where the ladder starts at several GPUs, with {first} for that scale; empty: the same.
+    definition: with {first} for the first scale of the ladder, and {n0} for the number of its GPUs.
     """
 
     name: str
     unit: str
     definition: str
     columns: tuple[Column, ...]
-    several_first: str = ""
 
     def defined_for(self, first: Scale) -> Figure:
         """Return the figure with the definition that holds for a ladder's first scale."""
-        if first == ONE_GPU or not self.several_first:
-            return self
-        return replace(self, definition=self.several_first.format(first=first, n0=first.world_size))
+        return replace(self, definition=self.definition.format(first=first, n0=first.world_size))
 
 
-def figure(name: str, unit: str, definition: str, *columns: Column, several_first: str = "") -> Figure:
+def figure(name: str, unit: str, definition: str, *columns: Column) -> Figure:
     """Return a figure whose columns have its name unless they have a heading of their own."""
     headed = tuple(replace(each, heading=each.heading or name) for each in columns)
-    return Figure(name, unit, definition, headed, several_first)
+    return Figure(name, unit, definition, headed)
 
 
 def _throughput(read: Callable[[Throughput], float | None]) -> OfRun:
@@ -173,13 +170,11 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     figure(
         "scale", "1",
         "nodes x GPUs per node; n is their product, the number of ranks. "
-        "Stage 1 is one GPU, stage 2 one node, stage 3 several nodes.",
+        "Stage 1 is {first}, stage 2 one node, stage 3 several nodes.",
         Column("stage"),
         Column("nodes"),
         Column("gpus_per_node"),
         Column("world_size", "GPUs", tables=(*REPORT, "terminal")),
-        several_first="nodes x GPUs per node; n is their product, the number of ranks. "
-        "Stage 1 is {first}, stage 2 one node, stage 3 several nodes.",
     ),
     figure(
         "mode", "samples",
@@ -222,26 +217,24 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     ),
     figure(
         "speed-up", "1",
-        "X(n) / X(1), with X(1) of the same variant and mode at 1x1: the same script in a process group of one.",
+        "X(n) / X({first}), of the same variant and mode. {first} is the first scale of the ladder: the same script in "
+        "a process group of {n0}.",
         Column("speedup", text=factor, tables=(*REPORT, "terminal"), interval_in=("csv", "page")),
-        several_first="X(n) / X({first}), of the same variant and mode: {first} is the first scale of the ladder.",
     ),
     figure(
         "efficiency", "1 (shown in %)",
-        "X(n) / (n X(1)), with the same X(1). Given only if every field marked = below is equal at both scales.",
+        "X(n) / X({first}) / (n / {n0}): {first} has n = {n0}. Given only if every field marked = below is equal at "
+        "both scales.",
         Column(
             "efficiency", text=percent, tables=(*REPORT, "terminal"), interval_in=(*REPORT, "terminal"),
             marks={"page": _against_plain},
         ),
-        several_first="X(n) / X({first}) / (n / {n0}): {first} has {n0} GPUs. Given only if every field marked = below "
-        "is equal at both scales.",
     ),
     figure(
         "against plain", "1 (shown in %)",
-        "X(n) / (n X(plain)), with X(plain) of the script at 1x1 with no launcher and no process group; at 1x1, the "
-        "difference to 100 % is the cost of DDP on one GPU.",
+        "X(n) / (n X(plain)), with X(plain) of the script on one GPU with no launcher and no process group; on one "
+        "GPU, the difference to 100 % is the cost of DDP.",
         Column("efficiency_plain", text=percent, tables=("csv", "markdown"), interval_in=("csv",)),
-        several_first="not known: the script with no launcher runs on one GPU, and this ladder starts at {first}.",
     ),
     figure(
         "against one node", "1; 1 (shown in %)",
@@ -319,17 +312,13 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         "POP factors", "1 (shown in %)",
         "global = parallel x computation scaling; parallel = load balance x communication. Own work: a rank's step "
         "without its wait for gradients. Load balance: its mean over ranks / its maximum. Communication: its maximum / "
-        "step time. Computation scaling: own work of all ranks for each sample at 1x1 / at n. Efficiency is global / "
-        "global at 1x1. Reviewers usually look at factors below 80 %.",
+        "step time. Computation scaling: own work of all ranks for each sample at {first} / at n. Efficiency is global "
+        "/ global at {first}. Reviewers usually look at factors below 80 %.",
         Column("global_efficiency", "global", "", percent, ("csv", "attribution")),
         Column("parallel_efficiency", "parallel", "", percent, ("csv", "attribution")),
         Column("load_balance", "load balance", "", percent, ("csv", "attribution")),
         Column("communication_efficiency", "communication", "", percent, ("csv", "attribution")),
         Column("computation_scaling", "computation scaling", "", percent, ("csv", "attribution")),
-        several_first="global = parallel x computation scaling; parallel = load balance x communication. Own work: a "
-        "rank's step without its wait for gradients. Load balance: its mean over ranks / its maximum. Communication: "
-        "its maximum / step time. Computation scaling: own work of all ranks for each sample at {first} / at n. "
-        "Efficiency is global / global at {first}. Reviewers usually look at factors below 80 %.",
     ),
     figure(
         "start-up", "s",
@@ -352,23 +341,11 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         Column("gpu_hours_per_million_samples", text=significant, tables=(*REPORT, "cost")),
     ),
     figure(
-        "per million samples", "h; kWh",
-        "time of the training steps, 1,000,000 / X(n) / 3600, and energy of all GPUs (see GPU energy).",
-        _cost("hours_per_million_samples", "time per million samples", "h"),
-        _cost("energy_kwh_per_million_samples", "GPU energy per million samples", "kWh"),
-    ),
-    figure(
-        "per epoch", "h; h; kWh",
-        "the same for as many samples as the data set of the training's DataLoader has, on all GPUs together.",
-        _cost("hours_per_epoch", "time per epoch", "h"),
-        _cost("gpu_hours_per_epoch", "GPU h per epoch", ""),
-        _cost("energy_kwh_per_epoch", "GPU energy per epoch", "kWh"),
-    ),
-    figure(
         "to solution", "h; h; h; kWh",
-        "the same for the whole training: report.samples, or report.epochs times the data set. Wall time adds the "
-        "start-up, and takes samples/s end to end, with validation and checkpoints in the proportion of the runs. It "
-        "is assumed that every scale needs as many samples, which large global batches may not reach.",
+        "time of the training steps, GPU hours and energy of all GPUs for the whole training: report.samples, or "
+        "report.epochs times the data set. Wall time adds the start-up, and takes samples/s end to end, with "
+        "validation and checkpoints in the proportion of the runs. It is assumed that every scale needs as many "
+        "samples, which large global batches may not reach.",
         _cost("hours_to_solution", "time to solution", "h", interval_in=("csv", "cost")),
         _cost("wall_hours_to_solution", "wall time to solution", "h"),
         _cost("gpu_hours_to_solution", "GPU h to solution", ""),

@@ -104,11 +104,6 @@ class ScalePoint:
     efficiency_total_time_low: float | None = None
     efficiency_total_time_high: float | None = None
     wall_s: float | None = None
-    hours_per_million_samples: float | None = None
-    energy_kwh_per_million_samples: float | None = None
-    hours_per_epoch: float | None = None
-    gpu_hours_per_epoch: float | None = None
-    energy_kwh_per_epoch: float | None = None
     hours_to_solution: float | None = None
     hours_to_solution_low: float | None = None
     hours_to_solution_high: float | None = None

@@ -52,8 +52,6 @@ from ddp_ladder.records.timing import WHOLE_LOOP, startup_of
 from ddp_ladder.settings.config_keys import GateThresholds
 from ddp_ladder.settings.terms import Scale
 
-MILLION = 1e6
-J_PER_KWH = 3.6e6
 USUAL_MARK = 0.8  # POP: below, a factor deserves attention
 
 
@@ -297,7 +295,7 @@ def _point(group: Group, baselines: Baselines, groups: Groups, own: Mapping[Plac
     spec, baseline = group.first, baselines.launched
     point = own[_place(group)]
     if group.good:
-        point = with_pop_factors(with_cost_per_million_samples(point), None)
+        point = with_pop_factors(point, None)
     if group.failed:
         return replace(point, status="failed", note=failure_note(group))
     if not group.good:
@@ -364,6 +362,7 @@ def _with_figures(point: ScalePoint, group: Group) -> ScalePoint:
         samples_per_s=rate,
         samples_per_s_low=rate_low,
         samples_per_s_high=rate_high,
+        gpu_hours_per_million_samples=point.world_size * (1e6 / rate / 3600),
         step_time_s=step,
         step_time_s_low=step_low,
         step_time_s_high=step_high,
@@ -435,21 +434,3 @@ def _judged(point: ScalePoint, group: Group, baseline: Group) -> tuple[Status, s
     if point.efficiency is not None and point.efficiency > MOST_EFFICIENCY:
         return "check", excess_note(point, baseline)
     return ("incomplete" if len(group.good) < len(group.specs) else "ok"), ""
-
-
-def with_cost_per_million_samples(point: ScalePoint) -> ScalePoint:
-    """Return a measured point with what a million samples cost."""
-    if not point.samples_per_s:
-        return point
-    hours = MILLION / point.samples_per_s / 3600
-    return replace(
-        point,
-        hours_per_million_samples=hours,
-        gpu_hours_per_million_samples=point.world_size * hours,
-        energy_kwh_per_million_samples=energy_kwh(point.energy_j_per_sample, MILLION),
-    )
-
-
-def energy_kwh(energy_j_per_sample: float | None, samples: float) -> float | None:
-    """Return the energy of a number of samples; None if that of one is not known."""
-    return None if energy_j_per_sample is None else energy_j_per_sample * samples / J_PER_KWH

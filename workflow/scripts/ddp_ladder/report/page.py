@@ -259,8 +259,6 @@ def _figures(point: ScalePoint, view: ReportView) -> Iterator[str]:
     if point.hours_to_solution is not None:
         hours = f"{GPU_HOURS_TO_SOLUTION.shown(point)} {view.unit} h"
         yield f"{_training(view.results.work)} take {duration(3600 * point.hours_to_solution)} ({hours})"
-    elif point.hours_per_epoch is not None and 3600 * point.hours_per_epoch >= 1:  # a shorter one is no cost
-        yield f"an epoch takes {duration(3600 * point.hours_per_epoch)}"
 
 
 def _training(work: Work) -> str:
