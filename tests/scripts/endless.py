@@ -25,6 +25,7 @@ def join(store, group):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--alone", action="store_true", help="no DDP: nothing keeps the ranks together")
     parser.add_argument("--critic", action="store_true", help="a second optimizer")
     parser.add_argument("--regroup", type=int, default=0, help="a new process group after so many epochs")
@@ -37,7 +38,7 @@ def main():
     rank = dist.get_rank()
     data = torch.randn(90, 4)
     sampler = DistributedSampler(data, num_replicas=dist.get_world_size(), rank=rank)
-    loader = DataLoader(data, batch_size=3, sampler=sampler)
+    loader = DataLoader(data, batch_size=3, sampler=sampler, num_workers=args.workers)
 
     def wrapped():
         layer = torch.nn.Linear(4, 1)

@@ -14,31 +14,17 @@ BATCH, BLOCK, MICRO_STEPS, ITERATIONS, EVERY = 4, 16, 2, 24, 8
 VOCABULARY, WIDTH, HEADS = 32, 16, 2
 
 
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(0.1))
-
-    def forward(self, x):
-        b, t, c = x.shape
-        q, k, v = (p.view(b, t, HEADS, c // HEADS).transpose(1, 2) for p in self.qkv(self.before(x)).split(c, dim=2))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, c)
-        x = x + self.out(y)
-        return x + self.mlp(self.between(x))
-
-
 class GPT(nn.Module):
     def __init__(self):
         super().__init__()
         self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(BLOCK, WIDTH)
-        self.blocks = nn.Sequential(Block(), Block())
+        self.block = nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, batch_first=True)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
         self.head.weight = self.tokens.weight
 
     def forward(self, ids, targets):
-        x = self.blocks(self.tokens(ids) + self.places(torch.arange(ids.shape[1])))
+        mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1])
+        x = self.block(self.tokens(ids) + self.places(torch.arange(ids.shape[1])), src_mask=mask, is_causal=True)
         logits = self.head(x)
         return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 

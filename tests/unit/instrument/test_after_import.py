@@ -81,11 +81,6 @@ def test_called_once_right_after_the_body(place: Path, how: Callable[[], object]
     assert calls == [True]
 
 
-def test_called_at_once_where_the_module_is_there(place: Path) -> None:
-    importlib.import_module("watched")
-    assert calls_of("watched") == [True]
-
-
 def test_a_module_that_imports_another_watched_one_is_called_back_after_it(place: Path) -> None:
     """As accelerate does with torch: when torch is there, accelerate is not yet."""
     order: list[str] = []

@@ -56,12 +56,6 @@ def test_no_more_than_a_few_losses_are_held(seen: Backwards, clock: Clock) -> No
     assert (summary["first"], summary["last"], summary["last_step"]) == (0.0, 319.0, 320)
 
 
-def test_a_tensor_that_is_no_loss_is_not_kept(seen: Backwards) -> None:
-    weight = torch.ones(3, requires_grad=True)
-    weight.exp().backward(torch.ones(3))
-    assert seen.losses() is None
-
-
 @pytest.mark.parametrize(("enabled", "dtype"), [(False, "float32"), (True, "bfloat16")])
 def test_types_of_products(seen: Backwards, enabled: bool, dtype: str) -> None:
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(2 * 36, 3))
@@ -100,11 +94,6 @@ def test_large_samples_are_looked_at_all_over() -> None:
     long = torch.arange(1_000_000).reshape(1, -1)
     assert batch_sizes._thinned(long).numel() * 8 <= batch_sizes.MOST_BYTES
     assert batch_sizes.digests(long) != batch_sizes.digests(long + 1)
-
-
-def test_batches_that_are_no_rows_have_one_digest() -> None:
-    assert len(batch_sizes.digests((torch.randn(7, 2), torch.randn(9)))) == 1
-    assert len(batch_sizes.digests(torch.tensor(1.0))) == 1
 
 
 @pytest.mark.parametrize("batch", ["text", None, 3, [], torch.empty(4, device="meta"), torch.eye(3).to_sparse()])

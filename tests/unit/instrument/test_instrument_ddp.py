@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from instrument_support import JOB, SPEC_HASH, TORCHRUN, Ran, python_named, run, run_plainly, script
+from instrument_support import JOB, SPEC_HASH, TORCHRUN, python_named, run, run_plainly, script
 
 TRAIN = """
     import hashlib, json, os, random, sys, time, warnings
@@ -210,64 +210,3 @@ def test_ddp_timings_are_plausible(both: Both) -> None:
             assert 0 < ddp[key] < 10 * median_s
         assert 0 <= ddp["overlap_s"] <= ddp["comm_s"]
         assert 0 <= ddp["exposed_comm_s"] <= ddp["comm_s"]
-
-
-ENDLESS = """
-    import os, sys, time
-    import torch
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-    def main():
-        workers, wrap, repeats = int(sys.argv[1]), sys.argv[2] == "ddp", int(sys.argv[3])
-        dist.init_process_group("gloo")
-        rank = dist.get_rank()
-        torch.manual_seed(rank)
-        data = TensorDataset(torch.randn(640, 64), torch.randn(640, 64))
-        loader = DataLoader(
-            data, batch_size=16, sampler=DistributedSampler(data), num_workers=workers,
-            multiprocessing_context="spawn" if workers else None)
-        model = torch.nn.Linear(64, 64)
-        if wrap:
-            model = DistributedDataParallel(model)
-        optimizer = torch.optim.Adam(model.parameters())
-        work = torch.randn(200, 200)
-        try:
-            while True:
-                for x, y in loader:
-                    for _ in range(repeats * (1 + 2 * rank)):
-                        work @ work
-                    optimizer.zero_grad()
-                    (model(x) - y).square().mean().backward()
-                    optimizer.step()
-        finally:
-            sys.stdout.write(f"cleaned up {rank}\\n")
-
-    if __name__ == "__main__":
-        main()
-"""
-
-
-def assert_ended_together(done: Ran, ended_by: str) -> int:
-    assert done.code == 0, done.err
-    assert sorted(done.out.splitlines()) == ["cleaned up 0", "cleaned up 1"]
-    assert "Traceback" not in done.err
-    records = [done.rank(rank) for rank in (0, 1)]
-    for rank, record in enumerate(records):
-        assert (record["exit_code"], record["ended_by"]) == (0, ended_by)
-        assert record["exception"] is None
-        assert record["steps"]["count"] == len(done.rows(rank))
-    assert records[0]["steps"]["count"] == records[1]["steps"]["count"]
-    count: int = records[0]["steps"]["count"]
-    return count
-
-
-def test_max_steps_ends_all_ranks_at_that_step_and_their_workers(tmp_path: Path) -> None:
-    words = (script(tmp_path, ENDLESS), 1, "ddp", 1)
-    done = run(tmp_path, *words, launcher=TORCHRUN, warmup_steps=20, max_steps=77)
-    assert assert_ended_together(done, "max_steps") == 77
-    for rank in (0, 1):  # although the run takes less than a tick of the clock
-        assert done.rank(rank)["ddp"]["samples"] >= 5
-    assert done.rank(1)["loader"]["num_workers"] == 1
-    assert done.rank(0)["parameters"] == done.rank(1)["parameters"]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate.data_loader import BatchSamplerShard, IterableDatasetShard, SeedableRandomSampler, SkipBatchSampler
+from accelerate.data_loader import BatchSamplerShard, IterableDatasetShard, SkipBatchSampler
 from ddp_ladder_instrument import samplers
 from ddp_ladder_instrument.batches import NEVER
 from ddp_ladder_instrument.samplers import Sampling
 from lightning_fabric.utilities.distributed import DistributedSamplerWrapper
-from pytorch_lightning.overrides.distributed import UnrepeatedDistributedSampler, _IndexBatchSamplerWrapper
+from pytorch_lightning.overrides.distributed import _IndexBatchSamplerWrapper
 from timm.data.distributed_sampler import OrderedDistributedSampler, RepeatAugSampler
 from timm.data.loader import MultiEpochsDataLoader
 from torch.utils.data import (
@@ -26,11 +26,10 @@ from torch.utils.data import (
     SequentialSampler,
     SubsetRandomSampler,
     TensorDataset,
-    WeightedRandomSampler,
 )
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
-from transformers.trainer_pt_utils import DistributedLengthGroupedSampler, LengthGroupedSampler
+from transformers.trainer_pt_utils import DistributedLengthGroupedSampler
 
 Data = TensorDataset
 LENGTHS = [3, 1, 2] * 4
@@ -78,35 +77,18 @@ class HalfSequential(SequentialSampler):
 SAMPLERS: dict[str, tuple[Callable[[Data], Any], Sampling]] = {
     "sequential": (SequentialSampler, Sampling("SequentialSampler", False, False, True, NEVER)),
     "random": (RandomSampler, Sampling("RandomSampler", False, True, True, NEVER)),
-    "weighted": (
-        lambda data: WeightedRandomSampler([1.0] * 12, 12),
-        Sampling("WeightedRandomSampler", False, True, True, NEVER),
-    ),
     "subset, which may be a part": (
         lambda data: SubsetRandomSampler([1, 2, 3]),
         Sampling("SubsetRandomSampler", None, True, True, NEVER),
     ),
     "distributed": (distributed, Sampling("DistributedSampler", True, True, False, NEVER)),
-    "alone": (
-        lambda data: DistributedSampler(data, 1, 0, shuffle=False),
-        Sampling("DistributedSampler", False, False, False, NEVER),
-    ),
     "torchdata": (
         lambda data: distributed(data, StatefulDistributedSampler),
         Sampling("StatefulDistributedSampler", True, True, False, NEVER),
     ),
-    "accelerate": (SeedableRandomSampler, Sampling("SeedableRandomSampler", False, True, True, NEVER)),
     "Lightning": (
         lambda data: DistributedSamplerWrapper(RandomSampler(data), 2, 1, shuffle=False),
         Sampling("RandomSampler in DistributedSamplerWrapper", True, True, True, NEVER),
-    ),
-    "Lightning, predicting": (
-        lambda data: distributed(data, UnrepeatedDistributedSampler, shuffle=False),
-        Sampling("UnrepeatedDistributedSampler", True, False, False, NEVER),
-    ),
-    "transformers": (
-        lambda data: LengthGroupedSampler(2, lengths=LENGTHS),
-        Sampling("LengthGroupedSampler", False, True, True, NEVER),
     ),
     "transformers, distributed": (
         lambda data: DistributedLengthGroupedSampler(2, num_replicas=2, rank=1, lengths=LENGTHS),
@@ -155,12 +137,6 @@ class GroupedBatchSampler(Buckets):
 RANDOM_IN_SHARD = Sampling("RandomSampler in BatchSamplerShard", True, True, True, 6)
 BATCH_SAMPLERS: dict[str, tuple[Callable[[BatchSampler], Any], Callable[[Data], Any], Sampling]] = {
     "accelerate": (lambda batches: BatchSamplerShard(batches, 2, 1), RandomSampler, RANDOM_IN_SHARD),
-    "accelerate, no wrapper": (lambda batches: batches, RandomSampler, SAMPLERS["random"][1]),
-    "accelerate, alone": (
-        lambda batches: BatchSamplerShard(batches, 1, 0),
-        SequentialSampler,
-        Sampling("SequentialSampler in BatchSamplerShard", False, False, True, 12),
-    ),
     "accelerate, taken up again": (
         lambda batches: SkipBatchSampler(BatchSamplerShard(batches, 2, 1), 2),
         RandomSampler,
@@ -176,11 +152,6 @@ BATCH_SAMPLERS: dict[str, tuple[Callable[[BatchSampler], Any], Callable[[Data], 
         lambda batches: GroupedBatchSampler(batches.sampler, 2, False),
         distributed,
         Sampling("DistributedSampler in GroupedBatchSampler", True, True, False, None),
-    ),
-    "of one's own": (
-        lambda batches: Buckets(batches.sampler, 2, False),
-        distributed,
-        Sampling("DistributedSampler in Buckets", True, None, False, None),
     ),
 }
 
@@ -222,13 +193,8 @@ def real_samples(loader: DataLoader[Any]) -> int:
 DIVIDING: dict[str, Callable[[Data, int, int], Any]] = {
     "torch": lambda data, replicas, rank: DistributedSampler(data, replicas, rank, shuffle=False),
     "inherited": lambda data, replicas, rank: GoesOn(data, replicas, rank, shuffle=False),
-    "torchdata": lambda data, replicas, rank: StatefulDistributedSampler(data, replicas, rank, shuffle=False),
-    "timm": OrderedDistributedSampler,
     "Lightning": lambda data, replicas, rank: DistributedSamplerWrapper(
         SequentialSampler(data), replicas, rank, shuffle=False
-    ),
-    "Lightning, predicting": lambda data, replicas, rank: UnrepeatedDistributedSampler(
-        data, replicas, rank, shuffle=False
     ),
     "transformers": lambda data, replicas, rank: DistributedLengthGroupedSampler(
         2, num_replicas=replicas, rank=rank, lengths=list(range(len(data)))
@@ -277,24 +243,6 @@ def facts(passes: Iterable[DataLoader[Any]], world_size: int = 2) -> Any:
     return training.facts
 
 
-def test_facts_of_a_plain_loader(data: Data) -> None:
-    assert facts([DataLoader(data, batch_size=4, shuffle=True)]) == {
-        "batch_size": 4,
-        "num_workers": 0,
-        "sampler": "RandomSampler",
-        "shards": False,
-        "shuffle": True,
-        "set_epoch_called": None,
-        "epochs_set": None,
-        "padding_known": True,
-        "iterable": False,
-        "dataset_size": 12,
-        "passes": 1,
-        "dropped_samples": 0,
-        "unclear_sizes": [],
-    }
-
-
 def test_facts_outlive_the_loader_and_keep_nothing_alive(data: Data) -> None:
     sampler = distributed(data)
     first, second, third = (samplers.new_loop(DataLoader(data, sampler=sampler)) for _ in range(3))
@@ -340,12 +288,6 @@ class EpochsOfData(Data):
 def called(*passes: DataLoader[Any]) -> tuple[bool | None, int | None]:
     found = facts(passes)
     return found["set_epoch_called"], found["epochs_set"]
-
-
-def test_set_epoch_of_ones_own_sampler(data: Data) -> None:
-    loader = DataLoader(data, batch_sampler=BatchSampler(Counting(data), 2, False))
-    assert called(loader) == (None, None)  # it may have been called before anything was known of this class
-    assert called(loader, loader) == (False, None)
 
 
 @pytest.mark.parametrize("anew", [False, True])

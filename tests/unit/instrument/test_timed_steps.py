@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 
@@ -75,8 +76,17 @@ class Reducer:
     ],
 )
 def test_times_belong_to_the_step_that_they_are_of(
-    passes: int, device: str, step_s: float, max_steps: int | None, least: int, most: int
+    passes: int,
+    device: str,
+    step_s: float,
+    max_steps: int | None,
+    least: int,
+    most: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    ticks = itertools.count(1_000_000)  # milliseconds: on some machines the real clock stands still for a step
+    monkeypatch.setattr(time, "time_ns", lambda: next(ticks) * 10**6)
+    monkeypatch.setattr(time, "time", lambda: next(ticks) * 1e-3)
     table, unmeasured, module = StepTable(), list[str](), Reducer(passes)
     timings = DdpTimings(table, 10, max_steps, unmeasured)
     timings.attach(module, torch.device(device))  # type: ignore[arg-type]

@@ -5,21 +5,18 @@ What may well be meant leaves the gate open and is remarked on.
 
 from __future__ import annotations
 
-import platform
 import shutil
 import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from ddp_ladder.common.files import Agent, RunDirectory, sha256
+from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.records.record import Record
-from ddp_ladder_instrument import host
 from make_runs import edit, reassemble, write_ladder
 from scripts_support import SCRIPTS
 from warm import RankRan, Warm
@@ -191,30 +188,6 @@ MEANT = {
 }
 
 
-SEEN = {
-    "script_sha256": sha256((SCRIPTS / "wrong.py").read_bytes()),
-    "configuration": {},
-    "parameter_dtype": "float32",
-    "parameter_dtypes": ["float32"],
-    "autocast_dtype": None,
-    "float32_products": "highest",
-    "num_workers": 0,
-    "python": platform.python_version(),
-    "cpu_model": host.cpu_model(),
-    "cpus": host.cpus(),
-    "threads": 1,
-    "cpu_set": host.cpu_set(),
-    "cpu_sets": [host.cpu_set()],
-    "comm_hook": None,
-    # Without CUDA or a repository; elsewhere tests have values for them.
-    **dict.fromkeys(("gpu", "cuda", "nccl", "cudnn", "driver", "power_limit_w", "git_commit", "git_dirty")),
-}
-OTHERS_SEEN = {
-    "args", "batch_per_gpu", "product_dtypes", "global_batch", "gradient_bytes", "bucket_bytes", "compiled_graphs",
-    "optimizer", "sources", "config_sha256", "torch", "libraries", "loader_batch", "passes", "files_found", "goes_on",
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("how", MEANT)
 def test_what_may_be_meant_is_remarked_on(warm: Warm, tmp_path: Path, how: str) -> None:
     found = judged(warm, tmp_path, how)
@@ -227,15 +200,8 @@ def test_what_may_be_meant_is_remarked_on(warm: Warm, tmp_path: Path, how: str) 
     notes = [point.note for point in found.verdict.points if point.world_size == 2]
     assert all(what in shown and what in notes[0] for what in said)
     fingerprint = found.record.fingerprint
-    assert (fingerprint["batch_per_gpu"], fingerprint["product_dtypes"]) == (
-        16 if how == "own seeds" else 8,
-        ["float32"],
-    )
+    assert fingerprint["batch_per_gpu"] == (16 if how == "own seeds" else 8)
     assert (fingerprint["global_batch"], fingerprint["gradient_bytes"]) == (2 * fingerprint["batch_per_gpu"], 4 * 49)
     assert (fingerprint["bucket_bytes"], fingerprint["compiled_graphs"], fingerprint["optimizer"]) == ([196], 0, "SGD")
+    assert fingerprint["product_dtypes"] == ["float32"]
     assert set(fingerprint["sources"]) == {"wrong.py"}
-    assert {key: fingerprint[key] for key in SEEN} == SEEN
-    assert set(fingerprint) == {*SEEN, *OTHERS_SEEN}
-    assert fingerprint["torch"].startswith(version("torch"))
-    assert fingerprint["libraries"]["numpy"] == version("numpy")
-    assert fingerprint["threads"] <= fingerprint["cpus"]

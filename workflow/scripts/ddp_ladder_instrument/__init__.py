@@ -11,14 +11,15 @@ may set environment variables before it does.
     measurement    connects everything that is measured in this rank
     observer *     what the hooks on torch observe of the training
     hooks *        the patches on optimizers, DDP, process groups, autocast, backward passes, Module.train
-    loader_hooks * the patches on DataLoader, its workers, and on the ways in which threads hand batches over
+    loader_hooks * the patches on DataLoader, its workers, and the loaders of accelerate, torchdata and webdataset
     clock          one row per training step: when a step ends, and whose time it is
     batches        which batches a step trains on
     table          the rows, written as CSV
     samplers *     facts about a DataLoader and its samplers: shards, order, padding
     batch_sizes *  the number of samples in a batch, digests of the first ones
     ddp *          DistributedDataParallel's own timings
-    torch_facts *  rank, device, precision, parameters, CUDA events
+    parameters *   the trained parameters: names, checksum, whether they are finite or sharded
+    torch_facts *  rank, device, precision, CUDA events
     host           names and sizes of this process and its machine; sources, configuration and libraries of the program
     stop           measure.max_steps and max_seconds, and the steps after these that are only traced
     progress       progress.json, the heartbeat for the hang watch, steps that the program reports itself

@@ -1,29 +1,20 @@
-"""Passes over DataLoaders: the batches of each since the last step, and which passes are training.
+"""The batches of each step: which passes over a DataLoader it trains on, and which of their batches.
 
 The training passes of a step are those that yielded batches for it, except
 
 - passes drawn with gradients off (torch.no_grad, torch.inference_mode): they are never training;
 - passes drawn in the model's eval mode, if others were drawn in training mode;
-- passes that are over or abandoned, if a living one also yielded. The remainder of the previous pass
-  over the same loader counts (an accumulation across the end of an epoch), unless the script dropped
-  its gradients.
+- passes that are over or abandoned, if a living one also yielded. The remainder of the previous pass over the same
+  loader counts (an accumulation across the end of an epoch), unless the script dropped its gradients.
 
-A script may draw batches ahead of the one that it trains on. The second step of a pass shows how many:
-it draws fewer than the first, for as many backward passes. Such batches count in their own step.
-
-Backward passes, and the detection of gradients that the script has dropped; nothing is read from the device.
-
-The batches of each step: which of those that passes yielded it trains on, and which are drawn ahead.
-
-The samples of a step are those of the batches that its training passes yielded since the last step,
-except batches drawn ahead and batches whose gradients are known to be lost: a step that GradScaler
-skipped, or the rest of an epoch whose gradients were dropped.
+Its samples are those of the batches that these passes yielded since the last step, except batches whose step
+GradScaler skipped, and batches drawn ahead: the second step of a pass shows how many, as it draws fewer than the first
+for as many backward passes.
 """
 
 from __future__ import annotations
 
 import time
-import weakref
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -56,8 +47,6 @@ class Loop:
     backwards_at_begin, backwards_at_end: total count of backward passes when the pass yielded its first batch,
     and when it ended.
     dropped: no step trains on the batches since the last step.
-    given, received: batches that another thread drew, and how many of them the training has received.
-    exhausted: the other thread has drawn all batches.
     """
 
     def __init__(self, loader: Callable[[], Any], real_samples: int) -> None:
@@ -78,8 +67,6 @@ class Loop:
         self.each_step = 0
         self.first: tuple[int, int, list[tuple[int, int]]] | None = None
         self.backwards_at_begin = self.backwards_at_end = 0
-        self.given = self.received = 0
-        self.exhausted = False
         self.begin_step(-1)
 
     def begin_step(self, step: int) -> None:
@@ -233,89 +220,26 @@ class Phases:
         }
 
 
-class Gradient:
-    """The state of one parameter's gradient: its address and its version, which every write increments."""
-
-    def __init__(self, parameter: Any) -> None:
-        self._parameter = weakref.ref(parameter)
-        self._place = parameter.grad.data_ptr()
-        self._version = parameter.grad._version
-
-    @classmethod
-    def of(cls, optimizers: Iterable[Any]) -> Gradient | None:
-        """Return the first gradient of these optimizers' parameters; None if there is none, or its state is hidden."""
-        for optimizer in list(optimizers):
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        try:
-                            return cls(parameter)
-                        except (AttributeError, RuntimeError):
-                            return None
-        return None
-
-    def is_kept(self) -> bool:
-        """Return False if it is gone or was written to in place; a new address proves nothing and counts as kept."""
-        parameter = self._parameter()
-        if parameter is None:
-            return True
-        gradient = parameter.grad
-        if gradient is None:
-            return False
-        return bool(gradient.data_ptr() != self._place or gradient._version == self._version)
-
-
 class BackwardPasses:
-    """The backward passes of the running step, and which passes over a DataLoader end without one.
+    """The backward passes of the running step.
 
     count: the number of all backward passes; at_step: the same at the last step.
     replays: the same of CUDA graphs, which may contain backward passes.
-    optimizers: those whose gradients show whether the script has dropped them.
     """
 
     def __init__(self) -> None:
-        self.count = 0
-        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.at_step = 0
+        self.count = self.at_step = 0
         self.replays = self._replays_at_step = 0
-        self._between = False  # a pass ended since the last step, and no backward pass followed in another
-        self._gradient: Gradient | None = None  # its state at that end
 
     @property
     def is_seen(self) -> bool:
         """True if gradients may have been computed since the last step."""
         return self.count > self.at_step or self.replays > self._replays_at_step
 
-    def end_pass(self) -> None:
-        """Note the end of a pass with batches for the running step."""
-        self._between = True
-        self.look_at_gradient()
-
-    def begin(self, pending: Sequence[Loop]) -> bool:
-        """Count a backward pass that begins; return True if it belongs to a pass that is over."""
-        self.count += 1
-        if not self._between:
-            return False
-        living = [loop for loop in pending if loop.living and not loop.without_grad]
-        over = [loop for loop in pending if not loop.living]
-        if not living:
-            return True
-        lost = self._gradient is not None and not self._gradient.is_kept()
-        for loop in over:
-            loop.dropped = lost and is_remainder(loop, living)
-        self._between = False
-        return False
-
-    def look_at_gradient(self) -> None:
-        """Note the state of the gradient at the end of a pass, or of its last backward pass."""
-        self._gradient = Gradient.of(self.optimizers) if self.count > self.at_step else None
-
     def end_step(self) -> None:
         """Begin the next step."""
         self.at_step = self.count
         self._replays_at_step = self.replays
-        self._between = False
-        self._gradient = None
 
 
 class StepBatches:
@@ -359,15 +283,25 @@ class StepBatches:
             if self._table.count and not loop.stepped:
                 self._phases.end_pass(loop)
             loop.backwards_at_end = self._backwards.count
-            if loop.is_drawn(self._table.count):
-                self._backwards.end_pass()
 
-    def end_others(self, loop: Loop) -> None:
-        """End earlier passes over the same loader: an abandoned thread may keep its pass for ever."""
-        loader = loop.loader()
-        for other in self.trained:
-            if other is not loop and other.given and other.loader() is loader is not None:
-                self.end_pass(other)
+    def drop_remainders(self, optimizers: Iterable[Any]) -> None:
+        """Drop the rest of a pass that is over if its gradients are gone, as the next one over its loader begins."""
+        if len(self.pending) < 2 or self._backwards.count == self._backwards.at_step:
+            return
+        living = [loop for loop in self.pending if loop.living]
+        rest = [loop for loop in self.pending if not loop.living and is_remainder(loop, living)]
+        if rest and all(
+            parameter.grad is None
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        ):
+            for loop in rest:
+                loop.dropped = True
+
+    def is_after_a_pass(self) -> bool:
+        """Return True if a backward pass that begins now can only be for batches of a pass that is over."""
+        return bool(self.pending) and not any(loop.living and not loop.without_grad for loop in self.pending)
 
     def skipped(self) -> None:
         """Note that GradScaler skipped a step. Another optimizer may still step on the same batches."""

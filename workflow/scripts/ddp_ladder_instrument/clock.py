@@ -14,7 +14,6 @@ time since that end. A training loop without a DataLoader gets the time that bel
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -26,50 +25,6 @@ from ddp_ladder_instrument.table import Parts, StepTable
 if TYPE_CHECKING:
     from ddp_ladder_instrument.torch_facts import CudaTimeline, Mark, Segment
 
-Batches = list[tuple[Loop, int]]
-"""The pass and the size of each batch."""
-
-
-class LoaderThreads:
-    """Which threads train, and which batches the others drew or got and have not passed on.
-
-    trainers: the main thread, and those that called backward(). background: passes that other threads draw from.
-    on_unseen: called once if a step gets no batch and it is not seen how the training gets those of another thread.
-    """
-
-    def __init__(self) -> None:
-        self.trainers = {threading.main_thread().ident or 0}
-        self.background: list[Loop] = []
-        self.on_unseen: Callable[[], None] | None = None
-        self._held: dict[int, Batches] = {}
-
-    def note_drawn(self, loop: Loop, size: int) -> None:
-        """Note that this thread, which does not train, drew a batch of ``size`` samples."""
-        if not loop.given:
-            self.background = [other for other in self.background if other.living] + [loop]
-        loop.given += 1
-        self.hold([(loop, size)])
-
-    def hold(self, batches: Sequence[tuple[Loop, int]] | None) -> None:
-        """Note that this thread got these batches."""
-        if batches:
-            self._held.setdefault(threading.get_ident(), []).extend(batches)
-
-    def take(self) -> Batches | None:
-        """Take and return the batches that this thread holds."""
-        return self._held.pop(threading.get_ident(), None)
-
-    def take_to_train(self) -> Batches:
-        """Take and return the batches that this thread holds; it trains from now on."""
-        self.trainers.add(threading.get_ident())
-        return self.take() or []
-
-    def report_unseen(self) -> None:
-        """Report, once, that the batches of another thread cannot be counted."""
-        if self.on_unseen is not None and any(loop.given and not loop.received for loop in self.background):
-            self.on_unseen()
-            self.on_unseen = None
-
 
 class OptimizerSteps:
     """The optimizers that step in a row.
@@ -79,10 +34,10 @@ class OptimizerSteps:
     on_new: called with each optimizer before its first step is counted.
     """
 
-    def __init__(self, known: weakref.WeakSet[Any]) -> None:
+    def __init__(self) -> None:
         self.calls = 0
         self.on_new: Callable[[Any], None] = lambda optimizer: None
-        self._known = known
+        self.known: weakref.WeakSet[Any] = weakref.WeakSet()
         self._last: Callable[[], Any] = lambda: None
         self._row_optimizer: Callable[[], Any] = lambda: None
         self.in_row = 0
@@ -92,8 +47,8 @@ class OptimizerSteps:
         """Count a step of this optimizer."""
         self.calls += 1
         if self._last() is not optimizer:
-            if optimizer not in self._known:
-                self._known.add(optimizer)
+            if optimizer not in self.known:
+                self.known.add(optimizer)
                 self.on_new(optimizer)
             self._last = weakref.ref(optimizer)
 
@@ -293,6 +248,7 @@ class StepClock:
     """The clock that the hooks notify; each part of it has its own class. Seconds are from time.perf_counter().
 
     on_batch: called with the pass and each batch that it yields during the first EARLY_STEPS.
+    on_elsewhere: called after a step for which another thread drew the batches.
     on_tick: called with the current time at a step's end, every TICK_INTERVAL_S.
     read_times: called after step ``read_at``; returns the next such step.
     check_limits: called with step and current time at step ``check_at``; returns the next such step.
@@ -302,9 +258,8 @@ class StepClock:
         self.table = StepTable()
         self.phases = Phases()
         self.timer = PassTimer(self.table, self.phases)
-        self.threads = LoaderThreads()
         self.backwards = BackwardPasses()
-        self.optimizers = OptimizerSteps(self.backwards.optimizers)
+        self.optimizers = OptimizerSteps()
         self.batches = StepBatches(self.table, self.phases, self.backwards, samples_per_step)
         self.grad_enabled: Callable[[], bool] = lambda: True
         self.on_batch: Callable[[Loop, object], None] = lambda loop, batch: None
@@ -313,6 +268,8 @@ class StepClock:
         self.read_times: Callable[[int], int] = lambda step: NEVER
         self.check_at = NEVER
         self.check_limits: Callable[[int, float], int] = lambda step, now_s: NEVER
+        self.drawn_elsewhere: Loop | None = None  # the newest pass that another thread draws from, unseen
+        self.on_elsewhere: Callable[[], None] = lambda: None
         self._ended = False
         self._tick_at_s = 0.0
         self._drew = (False, False)  # the row before the last one, if any, drew a batch; so did the last one
@@ -331,43 +288,14 @@ class StepClock:
         loop.iterator = None
         self.timer.leave(loop)
 
-    def received(self, batches: Sequence[tuple[Loop, int]], entered_s: float) -> None:
-        """Count batches that a training thread got from the one that drew them; it waited since ``entered_s``."""
-        for loop, size in batches:
-            if not loop.received:
-                self.batches.end_others(loop)
-            loop.received += 1
-            if self.timer.loop is not loop:
-                self.timer.enter(loop, entered_s)
-            self.yielded(loop, entered_s, size)
-            entered_s = time.perf_counter()
-            if loop.exhausted and loop.received == loop.given:
-                self.batches.end_pass(loop)
-
-    def waited(self, loop: Loop, entered_s: float) -> None:
-        """Count a wait of the training for a batch of this pass that brought none."""
-        if not loop.living:
-            self.left(loop)
-            return
-        if loop.step != self.table.count:
-            loop.begin_step(self.table.count)
-        loop.wait_s += time.perf_counter() - entered_s
-
-    def exhausted(self, loop: Loop) -> None:
-        """Note that the other thread has finished or abandoned the pass; the training may lag behind."""
-        loop.exhausted = True
-        if loop.received == loop.given:
-            self.batches.end_pass(loop)
-
     def before_backward(self) -> Callable[[], None] | None:
         """Count a backward pass that begins; return a function to call after it, if any."""
-        if self.threads.background:
-            self.received(self.threads.take_to_train(), time.perf_counter())
-        return self._after_backward if self.backwards.begin(self.batches.pending) else None
+        self.batches.drop_remainders(self.optimizers.known)
+        self.backwards.count += 1
+        return self._after_backward if self.batches.is_after_a_pass() else None
 
     def _after_backward(self) -> None:
         """Give the time up to now to the pass that is over: its backward pass has just ended."""
-        self.backwards.look_at_gradient()
         over = [loop for loop in self.batches.pending if not loop.living]
         if over:
             self.timer.give_after_to(over[-1])
@@ -386,8 +314,9 @@ class StepClock:
         if self.timer.evaluating:
             self.timer.trained_in_eval_mode()
         batches = self.batches
-        if self.threads.background and not batches.pending:
-            self.threads.report_unseen()
+        if self.drawn_elsewhere is not None and not batches.pending:
+            self.on_elsewhere()
+            self.timer.leave(self.drawn_elsewhere)
         loops = batches.training()
         if not loops and self.table.count and self._continues_row(optimizer):
             self._extend_row(now_s, mark)

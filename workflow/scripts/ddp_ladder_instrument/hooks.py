@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddp_ladder_instrument.clock import OptimizerSteps, PassTimer, StepClock
 from ddp_ladder_instrument.files import chain_of
-from ddp_ladder_instrument.torch_facts import FSDP_SHARDS, dtype_name
+from ddp_ladder_instrument.parameters import FSDP_SHARDS, dtype_name
 
 # This part is in C and needs no import of the compiler, which takes seconds and which few scripts use.
 _frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)

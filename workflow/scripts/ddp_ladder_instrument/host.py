@@ -1,7 +1,4 @@
-"""Names, CPUs and memory of this process and its machine.
-
-The program's source files, its configuration files and its libraries.
-"""
+"""This process and its machine, without torch: CPUs, memory; the program's sources, configuration and libraries."""
 
 from __future__ import annotations
 

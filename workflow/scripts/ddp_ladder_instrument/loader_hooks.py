@@ -3,15 +3,13 @@
 The size of a batch is the number of indices that its sampler gave, if the batch agrees. If there are none
 (an IterableDataset, batches made by the dataset), the size is read from the batch itself.
 
-A batch that one thread draws and another trains on counts when the latter gets it from a queue.Queue. Threads in
-between may pass it on.
+What another thread than the main one draws is not counted: when the training gets it is not seen.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import queue
 import sys
 import threading
 import time
@@ -25,10 +23,11 @@ from torch.utils.data import _utils, dataloader, get_worker_info
 
 from ddp_ladder_instrument import samplers
 from ddp_ladder_instrument.batches import Loop, Short
-from ddp_ladder_instrument.clock import EARLY_STEPS, Batches, LoaderThreads, StepClock
+from ddp_ladder_instrument.clock import EARLY_STEPS, StepClock
 from ddp_ladder_instrument.hooks import eager, not_compiled, patch
 from ddp_ladder_instrument.python_hooks import Cycle, WatchedCycle
 
+MAIN_THREAD = threading.main_thread().ident
 LOOP_ATTRIBUTE = "_ddp_ladder_loop"
 SIZES_ATTRIBUTE = "_ddp_ladder_sizes"
 
@@ -57,25 +56,25 @@ def _patch_kinds(loader: type, single: type, several: type, clock: StepClock) ->
 
 def patch_cycles(clock: StepClock) -> None:
     """Count the batches that itertools.cycle gives again."""
-    begin_pass, enter, count, trainers = _begin_pass(clock), clock.timer.enter, _count, clock.threads.trainers
+    begin_pass, enter = _begin_pass(clock), clock.timer.enter
 
     @not_compiled
     @eager
     def on_next(cycle: WatchedCycle, batch: object, entered_s: float) -> None:
         first, sizes, thread = cycle.first, cycle.sizes, threading.get_ident()
-        if first.living and not first.exhausted:
-            sizes.append(first.sizes[-1] if first.sizes and thread in trainers else None)
-        elif sizes and not _is_inside(thread):
-            index, trains = cycle.repeated % len(sizes), thread in trainers
+        if first.living:
+            sizes.append(first.sizes[-1] if first.sizes else None)
+        elif sizes and thread == MAIN_THREAD and not _is_inside(thread):
+            index = cycle.repeated % len(sizes)
             cycle.repeated += 1
             if index == 0:
                 again = Loop(first.loader, first.real_samples)
                 again.batch_sizes = first.batch_sizes  # but no source: this is no pass over the loader, with an order
                 begin_pass(cycle, again, None)
             loop: Loop = cycle.__dict__[LOOP_ATTRIBUTE]
-            if trains and clock.timer.loop is not loop:
+            if clock.timer.loop is not loop:
                 enter(loop, entered_s)
-            count(clock, loop, batch, sizes[index], entered_s, trains)
+            _count(clock, loop, batch, sizes[index], entered_s)
 
     Cycle.pass_of = lambda iterator: getattr(iterator, "__dict__", {}).get(LOOP_ATTRIBUTE)
     Cycle.on_next = on_next
@@ -162,7 +161,7 @@ def _begin(clock: StepClock) -> Callable[[Any, float], Loop]:
     @eager
     def begin(loader: Any, entered_s: float) -> Loop:
         loop = samplers.new_loop(loader)
-        if threading.get_ident() in clock.threads.trainers:
+        if threading.get_ident() == MAIN_THREAD:
             clock.timer.enter(loop, entered_s)
         return loop
 
@@ -185,7 +184,7 @@ def _begin_pass(clock: StepClock) -> Callable[[Any, Loop, Any], None]:
 
     def gone(loop: Loop) -> None:
         if loop.living and not is_ending() and get_process() == process:
-            clock.exhausted(loop) if loop.given else end(loop)
+            end(loop)
 
     def end(loop: Loop) -> None:
         if loop.batch_sizes.seen:
@@ -202,28 +201,30 @@ def _next(original: Callable[..., Any], clock: StepClock, in_loader: set[int]) -
     now = time.perf_counter
     enter, left, count = eager(clock.timer.enter), eager(clock.left), eager(_count)
     next_size = not_compiled(_announced_size)
-    trainers, timer = clock.threads.trainers, clock.timer
+    timer = clock.timer
 
     def _next_data(self: Any) -> Any:
         thread = get_thread()
         state = self.__dict__
         outer = OUTER_THREADS.get(thread)
         loop: Loop | None = state.get(LOOP_ATTRIBUTE) if outer is None else None
+        if thread != MAIN_THREAD and thread not in in_loader and outer is None:
+            clock.drawn_elsewhere = loop
+            loop = None
         # Not counted: a loader that a dataset reads from (part of the outer one), and a pass that is over.
         if thread in in_loader or (outer is None and (loop is None or not loop.living)):
             batch = original(self)
             next_size(state)
             return batch
         entered_s = now()
-        trains = thread in trainers
-        if loop is not None and trains and timer.loop is not loop:
+        if loop is not None and timer.loop is not loop:
             enter(loop, entered_s)
         in_loader.add(thread)
         try:
             batch = original(self)
         except StopIteration:
             if loop is not None:
-                left(loop) if trains else clock.exhausted(loop)
+                left(loop)
             raise
         except BaseException:
             next_size(state)
@@ -232,7 +233,7 @@ def _next(original: Callable[..., Any], clock: StepClock, in_loader: set[int]) -
             in_loader.discard(thread)
         size = next_size(state)
         if loop is not None:
-            count(clock, loop, batch, size, entered_s, trains)
+            count(clock, loop, batch, size, entered_s)
         elif outer is not None:
             outer.append(size)
         return batch
@@ -240,7 +241,7 @@ def _next(original: Callable[..., Any], clock: StepClock, in_loader: set[int]) -
     return _next_data
 
 
-def _count(clock: StepClock, loop: Loop, batch: object, announced: int | None, entered_s: float, trains: bool) -> None:
+def _count(clock: StepClock, loop: Loop, batch: object, announced: int | None, entered_s: float) -> None:
     """Count a batch that the loader has just given; ``announced``: the number of its indices, if they were counted."""
     try:
         size, dropped = loop.batch_sizes.measure(batch, announced)
@@ -249,10 +250,7 @@ def _count(clock: StepClock, loop: Loop, batch: object, announced: int | None, e
     if dropped:
         size = Short(size + dropped)
         size.left_out = dropped
-    if trains:
-        clock.yielded(loop, entered_s, size)
-    else:
-        clock.threads.note_drawn(loop, size)
+    clock.yielded(loop, entered_s, size)
     if clock.table.count < EARLY_STEPS:
         clock.on_batch(loop, batch)
 
@@ -290,20 +288,16 @@ def _outer_iter(original: Callable[..., Any], clock: StepClock, same: bool) -> C
 
     def iterate(self: Any) -> Iterator[Any]:
         thread = threading.get_ident()
-        if thread in OUTER_THREADS:
+        if thread in OUTER_THREADS or thread != MAIN_THREAD:
             yield from original(self)
             return
         entered_s = time.perf_counter()
         loop = new_loop(getattr(self, "pipeline", [self])[0], self)
-        trains = thread in clock.threads.trainers
-        if trains:
-            enter(loop, entered_s)
+        enter(loop, entered_s)
         inner, announced = original(self), Announced()
         try:
             while True:
-                thread = threading.get_ident()
-                trains = thread in clock.threads.trainers
-                if trains and clock.timer.loop is not loop:
+                if clock.timer.loop is not loop:
                     enter(loop, entered_s)
                 OUTER_THREADS[thread] = announced
                 try:
@@ -314,89 +308,15 @@ def _outer_iter(original: Callable[..., Any], clock: StepClock, same: bool) -> C
                     OUTER_THREADS.pop(thread, None)
                 if not same:
                     announced.clear()
-                count(clock, loop, batch, announced.popleft() if announced else None, entered_s, trains)
+                count(clock, loop, batch, announced.popleft() if announced else None, entered_s)
                 yield batch
                 entered_s = time.perf_counter()
         finally:
-            left(loop) if trains else clock.exhausted(loop)
+            left(loop)
             if hasattr(inner, "close"):  # an islice has none
                 inner.close()
 
     return iterate
-
-
-BATCHES_ATTRIBUTE = "_ddp_ladder_batches"
-
-
-class QueuedBatches(deque[Optional[Batches]]):
-    """The batches that came with each item of a queue; ``loop``: the pass that they are from."""
-
-    loop: Loop | None = None
-
-
-def patch_handovers(clock: StepClock) -> None:
-    """Patch queue.Queue: a batch that another thread draws counts when the thread that trains gets it."""
-    patch(queue.Queue, "_put", lambda original: _put(original, clock.threads))
-    patch(queue.Queue, "_get", lambda original: _take(original, clock.threads))
-    patch(queue.Queue, "get", lambda original: _get(original, clock))
-
-
-def _deliver(clock: StepClock, entered_s: float) -> Loop | None:
-    """Give the step clock the batches that this thread holds, if it trains; return the pass that they are from."""
-    batches = clock.threads.take() if threading.get_ident() in clock.threads.trainers else None
-    if not batches:
-        return None
-    clock.received(batches, entered_s)
-    return batches[-1][0]
-
-
-def _put(original: Callable[..., Any], threads: LoaderThreads) -> Callable[..., Any]:
-    def put(self: Any, item: Any) -> None:
-        original(self, item)
-        if not threads.background:
-            return
-        queued: QueuedBatches | None = self.__dict__.get(BATCHES_ATTRIBUTE)
-        batches = threads.take()
-        if queued is None and batches is not None:
-            queued = self.__dict__[BATCHES_ATTRIBUTE] = QueuedBatches([None] * (len(self.queue) - 1))
-        if queued is not None:
-            queued.append(batches)
-
-    return put
-
-
-def _take(original: Callable[..., Any], threads: LoaderThreads) -> Callable[..., Any]:
-    def take(self: Any) -> Any:
-        item = original(self)
-        queued: QueuedBatches | None = self.__dict__.get(BATCHES_ATTRIBUTE)
-        if queued:
-            while len(queued) > len(self.queue) + 1:  # the script cleared it
-                queued.popleft()
-            threads.hold(queued.popleft())
-        return item
-
-    return take
-
-
-def _get(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
-    @eager
-    def got(queued: QueuedBatches, entered_s: float) -> None:
-        loop = _deliver(clock, entered_s)
-        if loop is not None:
-            queued.loop = loop
-        elif queued.loop is not None and threading.get_ident() in clock.threads.trainers:
-            clock.waited(queued.loop, entered_s)
-
-    def get(self: Any, *args: Any, **kwargs: Any) -> Any:
-        entered_s = time.perf_counter()
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            queued = self.__dict__.get(BATCHES_ATTRIBUTE)
-            if queued is not None:
-                got(queued, entered_s)
-
-    return get
 
 
 WORKER_TIMES = "_ddp_ladder_worker_times"

@@ -8,24 +8,22 @@ from typing import Any
 import torch
 from torch.utils.data import DistributedSampler
 
-from ddp_ladder_instrument import batch_sizes, hooks, loader_hooks, samplers, torch_facts
+from ddp_ladder_instrument import batch_sizes, hooks, loader_hooks, parameters, samplers, torch_facts
 from ddp_ladder_instrument.batches import Loop
 from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.ddp import DdpTimings
 from ddp_ladder_instrument.files import NotMeasured
 from ddp_ladder_instrument.hooks import Backwards, LastStep
+from ddp_ladder_instrument.parameters import Kept, Named
 from ddp_ladder_instrument.progress import Progress
 from ddp_ladder_instrument.samplers import TrainingLoader
 from ddp_ladder_instrument.settings import RunSettings
 from ddp_ladder_instrument.stop import RunLimits
-from ddp_ladder_instrument.torch_facts import CudaTimeline, Kept, Named, RankFacts
+from ddp_ladder_instrument.torch_facts import CudaTimeline, RankFacts
 
 AUTOCAST_STEPS = 3
 """Autocast regions are watched during the first steps only."""
-UNSEEN = (
-    "samples: not counted, because another thread draws the batches and does not hand them over by queue.Queue: set "
-    "workload.samples_per_step"
-)
+ELSEWHERE = "samples, data_wait_s: not counted, because another thread draws the batches: set workload.samples_per_step"
 
 
 class TorchObserver:
@@ -64,13 +62,12 @@ class TorchObserver:
         clock.batches.on_loop = self._on_loop
         clock.on_tick = self._on_tick
         clock.read_times = self.ddp.read
-        clock.threads.on_unseen = lambda: self._not_measured.append(UNSEEN)
+        clock.on_elsewhere = self._on_elsewhere
         clock.check_limits = self._limits.check
         clock.check_at = self._limits.first_check
         patch("steps", lambda: hooks.patch_optimizers(clock.after_step, self.last_step.note))
         patch("samples, data_wait_s", lambda: loader_hooks.patch_loaders(clock))
         patch("batches that itertools.cycle gives again", lambda: loader_hooks.patch_cycles(clock))
-        patch("batches that other threads draw", lambda: loader_hooks.patch_handovers(clock))
         patch("steps that GradScaler skips", lambda: hooks.patch_grad_scaler(clock.optimizers, clock.batches.skipped))
         patch("samples by their indices", loader_hooks.patch_indices)
         patch("worker_batch_s", loader_hooks.patch_workers)
@@ -119,6 +116,10 @@ class TorchObserver:
         """Digest the first batches of each pass; only later is it known which passes are training."""
         if len(loop.first_samples) < batch_sizes.MOST_DIGESTS:
             loop.first_samples += self._not_measured.attempt("first samples", lambda: batch_sizes.digests(batch)) or []
+
+    def _on_elsewhere(self) -> None:
+        if ELSEWHERE not in self._not_measured:
+            self._not_measured.append(ELSEWHERE)
 
     def _on_loop(self, loop: Loop) -> None:
         self.loader.begin_pass(loop, self.world.size)
@@ -173,10 +174,10 @@ class TorchObserver:
         elif self._wants_cuda:
             record["gpus_seen"] = attempt("gpus_seen", torch_facts.gpus_seen)
         if named and can_read:
-            record["parameters"] = attempt("parameters", lambda: torch_facts.summary(named, self.world.size))
+            record["parameters"] = attempt("parameters", lambda: parameters.summary(named, self.world.size))
         return record, {
-            "parameter_dtype": torch_facts.main_dtype(named) if named else None,
-            "parameter_dtypes": torch_facts.dtypes(named),
+            "parameter_dtype": parameters.main_dtype(named) if named else None,
+            "parameter_dtypes": parameters.dtypes(named),
             "autocast_dtype": " + ".join(sorted(self.autocast_dtypes)) or None,
             "product_dtypes": sorted(self.backwards.product_dtypes),
             "float32_products": attempt("float32_products", lambda: torch_facts.float32_products(on_cuda)),

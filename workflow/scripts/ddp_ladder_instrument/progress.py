@@ -1,26 +1,20 @@
-"""progress.json: the progress of the run, for display only.
+"""What a rank shows while it runs: progress.json, its heartbeat for the hang watch, and steps that it reports itself.
 
-DDP_LADDER_METRICS: steps that a program without torch reports itself, one JSON object per line.
+DDP_LADDER_METRICS names a file in which a program without torch writes a JSON object for each step:
 
     {"samples": 64, "seconds": 0.183, "wait_seconds": 0.012}
 
 samples: consumed by this process in this step; seconds: the step's whole time; wait_seconds: the part of
 it spent waiting for data (optional).
 
-ranks/rank<k>.heartbeat: how far this rank is, for the hang watch of its node's agent, and the stacks of its threads.
-
-The first HEADER_BYTES are one JSON object, padded with blanks and rewritten in place once a second; no reader on
-another node relies on the file. Stacks follow. The agent asks for them by appending a line, and the thread that writes
-the heartbeat appends those of all threads. It holds the GIL meanwhile: a stack that is read while its thread runs can
-end the process with SIGSEGV. If C code keeps the GIL, the thread cannot answer, and the agent sends a signal: its
-handler appends the stack of the main thread, which it interrupts, and of no other.
+ranks/rank<k>.heartbeat begins with HEADER_BYTES of one JSON object, padded with blanks and rewritten in place once a
+second; no reader on another node relies on the file. Stacks follow. The agent asks for them by appending a line, and
+the thread that writes the heartbeat appends those of all threads. It holds the GIL meanwhile: a stack that is read
+while its thread runs can end the process with SIGSEGV. If C code keeps the GIL, the thread cannot answer, and the agent
+sends a signal: its handler appends the stack of the main thread, which it interrupts, and of no other.
 
 A thread of its own writes, so that a rank that waits in a collective still tells how many steps it made, and so that a
 step costs nothing. A rank that is stopped, or holds the GIL, falls silent: that is what the watch looks for.
-
-The signs of progress that this rank shows to the hang watch.
-
-Torch's flight recorder: its last collective calls, with their stacks, written where the user has enabled it.
 """
 
 from __future__ import annotations

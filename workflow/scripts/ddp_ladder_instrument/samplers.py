@@ -1,9 +1,7 @@
-"""The samplers of a DataLoader: whether they shard the data, whether they shuffle, and how much padding they add.
+"""Facts about a DataLoader: whether its samplers shard and shuffle the data, their padding, the epochs that were set.
 
 A sampler, of any library, is recognised by the class whose ``__iter__`` it uses and by its attributes. No library is
 imported for this, and only ``len`` of what the sampler itself measures is called. None means unknown.
-
-Facts about a DataLoader: the record's ``loader``, and the epochs that were set.
 """
 
 from __future__ import annotations
