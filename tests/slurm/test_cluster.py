@@ -8,18 +8,16 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cluster import Cluster, ClusterError, clean_orphans, is_orphan, main, take_down
+from cluster import Cluster, clean_orphans, is_orphan
 from cluster_config import ACCOUNT, Spec
 
 pytestmark = pytest.mark.slurm
 
 HERE = Path(__file__).parent
-PROGRAM = (sys.executable, str(HERE / "cluster.py"))
 
 # Brings a cluster up and waits to be killed.
 OWNER = """
@@ -80,35 +78,6 @@ def gpu_index(cluster: Cluster, job: int) -> str:
     return details.partition("GRES=gpu:1(IDX:")[2].partition(")")[0]
 
 
-def test_more_gpus_than_a_node_has_are_refused(cluster: Cluster) -> None:
-    result = cluster.run(["sbatch", "--gres=gpu:5", "--wrap=true"], check=False)
-    assert result.returncode != 0
-    assert "Requested node configuration is not available" in result.stderr
-
-
-def test_an_unknown_account_is_refused(cluster: Cluster) -> None:
-    result = cluster.run(["sbatch", "--account=nobody", "--wrap=true"], check=False)
-    assert result.returncode != 0
-    assert "Invalid account" in result.stderr
-
-
-def test_the_partitions(cluster: Cluster) -> None:
-    said = cluster.run(["sinfo", "--noheader", "--format=%P %l %D"]).stdout
-    assert sorted(said.splitlines()) == ["debug 30:00 2", "gpu* 1-00:00:00 6"]
-
-
-def test_the_small_qos_has_limits(cluster: Cluster) -> None:
-    job = cluster.sbatch("true", "--qos=small", "--nodes=2")
-    try:
-        cluster.await_true(
-            lambda: "QOSMaxNode" in cluster.run(["squeue", "--noheader", "--format=%r", f"--jobs={job}"]).stdout,
-            "slurmctld",
-            "the QOS to be named as the reason of waiting",
-        )
-    finally:
-        cluster.run(["scancel", str(job)])
-
-
 def test_accounting_knows_what_was_allocated(cluster: Cluster) -> None:
     job = cluster.sbatch("true", "--nodes=2", "--gres=gpu:3", "--cpus-per-task=4", "--mem=2000")
     accounted = cluster.await_accounted(job)
@@ -120,12 +89,6 @@ def test_accounting_knows_what_was_allocated(cluster: Cluster) -> None:
         "gres/gpu": "6",
         "mem": "4000M",
     }
-
-
-def test_without_accounting_sacct_says_so(cluster_without_accounting: Cluster) -> None:
-    result = cluster_without_accounting.run(["sacct"], check=False)
-    assert result.returncode != 0
-    assert "accounting storage is disabled" in result.stderr
 
 
 # How jobs end
@@ -198,13 +161,6 @@ def address_of(cluster: Cluster, node: str, interface: str) -> str:
     return json.loads(cluster.run(argv, node=node).stdout)[0]["addr_info"][0]["local"]
 
 
-def test_names_are_known_in_the_cluster_and_only_there(cluster: Cluster) -> None:
-    for place in (None, "node1"):
-        found = cluster.run(["getent", "hosts", "node2"], node=place).stdout.split()
-        assert found == [cluster.addresses["node2"], "node2"]
-    assert "node2" not in Path("/etc/hosts").read_text()
-
-
 def test_a_pulled_cable_cuts_a_node_off(cluster_without_accounting: Cluster) -> None:
     cluster = cluster_without_accounting
     argv = [sys.executable, "-c", SAY, "node2", "6818"]  # slurmd's port
@@ -215,40 +171,6 @@ def test_a_pulled_cable_cuts_a_node_off(cluster_without_accounting: Cluster) -> 
     finally:
         cluster.set_link("node2", up=True)
     cluster.await_idle()
-
-
-def test_every_node_may_name_its_interface_as_it_likes(make_cluster: Callable[[Spec], Cluster]) -> None:
-    names = ("eth0", "ens1f1", "ib0")
-    cluster = make_cluster(Spec(nodes=3, gpus=1, gpu_type="a100", interfaces=names))
-    for node, interface in zip(cluster.nodes, names, strict=True):
-        assert address_of(cluster, node, interface) == cluster.addresses[node]
-    ask = ["srun", "--nodes=3", "--gres=gpu:a100:1", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]
-    assert cluster.run(ask).stdout == "0\n" * 3
-
-
-def test_two_clusters_at_the_same_time(cluster: Cluster, cluster_without_accounting: Cluster) -> None:
-    clusters = (cluster, cluster_without_accounting)
-    steps = [
-        subprocess.Popen(
-            each.command(["srun", f"--nodes={len(each.nodes)}", "--ntasks-per-node=1", "hostname"]),
-            env=each.environment(),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for each in clusters
-    ]
-    assert [len(step.communicate(timeout=60)[0].split()) for step in steps] == [6, 2]
-    networks = {each.addresses["login"].rpartition(".")[0] for each in clusters}
-    assert len(networks) == 2
-
-
-def test_signals_reach_commands_on_the_login_node(cluster_without_accounting: Cluster) -> None:
-    command = cluster_without_accounting.command(["sh", "-c", "echo ready; exec sleep 1000"])
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == -signal.SIGINT
 
 
 # Coming and going
@@ -319,67 +241,3 @@ def test_a_cluster_whose_owner_was_killed_is_cleaned_away(cluster_without_accoun
     assert host_state() == before
     # The cluster of somebody who lives is none of its business.
     assert cluster_without_accounting.run(["srun", "true"]).returncode == 0
-
-
-@pytest.fixture
-def root(no_orphans: None, tmp_path: Path) -> Iterator[Path]:
-    """A directory for a cluster."""
-    yield tmp_path / "c"
-    if (tmp_path / "c").exists():
-        take_down(tmp_path / "c")
-
-
-def test_up_in_a_directory_where_up_was_killed_half_way(root: Path) -> None:
-    with subprocess.Popen([*PROGRAM, "up", "--nodes=3", "--root", str(root)], stdout=subprocess.DEVNULL) as killed:
-        await_first_node(root)
-        killed.kill()
-    assert killed.returncode == -signal.SIGKILL
-    assert processes_that_mention(root)
-    for _ in range(2):
-        subprocess.run([*PROGRAM, "up", "--nodes=1", "--root", str(root)], check=True, capture_output=True, timeout=120)
-        assert Cluster.load(root).run(["srun", "hostname"]).stdout == "node1\n"
-    shell = subprocess.run(
-        [*PROGRAM, "shell", "--root", str(root)],
-        input="hostname; sinfo -h -o %D",
-        text=True,
-        stdout=subprocess.PIPE,
-        timeout=60,
-    )
-    assert shell.stdout.split() == ["login", "1"]
-    subprocess.run([*PROGRAM, "down", "--root", str(root)], check=True, timeout=60)
-    assert_gone(root)
-
-
-def await_first_node(root: Path) -> None:
-    deadline = time.monotonic() + 30
-    while not (root / "log" / "node1.machine").exists():
-        assert time.monotonic() < deadline, f"no node in {root} after 30 s"
-        time.sleep(0.001)
-
-
-def test_a_directory_with_something_else_is_left_alone(
-    no_orphans: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "thesis").write_text("all of it")
-    assert main(["up", "--root", str(tmp_path)]) == 1
-    assert main(["down", "--root", str(tmp_path)]) == 1
-    assert "holds no cluster" in capsys.readouterr().err
-    assert (tmp_path / "thesis").read_text() == "all of it"
-
-
-def test_a_daemon_that_does_not_start_is_named_with_its_words(make_cluster: Callable[[Spec], Cluster]) -> None:
-    with pytest.raises(ClusterError, match=r"slurmctld ended with 1.*\n(.*\n)*.*NoSuchKey"):
-        make_cluster(Spec(nodes=1, conf=("NoSuchKey=1",)))
-
-
-@pytest.mark.parametrize(
-    ("wrong", "why"),
-    [
-        ({"nodes": 0}, "nodes: 0"),
-        ({"nodes": 3, "interfaces": ("eth0", "ib0")}, "interfaces: eth0,ib0"),
-        ({"interfaces": ("a-name-that-is-too-long",)}, "1 to 15 characters"),
-    ],
-)
-def test_an_impossible_shape_is_refused(wrong: dict[str, object], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        Spec(**wrong)  # type: ignore[arg-type]

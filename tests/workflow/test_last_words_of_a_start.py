@@ -113,6 +113,6 @@ def test_a_report_of_a_plan_that_is_too_old_is_one_message(checkout: Checkout) -
     (checkout.results / "plan.json").write_text('{"schema_version": 0}')
     done = checkout.snakemake("report")
     assert done.returncode == 1
-    assert done.stdout.startswith("results/plan.json: this plan is of another version of ddp-ladder, or was edited\n")
+    assert done.stdout.startswith("results/plan.json: this is not a valid plan\n")
     assert done.stdout.count("plan.json: ") == 1
     assert "CalledProcessError" not in done.stdout
