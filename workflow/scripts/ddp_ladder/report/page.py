@@ -16,7 +16,7 @@ from pathlib import Path
 from ddp_ladder.analysis.cost import Pick, PickKind, Work, picks
 from ddp_ladder.common.files import make_directory, write_atomically, writing
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, stage_name
-from ddp_ladder.common.paths import CENTRES, REPORT
+from ddp_ladder.common.paths import REPORT
 from ddp_ladder.gates.figures import (
     AGAINST_SMALLEST,
     EFFICIENCY,
@@ -28,7 +28,7 @@ from ddp_ladder.gates.figures import (
 )
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Finding, Verdict
-from ddp_ladder.report.centre import Centre, archive, case_of, centre_section, rules_of
+from ddp_ladder.report.centre import Centre, judged
 from ddp_ladder.report.comparison import FILES, comparison_files, comparison_section
 from ddp_ladder.report.document import Block, Cell, Document, Section, as_html, as_markdown, as_tex, csv_text
 from ddp_ladder.report.plots import attribution_figure, drawn, efficiency_figure, throughput_figure
@@ -60,10 +60,9 @@ def write_report(
     plots = {f"{name}.{kind}": data for name, figure in figures.items() for kind, data in drawn(figure).items()}
     usage, pictures = draw_usage(results, view.runs)
     comparison, prediction = comparison_section(view), prediction_of(results, view)
-    rules = centre_section(centre, results, view, tuple(pictures)) if centre else None
-    extra = (rules.section,) if rules else ()
-    parts = sections(view, usage, prediction, comparison, extra)
-    application = proposal(view, prediction, rules_of(rules) if rules else None)
+    rules = judged(centre, view, tuple(pictures)) if centre else None
+    parts = sections(view, usage, prediction, comparison, (rules.section(with_next=True),) if rules else ())
+    application = proposal(view, prediction, (rules.section(with_next=False),) if rules else ())
     files: dict[str, str | bytes] = {
         "scaling.md": as_markdown(markdown_document(view, prediction, parts)),
         "proposal.md": as_markdown(application),
@@ -74,8 +73,6 @@ def write_report(
         **(comparison_files(comparison.comparison) if comparison.comparison else {}),
         **pictures,
     }
-    if rules:
-        files[rules.archive] = archive(results, files, case_of(results, view, ()))
     page = html(view, prediction, (*parts, files_section(results, tuple(files))), files)
     files = {"index.html": page, **files}
     make_directory(results / "report" / FOLDER)  # an output of Snakemake's rule, if only an empty one
@@ -89,7 +86,7 @@ def delete_outdated(report: Path, written: Collection[Path]) -> tuple[Path, ...]
 
     report: the directory. written: the files of this report. Raises NotWritten.
     """
-    may_be = [report / name for name in (*FILES, *(f"{centre.stem}.zip" for centre in sorted(CENTRES.glob("*.toml"))))]
+    may_be = [report / name for name in FILES]
     may_be += [path for path in sorted((report / FOLDER).glob("usage_*")) if PICTURE.fullmatch(path.name)]
     outdated = tuple(path for path in may_be if path not in written and path.is_file())
     for path in outdated:

@@ -6,7 +6,6 @@ It says nothing that the records do not hold; what only a person knows is a mark
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ddp_ladder.accounting.advice import accounting_table
 from ddp_ladder.analysis.cost import Pick, Work, picks
@@ -58,17 +57,8 @@ DOUBTFUL = ("not comparable", "check", "incomplete")
 SOURCE = "scaling.csv: gpu_hours_per_million_samples, hours_to_solution, wall_hours_to_solution, gpu_hours_to_solution"
 
 
-@dataclass(frozen=True)
-class Rules:
-    """What a centre asks for, judged: a table and its source."""
-
-    title: str
-    block: Block
-    note: str
-
-
-def proposal(view: ReportView, prediction: Prediction, rules: Rules | None = None) -> Document:
-    """Return the section; if nothing was measured, one that says so. rules: of a centre, if one was asked for."""
+def proposal(view: ReportView, prediction: Prediction, rules: Sequence[Section] = ()) -> Document:
+    """Return the section; if nothing was measured, one that says so. rules: the section of a centre's rules."""
     title = view.title.replace("Scaling of", "Scalability of", 1)
     ending = f"Written by ddp-ladder on {view.written_on.isoformat()} from the records of {len(view.runs)} runs."
     series = _series(view)
@@ -83,7 +73,7 @@ def proposal(view: ReportView, prediction: Prediction, rules: Rules | None = Non
         Section("Why it does not scale further", losses),
         Section("Requested resources", tuple(request(view, prediction, series))),
         Section("Limits of these measurements", (limits(view),)),
-        *_rules(rules),
+        *rules,
         Section("Where each figure comes from", tuple(_sources(view, series, has_losses=bool(losses)))),
     )
     return Document(title, tuple(section for section in sections if section.blocks), ending)
@@ -101,14 +91,10 @@ def _series(view: ReportView) -> list[tuple[ScalePoint, ...]]:
     return found
 
 
-def _nothing(view: ReportView, rules: Rules | None) -> tuple[Section, ...]:
+def _nothing(view: ReportView, rules: Sequence[Section]) -> tuple[Section, ...]:
     next_step = f" Next: {full_stop(view.headline.next)}" if view.headline.next else ""
     words = f"There is nothing to write yet. {full_stop(view.headline.text)}{next_step}"
-    return (Section("No measurement", (Block(words),)), *_rules(rules))
-
-
-def _rules(rules: Rules | None) -> tuple[Section, ...]:
-    return () if rules is None else (Section(rules.title, (rules.block, Block(rules.note))),)
+    return (Section("No measurement", (Block(words),)), *rules)
 
 
 def _test_case(view: ReportView, points: Sequence[ScalePoint]) -> tuple[Block, ...]:
