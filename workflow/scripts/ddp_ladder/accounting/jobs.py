@@ -33,7 +33,7 @@ from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.result import result_of
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.raw_models import RunEnd, read_run_file
-from ddp_ladder.slurm.jobs import JobState, read_job_end, scale_of_name
+from ddp_ladder.slurm.jobs import JobState, scale_of_name
 from ddp_ladder.slurm.query import SlurmError, run_command, tres
 
 SACCT = (
@@ -195,22 +195,11 @@ def _free_path(directory: Path, job_id: str) -> Path:
 
 @dataclass(frozen=True)
 class Accounted:
-    """A job that is over, as sacct reports it. Times are unix times; is_whole: the database knows all its steps."""
+    """A job that is over, as sacct reports it. figures: of its row. is_whole: the database knows all its steps."""
 
     name: str
-    state: str
-    exit_code: str
-    submit_s: float | None
     end_s: float
-    elapsed_s: float
-    limit_s: float | None
-    nodes: int
-    node_list: str
-    cpus: int
-    gpus: int | None
-    memory_mb: int | None
-    cpu_s: float | None
-    memory_used_mb_per_node: int | None
+    figures: Mapping[str, Any]
     is_whole: bool
 
 
@@ -254,25 +243,30 @@ def _accounted(line: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> A
     if JobState(state).phase != "ended" or end_s is None:
         return None
     given = tres(line["AllocTRES"] or line["ReqTRES"])
-    nodes = "" if line["NodeList"] == "None assigned" else line["NodeList"]
+    node_list = "" if line["NodeList"] == "None assigned" else line["NodeList"]
+    submit_s, elapsed_s = _unix_time(line["Submit"]), float(line["ElapsedRaw"] or 0) if node_list else 0.0
+    nodes = given.get("node") or int(line["NNodes"] or 0)
     typed = [number for name, number in given.items() if name.startswith("gres/gpu:")]
-    return Accounted(
-        name=line["JobName"],
-        state=state,
-        exit_code=line["ExitCode"],
-        submit_s=_unix_time(line["Submit"]),
-        end_s=end_s,
-        elapsed_s=float(line["ElapsedRaw"] or 0) if nodes else 0.0,
-        limit_s=60.0 * int(line["TimelimitRaw"]) if line["TimelimitRaw"].isdecimal() else None,
-        nodes=given.get("node") or int(line["NNodes"] or 0),
-        node_list=nodes,
-        cpus=given.get("cpu", 0),
-        gpus=given.get("gres/gpu", sum(typed) if typed else None),  # the untyped count includes those of each type
-        memory_mb=given.get("mem"),
-        cpu_s=_seconds(line["TotalCPU"]),
-        memory_used_mb_per_node=_memory_mb_per_node(steps),
-        is_whole=not nodes or (bool(steps) and all(_unix_time(step["End"]) for step in steps)),
-    )
+    figures = {
+        "source": "sacct",
+        "state": state,
+        "exit_code": line["ExitCode"],
+        "submitted_at": _utc(submit_s),
+        "started_at": _utc(end_s - elapsed_s) if node_list else None,  # cancelled while it waited
+        "ended_at": _utc(end_s),
+        "queue_wait_s": None if submit_s is None else max(0.0, end_s - elapsed_s - submit_s),
+        "elapsed_s": elapsed_s,
+        "limit_s": 60.0 * int(line["TimelimitRaw"]) if line["TimelimitRaw"].isdecimal() else None,
+        "nodes": nodes,
+        "node_list": node_list or None,
+        "gpus": given.get("gres/gpu", sum(typed) if typed else None),  # the untyped count includes those of each type
+        "cpus": given.get("cpu", 0),
+        "cpu_s": _seconds(line["TotalCPU"]),
+        "memory_asked_mb_per_node": given["mem"] // max(1, nodes) if "mem" in given else None,
+        "memory_used_mb_per_node": _memory_mb_per_node(steps),
+    }
+    is_whole = not node_list or (bool(steps) and all(_unix_time(step["End"]) for step in steps))
+    return Accounted(line["JobName"], end_s, figures, is_whole)
 
 
 def _memory_mb_per_node(steps: Sequence[Mapping[str, str]]) -> int | None:
@@ -362,39 +356,24 @@ def update(results: Path, wait_s: float = 0.0) -> tuple[JobRow, ...]:
     """
     before = read_rows(results)
     rows = {(row.scale, row.job_id): row for row in before}
-    files = {(file.scale, name): file for name, file in job_files(results)}
-    never = {key: stage for key, stage in _never_started(results, files.values()) if key not in rows}
-    due = {key: file for key, file in files.items() if not _is_final(file, rows.get(key))}
-    in_slurm = [file.slurm_id for file in due.values() if file.slurm_id] + [job_id for _, job_id in never]
+    due = {(file.scale, name): file for name, file in job_files(results) if not _is_final(file, rows, name)}
     late = any(file.slurm_id and time.time() - (file.ended_at_s or 0.0) < LATE_S for file in due.values())
-    accounted = ask_sacct(in_slurm, wait_s if late else 0.0)
+    accounted = ask_sacct([file.slurm_id for file in due.values() if file.slurm_id], wait_s if late else 0.0)
     for key, file in due.items():
         slurm = accounted.get(file.slurm_id or "")
-        slurm = slurm if slurm and _is_of(slurm, file) else None
-        if slurm or (file.ended_at_s is not None and key not in rows):
-            end_s = file.ended_at_s or (slurm.end_s if slurm else 0.0)
-            rows[key] = _row(key[1], file.stage, file, slurm, parts_of(results, file, end_s))
-    for (scale, job_id), stage in never.items():
-        if (slurm := accounted.get(job_id)) and scale_of_name(slurm.name) == scale:
-            rows[scale, job_id] = _row(job_id, stage, None, slurm, Parts())
+        if slurm is not None and _is_of(slurm, file):
+            rows[key] = _row(results, key[1], file, slurm.figures, slurm.end_s)
+        elif file.ended_at_s is not None and key not in rows:
+            rows[key] = _row(results, key[1], file, _own_figures(file, file.ended_at_s), file.ended_at_s)
     found = tuple(sorted(rows.values(), key=lambda row: (row.ended_at, row.job_id)))
     if found != before:
         write_rows(results, found)
     return found
 
 
-def _never_started(results: Path, files: Iterable[JobFile]) -> Iterator[tuple[tuple[str, str], str]]:
-    """Yield scale, job and stage of the last job of each scale if it left no file."""
-    seen = {file.job_id for file in files}
-    for path in sorted((results / "jobs").glob("*.json")):
-        with suppress(OSError, ValueError):
-            end = read_job_end(results, path.stem)
-            if end is not None and end.job_id.isdecimal() and end.job_id not in seen:
-                yield (end.scale, end.job_id), end.stage
-
-
-def _is_final(file: JobFile, row: JobRow | None) -> bool:
+def _is_final(file: JobFile, rows: Mapping[tuple[str, str], JobRow], name: str) -> bool:
     """Return True if nobody will know more of a job than its row does."""
+    row = rows.get((file.scale, name))
     if row is None or file.slurm_id is None:
         return row is not None
     is_old = time.time() - datetime.fromisoformat(row.ended_at).timestamp() > LATE_S
@@ -403,76 +382,10 @@ def _is_final(file: JobFile, row: JobRow | None) -> bool:
 
 def _is_of(slurm: Accounted, file: JobFile) -> bool:
     """Return True if Slurm means this job: in results that were copied, the id may be that of another cluster's job."""
-    start_s = slurm.end_s - slurm.elapsed_s
-    return scale_of_name(slurm.name) == file.scale and start_s - CLOCKS_S <= file.begun_at_s <= slurm.end_s + CLOCKS_S
+    return scale_of_name(slurm.name) == file.scale and file.begun_at_s <= slurm.end_s + CLOCKS_S
 
 
-def _row(name: str, stage: str, file: JobFile | None, slurm: Accounted | None, parts: Parts) -> JobRow:
-    """Return the row of a job that is over. name: of its file. file: None if it never started.
-
-    slurm: None if its own end is all that is known.
-    """
-    if slurm is not None:
-        known = _by_slurm(slurm)
-    elif file is not None:
-        known = _by_itself(file)
-    else:
-        raise ValueError("a row needs a job's file or Slurm's figures")
-    elapsed_s, cpus = float(known["elapsed_s"]), int(known["cpus"])
-    gpus = int(known["gpus"]) if known["gpus"] is not None else file.gpus if file else 0
-    left_s, shares = elapsed_s, {}
-    for part in ("training_s", "startup_s", "preflight_s"):  # Slurm rounds the whole to seconds
-        shares[part] = min(getattr(parts, part), left_s)
-        left_s -= shares[part]
-    asked_mb, used_mb = known["memory_asked_mb_per_node"], known.get("memory_used_mb_per_node")
-    return JobRow.model_validate(
-        {
-            "job_id": name,
-            "kind": file.kind if file else "measure",
-            "stage": stage,
-            "scale": file.scale if file else scale_of_name(slurm.name) if slurm else "",
-            **known,
-            "gpus": gpus,
-            **shares,
-            "other_s": left_s,
-            "runs_planned": file.runs_planned if file else 0,
-            "runs_measured": parts.measured,
-            "runs_ok": parts.ok,
-            "samples": parts.samples,
-            "gpu_hours_asked": known["limit_s"] * gpus / HOUR_S if known["limit_s"] is not None else None,
-            "gpu_hours_held": elapsed_s * gpus / HOUR_S,
-            "gpu_hours_training": parts.training_s * (file.gpus if file else 0) / HOUR_S,
-            "cpu_efficiency": known["cpu_s"] / (elapsed_s * cpus) if known.get("cpu_s") and elapsed_s * cpus else None,
-            "memory_efficiency": used_mb / asked_mb if used_mb and asked_mb else None,
-            "specs": file.specs if file else "",
-        }
-    )
-
-
-def _by_slurm(slurm: Accounted) -> dict[str, Any]:
-    start_s = slurm.end_s - slurm.elapsed_s
-    return {
-        "source": "sacct",
-        "state": slurm.state,
-        "exit_code": slurm.exit_code,
-        "submitted_at": _utc(slurm.submit_s),
-        "started_at": _utc(start_s) if slurm.node_list else None,  # cancelled while it waited
-        "ended_at": _utc(slurm.end_s),
-        "queue_wait_s": None if slurm.submit_s is None else max(0.0, start_s - slurm.submit_s),
-        "elapsed_s": slurm.elapsed_s,
-        "limit_s": slurm.limit_s,
-        "nodes": slurm.nodes,
-        "node_list": slurm.node_list or None,
-        "gpus": slurm.gpus,
-        "cpus": slurm.cpus,
-        "cpu_s": slurm.cpu_s,
-        "memory_asked_mb_per_node": slurm.memory_mb // max(1, slurm.nodes) if slurm.memory_mb else None,
-        "memory_used_mb_per_node": slurm.memory_used_mb_per_node,
-    }
-
-
-def _by_itself(file: JobFile) -> dict[str, Any]:
-    end_s = file.begun_at_s if file.ended_at_s is None else file.ended_at_s
+def _own_figures(file: JobFile, end_s: float) -> dict[str, Any]:
     return {
         "source": "none",
         "state": "ENDED",
@@ -485,6 +398,36 @@ def _by_itself(file: JobFile) -> dict[str, Any]:
         "cpus": file.cpus_per_node * file.nodes,
         "memory_asked_mb_per_node": file.memory_mb_per_node if file.slurm_id else None,
     }
+
+
+def _row(results: Path, name: str, file: JobFile, known: Mapping[str, Any], end_s: float) -> JobRow:
+    """Return the row of a job that is over. name: of its file. known: sacct's figures, or its own."""
+    parts = parts_of(results, file, file.ended_at_s or end_s)
+    left_s, shares = known["elapsed_s"], {}
+    for part in ("training_s", "startup_s", "preflight_s"):  # Slurm rounds the whole to seconds
+        shares[part] = min(getattr(parts, part), left_s)
+        left_s -= shares[part]
+    gpus = file.gpus if known["gpus"] is None else known["gpus"]
+    held_s, cpu_s, limit_s = known["elapsed_s"] * known["cpus"], known.get("cpu_s"), known["limit_s"]
+    asked_mb, used_mb = known["memory_asked_mb_per_node"], known.get("memory_used_mb_per_node")
+    return JobRow.model_validate(
+        {
+            "job_id": name, "kind": file.kind, "stage": file.stage, "scale": file.scale, "specs": file.specs,
+            **known,
+            **shares,
+            "gpus": gpus,
+            "other_s": left_s,
+            "runs_planned": file.runs_planned,
+            "runs_measured": parts.measured,
+            "runs_ok": parts.ok,
+            "samples": parts.samples,
+            "gpu_hours_asked": None if limit_s is None else limit_s * gpus / HOUR_S,
+            "gpu_hours_held": known["elapsed_s"] * gpus / HOUR_S,
+            "gpu_hours_training": parts.training_s * file.gpus / HOUR_S,
+            "cpu_efficiency": cpu_s / held_s if cpu_s is not None and held_s else None,
+            "memory_efficiency": used_mb / asked_mb if used_mb and asked_mb else None,
+        }
+    )
 
 
 def _utc(unix_s: float | None) -> str | None:

@@ -98,7 +98,7 @@ class JudgedCentre:
         return f"Rules from {self.centre.source}, read {self.centre.read_on}{doubt}. Judged on: {self.judged_on}."
 
     def section(self, *, with_next: bool) -> Section:
-        """Return the section for the page, or for the proposal, which says what was found and not what is to be done."""
+        """Return the section for the page, or for the proposal, which does not say what is to be done."""
         shown = len(HEADINGS) if with_next else len(HEADINGS) - 1
         rows = [
             (

@@ -203,7 +203,7 @@ def _series(series: Series, view: ReportView, *, is_closed: bool) -> Block:
         (Cell(str(point.scale), small=("plain, no DDP" if point.is_plain else stage_name(point.stage),), value=k), *row)
         for k, (point, (_, *row)) in enumerate(zip(series.points, table.rows, strict=True))
     )
-    summary = _summary(series) if is_closed else table.summary
+    summary = _summary(series) if is_closed else ""
     return replace(table, rows=rows, heading="" if is_closed else series.title, summary=summary)
 
 
