@@ -412,7 +412,11 @@ def _row(results: Path, name: str, file: JobFile, known: Mapping[str, Any], end_
     asked_mb, used_mb = known["memory_asked_mb_per_node"], known.get("memory_used_mb_per_node")
     return JobRow.model_validate(
         {
-            "job_id": name, "kind": file.kind, "stage": file.stage, "scale": file.scale, "specs": file.specs,
+            "job_id": name,
+            "kind": file.kind,
+            "stage": file.stage,
+            "scale": file.scale,
+            "specs": file.specs,
             **known,
             **shares,
             "gpus": gpus,
