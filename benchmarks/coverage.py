@@ -30,7 +30,7 @@ from ddp_ladder.records.raw_files import Steps  # noqa: E402
 from ddp_ladder.records.record import Record  # noqa: E402
 from ddp_ladder.records.statistic import find_warmup  # noqa: E402
 from ddp_ladder.records.timing import measure  # noqa: E402
-from ddp_ladder.settings.config_keys import GateThresholds  # noqa: E402
+from ddp_ladder.settings.keys import GateThresholds  # noqa: E402
 from ddp_ladder.settings.terms import MOST_REPEATS  # noqa: E402
 from make_records import make_plan_of, make_record, make_specs, records_by_name, with_steps  # noqa: E402
 

@@ -21,7 +21,7 @@ from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.run.job import Context, run_scale
 from ddp_ladder.run.nodes import ThisMachine
 from ddp_ladder.run.progress import RunConsole
-from ddp_ladder.settings.loading import load_settings
+from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.terms import Scale
 from project_copy import ROOT
 

@@ -25,8 +25,7 @@ from ddp_ladder.records.record import (
 )
 from ddp_ladder.records.statistic import Warmup
 from ddp_ladder.records.timing import measure
-from ddp_ladder.settings.cluster_keys import Slurm
-from ddp_ladder.settings.config_keys import GateThresholds
+from ddp_ladder.settings.keys import GateThresholds, Slurm
 from ddp_ladder.settings.terms import Scale, batches
 
 BATCH_PER_GPU = 64

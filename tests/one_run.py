@@ -18,7 +18,7 @@ from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.run.job import Context, run_scale
 from ddp_ladder.run.nodes import Nodes, ThisMachine
 from ddp_ladder.run.progress import RunConsole
-from ddp_ladder.settings.loading import load_settings
+from ddp_ladder.settings.load import load_settings
 from project_copy import ROOT
 
 JOB = f"local-{os.getpid()}"  # of each pytest worker its own: runs of one job and name look for the same port first

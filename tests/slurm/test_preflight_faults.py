@@ -25,7 +25,7 @@ from ddp_ladder.preflight.node_findings import node_findings
 from ddp_ladder.records.raw_models import Job, read_run_file
 from ddp_ladder.run.nodes import ThisMachine
 from ddp_ladder.run.preflight import PreflightOf
-from ddp_ladder.settings.cluster_keys import Slurm
+from ddp_ladder.settings.keys import Slurm
 from make_records import make_spec
 from project_copy import Checkout, copy_project
 from scales import MEETING, prepare, salloc, scale_job

@@ -23,7 +23,7 @@ from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.plan.plan import Plan, RunSpec, make_plan
 from ddp_ladder.records.assemble import not_run
 from ddp_ladder.records.record import write_record
-from ddp_ladder.settings.loading import load_settings
+from ddp_ladder.settings.load import load_settings
 from make_runs import edit, reassemble, write_run
 from project_copy import Checkout, copy_project
 

@@ -21,7 +21,7 @@ from ddp_ladder.node.network import free_port, node_name
 from ddp_ladder.node.software import MOST_OPEN_FILES
 from ddp_ladder.plan.plan import RunSpec, make_plan
 from ddp_ladder.records.assemble import assemble
-from ddp_ladder.settings.loading import load_settings
+from ddp_ladder.settings.load import load_settings
 from instrument_support import python_named
 from project_copy import ROOT, environment
 

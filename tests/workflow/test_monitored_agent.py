@@ -18,7 +18,7 @@ from ddp_ladder.plan.monitoring import MonitorWanted
 from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.plan.raw_file import Job
 from ddp_ladder.records.raw_models import AgentEnd, Endpoint, RunFile
-from ddp_ladder.settings.loading import load_settings
+from ddp_ladder.settings.load import load_settings
 from fake_nvml import A100, H100, GpuValues, compiled, write_gpus
 from project_copy import ROOT, environment
 

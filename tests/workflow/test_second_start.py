@@ -18,7 +18,7 @@ import pytest
 import yaml
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.plan.plan import make_plan
-from ddp_ladder.settings.loading import load_settings
+from ddp_ladder.settings.load import load_settings
 from make_records import make_gate
 from make_runs import RATES, edit, reassemble, write_run
 from project_copy import Checkout

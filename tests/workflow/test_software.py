@@ -16,7 +16,7 @@ import pytest
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.job_script.script import write_job_script
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.settings.cluster_keys import Slurm
+from ddp_ladder.settings.keys import Slurm
 from instrument_support import oldest_python
 from make_records import make_spec
 from project_copy import EXPERIMENT, NO_TORCH, Checkout

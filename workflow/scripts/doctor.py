@@ -8,12 +8,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.common.command import command
 from ddp_ladder.doctor.check_results import listing
-from ddp_ladder.doctor.checks import PROFILE, examine, failed
+from ddp_ladder.doctor.checks import examine, failed
 from ddp_ladder.settings.sources import Sources, add_options
 
 
@@ -26,9 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="example: python workflow/scripts/doctor.py --cluster config/sites/vega.yaml",
     )
     add_options(parser)
-    parser.add_argument("--profile", type=Path, default=PROFILE, help="the profile for Slurm (default: %(default)s)")
     arguments = parser.parse_args(argv)
-    sections = examine(Sources.of(arguments), arguments.profile)
+    sections = examine(Sources.of(arguments))
     print(listing(sections))
     return 1 if failed(sections) else 0
 

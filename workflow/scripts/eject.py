@@ -17,8 +17,8 @@ from ddp_ladder.common.command import command
 from ddp_ladder.common.files import RunDirectory, write_atomically, write_json
 from ddp_ladder.job_script.script import climb_script, write_job_script
 from ddp_ladder.plan.file import read_plan
-from ddp_ladder.settings.loading import OVERLAY
-from ddp_ladder.settings.secrets import marked_names, marked_overrides
+from ddp_ladder.settings.load import OVERLAY
+from ddp_ladder.settings.secrets import FROM_ENVIRONMENT, marked_overrides
 from ddp_ladder.settings.sources import Sources, add_options
 
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 one_node = written
     climb = arguments.plan.parent / "climb.sh"
     sources = Sources.of(arguments)
-    secrets = marked_names(sources.overrides)
+    secrets = sorted({name for run in plan.runs for name, value in run.env.items() if value == FROM_ENVIRONMENT})
     if sources.config is None:
         experiment = climb.with_name("climb.config.json")
         overlay = {key: value for key, value in sources.overrides.items() if key == OVERLAY}

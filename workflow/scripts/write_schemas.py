@@ -10,10 +10,9 @@ from ddp_ladder.common.command import command
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.model import Model, schema_of
 from ddp_ladder.common.paths import SCHEMAS
-from ddp_ladder.settings.cluster_keys import ClusterKeys
-from ddp_ladder.settings.config_keys import ConfigKeys
+from ddp_ladder.settings.keys import Experiment, Site
 
-MODELS: Mapping[str, type[Model]] = {"config": ConfigKeys, "cluster": ClusterKeys}
+MODELS: Mapping[str, type[Model]] = {"config": Experiment, "cluster": Site}
 
 
 @command

@@ -9,7 +9,7 @@ import pytest
 from ddp_ladder.climb.ladder import Ladder, stages_up_to
 from ddp_ladder.climb.start import announcements
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.settings.loading import load_settings
+from ddp_ladder.settings.load import load_settings
 from make_records import make_plan_of, make_specs
 
 CONFIG = """\

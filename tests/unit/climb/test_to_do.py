@@ -15,8 +15,7 @@ from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.records.assemble import not_run
 from ddp_ladder.records.record import read_record, write_record
 from ddp_ladder.records.run_records import RunRecords
-from ddp_ladder.settings.cluster_keys import Slurm
-from ddp_ladder.settings.config_keys import GateThresholds
+from ddp_ladder.settings.keys import GateThresholds, Slurm
 from ddp_ladder.slurm.jobs import SUBMITTED, JobEnd, write_job_end
 from make_records import FINGERPRINT, make_plan_of, make_spec, make_specs
 from make_runs import RATES, edit, reassemble, write_ladder, write_run

@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.messages import Problem
 from ddp_ladder.doctor import checks
 from ddp_ladder.doctor import software as doctor_software
 from ddp_ladder.doctor.check_results import WIDTH, CheckResult, listing
-from ddp_ladder.doctor.checks import PROFILE, examine, failed, profile_findings, profile_problems, shared_directory
-from ddp_ladder.doctor.software import executor_settings, judge_python, package_version, site_python, version_tuple
+from ddp_ladder.doctor.checks import examine, failed, shared_directory
+from ddp_ladder.doctor.software import judge_python, package_version, site_python, version_tuple
 from ddp_ladder.preflight.variables import PREFIXES
-from ddp_ladder.settings.cluster_keys import Container, Software
-from ddp_ladder.settings.loading import load_settings
-from ddp_ladder.settings.models import Settings
+from ddp_ladder.settings.keys import Container, Settings, Software
+from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
 from slurm_captured import CAPTURED
 
@@ -27,7 +25,7 @@ SHIPPED = load_settings(CONFIG, CLUSTER)
 
 
 def on_a_cluster(**site: Any) -> Settings:
-    return replace(SHIPPED, site=replace(SHIPPED.site, name="test", **site))
+    return replace(SHIPPED, site=SHIPPED.site.replace(site="test", **site))
 
 
 def software(python: str | None = None, **values: Any) -> list[CheckResult]:
@@ -136,53 +134,6 @@ def test_an_executor_without_the_methods_that_are_replaced() -> None:
     assert (finding.outcome, "its executor has no no_such_method," in finding.text) == ("FAIL", True)
 
 
-# Profile
-
-
-def test_the_shipped_profile_is_sane_for_the_installed_executor() -> None:
-    assert "slurm-status-command" in executor_settings()
-    (finding,) = profile_findings(PROFILE)
-    assert finding.outcome == "pass"
-
-
-@pytest.mark.parametrize(
-    ("change", "report"),
-    [
-        ({"executor": "local"}, "executor: local, not slurm"),
-        ({"cores": 8}, "cores"),
-        ({"retries": 2}, "retries: 2"),
-        ({"restart-times": 1}, "restart-times: 1"),
-        ({"slurm-requeue": True}, "slurm-requeue"),
-        ({"default-resources": ["nodes=2", "disk_mb=5"]}, "default-resources: nodes"),
-        ({"default-resources": {"mem_mb": 5}}, "default-resources: mem_mb"),
-        ({"set-resources": {"measure_stage3": {"runtime": 5}}}, "set-resources: runtime"),
-        ({"set-resources": ["measure_stage3:runtime=5"]}, "set-resources: runtime"),
-        ({"resources": ["nodes=4"]}, "resources: nodes"),
-        ({"slurm-statuscommand": "squeue"}, "slurm-statuscommand"),
-    ],
-)
-def test_what_breaks_a_profile(change: dict[str, Any], report: str) -> None:
-    data = {**yaml.safe_load(PROFILE.read_text()), **change}
-    ((what, advice),) = profile_problems(data, executor_settings())
-    assert what.startswith(report)
-    assert advice
-
-
-def test_a_profile_without_jobs_submits_nothing() -> None:
-    ((what, _),) = profile_problems({"executor": "slurm"}, frozenset())
-    assert what.startswith("jobs is missing")
-
-
-@pytest.mark.parametrize("text", ["jobs: [", "", "- jobs"])
-def test_a_profile_that_is_none(text: str, tmp_path: Path) -> None:
-    file = tmp_path / "config.yaml"
-    file.write_text(text)
-    (finding,) = profile_findings(file)
-    assert (finding.outcome, str(file) in finding.text) == ("FAIL", True)
-    (missing,) = profile_findings(tmp_path / "none")
-    assert "No such file" in missing.text
-
-
 # Files
 
 
@@ -207,13 +158,13 @@ def test_filesystem_of_a_path() -> None:
 
 def test_results_in_a_place_that_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    settings = replace(SHIPPED, experiment=replace(SHIPPED.experiment, results=str(tmp_path / "file/results")))
+    settings = replace(SHIPPED, experiment=SHIPPED.experiment.replace(results=str(tmp_path / "file/results")))
     (finding,) = checks.results(Ladder.of(settings), False)
     assert (finding.outcome, "Not a directory" in finding.text) == ("FAIL", True)
 
 
 def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = replace(SHIPPED, experiment=replace(SHIPPED.experiment, results=str(tmp_path)))
+    settings = replace(SHIPPED, experiment=SHIPPED.experiment.replace(results=str(tmp_path)))
     monkeypatch.setattr(checks, "SPACE_FOR_RESULTS_MB", 10**12)
     assert only(list(checks.results(Ladder.of(settings), False)), "disk space").outcome == "warn"
     monkeypatch.setattr(checks, "TOO_LITTLE_SPACE_MB", 10**12)
@@ -306,7 +257,7 @@ def test_containers_are_looked_at_from_outside(tmp_path: Path) -> None:
 def test_a_module_that_is_not_there_as_workload() -> None:
     settings = on_a_cluster()
     work = settings.experiment.workload.replace(script="-m no_such_module.train")
-    wanted = replace(settings, experiment=replace(settings.experiment, workload=work))
+    wanted = replace(settings, experiment=settings.experiment.replace(workload=work))
     found = list(site_python(Ladder.of(wanted).plan.runs[0], wanted.site, os.environ))
     assert only(found, "workload").outcome == "FAIL"
 

@@ -15,7 +15,7 @@ from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict, performance
 from ddp_ladder.nodes.usage import FindingKind
 from ddp_ladder.records.record import Record
-from ddp_ladder.settings.config_keys import GateThresholds
+from ddp_ladder.settings.keys import GateThresholds
 from make_records import make_gate, make_plan_of, make_record, make_specs, records_by_name, with_ranks
 
 BASE_S = 0.05  # step of the baseline: 40 ms compute, 2 ms data wait, 8 ms rest

@@ -16,7 +16,7 @@ from ddp_ladder.gates.verdict import Verdict, closed_variants, outcome_line
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.assemble import not_run
 from ddp_ladder.records.record import write_record
-from ddp_ladder.settings.config_keys import GateThresholds
+from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.slurm.jobs import JobEnd, write_job_end
 from gate import main
 from make_records import make_plan_of, make_spec, make_specs

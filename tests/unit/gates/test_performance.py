@@ -12,7 +12,7 @@ from ddp_ladder.gates.interval import LogMean, Variance, factor
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Finding, Verdict, closed_box, outcome_line, performance
 from ddp_ladder.report.view import gate_words
-from ddp_ladder.settings.config_keys import GateThresholds
+from ddp_ladder.settings.keys import GateThresholds
 from make_records import make_gate, make_judged, make_plan_of, make_specs
 
 Interval = tuple[float, float]  # value, and half the width in logarithms of the interval in one job

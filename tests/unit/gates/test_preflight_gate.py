@@ -15,7 +15,7 @@ from ddp_ladder.preflight.result import PREFLIGHT_FAILED
 from ddp_ladder.records.assemble import not_run
 from ddp_ladder.records.record import write_record
 from ddp_ladder.records.run_records import RunRecords
-from ddp_ladder.settings.config_keys import GateThresholds
+from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import Scale
 from make_preflight import write_preflight
 from make_runs import add_ddp_times, reassemble, write_ladder

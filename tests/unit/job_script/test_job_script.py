@@ -22,7 +22,7 @@ from ddp_ladder.job_script.script import job_script, write_job_script
 from ddp_ladder.node.launch import INSTRUMENT, TORCHRUN, Places, Rendezvous, node_environment, processes, script_argv
 from ddp_ladder.node.network import PORTS, free_port
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
-from ddp_ladder.settings.cluster_keys import Slurm
+from ddp_ladder.settings.keys import Slurm
 from instrument_support import python_named, run_json
 from make_records import make_plan_of, make_spec, make_specs
 from read_job_script import read_job_script

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,61 +16,43 @@ import pytest
 from ddp_ladder.analysis.comparison import beyond_chance, paired
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.plan.plan import Plan, RunSpec, balanced, make_plan
-from ddp_ladder.settings.cluster_keys import Container, Network, Node, Slurm, Software
-from ddp_ladder.settings.config_keys import GateThresholds, Measure, PreflightKeys, RepeatsKeys, Workload
-from ddp_ladder.settings.models import Experiment, Settings, Site, Stage, Variant
+from ddp_ladder.settings.keys import (
+    Container,
+    Experiment,
+    Network,
+    Node,
+    Settings,
+    Site,
+    Slurm,
+    Software,
+)
 from ddp_ladder.settings.terms import Scale, batches, interface_on
 
 REPOSITORY = Path(__file__).parents[3]
 
 
+STAGES: dict[str, Any] = {
+    "stage1": {"scales": ["1x1"], "runtime": 10},
+    "stage2": {"scales": ["1x2", "1x4"], "runtime": 20, "gate": {"min_efficiency": 0.8}},
+    "stage3": {"scales": ["2x4"], "runtime": 30, "gate": {"min_samples_per_s": 5.0}},
+}
+ARGUMENTS = ["--batch", "{batch_per_gpu}", "--lr", "{lr}"]
+NODE = {"gpus": 4, "device": "cuda", "cpus": 32}
+
+
 def settings(
-    *,
-    workload: Mapping[str, Any] | None = None,
-    site: Mapping[str, Any] | None = None,
-    **experiment: Any,
+    *, workload: Mapping[str, Any] | None = None, site: Mapping[str, Any] | None = None, **keys: Any
 ) -> Settings:
-    """Settings of a 4-GPU site with stages 1x1, 1x2 and 1x4, 2x4; keywords replace fields."""
-    base = Workload(
-        script="train.py",
-        args=("--batch", "{batch_per_gpu}", "--lr", "{lr}"),
-        batch_per_gpu=64,
-        lr=0.1,
-        lr_rule="linear",
-        seed=7,
-        data_dir=None,
-        prepare=None,
-        env={},
-    )
-    stages = (
-        Stage("stage1", (Scale(1, 1),), 10, GateThresholds(), Slurm()),
-        Stage("stage2", (Scale(1, 2), Scale(1, 4)), 20, GateThresholds(min_efficiency=0.8), Slurm()),
-        Stage("stage3", (Scale(2, 4),), 30, GateThresholds(min_samples_per_s=5.0), Slurm()),
-    )
-    fields: dict[str, Any] = {
-        "file": Path("config.yaml"),
-        "results": "results",
-        "workload": base.replace(**(workload or {})),
-        "measure": Measure(warmup_steps=10, min_steps=30),
-        "modes": ("weak",),
-        "repeats": 1,
-        "stages": stages,
-        "variants": (Variant("default"),),
-        **experiment,
-    }
-    place = Site(
-        file=Path("cluster.yaml"),
-        name="here",
-        slurm=Slurm(),
-        node=Node(gpus=4, device="cuda", cpus=32),
-        software=Software(),
-        network=Network(backend="auto", interface="auto", env={}),
-        launcher="torchrun",
-    )
-    repeats = RepeatsKeys.model_validate(
-        {"at_least": given} if isinstance(given := fields.pop("repeats"), int) else given
-    )
-    return Settings(Experiment(repeats=repeats, **fields), replace(place, **(site or {})))
+    """Settings of a 4-GPU site with stages 1x1, 1x2 and 1x4, 2x4; keywords replace keys."""
+    work = {"script": "train.py", "args": ARGUMENTS, "batch_per_gpu": 64, "lr": 0.1, "seed": 7, **(workload or {})}
+    experiment = {"measure": {"warmup_steps": 10}, "repeats": 1, "stages": STAGES, **keys, "workload": work}
+    place = {"site": "here", "node": NODE, **(site or {})}
+    return Settings(Experiment.model_validate(experiment), Site.model_validate(place))
+
+
+def stages(**changes: Any) -> dict[str, Any]:
+    """The stages, with other keys in each of them."""
+    return {name: {**stage, **changes} for name, stage in STAGES.items()}
 
 
 def run_of(plan: Plan, name: str) -> RunSpec:
@@ -92,8 +73,7 @@ def test_stages_and_jobs() -> None:
 
 
 def test_a_site_without_stage_2_goes_from_1_to_3() -> None:
-    stages = settings().experiment.stages
-    plan = make_plan(settings(stages=(stages[0], stages[2])))
+    plan = make_plan(settings(stages={**STAGES, "stage2": None}))
     assert plan.stages == ("stage1", "stage3")
     assert plan.stage_before("stage3") == "stage1"
 
@@ -116,11 +96,8 @@ def test_batches(mode: str, world_size: int, first_size: int, expected: tuple[in
 
 def from_1x2(**changes: Any) -> Settings:
     """Return settings of a training that does not fit one GPU: 1x2, 1x4, 2x4."""
-    stages = settings().experiment.stages
-    return settings(
-        stages=(replace(stages[0], scales=(Scale(1, 2),)), replace(stages[1], scales=(Scale(1, 4),)), stages[2]),
-        **changes,
-    )
+    scales = {"stage1": {"scales": ["1x2"]}, "stage2": {"scales": ["1x4"]}}
+    return settings(stages={**STAGES, **scales}, **changes)
 
 
 def test_a_ladder_that_starts_at_two_gpus() -> None:
@@ -140,10 +117,8 @@ def test_a_ladder_that_starts_at_two_gpus() -> None:
 
 
 def test_one_process_has_no_run_where_the_ladder_starts_at_several_nodes() -> None:
-    stages = settings().experiment.stages
-    stages = (replace(stages[0], scales=(Scale(2, 2),)), replace(stages[2], scales=(Scale(2, 4),)))
-    variants = (Variant("default"), Variant("dp", launcher="python"))
-    ladder = Ladder.of(settings(stages=stages, variants=variants))
+    scales = {"stage1": {"scales": ["2x2"]}, "stage3": {"scales": ["2x4"]}}
+    ladder = Ladder.of(settings(stages=scales, variants={"default": {}, "dp": {"launcher": "python"}}))
     assert {run.variant for run in ladder.plan.runs} == {"default"}
     assert not any("/dp/" in pattern for pattern in ladder.record_patterns("stage1"))
 
@@ -198,9 +173,7 @@ def test_a_directory_of_each_runs_own_is_apart_from_our_files_in_it() -> None:
 
 
 def test_the_order_of_a_repeat_is_mirrored_by_the_next_and_then_rotated() -> None:
-    variants = (Variant("default"), Variant("gloo"))
-    keys = Measure(warmup_steps=10, min_steps=30, plain_baseline=True)
-    plan = make_plan(settings(repeats=3, modes=("weak", "strong"), variants=variants, measure=keys))
+    plan = make_plan(settings(repeats=3, modes=("weak", "strong"), variants={"default": {}, "gloo": {}}))
     assert [run.name for run in plan.job(Scale(1, 2)).runs] == [
         "default/weak/1x2/r1", "gloo/weak/1x2/r1", "default/strong/1x2/r1", "gloo/strong/1x2/r1",
         "gloo/strong/1x2/r2", "default/strong/1x2/r2", "gloo/weak/1x2/r2", "default/weak/1x2/r2",
@@ -230,17 +203,15 @@ def test_seeds_differ_between_repeats_only() -> None:
 
 
 def test_a_variant_overrides_the_site_and_adds_to_the_workload() -> None:
-    ring = Variant(
-        "ring",
-        launcher="srun",
-        backend="gloo",
-        interface="ib1",
-        args=("--amp", "{backend}"),
-        env={"A": "variant", "C": "variant"},
-    )
+    ring = {
+        "launcher": "srun",
+        "network": {"backend": "gloo", "interface": "ib1"},
+        "args": ["--amp", "{backend}"],
+        "env": {"A": "variant", "C": "variant"},
+    }
     plan = make_plan(
         settings(
-            variants=(Variant("default"), ring),
+            variants={"default": {}, "ring": ring},
             workload={"env": {"A": "workload", "B": "workload"}, "args": ("-x",)},
             site={
                 "network": Network(backend="nccl", interface="ib0", env={"A": "site", "B": "site", "D": "site"}),
@@ -269,7 +240,7 @@ def test_backend_auto_follows_the_device(device: str, backend: str) -> None:
 )
 def test_the_warm_up_is_that_of_the_device_unless_chosen(device: Any, chosen: int | None, steps: int) -> None:
     given = settings(
-        measure=Measure(warmup_steps=chosen, min_steps=30),
+        measure={"warmup_steps": chosen, "min_steps": 30},
         site={"node": Node(gpus=4, device=device, cpus=32)},
     )
     assert {run.warmup_steps for run in make_plan(given).runs} == {steps}
@@ -299,12 +270,12 @@ CHANGES: dict[str, Settings] = {
     "env": settings(workload={"env": {"A": "1"}}),
     "directory": settings(workload={"directory": "{run_dir}"}),
     "data_dir, not an argument": settings(workload={"data_dir": "data"}),
-    "warmup_steps": settings(measure=Measure(warmup_steps=11, min_steps=30)),
-    "min_steps": settings(measure=Measure(warmup_steps=10, min_steps=31)),
-    "max_steps": settings(measure=Measure(warmup_steps=10, min_steps=30, max_steps=99, max_seconds=None)),
-    "max_seconds": settings(measure=Measure(warmup_steps=10, min_steps=30, max_steps=None, max_seconds=99.0)),
-    "variant args": settings(variants=(Variant("default", args=("-v",)),)),
-    "variant env": settings(variants=(Variant("default", env={"A": "1"}),)),
+    "warmup_steps": settings(measure={"warmup_steps": 11, "min_steps": 30}),
+    "min_steps": settings(measure={"warmup_steps": 10, "min_steps": 31}),
+    "max_steps": settings(measure={"warmup_steps": 10, "min_steps": 30, "max_steps": 99, "max_seconds": None}),
+    "max_seconds": settings(measure={"warmup_steps": 10, "min_steps": 30, "max_steps": None, "max_seconds": 99.0}),
+    "variant args": settings(variants={"default": {"args": ["-v"]}}),
+    "variant env": settings(variants={"default": {"env": {"A": "1"}}}),
     "launcher": settings(site={"launcher": "srun"}),
     "python": settings(site={"software": Software(python="/opt/python")}),
     "modules": settings(site={"software": Software(modules=("A/1",))}),
@@ -322,29 +293,17 @@ CHANGES: dict[str, Settings] = {
 }
 NO_CHANGES: dict[str, Settings] = {
     "thresholds and runtime": settings(
-        stages=tuple(
-            replace(
-                stage,
-                runtime_min=99,
-                gate=GateThresholds(
-                    min_efficiency=0.1, min_samples_per_s=0.1, max_data_wait_fraction=0.1, certain=True
-                ),
-            )
-            for stage in SAME.experiment.stages
-        )
+        stages=stages(runtime=99, gate={"min_efficiency": 0.1, "max_data_wait_fraction": 0.1, "certain": True})
     ),
     "more repeats": settings(repeats=5),
-    "preflight": settings(preflight=PreflightKeys(timeout_s=9, min_busbw_gb_per_s=20)),
+    "preflight": settings(preflight={"timeout_s": 9, "min_busbw_gb_per_s": 20}),
     "transport": settings(site={"network": Network(transport="ib")}),
-    "what may differ": settings(may_differ=("num_workers",)),
-    "another scale": settings(
-        stages=(*SAME.experiment.stages[:2], replace(SAME.experiment.stages[2], scales=(Scale(9, 4),)))
-    ),
-    "another variant": settings(variants=(Variant("default"), Variant("ring"))),
+    "what may differ": settings(fingerprint={"may_differ": ["num_workers"]}),
+    "another scale": settings(stages={**STAGES, "stage3": {"scales": ["9x4"]}}),
+    "another variant": settings(variants={"default": {}, "ring": {}}),
     "another mode": settings(modes=("weak", "strong")),
-    "site's name": settings(site={"name": "there"}),
-    "reason of a variant": settings(variants=(Variant("default", reason="why not"),)),
-    "files": settings(file=Path("other.yaml"), site={"file": Path("other.yaml")}),
+    "site's name": settings(site={"site": "there"}),
+    "reason of a variant": settings(variants={"default": {"reason": "why not"}}),
     "prepare": settings(workload={"prepare": ("prepare.py",)}),
     "results, not an argument": settings(results="elsewhere"),
     "queue": settings(
@@ -361,9 +320,7 @@ NO_CHANGES: dict[str, Settings] = {
             )
         }
     ),
-    "queue of a stage": settings(
-        stages=tuple(replace(stage, slurm=Slurm(partition="debug")) for stage in SAME.experiment.stages)
-    ),
+    "queue of a stage": settings(stages=stages(slurm={"partition": "debug"})),
     "gres and memory": settings(
         site={"node": Node(gpus=4, device="cuda", cpus=32, gres="gpu:a100", memory_mb=256_000)}
     ),
@@ -390,7 +347,7 @@ def test_every_field_of_a_run_is_in_its_hash() -> None:
 
 
 def test_all_hashes_and_names_differ() -> None:
-    plan = make_plan(settings(repeats=2, modes=("weak", "strong"), variants=(Variant("default"), Variant("b"))))
+    plan = make_plan(settings(repeats=2, modes=("weak", "strong"), variants={"default": {}, "b": {}}))
     assert len({run.hash for run in plan.runs}) == len({run.name for run in plan.runs}) == 36
 
 
@@ -442,10 +399,9 @@ def test_a_site_that_does_not_say_asks_for_no_gpu_and_no_memory() -> None:
 
 
 def test_a_stage_has_its_own_slurm_values_over_the_site_s() -> None:
-    stages = SAME.experiment.stages
-    debug = replace(stages[1], slurm=Slurm(partition="debug", extra=("--signal=TERM@60",)))
+    debug = {**STAGES["stage2"], "slurm": {"partition": "debug", "extra": ["--signal=TERM@60"]}}
     site = Slurm(account="me", partition="gpu", extra=("--exclusive",))
-    plan = make_plan(settings(stages=(stages[0], debug, stages[2]), site={"slurm": site}))
+    plan = make_plan(settings(stages={**STAGES, "stage2": debug}, site={"slurm": site}))
     assert plan.job(Scale(1, 1)).slurm == plan.job(Scale(2, 4)).slurm == site
     both = Slurm(account="me", partition="debug", extra=("--exclusive", "--signal=TERM@60"))
     assert plan.job(Scale(1, 2)).slurm == plan.job(Scale(1, 4)).slurm == both
@@ -469,6 +425,7 @@ def test_planning_touches_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any, **keywords: Any) -> None:
         raise AssertionError(f"a file was asked for: {arguments}")
 
+    given = settings(repeats=2)
     for module, names in (
         (builtins, ("open",)),
         (io, ("open",)),
@@ -476,14 +433,14 @@ def test_planning_touches_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         for name in names:
             monkeypatch.setattr(module, name, refuse)
-    plan = make_plan(settings(repeats=2))
+    plan = make_plan(given)
     plan.to_json()
     monkeypatch.undo()
     assert len(plan.runs) == 10
 
 
 def test_stage_1_has_the_plain_baseline_beside_the_others() -> None:
-    variants = (Variant("default", env={"A": "1"}), Variant("b", launcher="srun", args=("--fast",)))
+    variants = {"default": {"env": {"A": "1"}}, "b": {"launcher": "srun", "args": ["--fast"]}}
     plan = make_plan(settings(repeats=2, variants=variants))
     plain = [run for run in plan.runs if run.is_plain]
     assert [run.name for run in plain] == ["plain/weak/1x1/r1", "plain/weak/1x1/r2"]
@@ -491,7 +448,7 @@ def test_stage_1_has_the_plain_baseline_beside_the_others() -> None:
     default = plan.runs[0]
     assert plain[0].replace(variant="default", launcher=default.launcher, args=default.args) == default
     assert (plain[0].launcher, plain[0].env) == ("python", {"A": "1"})
-    without = make_plan(settings(measure=Measure(warmup_steps=10, min_steps=30, plain_baseline=False)))
+    without = make_plan(settings(measure={"warmup_steps": 10, "min_steps": 30, "plain_baseline": False}))
     assert not any(run.is_plain for run in without.runs)
 
 

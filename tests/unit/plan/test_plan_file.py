@@ -10,8 +10,7 @@ from ddp_ladder.common.files import write_json
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.plan.plan import Plan, PreflightWanted
-from ddp_ladder.settings.cluster_keys import Slurm
-from ddp_ladder.settings.config_keys import GateThresholds
+from ddp_ladder.settings.keys import GateThresholds, Slurm
 from make_records import make_plan_of, make_specs
 
 PLAN = make_plan_of(make_specs(["1x1", "1x2", "2x2"], modes=["weak", "strong"], lr=0.1))

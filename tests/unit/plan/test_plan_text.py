@@ -9,8 +9,8 @@ from ddp_ladder.climb.to_do import runs_to_do
 from ddp_ladder.plan.plan import Plan, make_plan
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.records.run_records import RunRecords
-from ddp_ladder.settings.config_keys import GateThresholds
-from ddp_ladder.settings.loading import load_settings
+from ddp_ladder.settings.keys import GateThresholds
+from ddp_ladder.settings.load import load_settings
 from make_runs import write_ladder
 
 REPOSITORY = Path(__file__).parents[3]

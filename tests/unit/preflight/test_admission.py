@@ -10,7 +10,7 @@ import yaml
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.preflight.admission import Admission, check_jobs, parse_partitions, read_partitions
-from ddp_ladder.settings.loading import load_settings
+from ddp_ladder.settings.load import load_settings
 from slurm_captured import CAPTURED
 
 PARTITIONS = parse_partitions((CAPTURED / "partition.txt").read_text())

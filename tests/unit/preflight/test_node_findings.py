@@ -9,7 +9,7 @@ from ddp_ladder.common.messages import Finding
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.node_facts import InterfaceFacts, NodeFacts
 from ddp_ladder.preflight.node_findings import node_findings
-from ddp_ladder.settings.cluster_keys import Slurm
+from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
 from make_preflight import GPU, INTERFACE, LINK, directory, gpus_facts, node_facts
 from make_records import make_spec

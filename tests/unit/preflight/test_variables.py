@@ -78,7 +78,7 @@ class Files:
         self.sources.cluster.write_text(CLUSTER.replace("env: {}", f"env: {network}"))
 
     def check(self, **shell: str) -> tuple[Problem, ...]:
-        return check_variables(Ladder.of(self.sources.load()).settings, self.sources, shell)
+        return check_variables(Ladder.of(self.sources.load()).settings, shell)
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_shipped_sites_and_experiments_get_no_warning(
 ) -> None:
     monkeypatch.chdir(REPOSITORY)
     sources = Sources(Path(f"config/experiments/{experiment}.yaml"), Path(f"config/sites/{site}.yaml"), {})
-    assert check_variables(Ladder.of(sources.load()).settings, sources, {}) == ()
+    assert check_variables(Ladder.of(sources.load()).settings, {}) == ()
 
 
 def test_a_start_warns_unless_it_measures_nothing(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.fingerprint import MUST_MATCH, differences, must_match
 from ddp_ladder.records.record import Record
-from ddp_ladder.settings.compared_fields import MAY_DIFFER, REASONS
+from ddp_ladder.settings.terms import MAY_DIFFER, REASONS
 from make_records import make_record, make_spec
 from make_runs import edit, write_run
 

@@ -17,8 +17,7 @@ from ddp_ladder.records.signatures import (
     root_cause,
     signatures,
 )
-from ddp_ladder.settings.cluster_keys import ClusterKeys
-from ddp_ladder.settings.config_keys import ConfigKeys
+from ddp_ladder.settings.keys import Experiment, Site
 from pydantic import BaseModel
 
 ALL = signatures()
@@ -68,7 +67,7 @@ def keys_of(model: type[BaseModel], prefix: str = "") -> set[str]:
     return found
 
 
-KEYS = keys_of(ConfigKeys) | keys_of(ClusterKeys)
+KEYS = keys_of(Experiment) | keys_of(Site)
 
 
 ROOT = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."

@@ -261,7 +261,7 @@ def test_a_mistake_in_a_file_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], told: str
 ) -> None:
     (tmp_path / "mine.toml").write_text((CENTRES / "generic.toml").read_text().replace(*change))
-    monkeypatch.setattr("ddp_ladder.settings.centres.CENTRES", tmp_path)
+    monkeypatch.setattr("ddp_ladder.settings.sources.CENTRES", tmp_path)
     with pytest.raises(UserError, match=re.escape(told)):
         read_centre("mine")
 

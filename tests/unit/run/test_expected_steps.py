@@ -10,7 +10,7 @@ from ddp_ladder.records.record import Record
 from ddp_ladder.run.expected_steps import Expected, most_alike
 from ddp_ladder.run.job import Context, expected_steps
 from ddp_ladder.run.progress import state
-from ddp_ladder.settings.cluster_keys import Slurm
+from ddp_ladder.settings.keys import Slurm
 from make_records import make_failed_record, make_record, make_spec
 from make_runs import write_run
 

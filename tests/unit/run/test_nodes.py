@@ -16,7 +16,7 @@ from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run import nodes
 from ddp_ladder.run.logs import BoundedLog
 from ddp_ladder.run.nodes import Allocation, JobStep, NoRendezvous, ThisMachine, nodes_of
-from ddp_ladder.settings.cluster_keys import Slurm
+from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm import query
 from make_records import make_spec

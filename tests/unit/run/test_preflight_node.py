@@ -15,7 +15,7 @@ from ddp_ladder.preflight.node_facts import NodeFacts
 from ddp_ladder.records.raw_models import Job
 from ddp_ladder.run.nodes import ThisMachine
 from ddp_ladder.run.preflight import PreflightOf
-from ddp_ladder.settings.cluster_keys import Slurm
+from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
 from make_preflight import has_ended
 from make_records import make_spec

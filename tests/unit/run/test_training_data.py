@@ -14,8 +14,8 @@ from ddp_ladder.common.messages import UserError
 from ddp_ladder.doctor import checks
 from ddp_ladder.run import training_data
 from ddp_ladder.run.training_data import data_problem, prepare_argv, prepare_data
-from ddp_ladder.settings.loading import load_settings
-from ddp_ladder.settings.models import Settings
+from ddp_ladder.settings.keys import Settings
+from ddp_ladder.settings.load import load_settings
 
 CONFIG = """\
 workload: {{script: train.py, args: ["{{batch_per_gpu}}"], batch_per_gpu: 8, data_dir: {data_dir}, prepare: {prepare}}}
@@ -117,7 +117,7 @@ def prepare(body: str, **software: str) -> tuple[Ladder, list[str]]:
 import os, sys
 from pathlib import Path
 from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.settings.loading import load_settings
+from ddp_ladder.settings.load import load_settings
 from ddp_ladder.run.training_data import prepare_data
 ladder = Ladder.of(load_settings(Path("config.yaml"), Path("cluster.yaml")))
 sys.exit(prepare_data(ladder.plan.runs[0], ladder.settings.site, ladder.prepare_command, Path(ladder.data_marker)))

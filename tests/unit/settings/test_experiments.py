@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ddp_ladder.plan.plan import Plan, make_plan
-from ddp_ladder.settings.loading import load_settings
+from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.terms import Scale
 
 REPOSITORY = Path(__file__).parents[3]

@@ -1,26 +1,19 @@
-"""The ready-made sites beside the guides that they come from.
-
-After an intended change: PYTHONPATH=workflow/scripts python tests/unit/settings/test_sites.py
-"""
+"""The ready-made sites beside the guides that they come from."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from ddp_ladder.common.model import Model
 from ddp_ladder.plan.plan import Plan, ScaleJob, make_plan
-from ddp_ladder.settings import strict_yaml
-from ddp_ladder.settings.cluster_keys import ClusterKeys
-from ddp_ladder.settings.json_schema import written_out
-from ddp_ladder.settings.loading import load_settings
-from ddp_ladder.settings.models import Settings
+from ddp_ladder.settings import yaml as settings_yaml
+from ddp_ladder.settings.keys import Settings, Site
+from ddp_ladder.settings.load import load_settings, schema
 from ddp_ladder.settings.terms import Scale, interface_on
 
 REPOSITORY = Path(__file__).parents[3]
@@ -236,12 +229,12 @@ def comment_of(lines: list[str], number: int) -> str:
 
 @pytest.mark.parametrize("site", CLUSTERS)
 def test_every_value_names_its_source(site: str) -> None:
-    document = strict_yaml.read(SITES / f"{site}.yaml")
+    document = settings_yaml.read(SITES / f"{site}.yaml")
     lines = document.file.read_text().splitlines()
-    schema = written_out(ClusterKeys)["properties"]
-    keys = {(name, key): part for name in schema for key, part in schema[name].get("properties", {}).items()}
+    of_site = schema(Site)["properties"]
+    keys = {(name, key): part for name in of_site for key, part in of_site[name].get("properties", {}).items()}
     defaults = {path: part["default"] for path, part in keys.items() if "default" in part}
-    defaults |= {("launcher",): schema["launcher"]["default"]}
+    defaults |= {("launcher",): of_site["launcher"]["default"]}
     for path, value in leaves({key: part for key, part in document.data.items() if key != "site"}):
         if path in defaults and defaults[path] == value:
             continue
@@ -259,41 +252,3 @@ def test_every_source_has_a_date(site: str) -> None:
         entry = re.search(rf"#   \[{tag}\](.*\n(#    .*\n)*)", head)
         assert entry, tag
         assert "read in 2026-11" in entry[0], tag
-
-
-@pytest.mark.parametrize("site", CLUSTERS)
-def test_every_key_is_there_to_be_filled_in(site: str) -> None:
-    data = yaml.safe_load((SITES / f"{site}.yaml").read_text())
-    schema = written_out(ClusterKeys)["properties"]
-    assert set(data) == set(schema)
-    for section in ("slurm", "node", "software", "network"):
-        assert set(data[section]) == set(schema[section]["properties"]), section
-
-
-def listing(site: str, directory: Path) -> str:
-    """Everything that a site's file says, and what it makes a job ask for."""
-    settings = settings_of(site, directory, {"ethernet6": "6x1", "local": "2x1"}.get(site, "2x4"))
-    site = {name: value for name, value in vars(settings.site).items() if name != "file"}
-    data = {name: value.model_dump() if isinstance(value, Model) else value for name, value in site.items()}
-    rows = [f"{'.'.join(map(str, path))} = {json.dumps(value)}" for path, value in leaves(data)]
-    for job in make_plan(settings).jobs:
-        rows += ["", f"{job.stage} {job.scale}", *(f"  {name} {value}" for name, value in asked_for(job).items())]
-    return "\n".join(rows) + "\n"
-
-
-@pytest.mark.parametrize("site", [*CLUSTERS, "local"])
-def test_golden_listing(site: str, tmp_path: Path) -> None:
-    assert listing(site, tmp_path) == (GOLDEN / f"site_{site}.txt").read_text()
-
-
-def _write_golden(names: Mapping[str, Path]) -> None:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as directory:
-        for name, file in names.items():
-            file.write_text(listing(name, Path(directory)))
-
-
-if __name__ == "__main__":
-    os.chdir(REPOSITORY)
-    _write_golden({name: GOLDEN / f"site_{name}.txt" for name in (*CLUSTERS, "local")})

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.settings.cluster_keys import Slurm
+from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.steps import sbatch_options, step_argv, step_environment
 

@@ -31,7 +31,7 @@ from ddp_ladder.gates.interval import factor
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.statistic import median
-from ddp_ladder.settings.config_keys import GateThresholds
+from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import MOST_GPUS, PLAIN_VARIANT, REFERENCE_VARIANT, Mode, Scale
 
 COUNTED = ("ok", "incomplete")  # states of scales that a prediction starts from

@@ -15,7 +15,7 @@ from ddp_ladder.plan.changes import changes_in_words
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, make_plan, plain_variants, variants_of
 from ddp_ladder.records.run_records import RunRecords, as_made
-from ddp_ladder.settings.models import Settings
+from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.placeholders import expand
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.jobs import job_end_file
@@ -41,7 +41,7 @@ class Ladder:
         """Return the records that each of a stage's jobs writes, with {scale} for its scale."""
         experiment = self.settings.experiment
         return [
-            f"{self.results}/runs/{variant.name}/{mode}/{{scale}}/r{repeat}/record.json"
+            f"{self.results}/runs/{variant}/{mode}/{{scale}}/r{repeat}/record.json"
             for variant in (*variants_of(experiment, stage), *plain_variants(experiment, stage))
             for mode in experiment.modes
             for repeat in range(1, experiment.repeats.at_least + 1)

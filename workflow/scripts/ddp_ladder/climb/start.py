@@ -13,8 +13,6 @@ from pathlib import Path
 from ddp_ladder.climb.forecasts import doubts_about_runtimes
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.to_do import runs_of_edited_scripts
-from ddp_ladder.climb.written_secrets import missing_secrets, written_secrets
-from ddp_ladder.common import meant
 from ddp_ladder.common.formats import in_short, signal_of
 from ddp_ladder.common.lifetime import SIGNALS
 from ddp_ladder.common.messages import Problem, UserError, box, notify
@@ -25,7 +23,7 @@ from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.records.quotes import last_lines
 from ddp_ladder.run.training_data import data_problem
-from ddp_ladder.settings.models import Settings
+from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.sources import WITHOUT_TRAINING, Sources
 from ddp_ladder.slurm.jobs import GONE, SUBMITTED, JobEnd, NamedJob, ask, job_end_file, jobs_by_name, read_job_end
 from ddp_ladder.slurm.lock import Lock, shows_life

@@ -7,34 +7,27 @@ import platform
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.file_systems import ALONE, filesystem, is_shared
 from ddp_ladder.common.files import NotWritten, check_room, nearest
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.common.paths import profile
 from ddp_ladder.doctor import software
 from ddp_ladder.doctor.check_results import CheckResult, Section
 from ddp_ladder.node import network
 from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
-from ddp_ladder.settings.models import Settings
+from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.sources import Sources
 from ddp_ladder.slurm.query import SlurmError, records, run_command
 
-PROFILE = Path(profile("slurm"), "config.yaml")
 SPACE_FOR_RESULTS_MB = 1000
 TOO_LITTLE_SPACE_MB = 50
-# Resources that each rule sets for itself; a profile's values would replace them.
-RULE_RESOURCES = ("mpi", "nodes", "tasks", "tasks_per_gpu", "gres", "cpus_per_task", "mem_mb", "runtime")
 LOGIN_NODE = "run `snakemake doctor` on a login node of the cluster"
 
 
-def examine(sources: Sources, profile: Path = PROFILE, base_env: Mapping[str, str] = os.environ) -> list[Section]:
+def examine(sources: Sources, base_env: Mapping[str, str] = os.environ) -> list[Section]:
     """Return all findings, by section."""
     sections: list[Section] = [("Versions", list(software.workflow_versions()))]
     try:
@@ -45,10 +38,10 @@ def examine(sources: Sources, profile: Path = PROFILE, base_env: Mapping[str, st
         return [*sections, ("Settings", [*mistakes, rest])]
     site, on_a_cluster = ladder.settings.site, has_slurm()
     sections += [
-        ("Settings", [*settings(ladder, sources), *profile_findings(profile)]),
+        ("Settings", list(settings(ladder, sources))),
         ("Files", [*results(ladder, on_a_cluster), *workload(ladder, on_a_cluster)]),
         ("Training software", list(software.site_python(ladder.plan.runs[0], site, base_env))),
-        ("Network", _network(ladder, sources, on_a_cluster, base_env)),
+        ("Network", _network(ladder, on_a_cluster, base_env)),
         ("Slurm", list(slurm(ladder, on_a_cluster))),
     ]
     return sections
@@ -77,58 +70,7 @@ def settings(ladder: Ladder, sources: Sources) -> Iterator[CheckResult]:
     """Yield that the settings were read, and how many runs and jobs they give."""
     runs, jobs = len(ladder.plan.runs), len(ladder.plan.jobs)
     yield CheckResult("pass", "experiment", f"{ladder.settings.experiment.file}: {runs} runs in {jobs} jobs")
-    yield CheckResult("pass", "site", f"{sources.cluster}: {ladder.settings.site.name}")
-
-
-def profile_findings(profile: Path) -> Iterator[CheckResult]:
-    """Yield what is wrong with the profile for Slurm."""
-    topic = "Slurm profile"
-    try:
-        data = yaml.safe_load(profile.read_text())
-    except (OSError, yaml.YAMLError) as error:
-        reason = (str(getattr(error, "strerror", None) or error).splitlines() or ["unreadable"])[0]
-        yield CheckResult(
-            "FAIL", topic, f"{profile}: {reason}", "take it from the project again: git checkout profiles"
-        )
-        return
-    if not isinstance(data, dict):
-        yield CheckResult("FAIL", topic, f"{profile}: holds no settings", "git checkout profiles")
-        return
-    wrong = list(profile_problems(data, software.executor_settings()))
-    for what, advice in wrong:
-        yield CheckResult("FAIL", topic, f"{profile}: {what}", advice)
-    if not wrong:
-        yield CheckResult("pass", topic, str(profile))
-
-
-def profile_problems(data: Mapping[str, Any], known: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong and what to do. known: options of the installed executor; empty if there is none."""
-    if data.get("executor") != "slurm":
-        yield f"executor: {data.get('executor')}, not slurm", "set executor: slurm"
-    if "jobs" not in data:
-        yield "jobs is missing, without which Snakemake submits nothing", "add jobs: 8"
-    if "cores" in data:
-        yield "cores: would limit the cores of a job", "remove it"
-    for key in ("retries", "restart-times"):
-        if data.get(key):
-            yield f"{key}: {data[key]} would repeat jobs that the ladder repeats by itself", f"set {key}: 0"
-    if data.get("slurm-requeue"):
-        yield "slurm-requeue: a requeued job would run beside what is left of it", "set slurm-no-requeue: true"
-    for key in ("default-resources", "set-resources", "resources"):
-        for name in sorted(_resource_names(data.get(key)) & set(RULE_RESOURCES)):
-            yield f"{key}: {name} would change what the plan asks for", "remove it: the plan decides"
-    for key in data:
-        if known and key.startswith("slurm-") and key not in known:
-            yield f"{key}: the installed Slurm executor has no such option", "remove it, or update the executor"
-
-
-def _resource_names(value: Any) -> set[str]:
-    """Return the names in ``[name=value]``, ``{name: value}`` or ``{rule: {name: value}}``."""
-    if isinstance(value, Mapping):
-        inner = [name for each in value.values() if isinstance(each, Mapping) for name in each]
-        return {str(name).partition("=")[0].split(":")[-1] for name in (*value, *inner)}
-    items = value if isinstance(value, list) else [] if value is None else [value]
-    return {str(item).partition("=")[0].split(":")[-1].strip() for item in items}
+    yield CheckResult("pass", "site", f"{sources.cluster}: {ladder.settings.site.site}")
 
 
 # Files
@@ -193,8 +135,8 @@ def workload(ladder: Ladder, on_a_cluster: bool) -> Iterator[CheckResult]:
 # Network
 
 
-def _network(ladder: Ladder, sources: Sources, on_a_cluster: bool, shell: Mapping[str, str]) -> list[CheckResult]:
-    found = check_variables(ladder.settings, sources, shell)
+def _network(ladder: Ladder, on_a_cluster: bool, shell: Mapping[str, str]) -> list[CheckResult]:
+    found = check_variables(ladder.settings, shell)
     variables = [CheckResult.of(problem, "variables", "warn") for problem in found] or [
         CheckResult("pass", "variables", "NCCL, RCCL, Gloo, torch, OpenMP, CUDA, HSA, libfabric, UCX: no unknown name")
     ]
@@ -205,7 +147,7 @@ def interface(settings: Settings, here: Collection[str], on_a_cluster: bool) -> 
     """Check network.interface. here: names of this machine's interfaces."""
     topic, wanted = "interface", settings.site.network.interface
     where = f"{settings.site.file}: network.interface"
-    several_nodes = any(scale.nodes > 1 for stage in settings.experiment.stages for scale in stage.scales)
+    several_nodes = any(scale.nodes > 1 for stage in settings.experiment.ladder for scale in stage.scales)
     names = {wanted} if isinstance(wanted, str) else set(wanted.values())
     if "lo" in names and several_nodes and on_a_cluster:
         advice = "set it to auto, or to what `srun ip -brief address` shows"

@@ -18,10 +18,9 @@ from ddp_ladder.climb.executor import BELOW, DISTRIBUTION, INSTALL, METHODS, OLD
 from ddp_ladder.common.formats import dotted
 from ddp_ladder.common.paths import SCRIPTS
 from ddp_ladder.doctor.check_results import CheckResult
-from ddp_ladder.node.software import NAMES_THE_CAUSE, TORCH_NOT_INSTALLED, SetUpError, environment, gpus
+from ddp_ladder.node.software import NAMES_THE_CAUSE, TORCH_NOT_INSTALLED, SetUpError, environment
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.failures import is_too_old, least_driver
-from ddp_ladder.settings.models import Site
+from ddp_ladder.settings.keys import Site
 from ddp_ladder.settings.secrets import FROM_ENVIRONMENT
 
 OLDEST_SITE_PYTHON = (3, 9)
@@ -68,16 +67,6 @@ def package_version(distribution: str, topic: str, oldest: tuple[int, ...], belo
     if oldest <= version_tuple(found) < below:
         return CheckResult("pass", topic, found)
     return CheckResult("FAIL", topic, f"{found}; wanted {wanted}", INSTALL)
-
-
-def executor_settings() -> frozenset[str]:
-    """Return the options of the installed Slurm executor, by their names in a profile; empty without one."""
-    try:
-        plugin = importlib.import_module("snakemake_executor_plugin_slurm")
-    except ImportError:  # reported with its version
-        return frozenset()
-    fields = plugin.ExecutorSettings.__dataclass_fields__
-    return frozenset(f"slurm-{name.replace('_', '-')}" for name in fields)
 
 
 def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Iterator[CheckResult]:
@@ -142,9 +131,6 @@ def _training_python(spec: RunSpec, site: Site, env: Mapping[str, str]) -> Itera
         yield CheckResult("FAIL", topic, f"{where}: {program} does not start: {error}", f"try it: {program} --version")
         return
     yield from judge_python(report, program, where, site.node.device)
-    if site.node.device == "cuda" and report.get("cuda"):
-        here = [gpu["driver"] for gpu in gpus()]
-        yield judge_driver(site.node.driver or next(iter(here), None), report, f"{site.file}: node.driver")
     if module:
         if report.get("module"):
             yield CheckResult("pass", "workload", spec.script)
@@ -194,18 +180,6 @@ def judge_python(report: Mapping[str, Any], program: str, where: str, device: st
         yield CheckResult("FAIL", "torch", f"{report['torch']} is built without CUDA, and node.device is cuda", advice)
     else:
         yield CheckResult("pass", "torch", f"{report['torch']}, built {_cuda(report['cuda'])}")
-
-
-def judge_driver(driver: str | None, report: Mapping[str, Any], where: str) -> CheckResult:
-    """Check the nodes' NVIDIA driver against the CUDA that torch is built for. driver: None if it is not known."""
-    least, built = least_driver(report["cuda"]), f"torch {report['torch']} is built for CUDA {report['cuda']}"
-    wants = f"{built}, which wants {least} or newer" if least else built
-    if driver is None:
-        return CheckResult("not checked", "driver", wants, f"write what `srun nvidia-smi` shows into {where}")
-    if is_too_old(driver, report["cuda"]):
-        advice = "install a torch that is built for an older CUDA (pytorch.org, previous versions)"
-        return CheckResult("FAIL", "driver", f"{driver} is too old: {wants}", advice)
-    return CheckResult("pass", "driver", f"{driver}; {wants}")
 
 
 def _cuda(version: str | None) -> str:

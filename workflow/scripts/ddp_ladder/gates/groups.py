@@ -25,7 +25,7 @@ from ddp_ladder.records.statistic import (
     statistic_of,
     step_times,
 )
-from ddp_ladder.settings.config_keys import GateThresholds
+from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import PLAIN_VARIANT, REFERENCE_VARIANT, Scale
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from ddp_ladder.common.model import IN_A_MODEL
 from ddp_ladder.records.statistic import STANDARD_ERRORS, TAILS, median
-from ddp_ladder.settings.config_keys import GateThresholds
+from ddp_ladder.settings.keys import GateThresholds
 
 Ends = tuple[float, float] | tuple[None, None]
 Estimate = tuple[float, float | None, float | None]  # a figure and the ends of its interval, None if they are not known

@@ -49,7 +49,7 @@ from ddp_ladder.records.fingerprint import batch_per_gpu_seen
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
 from ddp_ladder.records.statistic import median
 from ddp_ladder.records.timing import WHOLE_LOOP, startup_of
-from ddp_ladder.settings.config_keys import GateThresholds
+from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import Scale
 
 USUAL_MARK = 0.8  # POP: below, a factor deserves attention

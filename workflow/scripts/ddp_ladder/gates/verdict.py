@@ -23,8 +23,7 @@ from ddp_ladder.gates.points import ScalePoint, other_processes
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.fingerprint import MUST_MATCH
 from ddp_ladder.records.record import SAMPLES_PER_TIME, placed
-from ddp_ladder.settings.compared_fields import MAY_DIFFER
-from ddp_ladder.settings.terms import MOST_REPEATS, REFERENCE_VARIANT
+from ddp_ladder.settings.terms import MAY_DIFFER, MOST_REPEATS, REFERENCE_VARIANT
 
 SANITY = "sanity"  # the name of the one finding for a run that passed all its checks
 Word = Literal["open", "closed"]

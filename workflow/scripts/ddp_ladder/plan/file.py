@@ -12,8 +12,7 @@ from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.plan.hang import HangBounds
 from ddp_ladder.plan.monitoring import MonitorWanted
 from ddp_ladder.plan.plan import SCHEMA_VERSION, Plan, PreflightWanted, RunSpec, ScaleJob
-from ddp_ladder.settings.cluster_keys import Slurm
-from ddp_ladder.settings.config_keys import GateThresholds
+from ddp_ladder.settings.keys import GateThresholds, Slurm
 from ddp_ladder.settings.terms import Scale
 
 REWRITE = "run `snakemake --cores 1 {path}`: the plan is written again from config/; then `snakemake report`"

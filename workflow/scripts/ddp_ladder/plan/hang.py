@@ -9,7 +9,7 @@ from pydantic import Field
 from ddp_ladder.common.model import Model
 
 if TYPE_CHECKING:  # an agent reads the bounds, and no settings: their models take a tenth of a second
-    from ddp_ladder.settings.config_keys import Hang
+    from ddp_ladder.settings.keys import Hang
 
 
 class HangBounds(Model):

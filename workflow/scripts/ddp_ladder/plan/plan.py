@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, with_config
@@ -34,9 +34,17 @@ from ddp_ladder.settings.terms import (
 )
 
 if TYPE_CHECKING:  # a node's agent reads a run, and no settings: their models take a tenth of a second
-    from ddp_ladder.settings.cluster_keys import Container, Node, Slurm
-    from ddp_ladder.settings.config_keys import GateThresholds, Workload
-    from ddp_ladder.settings.models import Experiment, Settings, Stage, Variant
+    from ddp_ladder.settings.keys import (
+        Container,
+        Experiment,
+        GateThresholds,
+        Node,
+        Settings,
+        Slurm,
+        Stage,
+        Variant,
+        Workload,
+    )
 
 SCHEMA_VERSION = 1
 OWN_DIRECTORY = "work"
@@ -273,9 +281,9 @@ def first_scale(runs: Iterable[RunSpec]) -> Scale:
 def make_plan(settings: Settings) -> Plan:
     """Return the plan, with every run of every stage resolved."""
     experiment = settings.experiment
-    jobs = tuple(_job(settings, stage, scale) for stage in experiment.stages for scale in stage.scales)
-    gates = {stage.name: stage.gate for stage in experiment.stages}
-    return Plan(settings.site.name, experiment.results, jobs, gates, experiment.may_differ)
+    jobs = tuple(_job(settings, stage, scale) for stage in experiment.ladder for scale in stage.scales)
+    gates = {stage.name: stage.gate for stage in experiment.ladder}
+    return Plan(settings.site.site, experiment.results, jobs, gates, experiment.fingerprint.may_differ)
 
 
 def _job(settings: Settings, stage: Stage, scale: Scale) -> ScaleJob:
@@ -284,7 +292,7 @@ def _job(settings: Settings, stage: Stage, scale: Scale) -> ScaleJob:
     return ScaleJob(
         stage=stage.name,
         scale=scale,
-        runtime_min=stage.runtime_min,
+        runtime_min=stage.runtime,
         runs=tuple(run for run in runs if run.repeat <= repeats.at_least),
         more=tuple(run for run in runs if run.repeat > repeats.at_least),
         until_percent=repeats.until_percent,
@@ -316,11 +324,11 @@ def _runs(settings: Settings, stage: Stage, scale: Scale) -> tuple[RunSpec, ...]
     experiment = settings.experiment
     launched, plain = variants_of(experiment, stage.name), plain_variants(experiment, stage.name)
     # The plain baseline comes last in the first repeat: its limit is a multiple of what the default variant took.
-    measured = [(mode, variant) for variants in (launched, plain) for mode in experiment.modes for variant in variants]
+    measured = [(mode, name) for variants in (launched, plain) for mode in experiment.modes for name in variants]
     return tuple(
-        _resolve(settings, stage, scale, variant, mode, repeat)
+        _resolve(settings, stage, scale, (name, {**launched, **plain}[name]), mode, repeat)
         for repeat in range(1, experiment.jobs * experiment.repeats.most + 1)
-        for mode, variant in balanced(measured, repeat)
+        for mode, name in balanced(measured, repeat)
     )
 
 
@@ -335,18 +343,18 @@ def balanced(items: Sequence[Item], repeat: int) -> Sequence[Item]:
     return order if repeat % 2 else order[::-1]
 
 
-def variants_of(experiment: Experiment, stage: str) -> tuple[Variant, ...]:
+def variants_of(experiment: Experiment, stage: str) -> dict[str, Variant]:
     """Return the variants that a stage measures: one process alone cannot use several nodes."""
-    several_nodes = any(scale.nodes > 1 for one in experiment.stages if one.name == stage for scale in one.scales)
-    return tuple(each for each in experiment.variants if not (several_nodes and each.launcher == "python"))
+    several_nodes = any(scale.nodes > 1 for one in experiment.ladder if one.name == stage for scale in one.scales)
+    given = experiment.variants.items()
+    return {name: variant for name, variant in given if not (several_nodes and variant.launcher == "python")}
 
 
-def plain_variants(experiment: Experiment, stage: str) -> tuple[Variant, ...]:
+def plain_variants(experiment: Experiment, stage: str) -> dict[str, Variant]:
     """Return the plain baseline in stage1, if that is one GPU, unless measure.plain_baseline is false."""
     if stage != STAGES[0] or experiment.first_scale != ONE_GPU or not experiment.measure.plain_baseline:
-        return ()
-    default = next(variant for variant in experiment.variants if variant.name == REFERENCE_VARIANT)
-    return (replace(default, name=PLAIN_VARIANT, launcher="python"),)
+        return {}
+    return {PLAIN_VARIANT: experiment.variants[REFERENCE_VARIANT].replace(launcher="python")}
 
 
 def _bound(container: Container | None, data_dir: str | None) -> BoundContainer | None:
@@ -392,16 +400,19 @@ def _filled(spec: RunSpec, results: str, workload: Workload) -> RunSpec:
     )
 
 
-def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, mode: Mode, repeat: int) -> RunSpec:
+def _resolve(
+    settings: Settings, stage: Stage, scale: Scale, named_variant: tuple[str, Variant], mode: Mode, repeat: int
+) -> RunSpec:
     experiment, site = settings.experiment, settings.site
+    name, variant = named_variant
     workload, measure = experiment.workload, experiment.measure
     first_size = experiment.first_scale.world_size
     batch, global_batch = batches(workload.batch_per_gpu, mode, scale.world_size, first_size)
-    wanted = variant.backend or site.network.backend
+    wanted = variant.network.backend or site.network.backend
     of_device: Literal["nccl", "gloo"] = "nccl" if site.node.device == "cuda" else "gloo"
     spec = RunSpec(
         stage=stage.name,
-        variant=variant.name,
+        variant=name,
         mode=mode,
         nodes=scale.nodes,
         gpus_per_node=scale.gpus_per_node,
@@ -418,7 +429,7 @@ def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, m
         directory=None,
         data_dir=workload.data_dir,
         env={},
-        env_template=marked({**site.network.env, **workload.env, **variant.env}),
+        env_template=marked({**site.network.env, **workload.env, **variant.env}, workload.secrets),
         python=site.software.python,
         modules=site.software.modules,
         setup=site.software.setup,
@@ -427,7 +438,7 @@ def _resolve(settings: Settings, stage: Stage, scale: Scale, variant: Variant, m
         device=site.node.device,
         backend=of_device if wanted == "auto" else wanted,
         backend_wanted=wanted,
-        interface=variant.interface or site.network.interface,
+        interface=variant.network.interface or site.network.interface,
         cpus_per_node=site.node.cpus,
         threads_per_rank=site.node.threads_per_rank,
         warmup_steps=measure.warmup_steps_on(site.node.device),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ddp_ladder.common.formats import significant
 from ddp_ladder.common.redaction import redacted_arguments
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.settings.config_keys import GateThresholds
+from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import ONE_GPU, Scale
 
 SEVERAL_JOBS = (

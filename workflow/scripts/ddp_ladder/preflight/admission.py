@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import Problem, UserError, did_you_mean
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.settings.models import Settings
+from ddp_ladder.settings.keys import Settings
 from ddp_ladder.slurm.query import SlurmError, Unreadable, minutes, records, run_command, undecided
 from ddp_ladder.slurm.steps import sbatch_options
 
@@ -180,7 +180,7 @@ def _where(key: str, job: ScaleJob, settings: Settings) -> str:
     experiment, name = settings.experiment, key.removeprefix("slurm.")
     if key in ("scales", "runtime"):
         return f"{experiment.file}: stages.{job.stage}.{key}"
-    for stage in experiment.stages:
+    for stage in experiment.ladder:
         if stage.name == job.stage and key.startswith("slurm.") and getattr(stage.slurm, name):
             return f"{experiment.file}: stages.{stage.name}.{key}"
     return f"{settings.site.file}: {key}"

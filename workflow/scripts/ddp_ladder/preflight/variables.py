@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 
 from ddp_ladder.common.messages import Problem
-from ddp_ladder.settings.models import Settings
-from ddp_ladder.settings.sources import Sources
+from ddp_ladder.settings.keys import Settings
+from ddp_ladder.settings.yaml import Document
 
 FILE = Path(__file__).with_name("variables.txt")
 SHELL = "the shell's environment"
@@ -21,17 +21,19 @@ OPEN = ("TORCH_", "TORCHELASTIC_", "PYTORCH_", "GOMP_", "KMP_", "CUDA_", "HSA_",
 PREFIXES = (*CLOSED, *OPEN)
 
 
-def check_variables(settings: Settings, sources: Sources, shell: Mapping[str, str]) -> tuple[Problem, ...]:
+def check_variables(settings: Settings, shell: Mapping[str, str]) -> tuple[Problem, ...]:
     """Return a warning for each name in network.env, workload.env, the variants and the shell that nothing reads."""
-    documents = cache(sources.documents)
 
-    def in_file(document: int, *path: str) -> Callable[[str], str]:
-        return lambda name: documents()[document].where(*path, name)
+    def in_file(document: Document, *path: str) -> Callable[[str], str]:
+        return lambda name: document.where(*path, name)
 
     places: list[tuple[Mapping[str, str], Callable[[str], str]]] = [
-        (settings.site.network.env, in_file(1, "network", "env")),
-        (settings.experiment.workload.env, in_file(0, "workload", "env")),
-        *((each.env, in_file(0, "variants", each.name, "env")) for each in settings.experiment.variants),
+        (settings.site.network.env, in_file(settings.cluster, "network", "env")),
+        (settings.experiment.workload.env, in_file(settings.config, "workload", "env")),
+        *(
+            (variant.env, in_file(settings.config, "variants", name, "env"))
+            for name, variant in settings.experiment.variants.items()
+        ),
         ({name: "" for name in sorted(shell) if name.startswith(PREFIXES)}, lambda name: f"{SHELL}: {name}"),
     ]
     found = (_problem(name, where) for names, where in places for name in names)

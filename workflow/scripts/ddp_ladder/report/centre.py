@@ -26,7 +26,7 @@ from ddp_ladder.records.record import Record
 from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.report.document import Block, Cell, Section
 from ddp_ladder.report.view import ReportView
-from ddp_ladder.settings.centres import centre_file
+from ddp_ladder.settings.sources import centre_file
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 Name = Annotated[str, Field(min_length=1)]

@@ -19,7 +19,7 @@ from ddp_ladder.node.launch import Places, python_command
 from ddp_ladder.node.software import SetUpError, container_binds, environment
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.run.nodes import local_job_id
-from ddp_ladder.settings.models import Experiment, Site
+from ddp_ladder.settings.keys import Experiment, Site
 from ddp_ladder.slurm.lock import Lock, held
 
 LOCK = ".prepare"

@@ -1,33 +1,58 @@
-"""The types of keys: how a value of config.yaml or cluster.yaml is read, besides the bounds in its field."""
+"""How a value of config.yaml or cluster.yaml is read, besides the bounds in its field."""
 
-from __future__ import annotations
+# Without `from __future__ import annotations`, as keys.
 
 import ast
 import inspect
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from pathlib import PurePosixPath
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
-from pydantic.annotated_handlers import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainValidator,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.annotated_handlers import GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
+from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError
 
-from ddp_ladder.common import meant
 from ddp_ladder.common.model import Model, Several
-from ddp_ladder.settings.strict_yaml import has_control_characters
-from ddp_ladder.settings.terms import Scale
+from ddp_ladder.common.paths import located
+from ddp_ladder.settings.terms import MAY_DIFFER, Scale
 
 T = TypeVar("T")
-ABSENT = object()
-"""In place of a value that must be given."""
 
 
 class Section(Model, defer_build=True):
-    """A section of a file. The text below a key describes it, in the JSON Schema too."""
+    """A section of a file. The text below a key describes it, in the JSON Schema and config/README.md too.
+
+    A key that is left empty has its default, unless null is one of its values.
+    """
+
+    model_config = ConfigDict(regex_engine="python-re")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_keys(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        return {key: value for key, value in data.items() if value is not None or not cls._has_default(key)}
+
+    @classmethod
+    def _has_default(cls, key: str) -> bool:
+        known = cls.model_fields.get(key)
+        return known is not None and not known.is_required() and type(None) not in get_args(known.annotation)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -48,89 +73,25 @@ def _texts_below(section: type) -> Iterator[tuple[str, str]]:
             yield key.target.id, " ".join(ast.literal_eval(text.value).split())  # type: ignore[union-attr]
 
 
-def refused(what: str, advice: str, allowed: str | None = None) -> PydanticCustomError:
-    """Return an error with the texts of its message. allowed: None for what the key's type says."""
-    return PydanticCustomError("refused", "{what}", {"what": what, "allowed": allowed, "next": advice})
+def refused(what: str, advice: str) -> PydanticCustomError:
+    """Return the error of a validator: what is wrong, and what to do."""
+    return PydanticCustomError("refused", "{what}", {"what": what, "next": advice})
 
 
-@dataclass(frozen=True)
-class Text:
-    """Text of a form: no control characters, and ``pattern``, which ``words`` describe."""
-
-    words: str | None = None
-    pattern: str | None = None
-    most: int | None = None  # characters
-    least: int | None = None
-    lines: bool = False  # may hold line ends
-    home: bool = False  # a first ~/ is the home directory
-    path: bool = False  # as home, and without $NAME
-    number: bool = False  # numbers too, as they are typed
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        text = core_schema.str_schema(
-            strict=True, pattern=self.pattern, max_length=self.most, min_length=self.least, regex_engine="python-re"
-        )
-        return core_schema.no_info_before_validator_function(self._read, text)
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        words = {"patternErrorMessage": self.words} if self.words else {}
-        return {**handler(schema), **words, **({"type": ["string", "number"]} if self.number else {})}
-
-    def _read(self, value: Any) -> Any:
-        if self.number and isinstance(value, int | float) and not isinstance(value, bool):
-            return getattr(value, "text", str(value))
-        if not isinstance(value, str):
-            return value
-        if has_control_characters(value, but="\t\n" if self.lines else "\t"):
-            raise refused(
-                "a control character in a value"
-                if self.lines
-                else "a line end or another control character in a value",
-                "remove the character; long data belongs in a file that the script reads",
-                "printable text, line ends and tabs" if self.lines else "printable text on one line",
-            )
-        if self.path and meant.has_variables(value):
-            raise refused(
-                "a shell variable, which is not expanded here",
-                meant.path(value),
-                "a path without variables; ~/ at its start is the home directory",
-            )
-        return os.path.expanduser(value) if (self.home or self.path) and value.startswith("~/") else value
+# Types of values
 
 
-@dataclass(frozen=True)
-class NullIs:
-    """Marks a key that may be left empty, and says what that means."""
-
-    value: Any
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(self._filled, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [handler(schema), {"type": "null"}], "default": self.value}
-
-    def _filled(self, value: Any) -> Any:
-        if value is ABSENT:
-            raise PydanticKnownError("missing")
-        return self.value if value is None else value
+def form(pattern: str, words: str, most: int = 1000) -> Any:
+    """Return the constraint of a text to a pattern, which ``words`` describe for people."""
+    return Field(pattern=pattern, max_length=most, json_schema_extra={"patternErrorMessage": words})
 
 
-@dataclass(frozen=True)
-class NumberIs:
-    """Marks a section that may be a whole number instead: the value of one of its keys."""
+def _at_home(value: Any) -> Any:
+    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
 
-    key: str
-    most: int
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(self._in_section, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [handler(schema), {"type": "integer", "minimum": 1, "maximum": self.most}]}
-
-    def _in_section(self, value: Any) -> Any:
-        return {self.key: value} if isinstance(value, int) and not isinstance(value, bool) else value
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int | float) else value
 
 
 def _scale(value: Any) -> Scale:
@@ -143,50 +104,130 @@ def _scale(value: Any) -> Scale:
     return Scale.parse(value)
 
 
-def _variant_name(name: str) -> str:
-    if len(name) > VARIANT["maxLength"] or not re.fullmatch(VARIANT["pattern"], name):
-        usable = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:40].strip("._-") or "variant-1"
-        raise refused(
-            "a name that cannot be used", f"rename it, for example to {usable}", VARIANT["patternErrorMessage"]
-        )
-    return name
-
-
 def _different(items: tuple[T, ...]) -> tuple[T, ...]:
     if len(set(items)) < len(items):
         raise refused("an item twice", "remove the second of the two")
     return items
 
 
-_SCALE = "^[1-9][0-9]{0,3}x[1-9][0-9]{0,3}$"
-_SCALE_SCHEMA = {
-    "type": "string",
-    "patternErrorMessage": "nodes x GPUs per node, such as 2x4",
-    "description": "Nodes x GPUs per node.",
-    "pattern": _SCALE,
-    "examples": ["2x4"],
-}
-_WORDS, _PATTERN, _MOST = "letters, digits and . _ - with a letter or digit first", "^[A-Za-z0-9][A-Za-z0-9._-]*$", 60
-VARIANT: Any = {
-    "patternErrorMessage": f"{_WORDS} (a variant's name becomes a directory)",
-    "pattern": _PATTERN,
-    "maxLength": _MOST,
-}
-DIFFERENT = AfterValidator(_different)
+def _compared_field(name: str) -> str:
+    if name not in MAY_DIFFER:
+        raise PydanticKnownError("literal_error", {"expected": ", ".join(MAY_DIFFER)})
+    return name
 
-AnyScale = Annotated[Scale, PlainValidator(_scale), WithJsonSchema(_SCALE_SCHEMA)]
-Name = Annotated[str, Text(_WORDS, _PATTERN, _MOST)]
-VariantName = Annotated[str, AfterValidator(_variant_name)]
-Items = Annotated[Several[T], Field(max_length=100), NullIs([])]
-Argument = Annotated[
-    str,
-    Text(most=100_000, home=True, number=True),
-    Field(description="One argument. Numbers are passed as written.", examples=["--epochs"]),
+
+def _with_own_place(script: str) -> str:
+    return script if script.startswith("-") else located(script)
+
+
+_HOME = BeforeValidator(_at_home)
+_SCALE = "^[1-9][0-9]{0,3}x[1-9][0-9]{0,3}$"
+NAME = "^[A-Za-z0-9][A-Za-z0-9._-]*$"
+NAME_WORDS = "letters, digits and . _ - with a letter or digit first"
+DIFFERENT = AfterValidator(_different)
+# Without ./, // and a last /, so that each file has one name.
+_ONE_SPELLING = AfterValidator(lambda path: str(PurePosixPath(path)))
+
+Text = Annotated[str, Field(min_length=1, max_length=10_000)]
+Name = Annotated[str, form(NAME, NAME_WORDS, 60)]
+_AnyScale = Annotated[
+    Scale,
+    PlainValidator(_scale),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "description": "Nodes x GPUs per node.",
+            "pattern": _SCALE,
+            "patternErrorMessage": "nodes x GPUs per node, such as 2x4",
+            "examples": ["2x4"],
+        }
+    ),
 ]
-Arguments = Annotated[Several[Argument], Field(max_length=1000), NullIs([])]
-Value = Annotated[
+Scales = Annotated[Several[_AnyScale], Field(min_length=1, max_length=100)]
+_TYPED = WithJsonSchema({"type": ["string", "number", "boolean"], "description": "Passed as it is typed."})
+Typed = Annotated[str, BeforeValidator(_as_text), _HOME, Field(max_length=100_000), _TYPED]
+Variable = Annotated[str, form("^[A-Za-z_][A-Za-z0-9_]*$", "the name of an environment variable", 1000)]
+Arguments = Annotated[Several[Typed], Field(max_length=1000)]
+Environment = Annotated[dict[Variable, Typed], Field(max_length=1000)]
+PathText = Annotated[
     str,
-    Text(most=100_000, home=True, number=True),
-    Field(description="Value of one variable. Numbers are passed as written.", examples=["INFO"]),
+    _HOME,
+    Field(min_length=1),
+    form(r"^[^$]*$", "a path without shell variables; ~/ at its start is the home directory", 10_000),
 ]
-Environment = Annotated[dict[str, Value], Field(max_length=1000), NullIs({})]
+Directory = Annotated[
+    str,
+    _HOME,
+    form(
+        r"^(?!\.?/*$)[A-Za-z0-9._/][A-Za-z0-9._/-]*$",
+        "a path of letters, digits and . _ - / (it becomes part of Snakemake's file patterns)",
+    ),
+    _ONE_SPELLING,
+]
+WithPlaceholders = Annotated[
+    str,
+    _HOME,
+    form(r"^(?!\.?/*$)[A-Za-z0-9._/{][A-Za-z0-9._/{}-]*$", "a path of letters, digits and . _ - / with placeholders"),
+    _ONE_SPELLING,
+]
+OfSlurm = Annotated[
+    str,
+    form(
+        r"^[A-Za-z0-9_(\[][A-Za-z0-9._@+=:&|,*()\[\]-]*$",
+        "a value of letters, digits and . _ @ + - = : & | , * ( ) [ ] (it reaches sbatch through a shell)",
+    ),
+]
+Option = Annotated[
+    str,
+    form(
+        r"^--(?!signal=R?B:)[a-z][a-z0-9-]*(=[A-Za-z0-9._:@%+=,/\[\]-]+)?$",
+        "one option in its long form, --name or --name=value, without spaces and quotes; a signal not to the batch "
+        "shell (B:), which would end the job at once",
+    ),
+    Field(description="One option.", examples=["--exclusive"]),
+]
+Gres = Annotated[
+    str,
+    form(
+        r"^gpu(:[0-9]{3,}|:[0-9]*[A-Za-z_][A-Za-z0-9._-]*)?$",
+        "gpu, or gpu:type such as gpu:a100, as `sinfo --format=%G` shows it without its number, which the scale sets",
+        100,
+    ),
+]
+FieldName = Annotated[
+    str,
+    AfterValidator(_compared_field),
+    Field(description="Name of a field.", examples=["num_workers"], json_schema_extra={"enum": [*MAY_DIFFER]}),
+]
+Script = Annotated[str, Field(min_length=1, max_length=1000), _HOME, AfterValidator(_with_own_place)]
+Command = Annotated[
+    Several[Typed], Field(min_length=1, max_length=1000), AfterValidator(lambda words: (located(words[0]), *words[1:]))
+]
+Module = Annotated[
+    str,
+    form("^[A-Za-z0-9_./][A-Za-z0-9_.,:@=+/-]*$", "a module's name, such as PyTorch/2.8.0"),
+    Field(description="A module's name.", examples=["PyTorch/2.8.0"]),
+]
+InterfaceName = Annotated[
+    str, form("^[A-Za-z0-9][A-Za-z0-9._:,@-]*$", "an interface's name such as eth0 or ib0, or auto", 100)
+]
+_InterfaceOfNode = Annotated[InterfaceName, Field(description="Interface of one node.", examples=["eth0"])]
+Interface = Annotated[
+    Annotated[InterfaceName, Tag("of all nodes")]
+    | Annotated[
+        dict[Annotated[str, form(NAME, "one node's name, as `sinfo --Node` shows it", 100)], _InterfaceOfNode],
+        Field(min_length=1, max_length=10_000),
+        Tag("of each node"),
+    ],
+    Discriminator(lambda value: "of each node" if isinstance(value, dict) else "of all nodes"),
+]
+
+
+@dataclass(frozen=True)
+class OrNumber:
+    """Marks a section that may be a whole number instead, in its JSON Schema."""
+
+    most: int
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [handler(schema), {"type": "integer", "minimum": 1, "maximum": self.most}]}

@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.common.paths import located
-from ddp_ladder.settings.centres import CENTRE, centre_file
-from ddp_ladder.settings.loading import OVERLAY, load_settings, read_documents
-from ddp_ladder.settings.models import Settings
+from ddp_ladder.common.paths import CENTRES, located
+from ddp_ladder.settings.keys import Settings
+from ddp_ladder.settings.load import OVERLAY, load_settings
 from ddp_ladder.settings.secrets import marked_overrides
-from ddp_ladder.settings.strict_yaml import Document, has_control_characters, shown
+from ddp_ladder.settings.yaml import has_control_characters, shown
 
 CONFIG = Path("config/config.yaml")
 CLUSTER = Path("config/cluster.yaml")
-PREFLIGHT_SCALE = "preflight_scale"  # key of ``snakemake --config``
-COMPARED_FOLDERS = "compare"  # another one: the folders that `snakemake compare` compares
 WITHOUT_TRAINING = frozenset({"compare", "doctor", "eject", "report"})  # quick targets that run on this machine alone
 
 
@@ -59,10 +56,6 @@ class Sources:
         """Read and check the settings. Raises UserError."""
         return load_settings(self.config, self.cluster, self.overrides)
 
-    def documents(self) -> tuple[Document, Document]:
-        """Read the experiment and the site again, for the line of each key. Raises UserError."""
-        return read_documents(self.config, self.cluster, self.overrides)
-
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of a command line that reads the settings; empty --config: all are in --overrides."""
@@ -94,8 +87,7 @@ def read_sources(configfiles: Sequence[str | Path], overrides: Mapping[str, Any]
             )
         )
     config, cluster = _file(configfiles[0] if configfiles else CONFIG), _file(rest.pop("cluster", CLUSTER))
-    scale, centre, folders = _scale(rest), _centre(rest), _folders(rest)
-    return Sources(config, cluster, rest, scale, centre, folders)
+    return Sources(config, cluster, rest, **_of_this_start(rest))
 
 
 def module_sources(config: Mapping[str, Any]) -> Sources:
@@ -103,8 +95,8 @@ def module_sources(config: Mapping[str, Any]) -> Sources:
     rest = dict(config)
     cluster, experiment = rest.pop("cluster", CLUSTER), rest.pop("experiment", None)
     is_whole = experiment is None and "workload" in rest
-    scale, centre, folders = _scale(rest), _centre(rest), _folders(rest)
-    return Sources(None if is_whole else _file(experiment or CONFIG), _file(cluster), rest, scale, centre, folders)
+    of_this_start = _of_this_start(rest)
+    return Sources(None if is_whole else _file(experiment or CONFIG), _file(cluster), rest, **of_this_start)
 
 
 def moved(sources: Sources, move: Callable[[str], str]) -> Sources:
@@ -116,23 +108,24 @@ def moved(sources: Sources, move: Callable[[str], str]) -> Sources:
     return replace(sources, overrides={**sources.overrides, "results": move(experiment.results), "workload": workload})
 
 
-def _scale(values: dict[str, Any]) -> str | None:
-    """Take preflight_scale out of the values."""
-    return None if (asked := values.pop(PREFLIGHT_SCALE, None)) is None else str(asked)
+def _of_this_start(values: dict[str, Any]) -> dict[str, Any]:
+    """Take what only this start has out of the values. Raises UserError for a centre that is not known."""
+    scale, centre, folders = (values.pop(key, None) for key in ("preflight_scale", "centre", "compare"))
+    several = folders if isinstance(folders, list | tuple) else [folders] if folders else []
+    return {
+        "preflight_scale": None if scale is None else str(scale),
+        "centre": None if centre is None else centre_file(str(centre)).stem,
+        "compared_folders": tuple(str(Path(str(name)).expanduser()) for name in several),
+    }
 
 
-def _centre(values: dict[str, Any]) -> str | None:
-    """Take centre out of the values. Raises UserError for one that is not known."""
-    if (asked := values.pop(CENTRE, None)) is None:
-        return None
-    return centre_file(str(asked)).stem
-
-
-def _folders(values: dict[str, Any]) -> tuple[str, ...]:
-    """Take the folders to compare out of the values: a list, or one name."""
-    named = values.pop(COMPARED_FOLDERS, None) or ()
-    several = named if isinstance(named, list | tuple) else (named,)
-    return tuple(str(Path(str(name)).expanduser()) for name in several)
+def centre_file(name: str) -> Path:
+    """Return the file of a computing centre's rules. Raises UserError for an unknown name."""
+    files = {file.stem: file for file in sorted(CENTRES.glob("*.toml"))}
+    if name not in files:
+        advice = "name one of these, or add a file with the rules of yours to workflow/centres (docs/proposal.md)"
+        raise UserError(Problem("--config centre", "no rules of such a centre", name, ", ".join(files), advice))
+    return files[name]
 
 
 def _file(name: object) -> Path:

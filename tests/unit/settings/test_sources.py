@@ -80,8 +80,8 @@ def test_an_overlay_is_laid_over_the_experiment_and_the_command_line_over_both(t
     workload = experiment.workload
     assert (workload.batch_per_gpu, workload.env) == (4, {"B": "2", "C": "3.0"})
     assert workload.args == ("--a", "1.0e-4", str(Path.home() / "b"))
-    assert (experiment.repeats.most, [str(stage.scales[0]) for stage in experiment.stages]) == (1, ["1x1", "1x2"])
-    assert [(one.args, one.reason) for one in experiment.variants] == [((), None), (("1e-5",), "why")]
+    assert (experiment.repeats.most, [str(scale) for scale in experiment.scales]) == (1, ["1x1", "1x2"])
+    assert [(one.args, one.reason) for one in experiment.variants.values()] == [((), None), (("1e-5",), "why")]
 
 
 def test_a_mistake_in_an_overlay_is_named_with_its_own_file_and_line(tmp_path: Path) -> None:

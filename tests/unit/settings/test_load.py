@@ -1,0 +1,446 @@
+"""Settings from both files, and what is said of every kind of mistake in a value."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.common.messages import UserError
+from ddp_ladder.settings.keys import (
+    Container,
+    GateThresholds,
+    Measure,
+    Network,
+    Node,
+    Settings,
+    Slurm,
+    Software,
+    Variant,
+)
+from ddp_ladder.settings.load import load_settings
+from ddp_ladder.settings.terms import Scale
+
+CONFIG = """\
+workload:
+  script: train.py
+  args: [--epochs, 8]
+  batch_per_gpu: 32
+  env: {}
+measure: {warmup_steps: 10}
+modes: [weak]
+repeats: 3
+stages:
+  stage1: {scales: [1x1], runtime: 10}
+  stage2: {scales: [1x2], gate: {min_efficiency: 0.5}}
+variants:
+  default: {}
+"""
+CLUSTER = "site: here\nnode: {gpus: 2, device: cpu, cpus: 2}\n"
+SMALLEST = "workload: {script: train.py, batch_per_gpu: 32}\nstages: {stage1: {}}\n"
+CONFIG_KEYS = (
+    "results, workload, measure, hang, modes, repeats, jobs, stages, fingerprint, logs, monitor, report, variants, "
+    "preflight"
+)
+REPEATS = "a whole number from 1 to 100, or keys at_least, at_most, until_percent"
+
+
+@pytest.fixture(autouse=True)
+def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config").mkdir()
+    Path("train.py").touch()
+
+
+def load(config: str = CONFIG, cluster: str = CLUSTER, overrides: dict[str, Any] | None = None) -> Settings:
+    for name, text in (("config", config), ("cluster", cluster)):
+        Path(f"config/{name}.yaml").write_text(text, encoding="utf-8")
+    return load_settings(Path("config/config.yaml"), Path("config/cluster.yaml"), overrides)
+
+
+def message(config: str = CONFIG, cluster: str = CLUSTER, overrides: dict[str, Any] | None = None) -> str:
+    with pytest.raises(UserError) as caught:
+        load(config, cluster, overrides)
+    return str(caught.value)
+
+
+def lines(where: str, what: str, found: str | None, allowed: str, advice: str) -> str:
+    found_line = [] if found is None else [f"  found    {found}"]
+    return "\n".join([f"config/{where}: {what}", *found_line, f"  allowed  {allowed}", f"  next     {advice}"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "warmup_steps: 10",
+            "warmup_step: 10",
+            (
+                "config.yaml, line 6: measure.warmup_step",
+                "unknown key",
+                '"warmup_step"',
+                "warmup_steps, min_steps, max_steps, max_seconds, profile_steps, plain_baseline",
+                'did you mean "warmup_steps"?',
+            ),
+        ),
+        (
+            "repeats: 3",
+            "gpus: 4",
+            (
+                "config.yaml, line 8: gpus",
+                "unknown key",
+                '"gpus"',
+                CONFIG_KEYS,
+                "move it to where it belongs: config/cluster.yaml: node.gpus",
+            ),
+        ),
+        (
+            "  batch_per_gpu: 32\n",
+            "",
+            (
+                "config.yaml, line 1: workload.batch_per_gpu",
+                "missing key",
+                None,
+                "a whole number from 1 to 10000000",
+                "add batch_per_gpu: 32 under workload",
+            ),
+        ),
+        (
+            "repeats: 3",
+            'repeats: "3"',
+            (
+                "config.yaml, line 8: repeats",
+                "a value not allowed",
+                '"3"',
+                REPEATS,
+                "write it without quotes: repeats: 3",
+            ),
+        ),
+        (
+            "repeats: 3",
+            "repeats: {at_least: 5, at_most: 4}",
+            (
+                "config.yaml, line 8: repeats",
+                "at_most is less than at_least",
+                '{"at_least": 5, "at_most": 4}',
+                REPEATS,
+                "raise at_most, or lower at_least (now 5)",
+            ),
+        ),
+        (
+            "min_efficiency: 0.5",
+            "min_efficiency: 80",
+            (
+                "config.yaml, line 11: stages.stage2.gate.min_efficiency",
+                "too large",
+                "80",
+                "a number above 0 and at most 1, or null",
+                "for example min_efficiency: 0.8 (minimum throughput as a fraction of the ideal (that of a GPU in "
+                "stage1 times the number of GPUs))",
+            ),
+        ),
+        (
+            "runtime: 10",
+            "runtime: 1:30:00",
+            (
+                "config.yaml, line 10: stages.stage1.runtime",
+                "a value not allowed",
+                '"1:30:00"',
+                "a whole number from 1 to 43200",
+                "write minutes: runtime: 90",
+            ),
+        ),
+        (
+            "[--epochs, 8]",
+            "[--lr, {lr}]",
+            (
+                "config.yaml, line 3: workload.args[1]",
+                "a value not allowed",
+                '{"lr": ""}',
+                "text or a number or true or false",
+                'put placeholders in quotes: "{lr}"',
+            ),
+        ),
+        (
+            "[--epochs, 8]",
+            "--epochs 8",
+            (
+                "config.yaml, line 3: workload.args",
+                "a value not allowed",
+                '"--epochs 8"',
+                "a list, each item text or a number or true or false",
+                "write a list: args: [--epochs, '8']",
+            ),
+        ),
+        (
+            "modes: [weak]",
+            "modes: [week]",
+            (
+                "config.yaml, line 7: modes[0]",
+                "not one of the allowed values",
+                '"week"',
+                "one of weak, strong",
+                'did you mean "weak"?',
+            ),
+        ),
+        (
+            "[1x2]",
+            "[1X2]",
+            (
+                "config.yaml, line 11: stages.stage2.scales[0]",
+                "not in the expected format",
+                '"1X2"',
+                "nodes x GPUs per node, such as 2x4",
+                "for example 2x4 (nodes x GPUs per node)",
+            ),
+        ),
+        (
+            "  default: {}",
+            "  gloo: {}",
+            (
+                "config.yaml, line 12: variants",
+                "the variant that the gates judge is missing",
+                '{"gloo": {}}',
+                "keys with values",
+                "add default: {} under variants",
+            ),
+        ),
+        (
+            "modes: [weak]",
+            "fingerprint: {may_differ: [nccl, num_worker]}",
+            (
+                "config.yaml, line 7: fingerprint.may_differ[1]",
+                "not one of the allowed values",
+                '"num_worker"',
+                None,
+                'did you mean "num_workers"?',
+            ),
+        ),
+    ],
+)
+def test_message(old: str, new: str, expected: tuple[str, str, str | None, str, str]) -> None:
+    assert old in CONFIG
+    said = message(CONFIG.replace(old, new))
+    if expected[3] is None:
+        said = re.sub(r"\n  allowed  .*", "\n  allowed  None", said)
+    assert said == lines(*expected)
+
+
+@pytest.mark.parametrize(
+    ("line", "where", "what", "allowed"),
+    [
+        ("slurm: {partitions: gpu}", "slurm.partitions", "unknown key", 'did you mean "partition"?'),
+        ("partition: gpu", "partition", "unknown key", "where it belongs: config/cluster.yaml: slurm.partition"),
+        ("slurm: {account: 123}", "slurm.account", "a value not allowed", 'if you mean the text: "123"'),
+        ("slurm: {account: $(touch x)}", "slurm.account", "not in the expected format", "through a shell"),
+        ("slurm: {extra: [exclusive]}", "slurm.extra[0]", "not in the expected format", "--name or --name=value"),
+        ("slurm: {extra: [--signal=B:TERM@120]}", "slurm.extra[0]", "not in the expected format", "batch shell (B:)"),
+        ("slurm: {extra: [-p gpu]}", "slurm.extra[0]", "not in the expected format", "long form"),
+        ("software: {modules: [module load A]}", "software.modules[0]", "not in the expected format", "PyTorch/2.8.0"),
+        ("software: {container: {binds: [/data]}}", "software.container.image", "missing key", "/images/pytorch.sif"),
+        ("software: {container: a.sif}", "software.container", "a value not allowed", "image: /images/pytorch.sif"),
+        ("software: {python: $HOME/python}", "software.python", "not in the expected format", "~/ at its start"),
+        ("network: {backend: glo}", "network.backend", "not one of the allowed values", 'did you mean "gloo"?'),
+        ("network: {interface: {}}", "network.interface", "empty", "ib0"),
+        ("network: {interface: {a b: eth0}}", 'network.interface."a b"', "not in the expected format", "and . _ -"),
+        ("network: {env: {1A: x}}", "network.env.1A", "not in the expected format", "letters, digits and _"),
+    ],
+)  # fmt: skip
+def test_message_on_the_site(line: str, where: str, what: str, allowed: str) -> None:
+    said = message(cluster=f"{CLUSTER}{line}\n")
+    assert said.startswith(f"config/cluster.yaml, line 3: {where}: {what}\n")
+    assert allowed in said
+
+
+@pytest.mark.parametrize("gres", ["gpu:2", "gpu:a100:4", "a100", "shard", "gpu:", "gpu:a:b"])
+def test_gres_without_a_number(gres: str) -> None:
+    said = message(cluster=CLUSTER.replace("cpus: 2}", f'cpus: 2, gres: "{gres}"}}'))
+    assert "line 2: node.gres: not in the expected format" in said
+    assert "without its number, which the scale sets" in said
+
+
+@pytest.mark.parametrize("gres", ["gpu", "gpu:a100", "gpu:3090", "gpu:a100-sxm4_80g.1"])
+def test_gres_that_is_allowed(gres: str) -> None:
+    assert load(cluster=CLUSTER.replace("cpus: 2}", f'cpus: 2, gres: "{gres}"}}')).site.node.gres == gres
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("account", "p200_x-1.y@z+"), ("partition", "gpu,boost_usr-prod"), ("constraint", "(a|b)&c*2,[d]"),
+     ("constraint", "[rack1|rack2]"), ("nodelist", "cn[01-04,7],login-1.x")],
+)  # fmt: skip
+def test_slurm_values_that_are_allowed(key: str, value: str) -> None:
+    assert getattr(load(cluster=CLUSTER + f'slurm: {{{key}: "{value}"}}\n').site.slurm, key) == value
+
+
+@pytest.mark.parametrize("path", ["", "/", ".", "my results", "a{b}", "$(touch x)", "a;rm", "-rf", "größe", "a|b"])
+def test_directories_that_snakemake_cannot_take(path: str) -> None:
+    said = message(CONFIG.replace("repeats: 3", f"results: '{path}'"))
+    assert said.startswith("config/config.yaml, line 8: results: not in the expected format")
+    assert "a path of letters, digits and . _ - / (it becomes part of Snakemake's file patterns)" in said
+
+
+@pytest.mark.parametrize("char", [r"\0", r"\n", r"\e", r"\x9b", r"\u2028", r"\ud800"])
+def test_no_value_holds_a_control_character(char: str) -> None:
+    said = message(CONFIG.replace("8]", f'"a{char}"]'), CLUSTER + f'software: {{setup: "a\\n\\tb{char}"}}\n')
+    head = "a line end or another control character in a value"
+    assert said.startswith(f"config/config.yaml, line 3: workload.args[1]: {head}")
+    assert (f"config/cluster.yaml, line 3: software.setup: {head}" in said) == (char != r"\n")
+    assert said.isascii()
+
+
+@pytest.mark.parametrize("value", ["$(touch x)", "; rm -rf /", "größe 数字", "`id`", "| cat", "' \" \\"])
+def test_hostile_text_is_plain_data_in_arguments_and_environment(value: str) -> None:
+    quoted = "'" + value.replace("'", "''") + "'"
+    workload = load(CONFIG.replace("8]", f"{quoted}]").replace("env: {}", f"env: {{A: {quoted}}}")).experiment.workload
+    assert (workload.args[1], workload.env["A"]) == (value, value)
+
+
+def test_problems_of_both_files_come_together_in_the_order_of_their_lines() -> None:
+    config = CONFIG.replace("repeats: 3", "repeat: 3").replace("scales: [1x1]", "scales: 1x1")
+    cluster = CLUSTER.replace("gpus: 2", "gpus: 0").replace("here", "a b")
+    heads = [line for line in message(config, cluster).splitlines() if line.startswith("config/")]
+    assert heads == [
+        "config/config.yaml, line 8: repeat: unknown key",
+        "config/config.yaml, line 10: stages.stage1.scales: a value not allowed",
+        "config/cluster.yaml, line 1: site: not in the expected format",
+        "config/cluster.yaml, line 2: node.gpus: too small",
+    ]
+    unread = message("a: {\n", "a: [\n").split("\n\n")
+    assert [text.split(",")[0] for text in unread] == ["config/config.yaml", "config/cluster.yaml"]
+
+
+def test_defaults() -> None:
+    settings = load(SMALLEST)
+    experiment, site = settings.experiment, settings.site
+    workload = experiment.workload
+    assert (experiment.file, site.file) == (Path("config/config.yaml"), Path("config/cluster.yaml"))
+    assert (experiment.results, experiment.modes, experiment.repeats.most) == ("results", ("weak",), 3)
+    assert (workload.args, workload.env, workload.prepare, workload.lr, workload.seed) == ((), {}, None, None, 1)
+    (stage,) = experiment.ladder
+    assert (stage.name, stage.scales, stage.runtime) == ("stage1", (Scale(1, 1),), 20)
+    assert (stage.gate, stage.slurm) == (GateThresholds(), Slurm())
+    assert experiment.variants == {"default": Variant()}
+    assert (site.slurm, site.software, site.launcher) == (Slurm(), Software(), "torchrun")
+    assert site.node == Node(gpus=2, device="cpu", cpus=2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("32}", "32, args: , env: , lr: , prepare: }"),
+        ("{}", "{gate: , slurm: , runtime: }"),
+        ("{}", "{gate: {min_efficiency: }, slurm: {extra: , qos: }}"),
+        ("stages", "measure:\nrepeats:\nfingerprint: {may_differ: }\nstages"),
+        ("stages", "variants: {default: }\nstages"),
+        ("stages", "variants: {default: {network: , args: , env: , launcher: }}\nstages"),
+        ("{stage1", "{stage2: , stage3: null, stage1"),
+    ],
+)
+def test_what_is_left_empty_has_its_default(old: str, new: str) -> None:
+    assert load(SMALLEST.replace(old, new)).experiment == load(SMALLEST).experiment
+
+
+def test_every_value_arrives() -> None:
+    Path("p.py").touch()
+    settings = load(
+        """\
+results: ./out//r/
+workload:
+  script: train.py
+  args: [--a, 8, 0.10, 1e-4, "{lr}", "{batch_per_gpu}", true, "$(touch x)", ~/d]
+  batch_per_gpu: 16
+  lr: 1e-3
+  data_dir: d/
+  prepare: [p.py, "{data_dir}", 3]
+  env: {A: 1, B: 0.50, C: "$(id)"}
+measure: {warmup_steps: 1, min_steps: 2, max_steps: 3, max_seconds: 4, plain_baseline: false}
+modes: [strong, weak]
+repeats: 5
+fingerprint: {may_differ: [num_workers, driver]}
+stages:
+  stage3: {scales: [2x1, 2x2], gate: {min_samples_per_s: 9, max_data_wait_fraction: 0}}
+  stage2: {scales: [1x2], runtime: 6, gate: {min_efficiency: 1, certain: true}}
+  stage1: {slurm: {partition: debug, extra: [--hold]}}
+variants:
+  default:
+  g: {launcher: srun, network: {backend: gloo, interface: ib0}, args: [2, "{batch_per_gpu}"], env: {M: 2}, reason: why}
+""",
+        """\
+site: here
+slurm: {account: p_1, partition: "gpu,gpu2", constraint: "a100&[r1|r2]", extra: [--exclusive, --hint=nomultithread]}
+node: {gpus: 4, device: cuda, cpus: 64, gres: "gpu:a100", memory_mb: 256000}
+software:
+  python: python3
+  modules: [A/1.0, "B"]
+  setup: |
+    source x
+  container: {image: a.sif, engine: singularity, binds: ["/data:/d", /scratch], args: [--env, A=1, 2]}
+network: {backend: nccl, interface: {node01: eth0, node-02.cluster: auto}, env: {A: 0.10}}
+launcher: srun
+""",
+    )
+    experiment, site = settings.experiment, settings.site
+    workload = experiment.workload
+    home = str(Path.home())
+    assert (experiment.results, workload.data_dir) == ("out/r", "d")
+    assert workload.args == (
+        "--a", "8", "0.10", "1e-4", "{lr}", "{batch_per_gpu}", "true", "$(touch x)", f"{home}/d",
+    )  # fmt: skip
+    assert (workload.batch_per_gpu, workload.lr, workload.prepare) == (16, 0.001, ("p.py", "{data_dir}", "3"))
+    assert workload.env == {"A": "1", "B": "0.50", "C": "$(id)"}
+    assert experiment.measure == Measure(
+        warmup_steps=1, min_steps=2, max_steps=3, max_seconds=4.0, plain_baseline=False
+    )
+    assert (experiment.modes, experiment.repeats.most) == (("strong", "weak"), 5)
+    assert experiment.fingerprint.may_differ == ("num_workers", "driver")
+    first, second, third = experiment.ladder
+    assert first.slurm == Slurm(partition="debug", extra=("--hold",))
+    assert (second.runtime, second.gate) == (6, GateThresholds(min_efficiency=1.0, certain=True))
+    assert (third.scales, third.gate.max_data_wait_fraction) == ((Scale(2, 1), Scale(2, 2)), 0.0)
+    variant = experiment.variants["g"]
+    assert (variant.launcher, variant.network.backend, variant.network.interface) == ("srun", "gloo", "ib0")
+    assert (variant.args, variant.env, variant.reason) == (("2", "{batch_per_gpu}"), {"M": "2"}, "why")
+    assert site.slurm.constraint == "a100&[r1|r2]"
+    assert site.slurm.overridden(first.slurm).extra == ("--exclusive", "--hint=nomultithread", "--hold")
+    assert site.node == Node(gpus=4, device="cuda", cpus=64, gres="gpu:a100", memory_mb=256_000)
+    container = Container(
+        image="a.sif", engine="singularity", binds=("/data:/d", "/scratch"), args=("--env", "A=1", "2")
+    )
+    assert site.software == Software(python="python3", modules=("A/1.0", "B"), setup="source x\n", container=container)
+    interface = {"node01": "eth0", "node-02.cluster": "auto"}
+    assert site.network == Network(backend="nccl", interface=interface, env={"A": "0.10"})
+    assert site.launcher == "srun"
+    assert not Path("x").exists()
+
+
+def test_overrides_of_a_command_line() -> None:
+    """What Snakemake hands over for --config: numbers at the top level, nested values as text."""
+    overrides = {
+        "repeats": 1,
+        "measure": {"max_steps": "50", "max_seconds": "null"},
+        "stages": {"stage2": "None", "stage1": {"slurm": {"partition": "debug", "qos": "null"}}},
+        "workload": {"args": ["--epochs", "8", "no", "1e-4"], "lr": "1e-3"},
+        "variants": {"g": {"network": {"backend": "gloo"}}},
+    }
+    experiment = load(CONFIG.replace("warmup_steps: 10", "min_steps: 20"), overrides=overrides).experiment
+    assert experiment.repeats.most == 1
+    assert experiment.measure == Measure(min_steps=20, max_steps=50)
+    assert (experiment.workload.args, experiment.workload.lr) == (("--epochs", "8", "no", "1e-4"), 0.001)
+    assert [stage.name for stage in experiment.ladder] == ["stage1"]
+    assert experiment.ladder[0].slurm == Slurm(partition="debug")
+    assert [*experiment.variants] == ["default", "g"]
+
+
+def test_problems_in_overrides_are_placed_on_the_command_line() -> None:
+    said = message(overrides={"measure": {"max_step": "5"}, "repeats": "no", "workload": {"args": ["a\x1b[2J"]}})
+    for head in (
+        "--config: measure.max_step: unknown key",
+        "--config: repeats: a value not allowed",
+        "--config: workload.args[0]: a line end or another control character",
+    ):
+        assert f"{head}" in said
+    assert message(overrides={"workload": {"script": "none.py"}}).startswith(
+        "--config: workload.script: there is no such script\n"
+    )

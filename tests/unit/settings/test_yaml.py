@@ -1,0 +1,128 @@
+"""YAML 1.2 with the line of each key; what is not YAML is one message with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.common.messages import UserError
+from ddp_ladder.settings import yaml
+from ddp_ladder.settings.yaml import Document, key_name, scalar, shown
+
+
+@pytest.fixture(autouse=True)
+def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def read(text: str | bytes) -> Document:
+    file = Path("c.yaml")
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return yaml.read(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", None), ("~", None), ("null", None), ("true", True), ("FALSE", False),
+        ("0", 0), ("-12", -12), ("+5", 5), ("012", 12), ("0o12", 10), ("0x1F", 31),
+        ("1e-3", 1e-3), (".5", 0.5), ("1.", 1.0), ("16.0", 16.0),
+        *((word, word) for word in ("no", "Off", "yes", "on", "y", "1:30:00", "1_000", "2026-01-31", "0b11", ".inf")),
+        *((text, text) for text in ("1.2.3", "2x4", "--lr", "-", "host:29500", "$(touch x)", "; rm -rf /", "größe")),
+        ("\u0661\u0662", "\u0661\u0662"),  # digits to Python, text to YAML
+        ("9" * 5000, "9" * 5000),
+    ],
+)  # fmt: skip
+def test_plain_values_follow_yaml_1_2(text: str, value: Any) -> None:
+    result = scalar(text)
+    assert (result, type(result)) == (value, type(value))
+
+
+def test_data_lines_and_values_that_stay_as_typed() -> None:
+    document = read(
+        'a: 1e-3\nb:\n  - x\n  - "012"\n  - {c: 8}\n\nd: |\n  no\n'
+        "args: [1e-4, 0.50, true, null]\nenv: {A: +5, B: }\nprepare:\n"
+    )
+    assert document.data == {
+        "a": 0.001,
+        "b": ["x", "012", {"c": 8}],
+        "d": "no\n",
+        "args": ["1e-4", "0.50", "true", "null"],
+        "env": {"A": "+5", "B": ""},
+        "prepare": None,
+    }
+    lines = {key_name(path): line for path, line in document.lines.items()}
+    assert {
+        "a": 1,
+        "b": 2,
+        "b[0]": 3,
+        "b[2]": 5,
+        "b[2].c": 5,
+        "d": 7,
+        "args[1]": 9,
+        "env.A": 10,
+    }.items() <= lines.items()
+
+
+def test_where() -> None:
+    document = Document(Path("c.yaml"), {}, {("a",): 3, ("a", "b"): 4}, overridden={("o", "p"): None})
+    assert document.where() == "c.yaml"
+    assert document.where("x") == "c.yaml: x"
+    assert document.where("a", "b") == "c.yaml, line 4: a.b"
+    assert document.where("a", "missing", 0) == "c.yaml, line 3: a.missing[0]"
+    assert document.where("o", "p", "q") == "--config: o.p.q"
+    assert document.where("o") == "c.yaml: o"
+
+
+def test_names_and_values_are_shown_on_one_printable_line() -> None:
+    assert key_name(("stages", "stage2", "scales", 0)) == "stages.stage2.scales[0]"
+    assert key_name(("env", "A=B\x1b")) == 'env."A=B\\u001b"'
+    assert shown("a\nb\x1b[31m\u202e") == '"a\\nb\\u001b[31m\\u202e"'
+    assert len(shown("x" * 1000)) == 100
+
+
+def test_a_byte_order_mark_is_no_matter() -> None:
+    assert read(b"\xef\xbb\xbfa: 1\n").data == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "head", "advice"),
+    [
+        ("# only a comment\n", "c.yaml: the file is empty", "restore the shipped file: git checkout -- c.yaml"),
+        ("null\n", "c.yaml: the file is empty", "restore the shipped file"),
+        ("# x\n- a\n", "c.yaml, line 2: the file does not hold keys with values", "see config/README.md"),
+        ("a: {{lr}: 1}\n", "c.yaml, line 1: a: a list or mapping as a key", 'placeholder such as "{lr}" in quotes'),
+        ("b: {c: 1,\n  c: 3}\n", "c.yaml, line 2: b.c: duplicate key, first on line 1", "keep one of the two lines"),
+        ("a: !!set [x]\nb: !mine x\n", "c.yaml, line 2: b: a YAML tag: !mine", "remove the tag"),
+        (b"a: 1\nb: \xe9\n", "c.yaml: the file is not UTF-8 text (line 2)", "save the file as UTF-8"),
+        ("a: 1\nb: \x1b\n", "c.yaml: not YAML: unacceptable character", "check indentation"),
+        ("a: 1\n\tb: 2\n", "c.yaml, line 2, column 1: not YAML: a tab where only spaces may stand", ""),
+        ("a: b: c\n", "c.yaml, line 1, column 5: not YAML: ", "text with a colon"),
+        ('a: "b\n', "c.yaml, line 2, column 1: not YAML: ", "quotation marks"),
+        ("a: [1, 2\nb: 3\n", "c.yaml, line 2, column 2: not YAML: ", "brackets"),
+        ("a: @b\n", "c.yaml, line 1, column 4: not YAML: ", "@ or % in quotes"),
+        ("a: 1\n---\nb: 1\n", "c.yaml, line 2, column 1: not YAML: ", ""),
+        ("a: &a [x]\nb: *a\n", "c.yaml, line 2, column 4: not YAML: an alias; write the value again", ""),
+        ("[" * 20_000, "c.yaml: not YAML: brackets or keys are nested too deeply", ""),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_one_message(text: str | bytes, head: str, advice: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read(text)
+    first, *_, last = str(caught.value).splitlines()
+    assert first.startswith(head)
+    assert last.startswith("  next     ")
+    assert advice in last
+
+
+@pytest.mark.parametrize(
+    ("file", "head"),
+    [("config/none.yaml", "config/none.yaml: there is no such file"), (".", ".: the file cannot be read: Is a dir")],
+)
+def test_a_file_that_cannot_be_opened(file: str, head: str) -> None:
+    with pytest.raises(UserError) as caught:
+        yaml.read(Path(file))
+    assert str(caught.value).startswith(head)
+    with pytest.raises(UserError, match="cannot be read"):
+        yaml.read(Path("a\0b.yaml"))

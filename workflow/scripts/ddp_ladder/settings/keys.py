@@ -1,0 +1,473 @@
+"""The keys of config.yaml and cluster.yaml: types, bounds, defaults and meanings. These models are the settings."""
+
+# Without `from __future__ import annotations`: pydantic would evaluate each text, 20 ms in every start.
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
+
+from ddp_ladder.common.model import Several
+from ddp_ladder.settings.key_types import (
+    DIFFERENT,
+    NAME,
+    NAME_WORDS,
+    Arguments,
+    Command,
+    Directory,
+    Environment,
+    FieldName,
+    Gres,
+    Interface,
+    InterfaceName,
+    Module,
+    Name,
+    OfSlurm,
+    Option,
+    OrNumber,
+    PathText,
+    Scales,
+    Script,
+    Section,
+    Text,
+    Typed,
+    Variable,
+    WithPlaceholders,
+    form,
+    refused,
+)
+from ddp_ladder.settings.terms import (
+    DEFAULT_LOG_MB,
+    MOST_GPUS,
+    MOST_JOBS,
+    MOST_REPEATS,
+    REFERENCE_VARIANT,
+    STAGES,
+    WARMUP_STEPS,
+    Backend,
+    Device,
+    Engine,
+    Launcher,
+    Mode,
+    Scale,
+    Transport,
+)
+from ddp_ladder.settings.yaml import Document
+
+# cluster.yaml
+
+
+class Slurm(Section):
+    """Options of sbatch; those left out or null are Slurm's own. extra is appended."""
+
+    account: OfSlurm | None = Field(default=None, examples=["my-project"])
+    """Account to charge."""
+    partition: OfSlurm | None = Field(default=None, examples=["gpu"])
+    """Partition, or several with commas between them."""
+    qos: OfSlurm | None = Field(default=None, examples=["debug"])
+    """Quality of service."""
+    constraint: OfSlurm | None = Field(default=None, examples=["a100"])
+    """Features that the nodes must have."""
+    reservation: OfSlurm | None = Field(default=None, examples=["course"])
+    """Reservation to use."""
+    nodelist: OfSlurm | None = Field(default=None, examples=["node[01-04]"])
+    """Nodes that a job must have."""
+    exclude: OfSlurm | None = Field(default=None, examples=["node07"])
+    """Nodes that a job must not have."""
+    extra: Annotated[Several[Option], Field(max_length=100)] = Field(default=(), examples=[["--exclusive"]])
+    """Further options of sbatch."""
+
+    def overridden(self, other: Self) -> Self:
+        """Return these values with those of ``other`` on top; its extra options are appended."""
+        given = {name: value for name, value in other if value is not None}
+        return self.replace(**{**given, "extra": self.extra + other.extra})
+
+
+class Node(Section):
+    """Resources of one node; a scale that uses some of its GPUs requests their share of cores and memory."""
+
+    gpus: int = Field(ge=1, le=MOST_GPUS, examples=[4])
+    """GPUs per node. With device cpu, a "GPU" is one CPU process."""
+    device: Device
+    """cuda for NVIDIA and AMD GPUs; cpu without GPUs (the backend is then Gloo)."""
+    cpus: int = Field(ge=1, le=4096, examples=[64])
+    """CPU cores per node, shared by its GPUs' processes."""
+    gres: Gres | None = Field(default=None, examples=["gpu"])
+    """Name of a GPU in Slurm; the scale adds the number. Null requests no GPU."""
+    memory_mb: int | None = Field(default=None, ge=1, le=10**9, examples=[256_000])
+    """Memory per node in MB, as in --mem (1024 MB are 1 GB); null is the partition's default."""
+
+    @property
+    def threads_per_rank(self) -> int:
+        """Cores of one process: the same at every scale, so that the baseline does not win by using idle cores."""
+        return max(1, self.cpus // self.gpus)
+
+
+class Container(Section):
+    """The image that the training runs in."""
+
+    image: PathText = Field(examples=["/images/pytorch.sif"])
+    """File or URI of the image, as the engine takes it."""
+    engine: Engine = "apptainer"
+    """Program that runs the image."""
+    binds: Annotated[Several[PathText], Field(max_length=100)] = Field(default=(), examples=[["/data"]])
+    """Directories to mount inside, as for --bind; each source or source:target."""
+    args: Annotated[Several[Typed], Field(max_length=100)] = Field(default=(), examples=[["--no-home"]])
+    """Further options of the engine's exec."""
+
+
+class Software(Section):
+    """Software of the training. Modules and setup run on the node; Python is in the container if there is one."""
+
+    python: PathText | None = Field(default=None, examples=["/opt/venv/bin/python"])
+    """Python that has the workload's packages; null for the Python that runs the workflow."""
+    modules: Annotated[Several[Module], Field(max_length=100)] = Field(default=(), examples=[["PyTorch/2.8.0"]])
+    """Environment modules, loaded on each node in this order, outside any container."""
+    setup: str = Field(default="", max_length=100_000, examples=["source /opt/venv/bin/activate"])
+    """Shell commands that each node runs after loading the modules; exported variables reach the training."""
+    container: Container | None = Field(default=None, examples=[{"image": "/images/pytorch.sif"}])
+    """Image that the training runs in; null for none."""
+
+
+class Network(Section):
+    """Communication between the processes."""
+
+    backend: Backend = "auto"
+    """Backend of torch.distributed. auto is nccl with device cuda and gloo with device cpu."""
+    interface: Interface = Field(
+        default="auto",
+        examples=["ib0", {"node01": "eth0", "node02": "eth1"}],
+        json_schema_extra={
+            "patternErrorMessage": "an interface's name such as eth0 or ib0, auto, or a map from node names to these"
+        },
+    )
+    """Network interface of NCCL and Gloo; auto detects it, a map sets it per node."""
+    transport: Transport = "any"
+    """What NCCL must use between nodes; the preflight compares it with NCCL's log. ib is InfiniBand or RoCE, ofi a
+    plugin for libfabric (Slingshot, EFA), socket is TCP; any takes all."""
+    env: Environment = Field(default_factory=dict, examples=[{"NCCL_DEBUG": "INFO"}])
+    """Environment variables that the site's network needs; values may contain placeholders."""
+
+
+class Site(Section, title="The site"):
+    """A cluster, or this machine."""
+
+    site: Name = Field(examples=["local"])
+    """Name of the site, for the report."""
+    slurm: Slurm = Field(default_factory=Slurm, examples=[{"partition": "gpu"}])
+    node: Node = Field(examples=[{"gpus": 4, "device": "cuda", "cpus": 64}])
+    software: Software = Field(default_factory=Software)
+    network: Network = Field(default_factory=Network, examples=[{"backend": "auto", "interface": "auto"}])
+    launcher: Literal["torchrun", "srun"] = "torchrun"
+    """torchrun starts one agent per node, srun starts one process per GPU."""
+    _file: Path = PrivateAttr(default=Path("config/cluster.yaml"))
+
+    @property
+    def file(self) -> Path:
+        """The file that was read."""
+        return self._file
+
+
+# config.yaml
+
+
+class Workload(Section):
+    """The training script, unmodified, and its arguments."""
+
+    script: Script = Field(examples=["train.py"])
+    """Training script, searched in the working directory, then in ddp-ladder's; or "-m package.module"."""
+    args: Arguments = Field(default=(), examples=[["--epochs", 8]])
+    """Arguments of the script, one list item each; may contain placeholders."""
+    batch_per_gpu: int = Field(ge=1, le=10_000_000, examples=[32])
+    """Samples per GPU and step at the first scale, 1x1 unless stage1 says otherwise. Weak mode keeps it at every scale;
+    strong mode divides those of the first scale among the GPUs."""
+    samples_per_step: Typed | None = Field(default=None, examples=["{batch_per_gpu} * 4"])
+    """Samples that one process consumes in one optimizer step, for loops without a DataLoader; may be a product or
+    quotient with placeholders."""
+    throughput_regex: Text | None = Field(default=None, examples=["throughput: ([0-9.]+) samples/s"])
+    """Regular expression for the samples per second of all processes in the log: compared with what was counted, and
+    read in its place for programs that cannot be instrumented."""
+    lr: float | None = Field(default=None, gt=0, examples=[0.05])
+    """Learning rate at the first scale; {lr} is scaled from it by lr_rule. Null if the script sets its own."""
+    lr_rule: Literal["linear", "sqrt", "none"] = "linear"
+    """How {lr} depends on the global batch."""
+    seed: int = Field(default=1, ge=0, le=2**31 - 1)
+    """Seed of the first repeat; {seed} is this plus repeat - 1."""
+    data_dir: Directory | None = Field(default=None, examples=["data/digits"])
+    """Directory of the training data, for {data_dir}; null if the script needs none."""
+    prepare: Command | None = Field(default=None, examples=[["prepare.py", "{data_dir}"]])
+    """Script and arguments that write data_dir once, in one process, before stage 1; null for none."""
+    directory: WithPlaceholders | None = Field(default=None, examples=["{run_dir}"])
+    """Working directory of the training processes, created if missing; null is where Snakemake was started. May contain
+    placeholders; "{run_dir}" gives each run a directory of its own."""
+    env: Environment = Field(default_factory=dict, examples=[{"OMP_NUM_THREADS": 1}])
+    """Environment variables of the training processes; values may contain placeholders."""
+    secrets: Annotated[Several[Variable], Field(max_length=100)] = Field(default=(), examples=[["WANDB_API_KEY"]])
+    """Environment variables of the training whose values are written nowhere. Unless workload.env has the value, it is
+    taken from the shell that starts Snakemake. Usual names (*_TOKEN, *_KEY, *PASSWORD, *_SECRET) need not be listed."""
+
+
+class Measure(Section):
+    """Which steps of a run are measured, and when it may end early."""
+
+    warmup_steps: int | None = Field(default=None, ge=0, le=1_000_000, examples=[50])
+    """First steps of a run, left out of every figure; more are left out if step times are not steady by then. Null is
+    20 with device cuda, 10 with cpu."""
+    min_steps: int = Field(default=30, ge=1, le=1_000_000)
+    """Minimum of measured steps; a run with fewer closes the gate."""
+    max_steps: int | None = Field(default=None, ge=1, le=100_000_000, examples=[200])
+    """End a run cleanly after this number of steps, warm-up included; null lets the script end by itself."""
+    max_seconds: float | None = Field(default=None, gt=0, le=2_592_000, examples=[120])
+    """End a run cleanly after this many seconds of training; null lets the script end by itself."""
+    profile_steps: int = Field(default=0, ge=0, le=100, examples=[5])
+    """Trace this many steps with torch.profiler after the measured ones, where max_steps or max_seconds ends a run."""
+    plain_baseline: bool = True
+    """In stage1, also measure the script without launcher and process group, to show the cost of DDP itself; not if the
+    ladder starts at several GPUs."""
+
+    def warmup_steps_on(self, device: Device) -> int:
+        """Return the least number of first steps that every run leaves out."""
+        return WARMUP_STEPS[device] if self.warmup_steps is None else self.warmup_steps
+
+
+class Hang(Section):
+    """When a run in which no rank makes a step any more is ended; null switches a bound off."""
+
+    times_median_step: float | None = Field(default=10, ge=2, le=1_000_000)
+    """In the training loop: this many times the median step."""
+    at_least_s: float = Field(default=60, ge=1, le=2_592_000)
+    """But no less than this many seconds."""
+    first_step_s: float | None = Field(default=1800, ge=1, le=2_592_000)
+    """Seconds until the first step, and of a pause outside the training loop: a validation, a checkpoint."""
+
+
+class GateThresholds(Section):
+    """Thresholds that a stage must meet before the next one starts; one that is left out, or null, is not checked."""
+
+    min_efficiency: float | None = Field(default=None, gt=0, le=1, examples=[0.8])
+    """Minimum throughput as a fraction of the ideal (that of a GPU in stage1 times the number of GPUs)."""
+    min_samples_per_s: float | None = Field(default=None, gt=0, examples=[1000])
+    """Minimum throughput of all GPUs together, in samples per second."""
+    max_data_wait_fraction: float | None = Field(default=None, ge=0, le=1, examples=[0.1])
+    """Maximum fraction of the step time spent waiting for data."""
+    max_efficiency: float = Field(default=1.05, ge=1, examples=[1.05])
+    """An efficiency whose whole interval is above this closes the gate, because the baseline was disturbed."""
+    jobs_differ_percent: float = Field(default=2, ge=0, le=100)
+    """Usual standard deviation of this stage's throughput between jobs, in per cent. A verdict that it can turn is
+    uncertain; where several jobs measure a scale, they count as well. 0 where all jobs have one node for themselves."""
+    certain: bool = False
+    """Judge minima by the lower end of the 95 % interval instead of the estimate, and the data wait by every repeat."""
+
+
+class Repeats(Section):
+    """Repetitions of every measurement: as many as it takes to know it, within bounds."""
+
+    at_least: int = Field(default=3, ge=1, le=MOST_REPEATS)
+    """Repetitions that are always made."""
+    at_most: int | None = Field(default=None, ge=1, le=MOST_REPEATS, examples=[8])
+    """The job of a scale goes on up to this many, if its time holds them; null makes no more than at_least."""
+    until_percent: float = Field(default=3, gt=0, le=100)
+    """It ends once the 95 % interval of each variant's efficiency (in stage1: its throughput) is at most this many per
+    cent to either side, or lies wholly above or below the gate's minimum."""
+
+    @property
+    def most(self) -> int:
+        return self.at_most or self.at_least
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_a_number(cls, data: Any) -> Any:
+        return {"at_least": data} if isinstance(data, int) and not isinstance(data, bool) else data
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.most < self.at_least:
+            raise refused("at_most is less than at_least", f"raise at_most, or lower at_least (now {self.at_least})")
+        return self
+
+
+class Stage(Section):
+    """One rung of the ladder: its scales, the limits of their jobs, and the gate that opens the next one."""
+
+    name: ClassVar[str]
+    scales: Scales
+    runtime: int = Field(default=20, ge=1, le=43_200)
+    """Time limit of each scale's job in minutes; the job runs every variant, mode and repeat of its scale."""
+    gate: GateThresholds = Field(default_factory=GateThresholds, examples=[{"min_efficiency": 0.8}])
+    slurm: Slurm = Field(default_factory=Slurm, examples=[{"partition": "debug"}])
+    """Slurm options of this stage, which override cluster.yaml's; left out or null keeps them. extra is appended."""
+
+
+class Stage1(Stage):
+    """The first scale, the baseline of every efficiency: one GPU, or the smallest scale that the training fits."""
+
+    name = "stage1"
+    scales: Scales = Field(default=("1x1",), validate_default=True, examples=[["1x1"], ["1x2"]])
+    """One scale: 1x1, or a larger one if the training does not fit one GPU."""
+
+
+class Stage2(Stage):
+    """Several GPUs of one node."""
+
+    name = "stage2"
+    scales: Scales = Field(examples=[["1x2", "1x4"]])
+    """Scales of one node with two or more GPUs, and more than stage1's."""
+
+
+class Stage3(Stage):
+    """Several nodes."""
+
+    name = "stage3"
+    scales: Scales = Field(examples=[["2x1", "2x4"]])
+    """Scales of two or more nodes, with more GPUs than stage1's."""
+
+
+class Stages(Section):
+    """The stages of the ladder. A stage that is left out, or null, is skipped."""
+
+    stage1: Stage1 = Field(examples=[{"scales": ["1x1"], "runtime": 10}])
+    stage2: Stage2 | None = Field(default=None, examples=[{"scales": ["1x2"], "runtime": 10}])
+    stage3: Stage3 | None = Field(default=None, examples=[{"scales": ["2x1"], "runtime": 10}])
+
+
+class Fingerprint(Section):
+    """Comparison of two runs before their throughputs are divided."""
+
+    may_differ: Annotated[Several[FieldName], DIFFERENT] = Field(default=(), examples=[["num_workers"]])
+    """Fields that differ between scales on purpose; the report shows both values."""
+
+
+class VariantNetwork(Section):
+    """Overrides of cluster.yaml's network."""
+
+    backend: Backend | None = None
+    """Backend of torch.distributed."""
+    interface: InterfaceName | None = Field(default=None, examples=["ib0"])
+    """Network interface of NCCL and Gloo."""
+
+
+class Variant(Section):
+    """Overrides of one variant; left out or null keeps the base value."""
+
+    launcher: Launcher | None = None
+    """Overrides cluster.yaml's launcher; python starts one process for all GPUs of a node."""
+    network: VariantNetwork = Field(default_factory=VariantNetwork, examples=[{"backend": "gloo"}])
+    args: Arguments = Field(default=(), examples=[["--epochs", 8]])
+    """Arguments appended to the workload's."""
+    env: Environment = Field(default_factory=dict, examples=[{"OMP_NUM_THREADS": 1}])
+    """Environment variables added to the workload's and the network's, whose values they override."""
+    reason: Text | None = Field(default=None, examples=["Gloo as a check on NCCL"])
+    """Why the variant is measured; shown in the report."""
+
+
+class Preflight(Section):
+    """The test of the nodes, their network and the collectives, in each scale's job before its runs."""
+
+    enabled: bool = True
+    """False starts the runs without it."""
+    timeout_s: float = Field(default=60, ge=5, le=3600)
+    """Time limit of each of its two parts in seconds: the nodes and their network; the collectives."""
+    min_busbw_gb_per_s: float | None = Field(default=None, gt=0, examples=[20])
+    """Minimum bus bandwidth of an all-reduce at scales of several nodes, in GB/s as nccl-tests defines it; null checks
+    none."""
+
+
+def _with_default(variants: dict[str, Variant]) -> dict[str, Variant]:
+    if REFERENCE_VARIANT not in variants:
+        raise refused("the variant that the gates judge is missing", "add default: {} under variants")
+    return variants
+
+
+_EMPTY = BeforeValidator(lambda variant: {} if variant is None else variant)
+_Variants = Annotated[
+    dict[
+        Annotated[str, form(NAME, f"{NAME_WORDS} (a variant's name becomes a directory)", 60)],
+        Annotated[Variant, _EMPTY, Field(examples=[{"network": {"backend": "gloo"}}])],
+    ],
+    Field(max_length=100),
+    AfterValidator(_with_default),
+]
+
+
+class Logs(Section):
+    """What is kept of the output of a run."""
+
+    max_mb_per_node: int = Field(default=DEFAULT_LOG_MB, ge=1, le=1_000_000)
+    """Limit of the logs of one run on each node, in MB. Of more output the first half of this and the end are kept."""
+
+
+class Monitor(Section):
+    """The samples of each node during a run: GPUs, CPUs, memory, network."""
+
+    enabled: bool = True
+    """False samples nothing."""
+    every_s: float = Field(default=2, ge=0.2, le=60)
+    """Seconds from one sample to the next."""
+
+
+class Report(Section):
+    """The training whose time and cost the report computes for each scale; without it, for a million samples."""
+
+    epochs: float | None = Field(default=None, gt=0, le=1e9, examples=[90])
+    """Epochs of the whole training, each as large as the data set of its DataLoader."""
+    samples: float | None = Field(default=None, gt=0, le=1e18, examples=[50_000_000])
+    """Samples of the whole training, in place of epochs."""
+
+
+class Experiment(Section, title="The experiment"):
+    """What to train, at which scales, how often, and the thresholds of the gates between stages."""
+
+    results: Directory = "results"
+    """Directory for all output; created if missing."""
+    workload: Workload = Field(examples=[{"script": "train.py", "batch_per_gpu": 32}])
+    measure: Measure = Field(default_factory=Measure)
+    hang: Hang = Field(default_factory=Hang)
+    modes: Annotated[Several[Mode], Field(min_length=1), DIFFERENT] = ("weak",)
+    """How the batch depends on the scale. weak keeps the batch per GPU, strong keeps the global batch."""
+    repeats: Annotated[Repeats, OrNumber(MOST_REPEATS)] = Field(
+        default_factory=Repeats, json_schema_extra={"default": 3}
+    )
+    """Repetitions of every measurement in a job: a number, or as many as it takes. Intervals of 2 are very wide, 1 has
+    none."""
+    jobs: int = Field(default=1, ge=1, le=MOST_JOBS, examples=[2])
+    """Slurm jobs that measure each scale, one after the other, each with all repeats. Several show what jobs differ by.
+    Without Slurm, and inside an allocation, there is one."""
+    stages: Stages = Field(examples=[{"stage1": {"scales": ["1x1"], "runtime": 10}}])
+    fingerprint: Fingerprint = Field(default_factory=Fingerprint, examples=[{"may_differ": ["num_workers"]}])
+    logs: Logs = Field(default_factory=Logs)
+    monitor: Monitor = Field(default_factory=Monitor, examples=[{"every_s": 5}])
+    report: Report = Field(default_factory=Report, examples=[{"epochs": 90}])
+    variants: _Variants = Field(default_factory=lambda: {"default": Variant()})
+    """Named sets of overrides that are measured side by side; the gates judge "default"."""
+    preflight: Preflight = Field(default_factory=Preflight, examples=[{"enabled": False}])
+    _file: Path = PrivateAttr(default=Path("config/config.yaml"))
+
+    @property
+    def file(self) -> Path:
+        """The file that was read."""
+        return self._file
+
+    @property
+    def ladder(self) -> tuple[Stage, ...]:
+        """The stages that there are, in climbing order."""
+        return tuple(stage for name in STAGES if (stage := getattr(self.stages, name)))
+
+    @property
+    def first_scale(self) -> Scale:
+        """The scale of stage 1, the baseline of every efficiency."""
+        return self.stages.stage1.scales[0]
+
+    @property
+    def scales(self) -> tuple[Scale, ...]:
+        return tuple(scale for stage in self.ladder for scale in stage.scales)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of the user, checked. config, cluster: their files, for the line of each key."""
+
+    experiment: Experiment
+    site: Site
+    config: Document = field(default_factory=lambda: Document(Path("config/config.yaml")))
+    cluster: Document = field(default_factory=lambda: Document(Path("config/cluster.yaml")))

@@ -1,0 +1,343 @@
+"""Read config.yaml and cluster.yaml into Settings, or report everything that is wrong with them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml as pyyaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from ddp_ladder.common.messages import Problem, UserError, did_you_mean
+from ddp_ladder.common.model import Model, Schema
+from ddp_ladder.common.paths import located
+from ddp_ladder.common.redaction import NOT_SHOWN, is_secret_name
+from ddp_ladder.settings import yaml
+from ddp_ladder.settings.checks import conflicts
+from ddp_ladder.settings.keys import Experiment, Settings, Site
+from ddp_ladder.settings.yaml import AS_TYPED, Document, KeyPath, has_control_characters, key_name, shown
+
+OF_MODULE = Path("config of the module")  # in place of a file name
+OVERLAY = "overlay"
+"""Key of ``snakemake --config`` for a file that is laid over the experiment."""
+
+Part = Mapping[str, Any]  # of a JSON Schema
+
+
+def load_settings(config_file: Path | None, cluster_file: Path, overrides: Mapping[str, Any] | None = None) -> Settings:
+    """Read and check both files. Raises UserError with every problem found.
+
+    config_file: None if the overrides are a whole experiment, as those of a module may be.
+    overrides: values of ``snakemake --config``, laid over config.yaml key by key (lists are replaced whole). Nested
+    values are text, because Snakemake passes them so; they are read as in a file. ``overlay`` is a file whose keys are
+    laid over config.yaml before the others.
+    """
+    config, cluster = _documents(config_file, cluster_file, dict(overrides or {}))
+    experiment, site = _validated([(config, Experiment), (cluster, Site)])
+    experiment._file, site._file = config.file, cluster.file
+    settings = Settings(experiment, site, config, cluster)
+    _raise_if_any(list(conflicts(settings)))
+    return settings
+
+
+# Documents
+
+
+def _documents(config_file: Path | None, cluster_file: Path, given: dict[str, Any]) -> tuple[Document, Document]:
+    """Read both files, and check only that they are YAML."""
+    overlays = [Path(located(str(given.pop(OVERLAY))))] if OVERLAY in given else []
+    given = {key: _typed(value, (key,)) if isinstance(value, dict | list) else value for key, value in given.items()}
+    if config_file is None:
+        cluster, *over = _read_all(cluster_file, *overlays)
+        config, given = Document(OF_MODULE, given), {}
+    else:
+        config, cluster, *over = _read_all(config_file, cluster_file, *overlays)
+    for document in over:
+        config = _overridden(config, document.data, document)
+    return _overridden(config, given), cluster
+
+
+def _typed(value: Any, path: KeyPath) -> Any:
+    """Return nested values of ``snakemake --config``, all of them text, with the types that they have in a file."""
+    if isinstance(value, Mapping):
+        return {str(key): _typed(item, (*path, str(key))) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_typed(item, (*path, index)) for index, item in enumerate(value)]
+    if value == "None" and path[-1] not in AS_TYPED:
+        return None  # so Snakemake passes a null on to its jobs
+    return yaml.scalar(value) if isinstance(value, str) and AS_TYPED.isdisjoint(path[:-1]) else value
+
+
+def _read_all(*files: Path) -> list[Document]:
+    documents: list[Document] = []
+    problems: list[Problem] = []
+    for file in files:
+        try:
+            documents.append(yaml.read(file))
+        except UserError as error:
+            problems.extend(error.problems)
+    _raise_if_any(problems)
+    return documents
+
+
+def _raise_if_any(problems: list[Problem]) -> None:
+    if problems:
+        raise UserError(problems)
+
+
+def _overridden(document: Document, overrides: Mapping[str, Any], origin: Document | None = None) -> Document:
+    """Return the document with ``overrides`` on top, and the keys replaced. origin: None for the command line."""
+    replaced: set[KeyPath] = set()
+
+    def merged(old: Any, new: Any, path: KeyPath) -> Any:
+        if path and not (isinstance(old, dict) and isinstance(new, dict)):
+            replaced.add(path)
+            return new
+        return {**old, **{key: merged(old.get(key), new[key], (*path, key)) for key in new}}
+
+    data = merged(document.data, overrides, ())
+    kept = {
+        path: over
+        for path, over in document.overridden.items()
+        if not any(path[: len(head)] == head for head in replaced)
+    }
+    return replace(document, data=data, overridden={**kept, **dict.fromkeys(replaced, origin)})
+
+
+# From pydantic's errors to messages
+
+
+def _validated(checked: Sequence[tuple[Document, type[Model]]]) -> list[Any]:
+    """Return the sections that documents hold. Raises UserError with all mistakes, in the order of their lines."""
+    values: list[Any] = []
+    problems: list[Problem] = []
+    for document, model in checked:
+        found = list(_control_characters(document, document.data, ()))
+        try:
+            values.append(model.model_validate(document.data))
+        except ValidationError as errors:
+            found += [_explained(error, document, model, checked) for error in errors.errors() if not _follows(error)]
+        problems += [problem for _, problem in sorted(found, key=lambda item: item[0])]
+    _raise_if_any(problems)
+    return values
+
+
+def _control_characters(document: Document, data: Any, path: KeyPath) -> Iterator[tuple[int, Problem]]:
+    """Yield line and message of each text that would change a terminal, or break a line of a file."""
+    if isinstance(data, str):
+        if has_control_characters(data, but="\t\n" if path[-1] in ("setup", "reason") else "\t"):
+            what = "a line end or another control character in a value"
+            where, found = document.where(*path), NOT_SHOWN if is_at_secret(path) else shown(data)
+            advice = "remove the character; long data belongs in a file that the script reads"
+            yield document.line(*path), Problem(where, what, found, "printable text on one line", advice)
+    elif isinstance(data, dict | list):
+        for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+            yield from _control_characters(document, value, (*path, key))
+
+
+def is_at_secret(path: KeyPath) -> bool:
+    """Return True for the place of an environment variable whose value must not be shown."""
+    names = path[path.index("env") + 1 :] if "env" in path else ()
+    return bool(names) and is_secret_name(str(names[0]))
+
+
+def _follows(error: ErrorDetails) -> bool:
+    """Return True for a list that is too short because its items are wrong."""
+    return error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"]
+
+
+def _explained(
+    error: ErrorDetails, document: Document, model: type[Model], checked: Sequence[tuple[Document, type[Model]]]
+) -> tuple[int, Problem]:
+    """Return the line and the message of an error."""
+    part = section = schema(model)
+    data: Any = document.data
+    path: KeyPath = ()
+    for key in error["loc"]:  # also has names of pydantic's own, such as [key]
+        if key in data if isinstance(data, dict) else isinstance(data, list) and isinstance(key, int):
+            part, section, path, data = _inside(part, key), part, (*path, key), data[key]
+    if error["type"] == "missing":
+        path = (*path, error["loc"][-1])
+        part = _inside(part, path[-1])
+        example = _example(part, str(path[-1])) or str(path[-1])
+        under = f" under {key_name(path[:-1])}" if len(path) > 1 else ""
+        problem = Problem(document.where(*path), "missing key", None, in_words(part), f"add {example}{under}")
+    elif error["type"] == "extra_forbidden":
+        problem = _unknown_key(document.where(*path), section, str(path[-1]), checked)
+    else:
+        what = error["ctx"]["what"] if error["type"] == "refused" else _WHAT.get(error["type"], "a value not allowed")
+        advice = error["ctx"]["next"] if error["type"] == "refused" else _advice(error["input"], part, path)
+        allowed = f"at most {error['ctx']['max_length']}" if error["type"].endswith("too_long") else in_words(part)
+        if error["loc"][-1] == "[key]":
+            others = ". _ -" if "." in error["ctx"].get("pattern", "") else "_"
+            allowed, advice = f"a name of letters, digits and {others}, with a letter first", "correct the name"
+        problem = Problem(document.where(*path), what, shown(error["input"]), allowed, advice)
+    if is_at_secret(path):
+        problem = replace(problem, found=NOT_SHOWN, next="write it as text, in quotes, on one line")
+    return document.line(*path), problem
+
+
+_WHAT = {
+    "literal_error": "not one of the allowed values",
+    "greater_than": "too small",
+    "greater_than_equal": "too small",
+    "less_than_equal": "too large",
+    "string_pattern_mismatch": "not in the expected format",
+    "too_short": "empty",
+    "string_too_short": "empty",
+    "too_long": "too many",
+    "string_too_long": "too many characters",
+}
+_SEE = "see config/README.md"
+
+
+def _unknown_key(where: str, section: Part, key: str, checked: Sequence[tuple[Document, type[Model]]]) -> Problem:
+    known = list(section["properties"])
+    homes = [(document.file, path) for document, model in checked for path in _paths_to(key, schema(model))]
+    homes.sort(key=lambda home: len(home[1]))  # the site's own before a stage's override
+    places = " or ".join(f"{file}: {key_name(path)}" for file, path in homes[:3])
+    move = f"move it to where it belongs: {places}" if places else f"remove it; {_SEE} for all keys"
+    return Problem(where, "unknown key", shown(key), ", ".join(known), did_you_mean(key, known) or move)
+
+
+def _paths_to(key: str, part: Part, path: KeyPath = ()) -> Iterator[KeyPath]:
+    for name, inner in part.get("properties", {}).items():
+        if name == key:
+            yield (*path, name)
+        yield from _paths_to(key, inner, (*path, name))
+
+
+def _advice(value: Any, part: Part, path: KeyPath) -> str:
+    """Return what was meant, if that can be told from the value; else an example, and what the key means."""
+    key = next((name for name in reversed(path) if isinstance(name, str)), "")
+    types = types_of(part)
+    if isinstance(value, str):
+        if guess := did_you_mean(value, [word for word in part.get("enum", ()) if word]):
+            return guess
+        if key == "runtime" and (minutes := _minutes(value)):
+            return f"write minutes: runtime: {minutes}"
+        if {"integer", "number"} & {*types} and isinstance(number := yaml.scalar(value), int | float):
+            return f"write it without quotes: {key}: {number}"
+        if "array" in types and len(value) < _MOST_SPLIT:
+            return f"write a list: {key}: {_flow(value.replace(',', ' ').split())}"
+    elif isinstance(value, dict) and [*value.values()] in ([None], [""]) and "string" in types:
+        return f'put placeholders in quotes: "{{{next(iter(value))}}}"'
+    elif "string" in types and not isinstance(value, dict | list):
+        return f'put it in quotes if you mean the text: "{shown(value)}"'
+    example = _example(part, "" if isinstance(path[-1], int) else key)
+    meaning = part.get("description") or _SEE
+    return f"for example {example} ({meaning[0].lower() + meaning[1:].rstrip('.')})" if example else meaning
+
+
+_MOST_SPLIT = 1000  # characters; longer text is not shown as a list
+
+
+def _minutes(text: str) -> int | None:
+    """Return minutes, rounded up, of a time limit as sbatch takes it: ``01:00:00``, ``1-12``."""
+    match = re.fullmatch(r"(?:([0-9]{1,4})-)?([0-9]{1,4})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?", text.strip())
+    if match is None:
+        return None
+    days, first, second, third = (int(part or 0) for part in match.groups())
+    if match[1] is None and match[4] is None:  # minutes, and minutes:seconds
+        return math.ceil(first + second / 60)
+    return math.ceil(days * 1440 + first * 60 + second + third / 60)
+
+
+# A model's JSON Schema, which says what a key accepts
+
+
+@cache
+def schema(model: type[Model]) -> Part:
+    """Return a model's JSON Schema: each part stands where it belongs, with a list of types in place of ``anyOf``."""
+    written = model.model_json_schema(schema_generator=_InOrder)
+    return _written_out(written, written.pop("$defs"))  # type: ignore[no-any-return]
+
+
+class _InOrder(Schema):
+    """JSON Schema with the keys of examples in the models' order."""
+
+    def sort(self, value: Any, parent_key: str | None = None) -> Any:
+        return value
+
+
+def _written_out(part: Any, definitions: Part) -> Any:
+    if isinstance(part, list):
+        return [_written_out(item, definitions) for item in part]
+    if not isinstance(part, dict):
+        return part
+    part = {key: _written_out(value, definitions) for key, value in part.items()}
+    if "$ref" in part:
+        name = part.pop("$ref").rpartition("/")[2]
+        part = {**_written_out(definitions[name], definitions), **part}
+    if options := [*part.pop("anyOf", []), *part.pop("oneOf", [])]:
+        types = [name for option in options for name in types_of(option)]
+        part = {key: value for option in options for key, value in option.items()} | part
+        part["type"] = list(dict.fromkeys(types))
+    return part
+
+
+def types_of(part: Part) -> list[str]:
+    """Return the JSON types that a part allows."""
+    types = part.get("type", [])
+    return types if isinstance(types, list) else [types]
+
+
+def _inside(part: Part, key: str | int) -> Part:
+    """Return the schema of a key or an item; empty for an unknown key."""
+    if isinstance(key, int):
+        return part.get("items", {})  # type: ignore[no-any-return]
+    named = part.get("patternProperties", {"": part.get("additionalProperties") or {}})
+    return part.get("properties", {}).get(key) or next(iter(named.values()))  # type: ignore[no-any-return]
+
+
+def in_words(part: Part) -> str:
+    """Return what a key accepts: ``a whole number from 1 to 100``."""
+    types = [name for name in types_of(part) if name != "null"]
+    if "enum" in part:
+        words = "one of " + ", ".join(str(item) for item in part["enum"] if item is not None)
+    elif "patternErrorMessage" in part:
+        words = part["patternErrorMessage"]
+    elif types == ["array"]:
+        words = f"a list, each item {in_words(part['items'])}"
+    elif "object" in types:
+        keys = ", ".join(part.get("properties", {}))
+        words = f"keys {keys}" if keys else "keys with values"
+        if others := [name for name in types if name != "object"]:
+            words = f"{in_words({**part, 'type': others})}, or {words}"
+    else:
+        words = " or ".join(_TYPE_WORDS[name] for name in types) + _bounds(part)
+    return f"{words}, or null" if "null" in types_of(part) else str(words)
+
+
+_TYPE_WORDS = {"integer": "a whole number", "number": "a number", "string": "text", "boolean": "true or false"}
+
+
+def _bounds(part: Part) -> str:
+    low, above, high = (part.get(word) for word in ("minimum", "exclusiveMinimum", "maximum"))
+    if low is not None and high is not None:
+        return f" from {low} to {high}"
+    bounds = {"above": above, "at least": low, "at most": high}
+    words = " and ".join(f"{word} {bound}" for word, bound in bounds.items() if bound is not None)
+    return f" {words}" if words else ""
+
+
+def _example(part: Part, key: str) -> str | None:
+    """Return a line to type, ``repeats: 3``; only the value if key is empty."""
+    values = [*part.get("examples", []), *part.get("enum", [])]
+    if part.get("default") is not None:
+        values.append(part["default"])
+    if not values:
+        return None
+    return f"{key}: {_flow(values[0])}" if key else _flow(values[0])
+
+
+def _flow(value: Any) -> str:
+    """Return a value as one line of YAML."""
+    text = pyyaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False)
+    return text.removesuffix("\n").removesuffix("\n...")
