@@ -1,28 +1,60 @@
-"""Write the JSON Schemas of config.yaml and cluster.yaml, workflow/schemas/<name>.schema.json: editors use them."""
+"""Write what the models of the settings say: JSON Schemas for editors, and the tables of config/README.md."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from ddp_ladder.common.command import command
-from ddp_ladder.common.files import write_json
+from ddp_ladder.common.files import write_atomically, write_json
 from ddp_ladder.common.model import Model, schema_of
-from ddp_ladder.common.paths import SCHEMAS
+from ddp_ladder.common.paths import OWN, SCHEMAS
 from ddp_ladder.settings.keys import Experiment, Site
+from ddp_ladder.settings.load import flow, in_words, inside, schema, types_of
 
 MODELS: Mapping[str, type[Model]] = {"config": Experiment, "cluster": Site}
+README = OWN / "config" / "README.md"
+_TABLE = re.compile(r"(<!-- keys of (\w+):? ?(.*?) -->\n)(?:\n\|[^\n]*)*\n*")
+
+
+def with_tables(text: str) -> str:
+    """Return the text of config/README.md with a table of keys below each ``<!-- keys of MODEL: SECTION, ... -->``."""
+    models = {model.__name__: model for model in MODELS.values()}
+
+    def table(marker: re.Match[str]) -> str:
+        rows = [row for section in marker[3].split(",") for row in _rows(schema(models[marker[2]]), section.strip())]
+        return "\n".join([marker[1], "| key | default | meaning |", "| --- | --- | --- |", *rows, "", ""])
+
+    return _TABLE.sub(table, text)
+
+
+def _rows(part: Mapping[str, Any], section: str) -> Iterator[str]:
+    """Yield a row for each key of a section that holds values itself."""
+    for name in section.split(".") if section else ():
+        part = part["properties"][name]
+    part = part if "properties" in part else inside(part, "of any name")
+    for key, inner in part["properties"].items():
+        if "properties" in inner and "integer" not in types_of(inner):
+            continue  # a section, with a table of its own
+        shown = f"{section}.{key}" if section else key
+        default = "required" if key in part.get("required", ()) else f"`{flow(inner.get('default', {}))}`"
+        is_short = "enum" in inner or {*types_of(inner)} <= {"integer", "number", "null"}
+        allowed = f" ({in_words(inner).removesuffix(', or null')})" if is_short and key != "may_differ" else ""
+        yield f"| `{shown.replace('stage2', 'stageN')}` | {default} | {inner['description'].rstrip('.')}{allowed} |"
 
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write both schemas."""
+    """Write both schemas, and the tables."""
     example = "example: python workflow/scripts/write_schemas.py"
     argparse.ArgumentParser(description=__doc__, epilog=example).parse_args(argv)
     for name, model in MODELS.items():
         write_json(SCHEMAS / f"{name}.schema.json", schema_of(model))
-    print(f"written: {len(MODELS)} schemas in {SCHEMAS}")
+    write_atomically(README, with_tables(README.read_text()))
+    print(f"written: {len(MODELS)} schemas in {SCHEMAS}, tables of {README}")
     return 0
 
 

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.settings.keys import (
     Container,
+    Experiment,
     GateThresholds,
     Measure,
     Network,
     Node,
     Settings,
+    Site,
     Slurm,
     Software,
     Variant,
 )
 from ddp_ladder.settings.load import load_settings
+from ddp_ladder.settings.load import schema as schema_of_files
+from ddp_ladder.settings.placeholders import NAMES
 from ddp_ladder.settings.terms import Scale
+from jsonschema import Draft202012Validator
+from write_schemas import README, with_tables
+
+REPOSITORY = Path(__file__).parents[3]
 
 CONFIG = """\
 workload:
@@ -444,3 +455,36 @@ def test_problems_in_overrides_are_placed_on_the_command_line() -> None:
     assert message(overrides={"workload": {"script": "none.py"}}).startswith(
         "--config: workload.script: there is no such script\n"
     )
+
+
+SHIPPED = sorted(set((REPOSITORY / "config").rglob("*.yaml")) - {REPOSITORY / "config/laptop.yaml"})  # an overlay
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+def test_shipped_files_name_their_schema_for_editors_and_fit_it(file: Path) -> None:
+    head, _, schema = file.read_text().partition("\n")[0].partition("$schema=")
+    assert head == "# yaml-language-server: "
+    described = json.loads((file.parent / schema).read_text())
+    data = yaml.safe_load(file.read_text())
+    assert described["title"] == ("The site" if "site" in data else "The experiment")
+    Draft202012Validator(described).validate(data)
+
+
+def test_the_site_in_use_is_the_local_one() -> None:
+    in_use, local = (REPOSITORY / "config" / name for name in ("cluster.yaml", "sites/local.yaml"))
+    assert yaml.safe_load(in_use.read_text()) == yaml.safe_load(local.read_text())
+
+
+def test_the_tables_of_the_readme_are_those_of_the_models_and_have_every_key() -> None:
+    readme = README.read_text()
+    assert with_tables(readme) == readme, "run `make schemas`"
+    for model in (Experiment, Site):
+        for key in keys_of(schema_of_files(model)):
+            assert re.search(rf"\b{key}\b", readme), key
+    assert [name for name in NAMES if f"{{{name}}}" not in readme] == []
+
+
+def keys_of(part: Any) -> Iterator[str]:
+    for key, inner in part.get("properties", {}).items():
+        yield key
+        yield from keys_of(inner)

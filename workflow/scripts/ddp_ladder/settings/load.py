@@ -161,10 +161,10 @@ def _explained(
     path: KeyPath = ()
     for key in error["loc"]:  # also has names of pydantic's own, such as [key]
         if key in data if isinstance(data, dict) else isinstance(data, list) and isinstance(key, int):
-            part, section, path, data = _inside(part, key), part, (*path, key), data[key]
+            part, section, path, data = inside(part, key), part, (*path, key), data[key]
     if error["type"] == "missing":
         path = (*path, error["loc"][-1])
-        part = _inside(part, path[-1])
+        part = inside(part, path[-1])
         example = _example(part, str(path[-1])) or str(path[-1])
         under = f" under {key_name(path[:-1])}" if len(path) > 1 else ""
         problem = Problem(document.where(*path), "missing key", None, in_words(part), f"add {example}{under}")
@@ -225,7 +225,7 @@ def _advice(value: Any, part: Part, path: KeyPath) -> str:
         if {"integer", "number"} & {*types} and isinstance(number := yaml.scalar(value), int | float):
             return f"write it without quotes: {key}: {number}"
         if "array" in types and len(value) < _MOST_SPLIT:
-            return f"write a list: {key}: {_flow(value.replace(',', ' ').split())}"
+            return f"write a list: {key}: {flow(value.replace(',', ' ').split())}"
     elif isinstance(value, dict) and [*value.values()] in ([None], [""]) and "string" in types:
         return f'put placeholders in quotes: "{{{next(iter(value))}}}"'
     elif "string" in types and not isinstance(value, dict | list):
@@ -288,7 +288,7 @@ def types_of(part: Part) -> list[str]:
     return types if isinstance(types, list) else [types]
 
 
-def _inside(part: Part, key: str | int) -> Part:
+def inside(part: Part, key: str | int) -> Part:
     """Return the schema of a key or an item; empty for an unknown key."""
     if isinstance(key, int):
         return part.get("items", {})  # type: ignore[no-any-return]
@@ -334,10 +334,10 @@ def _example(part: Part, key: str) -> str | None:
         values.append(part["default"])
     if not values:
         return None
-    return f"{key}: {_flow(values[0])}" if key else _flow(values[0])
+    return f"{key}: {flow(values[0])}" if key else flow(values[0])
 
 
-def _flow(value: Any) -> str:
+def flow(value: Any) -> str:
     """Return a value as one line of YAML."""
     text = pyyaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False)
     return text.removesuffix("\n").removesuffix("\n...")
