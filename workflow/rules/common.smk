@@ -82,7 +82,7 @@ def climb(stage=None):
         if workflow.is_main_process and executor:
             # Without Slurm they run on this machine.
             on_nodes = executor != "local" or "SLURM_JOB_ID" in os.environ
-            for problem in warnings_before_runs(ladder, sources, stages, on_nodes, workflow.dryrun):
+            for problem in warnings_before_runs(ladder, stages, on_nodes, workflow.dryrun):
                 print(f"warning: {problem}", file=sys.stderr)
     except UserError as error:
         stop(error)
@@ -103,7 +103,7 @@ def asked_preflight():
     """Return the result of the scale that `snakemake preflight` tests; it is made anew."""
     try:
         if workflow.is_main_process and workflow.executor_plugin:
-            for problem in check_variables(ladder.settings, sources, os.environ):
+            for problem in check_variables(ladder.settings, os.environ):
                 print(f"warning: {problem}", file=sys.stderr)
         file = ladder.settings.experiment.file
         return ladder.preflight_file(preflight_scale(ladder.plan, sources.preflight_scale, file))

@@ -138,7 +138,7 @@ def test_shipped_sites_and_experiments_get_no_warning(
 def test_a_start_warns_unless_it_measures_nothing(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     files.write("{NCCL_IB_ENABLE: 1}")
     ladder = Ladder.of(files.sources.load())
-    (problem,) = warnings_before_runs(ladder, files.sources, ["stage1"], on_nodes=False, dry_run=False)
+    (problem,) = warnings_before_runs(ladder, ["stage1"], on_nodes=False, dry_run=False)
     assert "NCCL_IB_ENABLE" in str(problem)
     monkeypatch.setattr(Ladder, "measures", lambda ladder, stages: False)
-    assert warnings_before_runs(ladder, files.sources, ["stage1"], on_nodes=False, dry_run=False) == []
+    assert warnings_before_runs(ladder, ["stage1"], on_nodes=False, dry_run=False) == []

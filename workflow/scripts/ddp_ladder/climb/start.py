@@ -7,7 +7,7 @@ import re
 import shutil
 import signal
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_ladder.climb.forecasts import doubts_about_runtimes
@@ -24,15 +24,14 @@ from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.records.quotes import last_lines
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.settings.keys import Settings
-from ddp_ladder.settings.sources import WITHOUT_TRAINING, Sources
+from ddp_ladder.settings.secrets import missing_secrets, written_secrets
+from ddp_ladder.settings.sources import WITHOUT_TRAINING
 from ddp_ladder.slurm.jobs import GONE, SUBMITTED, JobEnd, NamedJob, ask, job_end_file, jobs_by_name, read_job_end
 from ddp_ladder.slurm.lock import Lock, shows_life
 from ddp_ladder.slurm.query import SlurmError
 
 
-def warnings_before_runs(
-    ladder: Ladder, sources: Sources, stages: Sequence[str], on_nodes: bool, dry_run: bool
-) -> list[Problem]:
+def warnings_before_runs(ladder: Ladder, stages: Sequence[str], on_nodes: bool, dry_run: bool) -> list[Problem]:
     """Return doubts on the data, secrets, variables and run times of what a start has to measure.
 
     on_nodes: whether the training may run on other machines. Raises UserError for data or secrets without which no run
@@ -45,11 +44,7 @@ def warnings_before_runs(
         (wrong if found[0] == "FAIL" else doubts).append(found[1])
     if wrong and not dry_run:
         raise UserError(wrong)
-    for file, path, problem in written_secrets(ladder.settings):
-        config, cluster = sources.documents()
-        if document := config if file == "config" else cluster:
-            doubts.append(replace(problem, where=document.where(*path)))
-    doubts += check_variables(ladder.settings, sources, os.environ)
+    doubts += [*written_secrets(ladder.settings), *check_variables(ladder.settings, os.environ)]
     return [*wrong, *doubts, *doubts_about_runtimes(ladder, stages)]
 
 
@@ -81,13 +76,13 @@ def _doubtful_arguments(settings: Settings) -> Iterator[str]:
     arguments = {
         "workload.args": work.args,
         "workload.prepare": work.prepare or (),
-        **{f"variants.{each.name}.args": each.args for each in settings.experiment.variants},
+        **{f"variants.{name}.args": variant.args for name, variant in settings.experiment.variants.items()},
     }
     for key, text in ((key, text) for key, texts in arguments.items() for text in redacted_arguments(texts)):
         if re.match(r"--?[A-Za-z][\w-]* \S", text):
             yield f"{key}: {text!r} reaches the script as one word; write its parts as items of the list"
-        if meant.has_variables(text):
-            yield f"{key}: {text} reaches the script as it is, without the variable's value; {meant.path(text)}"
+        if re.search(r"\$\{?[A-Za-z_]", text):
+            yield f"{key}: {text} reaches the script as it is, without the variable's value; write its value"
 
 
 # Before jobs are submitted to Slurm
