@@ -93,7 +93,7 @@ def test_arguments_that_are_meant_otherwise_are_named(ladder: Ladder) -> None:
     assert warnings(ladder) == []
     args = 'args: ["{batch_per_gpu}", $HOME/d, ~/d, "--lr 0.1", "a -b c"]'
     assert warnings(make(CONFIG.replace('args: ["{batch_per_gpu}"]', args))) == [
-        "workload.args: $HOME/d reaches the script as it is, without the variable's value; write ~/d",
+        "workload.args: $HOME/d reaches the script as it is, without the variable's value; write its value",
         "workload.args: '--lr 0.1' reaches the script as one word; write its parts as items of the list",
     ]
 
