@@ -213,30 +213,10 @@ ENOUGH_STEPS = 4 * LEAST_TIMED_STEPS  # after the warm-up, if the number of step
 STEP_PARTS = ("compute_s", "exposed_comm_s", "data_wait_s", "imbalance_s", "rest_s")
 
 
-@dataclass(frozen=True)
-class StepSplit:
-    """The parts of a step in seconds, as defined in ``StepParts``. None: not told apart from rest.
+def split_of_repeats(group: Group) -> tuple[dict[str, float | None], StepFacts] | None:
+    """Return STEP_PARTS in seconds, and facts on the steps: means over the good repeats; None if there are none.
 
-    rest_s: what no figure explains: optimizer, copies, Python.
-    """
-
-    step_s: float
-    data_wait_s: float | None
-    compute_s: float | None
-    exposed_comm_s: float | None
-    imbalance_s: float | None
-
-    @property
-    def rest_s(self) -> float:
-        """Return the step without the other parts."""
-        parts = (self.data_wait_s, self.compute_s, self.exposed_comm_s, self.imbalance_s)
-        return max(0.0, self.step_s - sum(part or 0.0 for part in parts))  # not -1e-18
-
-
-def split_of_repeats(group: Group) -> tuple[StepSplit, StepFacts] | None:
-    """Return the split of a scale's step, and its facts: means over its good repeats; None if there are none.
-
-    A part that a repeat does not know is not known.
+    A part that a repeat does not know is not known. rest_s: what no other part explains.
     """
     runs = [run.record.step for run in group.good if run.record.step and run.record.step.step_s]
     if not runs or len(runs) < len(group.good):
@@ -249,7 +229,8 @@ def split_of_repeats(group: Group) -> tuple[StepSplit, StepFacts] | None:
         return step_s * sum(known) / len(known) if len(known) == len(runs) else None
 
     records = [run.record for run in group.good]
-    split = StepSplit(step_s, part("data_wait_s"), part("compute_s"), part("exposed_comm_s"), part("imbalance_s"))
+    parts = {name: part(name) for name in ("data_wait_s", "compute_s", "exposed_comm_s", "imbalance_s")}
+    parts["rest_s"] = max(0.0, step_s - sum(value or 0.0 for value in parts.values()))  # not -1e-18
     facts = replace(
         _held_up(records, runs),
         own_mean_s=part("own_mean_s"),
@@ -263,7 +244,7 @@ def split_of_repeats(group: Group) -> tuple[StepSplit, StepFacts] | None:
         steps_needed=max((few for record in records if (few := _steps_needed(record))), default=None),
         memory_fraction=max((used for record in records if (used := _memory(record))), default=None),
     )
-    return split, facts
+    return parts, facts
 
 
 def _held_up(records: Sequence[Record], runs: Sequence[StepParts]) -> StepFacts:

@@ -20,7 +20,6 @@ from typing import Any
 from ddp_ladder.common.formats import factor, interval, tenths_of_percent
 from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.groups import (
-    STEP_PARTS,
     Baselines,
     Group,
     Groups,
@@ -102,8 +101,7 @@ def with_total_time(point: ScalePoint, groups: Mapping[tuple[str, str, Scale], G
     found = efficiency_by_total_time(here, baseline)
     if found is None:
         return point
-    value, low, high = (1.0, 1.0, 1.0) if point.smallest_baseline == str(point.scale) else found
-    return replace(point, efficiency_total_time=value, efficiency_total_time_low=low, efficiency_total_time_high=high)
+    return _with(point, efficiency_total_time=(1.0, 1.0, 1.0) if point.smallest_baseline == str(point.scale) else found)
 
 
 def efficiency_by_total_time(
@@ -174,16 +172,7 @@ def _against_node(point: ScalePoint, group: Group, series: Sequence[Group]) -> S
     if differing := _differing(group, node):
         return replace(point, node_obstacle=not_comparable(differing))
     speedup, efficiency = _ratios(group, node)
-    return replace(
-        point,
-        node_baseline=str(scale),
-        speedup_node=speedup[0],
-        speedup_node_low=speedup[1],
-        speedup_node_high=speedup[2],
-        efficiency_node=efficiency[0],
-        efficiency_node_low=efficiency[1],
-        efficiency_node_high=efficiency[2],
-    )
+    return _with(replace(point, node_baseline=str(scale)), speedup_node=speedup, efficiency_node=efficiency)
 
 
 def _against_smallest(point: ScalePoint, group: Group, series: Sequence[Group]) -> ScalePoint:
@@ -201,29 +190,25 @@ def _against_smallest(point: ScalePoint, group: Group, series: Sequence[Group]) 
         return point
     speedup, efficiency = _ratios(group, baseline)
     times = group.first.gpus / baseline.first.gpus
-    serial = [
-        None if times == 1 or each is None else serial_fraction(each, times)
-        for each in (speedup[0], speedup[2], speedup[1])
-    ]
-    return replace(
-        point,
-        smallest_baseline=str(baseline.first.scale),
-        smallest_obstacle=obstacle,
-        speedup_smallest=speedup[0],
-        speedup_smallest_low=speedup[1],
-        speedup_smallest_high=speedup[2],
-        efficiency_smallest=efficiency[0],
-        efficiency_smallest_low=efficiency[1],
-        efficiency_smallest_high=efficiency[2],
-        serial_fraction=serial[0],
-        serial_fraction_low=serial[1],
-        serial_fraction_high=serial[2],
-    )
+    point = replace(point, smallest_baseline=str(baseline.first.scale), smallest_obstacle=obstacle)
+    if times > 1:
+        value, low, high = (each and serial_fraction(each, times) for each in (speedup[0], speedup[2], speedup[1]))
+        point = replace(point, serial_fraction=value, serial_fraction_low=low, serial_fraction_high=high)
+    return _with(point, speedup_smallest=speedup, efficiency_smallest=efficiency)
 
 
 def serial_fraction(speedup: float, times: float) -> float:
     """Return Karp and Flatt's experimentally determined serial fraction. times: as many GPUs, above 1."""
     return (1 / speedup - 1 / times) / (1 - 1 / times)
+
+
+def _with(point: ScalePoint, **estimates: Estimate) -> ScalePoint:
+    """Return the point with figures and the ends of their intervals."""
+    ends = ("", "_low", "_high")
+    values: dict[str, Any] = {
+        key + end: value for key, found in estimates.items() for end, value in zip(ends, found, strict=True)
+    }
+    return replace(point, **values)
 
 
 def _is_measured(group: Group) -> bool:
@@ -347,25 +332,16 @@ def _with_figures(point: ScalePoint, group: Group) -> ScalePoint:
     }
     medians.update(_startup(group))
     rate, step = group.samples_per_s, group.step_time_s
-    rate_low, rate_high = group.log_rate.interval(rate)
-    step_low, step_high = group.log_step_time.interval(step)
+    rates, steps = (rate, *group.log_rate.interval(rate)), (step, *group.log_step_time.interval(step))
     waits = [wait for run in group.good if (wait := run.timing.data_wait_fraction) is not None]
     batch = batch_per_gpu_seen(group.good[0].record)
     simulated = (run.record.world.simulated for run in group.good)
-    split, facts = split_of_repeats(group) or (None, None)
-    if split:
-        medians.update({part: getattr(split, part) for part in STEP_PARTS})
+    parts, facts = split_of_repeats(group) or ({}, None)
     return replace(
-        replace(point, **medians, step=facts),
+        _with(replace(point, **{**medians, **parts}, step=facts), samples_per_s=rates, step_time_s=steps),
         batch_per_gpu=batch,
         global_batch=batch * point.world_size,
-        samples_per_s=rate,
-        samples_per_s_low=rate_low,
-        samples_per_s_high=rate_high,
         gpu_hours_per_million_samples=point.world_size * (1e6 / rate / 3600),
-        step_time_s=step,
-        step_time_s_low=step_low,
-        step_time_s_high=step_high,
         statistic=group.statistic,
         log_rate=group.log_rate,
         unsteady=unsteady(group),
@@ -391,17 +367,10 @@ def _startup(group: Group) -> dict[str, float | None]:
 
 def _with_ratios(point: ScalePoint, group: Group, baseline: Group) -> ScalePoint:
     times = point.world_size / baseline.first.gpus
-    speedup, speedup_low, speedup_high = group.speedup_over(baseline)
-    efficiency, low, high = divided((speedup, speedup_low, speedup_high), times)
+    speedup, efficiency = _ratios(group, baseline)
     log = None if group is baseline else group.log_rate.over(baseline.log_rate)
     return replace(
-        point,
-        speedup=speedup,
-        speedup_low=speedup_low,
-        speedup_high=speedup_high,
-        efficiency=efficiency,
-        efficiency_low=low,
-        efficiency_high=high,
+        _with(point, speedup=speedup, efficiency=efficiency),
         log_efficiency=log and replace(log, mean=log.mean - math.log(times)),
         unsteady=point.unsteady or unsteady(baseline),
     )
@@ -414,8 +383,7 @@ def _with_plain_ratio(point: ScalePoint, group: Group, plain: Group | None) -> S
         group, plain = (replace(side, statistic=SAMPLES_PER_TIME) for side in (group, plain))
     rate = group.samples_per_s / plain.samples_per_s
     ends = group.log_rate.over(plain.log_rate).interval(rate)
-    value, low, high = divided((rate, *ends), point.world_size)
-    return replace(point, efficiency_plain=value, efficiency_plain_low=low, efficiency_plain_high=high)
+    return _with(point, efficiency_plain=divided((rate, *ends), point.world_size))
 
 
 def _with_differences(point: ScalePoint, group: Group, baseline: Group | None) -> ScalePoint:
