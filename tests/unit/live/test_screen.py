@@ -203,19 +203,6 @@ def test_lines_in_a_pipe(tmp_path: Path) -> None:
     assert last[-1] == f"the ladder has ended; report: {tmp_path}/report/index.html"
 
 
-def test_a_start_that_cannot_be_seen_and_does_nothing(tmp_path: Path) -> None:
-    climb_to(tmp_path, THREE, "1x2")
-    (tmp_path / "jobs/1x2.lock1").unlink()
-    edit(tmp_path / START_LOCK, lambda start: start["process"].update(host="login9", kernel="another"))
-    now_s = [1000.0]
-    reader = Reader(tmp_path, lambda: now_s[0])
-    assert not reader.read().is_silent
-    now_s[0] += 400
-    text = "! no job and no run for 6 min 40 s; whether the start still runs is seen only on login9"
-    assert has(lines(reader.read(), 120), text)
-    assert not replace(reader.read(), slurm=SlurmAnswer({"102": WAITS}, 1.0)).is_silent
-
-
 def test_when_a_ladder_is_over(tmp_path: Path) -> None:
     climb_to(tmp_path, THREE, "1x2")
     state = read(tmp_path, job101=RUNS)

@@ -335,10 +335,6 @@ def notes_on(state: LadderState) -> Iterator[str]:
     yield from state.problems
     if state.start is not None and state.is_alive is False:
         yield "the start was killed; the next one goes on from what it has left"
-    if state.is_silent and state.start is not None:
-        process = state.start.process
-        silent = f"no job and no run for {duration(state.quiet_s)}"
-        yield f"{silent}; whether the start still runs is seen only on {process.host}: ps -p {process.pid}"
     for stage, gate in state.gates.items():
         if not gate.is_open and gate.next:
             yield f"{stage_name(stage)}, next: {gate.next}"

@@ -35,7 +35,6 @@ from ddp_ladder.slurm.jobs import SUBMITTED, JobEnd, JobState, job_end_file, job
 from ddp_ladder.slurm.lock import START, Holder, newest_lock, read_lock
 from ddp_ladder.slurm.query import SlurmError, squeue, unknown
 
-SILENT_S = 300.0  # a start that has no job judges gates and writes reports, which takes less
 DEAD_AFTER_S = 120.0  # a lock is touched every few seconds; clocks differ, and network file systems cache
 ASK_EVERY_S = 10.0
 SILENT_EVERY_S = 60.0  # after a question to Slurm without an answer
@@ -152,8 +151,7 @@ class LadderState:
     """A results directory at one time (unix time).
 
     start: the start that is at work, or was killed; is_alive: whether its process runs, None if that cannot be seen
-    from here. last: the last start that has ended. problems: files that cannot be read. quiet_s: since when, as far as
-    this view has seen, no scale was held.
+    from here. last: the last start that has ended. problems: files that cannot be read.
     """
 
     results: Path
@@ -168,27 +166,17 @@ class LadderState:
     problems: tuple[str, ...] = ()
     slurm: SlurmAnswer = SlurmAnswer()
     has_report: bool = False
-    quiet_s: float = 0.0
 
     def job_of(self, scale: ScaleState) -> QueuedJob | None:
         """Return what Slurm says of a scale's job."""
         return None if scale.slurm_id is None else self.slurm.jobs.get(scale.slurm_id)
 
-    def _is_queued(self, scale: ScaleState) -> bool:
-        job = self.job_of(scale)
-        return job is not None and job.state.phase != "ended"
-
-    @property
-    def is_silent(self) -> bool:
-        """Return True if a start whose process cannot be seen from here does nothing for long: it may be dead."""
-        queued = any(map(self._is_queued, self.scales))
-        return self.start is not None and self.is_alive is None and not queued and self.quiet_s > SILENT_S
-
     @property
     def is_at_work(self) -> bool:
         """Return True while a start, or a job that one has left, goes on as far as can be seen."""
         has_start = self.start is not None and self.is_alive is not False
-        return has_start or any(scale.is_held or self._is_queued(scale) for scale in self.scales)
+        queued = any((job := self.job_of(scale)) and job.state.phase != "ended" for scale in self.scales)
+        return has_start or queued or any(scale.is_held for scale in self.scales)
 
     @property
     def slurm_ids(self) -> frozenset[str]:
@@ -215,20 +203,19 @@ class LadderState:
 class Reader:
     """The reader of one results directory. ``read`` may be called at any rate."""
 
-    def __init__(self, results: Path, clock: Callable[[], float] = time.time) -> None:
-        self._results, self._clock = results, clock
+    def __init__(self, results: Path) -> None:
+        self._results = results
         self._read: dict[Path, tuple[tuple[int, int, int], Any]] = {}  # by path: inode, size, time of change in ns
         self._problems: dict[Path, str] = {}  # why a file that exists could not be read
         self._plan: Plan | None = None
         self._settled: dict[str, RunState] = {}  # runs whose records are there, by name
         self._assembled: dict[str, Record | None] = {}  # by run_id; None: the raw files give none
         self._expected: dict[str, Expected] = {}
-        self._held_s: float | None = None  # when a scale was last seen to be held
         self._points: tuple[list[int], tuple[ScalePoint, ...]] = ([], ())
 
     def read(self) -> LadderState:
         """Read what may have changed."""
-        now_s = self._clock()
+        now_s = time.time()
         plan = self._parsed(self._results / "plan.json", read_plan)
         if plan is not self._plan:
             self._plan, self._settled = plan, {}
@@ -240,8 +227,6 @@ class Reader:
         scales = tuple(self._scale(job, names, now_s) for job in (() if plan is None else plan.jobs))
         records = [run.record for scale in scales for run in scale.runs if run.record is not None]
         scales = tuple(self._followed(scale, records) for scale in scales)
-        if self._held_s is None or any(scale.is_held for scale in scales):
-            self._held_s = now_s
         return LadderState(
             results=self._results,
             now_s=now_s,
@@ -253,7 +238,6 @@ class Reader:
             gates=self._gates(scales),
             points=self._scale_points(scales, records),
             problems=tuple(self._problems.values()),
-            quiet_s=now_s - self._held_s,
             has_report=start is None and (self._results / "report/index.html").exists(),
         )
 
@@ -275,7 +259,7 @@ class Reader:
         return ScaleState(job, runs, end, holder, alive, preflight)
 
     def _run(self, spec: RunSpec, holder: Holder | None) -> RunState:
-        if spec.name in self._settled:
+        if spec.name in self._settled and (holder is None or holder.ended):  # a job may measure it again
             return self._settled[spec.name]
         directory = self._directory(spec)
         names = self._names(directory.path)
