@@ -105,7 +105,7 @@ def test_damaged_line_is_named(tmp_path: Path, line: str) -> None:
     file = tmp_path / "metrics0.jsonl"
     file.write_text(f'{{"samples": 1, "seconds": 1}}\n\n{line}\n')
     with pytest.raises(ValueError, match="line 3 of DDP_LADDER_METRICS"):
-        progress.read(file)
+        progress.read_metrics(file)
 
 
 def test_damaged_file_is_not_measured(tmp_path: Path) -> None:

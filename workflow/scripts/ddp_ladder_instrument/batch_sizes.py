@@ -27,6 +27,9 @@ EXAMINED_EVERY = 16
 """The first batches are examined as a whole, then every 16th, if the first tensor alone does not tell the number."""
 
 LEAVES = (str, bytes, int, float)
+MOST_DIGESTS = 32
+PER_BATCH = 8
+MOST_BYTES = 65_536  # of one sample's tensor
 
 
 class Findings:
@@ -228,11 +231,6 @@ def _compared(content: Content, announced: int) -> tuple[int, tuple[int, ...]]:
     if not sizes and texts is not None and texts < announced:
         return texts, ()
     return announced, tuple(sorted({announced, *sizes})) if sizes or texts else ()
-
-
-MOST_DIGESTS = 32
-PER_BATCH = 8
-MOST_BYTES = 65_536  # of one sample's tensor
 
 
 def digests(batch: object) -> list[str]:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ddp_ladder_instrument.torch_facts import Segment
 
 NEVER = 2**62
+MOST = 10_000
+"""Validations, times in eval mode, saves and epochs that are recorded: one every minute makes 10,000 in a week."""
 
 
 class Short(int):
@@ -137,10 +139,6 @@ def is_remainder(loop: Loop, living: Sequence[Loop]) -> bool:
     """Return True if this finished pass trained and a living one over the same loader continues its step."""
     loader = loop.loader()
     return loop.stepped and loader is not None and any(other.loader() is loader for other in living)
-
-
-MOST = 10_000
-"""Validations, times in eval mode, saves and epochs that are recorded: one every minute makes 10,000 in a week."""
 
 
 class Phases:

@@ -25,6 +25,12 @@ from ddp_ladder_instrument.table import Parts, StepTable
 if TYPE_CHECKING:
     from ddp_ladder_instrument.torch_facts import CudaTimeline, Mark, Segment
 
+TICK_INTERVAL_S = 0.25
+MOST_STEPS = 1000
+"""Steps of one optimizer on one batch in a row: a pass that is not over may yield no further batch."""
+EARLY_STEPS = 12
+"""The tick runs at each of the first steps: some of what it looks for happens only there."""
+
 
 class OptimizerSteps:
     """The optimizers that step in a row.
@@ -74,7 +80,10 @@ class OptimizerSteps:
 
 
 class PassTimer:
-    """The running segment, and the state of the model's eval mode. Seconds: time.perf_counter().
+    """The time of each pass over a DataLoader, in segments: each belongs to the pass that was entered last.
+
+    Time in the model's eval mode is set aside: only the steps around it show whether it is training (module ``table``).
+    Seconds: time.perf_counter().
 
     loop: the pass that was entered last and is not over; the running segment belongs to it.
     after: owns the time after a pass. outside: owns the time of a training loop without a DataLoader.
@@ -235,13 +244,6 @@ class PassTimer:
                 if mark is not None and self._begin_mark is not None:
                     segments.append((self._begin_mark, mark))
         return seconds, segments
-
-
-TICK_INTERVAL_S = 0.25
-MOST_STEPS = 1000
-"""Steps of one optimizer on one batch in a row: a pass that is not over may yield no further batch."""
-EARLY_STEPS = 12
-"""The tick runs at each of the first steps: some of what it looks for happens only there."""
 
 
 class StepClock:

@@ -27,6 +27,11 @@ from ddp_ladder_instrument.parameters import FSDP_SHARDS, dtype_name
 
 # This part is in C and needs no import of the compiler, which takes seconds and which few scripts use.
 _frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+MOST_LOSSES = 64
+GRAPHS = 2
+"""Number of backward passes whose graph is searched: the first ones, in the warm-up."""
+MOST_NODES = 20_000
+PRODUCTS = ("Addmm", "Mm", "Bmm", "Baddbmm", "Addbmm", "Linear", "Convolution", "ScaledDotProduct", "CudnnRnn", "Addmv")
 
 
 def patch_compiler() -> None:
@@ -212,13 +217,6 @@ def patch_modes(timer: PassTimer, trained: Trained) -> None:
     patch(torch.nn.Module, "train", wrap)
 
 
-MOST_LOSSES = 64
-GRAPHS = 2
-"""Number of backward passes whose graph is searched: the first ones, in the warm-up."""
-MOST_NODES = 20_000
-PRODUCTS = ("Addmm", "Mm", "Bmm", "Baddbmm", "Addbmm", "Linear", "Convolution", "ScaledDotProduct", "CudnnRnn", "Addmv")
-
-
 class Backwards:
     """Examines a backward pass when ``wanted`` is set; nothing is read from the device before the end.
 
@@ -334,6 +332,7 @@ class LastStep:
         self._calls: list[tuple[CodeType, int]] = []
 
     def note(self, *_: object) -> None:
+        """Note the calls that led to this optimizer step."""
         frame, calls = sys._getframe(1), []
         while frame is not None:
             calls.append((frame.f_code, frame.f_lasti))

@@ -8,6 +8,19 @@ import platform
 import sys
 from collections.abc import Sequence
 
+CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".py")
+MOST_FILES = 500
+LARGEST_BYTES = 4_000_000
+INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+LIBRARIES = (
+    "accelerate", "apex", "datasets", "deepspeed", "flash_attn", "lightning", "nvidia.dali", "numpy",
+    "pytorch_lightning", "timm", "torchaudio", "torchvision", "transformer_engine", "transformers", "triton",
+)  # fmt: skip
+"""Libraries whose version can change the work or the speed of a step."""
+FEEDERS = ("ffcv", "nvidia.dali", "petastorm", "tensorflow", "torchdata.nodes", "webdataset")
+"""Libraries whose loaders may feed a training without torch's DataLoader."""
+UTILITIES = "torch._dynamo.utils"
+
 
 def cpu_model() -> str:
     """Return the processor's name, from the kernel if it gives one."""
@@ -58,20 +71,6 @@ def peak_memory_bytes() -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".py")
-MOST_FILES = 500
-LARGEST_BYTES = 4_000_000
-INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-LIBRARIES = (
-    "accelerate", "apex", "datasets", "deepspeed", "flash_attn", "lightning", "nvidia.dali", "numpy",
-    "pytorch_lightning", "timm", "torchaudio", "torchvision", "transformer_engine", "transformers", "triton",
-)  # fmt: skip
-"""Libraries whose version can change the work or the speed of a step."""
-
-FEEDERS = ("ffcv", "nvidia.dali", "petastorm", "tensorflow", "torchdata.nodes", "webdataset")
-"""Libraries whose loaders may feed a training without torch's DataLoader."""
 
 
 def source_files() -> dict[str, str]:
@@ -137,9 +136,6 @@ def libraries() -> dict[str, str]:
 def feeders() -> list[str]:
     """Return the feeders that the program has imported."""
     return [name for name in FEEDERS if name in sys.modules]
-
-
-UTILITIES = "torch._dynamo.utils"
 
 
 def compile_s() -> float:

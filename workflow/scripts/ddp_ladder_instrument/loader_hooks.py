@@ -30,6 +30,9 @@ from ddp_ladder_instrument.python_hooks import Cycle, WatchedCycle
 MAIN_THREAD = threading.main_thread().ident
 LOOP_ATTRIBUTE = "_ddp_ladder_loop"
 SIZES_ATTRIBUTE = "_ddp_ladder_sizes"
+LOADER_THREADS: set[int] = set()
+"""Threads in which a loader is fetching a batch, or making an iterator."""
+WORKER_TIMES = "_ddp_ladder_worker_times"
 
 
 class Announced(deque[Optional[int]]):
@@ -102,9 +105,6 @@ def patch_webdataset(module: Any, clock: StepClock) -> None:
     """Patch webdataset's loader, whose stages shuffle and batch again what a DataLoader inside yields."""
     patch(module.WebLoader, "__iter__", partial(_outer_iter, clock=clock, same=False))
 
-
-LOADER_THREADS: set[int] = set()
-"""Threads in which a loader is fetching a batch, or making an iterator."""
 
 OUTER_THREADS: dict[int, Announced] = {}
 """Threads that fetch for an outer loader, which counts, and the batches that the loaders inside have given it."""
@@ -318,8 +318,6 @@ def _outer_iter(original: Callable[..., Any], clock: StepClock, same: bool) -> C
 
     return iterate
 
-
-WORKER_TIMES = "_ddp_ladder_worker_times"
 
 _newest: list[memoryview[float]] = []
 """Of the iterator that was made last: its workers are forked from this process while it is made."""

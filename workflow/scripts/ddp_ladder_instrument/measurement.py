@@ -135,7 +135,7 @@ class Measurement:
 
     def _adopt_metrics(self) -> None:
         """Use the steps that the program reported itself, because no samples were counted."""
-        rows = self.not_measured.attempt("steps", lambda: progress.read(self._reported.path))
+        rows = self.not_measured.attempt("steps", lambda: progress.read_metrics(self._reported.path))
         if rows:
             self.clock.timer.timeline = None
             self.clock.table.adopt(rows)

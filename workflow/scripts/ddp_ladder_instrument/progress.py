@@ -38,6 +38,15 @@ from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.files import write_atomically
 from ddp_ladder_instrument.table import Row
 
+METRICS_VARIABLE = "DDP_LADDER_METRICS"
+HEADER_BYTES = 512
+INTERVAL_S = 1.0
+# Torch's flight recorder is written once nothing has moved for so long: in a slow step it would only cost time.
+RECORD_AFTER_S = 2.0
+RECORD_AFTER_STEPS = 5.0
+MEDIAN_OF = 101  # steps: a median of all would take long after a million
+RECORDER_ENABLED_BY = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # the second one is the older name
+
 
 class Progress:
     """The writer of progress.json, at most once a second. Times are from time.perf_counter()."""
@@ -67,20 +76,17 @@ class Progress:
         self._written_step = len(samples)
 
 
-VARIABLE = "DDP_LADDER_METRICS"
-
-
 def announce(run_directory: Path) -> ReportedSteps:
     """Set DDP_LADDER_METRICS to this rank's file and return what looks at it."""
     path = run_directory / "ranks" / f"metrics{int(os.environ.get('RANK') or 0)}.jsonl"
     # If this fails, writing the record fails too, and that error is reported.
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-    os.environ[VARIABLE] = str(path)
+    os.environ[METRICS_VARIABLE] = str(path)
     return ReportedSteps(path, run_directory / "progress.json")
 
 
-def read(path: Path) -> list[Row]:
+def read_metrics(path: Path) -> list[Row]:
     """Return the steps in the file; none if there is no file. Raises ValueError, which names the line, or OSError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -133,15 +139,8 @@ def _row(line: str, number: int) -> Row:
         if not (math.isfinite(seconds) and seconds > 0 and 0 <= wait_s <= seconds):
             raise ValueError(f"seconds is {seconds}, wait_seconds {wait_s}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"line {number} of {VARIABLE}: {type(error).__name__}: {error}") from error
+        raise ValueError(f"line {number} of {METRICS_VARIABLE}: {type(error).__name__}: {error}") from error
     return Row(samples, seconds, wait_s)
-
-
-HEADER_BYTES = 512
-INTERVAL_S = 1.0
-# Torch's flight recorder is written once nothing has moved for so long: in a slow step it would only cost time.
-RECORD_AFTER_S = 2.0
-RECORD_AFTER_STEPS = 5.0
 
 
 class Signs(NamedTuple):
@@ -258,9 +257,6 @@ def _register(stacks: int) -> int | None:
     return None
 
 
-MEDIAN_OF = 101  # steps: a median of all would take long after a million
-
-
 def signs(clock: StepClock, grown: Callable[[], int], ended: bool) -> Signs:
     """Return the signs; another thread than the one that trains may call this.
 
@@ -290,9 +286,6 @@ def _median_s(times_s: Sequence[float]) -> float | None:
     last = times_s[max(1, len(times_s) - MEDIAN_OF) :]
     median = statistics.median(last) if last else math.nan
     return median if math.isfinite(median) else None
-
-
-RECORDER_ENABLED_BY = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # the second one is the older name
 
 
 def _collective_calls() -> int | None:

@@ -64,6 +64,10 @@ FIXED_SHUFFLE = {"transformers.DistributedLengthGroupedSampler": True, "timm.Ord
 WRAPPED = ("_batch_sampler", "batch_sampler", "sampler", "_sampler")
 OF_SAMPLERS = ("_DatasetSamplerWrapper", "DatasetFromSampler")
 """Datasets that consist of a sampler's indices."""
+EPOCHS: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+"""The arguments with which set_epoch of a sampler or a dataset was called; an empty set: it was watched only."""
+WATCHED: set[type] = set()
+"""Classes whose set_epoch is patched."""
 
 
 @dataclass(frozen=True)
@@ -282,13 +286,6 @@ def length_of(sized: Any) -> int | None:
         return len(sized)
     except Exception:  # the script's own __len__, or torch's, may raise anything (TypeError, NotImplementedError)
         return None
-
-
-EPOCHS: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
-"""The arguments with which set_epoch of a sampler or a dataset was called; an empty set: it was watched only."""
-
-WATCHED: set[type] = set()
-"""Classes whose set_epoch is patched."""
 
 
 class Source:

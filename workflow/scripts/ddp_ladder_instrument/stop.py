@@ -19,6 +19,8 @@ from ddp_ladder_instrument.files import one_line, write_atomically
 LOOK_AHEAD_S = 1.0
 FIRST_CHECK = 2
 STOP = "stop"
+ENDED_FIRST = "the script ended first; set measure.max_steps to fewer steps than it makes"
+COMPRESSION = 3
 
 
 class EndOfMeasurement(SystemExit):
@@ -175,10 +177,6 @@ class RunLimits:
 def _stride(left_s: float, step_s: float) -> int:
     """Return the steps to the next check: about a second ahead, not beyond the end, at least one."""
     return max(1, int(min(LOOK_AHEAD_S, left_s) / step_s)) if step_s > 0 else 1
-
-
-ENDED_FIRST = "the script ended first; set measure.max_steps to fewer steps than it makes"
-COMPRESSION = 3
 
 
 class ProfiledSteps:

@@ -17,6 +17,9 @@ import torch.distributed as dist
 
 from ddp_ladder_instrument import host
 
+HARVEST_PER_STEP = 2
+"""More than one, so that the queue shrinks again after the host has run ahead of the device."""
+
 
 def float32_products(on_cuda: bool) -> str:
     """Return ``highest`` for true float32; ``high`` and ``medium`` allow TF32 or bfloat16 in matrix products."""
@@ -155,9 +158,6 @@ def describe(device: torch.device | None) -> dict[str, Any]:
 
 Mark = torch.cuda.Event
 Segment = tuple[Mark, Mark]
-
-HARVEST_PER_STEP = 2
-"""More than one, so that the queue shrinks again after the host has run ahead of the device."""
 
 
 class CudaTimeline:
