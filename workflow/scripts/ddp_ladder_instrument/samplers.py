@@ -302,7 +302,7 @@ class Source:
         self.shards = found.shards
         self.real_samples = NEVER if found.real_samples is None else found.real_samples
         self.repeats = found.repeats
-        things = _with_epochs(loader)
+        things = with_epochs(loader)
         self.has_set_epoch = bool(things)
         self.from_the_start = all(_owner_of_set_epoch(thing) is DistributedSampler for thing in things)
         self._things = [weakref.ref(thing) for thing in things]
@@ -445,20 +445,13 @@ def _counts_epochs(thing: Any) -> bool:
     return isinstance(epoch, int) and epoch > 0
 
 
-def _with_epochs(loader: Any) -> list[Any]:
-    try:
-        return with_epochs(loader)
-    except Exception:  # a property defined by another library may raise anything
-        return []
-
-
 def _owner_of_set_epoch(thing: Any) -> type:
     return next(kind for kind in type(thing).__mro__ if "set_epoch" in kind.__dict__)
 
 
 def watch_epochs(loader: Any) -> None:
     """Record the calls of set_epoch of this loader's samplers or dataset."""
-    for thing in _with_epochs(loader):
+    for thing in with_epochs(loader):
         kind = _owner_of_set_epoch(thing)
         if kind not in WATCHED:
             watch_class(kind)
