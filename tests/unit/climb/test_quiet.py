@@ -34,22 +34,6 @@ def test_what_is_shown(level: int, message: str, shown: bool) -> None:
     assert SchedulingMessages(lambda: True).filter(record(level, message)) is True
 
 
-def test_the_head_comes_before_it_is_known_whether_this_is_a_dry_run() -> None:
-    assert not SchedulingMessages(lambda: True).filter(record(logging.INFO, "Workflow has started!"))
-
-
-def test_messages_with_arguments_are_read_as_they_will_be_shown() -> None:
-    assert SchedulingMessages(lambda: False).filter(record(logging.INFO, "%s log(s): x", "Complete"))
-
-
-def test_a_dry_run_is_asked_about_when_it_is_known() -> None:
-    known: list[bool] = []
-    talk = SchedulingMessages(lambda: bool(known))
-    assert not talk.filter(record(logging.INFO, "Job stats:"))
-    known.append(True)
-    assert talk.filter(record(logging.INFO, "Job stats:"))
-
-
 @pytest.fixture
 def terminal() -> Iterator[io.StringIO]:
     """What Snakemake writes to the terminal and to its log file, from its logger with handlers as it sets them up."""
@@ -99,12 +83,6 @@ def test_other_errors_are_shown(terminal: io.StringIO) -> None:
     assert terminal.getvalue() == "MissingOutputException\nError in rule\n"
     assert failed.jobs == ()
     assert failed.others_are_shown
-
-
-def test_nothing_of_a_job_is_hidden_where_it_is_asked_for(terminal: io.StringIO) -> None:
-    filter_terminal(FailedJobs(lambda: True))
-    fail(1, 3)
-    assert terminal.getvalue() == "RuleException\nError in rule\n"
 
 
 def test_a_job_that_ends_well_at_another_try_did_not_fail(terminal: io.StringIO) -> None:

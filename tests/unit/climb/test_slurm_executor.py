@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from ddp_ladder.climb import executor
-from ddp_ladder.climb.executor import BELOW, DISTRIBUTION, OLDEST, ladder_executor, problem_of
+from ddp_ladder.climb.executor import BELOW, DISTRIBUTION, OLDEST, ladder_executor
 from ddp_ladder.common.formats import dotted
-from ddp_ladder.common.messages import UserError
 from ddp_ladder.run.progress import JobConsole
 from ddp_ladder.slurm.jobs import Submission
 from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
@@ -110,19 +109,9 @@ def test_jobs_of_another_workflows_rules_stay_the_plugins(tmp_path: Path) -> Non
     assert plugin.cancelled == [*others, group]
 
 
-def test_a_plugin_without_a_method_is_named_with_the_versions_that_have_it(tmp_path: Path) -> None:
-    class Without:
-        pass
-
-    with pytest.raises(UserError) as caught:
-        ladder_executor(Without, tmp_path, lambda _scale: None, [])  # type: ignore[arg-type, return-value]
-    assert str(caught.value).startswith(
-        "snakemake-executor-plugin-slurm: its executor has no run_job, check_active_jobs, cancel_jobs"
-    )
-    assert "2.8 or newer, below 3" in str(caught.value)
-
-
 def test_the_installed_plugin_has_all_that_is_overridden_and_called() -> None:
-    assert problem_of(SlurmExecutor) is None
+    """The last two are private: they report to Snakemake from the thread that submits a job."""
+    used = "run_job check_active_jobs cancel_jobs _report_job_submission_threadsafe _report_job_error_threadsafe"
+    assert [name for name in used.split() if not hasattr(SlurmExecutor, name)] == []
     requirements = (Path(__file__).parents[3] / "requirements.txt").read_text()
     assert f"{DISTRIBUTION}>={dotted(OLDEST)},<{dotted(BELOW)}\n" in requirements

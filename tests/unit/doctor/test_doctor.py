@@ -128,10 +128,6 @@ def test_version_tuple(text: str, numbers: tuple[int, ...]) -> None:
     assert version_tuple(text) == numbers
 
 
-def test_an_executor_without_the_methods_that_are_replaced() -> None:
-    assert list(doctor_software.executor_interface()) == []
-    (finding,) = doctor_software.executor_interface(["check_active_jobs", "no_such_method"])
-    assert (finding.outcome, "its executor has no no_such_method," in finding.text) == ("FAIL", True)
 
 
 # Files

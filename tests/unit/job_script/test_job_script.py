@@ -14,9 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import eject
 import pytest
-from ddp_ladder.common.files import RunDirectory, write_json
+from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.paths import TEMPLATES
 from ddp_ladder.job_script.script import job_script, write_job_script
 from ddp_ladder.node.launch import INSTRUMENT, TORCHRUN, Places, Rendezvous, node_environment, processes, script_argv
@@ -24,7 +23,7 @@ from ddp_ladder.node.network import PORTS, free_port
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.settings.keys import Slurm
 from instrument_support import python_named, run_json
-from make_records import make_plan_of, make_spec, make_specs
+from make_records import make_spec
 from read_job_script import read_job_script
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -240,13 +239,6 @@ def test_arguments_that_torchrun_could_take_for_its_own_arrive(
         assert f"seen {' '.join(SHORT_FOR_TORCHRUNS)}\n" in done.stdout, done.stderr
 
 
-def test_no_value_ends_its_quotes() -> None:
-    """A plan.json that something else wrote; settings with a NUL are refused."""
-    container = {"image": "a.sif", "engine": "apptainer", "binds": [], "args": []}
-    with pytest.raises(ValueError, match="a NUL character"):
-        text_of(spec_of("1x2", python="\0x}$(touch here)${x\0", container=container))
-
-
 @pytest.mark.parametrize("launcher", ["python", "srun"])
 def test_each_start_has_a_working_directory_of_its_own(
     launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -284,19 +276,6 @@ def test_without_slurm_the_processes_of_srun_get_the_variables_of_srun(
     first, second = sorted(done.stdout.splitlines())
     assert re.fullmatch(rf"0 of 2 on {re.escape(socket.gethostname())} in 1[0-9]{{8}}", first)
     assert second == f"1{first[1:]}"
-
-
-def test_one_process_for_all_gpus_of_a_node_is_one_task_with_all_of_them() -> None:
-    script = read_job_script(text_of(spec_of("1x2", launcher="python")))
-    asked = {name: script.sbatch[name] for name in ("ntasks-per-node", "gres", "cpus-per-task")}
-    assert asked == {"ntasks-per-node": "1", "gres": "gpu:2", "cpus-per-task": "16"}
-
-
-def test_several_nodes_need_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = run_here(make_spec("2x1"), tmp_path, monkeypatch)
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "this run has 2 nodes, which Slurm gives it: sbatch job.sh" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -362,18 +341,6 @@ def test_a_setup_holds_for_the_training(tmp_path: Path, monkeypatch: pytest.Monk
 if __name__ == "__main__":
     for golden, content in TEXTS.items():
         (GOLDEN / f"job_{golden}.sh").write_text(content)
-
-
-def test_a_ladder_that_starts_at_several_nodes_is_ejected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    plan = make_plan_of((*make_specs(["2x1"], stage="stage1", repeats=1), *make_specs(["2x2"], repeats=1)))
-    write_json(Path("results/plan.json"), plan.to_json())
-    assert eject.main(["--plan", "results/plan.json"]) == 0
-    said = capsys.readouterr().out
-    assert "    sbatch results/runs/default/weak/2x2/r1/job.sh\n" in said
-    assert "without Slurm" not in said
 
 
 def test_the_plain_baseline_is_the_script_alone() -> None:

@@ -13,14 +13,11 @@ from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.allocation import (
     SIMULATE,
     AllocatedResources,
-    check_allocation,
     misfits,
-    own_allocation,
     parse_allocation,
     parse_time_left,
     salloc_for,
 )
-from make_records import make_plan_of, make_specs
 
 # Slurm 22.05.8, `scontrol show job --details`, shortened.
 SHOWN = """JobId=1 JobName=interactive
@@ -39,22 +36,6 @@ JOB = ScaleJob(
 
 def test_an_allocation_offers_what_its_least_node_has() -> None:
     assert parse_allocation("1", SHOWN) == AllocatedResources("1", nodes=3, gpus=2, cpus=4, memory_mb=7000)
-
-
-@pytest.mark.parametrize(
-    ("gres", "gpus"),
-    [
-        ("", 0),
-        ("gpu:1(IDX:0)", 1),
-        ("gpu:a100:4(IDX:0-3)", 4),
-        ("gpu:3090:2(IDX:0-1)", 2),
-        ("gpu:a100:2(IDX:0-1),gpu:v100:1(IDX:2)", 3),
-        ("nic:8(IDX:0-7),gpu:2(IDX:0,3)", 2),
-        ("mygpu:8", 0),
-    ],
-)
-def test_gpus_are_counted_whatever_they_are_called(gres: str, gpus: int) -> None:
-    assert parse_allocation("1", f"NumNodes=1\n     Nodes=n1 CPU_IDs=0 Mem=1 GRES={gres}\n").gpus == gpus
 
 
 @pytest.mark.parametrize("shown", ["", "JobId=1 JobState=PENDING\n   NumNodes=2 NumCPUs=2\n"])
@@ -121,11 +102,3 @@ def test_it_says_what_to_ask_for() -> None:
     assert (
         salloc_for(replace(JOB, gres=None, memory_mb=None)) == "salloc --nodes=2 --ntasks-per-node=1 --cpus-per-task=4"
     )
-
-
-def test_outside_an_allocation_it_says_so() -> None:
-    with pytest.raises(UserError, match="not inside a Slurm allocation"):
-        own_allocation({})
-    plan = make_plan_of(make_specs(["1x1"]))
-    with pytest.raises(UserError, match="salloc or sbatch"):
-        check_allocation(plan, plan.stages, {}, "cluster.yaml")

@@ -25,8 +25,8 @@ from ddp_ladder.accounting.jobs import update_or_warn
 from ddp_ladder.climb.start import files_of_job
 from ddp_ladder.climb.to_do import another_job
 from ddp_ladder.common.files import NotWritten, shown_path
-from ddp_ladder.common.formats import dotted, duration
-from ddp_ladder.common.messages import Problem, UserError, notify
+from ddp_ladder.common.formats import duration
+from ddp_ladder.common.messages import UserError, notify
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.records.run_records import RunRecords
@@ -59,28 +59,7 @@ from ddp_ladder.slurm.steps import sbatch_options
 DISTRIBUTION = "snakemake-executor-plugin-slurm"
 OLDEST, BELOW = (2, 8), (3,)  # as in requirements.txt
 INSTALL = "run `make setup` once, or pip install -r requirements.txt"
-# The last two are private: they report to Snakemake from the thread that submits a job.
-METHODS = (
-    "run_job",
-    "check_active_jobs",
-    "cancel_jobs",
-    "_report_job_submission_threadsafe",
-    "_report_job_error_threadsafe",
-)
 NOT_RECORDED = "Its end is not recorded"
-
-
-def problem_of(executor: Any, names: Sequence[str] = METHODS) -> Problem | None:
-    """Return the problem with an executor that lacks one of these names; None if it has all of them."""
-    missing = [name for name in names if not hasattr(executor, name)]
-    if not missing:
-        return None
-    return Problem(
-        DISTRIBUTION,
-        f"its executor has no {', '.join(missing)}, which ddp-ladder builds on",
-        allowed=f"{dotted(OLDEST)} or newer, below {dotted(BELOW)}",
-        next=INSTALL,
-    )
 
 
 def ladder_executor(
@@ -88,10 +67,8 @@ def ladder_executor(
 ) -> type[Any]:
     """Return a subclass of the plugin's executor for the jobs of these rules; the plugin handles those of other rules.
 
-    job_of: the job of a scale. Raises UserError if the plugin lacks a method that is overridden or called.
+    job_of: the job of a scale.
     """
-    if problem := problem_of(plugin):
-        raise UserError(problem)
     settings = {"results": results, "job_of": staticmethod(job_of), "rules": frozenset(rules)}
     return type("LadderExecutor", (LadderJobs, plugin), settings)
 

@@ -78,7 +78,6 @@ def patch_execution(
     """Replace the Slurm executor, Snakemake's lock and, in a module, the calls of the handlers.
 
     rule_name: the name of a rule in the workflow that uses it. names: the globals that hold the handlers.
-    Raises UserError for a Slurm executor of another version.
     """
     if find_spec("snakemake_executor_plugin_slurm"):  # optional for a workflow that uses this one as a module
         from snakemake_executor_plugin_slurm import Executor

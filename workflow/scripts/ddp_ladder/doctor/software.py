@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.metadata
 import json
@@ -10,11 +9,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder.climb.executor import BELOW, DISTRIBUTION, INSTALL, METHODS, OLDEST, problem_of
+from ddp_ladder.climb.executor import BELOW, DISTRIBUTION, INSTALL, OLDEST
 from ddp_ladder.common.formats import dotted
 from ddp_ladder.common.paths import SCRIPTS
 from ddp_ladder.doctor.check_results import CheckResult
@@ -46,15 +45,6 @@ def workflow_versions() -> Iterator[CheckResult]:
     yield CheckResult("pass", "Python", f"{dotted(sys.version_info[:3])} ({sys.executable})")
     for distribution, topic, oldest, below in PACKAGES:
         yield package_version(distribution, topic, oldest, below)
-    yield from executor_interface()
-
-
-def executor_interface(methods: Sequence[str] = METHODS) -> Iterator[CheckResult]:
-    """Check that the Slurm executor has the methods that the ladder overrides; no finding if it does, or is missing."""
-    with contextlib.suppress(ImportError):  # reported with its version
-        executor = importlib.import_module("snakemake_executor_plugin_slurm").Executor
-        if problem := problem_of(executor, methods):
-            yield CheckResult("FAIL", "Slurm executor", problem.what, problem.next)
 
 
 def package_version(distribution: str, topic: str, oldest: tuple[int, ...], below: tuple[int, ...]) -> CheckResult:
