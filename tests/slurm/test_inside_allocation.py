@@ -14,7 +14,7 @@ import pytest
 import yaml
 from cluster import Cluster
 from ddp_ladder.accounting.jobs import read_rows
-from project_copy import NO_TORCH, ROOT, Checkout, copy_project
+from project_copy import NO_TORCH, Checkout, copy_project
 from scales import GPU_SITE, WITNESS, prepare, salloc, scale_job, witnesses
 
 pytestmark = pytest.mark.slurm
@@ -121,17 +121,6 @@ def test_the_end_of_the_allocation_ends_the_climb_in_order(cluster_without_accou
     assert json.loads((checkout.results / "start.lock1").read_text())["ended"]
 
 
-def test_outside_an_allocation_nothing_is_run(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
-    checkout = project(tmp_path)
-    done = cluster_without_accounting.run(CLIMB, cwd=checkout.path, timeout_s=120, check=False)
-    said = done.stdout + done.stderr
-    assert done.returncode == 1
-    assert "this is not inside a Slurm allocation" in said
-    assert "salloc or sbatch" in said
-    assert "Traceback" not in said
-    assert not checkout.results.exists()
-
-
 def test_what_does_not_fit_is_reported_before_any_run(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
     checkout = project(tmp_path, {**STAGES, "stage3": {"scales": ["2x2"], "runtime": 5}})
     argv = ["salloc", "--nodes=1", "--cpus-per-task=4", "--mem=8000", "--gres=gpu:1", *CLIMB]
@@ -148,63 +137,6 @@ def test_what_does_not_fit_is_reported_before_any_run(cluster_without_accounting
     assert "salloc --nodes=2 --ntasks-per-node=1 --cpus-per-task=4 --gres=gpu:2 --mem=8000" in said
     assert "Traceback" not in said
     assert not checkout.results.exists()
-
-
-PLAIN = [sys.executable, "-m", "snakemake", "--cores", "all", "stage3"]
-
-
-def shipped_site(path: Path) -> Checkout:
-    """The small experiment and the shipped cluster.yaml, but for what a cluster asks for, and without torchrun."""
-    checkout = project(path, SMALL_STAGES)
-    site = (ROOT / "config/cluster.yaml").read_text()
-    site = site.replace("partition: null", "partition: gpu").replace("gres: null", "gres: gpu")
-    site = site.replace("launcher: torchrun", "launcher: srun")  # torchrun imports torch on every node
-    assert "launcher: srun" in site
-    (checkout.path / "config/cluster.yaml").write_text(site)
-    return checkout
-
-
-def test_nodes_are_the_allocations_whatever_the_site_is_called(
-    cluster_without_accounting: Cluster, tmp_path: Path
-) -> None:
-    """Also with plain `snakemake --cores all`; scales that run in one allocation never run side by side."""
-    checkout = shipped_site(tmp_path)
-    assert "site: local" in (checkout.path / "config/cluster.yaml").read_text()
-    printed = salloc(cluster_without_accounting, checkout, TWO_NODES, PLAIN)
-    assert re.findall(r"^gate (\w+): open", printed, re.MULTILINE) == ["stage1", "stage3"]
-    assert "simulated" not in printed
-    seen = witnesses(checkout, "default/weak/2x1/r1")
-    assert [rank["SLURMD_NODENAME"] for rank in seen] == ["node1", "node2"]
-    assert checkout.record("default/weak/2x1/r1")["world"]["hosts"] == ["node1", "node2"]
-
-
-def test_an_allocation_with_too_few_nodes_is_reported_before_anything_runs(
-    cluster_without_accounting: Cluster, tmp_path: Path
-) -> None:
-    checkout = shipped_site(tmp_path)
-    argv = ["salloc", "--nodes=1", *TWO_NODES[1:], *PLAIN]
-    done = cluster_without_accounting.run(argv, cwd=checkout.path, timeout_s=120, check=False)
-    said = done.stdout + done.stderr
-    assert done.returncode == 1
-    assert "stages.stage3.scales: stage3 2x1 does not fit into the allocation" in said
-    assert "Traceback" not in said
-    assert not checkout.results.exists()
-    # Both advices work when they are followed.
-    advised = re.search(
-        r"start inside a larger allocation: (salloc .*?); or simulate .*: (env -u .*?)$", said, re.MULTILINE
-    )
-    assert advised, said
-    larger, simulated = (words.split() for words in advised.groups())
-    assert " ".join(larger) == "salloc --nodes=2 --ntasks-per-node=1 --cpus-per-task=1 --gres=gpu:1"
-    assert simulated[:4] == ["env", "-u", "SLURM_JOB_ID", "snakemake"]
-    printed = salloc(
-        cluster_without_accounting,
-        checkout,
-        ["--nodes=1", *TWO_NODES[1:]],
-        [*simulated[:3], *PLAIN[:3], *simulated[4:]],
-    )
-    assert re.findall(r"^gate (\w+): open", printed, re.MULTILINE) == ["stage1", "stage3"]
-    assert "Stage 3 (simulated nodes: 2 agents on 1 host) reached" in printed
 
 
 def test_the_verdict_is_written_before_slurm_ends_the_shortest_job(

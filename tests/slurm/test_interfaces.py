@@ -101,17 +101,3 @@ def test_a_wrong_name_on_the_first_node(ethernet: Cluster, tmp_path: Path, name:
     failure = failed_in(ethernet, tmp_path, {**MAP, "node1": name})
     assert (failure["verdict"], failure["why"]) == ("not run", message)
     assert "network.interface in cluster.yaml" in failure["next"]
-
-
-def test_one_name_for_all_nodes(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
-    checkout = copy_project(tmp_path)
-    prepare(checkout, MEETING, "2x1", site("ib0"))
-    climb(cluster_without_accounting, checkout, 2)
-    run = "default/weak/2x1/r1"
-    assert checkout.record(run)["status"] == "ok"
-    seen = witnesses(checkout, run)
-    assert {(rank["NCCL_SOCKET_IFNAME"], rank["GLOO_SOCKET_IFNAME"], rank["sum"]) for rank in seen} == {
-        ("ib0", "ib0", 3.0)
-    }
-    run_file = json.loads((checkout.results / "runs" / run / "run.json").read_text())
-    assert run_file["rendezvous"]["host"] == cluster_without_accounting.addresses["node1"]

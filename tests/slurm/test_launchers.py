@@ -15,7 +15,7 @@ from ddp_ladder.nodes.describe import read_machines
 from ddp_ladder.records.record import read_record
 from ddp_ladder.slurm.query import host_names
 from ddp_ladder.slurm.steps import step_variables, task_variables
-from project_copy import LOOP, Checkout, copy_project
+from project_copy import Checkout, copy_project
 from scales import GPU_SITE, MEETING, WITNESS, prepare, salloc, scale_job, witnesses
 
 pytestmark = pytest.mark.slurm
@@ -161,19 +161,3 @@ def test_an_interrupted_job_ends_its_steps_in_order(
     assert sorted(path.name for path in run.glob("saved*")) == ["saved0", "saved1"]
     ends: list[dict[str, Any]] = [json.loads((run / f"nodes/node{k}.json").read_text()) for k in (0, 1)]
     assert [end["signal"] for end in ends] == ["SIGTERM", "SIGTERM"]
-
-
-# In the middle of the training, as the kernel's out-of-memory killer does it.
-_STEP = "        optimizer.zero_grad()\n"
-KILLED = LOOP.replace(_STEP, "        if dist.get_rank() == 3: os.kill(os.getpid(), 9)\n" + _STEP)
-
-
-@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
-def test_a_rank_that_is_killed_is_the_cause_and_no_rank_that_lost_it(
-    cluster_without_accounting: Cluster, tmp_path: Path, launcher: str
-) -> None:
-    checkout = copy_project(tmp_path)
-    prepare(checkout, KILLED, "2x2", {**GPU_SITE, "launcher": launcher})
-    salloc(cluster_without_accounting, checkout, ["--nodes=2", *JOB], scale_job("2x2"))
-    failure = checkout.record("default/weak/2x2/r1")["failure"]
-    assert (failure["verdict"], failure["why"]) == ("a rank was killed", "rank 3 (node 1, node2): ended by SIGKILL")

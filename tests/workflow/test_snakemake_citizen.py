@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 from typing import Any
 
@@ -185,20 +184,8 @@ def test_from_another_directory_shipped_files_are_found(project: Checkout, tmp_p
     assert "    workflow/workloads/mnist.py " in planned
 
 
-def test_snakemakes_report_needs_only_the_requirements(elsewhere: Path, project: Checkout, tmp_path: Path) -> None:
-    """Other packages of this environment cannot be imported."""
-    needed = with_what_they_require(re.findall(r"(?m)^[\w-]+", (ROOT / "requirements.txt").read_text()))
-    others = {
-        module for module, names in packages_distributions().items() if needed.isdisjoint(map(canonical, names))
-    } - {"pip", "setuptools", "pkg_resources", "_distutils_hack"}
-    assert "torch" in others
-    (tmp_path / "sitecustomize.py").write_text(
-        f"import sys\nclass Nothing:\n    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name.partition('.')[0] in {others!r}:\n            raise ModuleNotFoundError(name, name=name)\n"
-        "sys.meta_path.insert(0, Nothing())\n"
-    )
-    printed = snakemake(elsewhere, *mine(project, elsewhere), "--report", "report.html", PYTHONPATH=str(tmp_path))
-    assert "Report created" in printed
+def test_snakemakes_report(elsewhere: Path, project: Checkout) -> None:
+    assert "Report created" in snakemake(elsewhere, *mine(project, elsewhere), "--report", "report.html")
     page = (elsewhere / "report.html").read_text()
     shown = value_in(page, "results")
     assert all(result["caption"].startswith("<p>") for result in shown.values())
@@ -222,37 +209,11 @@ def value_in(page: str, name: str) -> dict[str, Any]:
     return value
 
 
-def canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def with_what_they_require(names: list[str]) -> set[str]:
-    found: set[str] = set()
-    left = list(map(canonical, names))
-    while left:
-        name = left.pop()
-        if name not in found:
-            found.add(name)
-            try:
-                wanted = [line for line in requires(name) or () if "extra ==" not in line]
-            except PackageNotFoundError:
-                continue  # of another Python or system
-            left += [canonical(re.split(r"[^\w.-]", line)[0]) for line in wanted]
-    return found
-
-
 def test_every_target_is_listed_with_a_sentence(elsewhere: Path, project: Checkout) -> None:
     listed = snakemake(elsewhere, *mine(project, elsewhere), "--list")
     printed = dict(re.findall(r"(?m)^(\w+) \((.*)\)$", listed))
     assert printed.keys() >= {"all", "stage1", "stage2", "stage3", "report", "doctor", "eject"}
     assert all(sentence.endswith(".") for sentence in printed.values())
-
-
-def test_profiles_are_described() -> None:
-    described = (ROOT / "profiles/README.md").read_text()
-    assert {profile.parent.name for profile in (ROOT / "profiles").glob("*/config.yaml")} == set(
-        re.findall(r"(?m)^\| `profiles/(\w+)`", described)
-    )
 
 
 def test_what_the_catalog_of_workflows_looks_for() -> None:
