@@ -128,8 +128,6 @@ def test_version_tuple(text: str, numbers: tuple[int, ...]) -> None:
     assert version_tuple(text) == numbers
 
 
-
-
 # Files
 
 
