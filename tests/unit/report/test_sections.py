@@ -136,8 +136,8 @@ def test_a_first_scale_with_other_settings_is_no_baseline() -> None:
 def test_page_and_markdown_say_where_the_time_goes(tmp_path: Path) -> None:
     preflight = PreflightResult(
         schema_version=1, status="ok", scale="2x2", job={"id": JOB_ID, "attempt": 1, "run_id": "0" * 64},
-        started_at_s=0.0, took_s=9.0, launcher="torchrun", backend="gloo", transport_wanted="any", transport=(),
-        versions={}, nodes=(), sizes=(), pairs=(), alpha_s=0.001, beta_s_per_byte=1e-9, findings=(),
+        started_at_s=0.0, took_s=9.0, launcher="torchrun", backend="gloo", transport=(),
+        nodes=(), sizes=(), pairs=(), alpha_s=0.001, beta_s_per_byte=1e-9, findings=(),
     )  # fmt: skip
     write_report(tmp_path, results_of(ladder(), preflights={"2x2": preflight}), TODAY)
     page, text = ((tmp_path / "report" / name).read_text() for name in ("index.html", "scaling.md"))
