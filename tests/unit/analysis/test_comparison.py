@@ -14,7 +14,6 @@ from ddp_ladder.analysis.comparison import (
     PERHAPS_FASTER,
     REFERENCE,
     SLOWER,
-    WITHHELD,
     Compared,
     Comparison,
     Folder,
@@ -79,17 +78,6 @@ def test_pairs_show_what_the_drift_hides() -> None:
     assert text.startswith("At 1x2 weak, faster than default: fast 1.100 times [1.09")
     assert "At 1x2 weak, slower than default: slow 0.600" in text
     assert "At 1x2 weak, no difference shown: alike 1.000 times" in text
-
-
-def test_one_repeat_withholds_and_two_are_wide() -> None:
-    one = compared(specs_of(["default", "fast"], repeats=1))
-    assert rows(one)["fast"].found == WITHHELD
-    assert "one repeat shows no scatter" in " ".join(sentences(one))
-    two, three = (compared(specs_of(["default", "alike"], repeats=count)) for count in (2, 3))
-    ratios = [rows(each)["alike"].ratio for each in (two, three)]
-    wide, narrow = (each.high - each.low for each in ratios if each and each.high and each.low)
-    assert wide > 2 * narrow
-    assert rows(two)["alike"].notes == ("two pairs of repeats make a wide interval",)
 
 
 def test_a_difference_that_one_of_many_may_show_by_chance_is_a_perhaps() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,10 +22,9 @@ from ddp_ladder.analysis.forecast import (
 )
 from ddp_ladder.common.files import write_json
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.plan.plan import Plan, PreflightWanted, ScaleJob
+from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.settings.terms import Scale
-from make_preflight import write_preflight
 from make_records import make_plan_of, make_specs
 from make_runs import RATES, write_ladder, write_run
 
@@ -47,15 +45,6 @@ def without(results: Path, scale: str) -> None:
 def first(found: Forecast | None) -> SeriesForecast:
     assert found is not None
     return found.scales[0].series[0]
-
-
-def test_a_stage_with_nothing_measured_below_has_none(tmp_path: Path) -> None:
-    plan = write_ladder(tmp_path)
-    assert made(plan, "stage1", tmp_path) is None
-    without(tmp_path, "1x1")
-    without(tmp_path, "1x2")
-    assert made(plan, "stage2", tmp_path) is None
-    assert not forecast_file(tmp_path, "stage2").exists()
 
 
 def test_the_figures_fit_together(tmp_path: Path) -> None:
@@ -110,23 +99,6 @@ def test_a_damaged_file_is_written_again(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"stage3\.json: not a forecast: stage is missing"):
         read_forecast(tmp_path, "stage3")
     assert first(made(plan, "stage3", tmp_path)).measured == ("1x1", "1x2")
-
-
-def test_the_preflight_of_a_job_takes_as_long_as_the_last_one(tmp_path: Path) -> None:
-    specs = make_specs(("1x1", "2x1", "4x1"), repeats=1)
-    plan = make_plan_of(specs)
-    for spec in specs[:2]:
-        write_run(tmp_path, spec, 900.0 * spec.gpus)
-    write_preflight(tmp_path, plan.jobs[1])
-    with_preflight = replace(plan, jobs=tuple(_with_preflight(job) for job in plan.jobs))
-    found = made(with_preflight, "stage3", tmp_path)
-    assert found is not None
-    (scale,) = [one for one in found.scales if one.scale == "4x1"]
-    assert scale.preflight_s > 0
-
-
-def _with_preflight(job: ScaleJob) -> ScaleJob:
-    return replace(job, preflight=PreflightWanted(enabled=True))
 
 
 def test_words_before_and_after(tmp_path: Path) -> None:

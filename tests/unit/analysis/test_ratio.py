@@ -66,8 +66,3 @@ def test_one_repeat_gives_a_ratio_and_no_interval() -> None:
     assert (one.low, one.high, one.p, one.excludes_one) == (None, None, None, False)
     assert unpaired(LogMean.of([1100.0], [0.01]), LogMean.of([1000.0] * 3), 1).low is None
     assert beyond_chance([one, None]) == (False, False)
-
-
-def test_runs_that_agree_to_the_last_digit_are_no_division_by_zero() -> None:
-    assert beyond_chance([paired([1000.0] * 3, [1000.0] * 3)]) == (False,)
-    assert beyond_chance([paired([1100.0] * 3, [1000.0] * 3)]) == (True,)

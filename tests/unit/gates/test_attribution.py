@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,11 @@ from ddp_ladder.gates.attribution import Attribution, Cause, Link, attribution, 
 from ddp_ladder.gates.groups import STEP_PARTS
 from ddp_ladder.gates.points import ScaleFinding, ScalePoint
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.gates.verdict import Verdict, performance
+from ddp_ladder.gates.verdict import performance
 from ddp_ladder.nodes.usage import FindingKind
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.keys import GateThresholds
-from make_records import make_gate, make_plan_of, make_record, make_specs, records_by_name, with_ranks
+from make_records import make_plan_of, make_record, make_specs, records_by_name, with_ranks
 
 BASE_S = 0.05  # step of the baseline: 40 ms compute, 2 ms data wait, 8 ms rest
 
@@ -144,17 +143,6 @@ def test_only_a_rank_that_is_slow_in_every_repeat_is_left_out(places: str) -> No
     assert ("no rank causes more than" in found.named[0].evidence[0]) != persistent
 
 
-def test_strong_scaling_compares_as_many_samples() -> None:
-    # A quarter of the batch, in half of the time: what compute takes longer than 10 ms is lost.
-    records = [*baseline(mode="strong"), *run_of("1x4", 0.025, [0.0225] * 4, [0.0] * 4, [0.0005] * 4, mode="strong")]
-    point, found = attributed(records)
-    sums_up(point)
-    assert point.efficiency == pytest.approx(0.5, rel=1e-6)
-    assert [loss.cause for loss in found.named] == ["computation"]
-    assert found.named[0].lost_s == pytest.approx(0.0125)
-    assert point.computation_scaling == pytest.approx(0.5)
-
-
 def test_what_ddp_does_not_report_is_said_and_not_guessed() -> None:
     point, found = attributed([*baseline(), *run_of("1x4", 0.1, (), None, [0.032] * 4)])
     sums_up(point)
@@ -183,17 +171,6 @@ def test_too_few_timed_steps_are_no_times_and_the_steps_that_are_enough_are_name
     )
     (untold,) = [change.what for change in found.changes if "DDP" in change.what]
     assert untold.startswith("set measure.max_steps: 130 and let the script train so long: DDP then times enough")
-
-
-def test_a_baseline_without_ddp_times_has_no_communication() -> None:
-    records = [*baseline(timed=False), *run_of("1x4", 0.1, *CAUSES["communication"])]
-    first = points(records)[0]
-    sums_up(first)
-    assert (first.exposed_comm_s, first.imbalance_s, first.compute_s) == (0.0, 0.0, None)
-    assert first.global_efficiency == pytest.approx(1.0)
-    _, found = attributed(records)
-    assert [loss.cause for loss in found.named] == ["communication"]
-    assert found.unknown == ("DDP reported no times at 1x1: computation and the rest of the step are not told apart",)
 
 
 def test_on_a_gpu_the_wait_for_data_that_the_gpu_works_through_costs_nothing() -> None:
@@ -319,9 +296,3 @@ def test_other_processes_stand_before_every_other_cause(disturbed: int) -> None:
     lost = attribution(here[-1], here[0])
     assert lost is not None
     assert lost.changes[0].what == f"end them ({at})"
-
-
-def test_a_gate_file_keeps_the_parts() -> None:
-    found = points([*baseline(), *run_of("1x4", 0.1, *CAUSES["data"])])
-    data = {**make_gate("stage2"), "points": [json.loads(json.dumps(asdict(point))) for point in found]}
-    assert Verdict.from_json(data).points == found

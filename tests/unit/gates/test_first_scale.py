@@ -61,12 +61,6 @@ def test_efficiency_is_per_gpu_of_the_first_scale(mode: str) -> None:
     assert top.note == ""
 
 
-def test_a_first_scale_that_failed_is_named() -> None:
-    top = points_of(failed="1x2")["2x4"]
-    assert (top.status, top.efficiency) == ("not comparable", None)
-    assert top.note.startswith("the 1x2 baseline of default, weak, failed; against 1x4, the smallest scale that ")
-
-
 def steps(*, data_s: float = 0.002, compute_s: float = 0.04) -> list[Record]:
     """Records of 1x2 with steps of 50 ms, and of 1x4 with 100 ms."""
     found = []

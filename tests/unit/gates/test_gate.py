@@ -215,18 +215,6 @@ def test_a_run_spoilt_after_its_gate_opened_closes_the_gates_above(ladder: Ladde
     assert len([f for f in verdict.judged if f.repeat is not None and f.where == run]) == 1
 
 
-def _exchange(one: Path, other: Path) -> None:
-    aside = one.with_name("aside")
-    one.rename(aside)
-    other.rename(one)
-    aside.rename(other)
-
-
-def test_directories_exchanged(ladder: Ladder) -> None:
-    _exchange(ladder.run(SIBLING).path, ladder.run(RUN).path)
-    assert_closed(ladder, SIBLING, RUN)
-
-
 def test_directory_copied_from_another_repeat(ladder: Ladder) -> None:
     shutil.rmtree(ladder.run().path)
     shutil.copytree(ladder.run(SIBLING).path, ladder.run().path)
@@ -247,26 +235,6 @@ def test_records_from_before_a_change_of_the_configuration(ladder: Ladder, chang
     verdict = assert_closed(stale, *(run.name for run in plan.runs), stage="stage2")
     assert verdict.reason
     assert "the configuration has changed" in verdict.reason.measured
-
-
-def test_a_repeat_more_than_was_measured(ladder: Ladder) -> None:
-    grown = replace(ladder, plan=make_plan_of(make_specs(("1x1", "1x2"), repeats=3)))
-    names = ("default/weak/1x1/r3", "default/weak/1x2/r3")
-    assert_closed(grown, *names, stage="stage2")
-
-
-def test_backend_other_than_the_wanted_one(tmp_path: Path) -> None:
-    plan = write_ladder(tmp_path, scales=("1x1", "1x2"), backend_wanted="gloo")
-    ladder = Ladder(tmp_path, plan)
-    assert ladder.judge("stage2").is_open
-    for rank in (0, 1):
-        _in_rank(rank, backend="nccl")(ladder.run())
-    assert reassemble(ladder.run()).status == "failed"
-    verdict = assert_closed(ladder, RUN)
-    assert verdict.reason
-    assert verdict.reason.check == "backend"
-    assert verdict.reason.measured == "measured nccl"
-    assert verdict.reason.wanted == "gloo"
 
 
 # ---- Thresholds. ----
@@ -485,24 +453,7 @@ def test_a_variant_left_out_after_an_earlier_gate_stays_closed(two_variants: Lad
     )  # fmt: skip
 
 
-def test_the_default_variant_is_not_saved_by_another(two_variants: Ladder) -> None:
-    MUTATIONS["removed"](two_variants.run("default/weak/1x2/r1"))
-    verdict = two_variants.judge("stage2")
-    assert not verdict.is_open
-    assert verdict.variants == {"default": "closed", "ring": "open"}
-
-
 # ---- The gate file and the command line. ----
-
-
-def test_exactly_one_gate_file_exists_whatever_was_there(ladder: Ladder) -> None:
-    good = ladder.judge("stage2")
-    MUTATIONS["removed"](ladder.run())
-    bad = ladder.judge("stage2")
-    for verdict in (good, bad, bad, good, good):
-        path = write_verdict(verdict, ladder.gates)
-        assert list(ladder.gates.iterdir()) == [path]
-        assert path.name == ("stage2.json" if verdict.is_open else "stage2.closed.json")
 
 
 def test_no_evidence_file_is_left_when_the_closed_one_cannot_be_written(
@@ -518,14 +469,6 @@ def test_no_evidence_file_is_left_when_the_closed_one_cannot_be_written(
     with pytest.raises(OSError, match="no space"):
         write_verdict(ladder.judge("stage2"), ladder.gates)
     assert list(ladder.gates.iterdir()) == []
-
-
-def test_the_command_line_opens(ladder: Ladder, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--plan", str(ladder.results / "plan.json"), "--stage", "stage2"]) == 0
-    out, err = capsys.readouterr()
-    assert err == "gate stage2: open\n"
-    assert "pass  default/weak/1x2/r1: sanity: 15 checks passed; wanted all checks" in out
-    assert (ladder.gates / "stage2.json").exists()
 
 
 def test_the_command_line_closes_with_a_box(ladder: Ladder, capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,17 +124,6 @@ def test_other_fingerprint_than_the_baseline() -> None:
     assert point.note == "not like for like: num_workers: 0 at 1x1, 8 at 1x2"
 
 
-def test_a_difference_that_the_user_allows_is_shown_beside_the_figures() -> None:
-    specs = make_specs(["1x1", "1x2"])
-    records = [make_record(s, RATES[str(s.scale)], fingerprint={"num_workers": 3 - s.world_size}) for s in specs]
-    found = records_by_name(records)
-    assert by_scale(scale_points(specs, found))["1x2"].differing == ("num_workers",)
-    one, two = scale_points(specs, found, may_differ=["num_workers"])
-    assert (one.status, one.note) == ("ok", "")
-    assert (two.status, two.efficiency, two.differing) == ("ok", pytest.approx(0.9), ())
-    assert two.note == "allowed to differ: num_workers: 2 at 1x1, 1 at 1x2"
-
-
 @pytest.mark.parametrize("scale", ["1x1", "1x2"])
 def test_repeats_that_differ_among_themselves(scale: str) -> None:
     specs = make_specs(["1x1", "1x2"])
@@ -165,29 +154,6 @@ def test_more_than_ideal_is_flagged_and_the_data_wait_named() -> None:
     assert point.efficiency == pytest.approx(1.07)
     assert point.note.startswith("107 %: more than the ideal; the baseline is slower than it should")
     assert "it waits for data 38 % of the time, here 4 %" in point.note
-
-
-@pytest.mark.parametrize(("mode", "word"), [("weak", "repeat 1x1"), ("strong", "cache")])
-def test_more_than_ideal_without_a_recorded_cause(mode: str, word: str) -> None:
-    point = superlinear(mode, 2140.0, (0.02, 0.02))
-    assert point.status == "check"
-    assert word in point.note
-
-
-def test_one_repeat_has_no_interval() -> None:
-    specs = make_specs(["1x1", "1x2"], repeats=1)
-    one, two = scale_points(specs, ladder(specs, spread=0.1))
-    assert (one.status, one.jobs) == ("ok", 1)
-    assert "one repeat" in one.note
-    assert (one.samples_per_s_low, one.samples_per_s_high, two.efficiency_low) == (None, None, None)
-
-
-def test_an_interval_that_is_too_wide_is_not_known() -> None:
-    specs = make_specs(["1x1"], repeats=2)
-    records = [make_record(spec, rate) for spec, rate in zip(specs, (600.0, 1000.0), strict=True)]
-    (point,) = scale_points(specs, records_by_name(records))
-    assert (point.samples_per_s, point.samples_per_s_low, point.samples_per_s_high) == (800, None, None)
-    assert "wider than a factor of 4" in point.note
 
 
 def test_repeats_of_several_jobs_show_what_jobs_differ_by() -> None:
@@ -384,11 +350,3 @@ def test_a_script_that_needs_a_launcher_costs_a_note() -> None:
     assert points["default", "1x1"].status == "ok"
     assert (points["default", "1x2"].note, points["default", "1x2"].efficiency) == ("", pytest.approx(0.9))
     assert points["default", "1x2"].efficiency_plain is None
-
-
-def test_a_process_group_of_its_own_is_no_plain_baseline() -> None:
-    specs, records = with_plain()
-    records |= ladder([spec for spec in specs if spec.is_plain])
-    point = by_variant_and_scale(specs, records)["default", "1x1"]
-    assert point.note.endswith("it creates a process group even without a launcher")
-    assert point.efficiency_plain is None
