@@ -14,7 +14,7 @@ from ddp_ladder.node.launch import Places, Process, Rendezvous, is_module, proce
 from ddp_ladder.node.network import LOOPBACK
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.assemble import assemble
-from ddp_ladder.records.raw_files import HEADERS
+from ddp_ladder.records.raw_files import COLUMNS, HEADER
 from ddp_ladder.records.record import Record, write_record
 from make_records import CUDA_FINGERPRINT, FINGERPRINT, make_plan_of, make_specs
 
@@ -184,15 +184,16 @@ def edit(path: Path, change: Edit) -> None:
 
 
 def read_steps(directory: RunDirectory, rank: int) -> Rows:
-    """Return the rows of a rank's CSV, without the header."""
+    """Return the rows of a rank's CSV, without the header, and without ends and DDP's times that are not known."""
     lines = (directory.ranks / f"rank{rank}.csv").read_text().splitlines()
-    return [line.split(",") for line in lines[1:]]
+    return [line.removesuffix(",,,,").removesuffix(",nan").split(",") for line in lines[1:]]
 
 
 def csv_text(rows: Rows) -> str:
-    """Return a rank's CSV with its header."""
-    header = [*HEADERS[-1]][: len(rows[0])] if rows else list(HEADERS[0])
-    return "".join(f"{','.join(row)}\n" for row in [header, *rows])
+    """Return a rank's CSV with its header; ends and DDP's times may be missing in the rows."""
+    unknown = ["nan", "", "", "", ""]
+    full = [row + unknown[len(row) - len(COLUMNS) :] if len(row) >= len(COLUMNS) else row for row in rows]
+    return "".join(f"{','.join(row)}\n" for row in [[*HEADER], *full])
 
 
 def write_steps(directory: RunDirectory, rank: int, rows: Rows) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory
-from ddp_ladder.records.raw_files import RawRun, read_raw_run
+from ddp_ladder.records.raw_files import HEADER, RawRun, read_raw_run
 from make_records import make_spec
 from make_runs import STEPS, read_steps, write_csv, write_run, write_steps
 
@@ -115,8 +115,8 @@ def test_figures_that_cannot_be(run: RunDirectory, column: int, cell: str) -> No
     ("content", "problem"),
     [
         (b"a,b\n", "its header is not step,samples,padding_samples,step_time_s,data_wait_s,ended_at_s"),
-        (b"step,samples,padding_samples,step_time_s,data_wait_s\n1,64,0,1.0,0.0\n2,64\n", "a row is incomplete"),
-        (b"step,samples,padding_samples,step_time_s,data_wait_s\n2,64,0,1.0,0.0\n", "its steps do not count 1, 2"),
+        (f"{','.join(HEADER)}\n1,64,0,1.0,0.0,nan,,,,\n2,64\n".encode(), "a row is incomplete"),
+        (f"{','.join(HEADER)}\n2,64,0,1.0,0.0,nan,,,,\n".encode(), "its steps do not count 1, 2"),
         (b"step,\xff\xfe\n", "'utf-8' codec"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A failed run, as the rows of the table in ``explain`` look at it."""
+"""A failed run, as the rows of the table in ``failures`` look at it, and the failures that a line of it names."""
 
 from __future__ import annotations
 

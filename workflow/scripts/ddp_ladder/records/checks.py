@@ -1,4 +1,4 @@
-"""Sanity checks of one run: did it work, apart from how well. Every check shows what was measured and wanted.
+"""Sanity checks of one run: did it work, apart from how well. Every check shows what was measured and wanted. Pure.
 
 One rank that did not run what the others ran, or was not where it was planned, spoils all figures.
 """

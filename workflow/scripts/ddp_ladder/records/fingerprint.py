@@ -1,4 +1,7 @@
-"""Like for like: the fields that must be equal before one run's throughput is divided by another's."""
+"""Like for like: the fields that must be equal before one run's throughput is divided by another's.
+
+One of them is the amount of training, in steps or samples.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +149,12 @@ def training_of(record: Record) -> Training | None:
 
 
 def same_training(a: Record, b: Record) -> bool:
-    """Return True if both runs did the same amount of training, or if nothing can be expected of them."""
+    """Return True if both runs did the same amount of training, or if nothing can be expected of them.
+
+    A script counts in steps or in passes over its data. With the same settings it makes the same number of steps at
+    every scale, or it consumes the same samples, in fewer steps if more ranks share them. A run that did neither did
+    not do what the settings ask for; for example, it resumed from a snapshot of another run.
+    """
     one, other = training_of(a), training_of(b)
     if one is None or other is None or (one.cut and other.cut):
         return True

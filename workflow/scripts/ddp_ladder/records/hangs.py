@@ -1,4 +1,7 @@
-"""The failure of a run that hung: the rank that the others wait for, and what it was doing. Pure."""
+"""The failure of a run that hung: the rank that the others wait for, and what it was doing. Pure.
+
+The stacks are those that faulthandler or py-spy print.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines of a run that show why it failed, verbatim, for its record. Pure."""
+"""The lines of a run that show why it failed, verbatim, and the last lines that its processes printed."""
 
 from __future__ import annotations
 

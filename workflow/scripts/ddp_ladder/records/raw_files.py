@@ -35,7 +35,7 @@ File = TypeVar("File", bound=RawFile)
 COLUMNS = ("step", "samples", "padding_samples", "step_time_s", "data_wait_s")
 END_COLUMN = "ended_at_s"
 DDP_COLUMNS = ("forward_s", "backward_s", "comm_s", "overlap_s")  # empty for a step that DDP did not time
-HEADERS = (COLUMNS, (*COLUMNS, END_COLUMN), (*COLUMNS, END_COLUMN, *DDP_COLUMNS))  # the last one is today's
+HEADER = (*COLUMNS, END_COLUMN, *DDP_COLUMNS)
 NOT_TIMED = ",-1,-1,-1,-1"
 _DIGESTED = re.compile(r"rank[0-9]+\.(json|csv)|node[0-9]+(\.task[0-9]+)?\.json")
 _FIGURES = TypeAdapter(list[float], config=ConfigDict(strict=True))
@@ -46,7 +46,7 @@ class Steps:
     """Columns of ranks/rank<k>.csv, one entry per optimizer step. data_wait_s is nan if it is not known.
 
     ended_at_s: unix time of the step's end by the clock of the rank's host; None if it is not known.
-    ddp_s: DDP's times, steps x DDP_COLUMNS, nan for steps that it did not time; None in files of earlier versions.
+    ddp_s: DDP's times, steps x DDP_COLUMNS, nan for steps that it did not time; None if none was timed.
     """
 
     samples: NDArray[np.int64]
@@ -209,14 +209,13 @@ def _unplanned_files(directory: Path, kind: str, stems: Set[str], files: Iterabl
 def _parse_steps(text: str) -> Steps:
     """Parse a rank's CSV. Raises ValueError for a wrong header, a gap in the steps or an impossible figure."""
     lines = text.removesuffix("\n").split("\n")
-    columns = tuple(lines[0].split(","))
-    if columns not in HEADERS:
-        raise ValueError(f"its header is not {','.join(HEADERS[-1])}")
-    if {line.count(",") for line in lines} != {len(columns) - 1}:
+    if tuple(lines[0].split(",")) != HEADER:
+        raise ValueError(f"its header is not {','.join(HEADER)}")
+    if {line.count(",") for line in lines} != {len(HEADER) - 1}:
         raise ValueError("a row is incomplete")
     rows = ",".join([line[:-4] + NOT_TIMED if line.endswith(",,,,") else line for line in lines[1:]])
-    table = np.array(_figures(rows), dtype=np.float64).reshape(-1, len(columns))
-    table, ends, ddp_s = np.split(table, (len(COLUMNS), len(HEADERS[1])), axis=1)
+    table = np.array(_figures(rows), dtype=np.float64).reshape(-1, len(HEADER))
+    table, ends, ddp_s = np.split(table, (len(COLUMNS), len(COLUMNS) + 1), axis=1)
     if not np.array_equal(table[:, 0], np.arange(1, len(table) + 1)):
         raise ValueError("its steps do not count 1, 2, 3, ...")
     counts, step_time_s = table[:, :3], table[:, 3]
@@ -237,7 +236,7 @@ def _parse_steps(text: str) -> Steps:
         step_time_s=table[:, 3],
         data_wait_s=table[:, 4],
         ended_at_s=ends.ravel() if ends.size and not np.isnan(ends).any() else None,
-        ddp_s=ddp_s if ddp_s.shape[1] else None,
+        ddp_s=ddp_s if timed.any() else None,
     )
 
 

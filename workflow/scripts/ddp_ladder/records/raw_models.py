@@ -1,4 +1,4 @@
-"""Models of the raw files of a run: run.json and ended.json of its job, and the end records of its agents and ranks.
+"""Models of the raw files of a run: of its job (run.json, ended.json), its agents and its ranks.
 
 Times are unix times or durations in seconds, sizes are bytes. A field with a default may be missing in a file.
 """

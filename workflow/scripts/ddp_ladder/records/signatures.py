@@ -1,4 +1,8 @@
-"""Failure signatures: what a line of a failed run means. Pure; the data is signatures.toml, with its explanation."""
+"""Failure signatures: what a line of a failed run means, and who printed it.
+
+The data is signatures.toml, with its explanation. The speakers of a run are its ranks, agents, torchrun, srun and
+Slurm; each log is read up to a bound.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The statistic of a run's blocks that is its figure: their median, or all samples over all time.
+"""The statistic of a run's blocks that is its figure, and the end of its warm-up. Pure.
 
-The median ignores a disturbance of the machine. It also ignores slow steps that belong to the training and recur (an
-evaluation, a checkpoint, a rollout every so many steps); then it cannot predict the time of a longer run.
+The figure is the median of the blocks, or all samples over all time. The median ignores a disturbance of the machine.
+It also ignores slow steps that belong to the training and recur (an evaluation, a checkpoint, a rollout every so many
+steps); then it cannot predict the time of a longer run.
 """
 
 from __future__ import annotations
@@ -176,6 +177,12 @@ class Warmup:
 
 def find_warmup(step_time_s: Series, minimum: int, keep: int) -> Warmup:
     """Return the warm-up of a run with these step times, each of the slowest rank.
+
+    It ends at a change point against the rest of the run: the series of medians of five steps is divided in two where
+    two levels fit it best (least squares on logarithms; Hinkley 1970), and the first part is warm-up if it is slower,
+    again and again on what is left. It is none if a straight line fits better (a drift over the whole run: it stays in
+    the figures, and is reported as drift), if the slow steps come again later (checkpoints, ends of epochs), if noise
+    explains it, or if the later part is the slower one.
 
     keep: steps that must be left for the figures. Beyond ``minimum``, at most half of the run is warm-up.
     """

@@ -1,7 +1,8 @@
-"""Blocks: from per-rank step times to the throughput of the whole group.
+"""From the step times of the ranks, or the rates in a log, to throughput and timing of a run. Pure.
 
 Method: Hoefler and Belli (SC'15) and MLPerf. Steps after the warm-up are grouped into blocks; a block's time is the
-maximum over ranks, its samples the sum over ranks. ``statistic`` computes the figures from them.
+maximum over ranks, its samples the sum over ranks. ``statistic`` computes the figures from them. Rates that a program
+prints are weak evidence, for programs that cannot be instrumented, and a check of what the instrument counted.
 """
 
 from __future__ import annotations
@@ -313,8 +314,11 @@ def remark_on_loop(
 ) -> Remark | None:
     """Return a remark if the loop took longer than its steps, by more than known validations and checkpoints explain.
 
-    The loop lasts from the end of the warm-up to that of the last step. The step after the longest time in no step is
-    left out, so that one interruption makes no remark. That steps differ is shown by their statistic.
+    What is in no step, and is neither a validation that passes over a DataLoader nor torch.save, may be training that
+    the instrument does not see: a rollout every few steps, in eval mode or between passes. So the run is remarked, and
+    its gate is not certain. The loop lasts from the end of the warm-up to that of the last step. The step after the
+    longest time in no step is left out, so that one interruption makes no remark. That steps differ is shown by their
+    statistic.
     """
     first = max(warmup_steps, 1)
     known_s, eval_s, elapsed_s = [], [], []
