@@ -83,7 +83,7 @@ def only(run: RunUse) -> UsageFinding:
     return found[0]
 
 
-LOCAL = Asked(slurm=False, cpus=16, memory_mb=8000, node_gpus=4)
+LOCAL = Asked(slurm=False, cpus=16, node_gpus=4)
 SLURM = LOCAL.replace(slurm=True)
 FULL_CPUS = {"cpu_fraction": 0.99, "training_cpu_cores": 15.8}
 BUSY_CPUS = {"cpu_fraction": 0.97, "training_cpu_cores": 15.0}
