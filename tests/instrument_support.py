@@ -78,7 +78,7 @@ def script(directory: Path, text: str, name: str = "train.py") -> Path:
     return path
 
 
-def run_json(directory: Path, **measure: float) -> Path:
+def run_json(directory: Path, **measure: Any) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "run.json"
     limits = {"warmup_steps": 5, "min_steps": 5, "max_steps": None, "max_seconds": None, **measure}
@@ -104,7 +104,7 @@ def run(
     env: dict[str, str] | None = None,
     timeout_s: float = 120,
     python: Path = NEWEST,
-    **measure: float,
+    **measure: Any,
 ) -> Ran:
     """Run ``words`` under instrument.py in ``directory``; its records go to ``directory/run``."""
     variables = environment(**(env or {}))

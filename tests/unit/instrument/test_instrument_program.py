@@ -12,6 +12,7 @@ from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
+from ddp_ladder.settings.secrets import FROM_ENVIRONMENT
 from instrument_support import INSTRUMENT, environment, run, run_json, run_plainly, script
 
 SURROUNDINGS = """
@@ -189,3 +190,11 @@ def test_dies_with_its_launcher(tmp_path: Path) -> None:
     os.kill(launcher.pid, signal.SIGKILL)
     # The rank holds the other end of this pipe: it closes only when the rank is gone as well.
     assert launcher.communicate(timeout=20)[0] == ""
+
+
+def test_a_secret_that_the_settings_name_is_in_no_record(tmp_path: Path) -> None:
+    train = script(tmp_path, "import os; raise ValueError('with ' + os.environ['TRACKER'] + os.environ['HF_TOKEN'])")
+    run_file = run_json(tmp_path / "run", env={"TRACKER": FROM_ENVIRONMENT})
+    env = {"TRACKER": "12345678-abcd", "HF_TOKEN": "0123456789", "DDP_LADDER_RUN": str(run_file)}
+    done = run_plainly(tmp_path, INSTRUMENT, train, env=env)
+    assert (done.code, done.rank()["exception"]) == (1, "ValueError: with ******")

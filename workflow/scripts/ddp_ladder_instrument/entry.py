@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ddp_ladder_instrument import record
+from ddp_ladder_instrument import record, redaction
 from ddp_ladder_instrument.measurement import Measurement
 from ddp_ladder_instrument.program import Program, ProgramError, die_with_parent, hide_own_frames
 from ddp_ladder_instrument.python_hooks import on_hard_exit, refuse_exec, watch_cycles, watch_processes
@@ -45,6 +45,7 @@ def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -
     except (ProgramError, RunSettingsError) as error:
         print(f"instrument.py: {error}", file=sys.stderr)
         sys.exit(USAGE_EXIT_CODE)
+    redaction.NAMED.update(run.secrets)
     die_with_parent()
     measurement = Measurement(run, program, started_at_s)
     measurement.watch()

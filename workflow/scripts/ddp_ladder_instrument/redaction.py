@@ -19,12 +19,15 @@ IN_TEXT = rf"""(?ix) (
     | \b authorization ['"]?\s*[:=]\s*['"]? (?:\w+\s+)? | \b bearer\s+ (?=\S{{8}})
     | :// [^\s/:@'"]* : (?=[^\s/'"]*@)                   # the password of an address
     ) (?! \*\*\* | \w+\ \*\*\* | \.\.\. | [$<] ) [^\s'",;&)@]+"""
+NAMED: set[str] = set()
+"""The variables that workload.secrets names."""
 
 
 def redacted(text: str, environment: Mapping[str, str]) -> str:
     """Return text without secrets, among them the values of the environment's variables that hold one."""
-    is_secret = re.compile(rf"(?i){NAMES}$").search
-    known = (value for name, value in environment.items() if len(value) >= SHORTEST and is_secret(name))
+    is_usual = re.compile(rf"(?i){NAMES}$").search
+    names = [name for name in environment if name in NAMED or is_usual(name)]
+    known = [environment[name] for name in names if len(environment[name]) >= SHORTEST]
     for secret in sorted(known, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return re.sub(IN_TEXT, rf"\1{HIDDEN}", text)

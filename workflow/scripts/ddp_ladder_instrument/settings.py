@@ -11,6 +11,8 @@ from typing import Any
 
 RUN_VARIABLE = "DDP_LADDER_RUN"
 LAUNCHED_VARIABLE = "DDP_LADDER_LAUNCHED_AT"
+SECRET_MARKER = "(secret from the environment)"
+"""What run.json has in place of a secret's value."""
 
 
 class RunSettingsError(Exception):
@@ -21,7 +23,7 @@ class RunSettingsError(Exception):
 class RunSettings:
     """The settings of one run that this rank needs. ``launched_at_s`` is Unix time.
 
-    is_watched: the node's agent looks for hangs.
+    is_watched: the node's agent looks for hangs. secrets: the names of variables that hold one.
     """
 
     directory: Path
@@ -35,6 +37,7 @@ class RunSettings:
     launched_at_s: float | None
     is_watched: bool = False
     profile_steps: int = 0
+    secrets: tuple[str, ...] = ()
 
 
 def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSettings:
@@ -63,6 +66,7 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
             launched_at_s=_unix_seconds(environment.get(LAUNCHED_VARIABLE)),
             is_watched=data.get("hang") is not None,
             profile_steps=int(measure.get("profile_steps") or 0),
+            secrets=tuple(name for name, value in (measure.get("env") or {}).items() if value == SECRET_MARKER),
         )
     except OSError as error:
         raise RunSettingsError(f"cannot read {path}: {error.strerror}") from error
