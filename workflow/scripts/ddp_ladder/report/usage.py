@@ -64,7 +64,8 @@ class Panel:
 
 def draw_usage(results: Path, runs: Sequence[Record]) -> tuple[Usage, dict[str, bytes]]:
     """Return the pictures of one run of each scale, and their files by path. runs: in the order of the tables."""
-    pictures, files, notes = [], {}, []
+    pictures, files = [], {}
+    notes: list[str] = []
     seen: set[tuple[str, str]] = set()
     for record in runs:
         spec = record.spec
@@ -72,7 +73,7 @@ def draw_usage(results: Path, runs: Sequence[Record]) -> tuple[Usage, dict[str, 
         if spec.variant != REFERENCE_VARIANT or place in seen or record.usage is None or not record.usage.nodes:
             continue
         try:
-            found = _read(RunRecords(results).directory(spec), record)
+            found = _read(RunRecords(results).directory(spec), record, notes)
         except (OSError, ValueError) as error:
             notes.append(f"{spec.name}: no picture, as its files cannot be read: {error}")
             continue
@@ -85,13 +86,13 @@ def draw_usage(results: Path, runs: Sequence[Record]) -> tuple[Usage, dict[str, 
     return Usage(tuple(pictures), tuple(notes)), files
 
 
-def _read(directory: RunDirectory, record: Record) -> tuple[list[NodeSamples], Timeline] | None:
-    """Return the samples of a run's nodes and the timeline of its first node; None if there are no samples.
+def _read(directory: RunDirectory, record: Record, notes: list[str]) -> tuple[list[NodeSamples], Timeline] | None:
+    """Return the samples of a run's nodes and the timeline of its first node; None if there are none: see ``notes``.
 
     Raises OSError or ValueError if its files have been damaged since.
     """
     raw = read_raw_run(directory, FIRST_RANK)  # the others' steps may be many, and are not drawn
-    nodes = [samples for samples in read_node_samples(raw, directory, []).values() if len(samples)]
+    nodes = [samples for samples in read_node_samples(raw, directory, notes).values() if len(samples)]
     if not nodes:
         return None
     warmup = record.timing.warmup_steps if record.timing else record.spec.warmup_steps
