@@ -81,7 +81,9 @@ def test_a_job_that_sbatch_lost_is_followed_whatever_a_site_prints_around_the_an
 
 
 def test_a_refusal_ends_in_the_box_in_sbatchs_own_words(commands: Commands, checkout: Checkout) -> None:
+    """Where Slurm took the job when it was asked, and refuses it a moment later."""
     checkout.site(slurm={"partition": "gpu", "extra": ["--licenses=none:1"]})
+    commands.does("sbatch", 'case "$*" in *--test-only*) exit 0 ;; esac; exec "$real" "$@"')
     each = climb(checkout)
     assert each.end() == 1
     words = "sbatch: error: Batch job submission failed: Invalid license specification"

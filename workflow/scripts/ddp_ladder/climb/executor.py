@@ -263,7 +263,6 @@ class WatchedJob:
     scale: str
     log: Path
     signs: Callable[[], object]
-    clock: Callable[[], float]
     state: JobState = field(default_factory=lambda: JobState("PENDING"))
     submitted_s: float = 0.0
     started_s: float | None = None
@@ -321,7 +320,7 @@ class JobWatch:
 
     def add(self, job_id: str, stage: str, scale: str, log: Path, signs: Callable[[], object]) -> None:
         """Begin to follow a job that was just submitted. signs: something that changes while it lives."""
-        job = WatchedJob(job_id, stage, scale, log, signs, self._clock, submitted_s=self._clock())
+        job = WatchedJob(job_id, stage, scale, log, signs, submitted_s=self._clock())
         self._jobs[job_id] = job
         self._asked_s = None  # it may start at once
         self._console.say(f"{job.label} submitted; its log: {log}")

@@ -46,14 +46,19 @@ def patch_process(workflow: Any, is_module: bool) -> FailedJobs:
     put_this_python_first()  # `python` in a rule's shell is the one that has the packages
     if is_module:
         return failed_jobs
-    report_full_disks()  # Snakemake shows a traceback per line that its log cannot take
-    filter_terminal(SchedulingMessages(lambda: _scheduling_is_shown(workflow)))  # the ladder shows plan and progress
+    # Snakemake shows a traceback per line that its log cannot take (tests/workflow/test_full_disk.py).
+    report_full_disks()
+    # The ladder shows plan and progress, and its boxes the failed jobs (tests/workflow/test_last_words_of_a_start.py).
+    filter_terminal(SchedulingMessages(lambda: _scheduling_is_shown(workflow)))
     if workflow.is_main_process:
-        filter_terminal(failed_jobs)  # the ladder's box reports them
-        end_on_signals()  # Snakemake ignores SIGTERM, and SIGHUP kills it
-        pass_on_at_cancel(LocalExecutor)  # Snakemake waits for its jobs without ending them
+        filter_terminal(failed_jobs)
+        # Snakemake ignores SIGTERM, SIGHUP kills it, and it waits for its jobs without ending them
+        # (tests/workflow/test_ends_and_locks.py).
+        end_on_signals()
+        pass_on_at_cancel(LocalExecutor)
     else:
-        take_sigterm_in_a_thread(JobScheduler)  # Snakemake may wait for itself, and outlive its job
+        # In a job, Snakemake may wait for itself, and outlive its job (tests/unit/climb/test_interrupts.py).
+        take_sigterm_in_a_thread(JobScheduler)
     return failed_jobs
 
 

@@ -37,7 +37,7 @@ KEYS: Sequence[tuple[str, tuple[str, ...]]] = (
     ("memory", ("node.memory_mb",)),
     ("cpu count|too many cpus|task count", ("node.cpus",)),
     ("time", ("runtime",)),
-    ("option", ("slurm.extra",)),
+    ("option|licen[cs]e", ("slurm.extra",)),
 )
 
 
@@ -98,8 +98,9 @@ def parse_partitions(text: str) -> dict[str, Partition]:
 
 
 def check_jobs(jobs: Sequence[ScaleJob], settings: Settings, partitions: Mapping[str, Partition]) -> Admission:
-    """Ask Slurm whether it would take these jobs. Raises UserError if it does not answer."""
+    """Ask Slurm whether it would take these jobs; without an answer they are submitted all the same."""
     refused: dict[tuple[str, str], list[ScaleJob]] = {}
+    problems = list[Problem]()
     starts = {}
     for job in jobs:
         try:
@@ -107,20 +108,25 @@ def check_jobs(jobs: Sequence[ScaleJob], settings: Settings, partitions: Mapping
                 starts[str(job.scale)] = start
         except SlurmError as error:
             if undecided(str(error)):
-                raise UserError(Problem("sbatch", str(error), next="start again when Slurm answers")) from error
+                problems.append(_not_checked(job, error))
+                continue
             refused.setdefault((job.stage, _in_short(str(error))), []).append(job)
-    problems = [_problem(words, these, settings, partitions) for (_, words), these in refused.items()]
-    waits = [problem for problem in problems if isinstance(problem, _Waits)]
-    of_partitions = list(_of_partitions(jobs, settings, partitions))
+    problems += [_problem(words, these, settings, partitions) for (_, words), these in refused.items()]
+    problems += _of_partitions(jobs, settings, partitions)
     return Admission(
-        refused=tuple(each for each in (*problems, *of_partitions) if not isinstance(each, _Waits)),
-        waits=(*waits, *(each for each in of_partitions if isinstance(each, _Waits))),
+        refused=tuple(problem for problem in problems if not isinstance(problem, _Waits)),
+        waits=tuple(problem for problem in problems if isinstance(problem, _Waits)),
         starts=starts,
     )
 
 
 class _Waits(Problem):
     """A job that Slurm takes, and starts only after a change."""
+
+
+def _not_checked(job: ScaleJob, error: SlurmError) -> Problem:
+    what = f"Slurm does not say whether it takes the job of {job.scale}"
+    return _Waits("sbatch --test-only", what, str(error), next="nothing: it is submitted without this check")
 
 
 def asked_options(job: ScaleJob) -> list[str]:

@@ -201,9 +201,11 @@ def _acquire(lock: Lock, mine: Holder, say: Say) -> tuple[Path, Holder | None]:
             if holder is None or (not holder.ended and holder.process.is_alive() is None):
                 say(f"{lock.label}: {newest} is held by {holder or 'a job'}; looking whether that is alive")
             if is_alive(holder, newest):
-                if holder is None or not holder.process.is_alive() or time.monotonic() >= until_s:
+                # Its start may have been killed, and it may be ending its processes on this machine.
+                may_end = holder and holder.slurm_id in (None, mine.job_id) and holder.process.is_alive()
+                if not may_end or time.monotonic() >= until_s:
                     raise _refusal(lock, newest)
-                if not is_waiting:  # its start may have been killed, and it may be ending its processes
+                if not is_waiting:
                     say(f"{lock.label}: {holder} holds {lock.what}; waiting for its end")
                 is_waiting = True
                 time.sleep(LOOK_S)
