@@ -12,7 +12,7 @@ from project_copy import EXPERIMENT, NO_TORCH, Checkout, copy_project
 MISTAKES = {
     "unknown key": ("config", "repeats: 1", "repeat: 1", 'did you mean "repeats"?'),
     "sexagesimal": ("config", "runtime: 5", "runtime: 1:30:00", "1:30:00"),
-    "norway": ("cluster", "site: local", "site: no", "no"),
+    "not in the format": ("cluster", "site: local", "site: my laptop", "letters, digits and . _ -"),
     "too many GPUs": ("config", "- 1x2", "- 1x8", "node.gpus"),
     "empty file": ("config", None, "", "config/config.yaml"),
 }
