@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "workflow" / "scripts"))
 
 from ddp_ladder.common.files import write_atomically, write_json  # noqa: E402
-from ddp_ladder.common.lifetime import adopt_orphans  # noqa: E402
+from ddp_ladder.common.process import adopt_orphans  # noqa: E402
 from gpu_day_parts.day import Day, Outcome, Part  # noqa: E402
 from gpu_day_parts.packages import FILL  # noqa: E402
 from gpu_day_parts.page import page  # noqa: E402

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "workflow" / "scripts"), str(ROOT / "workflow" / "workloads")]
 
-from ddp_ladder.common.lifetime import die_with_parent  # noqa: E402
+from ddp_ladder.common.process import die_with_parent  # noqa: E402
 from gpu_day_parts.figures import Figures, Setting  # noqa: E402
 
 MODULES = {

@@ -43,7 +43,7 @@ sys.path.insert(0, str(SCRIPTS))
 from ddp_ladder.nodes.files import MonitorEnd, MonitorFile  # noqa: E402
 from ddp_ladder.nodes.gpus import Gpus, open_nvidia  # noqa: E402
 from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler  # noqa: E402
-from ddp_ladder.plan.raw_file import Job  # noqa: E402
+from ddp_ladder.plan.plan import Job  # noqa: E402
 from ddp_ladder.records.statistic import median_interval  # noqa: E402
 from instrument_overhead import TRAINING, machine  # noqa: E402
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.plan.hang import HangBounds
-from ddp_ladder.plan.plan import PreflightWanted, make_plan
+from ddp_ladder.plan.plan import HangBounds, PreflightWanted, make_plan
 from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.run.job import Context, run_scale
 from ddp_ladder.run.nodes import Nodes, ThisMachine

@@ -18,7 +18,7 @@ import pytest
 from cluster import Cluster
 from cluster_config import Spec
 from conftest import running
-from ddp_ladder.common.paths import SCRIPTS
+from ddp_ladder.common.files import SCRIPTS
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.directory import facts_by_node
 from ddp_ladder.preflight.node_findings import node_findings

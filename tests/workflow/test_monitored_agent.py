@@ -14,9 +14,7 @@ from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.nodes.findings import RunUse, findings
 from ddp_ladder.nodes.read import read_samples, timeline
 from ddp_ladder.nodes.usage import RankUse, node_usage
-from ddp_ladder.plan.monitoring import MonitorWanted
-from ddp_ladder.plan.plan import make_plan
-from ddp_ladder.plan.raw_file import Job
+from ddp_ladder.plan.plan import Job, MonitorWanted, make_plan
 from ddp_ladder.records.raw_models import AgentEnd, Endpoint, RunFile
 from ddp_ladder.settings.load import load_settings
 from fake_nvml import A100, H100, GpuValues, compiled, write_gpus

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from ddp_ladder.plan.hang import HangBounds
+from ddp_ladder.plan.plan import HangBounds
 from ddp_ladder.records.record import Failure, Record
 from one_run import run_scripts
 

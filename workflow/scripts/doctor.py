@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.common.command import command
-from ddp_ladder.doctor.check_results import listing
-from ddp_ladder.doctor.checks import examine, failed
+from ddp_ladder.doctor.doctor import examine, failed, listing
 from ddp_ladder.settings.sources import Sources, add_options
 
 

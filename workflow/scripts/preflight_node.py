@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ddp_ladder.common.files import NotWritten
-from ddp_ladder.common.lifetime import die_with_parent
+from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.node.software import raise_open_files
 from ddp_ladder.run.interruption import Interrupted, raise_on_signals
 from ddp_ladder.run.preflight import examine_node

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.command import command
-from ddp_ladder.common.lifetime import die_with_parent
 from ddp_ladder.common.messages import UserError
+from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.run.training_data import prepare_data
 from ddp_ladder.settings.sources import Sources, add_options
 

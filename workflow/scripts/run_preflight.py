@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ddp_ladder.accounting.jobs import accounted
 from ddp_ladder.common.command import command
-from ddp_ladder.common.lifetime import die_with_parent
+from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.preflight.result import result_file
 from ddp_ladder.run.interruption import Interrupted

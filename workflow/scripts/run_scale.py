@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ddp_ladder.accounting.jobs import accounted
 from ddp_ladder.common.command import command
-from ddp_ladder.common.lifetime import die_with_parent
+from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.gates.gate import require_open_gate
 from ddp_ladder.gates.verdict import closed_variants
 from ddp_ladder.plan.file import read_plan

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ddp_ladder.common.command import command
-from ddp_ladder.common.files import write_atomically, write_json
+from ddp_ladder.common.files import OWN, SCHEMAS, write_atomically, write_json
 from ddp_ladder.common.model import Model, schema_of
-from ddp_ladder.common.paths import OWN, SCHEMAS
 from ddp_ladder.settings.keys import Experiment, Site
 from ddp_ladder.settings.load import flow, in_words, inside, schema, types_of
 

@@ -6,8 +6,8 @@ import json
 from typing import Annotated, Any
 
 import pytest
+from ddp_ladder.common.files import SCHEMAS
 from ddp_ladder.common.model import Model, Several, first_error, schema_of
-from ddp_ladder.common.paths import SCHEMAS
 from pydantic import Field, ValidationError, model_validator
 from write_schemas import MODELS, main
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from ddp_ladder.common.process_id import ProcessId
+from ddp_ladder.common.process import ProcessId
 
 TELL = (
-    "import dataclasses, json; from ddp_ladder.common.process_id import ProcessId\n"
+    "import dataclasses, json; from ddp_ladder.common.process import ProcessId\n"
     "print(json.dumps(dataclasses.asdict(ProcessId.own())), flush=True)\n"
     "input()\n"
 )

@@ -10,11 +10,19 @@ from typing import Any
 import pytest
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.messages import Problem
-from ddp_ladder.doctor import checks
-from ddp_ladder.doctor import software as doctor_software
-from ddp_ladder.doctor.check_results import WIDTH, CheckResult, listing
-from ddp_ladder.doctor.checks import examine, failed, shared_directory
-from ddp_ladder.doctor.software import judge_python, package_version, site_python, version_tuple
+from ddp_ladder.doctor import doctor as checks
+from ddp_ladder.doctor.doctor import (
+    WIDTH,
+    CheckResult,
+    examine,
+    failed,
+    judge_python,
+    listing,
+    package_version,
+    shared_directory,
+    site_python,
+    version_tuple,
+)
 from ddp_ladder.preflight.variables import PREFIXES
 from ddp_ladder.settings.keys import Container, Settings, Software
 from ddp_ladder.settings.load import load_settings
@@ -118,7 +126,7 @@ def test_versions_of_packages() -> None:
     old = package_version("snakemake", "Snakemake", (99,), (100,))
     assert (old.outcome, "wanted 99 or newer, below 100" in old.text) == ("FAIL", True)
     missing = package_version("no-such-package", "x", (1,), (2,))
-    assert (missing.outcome, missing.next) == ("FAIL", doctor_software.INSTALL)
+    assert (missing.outcome, missing.next) == ("FAIL", checks.INSTALL)
 
 
 @pytest.mark.parametrize(

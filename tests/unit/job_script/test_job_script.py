@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.common.paths import TEMPLATES
+from ddp_ladder.common.files import TEMPLATES, RunDirectory
 from ddp_ladder.job_script.script import job_script, write_job_script
 from ddp_ladder.node.launch import INSTRUMENT, TORCHRUN, Places, Rendezvous, node_environment, processes, script_argv
 from ddp_ladder.node.network import PORTS, free_port

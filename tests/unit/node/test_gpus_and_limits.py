@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ddp_ladder.common.files import Agent
-from ddp_ladder.common.paths import SCRIPTS
+from ddp_ladder.common.files import SCRIPTS, Agent
 from ddp_ladder.node.software import QUERY, gpus
 from ddp_ladder.preflight.node_facts import visible_indices
 from make_records import make_spec

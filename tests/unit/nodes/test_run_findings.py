@@ -11,7 +11,7 @@ import pytest
 from ddp_ladder.nodes.critical_rank import Loaders, RankSteps, StepParts, step_parts
 from ddp_ladder.nodes.findings import RunUse, findings
 from ddp_ladder.nodes.usage import RankUse, UsageFinding, gpus_of_ranks, node_usage
-from ddp_ladder.plan.asked import Asked
+from ddp_ladder.plan.plan import Asked
 from make_usage import MIB, make_monitor_file, make_samples, make_timeline
 
 CALM_RANK: Mapping[str, Any] = {

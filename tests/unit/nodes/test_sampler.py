@@ -18,7 +18,7 @@ from ddp_ladder.nodes import sampler as sampling
 from ddp_ladder.nodes.files import FABRIC, GPU, LOCAL, NODE, MonitoredGpu, MonitorFile, columns
 from ddp_ladder.nodes.gpus import Gpus, Rates, Value
 from ddp_ladder.nodes.sampler import CpuUse, NodeMonitor, NodeSampler, cpu_times, cpu_use, next_s, ports, shown
-from ddp_ladder.plan.raw_file import Job
+from ddp_ladder.plan.plan import Job
 from make_files import write_files
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ddp_ladder.plan.hang import HangBounds
+from ddp_ladder.plan.plan import HangBounds
 from ddp_ladder.records.hangs import failure_of, lagging, stalled
 from ddp_ladder.records.raw_models import AgentStall, RankStall
 

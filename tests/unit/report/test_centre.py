@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import report as report_command
+from ddp_ladder.common.files import CENTRES
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.common.paths import CENTRES
-from ddp_ladder.plan.raw_file import Job
+from ddp_ladder.plan.plan import Job
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.centre import CHECKS, Case, Found, case_of, read_centre, terminal_lines
 from ddp_ladder.report.centre import judged as judged_centre

@@ -11,7 +11,7 @@ import ddp_ladder.report
 import pandas as pd
 import pytest
 from ddp_ladder.common import formats
-from ddp_ladder.common.paths import REPORT
+from ddp_ladder.common.files import REPORT
 from ddp_ladder.gates import figures, scaling
 from ddp_ladder.gates.figures import Column, Figure, Table, columns
 from ddp_ladder.gates.points import ScalePoint

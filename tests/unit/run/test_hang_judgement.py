@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ddp_ladder.plan.hang import HangBounds
+from ddp_ladder.plan.plan import HangBounds
 from ddp_ladder.records.raw_models import Heartbeat, Phase, ProcessState
 from ddp_ladder.run.hangs import Seen, State, is_suspect, judge
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ddp_ladder.common.paths import SCRIPTS
+from ddp_ladder.common.files import SCRIPTS
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.node_facts import NodeFacts
 from ddp_ladder.records.raw_models import Job

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.doctor import checks
+from ddp_ladder.doctor import doctor as checks
 from ddp_ladder.run import training_data
 from ddp_ladder.run.training_data import data_problem, prepare_argv, prepare_data
 from ddp_ladder.settings.keys import Settings

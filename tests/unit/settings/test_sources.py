@@ -5,8 +5,8 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
+from ddp_ladder.common.files import OWN
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.common.paths import OWN
 from ddp_ladder.settings.sources import (
     CLUSTER,
     CONFIG,

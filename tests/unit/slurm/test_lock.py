@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.messages import Refused, UserError
-from ddp_ladder.common.process_id import ProcessId
+from ddp_ladder.common.process import ProcessId
 from ddp_ladder.slurm import lock as locks
 from ddp_ladder.slurm.lock import START, Holder, Lock, held
 
@@ -32,7 +32,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def dead() -> ProcessId:
     """A process of this machine that has ended."""
-    tell = "import json, dataclasses; from ddp_ladder.common.process_id import ProcessId as P; "
+    tell = "import json, dataclasses; from ddp_ladder.common.process import ProcessId as P; "
     tell += "print(json.dumps(dataclasses.asdict(P.own())))"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", tell], env=env, capture_output=True, text=True, check=True)

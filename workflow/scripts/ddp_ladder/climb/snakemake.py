@@ -31,8 +31,8 @@ from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.start import FailedJob, require_every_job_over
 from ddp_ladder.common.command import leave_lost_terminal, print_what_can_be_printed, put_this_python_first
 from ddp_ladder.common.files import FULL, NotWritten
-from ddp_ladder.common.lifetime import SIGNALS, ignored_from_the_start
 from ddp_ladder.common.messages import UserError, notify
+from ddp_ladder.common.process import SIGNALS, ignored_from_the_start
 from ddp_ladder.settings.sources import WITHOUT_TRAINING
 from ddp_ladder.slurm.lock import START, Lock, held
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from ddp_ladder.climb.forecasts import doubts_about_runtimes
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.to_do import runs_of_edited_scripts
+from ddp_ladder.common.files import profile
 from ddp_ladder.common.formats import in_short, signal_of
-from ddp_ladder.common.lifetime import SIGNALS
 from ddp_ladder.common.messages import Problem, UserError, box, notify
-from ddp_ladder.common.paths import profile
+from ddp_ladder.common.process import SIGNALS
 from ddp_ladder.common.redaction import redacted_arguments
 from ddp_ladder.gates.verdict import gate_files
 from ddp_ladder.preflight.admission import check_jobs, read_partitions

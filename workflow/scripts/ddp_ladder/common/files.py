@@ -1,4 +1,4 @@
-"""Files: atomic writes, JSON, digests, and the layout of the results directory."""
+"""Files: atomic writes, JSON, digests, file systems, and the directories of the checkout and of the results."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any, BinaryIO
+
+import psutil
 
 from ddp_ladder.common.messages import Problem, printable
 
@@ -335,3 +337,47 @@ class RunDirectory:
 
     def agent_end(self, agent: Agent) -> Path:
         return self.nodes / f"{agent.stem}.json"
+
+
+WORKFLOW = Path(__file__).parents[3]
+OWN = WORKFLOW.parent  # the checkout, or its copy if Snakemake reads the module from a repository
+SCRIPTS = WORKFLOW / "scripts"
+SCHEMAS = WORKFLOW / "schemas"
+TEMPLATES = WORKFLOW / "templates"  # shell: job.sh and climb.sh, and what sets up a node
+REPORT = WORKFLOW / "report"
+CENTRES = WORKFLOW / "centres"  # the rules of computing centres for a scaling report
+
+
+def located(file: str | Path) -> str:
+    """Return the path of a file: in the working directory, or in ddp-ladder's own if it exists only there."""
+    own = OWN / file
+    return str(own) if own.is_file() and not Path(file).exists() else str(file)
+
+
+def profile(name: str) -> str:
+    """Return the directory of a shipped Snakemake profile, for --profile."""
+    return str(Path(located(f"profiles/{name}/config.yaml")).parent)
+
+
+def places() -> str:
+    """Return, for messages, the directories that a relative path is searched in."""
+    here = Path.cwd()
+    return f"relative to {here}" if here.samefile(OWN) else f"relative to {here} or else to {OWN}"
+
+
+SHARED = (
+    "nfs lustre gpfs beegfs ceph fuse.ceph wekafs panfs pvfs2 orangefs glusterfs fuse.glusterfs smb cifs afs".split()
+)
+ALONE = "tmpfs ramfs overlay ext2 ext3 ext4 xfs btrfs zfs f2fs apfs hfs".split()
+
+
+def filesystem(path: Path) -> str:
+    """Return the type of the file system that holds a path; empty if the system does not report it."""
+    real = path.resolve()
+    mounts = [each for each in psutil.disk_partitions(all=True) if real.is_relative_to(each.mountpoint)]
+    return max(mounts, key=lambda each: len(each.mountpoint)).fstype if mounts else ""
+
+
+def is_shared(kind: str) -> bool:
+    """Return True if several machines share a file system of this type."""
+    return any(kind.startswith(name) for name in SHARED)

@@ -17,8 +17,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ddp_ladder.common.files import RunDirectory, write_atomically
-from ddp_ladder.common.paths import OWN, TEMPLATES, profile
+from ddp_ladder.common.files import OWN, TEMPLATES, RunDirectory, profile, write_atomically
 from ddp_ladder.node.launch import (
     END_OF_OPTIONS,
     INTERFACE_VARIABLES,

@@ -23,9 +23,9 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
-from ddp_ladder.common.lifetime import end_descendants
+from ddp_ladder.common.files import located
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.common.paths import located
+from ddp_ladder.common.process import end_descendants
 from ddp_ladder.live.screen import FOOTER, Changes, plain, screen_of
 from ddp_ladder.live.status import LadderState, Reader, SlurmJobs
 from ddp_ladder.plan.file import read_plan

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.common.paths import SCRIPTS
+from ddp_ladder.common.files import SCRIPTS, RunDirectory
 from ddp_ladder.plan.plan import OWN_DIRECTORY, RunSpec, argument_values
 from ddp_ladder.settings.placeholders import expand
 from ddp_ladder.settings.secrets import FROM_ENVIRONMENT

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ddp_ladder.common.paths import TEMPLATES
+from ddp_ladder.common.files import TEMPLATES
 from ddp_ladder.common.redaction import redacted
 from ddp_ladder.node.launch import INSTRUMENT, Places, is_module
 from ddp_ladder.plan.plan import RunSpec

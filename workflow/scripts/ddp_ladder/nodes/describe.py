@@ -22,10 +22,10 @@ from typing import Annotated
 import psutil
 from pydantic import Field
 
-from ddp_ladder.common.bounded import run_bounded
 from ddp_ladder.common.files import read_json, write_atomically, write_json
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.model import Model, Several, Version1
+from ddp_ladder.common.process import run_bounded
 from ddp_ladder.nodes.sampler import SYS
 
 COMMAND_S = 20.0  # nvidia-smi needs seconds where no persistence daemon keeps the driver loaded

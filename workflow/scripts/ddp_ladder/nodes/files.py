@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ddp_ladder.common.model import Model, Several
-from ddp_ladder.plan.raw_file import RawFile
+from ddp_ladder.plan.plan import RawFile
 
 TIME = "time_s"
 THROTTLE_REASONS = "throttle_reasons"

@@ -15,7 +15,7 @@ from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.usage import GpuUsage, NodeUsage, RankUse, UsageFinding
-from ddp_ladder.plan.asked import Asked
+from ddp_ladder.plan.plan import Asked
 
 NAMED = 3  # GPUs, or nodes, that a finding names
 MUCH_WAIT = 0.1  # of the step time: a wait that explains an idle GPU, or full CPUs

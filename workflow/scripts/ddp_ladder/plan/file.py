@@ -9,9 +9,7 @@ from typing import Any
 
 from ddp_ladder.common.files import read_json
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.plan.hang import HangBounds
-from ddp_ladder.plan.monitoring import MonitorWanted
-from ddp_ladder.plan.plan import SCHEMA_VERSION, Plan, PreflightWanted, RunSpec, ScaleJob
+from ddp_ladder.plan.plan import SCHEMA_VERSION, HangBounds, MonitorWanted, Plan, PreflightWanted, RunSpec, ScaleJob
 from ddp_ladder.settings.keys import GateThresholds, Slurm
 from ddp_ladder.settings.terms import Scale
 

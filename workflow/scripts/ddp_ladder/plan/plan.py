@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from ddp_ladder.common.files import canonical_sha256
-from ddp_ladder.common.model import Model, Several
-from ddp_ladder.plan.hang import HangBounds
-from ddp_ladder.plan.monitoring import MonitorWanted
+from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.settings.placeholders import expand, whole_number
 from ddp_ladder.settings.secrets import marked
 from ddp_ladder.settings.terms import (
@@ -38,6 +36,8 @@ if TYPE_CHECKING:  # a node's agent reads a run, and no settings: their models t
         Container,
         Experiment,
         GateThresholds,
+        Hang,
+        Monitor,
         Node,
         Settings,
         Slurm,
@@ -46,14 +46,73 @@ if TYPE_CHECKING:  # a node's agent reads a run, and no settings: their models t
         Workload,
     )
 
-SCHEMA_VERSION = 1
-OWN_DIRECTORY = "work"
-"""The subdirectory of a run that {run_dir} means in workload.directory: the script's files stay apart from ours."""
-
-
 Positive = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1)]
 Item = TypeVar("Item")
+LEAST_EVERY_S = 0.2
+
+# Parts of a job and not of its runs: a change of them repeats no measurement.
+
+
+class HangBounds(Model):
+    """When a run in which no rank makes a step is ended: ``hang`` of config.yaml. Null: not at all."""
+
+    times_median_step: float | None = Field(ge=2)
+    at_least_s: float = Field(ge=1, description="Least bound in the training loop, in seconds.")
+    first_step_s: float | None = Field(ge=1, description="Bound of the first step and of a pause, in seconds.")
+
+    @classmethod
+    def of(cls, hang: Hang) -> Self | None:
+        """Return the bounds of these settings; None if nothing is bounded."""
+        off = hang.times_median_step is None and hang.first_step_s is None
+        return None if off else cls(**hang.model_dump())
+
+
+class MonitorWanted(Model):
+    """How each node of a run is sampled: ``monitor`` of config.yaml."""
+
+    every_s: float = Field(ge=LEAST_EVERY_S, le=60, description="Seconds from one sample to the next.")
+
+    @classmethod
+    def of(cls, keys: Monitor) -> Self | None:
+        """Return what these settings ask for; None if nothing is sampled."""
+        return cls(every_s=keys.every_s) if keys.enabled else None
+
+
+class Asked(Model):
+    """A scale's share of a node: of ``node`` of cluster.yaml."""
+
+    slurm: bool = Field(description="True: Slurm gives no more than this. False: the run may use all of the machine.")
+    cpus: Positive
+    memory_mb: Positive | None = Field(description="As in --mem (1024 MB are 1 GB). Null: the partition's default.")
+    node_gpus: Positive | None = Field(description="GPUs of a whole node, of which the job has a share.")
+
+    @classmethod
+    def of(cls, job: ScaleJob, *, slurm: bool) -> Self:
+        return cls(slurm=slurm, cpus=job.cpus, memory_mb=job.memory_mb, node_gpus=job.node_gpus)
+
+
+class Job(Model):
+    """The job of a run, and the attempt that made it."""
+
+    id: Annotated[str, Field(min_length=1)]
+    attempt: int = Field(ge=1, description="Number of the attempt, from 1.")
+    run_id: Annotated[str, Field(min_length=1)] = Field(
+        description="Random id of this attempt: each of its processes writes it into its file."
+    )
+
+
+class RawFile(Model):
+    """The keys that every raw file starts with. They show that it belongs to this spec, job and attempt."""
+
+    schema_version: Version1
+    spec_hash: str
+    job: Job
+
+
+SCHEMA_VERSION = 1
+OWN_DIRECTORY = "work"
+"""The subdirectory of a run that {run_dir} means in workload.directory: the script's files stay apart from ours."""
 
 
 @with_config(ConfigDict(strict=True, extra="forbid"))

@@ -19,10 +19,10 @@ from xml.etree import ElementTree
 import psutil
 from pydantic import Field
 
-from ddp_ladder.common.bounded import run_bounded
 from ddp_ladder.common.files import check_room, file_text, nearest
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.model import Model, Several, Version1
+from ddp_ladder.common.process import run_bounded
 from ddp_ladder.node.launch import Places
 from ddp_ladder.node.network import address, interface_towards, node_name
 from ddp_ladder.plan.plan import RunSpec

@@ -14,7 +14,7 @@ from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.nodes.findings import RunUse, findings
 from ddp_ladder.nodes.read import NodeSamples, StepTimes, Timeline, read_samples, timeline
 from ddp_ladder.nodes.usage import LEAST_SAMPLES, NodeUsage, RankUse, Usage, node_usage
-from ddp_ladder.plan.monitoring import LEAST_EVERY_S, MonitorWanted
+from ddp_ladder.plan.plan import LEAST_EVERY_S, MonitorWanted
 from ddp_ladder.records.raw_files import RankFiles, RawRun, host_name, node_rank_of
 from ddp_ladder.records.raw_models import AgentEnd
 from ddp_ladder.records.record import Timing

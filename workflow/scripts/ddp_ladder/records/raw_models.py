@@ -15,12 +15,9 @@ from typing_extensions import TypedDict
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_json
 from ddp_ladder.common.model import Model, Several
 from ddp_ladder.nodes.files import MonitorEnd
-from ddp_ladder.plan.asked import Asked
-from ddp_ladder.plan.hang import HangBounds
-from ddp_ladder.plan.monitoring import MonitorWanted
-from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.plan.raw_file import Job as Job  # read from here by the users of the models below
-from ddp_ladder.plan.raw_file import RawFile as RawFile
+from ddp_ladder.plan.plan import Asked, HangBounds, MonitorWanted, RunSpec
+from ddp_ladder.plan.plan import Job as Job  # read from here by the users of the models below
+from ddp_ladder.plan.plan import RawFile as RawFile
 from ddp_ladder.settings.terms import DEFAULT_LOG_MB
 
 Count = Annotated[int, Field(ge=0)]

@@ -14,10 +14,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ddp_ladder.common.files import CENTRES
 from ddp_ladder.common.formats import count, duration, in_short, interval
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Model, Several
-from ddp_ladder.common.paths import CENTRES
 from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.interval import Estimate
 from ddp_ladder.gates.points import ScalePoint

@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ddp_ladder.common import formats
-from ddp_ladder.common.paths import REPORT
+from ddp_ladder.common.files import REPORT
 
 Link = tuple[str, str]  # address, words
 

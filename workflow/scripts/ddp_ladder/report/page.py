@@ -14,9 +14,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from ddp_ladder.analysis.cost import Pick, PickKind, Work, picks
-from ddp_ladder.common.files import make_directory, write_atomically, writing
+from ddp_ladder.common.files import REPORT, make_directory, write_atomically, writing
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, stage_name
-from ddp_ladder.common.paths import REPORT
 from ddp_ladder.gates.figures import (
     AGAINST_SMALLEST,
     EFFICIENCY,

@@ -19,7 +19,7 @@ from typing import Any
 
 from ddp_ladder.common.files import Agent, RunDirectory, make_directory, read_json, write_json
 from ddp_ladder.common.formats import signal_of
-from ddp_ladder.common.lifetime import adopt_orphans, die_with_parent, end_descendants
+from ddp_ladder.common.process import adopt_orphans, die_with_parent, end_descendants
 from ddp_ladder.common.redaction import redacted
 from ddp_ladder.node.launch import PROBE, Places, Process, Rendezvous, node_environment, processes, training_python
 from ddp_ladder.node.network import address, interface_towards, node_name

@@ -38,7 +38,7 @@ import psutil
 from ddp_ladder.common.files import Agent, RunDirectory, file_text, write_json
 from ddp_ladder.common.messages import printable
 from ddp_ladder.node.network import node_name
-from ddp_ladder.plan.hang import HangBounds
+from ddp_ladder.plan.plan import HangBounds
 from ddp_ladder.records.hangs import in_collective, is_at_work, main_stack, without_own
 from ddp_ladder.records.raw_models import (
     AgentStall,

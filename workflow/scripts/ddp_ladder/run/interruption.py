@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ddp_ladder.common.command import leave_lost_terminal
-from ddp_ladder.common.lifetime import SIGNALS, ignored_from_the_start
+from ddp_ladder.common.process import SIGNALS, ignored_from_the_start
 
 
 class Interrupted(Exception):

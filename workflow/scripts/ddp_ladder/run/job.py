@@ -32,8 +32,7 @@ from ddp_ladder.gates.repeats import in_words, next_repeat
 from ddp_ladder.job_script.script import write_job_script
 from ddp_ladder.node.launch import Places, Rendezvous, is_module
 from ddp_ladder.node.software import git_state
-from ddp_ladder.plan.asked import Asked
-from ddp_ladder.plan.plan import OWN_DIRECTORY, Plan, RunSpec, ScaleJob
+from ddp_ladder.plan.plan import OWN_DIRECTORY, Asked, Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, finding_line, outcome
 from ddp_ladder.records.assemble import NOT_RUN, assemble, not_run
 from ddp_ladder.records.failures import PORT_TAKEN

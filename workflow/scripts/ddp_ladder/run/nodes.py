@@ -18,11 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.files import SCRIPTS, RunDirectory
 from ddp_ladder.common.formats import count
-from ddp_ladder.common.lifetime import die_with_parent
 from ddp_ladder.common.messages import UserError, printable
-from ddp_ladder.common.paths import SCRIPTS
+from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.node.network import LOOPBACK, address_towards, free_port, is_loopback, node_name
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.run.logs import BoundedLog, LogPipe, log_of_launcher

@@ -16,8 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from uuid import uuid4
 
-from ddp_ladder.common.files import make_directory, read_json, write_atomically, write_json, writing
-from ddp_ladder.common.paths import SCRIPTS
+from ddp_ladder.common.files import SCRIPTS, make_directory, read_json, write_atomically, write_json, writing
 from ddp_ladder.node.launch import Places
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.preflight.directory import (

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from ddp_ladder.common.file_systems import filesystem, is_shared
-from ddp_ladder.common.files import nearest, read_json, write_json
-from ddp_ladder.common.lifetime import die_with_parent
+from ddp_ladder.common.files import filesystem, is_shared, nearest, read_json, write_json
 from ddp_ladder.common.messages import Problem, UserError, did_you_mean, notify
+from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.node.launch import Places, python_command
 from ddp_ladder.node.software import SetUpError, container_binds, environment
 from ddp_ladder.plan.plan import RunSpec

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import product, takewhile
 from pathlib import Path, PurePosixPath
 
+from ddp_ladder.common.files import places
 from ddp_ladder.common.messages import Problem, did_you_mean
-from ddp_ladder.common.paths import places
 from ddp_ladder.common.redaction import NOT_SHOWN, secret_arguments
 from ddp_ladder.settings import placeholders
 from ddp_ladder.settings.keys import Settings

@@ -27,8 +27,8 @@ from pydantic.annotated_handlers import GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError
 
+from ddp_ladder.common.files import located
 from ddp_ladder.common.model import Model, Several
-from ddp_ladder.common.paths import located
 from ddp_ladder.settings.terms import MAY_DIFFER, Scale
 
 T = TypeVar("T")

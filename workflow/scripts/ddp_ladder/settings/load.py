@@ -14,9 +14,9 @@ import yaml as pyyaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from ddp_ladder.common.files import located
 from ddp_ladder.common.messages import Problem, UserError, did_you_mean
 from ddp_ladder.common.model import Model, Schema
-from ddp_ladder.common.paths import located
 from ddp_ladder.common.redaction import NOT_SHOWN, is_secret_name
 from ddp_ladder.settings import yaml
 from ddp_ladder.settings.checks import conflicts

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ddp_ladder.common.files import CENTRES, located
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.common.paths import CENTRES, located
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.load import OVERLAY, load_settings
 from ddp_ladder.settings.secrets import marked_overrides

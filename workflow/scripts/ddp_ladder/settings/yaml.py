@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
+from ddp_ladder.common.files import places
 from ddp_ladder.common.messages import Problem, UserError, printable
-from ddp_ladder.common.paths import places
 
 KeyPath = tuple[str | int, ...]
 

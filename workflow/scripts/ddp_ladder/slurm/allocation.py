@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ddp_ladder.common.files import profile
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.common.paths import profile
 from ddp_ladder.plan.plan import Plan, ScaleJob
 from ddp_ladder.slurm.query import answer, gpus, job_field, no_job, run_command
 

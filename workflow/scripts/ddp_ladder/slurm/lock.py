@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ddp_ladder.common.files import read_json, write_json
 from ddp_ladder.common.messages import Problem, Refused, UserError
-from ddp_ladder.common.process_id import ProcessId
+from ddp_ladder.common.process import ProcessId
 
 SCHEMA_VERSION = 1
 BEAT_S = 5.0  # how often a holder touches its lock

@@ -1,14 +1,98 @@
-"""The identity of a process that holds a lock, so that others can check later whether it is alive."""
+"""Processes: tied lifetimes (Linux only), commands with a time limit, and an identity that outlives a process."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import socket
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals with which a person, a terminal or Slurm ends a process."""
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def ignored_from_the_start(signum: signal.Signals) -> bool:
+    """Return True if this process was started to outlive its terminal, as with nohup."""
+    return signum == signal.SIGHUP and signal.getsignal(signum) == signal.SIG_IGN
+
+
+def die_with_parent(signum: signal.Signals, parent: int | None = None) -> None:
+    """Ask the kernel to signal this process when its parent dies.
+
+    parent: its process id; if that parent has died already, the signal is sent at once.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signum)
+    if parent is not None and os.getppid() != parent:
+        os.kill(os.getpid(), signum)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of orphaned descendants (child subreaper)."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_descendants(within_s: float) -> None:
+    """Kill all descendants of this process, also those that were re-parented to it; wait until they have ended."""
+    left = psutil.Process().children(recursive=True)
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left, timeout=within_s)
+
+
+# Looked up here: between fork and exec the dynamic linker may be locked by another thread of the parent.
+_call = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+
+def _prctl(option: int, argument: int) -> None:
+    if _call is not None:
+        _call(option, argument, 0, 0, 0)
+
+
+def run_bounded(
+    argv: Sequence[str],
+    within_s: float,
+    env: Mapping[str, str] | None = None,
+    output: int = subprocess.PIPE,
+    pass_fds: Sequence[int] = (),
+) -> tuple[int, str]:
+    """Run a command to its end; return its exit code and its output, errors included (empty with a descriptor).
+
+    Its processes are in a group of their own, which is killed at the end. Raises OSError, and TimeoutExpired after
+    within_s.
+    """
+    process = subprocess.Popen(
+        argv,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        pass_fds=pass_fds,
+        start_new_session=True,
+        preexec_fn=lambda: die_with_parent(signal.SIGKILL),
+    )
+    try:
+        printed, _ = process.communicate(timeout=within_s)
+        return process.returncode, printed or ""
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
 
 _PROC = Path("/proc")
 
