@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.metadata
 import json
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ddp_ladder.climb.executor import BELOW, DISTRIBUTION, INSTALL, METHODS, OLDEST, problem_of
+from ddp_ladder.climb.executor import BELOW, DISTRIBUTION, INSTALL, OLDEST
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.files import ALONE, SCRIPTS, NotWritten, check_room, filesystem, is_shared, nearest
 from ddp_ladder.common.formats import dotted
@@ -114,15 +113,6 @@ def workflow_versions() -> Iterator[CheckResult]:
     yield CheckResult("pass", "Python", f"{dotted(sys.version_info[:3])} ({sys.executable})")
     for distribution, topic, oldest, below in PACKAGES:
         yield package_version(distribution, topic, oldest, below)
-    yield from executor_interface()
-
-
-def executor_interface(methods: Sequence[str] = METHODS) -> Iterator[CheckResult]:
-    """Check that the Slurm executor has the methods that the ladder overrides; no finding if it does, or is missing."""
-    with contextlib.suppress(ImportError):  # reported with its version
-        executor = importlib.import_module("snakemake_executor_plugin_slurm").Executor
-        if problem := problem_of(executor, methods):
-            yield CheckResult("FAIL", "Slurm executor", problem.what, problem.next)
 
 
 def package_version(distribution: str, topic: str, oldest: tuple[int, ...], below: tuple[int, ...]) -> CheckResult:
