@@ -84,12 +84,11 @@ class Asked(Model):
 
     slurm: bool = Field(description="True: Slurm gives no more than this. False: the run may use all of the machine.")
     cpus: Positive
-    memory_mb: Positive | None = Field(description="As in --mem (1024 MB are 1 GB). Null: the partition's default.")
     node_gpus: Positive | None = Field(description="GPUs of a whole node, of which the job has a share.")
 
     @classmethod
     def of(cls, job: ScaleJob, *, slurm: bool) -> Self:
-        return cls(slurm=slurm, cpus=job.cpus, memory_mb=job.memory_mb, node_gpus=job.node_gpus)
+        return cls(slurm=slurm, cpus=job.cpus, node_gpus=job.node_gpus)
 
 
 class Job(Model):
