@@ -77,7 +77,7 @@ def test_pairs_show_what_the_drift_hides() -> None:
     text = " ".join(sentences(found))
     assert text.startswith("At 1x2 weak, faster than default: fast 1.100 times [1.09")
     assert "At 1x2 weak, slower than default: slow 0.600" in text
-    assert "At 1x2 weak, no difference shown: alike 1.000 times" in text
+    assert "At 1x2 weak, no difference from default shown: alike 1.000 times" in text
 
 
 def test_a_difference_that_one_of_many_may_show_by_chance_is_a_perhaps() -> None:

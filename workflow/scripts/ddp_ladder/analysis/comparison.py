@@ -449,7 +449,7 @@ def _found_in(panel: Panel, comparison: Comparison) -> Iterator[str]:
         SLOWER: f"{place}, slower than {reference}",
         PERHAPS_FASTER: f"{place}, perhaps faster ({chance})",
         PERHAPS_SLOWER: f"{place}, perhaps slower ({chance})",
-        NO_DIFFERENCE: f"{place}, no difference shown",
+        NO_DIFFERENCE: f"{place}, no difference from {reference} shown",
         WITHHELD: f"{place}, no interval, as one repeat shows no scatter",
     }
     for found, text in words.items():

@@ -26,7 +26,7 @@ from ddp_ladder.records.statistic import (
     step_times,
 )
 from ddp_ladder.settings.keys import GateThresholds
-from ddp_ladder.settings.terms import PLAIN_VARIANT, REFERENCE_VARIANT, Scale
+from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 
 
 @dataclass(frozen=True)
@@ -191,22 +191,6 @@ def with_one_statistic(groups: Groups) -> Groups:
 def _series(group: Group) -> tuple[str, str]:
     """Return mode and variant; the plain baseline belongs to the reference variant, whose script it runs."""
     return group.first.mode, REFERENCE_VARIANT if group.first.is_plain else group.first.variant
-
-
-@dataclass(frozen=True)
-class Baselines:
-    """The two baselines of a group; None if the plan has none."""
-
-    launched: Group | None  # the first scale of the same variant and mode; of one GPU a process group of one
-    plain: Group | None  # the script alone
-
-    @classmethod
-    def of(cls, group: Group, groups: Groups) -> Baselines:
-        spec, scale = group.first, group.baseline
-        return cls(
-            launched=groups.get((spec.mode, spec.variant, scale)),
-            plain=groups.get((spec.mode, PLAIN_VARIANT, scale)),
-        )
 
 
 ENOUGH_STEPS = 4 * LEAST_TIMED_STEPS  # after the warm-up, if the number of steps is known beforehand

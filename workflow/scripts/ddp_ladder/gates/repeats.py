@@ -52,14 +52,11 @@ def next_repeat(
     is not complete is the next one's.
     """
     for share in range(1, job.jobs + 1):
-        due = [run for run in _left(job, records) if job.share(run) == share and run.variant not in left_out]
+        left = (run for run in job.more if run.name not in records and run.variant not in left_out)
+        due = [run for run in left if job.share(run) == share]
         if due and (job.is_planned(due[0]) or not_known(plan, job, _of_share(job, share, records), left_out)):
             return tuple(run for run in due if run.repeat == due[0].repeat)
     return ()
-
-
-def _left(job: ScaleJob, records: Mapping[str, Record]) -> tuple[RunSpec, ...]:
-    return tuple(run for run in job.more if run.name not in records)
 
 
 def _of_share(job: ScaleJob, share: int, records: Mapping[str, Record]) -> Mapping[str, Record]:

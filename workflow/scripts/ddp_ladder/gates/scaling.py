@@ -20,7 +20,6 @@ from typing import Any
 from ddp_ladder.common.formats import factor, interval, tenths_of_percent
 from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.groups import (
-    Baselines,
     Group,
     Groups,
     groups_of,
@@ -49,7 +48,7 @@ from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
 from ddp_ladder.records.statistic import median
 from ddp_ladder.records.timing import WHOLE_LOOP, startup_of
 from ddp_ladder.settings.keys import GateThresholds
-from ddp_ladder.settings.terms import Scale
+from ddp_ladder.settings.terms import PLAIN_VARIANT, Scale
 
 USUAL_MARK = 0.8  # POP: below, a factor deserves attention
 
@@ -272,12 +271,14 @@ def scale_points(
     """
     groups = with_one_statistic(groups_of(runs, records, may_differ, gates))
     own = {key: _own_figures(group) for key, group in groups.items()}
-    return tuple(_point(group, Baselines.of(group, groups), groups, own) for group in groups.values())
+    return tuple(_point(group, groups, own) for group in groups.values())
 
 
-def _point(group: Group, baselines: Baselines, groups: Groups, own: Mapping[Place, ScalePoint]) -> ScalePoint:
+def _point(group: Group, groups: Groups, own: Mapping[Place, ScalePoint]) -> ScalePoint:
     """Return the point of a group. own: figures that need no baseline, of each group."""
-    spec, baseline = group.first, baselines.launched
+    spec = group.first
+    baseline = groups.get((spec.mode, spec.variant, group.baseline))
+    plain = groups.get((spec.mode, PLAIN_VARIANT, group.baseline))
     point = own[_place(group)]
     if group.good:
         point = with_pop_factors(point, None)
@@ -287,7 +288,7 @@ def _point(group: Group, baselines: Baselines, groups: Groups, own: Mapping[Plac
         return replace(point, status="not run", note=why_not_run(group))
     if spec.is_plain:
         return replace(point, status="ok", note=joined(no_plain_baseline(group), notes_on(point, group)))
-    point = with_other_baselines(_with_plain_ratio(point, group, baselines.plain), group, groups)
+    point = with_other_baselines(_with_plain_ratio(point, group, plain), group, groups)
     point = with_total_time(point, groups)
     point = _with_differences(point, group, baseline)
     obstacle = obstacle_to_ratio(group, baseline)
@@ -297,8 +298,8 @@ def _point(group: Group, baselines: Baselines, groups: Groups, own: Mapping[Plac
     point = _with_ratios(point, group, baseline)
     point = with_pop_factors(point, own[_place(baseline)])
     status, excess = _judged(point, group, baseline)
-    plain = no_plain_ratio(group, baselines.plain) if group is baseline else ""
-    return replace(point, status=status, note=joined(excess, notes_on(point, group), plain))
+    why = no_plain_ratio(group, plain) if group is baseline else ""
+    return replace(point, status=status, note=joined(excess, notes_on(point, group), why))
 
 
 def _place(group: Group) -> Place:
