@@ -85,6 +85,8 @@ def watch(results: Path, every_s: float) -> int:
             if sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
                 return _on_terminal(view, every_s, sys.stdout)
             return _in_pipe(view, every_s)
+    except Quit as end:
+        return end.code
     finally:
         end_descendants(within_s=1.0)  # a squeue that has not answered
 
@@ -250,8 +252,6 @@ def _in_pipe(view: View, every_s: float) -> int:
             if state.is_over:
                 return 0
             time.sleep(every_s)
-    except Quit as end:
-        return end.code
     except BrokenPipeError:  # `| head`
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
