@@ -103,7 +103,7 @@ def _place(measurement: Measurement) -> dict[str, Any]:
     return {
         "node_rank": int(node_rank) if node_rank else None,
         "rank": world.rank if world else int(os.environ.get("RANK") or 0),
-        "local_rank": int(os.environ.get("LOCAL_RANK") or 0),
+        "local_rank": world.local_rank if world else int(os.environ.get("LOCAL_RANK") or 0),
         "world_size": world.size if world else int(os.environ.get("WORLD_SIZE") or 1),
     }
 
