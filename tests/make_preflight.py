@@ -68,6 +68,7 @@ def node_facts(rank: int = 0, **changes: Any) -> NodeFacts:
         run_directory=directory("/scratch/results"),
         marker_seen=True,
         host_addresses=(f"192.168.0.{rank + 1}",),
+        head_addresses=("192.168.0.1",) if rank else None,
         locked_memory_bytes=None,
         open_files=65536,
     ).replace(**changes)

@@ -76,6 +76,7 @@ FAULTS = {
     "host name": Fault(
         "node2", "the host name node2 resolves to 127.0.1.1", hosts=("{node2} node2", "127.0.1.1 node2")
     ),
+    "head unknown": Fault("node2", "it does not resolve node1", hosts=("{node1} node1", "# none")),
     "head not reached": Fault(
         "node2",
         "it does not reach the head at 10.9.0.1:",

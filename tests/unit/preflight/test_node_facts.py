@@ -34,7 +34,9 @@ A5000 = (OUTPUT / "a5000_v13.xml").read_text()
 
 def facts(spec: RunSpec, directory: Path, timeout_s: float = 60, port: int = 0) -> NodeFacts:
     (directory / "marker").touch()
-    return collect(spec, Places(Path.cwd(), directory), 0, (HOST, port or free_port()), timeout_s, directory / "marker")
+    return collect(
+        spec, Places(Path.cwd(), directory), 0, (HOST, port or free_port()), HOST, timeout_s, directory / "marker"
+    )
 
 
 def free_port() -> int:

@@ -91,6 +91,10 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "host name is loopback": (
         {"host_addresses": ("127.0.1.1",)}, "error", "resolves to 127.0.1.1", "/etc/hosts",
     ),
+    "head's name unknown": ({"head_addresses": ()}, "error", "it does not resolve node1", "/etc/hosts"),
+    "head's name is loopback": (
+        {"head_addresses": ("127.0.1.1",)}, "error", "it resolves node1 to 127.0.1.1", "/etc/hosts",
+    ),
     "host name unknown": ({"host_addresses": ()}, "warning", "does not resolve", "/etc/hosts"),
     "locked memory": ({"locked_memory_bytes": 65536}, "warning", "ulimit -l is 64 KB", "LimitMEMLOCK"),
     "open files": ({"open_files": 1024}, "warning", "(ulimit -Hn) is 1024", "fewer loader workers"),

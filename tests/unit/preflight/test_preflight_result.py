@@ -102,6 +102,19 @@ FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = 
         "",
         "all ranks are still all-reducing after 60 s",
     ),
+    "one rank hangs elsewhere": (
+        {
+            f"rank{k}": {
+                "doing": "all-reducing",
+                "step": 5,
+                "error": "not over after 60 s",
+                "frame": "wait (site.py:8)" if k == 2 else "all_reduce (c10d.py:9)",
+            }
+            for k in range(4)
+        },
+        "node2",
+        "rank 2 hangs in wait (site.py:8), the others in all_reduce (c10d.py:9)",
+    ),
     "rank that hangs": (
         {
             f"rank{k}": {"doing": doing, "step": step, "error": "not over after 60 s"}

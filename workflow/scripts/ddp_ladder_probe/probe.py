@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -44,6 +45,9 @@ def main(environment: Mapping[str, str]) -> None:
 
 def _end_late(file: RankFile, timeout_s: float) -> None:
     """End this rank, whatever it waits for; the others have the time to write the same: one that does not is silent."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    if frame is not None:
+        file.note(frame=f"{frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})")
     file.failed(f"{LATE} {timeout_s:g} s")
     time.sleep(OTHERS_S)
     os._exit(1)

@@ -74,6 +74,7 @@ class ProbeRank(RawFile):
     doing: Name
     at_s: float
     error: str | None
+    frame: str | None = Field(default=None, description="The function that it was in when its time limit ended it.")
     device: ProbeDevice | None = None
     versions: Mapping[str, str | None] | None = Field(default=None, description="Of torch, cuda and nccl.")
     multiplies: bool | None = Field(default=None, description="A matrix product on the device was right.")

@@ -101,17 +101,24 @@ class NodeFacts(Model):
     run_directory: DirectoryFacts
     marker_seen: bool = Field(description="The job's file in the shared directory is there.")
     host_addresses: Several[str] = Field(description="What the host name resolves to; empty if it does not.")
+    head_addresses: Several[str] | None = Field(description="What the head's name resolves to here; null on the head.")
     locked_memory_bytes: int | None = Field(description="ulimit -l; null: unlimited.")
     open_files: int | None = Field(description="ulimit -n of the ranks; null: unlimited.")
 
 
 def collect(
-    spec: RunSpec, places: Places, node_rank: int, head: tuple[str, int], timeout_s: float, marker: Path
+    spec: RunSpec,
+    places: Places,
+    node_rank: int,
+    head: tuple[str, int],
+    head_name: str,
+    timeout_s: float,
+    marker: Path,
 ) -> NodeFacts:
     """Return the facts of this node, after the other nodes have reached it if it is the head.
 
-    head: address and port of the run's rendezvous endpoint. marker: a file in the shared directory that the job has
-    written before it started the nodes; its name, new in each job, is the nodes' token.
+    head: address and port of the run's rendezvous endpoint. head_name: the name of its node. marker: a file in the
+    shared directory that the job has written before it started the nodes; its name, new in each job, is their token.
     """
     until_s = time.monotonic() + timeout_s
     interface = interface_facts(spec.interface, head[0])
@@ -139,6 +146,7 @@ def collect(
             run_directory=directory_facts(places.run),
             marker_seen=is_seen(marker),
             host_addresses=resolved(socket.gethostname()),
+            head_addresses=resolved(head_name) if node_rank > 0 else None,
             locked_memory_bytes=_limit(resource.RLIMIT_MEMLOCK),
             open_files=_limit(resource.RLIMIT_NOFILE),
         )

@@ -37,7 +37,7 @@ def node_findings(spec: RunSpec, job: ScaleJob, facts: Mapping[str, NodeFacts | 
     found = [_NO_ANSWER.replace(place=name) for name, fact in facts.items() if fact is None]
     found += _network(known, several)
     for name, fact in known.items():
-        found += [each.replace(place=name) for each in _of_node(spec, job, fact, several)]
+        found += [each.replace(place=name) for each in _of_node(spec, job, fact, several, next(iter(facts)))]
     found += _compared(spec, known)
     return _merged(sorted(found, key=lambda each: each.severity != "error"))
 
@@ -109,9 +109,9 @@ def _interface(fact: NodeFacts, several: bool) -> Finding | None:
     return None
 
 
-def _of_node(spec: RunSpec, job: ScaleJob, fact: NodeFacts, several: bool) -> Iterator[Finding]:
+def _of_node(spec: RunSpec, job: ScaleJob, fact: NodeFacts, several: bool, head: str) -> Iterator[Finding]:
     if several:
-        yield from _host_name(fact)
+        yield from _host_names(fact, head)
     if spec.device == "cuda":
         yield from _gpus(spec, fact)
     if fact.cpus < job.cpus:
@@ -124,8 +124,12 @@ def _of_node(spec: RunSpec, job: ScaleJob, fact: NodeFacts, several: bool) -> It
     yield from _limits(spec, fact, several)
 
 
-def _host_name(fact: NodeFacts) -> Iterator[Finding]:
+def _host_names(fact: NodeFacts, head: str) -> Iterator[Finding]:
     wanted = "the node's address on a network that all nodes share"
+    if fact.head_addresses is not None and not any(not is_loopback(each) for each in fact.head_addresses):
+        found = f"resolves {head} to {fact.head_addresses[0]}" if fact.head_addresses else f"does not resolve {head}"
+        advice = f"have the site's DNS or /etc/hosts corrected; until then {leave_out()}"
+        yield error(f"it {found}", wanted, advice)
     if loopback := next(filter(is_loopback, fact.host_addresses), None):
         advice = f"have its line in /etc/hosts corrected; until then {leave_out()}"
         yield error(f"the host name {fact.host} resolves to {loopback}", wanted, advice)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ddp_ladder.common.formats import in_short
@@ -81,6 +82,11 @@ def _why(
     if silent and len(silent) < len(behind):
         what = f"{_ranks([rank.rank for rank in silent])} fell silent, last seen {silent[0].doing}"
         return node_of(silent[0].rank), what, f"look at that node, or {leave_out()}"
+    frames = Counter(rank.frame for rank in ranks.values())
+    alone = [rank for rank in ranks.values() if frames[rank.frame] == 1]
+    if len(frames) == 2 and len(alone) == 1:
+        what = f"rank {alone[0].rank} hangs in {alone[0].frame}, the others in {frames.most_common(1)[0][0]}"
+        return node_of(alone[0].rank), what, f"look at what it does there, or {leave_out()}"
     last = min(behind, key=lambda rank: (rank.step, rank.rank))
     all_wait = all(rank.step == last.step for rank in ranks.values())
     who = "all ranks are" if all_wait and spec.world_size > 1 else f"rank {last.rank} is"

@@ -175,7 +175,7 @@ def examine_node(path: Path, node_rank: int) -> None:
     settings = PreflightSettings.from_json(read_json(directory.settings))
     places = Places(Path(run.start_directory), Path(run.run_directory))
     head = (run.rendezvous.host, run.rendezvous.port)
-    facts = collect(run.spec, places, node_rank, head, settings.timeout_s, _marker(directory, run.job))
+    facts = collect(run.spec, places, node_rank, head, run.nodes[0], settings.timeout_s, _marker(directory, run.job))
     write_json(directory.node_facts(node_rank), facts.model_dump())
     if facts.interface.name and speaks_for_node(run, node_rank):
         has_gpus = run.spec.device == "cuda" and facts.gpus is not None and facts.gpus.error is None
