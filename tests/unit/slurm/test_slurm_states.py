@@ -106,6 +106,7 @@ def test_reasons_in_words() -> None:
     assert reason_in_words("Priority", "7") == "Priority: jobs of higher priority are before it"
     assert reason_in_words("JobHeldUser", "7").endswith("scontrol release 7")
     assert reason_in_words("ReqNodeNotAvail, UnavailableNodes:node3", "7").startswith("ReqNodeNotAvail, Unavail")
+    assert "it will never start" in reason_in_words("QOSMaxGRESPerJob", "7")
     assert reason_in_words("NewReason", "7") == "NewReason"
 
 

@@ -101,6 +101,7 @@ def advice(state: str, words: str, stage: str, dead: Sequence[str] = ()) -> Advi
 
 # After `man squeue`, JOB REASON CODES. A reason that is missing here is shown by its name alone.
 REASONS: Mapping[str, str] = {
+    "AccountNotAllowed": "the partition is closed for the account: it will never start",
     "AssocGrpGRES": "the account's GPUs are all in use",
     "AssocGrpGRESMinutes": "the account's GPU time is used up",
     "AssocGrpCPUMinutesLimit": "the account's CPU time is used up",
@@ -130,6 +131,8 @@ def reason_in_words(reason: str, job_id: str) -> str:
     """``Priority: jobs of higher priority are before it``."""
     name = reason.partition(",")[0].strip()
     words = REASONS.get(name)
+    if words is None and "PerJob" in name:  # QOSMaxGRESPerJob, AssocMaxWallDurationPerJobLimit, ...
+        words = "more than one job may have: it will never start; press Ctrl-C and ask for less"
     return f"{reason}: {words.format(job=job_id)}" if words else reason
 
 
