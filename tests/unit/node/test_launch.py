@@ -103,13 +103,6 @@ def test_torchrun_runs_inside_the_container() -> None:
     assert process.argv == (*engine, "/images/a b.sif", "/opt/python", *torchrun_line(0, (1, 2)))
 
 
-def test_each_process_of_srun_is_in_the_container_and_cpu_sites_show_no_gpu() -> None:
-    container = {**CONTAINER, "engine": "singularity", "args": []}
-    started = processes(make_spec("1x2", launcher="srun", container=container), PLACES, 0, MEET, ("/project",))
-    inside = ("singularity", "exec", "--bind", "/project", "/images/a b.sif", "python3", *SCRIPT)
-    assert [process.argv for process in started] == [inside] * 2
-
-
 @pytest.mark.parametrize(
     ("script", "expected"),
     [

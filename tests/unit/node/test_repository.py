@@ -54,26 +54,6 @@ def test_a_file_that_no_commit_holds_has_none(script: Path) -> None:
         assert git_state(project / name) is None
 
 
-def test_the_repository_is_that_of_the_file_itself(
-    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Through a link from another repository, from another directory, and in a repository inside of another."""
-    state = git_state(script)
-    other = tmp_path / "other"
-    (other / "inside").mkdir(parents=True)
-    for directory in (other, other / "inside"):
-        (directory / "own.py").write_text(f"# {directory.name}\n")
-        git(directory, "init", "-q")
-        (directory / "link.py").symlink_to(script)
-        commit_all(directory)
-    assert git_state(other / "link.py") == git_state(other / "inside/link.py") == state
-    monkeypatch.chdir(other)
-    assert git_state(Path("../project/train.py")) == state
-    inner = git_state(Path("inside/own.py"))
-    assert inner is not None
-    assert inner["commit"] == git(other / "inside", "rev-parse", "HEAD") != git(other, "rev-parse", "HEAD")
-
-
 def test_a_commit_made_during_the_run_is_not_the_runs(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = git_state(script)
     assert first is not None

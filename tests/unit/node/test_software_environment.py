@@ -68,11 +68,6 @@ def test_a_setup_that_fails_is_reported(setup: str, message: list[str] | None) -
     assert [part for part in message if part not in str(error)] == []
 
 
-def test_a_long_story_is_cut_to_its_end() -> None:
-    lines = str(failure(BASE, setup="seq 1000; false")).splitlines()
-    assert lines[1:] == [str(number) for number in range(981, 1001)]
-
-
 def test_a_shell_that_a_signal_ends_says_so() -> None:
     assert failure(BASE, setup="kill -9 $$").exit_code == -9
 
@@ -111,12 +106,6 @@ def test_a_module_command_that_reports_success_is_not_believed() -> None:
 def test_a_module_may_be_listed_by_its_full_name(loaded: str) -> None:
     made = environment(make_spec(modules=("PyTorch/2.8.0",)), module(f"export LOADEDMODULES={loaded}"))
     assert made["LOADEDMODULES"] == loaded
-
-
-def test_a_module_that_was_loaded_already_may_have_a_longer_name() -> None:
-    base = {**module("true"), "LOADEDMODULES": "A:PyTorch/2.8.0-GCC-13"}
-    made = environment(make_spec(modules=("PyTorch/2.8.0", "A")), base)
-    assert made["LOADEDMODULES"] == base["LOADEDMODULES"]
 
 
 IMAGE = {"image": "a", "engine": "apptainer", "binds": [], "args": []}
