@@ -23,7 +23,7 @@ from ddp_ladder.common.files import ALONE, SCRIPTS, NotWritten, check_room, file
 from ddp_ladder.common.formats import dotted
 from ddp_ladder.common.messages import Problem, UserError, printable
 from ddp_ladder.node import network
-from ddp_ladder.node.software import NAMES_THE_CAUSE, TORCH_NOT_INSTALLED, SetUpError, environment
+from ddp_ladder.node.software import SetUpError, environment
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
@@ -97,6 +97,10 @@ PACKAGES = (
     ("snakemake", "Snakemake", (9, 3), (10,)),
     (DISTRIBUTION, "Slurm executor", OLDEST, BELOW),
     ("snakemake-executor-plugin-slurm-jobstep", "Slurm job step", (0, 6), (1,)),
+)
+TORCH_NOT_INSTALLED = "No module named 'torch'"  # of a Python's report why it cannot import torch
+NAMES_THE_CAUSE = (
+    "the message names the cause: the installation of torch, or a variable of workload.env, network.env or the shell"
 )
 IMPORT_WITHIN_S = 180  # torch on a cold network file system takes long
 PROBE = SCRIPTS / "ddp_ladder/node/python_probe.py"

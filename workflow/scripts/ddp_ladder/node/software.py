@@ -25,10 +25,6 @@ SHELL_VARIABLES = ("_", "SHLVL", "PWD", "OLDPWD")
 MESSAGE_LINES = 20
 MODULE_COMMAND = TEMPLATES / "module_command.sh"
 NODE_ENVIRONMENT = TEMPLATES / "node_environment.sh"
-TORCH_NOT_INSTALLED = "No module named 'torch'"  # of a Python's report why it cannot import torch
-NAMES_THE_CAUSE = (
-    "the message names the cause: the installation of torch, or a variable of workload.env, network.env or the shell"
-)
 TIMEOUT_S = 20.0  # for nvidia-smi and git
 WITHIN_S = 180.0  # for the doctor; a run's own limit is its job's
 
