@@ -177,10 +177,6 @@ def test_repeats_of_several_jobs_show_what_jobs_differ_by() -> None:
 @pytest.mark.parametrize(
     ("seen", "loader", "said"),
     [
-        (256, 64, 'it accumulates gradients over 4 batches of 64; set workload.batch_per_gpu: 256 and pass the '
-         'loader\'s batch as "{batch_per_gpu} // 4"'),
-        (48, 24, 'it accumulates gradients over 2 batches of 24; set workload.batch_per_gpu: 48 and pass the '
-         'loader\'s batch as "{batch_per_gpu} // 2"'),
         (128, None, 'if it accumulates gradients over 2 batches of 64, set workload.batch_per_gpu: 128 and pass the '
          'loader\'s batch as "{batch_per_gpu} // 2"; else, is {batch_per_gpu} in workload.args?'),
         (32, 32, "is {batch_per_gpu} in workload.args?"),

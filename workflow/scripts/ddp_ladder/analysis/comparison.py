@@ -374,8 +374,11 @@ def _unlike(reference: Record, here: Record, known: Collection[str] = ()) -> tup
 
 def _other_settings(reference: Record, here: Record) -> tuple[str, ...]:
     values = [(name, getattr(reference.spec, name), getattr(here.spec, name)) for name in SETTINGS]
-    nodes = [in_short(sorted(set(record.world.hosts)), 3) for record in (reference, here)]
-    return tuple(_in_words(name, before, now) for name, before, now in (*values, ("nodes", *nodes)) if before != now)
+    found = [_in_words(name, before, now) for name, before, now in values if before != now]
+    before, now = (sorted(set(record.world.hosts)) for record in (reference, here))
+    if before != now:
+        found.append(f"nodes {in_short(now, 3)} (reference: {in_short(before, 3)})")
+    return tuple(found)
 
 
 def _in_words(name: str, before: object, now: object) -> str:

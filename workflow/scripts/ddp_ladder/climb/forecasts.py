@@ -25,8 +25,6 @@ def after_gate(plan: Plan, gate: Verdict, runs: RunRecords) -> Iterator[str]:
     A stage below has to be measured first, but the gate's records say something of all stages above it. Nothing here
     keeps a gate from its verdict.
     """
-    from ddp_ladder.analysis.forecast import make_forecast  # here: reading the Snakefile needs none of it
-
     above = plan.stages[plan.stages.index(gate.stage) + 1 :]
     left_out = closed_variants(gate)
     try:

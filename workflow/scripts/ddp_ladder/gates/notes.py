@@ -182,19 +182,15 @@ def unsteady(group: Group) -> str:
 
 
 def _other_batch(seen: int, spec: RunSpec, record: Record) -> str:
-    """Return the note on a batch that is not the planned one."""
-    planned, loader = spec.batch_per_gpu, record.fingerprint.get("loader_batch")
-    batch = loader or planned  # not every loader shows its batch size
-    count, rest = divmod(seen, batch)
-    used = f"a step of the script has {seen} samples per GPU, the plan says {planned}"
-    if rest or count < 2:
+    """Return the note on a batch that is not the planned one; gradients may be accumulated over several batches."""
+    used = f"a step of the script has {seen} samples per GPU, the plan says {spec.batch_per_gpu}"
+    batch = record.fingerprint.get("loader_batch") or spec.batch_per_gpu  # not every loader shows its batch size
+    times, rest = divmod(seen, batch)
+    if rest or times < 2:
         return f"{used}: is {{batch_per_gpu}} in workload.args?"
-    advice = f'set workload.batch_per_gpu: {seen} and pass the loader\'s batch as "{{batch_per_gpu}} // {count}"'
-    if loader:
-        return f"{used}: it accumulates gradients over {count} batches of {batch}; {advice}"
     return (
-        f"{used}: if it accumulates gradients over {count} batches of {batch}, {advice}; else, is {{batch_per_gpu}} in "
-        "workload.args?"
+        f"{used}: if it accumulates gradients over {times} batches of {batch}, set workload.batch_per_gpu: {seen} and "
+        f'pass the loader\'s batch as "{{batch_per_gpu}} // {times}"; else, is {{batch_per_gpu}} in workload.args?'
     )
 
 
