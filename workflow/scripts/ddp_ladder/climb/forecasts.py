@@ -8,7 +8,14 @@ from pathlib import Path
 
 from ddp_ladder.accounting.advice import NEARLY_USED, OR_LESS_TIME, runtime_for, whole_rows
 from ddp_ladder.accounting.jobs import JobRow, read_or_warn
-from ddp_ladder.analysis.forecast import ScaleForecast, device_of, forecast_lines, planned_forecasts, write_forecast
+from ddp_ladder.analysis.forecast import (
+    ScaleForecast,
+    device_of,
+    forecast_lines,
+    make_forecast,
+    planned_forecasts,
+    write_forecast,
+)
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.files import NotWritten
 from ddp_ladder.common.formats import count, duration
