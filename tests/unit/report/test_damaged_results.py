@@ -145,11 +145,6 @@ BESIDE: dict[str, tuple[Damage, str, str]] = {
     "machine: damaged": (write("machine/1x2/node0/machine.json", b"{"), "machine/1x2/node0/machine.json", "not JSON"),
     "machine: newer": (newer("machine/1x2/node0/machine.json"), "machine/1x2/node0/machine.json", "schema_version"),
     "machine: directory": (directory("machine/1x2/node0/machine.json"), "machine/1x2/node0/machine.json", "Is a dir"),
-    "machine: copied": (
-        text("machine/1x2/node0/machine.json", '"1x2"', '"many"'),
-        "machine/1x2/node0",
-        "it is of many",
-    ),
     "preflight: damaged": (write("preflight/1x2.json", b"{"), "preflight/1x2.json", "not JSON"),
     "preflight: newer": (newer("preflight/1x2.json"), "preflight/1x2.json", "schema_version"),
     "preflight: loop": (loop("preflight/1x2.json"), "preflight/1x2.json", "symbolic links"),

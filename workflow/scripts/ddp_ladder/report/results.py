@@ -17,6 +17,7 @@ from ddp_ladder.analysis.forecast import forecast_file, read_forecast
 from ddp_ladder.common.files import read_json
 from ddp_ladder.common.formats import count, full_stop, in_short
 from ddp_ladder.common.messages import Problem, UserError, printable
+from ddp_ladder.common.model import Model
 from ddp_ladder.gates.gate import gate_file_problem, judge
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
@@ -30,7 +31,6 @@ from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.settings.terms import Scale
 
 REPEATED = "start snakemake again: the record is assembled again, or the run is repeated"
-FEW = 3  # records with the same problem, each of which is named on a line of its own
 COMPARE = "--config compare"
 EXAMPLE = "snakemake compare --config 'compare=[old/results, results]'"
 
@@ -200,7 +200,7 @@ def believed_records(runs: RunRecords, planned: Sequence[RunSpec]) -> Believed:
             unread.append((directory.record, f"the record cannot be read ({error.strerror})"))
         except ValueError as error:
             unread.append((directory.record, str(error).removeprefix(str(directory.record)).removeprefix(":").strip()))
-    warnings = [*_unread_in_words(unread, runs.results)]
+    warnings = [*_unread_in_words(unread)]
     if begun:
         one = len(begun) == 1
         warnings.append(
@@ -211,18 +211,14 @@ def believed_records(runs: RunRecords, planned: Sequence[RunSpec]) -> Believed:
     return Believed(records, tuple(warnings), len(unread), len(begun))
 
 
-def _unread_in_words(unread: Iterable[tuple[Path, str]], results: Path) -> Iterator[str]:
-    """Yield a line for each record, or one for many with the same problem: a page cannot hold thousands."""
-    alike: dict[str, list[Path]] = {}
+def _unread_in_words(unread: Iterable[tuple[Path, str]]) -> Iterator[str]:
+    """Yield a line for all records with the same problem: a page cannot hold thousands."""
+    alike: dict[str, list[str]] = {}
     for path, why in unread:
-        alike.setdefault(why, []).append(path)
+        alike.setdefault(why, []).append(str(path))
     for why, paths in alike.items():
-        if len(paths) <= FEW:
-            yield from (f"{path}: {why}; it is left out. Next: {REPEATED}" for path in paths)
-        else:
-            names = [path.parent.relative_to(results / "runs").as_posix() for path in paths]
-            where = f"{results / 'runs'}: {count(len(paths), 'record')}"
-            yield f"{where}: {why}; they are left out: {in_short(names)}. Next: {REPEATED}"
+        left_out = "it is" if len(paths) == 1 else "they are"
+        yield f"{in_short(paths)}: {why}; {left_out} left out. Next: {REPEATED}"
 
 
 def unplanned_records(runs: Path, planned: Iterable[RunSpec]) -> tuple[str, ...]:
@@ -237,38 +233,26 @@ def unplanned_records(runs: Path, planned: Iterable[RunSpec]) -> tuple[str, ...]
 
 def unread_files(results: Path, plan: Plan) -> Iterator[str]:
     """Yield a warning for each file beside the runs that exists and cannot be read: the report goes without it."""
+    again = "delete it; a later start writes it again"
     for stage in plan.stages:
         try:
             read_forecast(results, stage)
         except (OSError, ValueError) as error:
-            path = forecast_file(results, stage)
-            yield _left_out(path, error, "delete it, and start snakemake again: the gate below writes it again")
-    scales = {str(job.scale) for job in plan.jobs}
-    for path in sorted((results / "machine").glob("*/*/machine.json")):
-        if path.parts[-3] not in scales:
-            continue
-        try:
-            machine = Machine.from_json(read_json(path))
-            if machine.scale != path.parts[-3]:
-                raise ValueError(f"it is of {machine.scale}, and was copied here")
-        except (OSError, ValueError) as error:
-            yield _left_out(
-                path, error, "the table of the machine lacks this node; the next job of its scale writes it"
-            )
-    for scale in sorted(scales):
-        for path in sorted((results / "jobs" / scale).glob("*.json")):
+            yield _left_out(forecast_file(results, stage), error, again)
+    for scale in sorted({str(job.scale) for job in plan.jobs}):
+        machines = sorted((results / "machine" / scale).glob("*/machine.json"))
+        jobs = sorted((results / "jobs" / scale).glob("*.json"))
+        files: list[tuple[Path, type[Model]]] = [(path, Machine) for path in machines]
+        files += [(path, JobFile) for path in jobs]
+        for path, model in files:
             try:
-                JobFile.from_json(read_json(path))
+                model.from_json(read_json(path))
             except (OSError, ValueError) as error:
-                yield _left_out(path, error, "delete it: the accounting lacks what this job said of itself")
+                yield _left_out(path, error, again)
 
 
 def _left_out(path: Path, error: OSError | ValueError, next_step: str) -> str:
-    why = (
-        error.strerror
-        if isinstance(error, OSError)
-        else str(error).replace(f"{path} is not JSON", "not JSON").removeprefix(f"{path}: ")
-    )
+    why = error.strerror if isinstance(error, OSError) else str(error).replace(str(path), "").strip(": ")
     return f"{path}: {why}; it is left out. Next: {next_step}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -38,7 +37,6 @@ MOST_VALUES = 12  # of a field, and hosts: more are in the runs' records
 MOST_NAMED = 12  # scales of one note; scaling.csv has the notes of each
 NAMED_PLACES = 20  # of the runs that have a value
 OF_A_RUN = (("train.log", "log"), ("record.json", "record"), ("job.sh", "job"))
-Place = Mapping[str, str]  # the parts of a run's name, each as text
 SHOWN_WHEN_ABSENT = ("autocast_dtype", "optimizer")  # "none" is informative for these fields only
 
 
@@ -293,8 +291,8 @@ def _measured(runs: Sequence[Record], may_differ: Collection[str]) -> tuple[Meas
         ("cpu sets", "", lambda run: run.fingerprint.get("cpu_sets")),
         ("env", "", lambda run: [f"{key}={value}" for key, value in run.spec.env_template.items()]),
     ]
-    places = [_place(run.spec) for run in seen]
-    table = [Measured(name, mark, _values(name, map(value, seen), places)) for name, mark, value in rows if seen]
+    specs = [run.spec for run in seen]
+    table = [Measured(name, mark, _values(name, map(value, seen), specs)) for name, mark, value in rows if seen]
     hosts = sorted({host for run in seen for host in run.world.hosts}, key=_by_number)
     if hosts:
         table.append(Measured("hosts", "", ((in_short(hosts, MOST_VALUES), ""),)))
@@ -320,51 +318,34 @@ def _batch(run: Record) -> str:
     return f"{global_batch_seen(run)} global"
 
 
-def _values(name: str, values: Iterable[Any], runs: Sequence[Place]) -> tuple[tuple[str, str], ...]:
-    places: dict[str, list[Place]] = {}
+def _values(name: str, values: Iterable[Any], runs: Sequence[RunSpec]) -> tuple[tuple[str, str], ...]:
+    found: dict[str, list[RunSpec]] = {}
     for value, run in zip(values, runs, strict=True):
-        text = in_full(value)[: DIGEST_LENGTH if name.endswith("sha256") else None]
-        places.setdefault(text, []).append(run)
-    if len(places) == 1:
-        return tuple((value, "") for value in places)
-    words = _places(places)
-    shown = tuple((value, in_short(words[value], NAMED_PLACES)) for value in [*places][:MOST_VALUES])
-    more = len(places) - len(shown)
+        found.setdefault(in_full(value)[: DIGEST_LENGTH if name.endswith("sha256") else None], []).append(run)
+    if len(found) == 1:
+        return tuple((value, "") for value in found)
+    shown = tuple((value, in_short(_places(own, runs), NAMED_PLACES)) for value, own in [*found.items()][:MOST_VALUES])
+    more = len(found) - len(shown)
     return (*shown, (f"{more} more, in the records of the runs", "")) if more else shown
+
+
+def _places(own: Sequence[RunSpec], runs: Sequence[RunSpec]) -> list[str]:
+    """Return the shortest names that tell runs from all others: ``gloo``, ``1x1`` and ``1x2``, or ``1x2 r3``."""
+    names = {run.name for run in own}
+    others = [run for run in runs if run.name not in names]
+    several = [part for part in ("mode", "variant") if len({getattr(run, part) for run in runs}) > 1]
+    for parts in (("variant",), ("scale",), ("mode",), ("mode", "scale"), ("variant", "scale"), (*several, "scale")):
+        mine, theirs = (
+            {" ".join(str(getattr(run, part)) for part in parts): None for run in each} for each in (own, others)
+        )
+        if not mine.keys() & theirs.keys():
+            return [*mine]
+    return [" ".join((*(getattr(run, part) for part in several), str(run.scale), f"r{run.repeat}")) for run in own]
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:
     """Return the key that sorts ``node2`` before ``node10``."""
     return [(int(part or 0), "") if index % 2 else (0, part) for index, part in enumerate(re.split(r"(\d+)", name))]
-
-
-def _places(runs: Mapping[str, Sequence[Place]]) -> dict[str, list[str]]:
-    """Return, for each value, the shortest names that distinguish its runs: ``1x1, 1x2`` or ``gloo`` or ``strong 1x2``.
-
-    runs: those that have each value.
-    """
-    found: dict[str, list[str]] = {}
-    for parts in (("variant",), ("scale",), ("mode",), ("mode", "scale"), ("variant", "scale")):
-        labels = {value: dict.fromkeys(_key(run, parts) for run in own) for value, own in runs.items()}
-        values = Counter(label for own in labels.values() for label in own)
-        for value, own in labels.items():
-            if value not in found and all(values[label] == 1 for label in own):
-                found[value] = [" ".join(label) for label in own]
-    everyone = [run for own in runs.values() for run in own]
-    several = {part: len({run[part] for run in everyone}) > 1 for part in ("mode", "variant")}
-    every_part = (*(part for part, more in several.items() if more), "scale", "repeat")
-    return {
-        value: found.get(value) or [" ".join(label) for label in dict.fromkeys(_key(run, every_part) for run in own)]
-        for value, own in runs.items()
-    }
-
-
-def _place(run: RunSpec) -> Place:
-    return {"variant": run.variant, "mode": run.mode, "scale": str(run.scale), "repeat": f"r{run.repeat}"}
-
-
-def _key(run: Place, parts: Sequence[str]) -> tuple[str, ...]:
-    return tuple([run[part] for part in parts])
 
 
 def _machine(runs: Sequence[Record]) -> str:
