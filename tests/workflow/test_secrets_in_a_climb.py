@@ -57,9 +57,9 @@ def test_only_the_script_and_its_log_have_them(checkout: Checkout) -> None:
     said.append(climb)
     assert [done.returncode for done in said] == [0, 0, 1], climb.stdout
     assert (checkout.results / "gates/stage1.json").exists()
-    assert "https://***@db.example.org refused ***" in " ".join(last_box(climb.stdout).values())
+    assert "https://me:***@db.example.org refused ***" in " ".join(last_box(climb.stdout).values())
     record = checkout.record("default/weak/1x2/r1")
-    assert record["failure"]["why"].endswith("RuntimeError: https://***@db.example.org refused ***")
+    assert record["failure"]["why"].endswith("RuntimeError: https://me:***@db.example.org refused ***")
     assert record["spec"]["env"]["SITE_TOKEN"] == MARKER
     written = (checkout.results, checkout.path / ".snakemake")
     for secret in (TOKEN, PASSWORD, OTHER, "hunter2"):

@@ -41,7 +41,8 @@ def _rows(part: Mapping[str, Any], section: str) -> Iterator[str]:
         shown = f"{section}.{key}" if section else key
         default = "required" if key in part.get("required", ()) else f"`{flow(inner.get('default', {}))}`"
         is_short = "enum" in inner or {*types_of(inner)} <= {"integer", "number", "null"}
-        allowed = f" ({in_words(inner).removesuffix(', or null')})" if is_short and key != "may_differ" else ""
+        words = re.sub(r"^(a whole number from|a number|one of) |, or null$", "", in_words(inner))
+        allowed = f" ({words})" if is_short and key != "may_differ" else ""
         yield f"| `{shown.replace('stage2', 'stageN')}` | {default} | {inner['description'].rstrip('.')}{allowed} |"
 
 
