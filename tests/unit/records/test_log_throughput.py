@@ -65,14 +65,14 @@ def test_a_log_with_a_gap_gives_no_throughput(tmp_path: Path, missing: str) -> N
     ("printed", "said", "advice"),
     [
         ((5000, 5000, 1000, 1030, 1100), "", 0),  # the first ones are the warm-up's
-        ((1280,), "the script prints 1,280 samples/s (one line), and 1,022 were counted: the script says 25 % more", 0),
-        ((2, 2, 181, 177, 190), "181 samples/s (median of 3 lines after the warm-up), and 1,022 were counted: the", 0),
+        ((1280,), "the script prints 1,280 samples/s (one line), and 1,022 were counted", 0),
+        ((2, 2, 181, 177, 190), "181 samples/s (median of 3 lines after the warm-up), and 1,022 were counted", 0),
         (
             (256,) * 9,
-            "256 samples/s (median of 5 lines after the warm-up), and 1,022 were counted: it prints the rate",
+            "256 samples/s (median of 5 lines after the warm-up), and 1,022 were counted: that is the rate",
             1,
         ),
-        ((4096,) * 2, "1,022 were counted: the script says 4 times as many, the number of ranks", 0),
+        ((4096,) * 2, "1,022 were counted", 0),
         ((), "not compared with what was counted: workload.throughput_regex (throughput", 2),
     ],
 )

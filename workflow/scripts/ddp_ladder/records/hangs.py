@@ -1,6 +1,6 @@
 """The failure of a run that hung: the rank that the others wait for, and what it was doing. Pure.
 
-The stacks are those that faulthandler or py-spy print.
+The stacks are those that Python's faulthandler prints.
 """
 
 from __future__ import annotations
@@ -203,12 +203,8 @@ def _verdict(ranks: Sequence[Stalled], causes: Sequence[Stalled], key: str, stac
     return verdict, f"{what}\nthe stacks of all ranks are in {stacks}\n{no_hang}"
 
 
-_PROCESS = re.compile(r"^Process ([0-9]+): ")  # py-spy's first line: the main thread has this number
 _HEADER = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+|[0-9]+)|^Stack \(most recent call first\):")
-_FRAMES = (
-    re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$'),  # faulthandler
-    re.compile(r"^    (?P<function>\S+) \((?P<file>.+?)(?::(?P<line>\d+))?\)$"),  # py-spy
-)
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 _LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib(?:64)?/python[0-9]|^<frozen |/ddp_ladder_instrument/|instrument\.py$"
 )
@@ -270,9 +266,7 @@ def main_stack(text: str, thread: int | None = None) -> list[Frame]:
     threads: list[list[Frame]] = []
     main: list[Frame] | None = None
     for line in text.splitlines():
-        if process := _PROCESS.match(line):
-            thread = int(process[1])
-        elif header := _HEADER.match(line):
+        if header := _HEADER.match(line):
             threads.append([])
             if header[1] and int(header[1], 0) == thread:
                 main = threads[-1]
@@ -282,11 +276,10 @@ def main_stack(text: str, thread: int | None = None) -> list[Frame]:
 
 
 def _frame(line: str) -> Frame | None:
-    for pattern in _FRAMES:
-        if found := pattern.match(line):
-            number = found["line"]
-            return Frame(found["file"], int(number) if number and number.isdigit() else None, found["function"])
-    return None
+    found = _FRAME.match(line)
+    if not found:
+        return None
+    return Frame(found["file"], int(found["line"]) if found["line"].isdigit() else None, found["function"])
 
 
 def in_collective(stack: list[Frame]) -> bool:

@@ -181,18 +181,14 @@ def compare_with_log(spec: RunSpec, counted: float, log: Path) -> tuple[Remark, 
         )
         return (Remark(name=PRINTED, what=what, next="correct it after a line of the log that has samples per second"),)
     printed = float(np.median(rates))
-    times = printed / counted if counted else math.inf
+    times, ranks = printed / counted if counted else math.inf, spec.world_size
     if abs(times - 1) <= APART:
         return ()
     lines = f"median of {len(rates)} lines after the warm-up" if len(rates) > 1 else "one line"
-    both = f"the script prints {printed:,.4g} samples/s ({lines}), and {counted:,.4g} were counted: "
-    ranks = spec.world_size
+    what = f"the script prints {printed:,.4g} samples/s ({lines}), and {counted:,.4g} were counted"
     if ranks > 1 and abs(times * ranks - 1) <= APART:
-        return (Remark(name=PRINTED, what=f"{both}it prints the rate of one of the {ranks} ranks", next=OF_ONE_RANK),)
-    apart = f"{100 * abs(times - 1):.0f} % {'more' if times > 1 else 'less'}"
-    if ranks > 1 and abs(times / ranks - 1) <= APART:
-        apart = f"{ranks} times as many, the number of ranks"
-    return (Remark(name=PRINTED, what=f"{both}the script says {apart}", next=USUAL_REASONS),)
+        return (Remark(name=PRINTED, what=f"{what}: that is the rate of one of the {ranks} ranks", next=OF_ONE_RANK),)
+    return (Remark(name=PRINTED, what=what, next=USUAL_REASONS),)
 
 
 def log_figures(
