@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 import pytest
 from ddp_ladder_instrument.hooks import LastStep
@@ -104,15 +105,20 @@ def fail() -> None:
     raise RuntimeError("no such tracker")
 
 
-def ended(source: str, last: LastStep) -> bool:
+def ended(file: Path, source: str, last: LastStep) -> bool:
     try:
-        exec(compile(source, "train.py", "exec"), {"step": last.note, "fail": fail})
+        exec(compile(source, file, "exec"), {"step": last.note, "fail": fail})
     except Exception as error:
         return last.loops_were_over(error)
     raise AssertionError("it did not fail")
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_loops_were_over(case: str) -> None:
+def test_loops_were_over(tmp_path: Path, case: str) -> None:
     over, text = CASES[case]
-    assert ended(textwrap.dedent(text).lstrip(), LastStep()) is over
+    source = textwrap.dedent(text).lstrip()
+    file = tmp_path / "train.py"
+    file.write_text(source)
+    assert ended(file, source, LastStep()) is over
+    unread = tmp_path / "gone.py"  # then it is not known
+    assert ended(unread, source, LastStep()) is False

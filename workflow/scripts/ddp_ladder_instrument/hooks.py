@@ -6,9 +6,11 @@ warning still names the script's own line.
 
 from __future__ import annotations
 
+import ast
 import dis
 import functools
 import importlib
+import linecache
 import math
 import sys
 import time
@@ -27,6 +29,7 @@ from ddp_ladder_instrument.parameters import FSDP_SHARDS, dtype_name
 
 # This part is in C and needs no import of the compiler, which takes seconds and which few scripts use.
 _frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 MOST_LOSSES = 64
 GRAPHS = 2
 """Number of backward passes whose graph is searched: the first ones, in the warm-up."""
@@ -356,19 +359,27 @@ def _after_loops(steps: list[tuple[CodeType, int]], trace: Optional[TracebackTyp
     for code, offset in steps[place:]:
         if trace is None or trace.tb_frame.f_code is not code:
             break
-        if _share_a_loop(code, offset, trace.tb_lasti):
+        step_line = [line for begin, line in dis.findlinestarts(code) if begin <= offset and line][-1]
+        if trace.tb_lineno <= _end_of_loops(code, step_line):
             return False
-        if trace.tb_lasti != offset:
+        if trace.tb_lineno != step_line:
             break
         trace = trace.tb_next
     return True
 
 
-def _share_a_loop(code: CodeType, first: int, second: int) -> bool:
-    """Return True if a jump back, the end of a loop, leads from behind both instructions to before both."""
-    jumps = {*dis.hasjrel, *dis.hasjabs}
-    return any(
-        each.argval <= min(first, second) and each.offset >= max(first, second)
-        for each in dis.get_instructions(code)
-        if each.opcode in jumps
-    )
+def _end_of_loops(code: CodeType, line: int) -> float:
+    """Return the last line of the outermost loop of a function around a line; 0 if there is none.
+
+    From the source, as compilers move parts of a loop behind its end; infinite if it cannot be read, but for the
+    interpreter's own part in starting a module.
+    """
+    if code.co_filename.startswith("<frozen"):
+        return 0
+    source = "".join(linecache.getlines(code.co_filename))
+    try:
+        nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, LOOPS)]
+    except (SyntaxError, ValueError):
+        return math.inf
+    around = [node for node in nodes if code.co_firstlineno <= node.lineno <= line <= (node.end_lineno or 0)]
+    return max((node.end_lineno or 0 for node in around), default=0) if source else math.inf
