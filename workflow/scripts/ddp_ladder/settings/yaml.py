@@ -21,8 +21,6 @@ AS_TYPED = frozenset({"args", "env", "prepare"})
 """Keys below which a value is the text that was typed: ``1e-4`` reaches the script as that."""
 NULLS = ("", "~", "null", "Null", "NULL")
 _LONGEST_SHOWN = 100
-_COMMENT = re.compile(r"(?:^|\s)#.*\w")
-_QUOTED = re.compile(r""" "[^"]*" | '[^']*' """, re.VERBOSE)
 _INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
 _OTHER_BASE = re.compile(r"0o[0-7]{1,18}|0x[0-9a-fA-F]{1,15}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -56,22 +54,6 @@ class Document:
             return 0
         prefixes = (path[:length] for length in range(len(path), 0, -1))
         return next((self.lines[prefix] for prefix in prefixes if prefix in self.lines), 0)
-
-    def has_comment(self, *path: str | int) -> bool:
-        """Return True if a comment in the file is on the line of a key, or directly above a line of its own.
-
-        False for a key of the command line.
-        """
-        if (key := self._overridden_at(path)) is not None:
-            over = self.overridden[key]
-            return over is not None and over.has_comment(*path)
-        line = self.line(*path)
-        if not line or not self.file.is_file():  # the config of a module is no file
-            return False
-        texts = self.file.read_bytes().decode("utf-8-sig").splitlines()[:line]
-        above = texts[-2:-1] if line != self.line(*path[:-1]) else []
-        said = [_QUOTED.sub("", texts[-1]), *(text for text in above if text.lstrip().startswith("#"))]
-        return any(_COMMENT.search(text) for text in said)
 
     def _overridden_at(self, path: KeyPath) -> KeyPath | None:
         """Return the path, or its nearest parent, that was overridden; None if neither was."""
