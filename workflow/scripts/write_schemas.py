@@ -43,7 +43,7 @@ def _rows(part: Mapping[str, Any], section: str) -> Iterator[str]:
         is_short = "enum" in inner or {*types_of(inner)} <= {"integer", "number", "null"}
         words = re.sub(r"^(a whole number from|a number|one of) |, or null$", "", in_words(inner))
         allowed = f" ({words})" if is_short and key != "may_differ" else ""
-        yield f"| `{shown.replace('stage2', 'stageN')}` | {default} | {inner['description'].rstrip('.')}{allowed} |"
+        yield f"| `{shown}` | {default} | {inner['description'].rstrip('.')}{allowed} |"
 
 
 @command

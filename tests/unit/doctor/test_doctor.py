@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,6 @@ from ddp_ladder.doctor.doctor import (
     site_python,
     version_tuple,
 )
-from ddp_ladder.preflight.variables import PREFIXES
 from ddp_ladder.settings.keys import Container, Settings, Software
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
@@ -91,31 +89,6 @@ def test_wrong_settings_are_failures_of_the_list(tmp_path: Path) -> None:
     assert failed(sections)
     assert 'did you mean "repeats"?' in listing(sections)
     assert "all else" in listing(sections)
-
-
-def test_variables_on_the_command_line(tmp_path: Path) -> None:
-    """As a user starts it: one wrong name in the site's file, and one in the shell."""
-    cluster, root = tmp_path / "cluster.yaml", Path(__file__).parents[3]
-    text, empty = (root / CLUSTER).read_text(), "  env: {}\n"
-    assert text.count(empty) == 1
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
-
-    def run(env: str, **shell: str) -> tuple[int, str]:
-        cluster.write_text(text.replace(empty, f"  env:\n{env}") if env else text)
-        command = [sys.executable, "workflow/scripts/doctor.py", "--cluster", str(cluster)]
-        done = subprocess.run(
-            command, cwd=root, env={**clean, **shell}, capture_output=True, text=True, timeout=120, check=False
-        )
-        return done.returncode, " ".join(done.stdout.split())
-
-    code, listed = run("    NCCL_IB_ENABLE: 1\n    NCCL_P2P_DISABLE: 1\n", NCCL_DEBG="INFO")
-    assert code == 0
-    assert "network.env.NCCL_IB_ENABLE: no release of NCCL that is known here reads this variable" in listed
-    assert 'did you mean "NCCL_IB_DISABLE"? It says the opposite' in listed
-    assert "NCCL_P2P_DISABLE" not in listed
-    assert "the shell's environment: NCCL_DEBG" in listed
-    code, listed = run("")
-    assert (code, "pass variables NCCL, RCCL, Gloo" in listed) == (0, True)
 
 
 # Versions

@@ -195,19 +195,6 @@ def test_ethernet6_beside_its_guide(tmp_path: Path) -> None:
     assert (run.launcher, run.backend) == ("srun", "nccl")
 
 
-def test_a_vega_user_fills_in_the_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(REPOSITORY)
-    text = (SITES / "vega.yaml").read_text()
-    assert text.count("account: null  # your account\n") == 1
-    cluster = tmp_path / "cluster.yaml"
-    cluster.write_text(text.replace("account: null", "account: p200"))
-    jobs = make_plan(load_settings(Path("config/config.yaml"), cluster)).jobs
-    assert {job.slurm.account for job in jobs} == {"p200"}
-    assert [job.runs for job in jobs] == [
-        job.runs for job in make_plan(load_settings(Path("config/config.yaml"), SITES / "vega.yaml")).jobs
-    ]
-
-
 TAG = re.compile(r"\[(guide|docs|slides)\]")
 
 
