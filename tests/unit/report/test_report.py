@@ -270,14 +270,6 @@ def test_headline_when_nothing_worked() -> None:
     assert line.next == "read train.log, fix the cause, and start snakemake again"
 
 
-def test_headline_when_there_is_nothing() -> None:
-    results = CASES["no record"]()
-    line = headline(results, scale_points(results.plan.runs, results.records))
-    assert (line.kind, line.text) == ("empty", "Nothing has been measured yet.")
-    assert line.next is not None
-    assert "snakemake --cores all" in line.next
-
-
 def test_headline_says_that_other_processes_used_the_machine() -> None:
     results = found(SPECS, [make_record(s, rate(s)) for s in SPECS], open_gates("stage1", "stage2", "stage3"))
     points = scale_points(results.plan.runs, results.records)
@@ -541,15 +533,6 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_command_line_without_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report_command.main(["--results", str(tmp_path)]) == 1
     assert "there is no plan here" in capsys.readouterr().err
-
-
-def test_help_has_purpose_and_example(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        report_command.main(["--help"])
-    assert end.value.code == 0
-    out = capsys.readouterr().out
-    assert "Write the report" in out
-    assert "python workflow/scripts/report.py" in out
 
 
 def with_plain(ok: bool = True) -> LadderResults:
