@@ -224,7 +224,6 @@ def test_a_killed_snakemake_leaves_a_job_that_no_second_one_joins(small_nodes: C
     (checkout.path / "script.py").write_text(NO_TORCH)
     again = climb(checkout)
     assert again.end() == 0, again.text
-    assert f"(process {first.process.pid} on " in again.text
     assert "was killed; this one goes on from what it has left" in again.text
 
 
