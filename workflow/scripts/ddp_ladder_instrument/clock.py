@@ -48,6 +48,7 @@ class OptimizerSteps:
         self._row_optimizer: Callable[[], Any] = lambda: None
         self.in_row = 0
         self.in_row_before = 0
+        self._has_another = self._had_another = False  # another optimizer stepped in this row, and in the one before
 
     def count(self, optimizer: Any) -> None:
         """Count a step of this optimizer."""
@@ -68,10 +69,17 @@ class OptimizerSteps:
         self._row_optimizer = self._last
         self.in_row_before = self.in_row
         self.in_row = 1
+        self._had_another, self._has_another = self._has_another, False
 
     def extend_row(self) -> None:
         """Note that the step that was counted last belongs to the last row."""
         self.in_row += 1
+        self._has_another = self._has_another or self._last() is not self._row_optimizer()
+
+    @property
+    def awaits_another(self) -> bool:
+        """True if another optimizer has still to step in this row, as it did in the row before."""
+        return self._had_another and not self._has_another
 
     @property
     def all_stepped(self) -> bool:
@@ -349,7 +357,7 @@ class StepClock:
         if self._row_had_gradients and not self.backwards.is_seen:
             return steps < MOST_STEPS
         if batches.samples_per_step is not None and not all(self._drew):
-            return False
+            return self.optimizers.awaits_another and steps < MOST_STEPS
         if batches.drawn_ahead():
             return False
         if any(loop.living for loop in batches.trained):
