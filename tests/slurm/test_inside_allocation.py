@@ -136,7 +136,7 @@ def test_what_does_not_fit_is_reported_before_any_run(cluster_without_accounting
     )
     assert "salloc --nodes=2 --ntasks-per-node=1 --cpus-per-task=4 --gres=gpu:2 --mem=8000" in said
     assert "Traceback" not in said
-    assert not checkout.results.exists()
+    assert [path.name for path in checkout.results.iterdir()] == ["start.lock1"]
 
 
 def test_the_verdict_is_written_before_slurm_ends_the_shortest_job(

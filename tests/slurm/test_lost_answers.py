@@ -142,7 +142,7 @@ def test_a_second_job_refuses_to_run_beside_the_first_and_a_third_takes_over_fro
         second = run(node)
         assert cluster.await_state(second) == "FAILED"
         assert "stage1 1x1: another job holds its run directories" in log(second)
-        assert f"job {first} on node1, process " in log(second)
+        assert f"found    job {first}, process " in log(second)
         assert f"`scancel {first}`" in log(second)
     assert started.read_bytes() == attempt
     cluster.run(["scancel", "--signal=KILL", "--full", str(first)])
