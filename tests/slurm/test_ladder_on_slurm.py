@@ -128,7 +128,11 @@ def test_accounting_agrees_with_slurm_and_the_records(climbed: Climbed, scale: s
     assert (row.nodes, row.gpus, row.cpus) == (nodes, nodes * gpus, nodes * 2 * gpus)
     assert row.memory_asked_mb_per_node == int(asked["MinMemoryNode"].rstrip("M"))
     hours, minutes, seconds = map(int, asked["RunTime"].split(":"))
-    assert row.elapsed_s == pytest.approx(3600 * hours + 60 * minutes + seconds, abs=3)
+    run_time_s = 3600 * hours + 60 * minutes + seconds
+    if climbed.cluster.spec.accounting:
+        assert row.elapsed_s == pytest.approx(run_time_s, abs=1)
+    else:  # the job's own times lack the start of its Snakemake
+        assert row.elapsed_s <= run_time_s + 1
     # The run of the record is a part of its job, and so are its own parts.
     ended = json.loads((climbed.directory(scale) / "ended.json").read_text())
     wall_s = ended["ended_at_s"] - ended["started_at_s"]

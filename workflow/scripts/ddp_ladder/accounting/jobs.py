@@ -336,9 +336,10 @@ def _add_run(found: Parts, directory: RunDirectory, file: JobFile, end_s: float)
     if run.job.id != file.job_id or not file.begun_at_s - 1 <= ended.started_at_s <= end_s + 1:
         return
     record = assemble(directory)
-    if record.timing and record.timing.startup_s is not None:
-        found.startup_s += record.timing.startup_s
-        found.training_s += ended.wall_s - record.timing.startup_s
+    if record.timing:
+        startup_s = record.timing.startup_s or 0.0  # a program that reports its own steps does not tell
+        found.startup_s += startup_s
+        found.training_s += ended.wall_s - startup_s
     found.samples += sum(rank.samples for rank in record.ranks)
     if not run.spec.is_plain:
         found.measured += ended.outcome == "finished"
