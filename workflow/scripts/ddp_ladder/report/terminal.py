@@ -13,7 +13,7 @@ from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.report.view import gate_words, scale_names, scale_notes
 
 WIDTH = 100
-LONGEST = 22  # characters of a cell
+LONGEST = 26  # characters of a cell
 
 
 def terminal_table(
