@@ -294,7 +294,7 @@ def test_of_a_flood_the_head_and_the_tail_are_kept(spec: RunSpec, tmp_path: Path
     assert log.startswith(b"the first line\n")
     assert log.endswith(b"\nthe last line\n")
     assert len(log) <= 1_000_000
-    assert log.count(b"logs.max_mb_per_node: 1 in config.yaml") == 1
+    assert log.count(b"logs.max_mb_per_node is 1 in config.yaml") == 1
     assert end["log"]["bytes"] > 20_000_000 > end["log"]["left_out_bytes"] > 19_000_000
     assert not list(RunDirectory(tmp_path).nodes.glob("tail.*"))
 
