@@ -296,3 +296,19 @@ def test_other_processes_stand_before_every_other_cause(disturbed: int) -> None:
     lost = attribution(here[-1], here[0])
     assert lost is not None
     assert lost.changes[0].what == f"end them ({at})"
+
+
+def test_strong_scaling_compares_as_many_samples() -> None:
+    # A quarter of the batch, in half of the time: what compute takes longer than 10 ms is lost.
+    records = [*baseline(mode="strong"), *run_of("1x4", 0.025, [0.0225] * 4, [0.0] * 4, [0.0005] * 4, mode="strong")]
+    point, found = attributed(records)
+    sums_up(point)
+    assert point.efficiency == pytest.approx(0.5, rel=1e-6)
+    assert [loss.cause for loss in found.named] == ["computation"]
+    assert found.named[0].lost_s == pytest.approx(0.0125)
+
+
+def test_a_rank_that_waits_for_its_data_is_imbalance() -> None:
+    slow = run_of("1x4", 0.1, [0.04] * 4, [0.05, 0.05, 0.0, 0.05], [0.002, 0.002, 0.052, 0.002])
+    _, found = attributed([*baseline(), *slow])
+    assert [loss.cause for loss in found.named] == ["imbalance"]

@@ -437,6 +437,31 @@ def test_a_variant_that_fails_is_closed_and_the_gate_is_not(two_variants: Ladder
     assert outcome_line(gate).startswith("gate stage2: open (without ring: see the report)")
 
 
+def test_a_default_that_is_too_slow_closes_the_gate_beside_an_open_variant(two_variants: Ladder) -> None:
+    slow = next(run for run in two_variants.plan.runs if run.name == "default/weak/1x2/r1")
+    write_run(two_variants.results, slow, 1100.0)
+    verdict = two_variants.judge("stage2")
+    assert not verdict.is_open
+    assert verdict.variants == {"default": "closed", "ring": "open"}
+
+
+def test_a_backend_other_than_the_wanted_one_closes_the_gate(tmp_path: Path) -> None:
+    ladder = Ladder(tmp_path, write_ladder(tmp_path, scales=("1x1", "1x2"), backend_wanted="gloo"))
+    assert ladder.judge("stage2").is_open
+    run = ladder.run()
+    for rank in (0, 1):
+        file = run.ranks / f"rank{rank}.json"
+        write_json(file, {**read_json(file), "backend": "nccl"})
+    reassemble(run)
+    verdict = ladder.judge("stage2")
+    assert verdict.reason
+    assert (verdict.reason.check, verdict.reason.measured, verdict.reason.wanted) == (
+        "backend",
+        "measured nccl",
+        "gloo",
+    )
+
+
 def test_a_variant_left_out_after_an_earlier_gate_stays_closed(two_variants: Ladder) -> None:
     MUTATIONS["time limit"](two_variants.run("ring/weak/1x1/r1"))
     reassemble(two_variants.run("ring/weak/1x1/r1"))
