@@ -14,6 +14,7 @@ from ddp_ladder.analysis.forecast import (
     forecast_errors,
     forecast_file,
     forecast_lines,
+    hours,
     make_forecast,
     planned_forecasts,
     read_forecast,
@@ -165,3 +166,10 @@ def test_how_long_a_run_will_take(
         for size, steps, wall, startup, ended in below
     ]
     assert wall_s_at(lengths, step_time_s, batch) == (None if wall_s is None else pytest.approx(wall_s))
+
+
+def test_hours_are_a_range_only_if_their_ends_differ() -> None:
+    third = 0.0115 / 3
+    assert hours(0.0115, "process", third * 3) == hours(0.0115, "process") == "0.0115 process h"
+    assert hours(0.4, "GPU", 1.1) == "0.4 to 1.1 GPU h"
+    assert hours(0.001, "GPU") == "4 GPU s"

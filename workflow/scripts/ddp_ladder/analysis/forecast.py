@@ -330,10 +330,10 @@ def forecast_lines(job: ScaleJob, forecast: ScaleForecast, device: str) -> Itera
 
 def hours(value: float, device: str, at_most: float | None = None) -> str:
     """Return ``0.40 GPU h``; ``12 GPU s`` if that is too little; ``0.40 to 1.1 GPU h`` with a larger ``at_most``."""
-    ends = list(dict.fromkeys((value, value if at_most is None else at_most)))
-    if ends[-1] >= LEAST_HOURS:
-        return f"{' to '.join(map(significant, ends))} {device} h"
-    return f"{' to '.join(f'{end * HOUR_S:.0f}' for end in ends)} {device} s"
+    ends = (value, value if at_most is None else at_most)
+    many = ends[-1] >= LEAST_HOURS
+    texts = dict.fromkeys(significant(end) if many else f"{end * HOUR_S:.0f}" for end in ends)  # equal ones once
+    return f"{' to '.join(texts)} {device} {'h' if many else 's'}"
 
 
 def _rate(one: SeriesForecast) -> str:
