@@ -171,5 +171,5 @@ def test_how_long_a_run_will_take(
 def test_hours_are_a_range_only_if_their_ends_differ() -> None:
     third = 0.0115 / 3
     assert hours(0.0115, "process", third * 3) == hours(0.0115, "process") == "0.0115 process h"
-    assert hours(0.4, "GPU", 1.1) == "0.4 to 1.1 GPU h"
+    assert hours(0.4, "GPU", 1.1) == "0.400 to 1.10 GPU h"
     assert hours(0.001, "GPU") == "4 GPU s"
