@@ -24,5 +24,5 @@ def test_ejects_as_typed_and_a_script_trains_by_itself(checkout: Checkout) -> No
     done = checkout.snakemake("report", "--config", "centre=generic")
     assert done.returncode == 0, done.stdout
     assert "0 of 10 rules pass, 10 cannot be checked" in " ".join(done.stdout.split())
-    assert {"index.html", "generic.zip"} <= {path.name for path in (checkout.results / "report").iterdir()}
+    assert (checkout.results / "report/index.html").exists()
     assert "There is nothing to write yet" in (checkout.results / "report/proposal.md").read_text()

@@ -129,7 +129,7 @@ def test_data_that_are_missing_are_reported_before_any_job(checkout: Checkout) -
     assert (refused.returncode, missing in refused.stdout) == (1, True), refused.stdout
     assert refused.stdout.splitlines()[-1].startswith("  next     correct the path, or name in `workload.prepare`")
     assert "Traceback" not in refused.stdout
-    assert not checkout.results.exists()
+    assert not (checkout.results / "runs").exists()
     assert "FAIL         data " in checkout.snakemake("doctor").stdout
 
     (checkout.path / "data/mine").mkdir(parents=True)
