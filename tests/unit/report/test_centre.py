@@ -291,7 +291,7 @@ def test_a_later_report_deletes_what_it_does_not_write_and_nothing_of_a_user(
     assert all((report / name).is_file() for name in outdated)
     assert "deleted" not in capsys.readouterr().out
 
-    pictures = ["usage/usage_gloo_weak_1x1_r1.svg", "usage/usage_scales.png"]
+    pictures = ["usage/usage_gloo_weak_1x1_r1.svg"]
     users = ["mine.zip", "comparison.txt", "comparison_of_results.csv", "usage/usage_mine.png", "usage/mine.svg"]
     for name in (*pictures, *users):
         (report / name).parent.mkdir(exist_ok=True)

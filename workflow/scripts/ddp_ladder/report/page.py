@@ -39,7 +39,7 @@ from ddp_ladder.report.view import ReportView, make_view
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 
 RECOMMENDED: PickKind = "recommended"
-PICTURE = re.compile(r"(usage_scales|usage_.+_(weak|strong)_\d+x\d+_r\d+)\.(svg|png)")
+PICTURE = re.compile(r"usage_.+_(weak|strong)_\d+x\d+_r\d+\.(svg|png)")
 
 
 def write_report(
