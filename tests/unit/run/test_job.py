@@ -84,6 +84,6 @@ def test_a_hang_up_that_was_ignored_from_the_start_stays_ignored() -> None:
 
 
 def test_a_process_whose_parent_died_before_it_could_ask_is_ended_too() -> None:
-    code = "import signal; from ddp_ladder.common import lifetime; lifetime.die_with_parent(signal.SIGTERM, 1)"
+    code = "import signal; from ddp_ladder.common import process; process.die_with_parent(signal.SIGTERM, 1)"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == -signal.SIGTERM
