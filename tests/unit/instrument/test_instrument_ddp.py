@@ -205,7 +205,7 @@ def test_ddp_timings_are_plausible(both: Both) -> None:
     for rank in (0, 1):
         ddp = both.measured.rank(rank)["ddp"]
         assert sum(ddp["bucket_bytes"]) == both.measured.rank(rank)["parameters"]["bytes"]
-        assert ddp["samples"] >= 5
+        assert ddp["samples"] >= 1  # short steps are timed at random, one of up to 32
         for key in ("forward_s", "backward_s", "comm_s"):
             assert 0 < ddp[key] < 10 * median_s
         assert 0 <= ddp["overlap_s"] <= ddp["comm_s"]

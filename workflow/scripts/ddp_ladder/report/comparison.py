@@ -26,7 +26,7 @@ from ddp_ladder.common import formats
 from ddp_ladder.common.files import write_atomically
 from ddp_ladder.report.document import Block, Cell, Content, Document, Section, as_markdown, csv_text, in_words
 from ddp_ladder.report.plots import comparison_figure, drawn
-from ddp_ladder.report.terminal import plain, text_table
+from ddp_ladder.report.terminal import cut, plain, text_table
 from ddp_ladder.report.view import ReportView
 
 VARIANTS, RESULTS = "comparison", "comparison_of_results"
@@ -173,8 +173,8 @@ def terminal_text(comparison: Comparison, files: Iterable[Path]) -> str:
 
 
 def _texts(row: Compared) -> Iterator[str]:
-    rank, name, ratio, interval, _, step, _, _ = _cells(row)
-    yield from map(in_words, (rank, name, ratio, interval, step, row.found.partition(":")[0]))
+    rank, _, ratio, interval, _, step, _, _ = _cells(row)
+    yield from map(in_words, (rank, cut(row.name), ratio, interval, step, row.found.partition(":")[0]))
 
 
 def _wrapped(text: str, first: str = "", then: str = "") -> list[str]:

@@ -13,7 +13,7 @@ from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.report.view import gate_words, scale_names, scale_notes
 
 WIDTH = 100
-LONGEST = 26  # characters of a cell
+LONGEST = 22  # characters of a name
 
 
 def terminal_table(
@@ -35,15 +35,19 @@ def terminal_table(
 
 
 def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> list[str]:
-    """Return the lines of a table. right: the headings of columns that are right-aligned. Long texts are cut."""
-    cells = [[text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…" for text in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+    """Return the lines of a table. right: the headings of columns that are right-aligned."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
 
     def line(texts: Sequence[str]) -> str:
         aligned = zip(texts, headings, widths, strict=True)
         return "  ".join(f"{text:{'>' if name in right else '<'}{width}}" for text, name, width in aligned).rstrip()
 
-    return [line(headings), "  ".join("-" * width for width in widths), *map(line, cells)]
+    return [line(headings), "  ".join("-" * width for width in widths), *map(line, rows)]
+
+
+def cut(name: str) -> str:
+    """Return a name, cut if it is long."""
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
 def plain(text: str) -> str:
@@ -56,7 +60,7 @@ def plain(text: str) -> str:
 def _cells(point: ScalePoint, gates: Mapping[str, Verdict]) -> dict[str, str]:
     return {
         "mode": point.mode,
-        "variant": point.variant,
+        "variant": cut(point.variant),
         "scale": str(point.scale),
         **{column.heading: _figure(column, point) for column in columns("terminal")},
         "gate": gate_words(gates, point),
