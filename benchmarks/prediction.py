@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "workflow/scripts")]
 
-from ddp_ladder.analysis.prediction import (  # noqa: E402  # noqa: E402
+from ddp_ladder.analysis.prediction import (  # noqa: E402
     CALIBRATION,
     Calibration,
     Kind,
