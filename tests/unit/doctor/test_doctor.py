@@ -17,10 +17,8 @@ from ddp_ladder.doctor.doctor import (
     failed,
     judge_python,
     listing,
-    package_version,
     shared_directory,
     site_python,
-    version_tuple,
 )
 from ddp_ladder.settings.keys import Container, Settings, Software
 from ddp_ladder.settings.load import load_settings
@@ -58,8 +56,8 @@ def test_the_list_is_aligned_and_counted() -> None:
         "  pass         Python      3.11.2",
         "",
         "Slurm",
-        "  FAIL         jobs        config/cluster.yaml: slurm.partition: there is no such partition (found",
-        "                           gup; allowed gpu, debug)",
+        "  FAIL         jobs        config/cluster.yaml: slurm.partition: there is no such partition",
+        "                           (found gup; allowed gpu, debug)",
         "                           next: gpu?",
         "  not checked  accounting  none here",
         "",
@@ -69,15 +67,11 @@ def test_the_list_is_aligned_and_counted() -> None:
     assert not failed(sections[:1])
 
 
-def test_a_doubt_or_something_unchecked_is_no_failure() -> None:
-    assert not failed([("x", [CheckResult("warn", "a", "b", "c"), CheckResult("not checked", "a", "b")])])
-
-
 def test_every_finding_that_is_no_pass_of_the_shipped_ladder_says_what_is_next() -> None:
     sections = examine(Sources(CONFIG, CLUSTER, {}))
     findings = [finding for _, found in sections for finding in found]
     assert [finding for finding in findings if finding.outcome == "FAIL"] == []
-    assert {finding.topic for finding in findings} >= {"Python", "Snakemake", "results", "training Python", "torch"}
+    assert {finding.topic for finding in findings} >= {"Python", "snakemake", "results", "training Python", "torch"}
     assert all(finding.next for finding in findings if finding.outcome != "pass")
     assert all(len(line) <= WIDTH for line in listing(sections).splitlines())
 
@@ -94,19 +88,13 @@ def test_wrong_settings_are_failures_of_the_list(tmp_path: Path) -> None:
 # Versions
 
 
-def test_versions_of_packages() -> None:
-    assert package_version("snakemake", "Snakemake", (9, 3), (10,)).outcome == "pass"
-    old = package_version("snakemake", "Snakemake", (99,), (100,))
-    assert (old.outcome, "wanted 99 or newer, below 100" in old.text) == ("FAIL", True)
-    missing = package_version("no-such-package", "x", (1,), (2,))
+def test_versions_of_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [found.outcome for found in checks.workflow_versions()] == ["pass", "pass", "pass"]
+    monkeypatch.setattr(checks, "REQUIREMENTS", tmp_path / "requirements.txt")
+    checks.REQUIREMENTS.write_text("snakemake>=99,<100\nsnakemake-executor-plugin-slurmed>=1\n")
+    _, old, missing = checks.workflow_versions()
+    assert (old.outcome, "wanted <100,>=99" in old.text) == ("FAIL", True)
     assert (missing.outcome, missing.next) == ("FAIL", checks.INSTALL)
-
-
-@pytest.mark.parametrize(
-    ("text", "numbers"), [("2.8.0+cu128", (2, 8, 0)), ("9.27.1", (9, 27, 1)), ("2.4rc1", (2, 4)), ("x", ())]
-)
-def test_version_tuple(text: str, numbers: tuple[int, ...]) -> None:
-    assert version_tuple(text) == numbers
 
 
 # Files
@@ -140,10 +128,8 @@ def test_results_in_a_place_that_is_no_directory(tmp_path: Path) -> None:
 
 def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = replace(SHIPPED, experiment=SHIPPED.experiment.replace(results=str(tmp_path)))
-    monkeypatch.setattr(checks, "SPACE_FOR_RESULTS_MB", 10**12)
+    monkeypatch.setattr(checks, "SPACE_FOR_RESULTS_BYTES", 1e18)
     assert only(list(checks.results(Ladder.of(settings), False)), "disk space").outcome == "warn"
-    monkeypatch.setattr(checks, "TOO_LITTLE_SPACE_MB", 10**12)
-    assert only(list(checks.results(Ladder.of(settings), False)), "disk space").outcome == "FAIL"
 
 
 # Training software
@@ -225,8 +211,6 @@ def test_containers_are_looked_at_from_outside(tmp_path: Path) -> None:
     (tmp_path / "apptainer").chmod(0o755)
     found = software("python3", container=Container(image=str(image)), setup=f"export PATH={tmp_path}")
     assert [finding.outcome for finding in found] == ["pass", "pass", "pass", "not checked"]
-    remote = software("python3", container=Container(image="docker://pytorch/pytorch"))
-    assert only(remote, "container image").outcome == "warn"
 
 
 def test_a_module_that_is_not_there_as_workload() -> None:
@@ -241,21 +225,12 @@ def test_a_module_that_is_not_there_as_workload() -> None:
 
 
 @pytest.mark.parametrize(
-    ("interface", "slurm", "outcome"),
-    [
-        ("auto", True, "pass"),
-        ("eth0", True, "pass"),
-        ("ib0", True, "not checked"),
-        ("ib0", False, "warn"),
-        ("lo", True, "FAIL"),
-        ("lo", False, "pass"),
-        ({"node1": "eth0", "node2": "ib0"}, True, "not checked"),
-        ({"node1": "eth0", "node2": "auto"}, True, "pass"),
-    ],
+    ("interface", "outcome"),
+    [("auto", "pass"), ("eth0", "pass"), ("ib0", "not checked"), ({"node1": "eth0", "node2": "ib0"}, "not checked")],
 )
-def test_interfaces(interface: Any, slurm: bool, outcome: str) -> None:
-    settings = on_a_cluster(network=SHIPPED.site.network.replace(interface=interface))
-    (finding,) = checks.interface(settings, ("lo", "eth0"), slurm)
+def test_interfaces(interface: Any, outcome: str) -> None:
+    site = SHIPPED.site.replace(network=SHIPPED.site.network.replace(interface=interface))
+    finding = checks.interface(site, ("eth0", "lo"))
     assert finding.outcome == outcome
     assert finding.next or outcome == "pass"
 

@@ -56,9 +56,6 @@ from ddp_ladder.slurm.lock import signs_of_life
 from ddp_ladder.slurm.query import SlurmError, set_aside
 from ddp_ladder.slurm.steps import sbatch_options
 
-DISTRIBUTION = "snakemake-executor-plugin-slurm"
-OLDEST, BELOW = (2, 8), (3,)  # as in requirements.txt
-INSTALL = "run `make setup` once, or pip install -r requirements.txt"
 NOT_RECORDED = "Its end is not recorded"
 
 

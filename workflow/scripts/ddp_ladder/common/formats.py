@@ -122,8 +122,3 @@ def signal_of(code: int) -> str | None:
         return signal.Signals(-code if code < 0 else code - 128).name
     except ValueError:
         return None
-
-
-def dotted(numbers: tuple[int, ...]) -> str:
-    """Return a version as text, such as ``2.8``."""
-    return ".".join(str(number) for number in numbers)

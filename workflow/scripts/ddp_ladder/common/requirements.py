@@ -14,6 +14,7 @@ PACKAGES = (
     "jinja2",
     "matplotlib",
     "numpy",
+    "packaging",
     "pandas",
     "psutil",
     "pydantic",

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ddp_ladder.climb.executor import BELOW, DISTRIBUTION, INSTALL, OLDEST
+from packaging.requirements import Requirement
+from packaging.version import Version
+
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.files import ALONE, SCRIPTS, NotWritten, check_room, filesystem, is_shared, nearest
-from ddp_ladder.common.formats import dotted
 from ddp_ladder.common.messages import Problem, UserError, printable
 from ddp_ladder.node import network
 from ddp_ladder.node.software import SetUpError, environment
@@ -28,16 +28,15 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
-from ddp_ladder.settings.keys import Settings, Site
+from ddp_ladder.settings.keys import Site
 from ddp_ladder.settings.secrets import FROM_ENVIRONMENT
 from ddp_ladder.settings.sources import Sources
 from ddp_ladder.slurm.query import SlurmError, records, run_command
 
 Outcome = Literal["pass", "warn", "FAIL", "not checked"]
 
-WIDTH = 100
-OUTCOMES: tuple[Outcome, ...] = ("FAIL", "warn", "pass", "not checked")
-WORDS = {"FAIL": "failed", "warn": "warned", "pass": "passed", "not checked": "not checked"}
+WIDTH = 96
+WORDS: Mapping[Outcome, str] = {"FAIL": "failed", "warn": "warned", "pass": "passed", "not checked": "not checked"}
 
 
 @dataclass(frozen=True)
@@ -66,69 +65,50 @@ def listing(sections: Sequence[Section]) -> str:
     """Return the aligned list, with each next step below its finding and the counts at the end."""
     findings = [finding for _, found in sections for finding in found]
     topic_width = max(len(finding.topic) for finding in findings)
+    wrapped = textwrap.TextWrapper(min(shutil.get_terminal_size().columns, WIDTH), break_on_hyphens=False)
     lines: list[str] = []
     for title, found in sections:
-        lines += ["", title] if lines else [title]
+        lines += ["", title]
         for finding in found:
-            lines += _lines(finding, topic_width)
-    counts = {outcome: sum(finding.outcome == outcome for finding in findings) for outcome in OUTCOMES}
-    summary = ", ".join(f"{count} {WORDS[outcome]}" for outcome, count in counts.items() if count)
-    return "\n".join([*lines, "", summary])
+            head = f"  {finding.outcome:<11}  {finding.topic:<{topic_width}}  "
+            for text in filter(None, (finding.text, finding.next and f"next: {finding.next}")):
+                wrapped.initial_indent, wrapped.subsequent_indent = head, " " * len(head)
+                lines += wrapped.wrap(printable(text))
+                head = " " * len(head)
+    counts = Counter(finding.outcome for finding in findings)
+    summary = ", ".join(f"{counts[outcome]} {word}" for outcome, word in WORDS.items() if counts[outcome])
+    return "\n".join([*lines[1:], "", summary])
 
 
-def _lines(finding: CheckResult, topic_width: int) -> Iterator[str]:
-    head = f"  {finding.outcome:<11}  {finding.topic:<{topic_width}}  "
-    margin, text = " " * len(head), printable(finding.text)
-    yield from textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=margin, break_on_hyphens=False)
-    if finding.next:
-        yield from textwrap.wrap(
-            printable(finding.next),
-            WIDTH,
-            initial_indent=f"{margin}next: ",
-            subsequent_indent=f"{margin}      ",
-            break_on_hyphens=False,
-        )
-
-
-OLDEST_SITE_PYTHON = (3, 9)
-OLDEST_TORCH = (2, 4)
-# Distribution, its name in the list, the versions that requirements.txt allows: from, and below.
-PACKAGES = (
-    ("snakemake", "Snakemake", (9, 3), (10,)),
-    (DISTRIBUTION, "Slurm executor", OLDEST, BELOW),
-    ("snakemake-executor-plugin-slurm-jobstep", "Slurm job step", (0, 6), (1,)),
-)
+OLDEST_SITE_PYTHON = Version("3.9")
+OLDEST_TORCH = Version("2.4")
+CHECKED = ("snakemake", "snakemake-executor-plugin-slurm")  # of requirements.txt
 TORCH_NOT_INSTALLED = "No module named 'torch'"  # of a Python's report why it cannot import torch
+INSTALL = "run `make setup` once, or pip install -r requirements.txt"
 NAMES_THE_CAUSE = (
     "the message names the cause: the installation of torch, or a variable of workload.env, network.env or the shell"
 )
 IMPORT_WITHIN_S = 180  # torch on a cold network file system takes long
+REQUIREMENTS = SCRIPTS.parents[1] / "requirements.txt"
 PROBE = SCRIPTS / "ddp_ladder/node/python_probe.py"
 
 
-def version_tuple(text: str) -> tuple[int, ...]:
-    """Return the numbers at the beginning of a version: ``2.8.0+cu128`` is (2, 8, 0)."""
-    form = re.match(r"\d+(\.\d+)*", text)
-    return tuple(int(part) for part in form[0].split(".")) if form else ()
-
-
 def workflow_versions() -> Iterator[CheckResult]:
-    """List the Python that runs Snakemake, which is new enough, and check the versions of the packages."""
-    yield CheckResult("pass", "Python", f"{dotted(sys.version_info[:3])} ({sys.executable})")
-    for distribution, topic, oldest, below in PACKAGES:
-        yield package_version(distribution, topic, oldest, below)
-
-
-def package_version(distribution: str, topic: str, oldest: tuple[int, ...], below: tuple[int, ...]) -> CheckResult:
-    """Check that an installed package has a version that the ladder was tested with."""
-    wanted = f"{dotted(oldest)} or newer, below {dotted(below)}"
-    try:
-        found = importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return CheckResult("FAIL", topic, f"{distribution} is not installed; wanted {wanted}", INSTALL)
-    if oldest <= version_tuple(found) < below:
-        return CheckResult("pass", topic, found)
-    return CheckResult("FAIL", topic, f"{found}; wanted {wanted}", INSTALL)
+    """List the Python that runs Snakemake, and check the packages that requirements.txt bounds."""
+    yield CheckResult("pass", "Python", f"{platform.python_version()} ({sys.executable})")
+    for line in REQUIREMENTS.read_text().splitlines():
+        if not line.startswith(CHECKED):
+            continue
+        wanted = Requirement(line)
+        topic = wanted.name.removeprefix("snakemake-")
+        try:
+            found = importlib.metadata.version(wanted.name)
+        except importlib.metadata.PackageNotFoundError:
+            found = "not installed"
+        if found != "not installed" and wanted.specifier.contains(found, prereleases=True):
+            yield CheckResult("pass", topic, found)
+        else:
+            yield CheckResult("FAIL", topic, f"{found}; wanted {wanted.specifier}", INSTALL)
 
 
 def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Iterator[CheckResult]:
@@ -155,22 +135,13 @@ def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Itera
 
 
 def _container(container: Mapping[str, Any], site: Site, env: Mapping[str, str]) -> Iterator[CheckResult]:
-    engine, image = container["engine"], container["image"]
-    where = f"{site.file}: software.container"
-    program = shutil.which(engine, path=env.get("PATH"))
-    if program is not None:
+    engine, image, where = container["engine"], container["image"], f"{site.file}: software.container"
+    if program := shutil.which(engine, path=env.get("PATH")):
         yield CheckResult("pass", "container engine", program)
     else:
         advice = f"load its module in software.modules, or check that the compute nodes have it: srun which {engine}"
         yield CheckResult("FAIL", "container engine", f"{where}.engine: there is no {engine} here", advice)
-    if "://" in image:
-        yield CheckResult(
-            "warn",
-            "container image",
-            f"{where}.image: {image} is fetched again by every node",
-            f"fetch it once: {engine} pull image.sif {image}",
-        )
-    elif Path(image).exists():
+    if "://" in image or Path(image).exists():
         yield CheckResult("pass", "container image", image)
     else:
         yield CheckResult("FAIL", "container image", f"{where}.image: there is no {image}", "correct the path")
@@ -220,36 +191,30 @@ def _probe(path: str, module: str, env: Mapping[str, str]) -> dict[str, Any]:
 
 def judge_python(report: Mapping[str, Any], program: str, where: str, device: str) -> Iterator[CheckResult]:
     """Check the versions of the training's Python and torch against what the instrumentation needs."""
-    topic, version = "training Python", tuple(report["python"])
-    if version < OLDEST_SITE_PYTHON:
-        wanted = f"wanted {dotted(OLDEST_SITE_PYTHON)} or newer"
-        yield CheckResult("FAIL", topic, f"{where}: {program} is {dotted(version)}; {wanted}", "name a newer one")
+    version = ".".join(map(str, report["python"]))
+    if Version(version) < OLDEST_SITE_PYTHON:
+        text = f"{where}: {program} is {version}; wanted {OLDEST_SITE_PYTHON} or newer"
+        yield CheckResult("FAIL", "training Python", text, "name a newer one")
     else:
-        yield CheckResult("pass", topic, f"{dotted(version)} ({report['executable']})")
+        yield CheckResult("pass", "training Python", f"{version} ({report['executable']})")
     if "torch" not in report:
         advice = NAMES_THE_CAUSE
         if TORCH_NOT_INSTALLED in report["error"]:
             own = "`make setup TRAINING=1` adds torch to it" if program == sys.executable else "install torch for it"
             advice = f"{own}, or name in {where.rpartition(' ')[2]} the Python that you train with"
         yield CheckResult("FAIL", "torch", f"{where}: {program} cannot import torch: {report['error']}", advice)
-    elif version_tuple(report["torch"]) < OLDEST_TORCH:
-        wanted = f"wanted {dotted(OLDEST_TORCH)} or newer"
-        yield CheckResult(
-            "FAIL", "torch", f"{where}: {program} has torch {report['torch']}; {wanted}", "install a newer one"
-        )
+    elif Version(report["torch"]) < OLDEST_TORCH:
+        text = f"{where}: {program} has torch {report['torch']}; wanted {OLDEST_TORCH} or newer"
+        yield CheckResult("FAIL", "torch", text, "install a newer one")
     elif device == "cuda" and report["cuda"] is None:
         advice = "install a torch with CUDA for it, or set node.device: cpu"
         yield CheckResult("FAIL", "torch", f"{report['torch']} is built without CUDA, and node.device is cuda", advice)
     else:
-        yield CheckResult("pass", "torch", f"{report['torch']}, built {_cuda(report['cuda'])}")
+        built = f"for CUDA {report['cuda']}" if report["cuda"] else "without CUDA"
+        yield CheckResult("pass", "torch", f"{report['torch']}, built {built}")
 
 
-def _cuda(version: str | None) -> str:
-    return f"for CUDA {version}" if version else "without CUDA"
-
-
-SPACE_FOR_RESULTS_MB = 1000
-TOO_LITTLE_SPACE_MB = 50
+SPACE_FOR_RESULTS_BYTES = 1e9
 LOGIN_NODE = "run `snakemake doctor` on a login node of the cluster"
 
 
@@ -263,11 +228,13 @@ def examine(sources: Sources, base_env: Mapping[str, str] = os.environ) -> list[
         rest = CheckResult("not checked", "all else", "it needs valid settings", "fix them and run the doctor again")
         return [*sections, ("Settings", [*mistakes, rest])]
     site, on_a_cluster = ladder.settings.site, has_slurm()
+    read = f"{ladder.settings.experiment.file}: {len(ladder.plan.runs)} runs in {len(ladder.plan.jobs)} jobs"
+    named = f"{site.file}: {site.site}"
     sections += [
-        ("Settings", list(settings(ladder, sources))),
+        ("Settings", [CheckResult("pass", "experiment", read), CheckResult("pass", "site", named)]),
         ("Files", [*results(ladder, on_a_cluster), *workload(ladder, on_a_cluster)]),
         ("Training software", list(site_python(ladder.plan.runs[0], site, base_env))),
-        ("Network", _network(ladder, on_a_cluster, base_env)),
+        ("Network", _network(ladder, base_env)),
         ("Slurm", list(slurm(ladder, on_a_cluster))),
     ]
     return sections
@@ -289,19 +256,6 @@ def failed(sections: Collection[Section]) -> bool:
     return any(finding.outcome == "FAIL" for _, findings in sections for finding in findings)
 
 
-# Settings
-
-
-def settings(ladder: Ladder, sources: Sources) -> Iterator[CheckResult]:
-    """Yield that the settings were read, and how many runs and jobs they give."""
-    runs, jobs = len(ladder.plan.runs), len(ladder.plan.jobs)
-    yield CheckResult("pass", "experiment", f"{ladder.settings.experiment.file}: {runs} runs in {jobs} jobs")
-    yield CheckResult("pass", "site", f"{sources.cluster}: {ladder.settings.site.site}")
-
-
-# Files
-
-
 def results(ladder: Ladder, on_a_cluster: bool) -> Iterator[CheckResult]:
     """Check whether results can be written, by the compute nodes as well, and whether there is room."""
     wanted = Path(ladder.results).absolute()
@@ -315,14 +269,12 @@ def results(ladder: Ladder, on_a_cluster: bool) -> Iterator[CheckResult]:
         return
     yield CheckResult("pass", "results", f"{ladder.results} can be written")
     yield shared_directory(there, filesystem(there), on_a_cluster)
-    free_mb = shutil.disk_usage(there).free // 1_000_000
-    advice = "free some space, or choose another directory for results"
-    if free_mb < TOO_LITTLE_SPACE_MB:
-        yield CheckResult("FAIL", "disk space", f"{key}: {free_mb} MB free", advice)
-    elif free_mb < SPACE_FOR_RESULTS_MB:
-        yield CheckResult("warn", "disk space", f"{key}: {free_mb} MB free", advice)
+    free = f"{shutil.disk_usage(there).free / 1e9:.1f} GB free"
+    if shutil.disk_usage(there).free < SPACE_FOR_RESULTS_BYTES:
+        advice = "free some space, or choose another directory for results"
+        yield CheckResult("warn", "disk space", f"{key}: {free}", advice)
     else:
-        yield CheckResult("pass", "disk space", f"{free_mb / 1000:.0f} GB free")
+        yield CheckResult("pass", "disk space", free)
 
 
 def shared_directory(path: Path, kind: str, on_a_cluster: bool) -> CheckResult:
@@ -348,79 +300,54 @@ def workload(ladder: Ladder, on_a_cluster: bool) -> Iterator[CheckResult]:
         yield CheckResult("pass", "workload", work.script)
     if problem := data_problem(ladder.settings.experiment, on_a_cluster):
         yield CheckResult.of(problem[1], "data", problem[0])
-    elif Path(ladder.data_marker).exists():
-        yield CheckResult("pass", "data", f"{work.data_dir}, prepared")
-    elif ladder.prepared_data:
-        yield CheckResult(
-            "pass", "data", f"{work.data_dir}, not there yet: the first start prepares it on this machine"
-        )
     elif work.data_dir is not None:
-        yield CheckResult("pass", "data", work.data_dir)
+        is_missing = ladder.prepared_data and not Path(ladder.data_marker).exists()
+        later = ", not there yet: the first start prepares it on this machine" if is_missing else ""
+        yield CheckResult("pass", "data", f"{work.data_dir}{later}")
 
 
-# Network
-
-
-def _network(ladder: Ladder, on_a_cluster: bool, shell: Mapping[str, str]) -> list[CheckResult]:
+def _network(ladder: Ladder, shell: Mapping[str, str]) -> list[CheckResult]:
     found = check_variables(ladder.settings, shell)
     variables = [CheckResult.of(problem, "variables", "warn") for problem in found] or [
         CheckResult("pass", "variables", "NCCL, RCCL, Gloo, torch, OpenMP, CUDA, HSA, libfabric, UCX: no unknown name")
     ]
-    return [*interface(ladder.settings, network.addresses(), on_a_cluster), *variables]
+    return [interface(ladder.settings.site, sorted(network.addresses())), *variables]
 
 
-def interface(settings: Settings, here: Collection[str], on_a_cluster: bool) -> Iterator[CheckResult]:
-    """Check network.interface. here: names of this machine's interfaces."""
-    topic, wanted = "interface", settings.site.network.interface
-    where = f"{settings.site.file}: network.interface"
-    several_nodes = any(scale.nodes > 1 for stage in settings.experiment.ladder for scale in stage.scales)
+def interface(site: Site, here: Collection[str]) -> CheckResult:
+    """Check network.interface. here: names of this machine's interfaces; the nodes of a cluster may have others."""
+    wanted = site.network.interface
     names = {wanted} if isinstance(wanted, str) else set(wanted.values())
-    if "lo" in names and several_nodes and on_a_cluster:
-        advice = "set it to auto, or to what `srun ip -brief address` shows"
-        yield CheckResult("FAIL", topic, f"{where}: lo does not lead to other nodes", advice)
-    elif names == {"auto"}:
-        yield CheckResult(
-            "pass", topic, "auto: each node takes its route to the first one" if on_a_cluster else "auto: the loopback"
-        )
-    elif missing := sorted(names - {"auto"} - set(here)):
-        text = f"{where}: this machine has no {', '.join(missing)}; it has {', '.join(sorted(here))}"
-        if on_a_cluster:
-            yield CheckResult("not checked", topic, text, "look at a compute node: srun ip -brief address")
-        else:
-            yield CheckResult(
-                "warn", topic, text, f"use one of these, or auto; to check another cluster's, {LOGIN_NODE}"
-            )
-    else:
-        yield CheckResult("pass", topic, ", ".join(sorted(names)))
-
-
-# Slurm
+    if missing := sorted(names - {"auto"} - set(here)):
+        text = f"{site.file}: network.interface: this machine has no {', '.join(missing)}; it has {', '.join(here)}"
+        look = "look at a compute node: srun ip -brief address; auto takes each node's route to the first one"
+        return CheckResult("not checked", "interface", text, look)
+    return CheckResult("pass", "interface", ", ".join(sorted(names)))
 
 
 def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[CheckResult]:
     """Check whether Slurm takes every job of the plan."""
     if not on_a_cluster:
         yield CheckResult("not checked", "jobs", "no Slurm here", LOGIN_NODE)
-    else:
-        try:
-            partitions = read_partitions()
-            yield CheckResult("pass", "controller", f"Slurm answers; partitions: {', '.join(partitions)}")
-            yield from architecture(ladder, run_command(["scontrol", "--oneliner", "show", "node"]), platform.machine())
-            admission = check_jobs(ladder.plan.jobs, ladder.settings, partitions)
-        except UserError as error:
-            yield from (CheckResult.of(problem, "controller") for problem in error.problems)
-            yield CheckResult("not checked", "jobs", "Slurm does not answer", LOGIN_NODE)
-            return
-        except SlurmError as error:
-            yield CheckResult("not checked", "jobs", f"Slurm does not answer: {error}", LOGIN_NODE)
-            return
-        yield from (CheckResult.of(problem, "jobs") for problem in admission.refused)
-        yield from (CheckResult.of(problem, "jobs", "warn") for problem in admission.waits)
-        if not admission.refused:
-            scales = " ".join(str(job.scale) for job in ladder.plan.jobs)
-            yield CheckResult("pass", "jobs", f"Slurm takes all of them: {scales}")
-        if admission.starts:
-            yield CheckResult("pass", "start", f"if submitted now: {admission.starts_in_words}")
+        return
+    try:
+        partitions = read_partitions()
+        yield CheckResult("pass", "controller", f"Slurm answers; partitions: {', '.join(partitions)}")
+        yield from architecture(ladder, run_command(["scontrol", "--oneliner", "show", "node"]), platform.machine())
+        admission = check_jobs(ladder.plan.jobs, ladder.settings, partitions)
+    except UserError as error:
+        yield from (CheckResult.of(problem, "jobs", "not checked") for problem in error.problems)
+        return
+    except SlurmError as error:
+        yield CheckResult("not checked", "jobs", f"Slurm does not answer: {error}", LOGIN_NODE)
+        return
+    yield from (CheckResult.of(problem, "jobs") for problem in admission.refused)
+    yield from (CheckResult.of(problem, "jobs", "warn") for problem in admission.waits)
+    if not admission.refused:
+        scales = " ".join(str(job.scale) for job in ladder.plan.jobs)
+        yield CheckResult("pass", "jobs", f"Slurm takes all of them: {scales}")
+    if admission.starts:
+        yield CheckResult("pass", "start", f"if submitted now: {admission.starts_in_words}")
 
 
 def architecture(ladder: Ladder, nodes: str, here: str) -> Iterator[CheckResult]:
