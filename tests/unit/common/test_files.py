@@ -101,32 +101,7 @@ def test_json_without_figures_that_are_none(tmp_path: Path, value: float) -> Non
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "{'a': 1}",
-        '{"a": NaN}',
-        "[Infinity]",
-        "[-Infinity]",
-        "[1e999]",
-        f"[{10**30}]",
-        f"[-{'9' * 5000}]",
-        "[" * 100_000,
-        '{"a":' * 100_000,
-        "\udcff",
-        '{"a": 1, "a": 1}',
-        '[{"b": {"a": 1, "c": 2, "a": 3}}]',
-        '\ufeff{"a": 1}',
-        '{"a": 1} {"a": 2}',
-        '{"a": 1}\0',
-        '["\\ud800"]',
-        '{"\\uDFFF": 1}',
-        "\udced\udca0\udc80",
-        "[-0]",
-        "[01]",
-    ],
-    ids=ascii,
+    "text", ["", "{", '{"a": NaN}', "[-Infinity]", "[" * 100_000, "\udcff", '{"a": 1}\0'], ids=ascii
 )
 def test_what_is_not_json_names_its_file_briefly(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
@@ -134,18 +109,6 @@ def test_what_is_not_json_names_its_file_briefly(tmp_path: Path, text: str) -> N
     with pytest.raises(ValueError, match=r"x\.json is not JSON: ") as caught:
         read_json(path)
     assert len(str(caught.value)) < 300
-
-
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"])
-def test_json_is_utf8_without_a_mark(tmp_path: Path, encoding: str) -> None:
-    (tmp_path / "x.json").write_bytes('{"a": 1}'.encode(encoding))
-    with pytest.raises(ValueError, match=r"x\.json is not JSON: "):
-        read_json(tmp_path / "x.json")
-
-
-def test_a_pair_of_surrogates_is_a_character(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text('["\\ud83d\\ude00", "\\\\ud800"]')
-    assert read_json(tmp_path / "x.json") == ["\U0001f600", "\\ud800"]
 
 
 def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
