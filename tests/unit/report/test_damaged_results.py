@@ -111,7 +111,7 @@ LEFT_OUT: dict[str, tuple[Damage, str]] = {
     "record: empty": (write(f"{RUN}/record.json", b""), "not JSON"),
     "record: binary": (write(f"{RUN}/record.json", b"\xff\xfe\0"), "not JSON"),
     "record: NaN": (text(f"{RUN}/record.json", '"samples_per_s": ', '"samples_per_s": NaN, "x": '), "NaN is not a"),
-    "record: infinite": (text(f"{RUN}/record.json", '"warmup_steps": 10', '"warmup_steps": 1e999'), "1e999 is not a"),
+    "record: infinite": (text(f"{RUN}/record.json", '"warmup_steps": 10', '"warmup_steps": 1e999'), "found inf"),
     "record: newer": (newer(f"{RUN}/record.json"), "schema_version"),
     "record: unknown key": (record(later=1), "later: there is no such key"),
     "record: directory": (directory(f"{RUN}/record.json"), "Is a directory"),
