@@ -1,4 +1,4 @@
-"""Where a scale's efficiency went: each cause is named first, the parts add up to the step, and POP's factors agree."""
+"""Where a scale's efficiency went: each cause is named first, and the parts add up to the step."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_only_a_rank_that_is_slow_in_every_repeat_is_left_out(places: str) -> No
 def test_what_ddp_does_not_report_is_said_and_not_guessed() -> None:
     point, found = attributed([*baseline(), *run_of("1x4", 0.1, (), None, [0.032] * 4)])
     sums_up(point)
-    assert (point.compute_s, point.exposed_comm_s, point.parallel_efficiency) == (None, None, None)
+    assert (point.compute_s, point.exposed_comm_s) == (None, None)
     assert [loss.cause for loss in found.named] == ["data", "computation"]
     assert "communication or slower computation, which this training does not tell apart" in found.in_words
     assert found.unknown[0].startswith("DDP reported no times at this scale")
@@ -181,16 +181,6 @@ def test_on_a_gpu_the_wait_for_data_that_the_gpu_works_through_costs_nothing() -
     point = points([record])[0]
     sums_up(point)
     assert (point.compute_s, point.data_wait_s) == (pytest.approx(0.08), pytest.approx(0.01))
-
-
-def test_pop_factors_agree_with_efficiency() -> None:
-    records = [*baseline(), *run_of("1x4", 0.1, [0.05, 0.05, 0.07, 0.05], [0.04, 0.04, 0.02, 0.04], [0.002] * 4)]
-    first, point = points(records)
-    assert (point.load_balance, point.communication_efficiency) == (pytest.approx(65 / 80), pytest.approx(0.8))
-    assert point.parallel_efficiency == pytest.approx(0.65)
-    assert point.computation_scaling == pytest.approx(50 / 65)
-    assert point.global_efficiency == pytest.approx(0.5)
-    assert point.efficiency == pytest.approx((point.global_efficiency or 0) / (first.global_efficiency or 1))
 
 
 def test_nothing_is_attributed_without_a_loss_or_a_ratio() -> None:

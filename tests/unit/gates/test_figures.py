@@ -21,12 +21,6 @@ IN_SCALING_CSV = """
     step_time_s_mean drift_fraction statistic efficiency_plain efficiency_plain_low efficiency_plain_high
     peak_memory_bytes gpu_busy_fraction gpu_power_w cpu_fraction energy_j_per_sample
     compute_s exposed_comm_s data_wait_s imbalance_s rest_s
-    global_efficiency parallel_efficiency load_balance communication_efficiency computation_scaling
-    node_baseline speedup_node speedup_node_low speedup_node_high
-    efficiency_node efficiency_node_low efficiency_node_high
-    smallest_baseline speedup_smallest speedup_smallest_low speedup_smallest_high
-    efficiency_smallest efficiency_smallest_low efficiency_smallest_high
-    serial_fraction serial_fraction_low serial_fraction_high
     efficiency_total_time efficiency_total_time_low efficiency_total_time_high wall_s
     hours_to_solution hours_to_solution_low hours_to_solution_high wall_hours_to_solution
     gpu_hours_to_solution energy_kwh_to_solution jobs note
@@ -50,7 +44,7 @@ def test_every_number_of_a_point_is_a_figure() -> None:
     assert numbers <= {key for column in EVERY_COLUMN for key in column.keys}
 
 
-@pytest.mark.parametrize("table", ["page", "markdown", "terminal", "runs", "startup", "usage", "baselines", "cost"])
+@pytest.mark.parametrize("table", ["page", "markdown", "terminal", "runs", "startup", "usage", "cost"])
 def test_no_two_columns_of_a_table_have_the_same_heading(table: Table) -> None:
     headings = [column.heading for column in columns(table)]
     assert headings

@@ -60,7 +60,7 @@ def test_the_definitions_of_a_ladder_from_one_gpu_are_untouched() -> None:
         {each.name: each.definition for each in figures_in("csv", first=scale)} for scale in (Scale(1, 1), Scale(1, 2))
     )
     changed = [name for name in one if one[name] != two[name]]
-    assert changed == ["scale", "speed-up", "efficiency", "POP factors"]
+    assert changed == ["scale", "speed-up", "efficiency", "efficiency by total time"]
     assert "1x1" in one["speed-up"]
     assert two["efficiency"].startswith("X(n) / X(1x2) / (n / 2): 1x2 has n = 2.")
     assert not any("1x1" in text for text in two.values())

@@ -15,7 +15,7 @@ from ddp_ladder.nodes.read import Span, Timeline
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.page import write_report
-from ddp_ladder.report.plots import attribution_figure, efficiency_figure, rate_per_gpu
+from ddp_ladder.report.plots import attribution_figure, efficiency_figure
 from ddp_ladder.report.results import read_results
 from ddp_ladder.report.usage import BINS, Panel, Trace, band, downsampled, draw_usage, panels, usage_figure
 from make_course import course
@@ -68,12 +68,6 @@ def test_time_that_is_not_told_apart_is_hatched() -> None:
 def test_nothing_to_compare_is_said() -> None:
     (text,) = attribution_figure(points(scales=["2x2"])).axes[0].texts
     assert text.get_text() == "no step has been compared with one at 1x1 yet"
-
-
-def test_without_one_gpu_the_efficiency_is_that_against_the_smallest_scale() -> None:
-    found = rates(left_out="1x1")
-    assert rate_per_gpu(found) == 950
-    assert "86\u00a0%" in [text.get_text() for text in efficiency_figure(found, {}).axes[0].texts]
 
 
 @pytest.mark.parametrize(("value", "high", "top"), [(0.9, 1.02, 1.02), (0.9, 227.5, 1.5), (6.1, 900.0, 6.1)])

@@ -1,8 +1,7 @@
-"""The report's sections: where the time goes, baselines and cost, prediction, what runs used, and the list of runs."""
+"""The report's sections: where the time goes, cost, prediction, what runs used, and the list of runs."""
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -122,15 +121,6 @@ def test_the_largest_scale_is_explained_and_the_others_are_folded() -> None:
     assert [block.summary.partition(":")[0] for block in section.blocks if block.summary] == [
         "1x2 weak default", "1x2 weak gloo", "2x2 weak gloo",
     ]  # fmt: skip
-    row = table(view, "Where the time goes", "Parts of a step at each scale")["2x2 weak default"]
-    assert [name for name, text in row.items() if text.endswith("low")] == ["global", "parallel", "communication"]
-
-
-def test_a_first_scale_with_other_settings_is_no_baseline() -> None:
-    records = ladder(first={**GRADIENTS, "autocast_dtype": "float16"})
-    (one,) = explained(make_view(results_of(records), TODAY))
-    assert one.place == "2x2, against 1x2 (1x1 not comparable: precision)"
-    assert [loss.in_words for loss in one.found.named] == ["41.0 ms exposed communication (41.0 points of efficiency)"]
 
 
 def test_page_and_markdown_say_where_the_time_goes(tmp_path: Path) -> None:
@@ -148,30 +138,15 @@ def test_page_and_markdown_say_where_the_time_goes(tmp_path: Path) -> None:
     assert "bout 29 % more samples/s" in text
 
 
-# Baselines, cost, and what to ask for
-
-
-def test_the_olivia_guide_in_the_tables() -> None:
-    """12x on 8 GPUs compares FP32 and no workers with AMP and 8 workers; like for like it is 84.8 %."""
-    view = view_of(OLIVIA, amp=True)
-    two = table(view, "Other baselines and cost", "Against other baselines")["2x4"]
-    assert re.fullmatch(r"84\.8 % \[84\.\d\u201385\.\d %\]", two["efficiency against one node"])
-    assert two["against"] == "node: 1x4; smallest: 1x4"
-    cheapest, fastest = sorted(recommendations(view, Prediction()))
-    assert cheapest[0] == "Cheapest"
-    assert cheapest[1].startswith("1x4 (least process hours per sample): 37,244 samples/s, 0.0298 ")
-    assert fastest[0] == "Fastest and recommended"
-    assert "efficiency 84.8\u00a0% [" in fastest[1]
+# Cost, and what to ask for
 
 
 def test_weak_and_strong_are_apart_and_variants_together() -> None:
     view = view_of(RATES, modes=["weak", "strong"], variants=["default", "b"])
-    section = section_of(view, "Other baselines and cost")
+    section = section_of(view, "Cost")
     assert section
     assert [block.heading for block in section.blocks] == [
-        "Against other baselines, weak scaling",
         "Cost, weak scaling",
-        "Against other baselines, strong scaling",
         "Cost, strong scaling",
     ]
     assert {len(block.rows) for block in section.blocks} == {8}
@@ -191,7 +166,7 @@ def test_weak_and_strong_are_apart_and_variants_together() -> None:
 def test_what_a_training_takes(work: Work, told: str) -> None:
     view = view_of(RATES, work=work)
     assert any(told in text for _, text in recommendations(view, Prediction()))
-    costs = table(view, "Other baselines and cost", "Cost")
+    costs = table(view, "Cost", "Cost")
     assert ("time to solution" in costs["2x4"]) == (work.total is not None)
 
 

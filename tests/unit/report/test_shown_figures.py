@@ -23,7 +23,7 @@ from make_records import make_plan_of, make_record, make_specs, records_by_name
 
 FORMATS: tuple[Callable[..., str], ...] = (
     formats.significant, formats.whole, formats.factor, formats.percent, formats.share, formats.milliseconds,
-    formats.seconds, formats.megabytes, formats.decimals, formats.tenths_of_percent,
+    formats.seconds, formats.megabytes, formats.tenths_of_percent,
 )  # fmt: skip
 
 

@@ -77,12 +77,10 @@ def picks(series: Sequence[ScalePoint], thresholds: Mapping[str, float | None]) 
 
     thresholds: the efficiency that each stage's gate asks for.
     """
-    measured = [point for point in series if point.smallest_baseline and not point.is_plain and point.status != "check"]
-    if not measured:
+    same = sorted((p for p in series if p.efficiency is not None and p.status != "check"), key=_size)
+    if not same:
         return ()
-    largest = max(measured, key=_size)
-    same = sorted((p for p in measured if p.smallest_baseline == largest.smallest_baseline), key=_size)
-    good = [p for p in same if (efficiency_of(p) or 0) >= wanted(p, thresholds)]
+    good = [p for p in same if (p.efficiency or 0) >= wanted(p, thresholds)]
     good = [p for p in good if not _is_slower_than_a_smaller(p, same)]  # a gate may ask for less than half the ideal
     cheapest = Pick(
         "cheapest", min(same, key=lambda p: p.gpu_hours_per_million_samples or 0), "least GPU hours per sample"
@@ -102,11 +100,6 @@ def _size(point: ScalePoint) -> tuple[int, float]:
     return point.world_size, point.samples_per_s or 0
 
 
-def efficiency_of(point: ScalePoint) -> float | None:
-    """Return the efficiency against the first scale, or without it against the smallest scale that compares."""
-    return point.efficiency_smallest if point.efficiency is None else point.efficiency
-
-
 def wanted(point: ScalePoint, thresholds: Mapping[str, float | None]) -> float:
     """Return the efficiency that a recommended scale needs: that of its stage's gate, or of most centres."""
     asked = thresholds.get(point.stage)
@@ -115,8 +108,5 @@ def wanted(point: ScalePoint, thresholds: Mapping[str, float | None]) -> float:
 
 def _rule(point: ScalePoint, thresholds: Mapping[str, float | None]) -> str:
     source = "most centres ask for" if thresholds.get(point.stage) is None else f"the gate of {point.stage} asks for"
-    against = point.baseline if point.efficiency is not None else point.smallest_baseline
-    return (
-        f"the largest scale whose efficiency against {against} is at least {100 * wanted(point, thresholds):.0f} %, as "
-        f"{source}"
-    )
+    least = f"{100 * wanted(point, thresholds):.0f} %"
+    return f"the largest scale whose efficiency against {point.baseline} is at least {least}, as {source}"

@@ -51,7 +51,6 @@ class Row(Model):
     samples_per_s_low: Rate | None = None
     samples_per_s_high: Rate | None = None
     status: str = "ok"
-    smallest_baseline: str = ""
 
     @property
     def scale(self) -> Scale:
@@ -146,17 +145,8 @@ def series_from(mode: Mode, points: Sequence[Point]) -> Series:
 
 
 def comparable(points: Sequence[Point]) -> list[Point]:
-    """Return the measured scales that compare with the ladder's first one, without failed and suspect ones.
-
-    If more scales compare with the smallest one of their own, as all above a first scale with other settings: those.
-    """
-    groups: dict[str, list[Point]] = {"": []}
-    for point in points:
-        if point.samples_per_s and point.status in COUNTED:
-            groups[""].append(point)
-        elif point.samples_per_s and point.status == "not comparable" and point.smallest_baseline:
-            groups.setdefault(point.smallest_baseline, []).append(point)
-    return max(groups.values(), key=len)
+    """Return the measured scales that compare with the ladder's first one, without failed and suspect ones."""
+    return [point for point in points if point.samples_per_s and point.status in COUNTED]
 
 
 CALIBRATION = Path(__file__).with_name("calibration.json")
@@ -451,10 +441,6 @@ def read_series(file: Path, variant: str | None = None) -> tuple[Series, ...]:
     if chosen not in names:
         raise _problem("--variant", f"{file} has no such variant that was measured", chosen, ", ".join(names))
     own = [(where, row) for where, row in rows if row.variant == chosen]
-    for where, row in own:
-        if row.status == "not comparable" and not row.smallest_baseline:
-            what = f"{row.scale} does not compare with the smallest scale"
-            raise _problem(where, what, row.status, "scales that ran the same program", f"leave {row.scale} out")
     every = (series_from(mode, [row for _, row in own if row.mode == mode]) for mode in get_args(Mode))
     if found := tuple(series for series in every if series.points):
         return found

@@ -34,18 +34,13 @@ def factor(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.2f}" if value < 9.995 else f"{value:.1f}"
 
 
-def decimals(value: float | None) -> str:
-    """Return three decimals, of a fraction that is 0 where all is ideal: ``0.025``, ``-0.010``."""
-    return UNKNOWN if value is None else f"{value:.3f}"
-
-
 def percent(value: float | None) -> str:
     """Return an efficiency, 1 being 100 %, as a whole percentage."""
     return UNKNOWN if value is None else f"{100 * value:.0f}{NARROW_SPACE}%"
 
 
 def tenths_of_percent(value: float | None) -> str:
-    """Return an efficiency with one decimal, where the baselines themselves are compared: ``84.8 %``."""
+    """Return an efficiency with one decimal, where a rule of a centre asks for it: ``84.8 %``."""
     return UNKNOWN if value is None else f"{100 * value:.1f}{NARROW_SPACE}%"
 
 

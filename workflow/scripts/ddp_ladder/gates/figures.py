@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import (
-    decimals,
     factor,
     megabytes,
     milliseconds,
@@ -30,7 +29,7 @@ from ddp_ladder.records.statistic import step_times
 from ddp_ladder.records.timing import StartUp, startup_of
 from ddp_ladder.settings.terms import ONE_GPU, Scale
 
-Table = Literal["csv", "page", "markdown", "terminal", "runs", "startup", "usage", "attribution", "baselines", "cost"]
+Table = Literal["csv", "page", "markdown", "terminal", "runs", "startup", "usage", "attribution", "cost"]
 REPORT: tuple[Table, ...] = ("csv", "page", "markdown")  # the table of scales
 OfRun = Callable[[Record], float | None]
 
@@ -112,11 +111,6 @@ def _timing(read: Callable[[Timing], float | None]) -> OfRun:
 def _fraction(key: str, read: Callable[[Timing], float | None], *tables: Table) -> Column:
     """Return a column of a fraction of the step time."""
     return Column(key, text=share, tables=tables, of_run=_timing(read))
-
-
-def _ratio(key: str, heading: str, text: Callable[[Any], str]) -> Column:
-    """Return a column of a ratio to another baseline, with its interval."""
-    return Column(key, heading, text=text, tables=("csv", "baselines"), interval_in=("csv", "baselines"))
 
 
 def _cost(key: str, heading: str, unit: str, interval_in: tuple[Table, ...] = ()) -> Column:
@@ -237,28 +231,6 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         Column("efficiency_plain", text=percent, tables=("csv", "markdown"), interval_in=("csv",)),
     ),
     figure(
-        "against one node", "1; 1 (shown in %)",
-        "X / X(node), and that / (n / n(node)): the node is 1 x the most GPUs per node of the ladder, of the same "
-        "variant and mode. Given only if every field marked = is equal at both scales.",
-        Column("node_baseline"),
-        _ratio("speedup_node", "speed-up over one node", factor),
-        _ratio("efficiency_node", "efficiency against one node", tenths_of_percent),
-    ),
-    figure(
-        "against the smallest scale", "1; 1 (shown in %)",
-        "the same with the smallest scale that was measured with equal fields, which may not be one GPU: the model may "
-        "not fit it. Smaller scales that do not compare are named.",
-        Column("smallest_baseline"),
-        _ratio("speedup_smallest", "speed-up over the smallest scale", factor),
-        _ratio("efficiency_smallest", "efficiency against the smallest scale", tenths_of_percent),
-    ),
-    figure(
-        "serial fraction", "1",
-        "Karp and Flatt's: (1/S - 1/k) / (1 - 1/k), with S over the smallest scale and k times its GPUs, of the time "
-        "for a number of samples. Constant: a part that does not run in parallel; growing with k: overhead.",
-        _ratio("serial_fraction", "serial fraction (Karp-Flatt)", decimals),
-    ),
-    figure(
         "step time", "s (shown in ms)",
         "median over blocks of (the slowest rank's block time / steps in the block); all time / all steps if "
         "samples/s is samples / time. Mean step: all time / all steps, the median over repeats.",
@@ -309,18 +281,6 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         Column("rest_s", "rest", "ms", milliseconds, ("csv", "attribution")),
     ),
     figure(
-        "POP factors", "1 (shown in %)",
-        "global = parallel x computation scaling; parallel = load balance x communication. Own work: a rank's step "
-        "without its wait for gradients. Load balance: its mean over ranks / its maximum. Communication: its maximum / "
-        "step time. Computation scaling: own work of all ranks for each sample at {first} / at n. Efficiency is global "
-        "/ global at {first}. Reviewers usually look at factors below 80 %.",
-        Column("global_efficiency", "global", "", percent, ("csv", "attribution")),
-        Column("parallel_efficiency", "parallel", "", percent, ("csv", "attribution")),
-        Column("load_balance", "load balance", "", percent, ("csv", "attribution")),
-        Column("communication_efficiency", "communication", "", percent, ("csv", "attribution")),
-        Column("computation_scaling", "computation scaling", "", percent, ("csv", "attribution")),
-    ),
-    figure(
         "start-up", "s",
         "from the launcher's start to the end of the first step, on the slowest rank; not part of the throughput. Of "
         "the repeat with the median start-up. Parts of it, which add up: spawn, until Python runs in it; import "
@@ -353,14 +313,14 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     ),
     figure(
         "efficiency by total time", "1 (shown in %)",
-        "p(b) T(b) / (p(N) T(N)): p GPUs, T the wall time of a whole run with start-up, validation and end, b the "
-        "smallest scale as above. Where the runs of two scales train different numbers of samples, T is per sample.",
-        _ratio("efficiency_total_time", "efficiency by total time", tenths_of_percent),
+        "p(b) T(b) / (p(N) T(N)): p GPUs, T the wall time of a whole run with start-up, validation and end, b {first}. "
+        "Where the runs of two scales train different numbers of samples, T is per sample.",
+        Column("efficiency_total_time", text=tenths_of_percent, tables=("csv", "cost"), interval_in=("csv", "cost")),
     ),
     figure(
         "wall time", "s",
         "of a run, from before its processes start to the end of the last one.",
-        Column("wall_s", "", "s", significant, ("csv", "runs", "baselines"), of_run=_timing(lambda t: t.wall_s)),
+        Column("wall_s", "", "s", significant, ("csv", "runs", "cost"), of_run=_timing(lambda t: t.wall_s)),
     ),
     figure(
         "GPU busy", "1 (shown in %)",
@@ -417,12 +377,10 @@ def csv_columns() -> tuple[str, ...]:
     return tuple(each.name for each in fields(ScalePoint) if each.name in keys)
 
 
-(
-    SAMPLES_PER_S, SPEEDUP, EFFICIENCY, AGAINST_PLAIN, AGAINST_NODE, AGAINST_SMALLEST, GPU_HOURS, GPU_HOURS_TO_SOLUTION
-) = (
+SAMPLES_PER_S, SPEEDUP, EFFICIENCY, AGAINST_PLAIN, GPU_HOURS, GPU_HOURS_TO_SOLUTION = (
     next(column for column in columns("csv") if column.key == key)
     for key in (
-        "samples_per_s", "speedup", "efficiency", "efficiency_plain", "efficiency_node", "efficiency_smallest",
-        "gpu_hours_per_million_samples", "gpu_hours_to_solution",
+        "samples_per_s", "speedup", "efficiency", "efficiency_plain", "gpu_hours_per_million_samples",
+        "gpu_hours_to_solution",
     )
 )  # fmt: skip

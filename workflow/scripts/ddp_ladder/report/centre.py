@@ -255,7 +255,7 @@ def _more_nodes(case: Case) -> str:
 
 
 def _same_input(case: Case, parameters: Parameters) -> Found:
-    if differing := [point for point in case.points if point.differing or not point.smallest_baseline]:
+    if differing := [point for point in case.points if point.differing or point.efficiency is None]:
         fields = dict.fromkeys(field for point in differing for field in point.differing)
         figure = f"{', '.join(fields) or 'runs'} differ at {_names(differing)}"
         return Found("fail", figure, "measure all scales with the same script, arguments, versions and devices")
@@ -304,35 +304,27 @@ def _by_total_time(case: Case, parameters: Parameters) -> Found:
     if unknown := _not_compared(case):
         return unknown
     base, found = case.runs[str(case.points[0].scale)], []
-    without = []  # the start-up, which is the same at every scale and hides steps that scale badly
     for point in case.points[1:]:
-        runs = case.runs[str(point.scale)]
-        whole, steps = (efficiency_by_total_time(runs, base, with_startup=each) for each in (True, False))
+        whole = efficiency_by_total_time(case.runs[str(point.scale)], base)
         if whole is None:
             return Found(UNKNOWN, f"the samples of the runs of {point.scale} were not counted")
         found.append((point, whole))
-        if steps is not None and steps[0] < parameters["min_efficiency"]:
-            without.append((point, steps))
-    one = _compared_with(case, parameters, found, "efficiency_total_time")
-    if one.verdict == "fail" or not without:
-        return one
-    shown = ", ".join(f"{point.scale} {COLUMNS['efficiency_total_time'].text(steps[0])}" for point, steps in without)
-    return Found(UNKNOWN, f"{one.figure}; but without the start-up, which all scales pay: {shown}", LONGER)
+    return _compared_with(case, parameters, found)
 
 
 def _by_steps(case: Case, parameters: Parameters) -> Found:
     if unknown := _not_compared(case):
         return unknown
     found = [(point, _steps(point, case.points[0])) for point in case.points[1:]]
-    return _compared_with(case, parameters, found, "efficiency_smallest")
+    return _compared_with(case, parameters, found)
 
 
 def _not_compared(case: Case) -> Found | None:
     """Return why there is no efficiency at all; None if there is one."""
     if len(case.points) == 1:
         return Found(UNKNOWN, f"only {case.largest.scale} was measured: nothing to compare it with", _more_nodes(case))
-    if other := [p for p in case.points if p.smallest_baseline != case.points[0].smallest_baseline]:
-        figure = f"{_names(other)} ran another program than {case.points[0].scale}: {other[-1].note}"
+    if other := [point for point in case.points if point.efficiency is None]:
+        figure = f"{_names(other)} ran another program than {case.points[0].baseline}: {other[-1].note}"
         return Found(UNKNOWN, figure, "measure all scales with the same script, arguments and versions")
     return None
 
@@ -342,8 +334,8 @@ def _steps(point: ScalePoint, base: ScalePoint) -> Estimate:
     return (point.samples_per_s or 0) * base.world_size / (point.world_size * (base.samples_per_s or 1)), None, None
 
 
-def _compared_with(case: Case, parameters: Parameters, found: Sequence[Compared], key: str) -> Found:
-    least, text = parameters["min_efficiency"], COLUMNS[key].text
+def _compared_with(case: Case, parameters: Parameters, found: Sequence[Compared]) -> Found:
+    least, text = parameters["min_efficiency"], COLUMNS["efficiency_total_time"].text
     shown = [
         f"{point.scale} {text(value)} {interval(text(low), text(high)) if (low or 0) < (high or 0) else ''}".strip()
         for point, (value, low, high) in found
@@ -386,11 +378,10 @@ def _batch_script(case: Case, parameters: Parameters) -> Found:
 
 
 def _speedup_table(case: Case, parameters: Parameters) -> Found:
-    compared = [point for point in case.series if point.speedup_smallest is not None]
+    compared = [point for point in case.series if point.speedup is not None]
     if len(compared) < 2:
         return Found("fail", f"{count(len(compared), 'scale')} with a speed-up", "measure a second scale")
-    last = compared[-1]
-    return Found("pass", f"speed-up over {last.smallest_baseline}: {_shown('speedup_smallest', compared)}")
+    return Found("pass", f"speed-up over {compared[-1].baseline}: {_shown('speedup', compared)}")
 
 
 def _partition_limit(case: Case, parameters: Parameters) -> Found:

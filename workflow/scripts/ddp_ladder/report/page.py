@@ -17,7 +17,6 @@ from ddp_ladder.analysis.cost import Pick, PickKind, Work, picks
 from ddp_ladder.common.files import REPORT, make_directory, write_atomically, writing
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, stage_name
 from ddp_ladder.gates.figures import (
-    AGAINST_SMALLEST,
     EFFICIENCY,
     GPU_HOURS,
     GPU_HOURS_TO_SOLUTION,
@@ -248,9 +247,8 @@ def _stand_out(points: Sequence[ScalePoint], view: ReportView) -> Iterator[tuple
 
 def _figures(point: ScalePoint, view: ReportView) -> Iterator[str]:
     yield f"{SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.heading}"
-    if point.smallest_baseline != str(point.scale):
-        column = AGAINST_SMALLEST if point.efficiency is None else EFFICIENCY
-        yield f"efficiency {column.shown(point)} {column.interval(point)}".rstrip()
+    if not point.is_baseline:
+        yield f"efficiency {EFFICIENCY.shown(point)} {EFFICIENCY.interval(point)}".rstrip()
     yield f"{GPU_HOURS.shown(point)} {view.of_device(GPU_HOURS.heading)}"
     if point.hours_to_solution is not None:
         hours = f"{GPU_HOURS_TO_SOLUTION.shown(point)} {view.unit} h"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib import rc_context
@@ -226,10 +226,8 @@ def _throughput(axes: Axes, points: Sequence[ScalePoint], styles: Looks, units: 
 
 
 def rate_per_gpu(points: Sequence[ScalePoint]) -> float | None:
-    """Return the ideal of a series: samples/s per GPU at the baseline of its largest scale; None if there is none."""
-    largest = max((point for point in points if point.smallest_baseline), key=lambda p: p.world_size, default=None)
-    name = largest.smallest_baseline if largest else next((point.baseline for point in points), "")
-    base = next((point for point in points if str(point.scale) == name), None)
+    """Return the ideal of a series: samples/s per GPU at its baseline; None if there is none."""
+    base = next((point for point in points if point.is_baseline), None)
     return None if base is None or base.samples_per_s is None else base.samples_per_s / base.world_size
 
 
@@ -271,20 +269,7 @@ def spaced(places: Sequence[float], most: int = MOST_LABELLED + 1) -> list[int]:
 
 
 def efficiency_figure(points: Sequence[ScalePoint], thresholds: Thresholds) -> Figure:
-    """Return the plot of efficiency at each scale in climbing order, with the gates' thresholds; a panel per mode.
-
-    Where none is known against the first scale, it is that against the smallest scale that compares.
-    """
-    if all(point.efficiency is None for point in points):
-        points = [
-            replace(
-                point,
-                efficiency=point.efficiency_smallest,
-                efficiency_low=point.efficiency_smallest_low,
-                efficiency_high=point.efficiency_smallest_high,
-            )
-            for point in points
-        ]
+    """Return the plot of efficiency at each scale in climbing order, with the gates' thresholds; a panel per mode."""
     keys: list[Line2D] = []
     if points:
         keys, colour = _variant_keys(points)

@@ -23,13 +23,12 @@ from ddp_ladder.report.view import ReportView, scale_names
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 
 SHOWN = (
-    "world_size", "global_batch", "repeats", "samples_per_s", "speedup_smallest", "efficiency_smallest",
+    "world_size", "global_batch", "repeats", "samples_per_s", "speedup", "efficiency",
     "efficiency_total_time", "wall_s", "gpu_hours_per_million_samples",
 )  # fmt: skip
 HEADINGS = {
     "world_size": "GPUs",
-    "speedup_smallest": "speed-up",
-    "efficiency_smallest": "efficiency by steps",
+    "efficiency": "efficiency by steps",
     "wall_s": "wall time of a run (s)",
 }
 RATES = {MEDIAN_OF_BLOCKS: "samples_per_s", SAMPLES_PER_TIME: "samples_per_s_total"}  # keys of a record's throughput
@@ -222,10 +221,9 @@ def _results(view: ReportView, series: Sequence[Sequence[ScalePoint]]) -> Iterat
     yield Block(full_stop(view.headline.text), source="gates/<stage>.json, scaling.csv")
     for points in series:
         first = points[0]
-        several = len(_baselines(points)) > 1
         rows = [
             (
-                f"{point.scale}, against {point.smallest_baseline or 'none'}" if several else str(point.scale),
+                str(point.scale),
                 *(
                     " ".join(filter(None, (shown[key].shown(point), shown[key].beside(point, "csv")[0])))
                     for key in SHOWN
@@ -235,7 +233,7 @@ def _results(view: ReportView, series: Sequence[Sequence[ScalePoint]]) -> Iterat
         ]
         yield Block(
             f"{capitalised(first.mode)} scaling (variant {first.variant}); scale is nodes x {view.units} per node; "
-            f"speed-up and efficiency are against {' and '.join(_baselines(points)) or 'none'}:",
+            f"speed-up and efficiency are against {first.baseline}:",
             headings=("scale", *headings),
             rows=tuple(rows),
             figures=len(headings),
@@ -244,10 +242,6 @@ def _results(view: ReportView, series: Sequence[Sequence[ScalePoint]]) -> Iterat
         )
     yield Block(f"Throughput against the number of {view.units}, with the ideal.", picture="throughput")
     yield Block("Efficiency at each scale.", picture="efficiency")
-
-
-def _baselines(points: Sequence[ScalePoint]) -> list[str]:
-    return list(dict.fromkeys(point.smallest_baseline for point in points if point.smallest_baseline))
 
 
 def _largest(view: ReportView) -> list[Explained]:

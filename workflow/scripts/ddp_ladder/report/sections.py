@@ -21,7 +21,6 @@ from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.attribution import Link as NetworkLink
 from ddp_ladder.gates.figures import Column, Table, columns, figures_in
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
-from ddp_ladder.gates.scaling import USUAL_MARK
 from ddp_ladder.preflight.result import bandwidth, latency
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.comparison import ComparisonSection
@@ -32,9 +31,6 @@ from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 MOST_ROWS = 24  # a longer table is closed at first, and not printed then
 MOST_OPEN = 2  # tables of variants; with more of them all but the first of each mode are closed
 MOST_LISTED = 500  # runs: a row of the page is about 1 KB
-FACTORS = (
-    "global_efficiency", "parallel_efficiency", "load_balance", "communication_efficiency", "computation_scaling",
-)  # fmt: skip
 FORECASTS = (
     "A forecast is written when the gate below opens, before its scale is measured. Its interval is meant to hold nine "
     "of ten outcomes, so one in ten lies outside; from a single measured scale there is only an upper bound. "
@@ -99,7 +95,7 @@ def sections(
         Section("Scales", tuple(_scales(view))),
         Section("Variants", comparison.blocks),
         Section("Where the time goes", tuple(_time(view))),
-        Section("Other baselines and cost", tuple(_costs(view))),
+        Section("Cost", tuple(_costs(view))),
         Section("Prediction", tuple(_prediction(prediction))),
         *extra,
         Section("Gates in detail", tuple(_gates(view))),
@@ -236,36 +232,21 @@ def explained(view: ReportView) -> list[Explained]:
     """Return where the efficiency of each scale went, the largest scale of each mode first."""
     links = {str(scale): NetworkLink.of(result) for scale, result in view.results.preflights.items()}
     every = [
-        Explained(_place(point, view), point, found)
-        for point in map(_against_a_baseline, (point for point in view.rungs if point.rest_s is not None))
-        if (found := attribution(point, baseline_of(point, view.points), links.get(str(point.scale))))
+        Explained(view.place(point), point, found)
+        for point in view.rungs
+        if point.rest_s is not None
+        and (found := attribution(point, baseline_of(point, view.points), links.get(str(point.scale))))
     ]
     reference = [each for each in every if each.point.variant == REFERENCE_VARIANT]
     largest = {each.point.mode: each for each in sorted(reference, key=lambda each: each.point.world_size)}
     return [*largest.values(), *(each for each in every if each not in largest.values())]
 
 
-def _against_a_baseline(point: ScalePoint) -> ScalePoint:
-    """Return the point against the smallest scale that compares if there is no ratio to the ladder's first one."""
-    if point.efficiency is not None or not point.smallest_baseline:
-        return point
-    return replace(point, efficiency=point.efficiency_smallest, baseline=point.smallest_baseline)
-
-
-def _place(point: ScalePoint, view: ReportView) -> str:
-    """Return the place of a scale in words, with its baseline if that is not the scale that the ladder starts at."""
-    if point.baseline == str(view.first_scale):
-        return view.place(point)
-    why = f" ({point.smallest_obstacle})" if point.smallest_obstacle else ""
-    return f"{view.place(point)}, against {point.baseline}{why}"
-
-
 def _time(view: ReportView) -> Iterator[Block]:
     points = [point for point in view.rungs if point.rest_s is not None]
     if not points:
         return
-    shown = columns("attribution")
-    parts = [column for column in shown if column.key not in FACTORS]
+    parts = columns("attribution")
     lines = [f"{p.mode} {p.scale}: " + ", ".join(f"{c.heading} {c.shown(p)} {c.unit}" for c in parts) for p in points]
     yield Block(
         f"Parts of each step, which add up to it. 100 % is the ideal step: the time of {view.first_scale} for as many "
@@ -273,22 +254,11 @@ def _time(view: ReportView) -> Iterator[Block]:
         picture="attribution",
         alt=f"Parts of a step by scale. {'; '.join(lines)}.",
     )
-    table = figures_table(shown, points, view, "attribution", name="Parts of a step at each scale", style="attribution")
-    yield replace(table, rows=tuple(tuple(map(_marked, row)) for row in table.rows))
-    words = "Global = parallel x computation scaling; parallel = load balance x communication. Factors below "
-    yield Block(items=(f"{words}{100 * USUAL_MARK:.0f} % are marked low. All are defined below.",), style="notes")
+    yield figures_table(parts, points, view, "attribution", name="Parts of a step at each scale", style="attribution")
     found = explained(view)
     modes = len({each.point.mode for each in found if each.point.variant == REFERENCE_VARIANT})
     for number, each in enumerate(found):
         yield from _explained(each, is_closed=number >= modes)
-
-
-def _marked(content: Content) -> Content:
-    """Return a factor of POP below the usual mark with the word ``low``."""
-    if not isinstance(content, Cell) or not set(content.style.split()) & set(FACTORS):
-        return content
-    low = isinstance(content.value, float) and content.value < USUAL_MARK
-    return replace(content, small=(*content.small, "low")) if low else content
 
 
 def _explained(each: Explained, *, is_closed: bool) -> Iterator[Block]:
@@ -320,22 +290,8 @@ def _costs(view: ReportView) -> Iterator[Block]:
     for mode in dict.fromkeys(point.mode for point in points):
         own = [point for point in points if point.mode == mode]
         of_mode = f", {mode} scaling" if len({point.mode for point in points}) > 1 else ""
-        baselines = figures_table(
-            columns("baselines"), own, view, "baselines", name=f"Against other baselines{of_mode}"
-        )
-        if len(baselines.headings) > 1:
-            against = [_baselines(point) for point in own]
-            rows = tuple((*row, words) for row, words in zip(baselines.rows, against, strict=True))
-            yield replace(baselines, heading=baselines.name, headings=(*baselines.headings, "against"), rows=rows)
         costs = figures_table(columns("cost"), own, view, "cost", name=f"Cost{of_mode}")
         yield replace(costs, heading=costs.name)
-
-
-def _baselines(point: ScalePoint) -> str:
-    """Return the node and the smallest scale that a point is compared with."""
-    node = f"node: {point.node_baseline or point.node_obstacle}" if point.node_baseline or point.node_obstacle else ""
-    smallest = f"smallest: {point.smallest_baseline}" if point.smallest_baseline else ""
-    return "; ".join(filter(None, (node, smallest)))
 
 
 def prediction_of(results: Path, view: ReportView) -> Prediction:
