@@ -29,6 +29,7 @@ BEAT_S = 5.0  # how often a holder touches its lock
 SILENT_AFTER_S = 60.0  # another host may see that this late, or a busy file system write it
 OLD_S = 600.0  # clocks of a cluster differ by less, or munge would reject Slurm's messages
 LOOK_S = 1.0
+SEEN_AFTER_S = 120.0  # for a viewer: clocks differ, and network file systems cache
 ENDS_WITHIN_S = 60.0  # for a job that has got SIGTERM; more than job.END_S
 
 Say = Callable[[str], None]
@@ -102,11 +103,33 @@ class Lock:
     @property
     def newest(self) -> Path | None:
         """The file that counts; None if there is none."""
-        try:
-            name = newest_lock(os.listdir(self.directory), self.name)
-        except FileNotFoundError:
-            return None
-        return None if name is None else self.directory / name
+        return max(self.files, key=_number, default=None)
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of this lock: the one that counts, and older ones."""
+        form = re.compile(rf"{re.escape(self.name)}\.lock\d+")
+        return [path for path in self.directory.glob("*.lock*") if form.fullmatch(path.name)]
+
+
+@dataclass(frozen=True)
+class Held:
+    """A lock as others see it. is_alive: whether its holder has not let go of it and shows life."""
+
+    holder: Holder
+    is_alive: bool
+
+
+def look(lock: Lock) -> Held | None:
+    """Return who holds a lock, or held it last, without waiting for a sign of life; None without one to read."""
+    newest = lock.newest
+    holder = None if newest is None else _read(newest)
+    if newest is None or holder is None:
+        return None
+    alive = holder.process.is_alive()
+    with contextlib.suppress(OSError):
+        alive = time.time() - newest.stat().st_mtime < SEEN_AFTER_S if alive is None else alive
+    return Held(holder, bool(alive) and not holder.ended)
 
 
 @contextlib.contextmanager
@@ -175,20 +198,6 @@ def signs_of_life(paths: Iterable[Path]) -> tuple[tuple[int, int, int], ...]:
     return tuple(found)
 
 
-def newest_lock(names: Iterable[str], name: str) -> str | None:
-    """Return the file that counts of those of a lock, of the names in its directory; None if there is none."""
-    own = [each for each in names if re.fullmatch(rf"{re.escape(name)}\.lock\d+", each)]
-    return max(own, key=_number, default=None)
-
-
-def read_lock(path: Path) -> tuple[Holder, float]:
-    """Return the holder, and when it last touched its lock (unix time). Raises OSError, or ValueError if it is torn."""
-    beat_s, found = path.stat().st_mtime, _read(path)
-    if found is None:
-        raise ValueError(f"{path} does not hold a lock")
-    return found, beat_s
-
-
 def _acquire(lock: Lock, mine: Holder, say: Say) -> tuple[Path, Holder | None]:
     """Return the file of the lock, and the killed holder that it was taken over from."""
     lock.directory.mkdir(parents=True, exist_ok=True)
@@ -210,7 +219,7 @@ def _acquire(lock: Lock, mine: Holder, say: Say) -> tuple[Path, Holder | None]:
                 is_waiting = True
                 time.sleep(LOOK_S)
                 continue
-        path = lock.directory / f"{lock.name}.lock{1 if newest is None else _number(newest.name) + 1}"
+        path = lock.directory / f"{lock.name}.lock{1 if newest is None else _number(newest) + 1}"
         try:
             _create(path, mine)
         except FileExistsError:
@@ -218,8 +227,8 @@ def _acquire(lock: Lock, mine: Holder, say: Say) -> tuple[Path, Holder | None]:
         if lock.newest == path:
             break
         path.unlink(missing_ok=True)  # others have come and gone in the meantime
-    for old in lock.directory.glob(f"{lock.name}.lock*"):
-        if re.fullmatch(rf"{re.escape(lock.name)}\.lock\d+", old.name) and _number(old.name) < _number(path.name):
+    for old in lock.files:
+        if _number(old) < _number(path):
             with contextlib.suppress(OSError):  # it may be another user's; it no longer counts
                 old.unlink()
     return path, None if holder is None or holder.ended else holder
@@ -258,8 +267,8 @@ def _beat(path: Path, lock: Lock, mine: Holder, done: threading.Event, lost: Cal
                 return
 
 
-def _number(name: str) -> int:
-    return int(name.rpartition(".lock")[2])
+def _number(path: Path) -> int:
+    return int(path.name.rpartition(".lock")[2])
 
 
 def _text(holder: Holder) -> dict[str, object]:

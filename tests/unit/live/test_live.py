@@ -1,0 +1,224 @@
+"""What the live view knows of a ladder, and the picture that it makes of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.common.files import write_json
+from ddp_ladder.common.formats import NARROW_SPACE
+from ddp_ladder.gates.gate import judge, write_verdict
+from ddp_ladder.live import status
+from ddp_ladder.live.screen import picture
+from ddp_ladder.live.status import TAIL_BYTES, LadderState, Reader, last_sample
+from ddp_ladder.nodes.files import columns
+from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records.record import write_record
+from ddp_ladder.slurm.jobs import JobEnd, write_job_end
+from ddp_ladder.slurm.query import SlurmError
+from make_live import START_LOCK, climb_to, progress_of, run_of
+from make_records import make_failed_record
+from make_runs import edit, write_run
+from rich.console import Console
+
+THREE = ("1x1", "1x2", "2x1")
+TEN = ("1x1", "1x2", "1x4", "2x4", "3x4", "4x4", "6x4", "8x4", "12x4", "16x4")
+RUNS = ["RUNNING", "2026-11-20T23:40:00", "node[1-2]", "3:05", "20:00", "None"]
+WAITS = ["PENDING", "2026-11-20T23:40:00", "", "0:00", "20:00", "Priority"]
+
+
+class Slurm:
+    """Stands in for squeue and the clock. jobs: the rows of squeue without the id."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[str] = []
+        self.jobs: dict[str, list[str]] = {}
+        self.now_s, self.is_silent = 1000.0, False
+        monkeypatch.setattr(status, "squeue", self.squeue)
+        monkeypatch.setattr(status, "monotonic", lambda: self.now_s)
+
+    def squeue(self, fields: str, *options: str, within_s: float) -> list[list[str]]:
+        self.asked.append(options[-1])
+        if self.is_silent:
+            raise SlurmError("Unable to contact slurm controller\n (connect failure)")
+        return [[job, *row] for job, row in self.jobs.items()]
+
+
+@pytest.fixture(autouse=True)
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    return Slurm(monkeypatch)
+
+
+def shown(state: LadderState, width: int = 100) -> str:
+    """The picture, each run of white space as one blank."""
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(picture(state))
+    assert max(map(len, capture.get().splitlines())) <= width
+    return " ".join(capture.get().replace(NARROW_SPACE, " ").split())
+
+
+@pytest.mark.parametrize("width", [200, 60, 30])
+def test_everything_at_once(tmp_path: Path, slurm: Slurm, width: int) -> None:
+    climb_to(tmp_path, THREE, "1x2", gpus=2)
+    slurm.jobs = {"101": RUNS, "102": WAITS}
+    text = shown(Reader(tmp_path).read(), width)
+    if width < 200:
+        return  # it is no wider
+    for part in (
+        "ddp-ladder: workflow/workloads/mnist.py on local",
+        f"results {tmp_path}",
+        "gate stage1: open gate stage2: not judged yet",
+        "1x1 3/3 1,000 100 % finished",
+        "1x2 1/3 1,996 100 % job 101 runs 3:05 of 20:00 on node[1-2]",
+        "2x1 0/3 job 102 waits: Priority: jobs of higher priority are before it; expected to start 2026-11-20 23:40",
+        "1x2 default/weak/r2 run 2 of 3",
+        "step 40 of 60, 1,240 samples/s, 3 s left",
+        "node CPU busiest GPU GPU mem power seen",
+        "node0 25 % 50 % 92 % 31.0 GB 800 W",
+    ):
+        assert part in text, f"{part}\n{text}"
+
+
+def test_of_many_nodes_those_that_do_least_come_first(tmp_path: Path) -> None:
+    plan = climb_to(tmp_path, ("1x1", "16x1"), "16x1", repeats=2)
+    idle = run_of(tmp_path, plan.jobs[1].runs[1]).samples(7)
+    idle.write_text(idle.read_text().replace("0.25", "0.01"))
+    assert "seen node7 1 %" in shown(Reader(tmp_path).read())
+
+
+def test_failures_and_what_to_do(tmp_path: Path) -> None:
+    plan = climb_to(tmp_path, THREE, "1x2")
+    (tmp_path / "jobs/1x2.lock1").unlink()
+    for spec in plan.jobs[1].runs:
+        write_run(tmp_path, spec, 1000.0)
+    write_record(run_of(tmp_path, plan.jobs[1].runs[2]).record, make_failed_record(plan.jobs[1].runs[2]))
+    write_verdict(judge(plan, "stage2", tmp_path), tmp_path / "gates")
+    write_job_end(tmp_path, JobEnd("102", "stage3", "2x1", "TIMEOUT", "a.log", why="time was up", next="raise it"))
+    text = shown(Reader(tmp_path).read())
+    for part in (
+        "gate stage2: CLOSED, default/weak/1x2/r3",
+        "1 run failed",
+        "2x1 0/3 job 102 ended TIMEOUT: time was up",
+        "! 2x1, next: raise it",
+        "! default/weak/1x2/r3: the script raised an exception: rank 1: RuntimeError: connection reset by",
+    ):
+        assert part in text, f"{part}\n{text}"
+
+
+def test_all_jobs_are_one_question_in_ten_seconds_and_a_silent_slurm_is_asked_less_often(
+    tmp_path: Path, slurm: Slurm
+) -> None:
+    climb_to(tmp_path, THREE, "1x2")
+    reader, slurm.jobs = Reader(tmp_path), {"101": RUNS}
+
+    def look(seconds: int) -> LadderState:
+        for _ in range(seconds):
+            slurm.now_s += 1
+            state = reader.read()
+        return state
+
+    assert look(25).jobs["102"] is None
+    assert slurm.asked == ["--jobs=101,102"] * 3
+    slurm.is_silent = True
+    text = shown(look(200))
+    assert len(slurm.asked) == 3 + 4
+    assert "! Slurm does not answer (Unable to contact slurm controller (connect failure)); asked again in 60 s" in text
+    assert "job 101 runs 3:05" in text
+    slurm.is_silent = False
+    assert look(61).problems == ()
+
+
+def test_when_a_ladder_is_over(tmp_path: Path, slurm: Slurm) -> None:
+    climb_to(tmp_path, THREE, "1x2")
+    slurm.jobs = {"101": RUNS}
+    assert not Reader(tmp_path).read().is_over
+    edit(tmp_path / START_LOCK, lambda start: start.update(ended=True))
+    assert not Reader(tmp_path).read().is_over
+    (tmp_path / "jobs/1x2.lock1").unlink()
+    assert not Reader(tmp_path).read().is_over  # its job goes on
+    slurm.jobs, slurm.is_silent = {}, True
+    assert not Reader(tmp_path).read().is_over  # nobody knows
+    slurm.is_silent = False
+    assert Reader(tmp_path).read().is_over
+
+
+def test_what_is_finished_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = climb_to(tmp_path, TEN, "16x4", gpus=1)
+    reader = Reader(tmp_path)
+    reader.read()
+    opened: list[Path] = []
+    before = Path.open
+
+    def counted(path: Path, *arguments: Any, **options: Any) -> Any:
+        opened.extend([path] if path.is_relative_to(tmp_path) else [])
+        return before(path, *arguments, **options)
+
+    write_json(run_of(tmp_path, plan.jobs[-1].runs[1]).progress, progress_of(41))
+    monkeypatch.setattr(Path, "open", counted)
+    now = reader.read().scales[-1].running
+    assert now is not None
+    assert now.progress is not None
+    assert now.progress["step"] == 41
+    assert len(now.samples) == 16
+    assert len({path for path in opened if "runs" in path.parts and "16x4" not in path.parts}) <= 1  # for the steps
+    assert len(opened) <= 16 + 4 * len(TEN)
+
+
+def test_files_that_are_being_written(tmp_path: Path) -> None:
+    plan = climb_to(tmp_path, ("1x1", "1x2"), "1x2")
+    reader = Reader(tmp_path)
+    reader.read()
+    run = run_of(tmp_path, plan.jobs[1].runs[1])
+    for path in (tmp_path / "plan.json", run.progress, run.samples(0)):
+        path.write_bytes(path.read_bytes()[:-30])
+    state = reader.read()
+    # What was read before still counts.
+    assert state.plan == plan
+    running = state.scales[1].running
+    assert running is not None
+    assert running.progress is not None
+    assert running.samples
+    assert len(state.problems) == 2  # the samples are cut in their last line, which is no damage
+
+
+def test_a_run_of_an_earlier_job_is_not_running_and_one_that_ends_is_seen(tmp_path: Path) -> None:
+    plan = climb_to(tmp_path, ("1x1", "1x2"), "1x2")
+    reader, lock = Reader(tmp_path), tmp_path / "jobs/1x2.lock1"
+    assert [run.phase for run in reader.read().scales[1].runs] == ["ended", "started", "to do"]
+    lock.with_name("1x2.lock2").write_text(lock.read_text().replace('"101"', '"999"'))
+    scale = reader.read().scales[1]
+    assert scale.is_held
+    assert scale.running is None
+    assert scale.runs[1].phase == "interrupted"
+    second = run_of(tmp_path, plan.jobs[1].runs[1])
+    shutil.rmtree(second.path)
+    write_run(tmp_path, plan.jobs[1].runs[1], 2000.0).record.unlink()
+    assert [run.phase for run in reader.read().scales[1].runs] == ["ended", "ended", "to do"]
+
+
+def test_runs_of_other_settings_are_to_do(tmp_path: Path) -> None:
+    plan = climb_to(tmp_path, ("1x1", "1x2"), "1x2")
+    changed = json.loads(json.dumps(plan.to_json()))
+    for run in (run for job in changed["jobs"] for run in job["runs"]):
+        run["seed"] += 1
+        run["spec_hash"] = RunSpec.from_json({k: v for k, v in run.items() if k != "spec_hash"}).hash
+    write_json(tmp_path / "plan.json", changed)
+    state = Reader(tmp_path).read()
+    assert {run.phase for scale in state.scales for run in scale.runs} == {"to do"}
+    assert not state.gates
+
+
+def test_the_last_complete_sample(tmp_path: Path) -> None:
+    path = tmp_path / "node0.csv"
+    names = columns(fabric=False, gpus=8)
+    path.write_text(f"{','.join(names)}\n10.0,0.2")
+    assert last_sample(path) == {}
+    row = {"cpu_fraction": "0.25", "gpu0_busy_fraction": "0.92", "gpu0_throttle_reasons": "power+heat"}
+    lines = [",".join({**row, "time_s": f"{2.0 * k}"}.get(name, "") for name in names) for k in range(500)]
+    path.write_text("\n".join((",".join(names), *lines, "1000.0,0.9")))
+    assert path.stat().st_size > 3 * TAIL_BYTES
+    assert last_sample(path) == {"time_s": 998.0, "cpu_fraction": 0.25, "gpu0_busy_fraction": 0.92}
