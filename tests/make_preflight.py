@@ -16,7 +16,6 @@ from ddp_ladder.preflight.node_facts import (
     GpuFacts,
     GpusFacts,
     InterfaceFacts,
-    LinkFacts,
     NodeFacts,
 )
 from ddp_ladder.preflight.result import PreflightResult, result_file
@@ -24,11 +23,8 @@ from ddp_ladder.preflight.result import PreflightResult, result_file
 GIB = 2**30
 STARTED_AT_S = 1_800_000_000.0
 LATENCY_S, BYTES_PER_S = 20e-6, 5e9  # of an all-reduce
-GPU = GpuFacts(
-    index=0, uuid="GPU-0", name="NVIDIA A100-SXM4-64GB", memory_used_mib=4, processes=(), is_broken=False, troubles=()
-)
+GPU = GpuFacts(index=0, uuid="GPU-0", name="NVIDIA A100-SXM4-64GB", memory_used_mib=4.0)
 INTERFACE = InterfaceFacts(name="ib0", address="10.0.0.1", up=True, mtu=2044)
-LINK = LinkFacts(head="10.0.0.1:23456", payload_s=0.01)
 
 
 def has_ended(pid: int, within_s: float = 30) -> bool:
@@ -63,14 +59,13 @@ def node_facts(rank: int = 0, **changes: Any) -> NodeFacts:
         cpus=4,
         gpus=gpus_facts(GPU, GPU.replace(index=1, uuid="GPU-1")),
         interface=INTERFACE.replace(address=f"10.0.0.{rank + 1}"),
-        link=LINK.replace(payload_s=0.01 if rank else None),
+        head="10.0.0.1:23456",
+        link_error=None,
         shared_memory=directory("/dev/shm"),
         run_directory=directory("/scratch/results"),
         marker_seen=True,
         host_addresses=(f"192.168.0.{rank + 1}",),
         head_addresses=("192.168.0.1",) if rank else None,
-        locked_memory_bytes=None,
-        open_files=65536,
     ).replace(**changes)
 
 

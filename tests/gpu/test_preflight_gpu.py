@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 from ddp_ladder.preflight.node_facts import gpus_facts
@@ -15,7 +13,7 @@ pytestmark = [
 
 
 def test_nvidia_smi_tells_of_the_gpus_that_torch_sees() -> None:
-    facts = gpus_facts(os.environ, 60)
+    facts = gpus_facts()
     assert (facts.error, bool(facts.driver)) == (None, True)
     assert len(facts.gpus) == torch.cuda.device_count()
     assert {gpu.name for gpu in facts.gpus} == {

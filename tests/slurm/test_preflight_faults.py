@@ -19,6 +19,7 @@ from cluster import Cluster
 from cluster_config import Spec
 from conftest import running
 from ddp_ladder.common.files import SCRIPTS
+from ddp_ladder.node.software import QUERY
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.directory import facts_by_node
 from ddp_ladder.preflight.node_findings import node_findings
@@ -33,7 +34,7 @@ from scales import MEETING, prepare, salloc, scale_job
 pytestmark = pytest.mark.slurm
 
 CPUS = os.cpu_count() or 1
-CAPTURED = Path(__file__).parents[1] / "unit/preflight/nvidia_smi_output/a5000_v13.xml"
+TWO_GPUS = "".join(f"GPU-{k}, NVIDIA RTX A5000, 590.44.01, 230.00, 4\\n" for k in (0, 1))
 # A second network; the first is Slurm's, which needs it.
 FAST = {"node1": "10.9.0.1", "node2": "10.9.0.2"}
 TIMEOUT_S = 18
@@ -182,13 +183,11 @@ def test_a_fault_is_named_and_no_run_is_started(
     assert programs(two_nodes) == set()
 
 
-def test_fewer_gpus_with_a_fake_nvidia_smi_that_prints_what_was_captured(
-    two_nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fewer_gpus_with_a_fake_nvidia_smi(two_nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm's --gpus-per-task=1 leaves one GPU to each process; its GPUs are null devices here."""
     monkeypatch.chdir(tmp_path)
     nvidia_smi = tmp_path / "nvidia-smi"
-    nvidia_smi.write_text(f'#!/bin/sh\n[ "$*" = "-q -x" ] && exec cat {CAPTURED}\n')
+    nvidia_smi.write_text(f'#!/bin/sh\n[ "$*" = "{" ".join(QUERY)}" ] && printf "{TWO_GPUS}"\n')
     nvidia_smi.chmod(0o755)
     spec = make_spec("1x2", device="cuda")
     job = ScaleJob("stage2", spec.scale, 20, (spec,), cpus=1, slurm=Slurm())

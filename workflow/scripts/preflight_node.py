@@ -14,7 +14,6 @@ from pathlib import Path
 
 from ddp_ladder.common.files import NotWritten
 from ddp_ladder.common.process import die_with_parent
-from ddp_ladder.node.software import raise_open_files
 from ddp_ladder.run.interruption import Interrupted, raise_on_signals
 from ddp_ladder.run.preflight import examine_node
 
@@ -34,7 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="which of the nodes this is, from 0 (default: as Slurm says)",
     )
     arguments = parser.parse_args(argv)
-    raise_open_files()  # as a run's agent does
     die_with_parent(signal.SIGTERM)
     raise_on_signals()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 from ddp_ladder.common.files import SCRIPTS, Agent
 from ddp_ladder.node.software import QUERY, gpus
-from ddp_ladder.preflight.node_facts import visible_indices
+from ddp_ladder.preflight.node_facts import gpus_facts, visible_indices
+from make_preflight import has_ended
 from make_records import make_spec
 from make_runs import edit, reassemble, write_run
 
@@ -20,41 +22,52 @@ software.MOST_OPEN_FILES = int(sys.argv[1])
 software.raise_open_files()
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """
-# Printed by nvidia-smi in Slurm jobs on two nodes of a public cluster; on the second, one GPU did not answer.
-CAPTURED_A100 = "name, driver_version, power.limit [W]\n" + 2 * "NVIDIA A100-PCIE-40GB, 550.54.15, 225.00 W\n"
-CAPTURED_ERROR = """\
-name, driver_version, power.limit [W]
-NVIDIA A100 80GB PCIe, 570.124.06, 300.00 W
-NVIDIA A100 80GB PCIe, 570.124.06, [Unknown Error]
-"""
+# Figures that nvidia-smi printed in Slurm jobs on two nodes of a public cluster; on the second, one GPU did not answer.
+A100 = (
+    "GPU-aa11, NVIDIA A100-PCIE-40GB, 550.54.15, 225.00, 4\nGPU-bb22, NVIDIA A100-PCIE-40GB, 550.54.15, 225.00, 30000"
+)
+ERROR = (
+    "GPU-aa11, NVIDIA A100 80GB PCIe, 570.124.06, 300.00, 4\nGPU-bb22, NVIDIA A100 80GB PCIe, 570.124.06, [N/A], [N/A]"
+)
+FAILED = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
 
 
-def fake_nvidia_smi(directory: Path, text: str, code: int = 0) -> Path:
-    """Prints what was captured, when it is asked what it was asked then."""
-    asked = " ".join(QUERY)
-    (directory / "answer").write_text(text)
+def fake_nvidia_smi(directory: Path, script: str) -> str:
+    """Make one that answers only what it is asked here; return a PATH with it."""
     path = directory / "nvidia-smi"
-    path.write_text(f'#!/bin/sh\n[ "$*" = "{asked}" ] || exit 9\n/bin/cat {directory}/answer\nexit {code}\n')
+    path.write_text(f'#!/bin/sh\n[ "$*" = "{" ".join(QUERY)}" ] || exit 9\n{script}\n')
     path.chmod(0o755)
-    return directory
+    return f"{directory}:{os.defpath}"
 
 
 @pytest.mark.parametrize(
-    ("text", "limits"), [(CAPTURED_A100, [225.0, 225.0]), (CAPTURED_ERROR, [300.0, None])], ids=["A100", "error"]
+    ("text", "figures"), [(A100, [(225.0, 4.0), (225.0, 30000.0)]), (ERROR, [(300.0, 4.0), (None, None)])]
 )
 def test_captured_answer_of_nvidia_smi(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, limits: list[float | None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, figures: list[tuple[float | None, float | None]]
 ) -> None:
-    monkeypatch.setenv("PATH", str(fake_nvidia_smi(tmp_path, text)))
+    monkeypatch.setenv("PATH", fake_nvidia_smi(tmp_path, f"cat <<'END'\n{text}\nEND"))
     found = gpus()
-    assert [gpu["power_limit_w"] for gpu in found] == limits
-    assert {(gpu["name"], gpu["driver"]) for gpu in found} == {tuple(text.splitlines()[1].split(", ")[:2])}
+    assert [(gpu["power_limit_w"], gpu["memory_used_mib"]) for gpu in found] == figures
+    assert {(gpu["name"], gpu["driver"]) for gpu in found} == {tuple(text.splitlines()[0].split(", ")[1:3])}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    facts = gpus_facts()
+    assert [(gpu.index, gpu.uuid) for gpu in facts.gpus] == [(1, "GPU-bb22")]
+    assert (facts.driver, facts.visible_devices, facts.error) == (found[0]["driver"], "1", None)
 
 
-def test_no_nvidia_smi_or_none_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpus() == []
-    fake_nvidia_smi(tmp_path, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n", 9)
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [(f'echo "{FAILED}"; exit 9', FAILED), ("sleep 600 & echo $! > child; wait", "no answer within 1 s")],
+)
+def test_an_nvidia_smi_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, error: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", fake_nvidia_smi(tmp_path, script))
+    with pytest.raises(OSError, match=error):
+        gpus(within_s=1)
+    if (tmp_path / "child").exists():
+        assert has_ended(int((tmp_path / "child").read_text()))
+    monkeypatch.setenv("PATH", "/nowhere")
     assert gpus() == []
 
 

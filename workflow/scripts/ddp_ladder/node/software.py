@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import resource
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ddp_ladder.common.files import TEMPLATES
+from ddp_ladder.common.process import run_bounded
 from ddp_ladder.common.redaction import redacted
 from ddp_ladder.node.launch import INSTRUMENT, Places, is_module
 from ddp_ladder.plan.plan import RunSpec
@@ -23,6 +23,7 @@ from ddp_ladder.settings.secrets import FROM_ENVIRONMENT, exported_secret, known
 WORKFLOW_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT")
 SHELL_VARIABLES = ("_", "SHLVL", "PWD", "OLDPWD")
 MESSAGE_LINES = 20
+LONGEST_ERROR = 500  # characters of a program's words
 MODULE_COMMAND = TEMPLATES / "module_command.sh"
 NODE_ENVIRONMENT = TEMPLATES / "node_environment.sh"
 TIMEOUT_S = 20.0  # for nvidia-smi and git
@@ -160,37 +161,42 @@ def container_binds(spec: RunSpec, places: Places) -> tuple[str, ...]:
     return (*map(str, outer), *given)
 
 
-# Driver and power limit of the GPUs, from nvidia-smi. The agent asks for them, never the training.
+# The GPUs of a node, from nvidia-smi. The agent and the preflight ask for them, never the training.
 
-QUERY = ("--query-gpu=name,driver_version,power.limit", "--format=csv")
+QUERY = ("--query-gpu=uuid,name,driver_version,power.limit,memory.used", "--format=csv,noheader,nounits")
 
 
-def gpus() -> list[dict[str, Any]]:
-    """Return name, driver and power_limit_w of each GPU that this process may see; none if nvidia-smi fails."""
+def gpus(within_s: float = TIMEOUT_S) -> list[dict[str, Any]]:
+    """Return uuid, name, driver, power_limit_w and memory_used_mib of each GPU of this node; none without nvidia-smi.
+
+    Raises OSError with the words of an nvidia-smi that fails.
+    """
     command = shutil.which("nvidia-smi")
     if command is None:
         return []
     try:
-        done = subprocess.run(
-            [command, *QUERY], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return _gpus(done.stdout) if done.returncode == 0 else []
-
-
-def _gpus(text: str) -> list[dict[str, Any]]:
-    """Parse the answer with its header line; a limit that is not known (``[N/A]``, ``[Unknown Error]``) is None."""
-    rows = [[field.strip() for field in row] for row in csv.reader(text.splitlines())]
+        code, printed = run_bounded((command, *QUERY), within_s)
+    except subprocess.TimeoutExpired:
+        raise OSError(f"no answer within {within_s:g} s") from None
+    if code != 0:
+        raise OSError(printed.strip()[:LONGEST_ERROR] or f"nvidia-smi ended with {code}")
     return [
-        {"name": name, "driver": driver, "power_limit_w": _watts(limit)}
-        for name, driver, limit in (row for row in rows[1:] if len(row) == 3)
+        {
+            "uuid": uuid,
+            "name": name,
+            "driver": driver,
+            "power_limit_w": _number(limit),
+            "memory_used_mib": _number(used),
+        }
+        for uuid, name, driver, limit, used in (
+            line.split(", ") for line in printed.splitlines() if line.count(", ") == 4
+        )
     ]
 
 
-def _watts(text: str) -> float | None:
-    number, _, unit = text.partition(" ")
-    return float(number) if unit == "W" else None
+def _number(text: str) -> float | None:
+    """Return a figure; None for one that is not known (``[N/A]``, ``[Unknown Error]``)."""
+    return None if text.startswith("[") else float(text)
 
 
 # The repository that holds the training script. Git never runs inside the training's process.

@@ -1,7 +1,7 @@
 """Each node's connection to the head node, over the chosen interface: blocking sockets with deadlines.
 
-The head, node rank 0, listens on the rendezvous port. Every other node greets it with the preflight's token and sends a
-payload that is larger than any MTU; the head sends both back.
+The head, node rank 0, listens on the rendezvous port. Every other node sends it a message that begins with the
+preflight's token and is larger than any MTU; the head sends it back.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import threading
 import time
 from contextlib import suppress
 
-PAYLOAD = bytes(256 * 1024)  # the MTU of a loopback interface is 65536
-EXCHANGE_S = 5.0  # for the greeting and for the payload, each
+MESSAGE_BYTES = 256 * 1024  # the MTU of a loopback interface is 65536
+EXCHANGE_S = 5.0  # for the message, and for the answer
 UNREACHABLE_S = 3.0  # routes and neighbours settle in this time; a head that only starts has until the deadline
 RETRY_S = 0.1
 
@@ -28,7 +28,7 @@ class HeadServer(socketserver.ThreadingTCPServer):
     def __init__(self, address: str, port: int, token: str, others: int) -> None:
         self.request_queue_size = max(128, others)
         super().__init__((address, port), _Echo)
-        self.greeting = _greeting(token)
+        self.message = _message(token)
         self.answered = threading.Semaphore(0)
         self._others = others
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": RETRY_S}, daemon=True).start()
@@ -43,44 +43,30 @@ class HeadServer(socketserver.ThreadingTCPServer):
 
 
 class _Echo(socketserver.StreamRequestHandler):
-    timeout = 2 * EXCHANGE_S
+    timeout = EXCHANGE_S
     server: HeadServer
 
     def handle(self) -> None:
         with suppress(OSError):
-            if self.rfile.readline(len(self.server.greeting)) != self.server.greeting:
-                return
-            try:
-                self.wfile.write(self.server.greeting)
-                self.wfile.write(self.rfile.read(len(PAYLOAD)))
+            if self.rfile.read(MESSAGE_BYTES) == self.server.message:
+                self.wfile.write(self.server.message)
                 self.rfile.read(1)  # the node hangs up first, so that the head's port stays free
-            finally:
                 self.server.answered.release()
 
 
-def reach_head(own: str, head: tuple[str, int], token: str, until_s: float) -> float:
-    """Return the seconds in which the payload went to the head and back. Raises OSError that says why it did not.
+def reach_head(own: str, head: tuple[str, int], token: str, until_s: float) -> None:
+    """Send the message to the head and read it again. Raises OSError that says why it did not come back.
 
     own: the address of this node that the connection starts from. until_s: on the monotonic clock.
     """
-    greeting = _greeting(token)
     with _connect(own, head, until_s) as connection, connection.makefile("rb") as answers:
-        connection.settimeout(EXCHANGE_S)
+        connection.settimeout(2 * EXCHANGE_S)
+        answer = b""
         with suppress(OSError):
-            connection.sendall(greeting)
-            if answers.readline(len(greeting)) == greeting:
-                greeting = b""
-        if greeting:
-            raise OSError("another program listens there")
-        since_s = time.monotonic()
-        try:
-            connection.sendall(PAYLOAD)
-            complete = len(answers.read(len(PAYLOAD))) == len(PAYLOAD)
-        except OSError:
-            complete = False
-        if not complete:
-            raise OSError("it connects, but large packets do not arrive")
-        return time.monotonic() - since_s
+            connection.sendall(_message(token))
+            answer = answers.read(MESSAGE_BYTES)
+        if answer != _message(token):
+            raise OSError("it connects, but large packets do not arrive, or another program listens there")
 
 
 def _connect(own: str, head: tuple[str, int], until_s: float) -> socket.socket:
@@ -99,5 +85,5 @@ def _connect(own: str, head: tuple[str, int], until_s: float) -> socket.socket:
         time.sleep(RETRY_S)
 
 
-def _greeting(token: str) -> bytes:
-    return f"ddp-ladder preflight {token}\n".encode()
+def _message(token: str) -> bytes:
+    return f"ddp-ladder preflight {token}\n".encode().ljust(MESSAGE_BYTES, b"-")

@@ -10,18 +10,12 @@ from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.common.messages import Finding, leave_out
 from ddp_ladder.node.network import is_loopback
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
-from ddp_ladder.preflight.node_facts import DirectoryFacts, GpuFacts, NodeFacts
+from ddp_ladder.preflight.node_facts import DirectoryFacts, NodeFacts
 from ddp_ladder.preflight.result import error, warning
 
 MIB, GIB = 2**20, 2**30
-# A segment of NCCL's for one pair of GPUs is 10 to 33 MB; DataLoader workers pass batches through it as well.
-LEAST_SHARED_MEMORY = 64 * MIB
-LITTLE_SHARED_MEMORY = GIB  # eight GPUs with eight workers each fill less
-LITTLE_DISK = GIB  # a node's logs may take 100 MB in each run
-FEW_OPEN_FILES = 4096  # a rank needs a socket for each peer and channel, and DataLoader workers pass descriptors
-MUCH_LOCKED_MEMORY = GIB  # RDMA registers its buffers as locked memory
+LITTLE_ROOM = GIB  # eight GPUs with eight workers each fill less of /dev/shm; a node's logs may take 100 MB in each run
 USED_MIB = 1024  # an idle GPU shows less than this, with its driver and a monitor of the site
-SLOW_PAYLOAD_S = 2.0  # for 256 KiB to the head and back: the kernel has sent packets again
 TELL = f"{leave_out()}, and tell the site's support"
 
 T = TypeVar("T")
@@ -73,27 +67,22 @@ def _network(facts: Mapping[str, NodeFacts], several: bool) -> Iterator[Finding]
     head = next((fact for fact in facts.values() if fact.node_rank == 0), None)
     explained = head is None
     for name, fact in facts.items():
-        link = fact.link
         if found := _interface(fact, several):
             yield found.replace(place=name)
             explained |= fact is head
-        elif fact is head and link and link.error:
-            port = link.head.rpartition(":")[2]
+        elif fact is head and fact.link_error:
+            port = fact.head.rpartition(":")[2]
             advice = f"end what listens there, or start again for another port: ss --listening --tcp sport = {port}"
-            yield error(f"rendezvous port {port}: {link.error}", "a port that the head can listen on", advice, name)
+            yield error(f"rendezvous port {port}: {fact.link_error}", "a port that is free", advice, name)
             explained = True
-        elif link and link.error and not explained:
+        elif fact.link_error and not explained:
             yield error(
-                f"it does not reach the head at {link.head}: {link.error}",
+                f"it does not reach the head at {fact.head}: {fact.link_error}",
                 "a TCP connection from every node to the head, over network.interface of cluster.yaml",
                 "name in network.interface an interface on which the nodes reach each other; see the site's firewall "
                 "between compute nodes, and for lost packets the MTU of its switches",
                 name,
             )
-        elif link and link.payload_s is not None and link.payload_s > SLOW_PAYLOAD_S:
-            what = f"256 KiB to the head and back took {link.payload_s:.1f} s"
-            advice = "the link loses packets: compare the MTU of the nodes and switches, or name another interface"
-            yield warning(what, f"less than {SLOW_PAYLOAD_S:g} s", advice, name)
 
 
 def _interface(fact: NodeFacts, several: bool) -> Finding | None:
@@ -121,7 +110,6 @@ def _of_node(spec: RunSpec, job: ScaleJob, fact: NodeFacts, several: bool, head:
         wanted = f"{job.cpus}, the scale's share of node.cpus in cluster.yaml"
         yield (error if fact.in_slurm else warning)(f"the job step has {count(fact.cpus, 'CPU')}", wanted, advice)
     yield from _directories(spec, fact)
-    yield from _limits(spec, fact, several)
 
 
 def _host_names(fact: NodeFacts, head: str) -> Iterator[Finding]:
@@ -133,9 +121,6 @@ def _host_names(fact: NodeFacts, head: str) -> Iterator[Finding]:
     if loopback := next(filter(is_loopback, fact.host_addresses), None):
         advice = f"have its line in /etc/hosts corrected; until then {leave_out()}"
         yield error(f"the host name {fact.host} resolves to {loopback}", wanted, advice)
-    elif not fact.host_addresses:
-        advice = f"have the node entered in the site's DNS or /etc/hosts; until then {leave_out()}"
-        yield warning(f"the host name {fact.host} does not resolve", wanted, advice)
 
 
 def _gpus(spec: RunSpec, fact: NodeFacts) -> Iterator[Finding]:
@@ -153,33 +138,19 @@ def _gpus(spec: RunSpec, fact: NodeFacts) -> Iterator[Finding]:
             "software.setup; then compare node.gpus and node.gres with `scontrol show node`",
         )
     for gpu in found.gpus:
-        yield from _health(gpu)
-
-
-def _health(gpu: GpuFacts) -> Iterator[Finding]:
-    name = f"GPU {gpu.index}"
-    if gpu.is_broken:
-        yield error(f"{name}: row remapping has failed ({gpu.uuid})", "a GPU whose memory can be repaired", TELL)
-    for trouble in gpu.troubles:
-        yield warning(f"{name}: {trouble}", "a healthy GPU", TELL)
-    if gpu.memory_used_mib is not None and gpu.memory_used_mib > USED_MIB:
-        by = f" by {', '.join(gpu.processes)}" if gpu.processes else ""
-        yield warning(
-            f"{name}: {gpu.memory_used_mib} MiB are in use{by}",
-            f"less than {USED_MIB} MiB before a run",
-            "end your own processes there; ask for whole GPUs (node.gres in cluster.yaml), or tell the site's support",
-        )
+        if gpu.memory_used_mib is not None and gpu.memory_used_mib > USED_MIB:
+            yield warning(
+                f"GPU {gpu.index}: {gpu.memory_used_mib:.0f} MiB are in use",
+                f"less than {USED_MIB} MiB before a run",
+                "end your own processes there, or ask for whole GPUs (node.gres in cluster.yaml)",
+            )
 
 
 def _directories(spec: RunSpec, fact: NodeFacts) -> Iterator[Finding]:
     memory, disk = fact.shared_memory, fact.run_directory
     mount = "it is a mount option of the node, or of the container (software.container.args): --shm-size, size="
-    if spec.device == "cuda" and memory.free_bytes is not None and memory.free_bytes < LEAST_SHARED_MEMORY:
-        wanted = f"{LEAST_SHARED_MEMORY // MIB} MB for NCCL's shared memory"
-        yield error(f"{memory.path} has {memory.free_bytes // MIB} MB free", wanted, mount)
-    else:
-        yield from _room(memory, mount, LITTLE_SHARED_MEMORY if spec.device == "cuda" else LEAST_SHARED_MEMORY)
-    yield from _room(disk, f"free some space: df -h {disk.path}; see your quota there", LITTLE_DISK)
+    yield from _room(memory, mount, LITTLE_ROOM if spec.device == "cuda" else 0)
+    yield from _room(disk, f"free some space: df -h {disk.path}; see your quota there", LITTLE_ROOM)
     if not fact.marker_seen:
         advice = "set results in config.yaml to a directory on the shared file system"
         yield error(f"it does not see the job's file in {disk.path}", "a directory that all nodes share", advice)
@@ -188,19 +159,8 @@ def _directories(spec: RunSpec, fact: NodeFacts) -> Iterator[Finding]:
 def _room(found: DirectoryFacts, advice: str, least: int) -> Iterator[Finding]:
     if found.error is not None:
         yield error(f"{found.path} cannot be written: {found.error}", "a directory that this job may write", advice)
-        return
-    if found.free_bytes is not None and found.free_bytes < least:
+    elif found.free_bytes is not None and found.free_bytes < least:
         yield warning(f"{found.path} has {found.free_bytes // MIB} MB free", f"{least // MIB} MB", advice)
-
-
-def _limits(spec: RunSpec, fact: NodeFacts, several: bool) -> Iterator[Finding]:
-    files, locked = fact.open_files, fact.locked_memory_bytes
-    if files is not None and files < FEW_OPEN_FILES:
-        advice = "ask the site's support to raise it (LimitNOFILE of slurmd); until then use fewer loader workers"
-        yield warning(f"the hard limit of open files (ulimit -Hn) is {files}", f"{FEW_OPEN_FILES} or more", advice)
-    if several and spec.device == "cuda" and locked is not None and locked < MUCH_LOCKED_MEMORY:
-        advice = "ask the site's support for LimitMEMLOCK=infinity of slurmd; over TCP it does not matter"
-        yield warning(f"ulimit -l is {locked // 1024} KB of locked memory", "unlimited, which RDMA needs", advice)
 
 
 def _compared(spec: RunSpec, facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:

@@ -329,12 +329,20 @@ def _write_end(
         failed_ranks=tuple(failed),
         argv=starts[0].argv if starts else (),
         cpus=tuple(_cpus()),
-        gpus=tuple(Gpu(**gpu) for gpu in gpus()),
+        gpus=_gpus(),
         error=error,
         log=log,
         monitor=sampled,
     )
     write_json(task.directory.agent_end(task.agent), end.model_dump())
+
+
+def _gpus() -> tuple[Gpu, ...]:
+    """Return the GPUs of this node; none if nvidia-smi fails: the training needs no answer of it."""
+    try:
+        return tuple(Gpu(name=gpu["name"], driver=gpu["driver"], power_limit_w=gpu["power_limit_w"]) for gpu in gpus())
+    except OSError:
+        return ()
 
 
 def _cpus() -> list[int]:
