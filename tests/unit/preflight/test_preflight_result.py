@@ -65,7 +65,7 @@ FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = 
         "an all-reduce of 4096 bytes returned wrong values on rank 1: int64, round 1: 1 of 512",
     ),
     "wrong product": ({"rank1": {"multiplies": False}}, "node1", "rank 1: a matrix product on cpu is wrong"),
-    "silent rank": ({"rank3": None}, "node2", "rank 3 on node2 did not start"),
+    "silent rank": ({"rank3": None}, "node2", "no report came from rank 3 on node2"),
     "rank that raised": (
         {"rank2": {"doing": "joining the process group", "error": "ValueError: odd\nand more", "step": 3}},
         "node2",
@@ -82,7 +82,7 @@ FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = 
             for k in range(4)
         },
         "node2",
-        "rank 3 fell silent, last seen all-reducing",
+        "rank 3 is still all-reducing, and fell silent",
     ),
     "rank that was killed": (
         {
@@ -95,7 +95,7 @@ FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = 
             },
         },
         "node1",
-        "rank 1 fell silent, last seen all-reducing",
+        "rank 1 is still all-reducing, and fell silent",
     ),
     "all ranks hang": (
         {f"rank{k}": {"doing": "all-reducing", "step": 5, "error": "not over after 60 s"} for k in range(4)},
@@ -113,7 +113,7 @@ FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = 
             for k in range(4)
         },
         "node2",
-        "rank 2 hangs in wait (site.py:8), the others in all_reduce (c10d.py:9)",
+        "rank 2 is still all-reducing in wait (site.py:8) after 60 s",
     ),
     "rank that hangs": (
         {
@@ -156,7 +156,7 @@ def test_a_rank_of_another_job_counts_as_missing(tmp_path: Path) -> None:
     (tmp_path / "preflight/2x2/ranks/rank1.json").write_text(json.dumps(other))
     found = write_result(tmp_path, JOB)
     assert found.failure is not None
-    assert "rank 1 on node1 did not start" in found.failure.measured
+    assert "no report came from rank 1 on node1" in found.failure.measured
 
 
 def test_a_killed_rank_comes_before_an_ambiguous_line_of_another(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_of_missing_ranks_the_one_that_failed_by_itself_is_named(tmp_path: Path)
     write_preflight(tmp_path, JOB, rank0=None, rank1=None)
     found = _failed_rank_1(tmp_path, 9, None)
     assert found.failure is not None
-    what = "rank 1 ended with exit code 9 before its first report"
+    what = "no report came from rank 0 on node1, 1 on node1 (exit code 9)"
     assert (found.failure.place, found.failure.measured) == ("node1", what)
 
 

@@ -6,17 +6,17 @@ import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ddp_ladder.common.formats import in_short
-from ddp_ladder.common.messages import Finding, leave_out
+from ddp_ladder.common.messages import Finding
 from ddp_ladder.preflight.collectives import ProbeRank
 from ddp_ladder.preflight.result import error
 from ddp_ladder.records.raw_models import AgentEnd, FailedRank, RunFile
 from ddp_ladder.records.signatures import Words, classify, cut, root_cause
 
 LATE = "not over after"  # the start of the probe's error of a rank that its time limit ended
-SLOW_START = "if the software starts slowly there, raise preflight.timeout_s"
-WITHOUT_TORCH = "for a program without torch, preflight: {enabled: false} in config.yaml"
-ROUTE = "compare network.interface in cluster.yaml with the links between the nodes"
+IN_GENERAL = (
+    "if the software starts slowly there, raise preflight.timeout_s; for a program without torch, preflight: {enabled: "
+    "false} in config.yaml; else compare network.interface in cluster.yaml with the links between the nodes"
+)
 
 
 def unfinished(
@@ -70,32 +70,20 @@ def _why(
     if raised := [rank for rank in behind if _has_own_error(rank)]:
         first = min(raised, key=lambda rank: rank.at_s)
         what = f"rank {first.rank} failed while {first.doing}: {cut((first.error or '').splitlines()[0])}"
-        advice = WITHOUT_TORCH if "torch" in first.doing else ""
-        return node_of(first.rank), what, advice
-    if exited := next((each for each in failed if each.rank in missing), None):
-        what = f"rank {exited.rank} ended with exit code {exited.exit_code} before its first report"
-        return node_of(exited.rank), what, ""
+        return node_of(first.rank), what, IN_GENERAL
     if missing:
-        names = in_short(list(dict.fromkeys(map(node_of, missing))))
-        return node_of(missing[0]), f"{_ranks(missing)} on {names} did not start", SLOW_START
+        exits = {each.rank: f" (exit code {each.exit_code})" for each in failed}
+        first_missing = next((k for k in missing if k in exits), missing[0])
+        names = ", ".join(f"{k} on {node_of(k)}{exits.get(k, '')}" for k in missing)
+        return node_of(first_missing), f"no report came from rank {names}", IN_GENERAL
     silent = [rank for rank in behind if not rank.error]
-    if silent and len(silent) < len(behind):
-        what = f"{_ranks([rank.rank for rank in silent])} fell silent, last seen {silent[0].doing}"
-        return node_of(silent[0].rank), what, f"look at that node, or {leave_out()}"
-    frames = Counter(rank.frame for rank in ranks.values())
-    alone = [rank for rank in ranks.values() if frames[rank.frame] == 1]
-    if len(frames) == 2 and len(alone) == 1:
-        what = f"rank {alone[0].rank} hangs in {alone[0].frame}, the others in {frames.most_common(1)[0][0]}"
-        return node_of(alone[0].rank), what, f"look at what it does there, or {leave_out()}"
-    last = min(behind, key=lambda rank: (rank.step, rank.rank))
-    all_wait = all(rank.step == last.step for rank in ranks.values())
-    who = "all ranks are" if all_wait and spec.world_size > 1 else f"rank {last.rank} is"
-    what = f"{who} still {last.doing}" + (last.error.removeprefix("not over") if last.error else "")
-    return "" if all_wait else node_of(last.rank), what, SLOW_START if "torch" in last.doing else ROUTE
-
-
-def _ranks(numbers: Sequence[int]) -> str:
-    return f"rank{'s' if len(numbers) > 1 else ''} {in_short([str(number) for number in numbers])}"
+    at = Counter((rank.step, rank.frame) for rank in ranks.values())
+    last = min(silent or behind, key=lambda rank: (rank.step, at[rank.step, rank.frame]))
+    together = not silent and {step for step, _ in at} == {last.step} and at[last.step, last.frame] == max(at.values())
+    what = "all ranks are" if together and spec.world_size > 1 else f"rank {last.rank} is"
+    what += f" still {last.doing}" + (f" in {last.frame}" if last.frame else "")
+    what += last.error.removeprefix("not over") if last.error else ", and fell silent"
+    return "" if together else node_of(last.rank), what, IN_GENERAL
 
 
 def _was_killed(rank: FailedRank) -> bool:
