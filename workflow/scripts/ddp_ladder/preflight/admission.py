@@ -6,6 +6,7 @@ and limits. It says nothing of a time limit beyond the partition's: that is comp
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,7 +109,9 @@ def check_jobs(jobs: Sequence[ScaleJob], settings: Settings, partitions: Mapping
                 starts[str(job.scale)] = start
         except SlurmError as error:
             if undecided(str(error)):
-                problems.append(_not_checked(job, error))
+                what = f"Slurm does not say whether it takes the job of {job.scale}"
+                advice = "nothing: it is submitted without this check"
+                problems.append(_Waits("sbatch --test-only", what, str(error), next=advice))
                 continue
             refused.setdefault((job.stage, _in_short(str(error))), []).append(job)
     problems += [_problem(words, these, settings, partitions) for (_, words), these in refused.items()]
@@ -124,19 +127,9 @@ class _Waits(Problem):
     """A job that Slurm takes, and starts only after a change."""
 
 
-def _not_checked(job: ScaleJob, error: SlurmError) -> Problem:
-    what = f"Slurm does not say whether it takes the job of {job.scale}"
-    return _Waits("sbatch --test-only", what, str(error), next="nothing: it is submitted without this check")
-
-
-def asked_options(job: ScaleJob) -> list[str]:
-    """Return the options of sbatch that decide whether Slurm takes a job."""
-    return sbatch_options(job, {})
-
-
 def _asked(job: ScaleJob) -> str:
     """Return when Slurm expects the job to start. Raises SlurmError with the words of its refusal."""
-    told = run_command(["sbatch", "--test-only", *asked_options(job)], script="#!/bin/sh\n", with_errors=True)
+    told = run_command(["sbatch", "--test-only", *sbatch_options(job, {})], script="#!/bin/sh\n", with_errors=True)
     found = _START.search(told)
     return found[1] if found else ""
 
@@ -150,12 +143,12 @@ def _in_short(words: str) -> str:
 def _problem(words: str, jobs: Sequence[ScaleJob], settings: Settings, partitions: Mapping[str, Partition]) -> Problem:
     """Return the problem of jobs of a stage that Slurm refused in the same words."""
     job, scales = jobs[0], in_short([str(job.scale) for job in jobs], MOST_NAMES)
-    keys = [_where(key, job, settings) for key in _keys(words, job)]
-    found = " ".join(asked_options(jobs[-1]))
+    named = next((keys for pattern, keys in KEYS if re.search(pattern, words, re.IGNORECASE)), ("slurm", "node"))
+    keys = [_where(key, job, settings) for key in named]
+    found = " ".join(sbatch_options(jobs[-1], {}))
     if words == NOT_BEGUN and job.slurm.reservation:
-        return _Waits(
-            keys[0], f"the reservation has not begun; the jobs of {scales} wait for it", found, next="nothing, if meant"
-        )
+        what = f"the reservation has not begun; the jobs of {scales} wait for it"
+        return _Waits(_where("slurm.reservation", job, settings), what, found, next="nothing, if meant")
     if words == NO_SUCH_NODES and (down := _nodes_down(job)):
         return _Waits(
             keys[0],
@@ -163,22 +156,12 @@ def _problem(words: str, jobs: Sequence[ScaleJob], settings: Settings, partition
             found=f"{words}; not up: {in_short(down, MOST_NAMES)}",
             next="nothing, if they come back soon (`sinfo --list-reasons`); else a smaller scale",
         )
-    allowed = ", ".join(sorted(partitions)) if keys[0].endswith("slurm.partition") else None
-    unknown = [name for name in (job.slurm.partition or "").split(",") if name not in partitions]
-    guess = did_you_mean(unknown[0], partitions) if allowed and unknown else None
-    change = f"change {' or '.join(keys)}" if len(keys) == 1 else f"change one of {', '.join(keys)}"
+    allowed = ", ".join(sorted(partitions)) if named[0] == "slurm.partition" else None
+    guess = did_you_mean(job.slurm.partition or "", partitions) if allowed else None
+    advice = guess or f"change {'one of ' if len(keys) > 1 else ''}{', '.join(keys)}"
     return Problem(
-        keys[0],
-        f"Slurm refuses the job of {scales}: {words}",
-        found,
-        allowed,
-        f"{guess or change}; `sinfo --summarize` shows what there is",
+        keys[0], f"Slurm refuses the job of {scales}: {words}", found, allowed, f"{advice}; see `sinfo --summarize`"
     )
-
-
-def _keys(words: str, job: ScaleJob) -> tuple[str, ...]:
-    found = next((keys for pattern, keys in KEYS if re.search(pattern, words, re.IGNORECASE)), ("slurm", "node"))
-    return ("slurm.reservation",) if words == NOT_BEGUN and job.slurm.reservation else found
 
 
 def _where(key: str, job: ScaleJob, settings: Settings) -> str:
@@ -205,31 +188,20 @@ def _nodes_down(job: ScaleJob) -> list[str]:
 def _of_partitions(
     jobs: Sequence[ScaleJob], settings: Settings, partitions: Mapping[str, Partition]
 ) -> Iterator[Problem]:
-    """Yield what --test-only does not tell of a partition: its time limit, and that it is closed for now."""
-    told = set()
-    for job in jobs:
-        names = (
-            job.slurm.partition.split(",")
-            if job.slurm.partition
-            else [each.name for each in partitions.values() if each.default]
-        )
+    """Yield what --test-only does not tell of a partition, once per stage: its time limit, and that it is closed."""
+    for job in {job.stage: job for job in jobs}.values():  # the jobs of a stage have one limit
+        names = (job.slurm.partition or ",".join(each.name for each in partitions.values() if each.default)).split(",")
         those = [partitions[name] for name in names if name in partitions]
-        limits = [each.max_time_min for each in those]
-        most = None if None in limits or not limits else max(limit for limit in limits if limit is not None)
-        if most is not None and job.runtime_min > most and (job.stage, "time") not in told:
-            told.add((job.stage, "time"))
+        limits = [math.inf if each.max_time_min is None else each.max_time_min for each in those]
+        if job.runtime_min > max(limits, default=math.inf):
             yield Problem(
                 _where("runtime", job, settings),
                 f"longer than the partition {', '.join(names)} allows",
                 f"{job.runtime_min} min",
-                f"up to {most} min",
-                f"set runtime: {most} or less, or choose another partition: {_where('slurm.partition', job, settings)}",
+                f"up to {max(limits)} min",
+                f"set runtime: {max(limits)} or less, or change {_where('slurm.partition', job, settings)}",
             )
-        if those and all(each.state == "DOWN" for each in those) and (job.stage, "down") not in told:
-            told.add((job.stage, "down"))
-            yield _Waits(
-                _where("slurm.partition", job, settings),
-                f"the partition {', '.join(names)} starts no jobs now",
-                "state DOWN",
-                next="choose another partition, or wait until the site has opened it",
-            )
+        if those and all(each.state == "DOWN" for each in those):
+            what = f"the partition {', '.join(names)} starts no jobs now"
+            advice = "choose another partition, or wait until the site has opened it"
+            yield _Waits(_where("slurm.partition", job, settings), what, "state DOWN", next=advice)
