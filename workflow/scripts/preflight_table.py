@@ -7,9 +7,21 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
 from ddp_ladder.common.command import command
+from ddp_ladder.common.formats import significant
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.preflight.result import long_text, read_result
+from ddp_ladder.preflight.result import PreflightResult, finding_line, outcome, read_result
+
+
+def long_text(result: PreflightResult) -> str:
+    """Return the line, the tables of nodes, sizes and pairs of nodes, and the findings."""
+    parts = [f"{result.scale}: {outcome(result)}"]
+    for rows in (result.nodes, result.sizes, result.pairs):
+        if rows:
+            table = pd.DataFrame([row.model_dump() for row in rows])
+            parts.append(table.to_string(index=False, float_format=significant))
+    return "\n\n".join([*parts, *map(finding_line, result.findings)])
 
 
 @command

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ddp_ladder.common.formats import count, significant
+from ddp_ladder.common.formats import significant
 from ddp_ladder.common.messages import Finding, leave_out
 from ddp_ladder.common.model import Model, Several
 from ddp_ladder.plan.plan import PreflightWanted, RunSpec
@@ -89,26 +89,17 @@ Ranks = Mapping[int, ProbeRank]
 # Figures
 
 
-def bus_factor(ranks: int) -> float:
-    """Return bus bandwidth / algorithm bandwidth of an all-reduce: what each link carries per byte of the message."""
-    return 2 * (ranks - 1) / ranks
+def _busbw(size: int, time_s: float, ranks: int) -> float:
+    """Return the bus bandwidth in GB/s: what each link carries, 2 (n - 1) / n of the message."""
+    return size / time_s / 1e9 * 2 * (ranks - 1) / ranks if time_s else 0.0
 
 
 def size_rows(ranks: Sequence[ProbeRank]) -> tuple[SizeRow, ...]:
     """Return the sizes that every rank measured."""
     rows = []
     for several in zip(*(rank.sizes for rank in ranks), strict=False):
-        first, time_s = several[0], max(one.time_s for one in several)
-        algbw = first.bytes / time_s / 1e9 if time_s else 0.0
-        rows.append(
-            SizeRow(
-                bytes=first.bytes,
-                iterations=first.iterations,
-                time_s=time_s,
-                algbw_gb_per_s=algbw,
-                busbw_gb_per_s=algbw * bus_factor(len(ranks)),
-            )
-        )
+        size, time_s = several[0].bytes, max(one.time_s for one in several)
+        rows.append(SizeRow(bytes=size, time_s=time_s, busbw_gb_per_s=_busbw(size, time_s, len(ranks))))
     return tuple(rows)
 
 
@@ -121,7 +112,7 @@ def pair_rows(ranks: Sequence[ProbeRank], names: Sequence[str]) -> tuple[PairRow
     rows = []
     for (one, other), found in sorted(times.items()):
         size, time_s = found[0][0], max(time_s for _, time_s in found)
-        busbw = size / time_s / 1e9 * bus_factor(len(found)) if time_s else 0.0
+        busbw = _busbw(size, time_s, len(found))
         rows.append(PairRow(nodes=(names[one], names[other]), bytes=size, time_s=time_s, busbw_gb_per_s=busbw))
     return tuple(rows)
 
@@ -246,10 +237,6 @@ def _devices(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Find
         if rank.multiplies is False:
             what = f"rank {k}: a matrix product on {rank.device.name or rank.device.kind} is wrong"
             yield error(what, "the exact product of whole numbers", f"{leave_out()} and report it to your site", node)
-        if rank.cpus < spec.threads_per_rank:
-            wanted = f"{spec.threads_per_rank} (node.cpus / node.gpus)"
-            advice = "raise node.cpus in cluster.yaml to what the node has, or ask for whole cores with slurm.extra"
-            yield warning(f"rank {k} has {count(rank.cpus, 'CPU')}", wanted, advice, node)
     for (host, device), several in users.items():
         if len(several) > 1:
             what = f"ranks {', '.join(map(str, several))} share one device of {host}: {device}"
@@ -278,9 +265,8 @@ def value_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterato
     where = f"rank {k}" if len(several) == 1 else f"{len(several)} of {len(ranks)} ranks, first rank {k}"
     what = f"an all-reduce of {size.bytes} bytes returned wrong values on {where}: {size.wrong[0]}"
     advice = (
-        "train nothing before this is solved: look at network.env in cluster.yaml (what your site's documentation asks "
-        "for), then at what wraps torch.distributed in software.setup; variants with network.backend gloo show whether "
-        "it is NCCL"
+        "train nothing before this is solved: look at network.env in cluster.yaml, and at what wraps torch.distributed "
+        "in software.setup; a variant with network.backend gloo shows whether it is NCCL"
     )
     yield error(what, "the exact sum, in every element", advice, nodes[k // spec.gpus_per_node])
 
@@ -289,21 +275,16 @@ def transport_findings(spec: RunSpec, wanted: PreflightWanted, found: Sequence[s
     """Yield a finding if NCCL uses another network between nodes than the site promises."""
     if spec.backend != "nccl" or spec.nodes < 2 or wanted.transport == "any":
         return
-    used, promised = networks_used(found), f"network.transport: {wanted.transport}"
-    if not used:
-        what = "NCCL's log names no network between the nodes"
-        yield warning(what, promised, "read results/preflight/*/nccl/*.log")
-    elif None in used.values():
-        what = f"NCCL uses a plugin that is not known here: {', '.join(used)}"
-        yield warning(what, promised, "see whether it is the site's fast network, and set network.transport: any")
-    elif others := [name for name, kind in used.items() if kind != wanted.transport]:
-        advice = {
-            "ofi": "load the site's NCCL plugin for libfabric (software.modules), in a container bind it",
-            "ib": "read in results/preflight/*/nccl/*.log why NCCL found no InfiniBand (container, NCCL_IB_HCA)",
-            "socket": "set NCCL_NET: Socket in network.env",
-        }[wanted.transport]
-        what = f"NCCL uses {' and '.join(others)} between nodes"
-        yield error(what, promised, f"{advice}; or set network.transport in cluster.yaml if this is intended")
+    used = networks_used(found)
+    if {*used.values()} == {wanted.transport}:
+        return
+    what = f"NCCL uses {' and '.join(used) or 'no network that its log names'} between the nodes"
+    advice = (
+        "read in results/preflight/*/nccl/*.log which networks NCCL found, and load or bind the site's plugin "
+        "(software.modules, software.container); or set network.transport in cluster.yaml if this is intended"
+    )
+    is_known = bool(used) and None not in used.values()
+    yield (error if is_known else warning)(what, f"network.transport: {wanted.transport}", advice)
 
 
 def bandwidth_findings(

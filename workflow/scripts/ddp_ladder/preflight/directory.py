@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,10 +123,10 @@ def assemble_preflight(directory: PreflightDirectory, job: ScaleJob, progress: P
 
 
 def _node(name: str, facts: NodeFacts | None, run: RunFile, node_rank: int, ranks: dict[int, ProbeRank]) -> NodeRow:
-    devices = [rank.device for rank in ranks.values() if rank.node_rank == node_rank]
+    devices = Counter(rank.device.name for rank in ranks.values() if rank.node_rank == node_rank and rank.device)
     return NodeRow(
         node=name,
-        gpus=tuple(device.name for device in devices if device and device.name),
+        gpus=", ".join(f"{number} x {device}" for device, number in devices.items() if device) or None,
         interface=facts.interface.name if facts else None,
         address=facts.interface.address if facts else None,
         mtu=facts.interface.mtu if facts else None,

@@ -5,14 +5,14 @@ The scale's job writes it once; gates, report and the live view read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from ddp_ladder.common.files import read_json
-from ddp_ladder.common.formats import DASH, duration, milliseconds, significant
+from ddp_ladder.common.formats import DASH, duration, significant
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.records.raw_models import Count, Duration, Job, Name, Positive
@@ -36,7 +36,7 @@ class NodeRow(Model):
     """One node of a preflight."""
 
     node: Name
-    gpus: Several[str] = Field(description="Names of the GPUs of its ranks; empty without CUDA.")
+    gpus: str | None = Field(description="Number and names of the GPUs of its ranks; null without CUDA.")
     interface: str | None
     address: str | None
     mtu: int | None
@@ -47,9 +47,7 @@ class SizeRow(Model):
     """All-reduces of one size over all ranks; the time is that of the slowest rank."""
 
     bytes: Positive
-    iterations: Positive
     time_s: Duration
-    algbw_gb_per_s: Bandwidth
     busbw_gb_per_s: Bandwidth
 
 
@@ -163,33 +161,3 @@ def latency(result: PreflightResult) -> str:
 def finding_line(one: Finding) -> str:
     """Return a finding as one line."""
     return f"{one.severity.upper()} {one.in_words}; wanted {one.wanted}; next: {one.next}"
-
-
-def long_text(result: PreflightResult) -> str:
-    """Return the line, the tables of nodes, sizes and pairs of nodes, and the findings."""
-    nodes: list[tuple[str, ...]] = [("node", "GPUs", "interface", "address", "MTU", "CPUs")]
-    for node in result.nodes:
-        gpus = f"{len(node.gpus)} x {node.gpus[0]}" if node.gpus else None
-        cells = (node.node, gpus, node.interface, node.address, node.mtu, node.cpus)
-        nodes.append(tuple("-" if cell is None else str(cell) for cell in cells))
-    sizes = [("all-reduce", "time", "algbw GB/s", "busbw GB/s")]
-    for row in result.sizes:
-        figures = (f"{milliseconds(row.time_s)} ms", significant(row.algbw_gb_per_s), significant(row.busbw_gb_per_s))
-        sizes.append((_size(row.bytes), *figures))
-    pairs = [("nodes", "all-reduce", "busbw GB/s")]
-    pairs += [(" and ".join(row.nodes), _size(row.bytes), significant(row.busbw_gb_per_s)) for row in result.pairs]
-    lines = [f"{result.scale}: {outcome(result)}"]
-    for table in (nodes, sizes, pairs):
-        lines += ["", *_table(table)] if len(table) > 1 else []
-    for one in result.findings:
-        lines += ["", f"{one.severity.upper()}  {one.in_words}", f"  wanted  {one.wanted}", f"  next    {one.next}"]
-    return "\n".join(lines)
-
-
-def _size(size: int) -> str:
-    return f"{size // 1024**2} MiB" if size >= 1024**2 else f"{size // 1024} KiB"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
