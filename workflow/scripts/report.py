@@ -38,8 +38,7 @@ RESULTS = Path("results")
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the report and print the table."""
     # Processes that only read records import this file too, and shall not import what draws.
-    from ddp_ladder.report.centre import judged, read_centre
-    from ddp_ladder.report.centre import terminal_lines as centre_lines
+    from ddp_ladder.report.centre import judged, read_centre, summary
     from ddp_ladder.report.page import delete_outdated, write_report
 
     arguments = parse(argv)
@@ -56,9 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for line in terminal_lines(plan, rows, results):
         print(line)
     if centre:
-        pictures = [file.name for file in files if file.parent.name == "usage"]
-        for line in centre_lines(judged(centre, make_view(found, date.today()), pictures)):
-            print(line)
+        rules = judged(centre, make_view(replace(found, directory=results), date.today()))
+        print(f"centre   {summary(centre, rules)}: see the page")
     if outdated:
         names = in_short([file.relative_to(results / "report").as_posix() for file in outdated])
         print(f"deleted  {names}: of an earlier report, and no part of this one")

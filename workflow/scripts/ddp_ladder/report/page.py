@@ -26,7 +26,7 @@ from ddp_ladder.gates.figures import (
 )
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Finding, Verdict
-from ddp_ladder.report.centre import Centre, judged
+from ddp_ladder.report.centre import Centre, rules_section
 from ddp_ladder.report.comparison import FILES, comparison_files, comparison_section
 from ddp_ladder.report.document import Block, Cell, Document, Section, as_html, as_markdown, as_tex, csv_text
 from ddp_ladder.report.plots import attribution_figure, drawn, efficiency_figure, throughput_figure
@@ -58,9 +58,9 @@ def write_report(
     plots = {f"{name}.{kind}": data for name, figure in figures.items() for kind, data in drawn(figure).items()}
     usage, pictures = draw_usage(results, view.runs)
     comparison, prediction = comparison_section(view), prediction_of(results, view)
-    rules = judged(centre, view, tuple(pictures)) if centre else None
-    parts = sections(view, usage, prediction, comparison, (rules.section(with_next=True),) if rules else ())
-    application = proposal(view, prediction, (rules.section(with_next=False),) if rules else ())
+    of_page, of_proposal = ((rules_section(centre, view, with_next=each),) if centre else () for each in (True, False))
+    parts = sections(view, usage, prediction, comparison, of_page)
+    application = proposal(view, prediction, of_proposal)
     files: dict[str, str | bytes] = {
         "scaling.md": as_markdown(markdown_document(view, prediction, parts)),
         "proposal.md": as_markdown(application),

@@ -503,7 +503,19 @@ def gate_words(gates: Mapping[str, Verdict], point: ScalePoint) -> str:
     return f"{stage_name(point.stage)} {gate.words_of(point)}" if gate else UNKNOWN
 
 
-# --- Notes on scales.
+# --- Series and notes.
+
+
+def reference_series(points: Sequence[ScalePoint]) -> list[tuple[ScalePoint, ...]]:
+    """Return the measured points of each mode, of the reference variant or else of the first."""
+    measured = [point for point in points if point.samples_per_s is not None]
+    found = []
+    for mode in dict.fromkeys(point.mode for point in measured):
+        own = [point for point in measured if point.mode == mode]
+        names = [point.variant for point in own]
+        variant = REFERENCE_VARIANT if REFERENCE_VARIANT in names else names[0]
+        found.append(tuple(point for point in own if point.variant == variant))
+    return found
 
 
 def scale_notes(points: Sequence[ScalePoint], several_series: bool) -> tuple[tuple[str, str], ...]:
