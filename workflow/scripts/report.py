@@ -6,8 +6,7 @@ Example, after a ladder or while one is climbing:
 
 It reads plan.json, the records below runs/ and the gates in gates/, all in the results directory,
 and writes report/ there: index.html (open it in a browser), scaling.md, scaling.csv, proposal.md and
-proposal.tex (the scalability section of an application), and the plots as SVG and PNG. Files of an earlier
-report that this one does not write (of a centre, of variants, of a run's usage) are deleted.
+proposal.tex (the scalability section of an application), and the plots as SVG and PNG.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.accounting.advice import terminal_lines
 from ddp_ladder.accounting.jobs import REPORT_WAITS_S, update_or_warn
 from ddp_ladder.common.command import command
-from ddp_ladder.common.formats import in_short
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.report.results import read_results
 from ddp_ladder.report.terminal import terminal_table
@@ -39,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write the report and print the table."""
     # Processes that only read records import this file too, and shall not import what draws.
     from ddp_ladder.report.centre import judged, read_centre, summary
-    from ddp_ladder.report.page import delete_outdated, write_report
+    from ddp_ladder.report.page import write_report
 
     arguments = parse(argv)
     centre = read_centre(arguments.centre) if arguments.centre else None
@@ -50,16 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = replace(found, warnings=(*found.warnings, *warnings), jobs=rows)
     found = replace(found, work=replace(found.work, epochs=arguments.epochs, samples=arguments.samples))
     files = write_report(results, found, centre=centre)
-    outdated = delete_outdated(results / "report", files)
     print(terminal_table(found.points, found.gates, files[0].parent))
     for line in terminal_lines(plan, rows, results):
         print(line)
     if centre:
         rules = judged(centre, make_view(replace(found, directory=results), date.today()))
         print(f"centre   {summary(centre, rules)}: see the page")
-    if outdated:
-        names = in_short([file.relative_to(results / "report").as_posix() for file in outdated])
-        print(f"deleted  {names}: of an earlier report, and no part of this one")
     if found.counts.not_shown:
         print(found.counts.in_words)
     for warning in found.warnings:

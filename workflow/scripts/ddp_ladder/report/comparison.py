@@ -31,8 +31,6 @@ from ddp_ladder.report.view import ReportView
 
 VARIANTS, RESULTS = "comparison", "comparison_of_results"
 """Stems of the files: of the variants of one ladder, and of two folders of results."""
-FILES = tuple(f"{VARIANTS}.{kind}" for kind in ("md", "csv", "svg", "png"))
-"""Of the variants of one ladder."""
 COLUMNS = (
     "mode", "nodes", "gpus_per_node", "variant", "rank", "found", "ratio", "ratio_low", "ratio_high",
     "repeats", "samples_per_s", "reference_samples_per_s", "step_time_s", "changes", "differs_in", "note",

@@ -5,16 +5,15 @@ It works with any results: no record at all, one stage, failed runs, a closed ga
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from hashlib import sha256
 from pathlib import Path
 
 from ddp_ladder.analysis.cost import Pick, PickKind, Work, picks
-from ddp_ladder.common.files import REPORT, make_directory, write_atomically, writing
+from ddp_ladder.common.files import REPORT, make_directory, write_atomically
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, stage_name
 from ddp_ladder.gates.figures import (
     EFFICIENCY,
@@ -27,7 +26,7 @@ from ddp_ladder.gates.figures import (
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Finding, Verdict
 from ddp_ladder.report.centre import Centre, rules_section
-from ddp_ladder.report.comparison import FILES, comparison_files, comparison_section
+from ddp_ladder.report.comparison import comparison_files, comparison_section
 from ddp_ladder.report.document import Block, Cell, Document, Section, as_html, as_markdown, as_tex, csv_text
 from ddp_ladder.report.plots import attribution_figure, drawn, efficiency_figure, throughput_figure
 from ddp_ladder.report.proposal import proposal
@@ -38,7 +37,6 @@ from ddp_ladder.report.view import ReportView, make_view
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 
 RECOMMENDED: PickKind = "recommended"
-PICTURE = re.compile(r"usage_.+_(weak|strong)_\d+x\d+_r\d+\.(svg|png)")
 
 
 def write_report(
@@ -46,7 +44,7 @@ def write_report(
 ) -> tuple[Path, ...]:
     """Write results/report/ and return the files, the page first. centre: whose rules are checked.
 
-    Files of an earlier report that this one does not write are deleted. Raises OSError (disk full).
+    Raises OSError (disk full).
     """
     view = make_view(replace(found, directory=results), written_on or date.today())
     shown = tuple(point for point in view.rungs if point.variant == REFERENCE_VARIANT)
@@ -77,20 +75,6 @@ def write_report(
     for name, content in files.items():
         write_atomically(results / "report" / name, content)
     return tuple(results / "report" / name for name in files)
-
-
-def delete_outdated(report: Path, written: Collection[Path]) -> tuple[Path, ...]:
-    """Delete the files of a report that it may write, but did not this time, and return them; no other file.
-
-    report: the directory. written: the files of this report. Raises NotWritten.
-    """
-    may_be = [report / name for name in FILES]
-    may_be += [path for path in sorted((report / FOLDER).glob("usage_*")) if PICTURE.fullmatch(path.name)]
-    outdated = tuple(path for path in may_be if path not in written and path.is_file())
-    for path in outdated:
-        with writing(path):
-            path.unlink(missing_ok=True)
-    return outdated
 
 
 def scaling_csv(points: Sequence[ScalePoint]) -> str:
