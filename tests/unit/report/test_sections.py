@@ -29,7 +29,6 @@ from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.sections import (
     MOST_LISTED,
     Prediction,
-    Usage,
     explained,
     listed_runs,
     runs_csv,
@@ -88,7 +87,7 @@ def view_of(
 
 
 def section_of(view: ReportView, title: str, prediction: Prediction | None = None) -> Section | None:
-    found = sections(view, Usage(), prediction or Prediction(), ComparisonSection())
+    found = sections(view, (), prediction or Prediction(), ComparisonSection())
     return next((each for each in found if each.title == title), None)
 
 

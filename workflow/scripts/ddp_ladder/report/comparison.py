@@ -71,8 +71,7 @@ def _blocks(comparison: Comparison) -> Iterator[Block]:
         for each in comparison.panels
     ]
     yield Block(
-        f"Throughput of each variant over that of {comparison.reference}, with 95 % intervals. Full markers differ by "
-        "more than chance.",
+        f"Throughput of each variant over that of {comparison.reference}, with 95 % intervals.",
         picture=_stem(comparison),
         alt=f"Ratios of throughput against {comparison.reference}. {'; '.join(lines)}.",
         style="forest",

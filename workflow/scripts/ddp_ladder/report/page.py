@@ -143,9 +143,12 @@ def plot_blocks(view: ReportView) -> tuple[Block, ...]:
         against = f"{view.first_scale} of the same variant and mode{group}"
     else:
         against = "the smallest scale that compares"
-    throughput = f"Throughput against the number of {view.units}, both axes logarithmic. Full markers: one node; "
     return (
-        Block(f"{throughput}hollow: several nodes.", picture="throughput", alt=_described(view, SAMPLES_PER_S)),
+        Block(
+            f"Throughput against the number of {view.units}, both axes logarithmic.",
+            picture="throughput",
+            alt=_described(view, SAMPLES_PER_S),
+        ),
         Block(
             f"Efficiency at each scale in climbing order, against {against}.",
             picture="efficiency",

@@ -10,30 +10,28 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from ddp_ladder.analysis.comparison import FASTER, SLOWER, Compared, Comparison, Panel, decisive
-from ddp_ladder.common.formats import stage_name
+from ddp_ladder.analysis.comparison import FASTER, SLOWER, Compared, Comparison, Panel
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column, columns
 from ddp_ladder.gates.points import ScalePoint
 
 WIDTH_IN, PANEL_IN, MARGIN_IN = 5.0, 2.7, 0.6  # narrow: its text can still be read on a phone and in print
 MOST_LABELLED = 9  # scales: more have no room for their names and figures
 MOST_INTERVAL = 1.5  # the end of a wider interval of efficiency is in the tables
-MOST_PANELS, MOST_ROWS = 12, 80  # of a comparison
+MOST_PANELS = 8  # of a comparison: those of the largest scales
 LONGEST_NAME = 24  # of a variant
 
 # Okabe and Ito: distinct with any colour vision; the markers are distinct without any colour.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-INK, GREY, PALE, BAND, PAPER, BAD, CROWD = "#1f2933", "#6b7785", "#d5dae0", "#f4f6f8", "#ffffff", "#9b1c1c", "#9fabb7"
+INK, GREY, PALE, PAPER, BAD, CROWD = "#1f2933", "#6b7785", "#d5dae0", "#ffffff", "#9b1c1c", "#9fabb7"
 STYLE: dict[Any, Any] = {  # matplotlib types the keys as a literal of all its settings
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture on every machine
     "font.size": 9,
@@ -61,7 +59,6 @@ STYLE: dict[Any, Any] = {  # matplotlib types the keys as a literal of all its s
     "svg.hashsalt": "ddp-ladder",  # fixed ids: the same records give the same file
 }
 IDEAL: dict[str, Any] = {"linewidth": 0.9, "linestyle": (0, (1, 1.6))}
-HALF: dict[str, Any] = {"linewidth": 0.9, "linestyle": (0, (5, 3))}
 PARTS = {  # from the bottom up: what the training is for, then what it waits for
     "compute_s": "#0072B2",
     "rest_s": "#9aa5b1",
@@ -74,6 +71,8 @@ LEAST_TEXT = 0.06  # of the panel's height: a lower part has no room for its fig
 
 Thresholds = Mapping[str, float | None]
 """min_efficiency by stage, a fraction."""
+Look = tuple[str, str]
+"""Colour and marker of a variant, the same in every panel."""
 
 
 def drawn(figure: Figure) -> dict[str, bytes]:
@@ -90,41 +89,28 @@ def drawn(figure: Figure) -> dict[str, bytes]:
 # --- What the plots of scales share.
 
 
-@dataclass(frozen=True)
-class Look:
-    """Colour and marker of a variant, the same in every panel."""
-
-    colour: str
-    marker: str
-
-
-Looks = Mapping[str, Look]
-
-
 def looks(points: Sequence[ScalePoint]) -> dict[str, Look]:
     """Return the look of each variant, in the order of the points; those beyond seven are grey."""
     names = dict.fromkeys(point.variant for point in points)
-    known = [Look(*each) for each in zip(COLOURS, MARKERS, strict=True)]
-    return {name: known[k] if k < len(known) else Look(CROWD, ".") for k, name in enumerate(names)}
+    known = [*zip(COLOURS, MARKERS, strict=True)]
+    return {name: known[k] if k < len(known) else (CROWD, ".") for k, name in enumerate(names)}
 
 
 def _panels(
     points: Sequence[ScalePoint],
-    draw: Callable[[Axes, Sequence[ScalePoint], Looks], None],
+    draw: Callable[[Axes, Sequence[ScalePoint], Mapping[str, Look]], None],
     keys: Sequence[Line2D],
 ) -> Figure:
     """Return a figure with a panel per mode, below each other, and the legend above them. draw: fills a panel."""
     modes = list(dict.fromkeys(point.mode for point in points)) or [""]
-    size = (WIDTH_IN, MARGIN_IN + PANEL_IN * len(modes))
     with rc_context(STYLE):
+        size = (WIDTH_IN, MARGIN_IN + PANEL_IN * len(modes))
         figure = Figure(figsize=size, layout="constrained", facecolor=PAPER)
         for mode, axes in zip(modes, figure.subplots(len(modes), 1, squeeze=False)[:, 0], strict=True):
-            own = [point for point in points if point.mode == mode]
             axes.set_title(f"{mode} scaling" if len(modes) > 1 else "")
-            draw(axes, own, looks(points))
+            draw(axes, [point for point in points if point.mode == mode], looks(points))
         if keys:
-            widest = max(len(str(key.get_label())) for key in keys) + 7
-            figure.legend(handles=keys, loc="outside upper left", ncols=max(1, min(4, 72 // widest)), columnspacing=1.4)
+            figure.legend(handles=keys, loc="outside upper left", ncols=2 if len(keys) > 4 else 3, columnspacing=1.4)
     return figure
 
 
@@ -144,30 +130,23 @@ def short(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
 
 
-def _variant_keys(points: Sequence[ScalePoint]) -> tuple[list[Line2D], str]:
-    """Return an entry for each variant if there are several, and the colour of the entries that hold for all."""
+def _variant_keys(points: Sequence[ScalePoint]) -> list[Line2D]:
+    """Return an entry for each variant if there are several."""
     found = looks(points)
-    if len(found) < 2:
-        return [], COLOURS[0]
-    shown = [(name, look) for name, look in found.items() if look.colour != CROWD]
-    keys = [legend_key(short(name), color=look.colour, marker=look.marker, linestyle="none") for name, look in shown]
-    if len(shown) < len(found):
-        words = f"{len(found) - len(shown)} other variants"
-        keys.append(legend_key(words, color=CROWD, marker=".", linestyle="none"))
-    return keys, GREY
+    shown = [(name, colour, marker) for name, (colour, marker) in found.items() if colour != CROWD]
+    keys = [legend_key(short(name), color=colour, marker=marker, linestyle="none") for name, colour, marker in shown]
+    if more := len(found) - len(shown):
+        keys.append(legend_key(f"{more} other variants", color=CROWD, marker=".", linestyle="none"))
+    return keys if len(found) > 1 else []
 
 
 def _draw_point(axes: Axes, place: float, column: Column, point: ScalePoint, look: Look) -> None:
-    """Draw a figure of a point with its interval: full within one node, hollow across nodes."""
-    estimate = column.estimate(point)
-    if estimate is None:
+    """Draw a figure of a point with its interval."""
+    if (estimate := column.estimate(point)) is None:
         return
-    value, low, high = estimate
-    axes.errorbar(
-        [place], [value], yerr=[[value - low], [high - value]],
-        color=look.colour, marker=look.marker, markersize=6.5, markeredgewidth=1.4, elinewidth=1.3, capsize=3,
-        markerfacecolor=look.colour if point.nodes == 1 else PAPER, linestyle="none", zorder=3,
-    )  # fmt: skip
+    (value, low, high), (colour, marker) = estimate, look
+    style: dict[str, Any] = {"markersize": 6, "elinewidth": 1.3, "capsize": 3, "linestyle": "none", "zorder": 3}
+    axes.errorbar([place], [value], yerr=[[value - low], [high - value]], color=colour, marker=marker, **style)
 
 
 # --- Throughput.
@@ -175,53 +154,45 @@ def _draw_point(axes: Axes, place: float, column: Column, point: ScalePoint, loo
 
 def throughput_figure(points: Sequence[ScalePoint], units: str) -> Figure:
     """Return the plot of samples/s against the number of ``units`` ("GPUs"), both logarithmic, one panel per mode."""
-    measured = [point for point in points if point.samples_per_s is not None]
     keys: list[Line2D] = []
-    if measured:
-        keys, colour = _variant_keys(points)
-        styles = {dashes for name in looks(measured) for _, dashes in growth(_of(measured, name))}
-        for dashes, words in (("-", f"more {units} in one node"), ("--", "more nodes")):
-            if dashes in styles:
-                keys.append(legend_key(words, color=colour, linewidth=1.5, linestyle=dashes))
-        keys += [legend_key("ideal", color=GREY, **IDEAL), legend_key("half the ideal", color=GREY, **HALF)]
+    if any(point.samples_per_s is not None for point in points):
+        keys = [
+            *_variant_keys(points),
+            legend_key(f"more {units} in one node", color=GREY, linewidth=1.5),
+            legend_key("more nodes", color=GREY, linewidth=1.5, linestyle="--"),
+            legend_key("ideal", color=GREY, **IDEAL),
+        ]
     return _panels(points, lambda axes, own, styles: _throughput(axes, own, styles, units), keys)
 
 
-def _of(points: Sequence[ScalePoint], variant: str) -> list[ScalePoint]:
-    return [point for point in points if point.variant == variant]
-
-
-def _throughput(axes: Axes, points: Sequence[ScalePoint], styles: Looks, units: str) -> None:
+def _throughput(axes: Axes, points: Sequence[ScalePoint], styles: Mapping[str, Look], units: str) -> None:
     measured = [point for point in points if point.samples_per_s is not None]
     if not measured:
         show_message(axes, "nothing measured yet")
         return
     sizes = sorted({point.world_size for point in measured})
-    right = sizes[-1] * 1.35
+    rates = [point.samples_per_s or math.nan for point in measured]
+    axes.set(xlabel=units, ylabel=SAMPLES_PER_S.heading, yscale="log", xlim=(sizes[0] / 1.35, sizes[-1] * 1.5))
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(min(rates) / 1.5, 1.1 * max(*rates, sizes[-1] * (rate_per_gpu(measured) or 0)))
     for variant, look in styles.items():
-        own = _of(measured, variant)
-        rate = rate_per_gpu(own)
-        if rate is not None:
-            colour = GREY if len(styles) == 1 else look.colour
-            axes.plot((1, right), (rate, rate * right), color=colour, zorder=1, **IDEAL)
-            axes.plot((1, right), (rate / 2, rate * right / 2), color=colour, zorder=1, **HALF)
+        own = [point for point in measured if point.variant == variant]
+        if rate := rate_per_gpu(own):
+            axes.plot(sizes, [rate * size for size in sizes], color=GREY, zorder=1, **IDEAL)
         for line, dashes in growth(own):
-            rates = [point.samples_per_s or math.nan for point in line]
-            axes.plot([p.world_size for p in line], rates, color=look.colour, linewidth=1.5, linestyle=dashes, zorder=2)
+            speeds = [point.samples_per_s or math.nan for point in line]
+            axes.plot([p.world_size for p in line], speeds, color=look[0], linewidth=1.5, linestyle=dashes, zorder=2)
         for point in own:
             _draw_point(axes, point.world_size, SAMPLES_PER_S, point, look)
-    ideal = max((rate_per_gpu(_of(measured, name)) or 0.0 for name in styles), default=0.0) * sizes[-1]
-    rates = [point.samples_per_s or 0.0 for point in measured]
-    left = sizes[0] / max(1.35, (sizes[-1] / sizes[0]) ** 0.15)  # room for the name of the first point
-    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(min(rates) / 1.5, 1.1 * max(*rates, ideal) * 1.1))
-    axes.set(xlabel=units, ylabel=SAMPLES_PER_S.heading)
-    _name_scales(axes, measured, sizes)
-    axes.xaxis.set_major_locator(FixedLocator([sizes[k] for k in spaced(list(map(math.log, sizes)))]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
+    for size in sizes if len(sizes) <= MOST_LABELLED else ():
+        own = [point for point in measured if point.world_size == size]
+        names = ", ".join(dict.fromkeys(str(point.scale) for point in own))
+        place = (size, min(point.samples_per_s or 0 for point in own))
+        axes.annotate(names, place, (6, -10), textcoords="offset points", color=GREY)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5), numticks=12))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}"))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.grid(visible=True, axis="y")
 
 
@@ -233,36 +204,10 @@ def rate_per_gpu(points: Sequence[ScalePoint]) -> float | None:
 
 def growth(points: Sequence[ScalePoint]) -> list[tuple[list[ScalePoint], str]]:
     """Return the lines to draw, with their style: solid within one node, dashed across nodes."""
-    within = sorted((p for p in points if p.nodes == 1), key=lambda point: point.gpus_per_node)
-    lines = [(within, "-")]
-    for gpus in sorted({point.gpus_per_node for point in points}):
-        column = [point for point in points if point.gpus_per_node == gpus]
-        lines.append((sorted(column, key=lambda point: point.nodes), "--"))
-    return [(line, style) for line, style in lines if len(line) > 1 and len({p.mode for p in line}) == 1]
-
-
-def _name_scales(axes: Axes, points: Sequence[ScalePoint], sizes: Sequence[int]) -> None:
-    """Label each scale once, below right of its lowest point (the first: left); a faster twin above left."""
-    lowest: dict[object, ScalePoint] = {}
-    for point in sorted(points, key=lambda point: point.samples_per_s or 0.0):
-        lowest.setdefault(point.scale, point)
-    for size in (sizes[k] for k in spaced(list(map(math.log, sizes)))):
-        for k, point in enumerate(point for point in lowest.values() if point.world_size == size):
-            left = k > 0 or size == sizes[0]  # lines lead to the right from the first
-            axes.annotate(
-                str(point.scale), (size, point.samples_per_s or 1), (-8 if left else 8, 6 if k else -9),
-                textcoords="offset points", ha="right" if left else "left", fontsize=9, color=GREY,
-                bbox={"facecolor": PAPER, "alpha": 0.75, "edgecolor": "none", "pad": 0.6},
-            )  # fmt: skip
-
-
-def spaced(places: Sequence[float], most: int = MOST_LABELLED + 1) -> list[int]:
-    """Return the indices of ascending places that have room for a name; the last is always among them."""
-    least, kept = (places[-1] - places[0]) / most, [len(places) - 1]
-    for index in reversed(range(len(places) - 1)):
-        if places[kept[-1]] - places[index] >= least:
-            kept.append(index)
-    return kept[::-1]
+    lines = [([point for point in points if point.nodes == 1], "-")]
+    per_node = sorted({point.gpus_per_node for point in points})
+    lines += [([point for point in points if point.gpus_per_node == gpus], "--") for gpus in per_node]
+    return [(sorted(line, key=lambda p: p.world_size), style) for line, style in lines if len(line) > 1]
 
 
 # --- Efficiency.
@@ -270,71 +215,43 @@ def spaced(places: Sequence[float], most: int = MOST_LABELLED + 1) -> list[int]:
 
 def efficiency_figure(points: Sequence[ScalePoint], thresholds: Thresholds) -> Figure:
     """Return the plot of efficiency at each scale in climbing order, with the gates' thresholds; a panel per mode."""
-    keys: list[Line2D] = []
-    if points:
-        keys, colour = _variant_keys(points)
-        for label, face in (("one node", colour), ("several nodes", PAPER)):
-            keys.append(legend_key(label, color=colour, marker="o", linestyle="none", markerfacecolor=face))
-        keys += [legend_key("ideal", color=GREY, **IDEAL), legend_key("half the ideal", color=GREY, **HALF)]
+    keys = [*_variant_keys(points), legend_key("ideal", color=GREY, **IDEAL)] if points else []
     if any(thresholds.get(point.stage) is not None for point in points):
         keys.append(legend_key("asked by the gate", color=INK, linewidth=0.9))
     return _panels(points, lambda axes, own, styles: _efficiency(axes, own, styles, thresholds), keys)
 
 
-def _efficiency(axes: Axes, points: Sequence[ScalePoint], styles: Looks, thresholds: Thresholds) -> None:
+def _efficiency(axes: Axes, points: Sequence[ScalePoint], styles: Mapping[str, Look], thresholds: Thresholds) -> None:
     scales = list(dict.fromkeys(point.scale for point in points))
     if not scales:
         show_message(axes, "nothing measured yet")
         return
     known = [point.efficiency for point in points if point.efficiency is not None]
     ends = [min(point.efficiency_high, MOST_INTERVAL) for point in points if point.efficiency_high is not None]
-    top = 1.05 * max([1.0, *known, *ends])
-    axes.set(xlim=(-0.5, len(scales) - 0.5), ylim=(0, 1.09 * top))
-    _stages(axes, points, {scale: k for k, scale in enumerate(scales)}, thresholds)
+    axes.set(xlim=(-0.5, len(scales) - 0.5), ylim=(0, 1.05 * max([1.0, *known, *ends])), ylabel=EFFICIENCY.heading)
     axes.axhline(1, color=GREY, zorder=1, **IDEAL)
-    axes.axhline(0.5, color=GREY, zorder=1, **HALF)
     names = list(styles)
     for point in points:
-        aside = 0.0 if len(names) == 1 else 0.5 * (names.index(point.variant) / (len(names) - 1) - 0.5)
-        place = scales.index(point.scale) + aside
+        middle = scales.index(point.scale)
+        place = middle + (0.0 if len(names) == 1 else 0.5 * (names.index(point.variant) / (len(names) - 1) - 0.5))
         _draw_point(axes, place, EFFICIENCY, point, styles[point.variant])
-        if point.efficiency is None and styles[point.variant].colour != CROWD:
+        if (threshold := thresholds.get(point.stage)) is not None:
+            axes.plot([middle - 0.5, middle + 0.5], [threshold] * 2, color=INK, linewidth=0.9, zorder=1.5)
+        if point.efficiency is None and len(names) <= len(COLOURS):
             colour = GREY if point.status == "not run" else BAD
-            axes.text(place, 0.03, point.status, rotation=90, ha="center", va="bottom", fontsize=9, color=colour)
-        elif (
-            point.efficiency is not None and len(names) == 1 and len(scales) <= MOST_LABELLED and not point.is_baseline
-        ):
-            axes.annotate(
-                EFFICIENCY.shown(point), (place, point.efficiency), (8, 0),
-                textcoords="offset points", ha="left", va="center", fontsize=9,
-            )  # fmt: skip
+            axes.text(place, 0.03, point.status, rotation=90, ha="center", va="bottom", color=colour)
+        elif point.efficiency is not None and len(names) == 1 and len(scales) <= MOST_LABELLED:
+            axes.annotate(EFFICIENCY.shown(point), (place, point.efficiency), (8, -3), textcoords="offset points")
     _scale_axis(axes, [str(scale) for scale in scales])
-    step = 0.2 * max(1, math.ceil(top / 2))
-    ticks = [tick * step for tick in range(math.floor(top / step) + 1)]
-    axes.set_yticks(ticks, [EFFICIENCY.text(tick) for tick in ticks])
-    axes.set_ylabel(EFFICIENCY.heading)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: EFFICIENCY.text(value)))
 
 
 def _scale_axis(axes: Axes, scales: Sequence[str]) -> None:
-    named = spaced(range(len(scales)))
-    axes.set_xticks(named, [scales[index] for index in named])
+    step = math.ceil(len(scales) / MOST_LABELLED)
+    axes.set_xticks(range(0, len(scales), step), scales[::step])
     axes.tick_params(axis="x", length=0)
     axes.set_xlabel("scale: nodes x GPUs per node")
     axes.grid(visible=True, axis="y")
-
-
-def _stages(axes: Axes, points: Sequence[ScalePoint], places: Mapping[Any, int], thresholds: Thresholds) -> None:
-    """Draw one band per stage with its name on top and its gate's threshold as a thin line."""
-    for index, stage in enumerate(dict.fromkeys(point.stage for point in points)):
-        own = [places[point.scale] for point in points if point.stage == stage]
-        left, right = min(own) - 0.5, max(own) + 0.5
-        if index % 2 == 0:
-            axes.axvspan(left, right, color=BAND, linewidth=0, zorder=0)
-        if right - left > 0.09 * len(places):  # room for its name
-            middle, top = (left + right) / 2, 0.987 * axes.get_ylim()[1]
-            axes.text(middle, top, stage_name(stage), ha="center", va="top", fontsize=9, color=GREY)
-        if (threshold := thresholds.get(stage)) is not None:
-            axes.plot([left, right], [threshold] * 2, color=INK, linewidth=0.9, zorder=1.5)
 
 
 # --- Parts of a step.
@@ -345,15 +262,10 @@ def attribution_figure(points: Sequence[ScalePoint]) -> Figure:
 
     points: of one variant. The ideal step takes as long as the first scale for as many samples per rank.
     """
-    shown = [point for point in points if _height(point)]
     known = {column.key: column for column in columns("attribution")}
-    keys = [
-        legend_key(f"{known[key].heading}, {known[key].unit}", color=colour, marker="s", linestyle="none", markersize=7)
-        for key, colour in PARTS.items()
-        if any(getattr(point, key) for point in shown)
-    ]
-    if any(point.compute_s is None for point in shown):
-        keys.append(legend_key("hatched: with compute: not told apart", linestyle="none"))
+    shown = [key for key in PARTS if any(_height(point) and getattr(point, key) for point in points)]
+    style = {"marker": "s", "linestyle": "none", "markersize": 7}
+    keys = [legend_key(f"{known[key].heading}, {known[key].unit}", color=PARTS[key], **style) for key in shown]
     return _panels(points, _attribution, [*keys, legend_key("ideal", color=INK, **IDEAL)] if shown else [])
 
 
@@ -362,41 +274,32 @@ def _height(point: ScalePoint) -> float | None:
     return 1 / point.efficiency if point.efficiency and point.rest_s is not None else None
 
 
-def _attribution(axes: Axes, points: Sequence[ScalePoint], _: Looks) -> None:
-    if not any(_height(point) for point in points):
+def _attribution(axes: Axes, points: Sequence[ScalePoint], _: Mapping[str, Look]) -> None:
+    heights = [_height(point) or 0.0 for point in points]
+    if not any(heights):
         show_message(axes, f"no step has been compared with one at {points[0].baseline if points else '1x1'} yet")
         return
-    top = 1.12 * max(1.0, *(_height(point) or 0.0 for point in points))
-    axes.set(xlim=(-0.5, len(points) - 0.5), ylim=(0, top))
+    known = {column.key: column for column in columns("csv")}
+    top, bottoms = 1.12 * max(1.0, *heights), [0.0] * len(points)
+    is_labelled = len(points) <= MOST_LABELLED
+    for key, colour in PARTS.items():
+        ratios = [height / (point.step_time_s or 1.0) for height, point in zip(heights, points, strict=True)]
+        parts = [ratio * (getattr(point, key) or 0.0) for ratio, point in zip(ratios, points, strict=True)]
+        bars = axes.bar(range(len(points)), parts, 0.62, bottoms, color=colour, edgecolor=PAPER, linewidth=0.6)
+        if is_labelled:
+            room = zip(points, parts, strict=True)
+            texts = [known[key].shown(point) if part >= LEAST_TEXT * top else "" for point, part in room]
+            axes.bar_label(bars, texts, label_type="center", color=PAPER if key in DARK else INK, zorder=5)
+        bottoms = [bottom + part for bottom, part in zip(bottoms, parts, strict=True)]
     for place, point in enumerate(points):
-        if height := _height(point):
-            _bar(axes, place, point, height, labelled=len(points) <= MOST_LABELLED)
-        else:
-            axes.text(place, 0.03 * top, point.status, rotation=90, ha="center", va="bottom", fontsize=9, color=GREY)
+        text = f"{known['step_time_s'].shown(point)} ms" if heights[place] and is_labelled else ""
+        axes.annotate(text, (place, heights[place]), (0, 3), textcoords="offset points", ha="center", weight="bold")
+        if not heights[place]:
+            axes.text(place, 0.03 * top, point.status, rotation=90, ha="center", va="bottom", color=GREY)
+    axes.set(xlim=(-0.5, len(points) - 0.5), ylim=(0, top), ylabel="step time / ideal step time")
     axes.axhline(1, color=INK, zorder=4, **IDEAL)
     _scale_axis(axes, [str(point.scale) for point in points])
-    axes.set_ylabel("step time / ideal step time")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: EFFICIENCY.text(value)))
-
-
-def _bar(axes: Axes, place: float, point: ScalePoint, height: float, *, labelled: bool) -> None:
-    known = {column.key: column for column in columns("attribution")}
-    bottom, scale = 0.0, height / (point.step_time_s or 1.0)
-    for key, colour in PARTS.items():
-        part = scale * (getattr(point, key) or 0.0)
-        hatch = "///" if key == "rest_s" and point.compute_s is None else None
-        axes.bar(place, part, 0.62, bottom, color=colour, hatch=hatch, edgecolor=PAPER, linewidth=0.6, zorder=2)
-        if labelled and part >= LEAST_TEXT * axes.get_ylim()[1]:
-            back = {"facecolor": colour, "edgecolor": "none", "pad": 0.8}  # over hatching and the line of the ideal
-            axes.text(
-                place, bottom + part / 2, known[key].shown(point), ha="center", va="center", fontsize=9,
-                color=PAPER if key in DARK else INK, bbox=back, zorder=5,
-            )  # fmt: skip
-        bottom += part
-    if labelled:
-        step = next(column for column in columns("csv") if column.key == "step_time_s")
-        text = f"{step.shown(point)} ms"
-        axes.annotate(text, (place, bottom), (0, 3), textcoords="offset points", ha="center", fontweight="bold")
 
 
 # --- Comparison.
@@ -404,13 +307,14 @@ def _bar(axes: Axes, place: float, point: ScalePoint, height: float, *, labelled
 
 def comparison_figure(comparison: Comparison) -> Figure:
     """Return the forest plot: each ratio with its interval, a panel per mode and scale; of many the largest."""
-    panels = shown_panels(comparison)
-    ordered = [*decisive(comparison), *panels]
-    labels = list(dict.fromkeys(row.name for each in ordered for row in each.rows))
+    panels = [each for each in comparison.panels if each.compared]
+    largest = sorted(panels, key=lambda each: each.scale.world_size, reverse=True)[:MOST_PANELS]
+    panels = [each for each in panels if each in largest]
+    labels = list(dict.fromkeys(row.name for each in [*largest, *panels] for row in each.rows))
     across = min(2, len(panels)) or 1
     down = math.ceil(len(panels) / across) or 1
-    size = (WIDTH_IN, 0.4 + down * (0.85 + 0.23 * max(2, len(labels))))
     with rc_context(STYLE):
+        size = (WIDTH_IN, 0.4 + down * (0.85 + 0.23 * max(2, len(labels))))
         figure = Figure(figsize=size, layout="constrained", facecolor=PAPER)
         places = [axes for line in figure.subplots(down, across, squeeze=False) for axes in line]
         for axes in places[len(panels) :]:
@@ -423,54 +327,34 @@ def comparison_figure(comparison: Comparison) -> Figure:
             show_message(places[0], "nothing can be compared yet")
             return figure
         marker: dict[str, Any] = {"marker": "s", "markersize": 5.5, "linewidth": 1.5}
-        keys = [
-            legend_key("faster", color=COLOURS[0], **marker),
-            legend_key("slower", color=COLOURS[1], **marker),
-            legend_key("not shown to differ", color=GREY, markerfacecolor=PAPER, **marker),
-        ]
+        colours = {"faster": COLOURS[0], "slower": COLOURS[1], "not shown to differ": GREY}
+        keys = [legend_key(words, color=colour, **marker) for words, colour in colours.items()]
         figure.legend(handles=keys, loc="outside upper left", ncols=3, columnspacing=1.4)
     return figure
 
 
-def shown_panels(comparison: Comparison) -> list[Panel]:
-    """Return the panels of the plot: those with ratios, in the order of the plan; of many the largest scales."""
-    panels = [each for each in comparison.panels if each.compared]
-    by_size = sorted(panels, key=lambda each: each.scale.world_size, reverse=True)
-    most = min(MOST_PANELS, max(4, MOST_ROWS // max((len(each.rows) for each in panels), default=1)))
-    return [each for each in panels if each in by_size[:most]]
-
-
 def _forest(axes: Axes, panel: Panel, labels: Sequence[str]) -> None:
-    values = [row.ratio.value for row in panel.compared if row.ratio]
-    ends = [end for row in panel.compared if row.ratio for end in (row.ratio.low, row.ratio.high) if end is not None]
-    aside = max(0.05, *(abs(value - 1) for value in values))
-    low = max(0.0, 1 - 1.6 * aside - 0.05, min(0.95, *values, *ends) - 0.1 * aside)
-    high = min(1 + 1.6 * aside + 0.05, max(1.05, *values, *ends) + 0.1 * aside)
-    axes.set(xlim=(low, high), ylim=(len(labels) - 0.5, -0.5))
+    """Draw a panel. An interval may leave it: the table has its ends."""
+    aside = 2 * max(0.05, *(abs(row.ratio.value - 1) for row in panel.compared if row.ratio))
+    axes.set(xlim=(max(0.0, 1 - aside), 1 + aside), ylim=(len(labels) - 0.5, -0.5))
     axes.set_title(panel.place)
     axes.axvline(1, color=INK, linewidth=0.9, zorder=1)
     for row in panel.rows:
-        _ratio(axes, row, labels.index(row.name), low, high)
+        _ratio(axes, row, labels.index(row.name))
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=True, axis="y")
-    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    axes.locator_params(axis="x", nbins=4)
     axes.spines["left"].set_visible(False)
 
 
-def _ratio(axes: Axes, row: Compared, place: int, low: float, high: float) -> None:
-    """Draw a ratio; an interval that leaves the panel is cut, with an arrow."""
+def _ratio(axes: Axes, row: Compared, place: int) -> None:
     if row.ratio is None:
         text = "reference" if row.is_reference else row.found.partition(":")[0]
-        x = 1.0 if row.is_reference else (low + high) / 2
         back = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.0}
-        axes.text(x, place, text, ha="center", va="center", fontsize=8, color=GREY, bbox=back, zorder=4)
+        axes.text(1, place, text, ha="center", va="center", fontsize=8, color=GREY, bbox=back, zorder=4)
         return
+    value, low, high = (
+        row.ratio.value if each is None else each for each in (row.ratio.value, row.ratio.low, row.ratio.high)
+    )
     colour = {FASTER: COLOURS[0], SLOWER: COLOURS[1]}.get(row.found, GREY)
-    if row.ratio.low is not None and row.ratio.high is not None:
-        ends = max(low, row.ratio.low), min(high, row.ratio.high)
-        axes.plot(ends, (place, place), color=colour, linewidth=1.5, solid_capstyle="butt", zorder=2)
-        for end, limit, arrow in ((row.ratio.low, low, "<"), (row.ratio.high, high, ">")):
-            if not low <= end <= high:
-                axes.plot(limit, place, marker=arrow, color=colour, markersize=5, clip_on=False, zorder=3)
-    face = colour if row.found in (FASTER, SLOWER) else PAPER
-    axes.plot(row.ratio.value, place, "s", markersize=5.5, color=colour, markerfacecolor=face, zorder=3)
+    axes.errorbar(value, place, xerr=[[value - low], [high - value]], fmt="s", color=colour, markersize=5.5, zorder=3)

@@ -70,25 +70,12 @@ class Prediction:
         return tuple(f"predicted, not measured: {one.in_words}" for one in self.outlooks if not one.is_measured)
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A picture of what a run used. name: the path of its files below the report, without their ending."""
-
-    name: str
-    title: str
-    caption: str
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What was drawn of the runs' use of their nodes. notes: samples that could not be drawn, and why."""
-
-    pictures: tuple[Picture, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
 def sections(
-    view: ReportView, usage: Usage, prediction: Prediction, comparison: ComparisonSection, extra: Iterable[Section] = ()
+    view: ReportView,
+    usage: Sequence[Block],
+    prediction: Prediction,
+    comparison: ComparisonSection,
+    extra: Iterable[Section] = (),
 ) -> tuple[Section, ...]:
     """Return the sections in order; those without content are left out. extra: before the gates."""
     found = (
@@ -377,7 +364,7 @@ def _startup(view: ReportView) -> Iterator[Block]:
 # --- What the runs used, and on what.
 
 
-def _usage(view: ReportView, usage: Usage) -> Iterator[Block]:
+def _usage(view: ReportView, usage: Sequence[Block]) -> Iterator[Block]:
     sampled = [column.key for column in columns("usage") if column.key != "peak_memory_bytes"]
     points = [point for point in view.points if any(getattr(point, key) is not None for key in sampled)]
     if points:
@@ -391,10 +378,8 @@ def _usage(view: ReportView, usage: Usage) -> Iterator[Block]:
     )
     if found:
         yield Block(name="Findings", headings=("scales", "found", "next"), rows=found, style="whole")
-    for picture in usage.pictures:
-        text = f"{picture.title}. {picture.caption}"
-        yield Block(text, picture=picture.name, alt=f"What {picture.title} used over time", style="usage")
-    if notes := (*_notes(view.runs), *usage.notes):
+    yield from usage
+    if notes := _notes(view.runs):
         yield Block(items=notes, style="notes")
     if view.results.jobs:
         table = accounting_table(view.results.plan, view.results.jobs)
