@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 
-import pytest
 from project_copy import NO_TORCH, Checkout
 
 ALL = ("--cores", "all")
@@ -19,9 +18,8 @@ if os.path.exists("hang") and "/1x2/r2/" in os.environ["DDP_LADDER_RUN"]:
 """
 
 
-@pytest.mark.parametrize("everyone", [True, False], ids=["Ctrl-C", "only Snakemake"])
-def test_sigint_in_stage_2_then_rerun_continues(checkout: Checkout, everyone: bool) -> None:
-    """Ctrl-C in a terminal reaches the whole process group; kill -INT reaches Snakemake alone."""
+def test_ctrl_c_in_stage_2_then_rerun_continues(checkout: Checkout) -> None:
+    """It reaches the whole process group; test_ends_and_locks.py has a signal that reaches Snakemake alone."""
     stages = {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage2": {"scales": ["1x2"], "runtime": 5}}
     checkout.configure(repeats=2, stages=stages)
     checkout.without_torch(HANG_IN_THE_LAST + NO_TORCH, launcher="torchrun")
@@ -31,10 +29,7 @@ def test_sigint_in_stage_2_then_rerun_continues(checkout: Checkout, everyone: bo
     for line in climbing.stdout:
         if re.match(r"stage2 1x2 \[2/2\].*started", line):
             break
-    if everyone:
-        os.killpg(climbing.pid, signal.SIGINT)
-    else:
-        climbing.send_signal(signal.SIGINT)
+    os.killpg(climbing.pid, signal.SIGINT)
     climbing.communicate(timeout=120)
     assert climbing.returncode != 0
     assert checkout.processes() == []

@@ -208,23 +208,5 @@ class TestShippedExperiment:
         assert "nothing to measure" in again.stdout
         assert checkout.run_times() == before
 
-    def test_only_a_deleted_run_is_repeated(self, shipped: Climbed) -> None:
-        checkout, _ = shipped
-        before = checkout.run_times()
-        machines = read_machines(checkout.results)
-        shutil.rmtree(checkout.results / "runs/default/weak/1x1/r1")
-        again = checkout.snakemake(*ALL)
-        assert again.returncode == 0, again.stdout
-        after = checkout.run_times()
-        assert {run for run in after if after[run] != before[run]} == {"default/weak/1x1/r1"}
-        # The baseline is part of every judgement.
-        judged = re.findall(r"^gate stage(\d): open", again.stdout, re.MULTILINE)
-        assert judged == ["1", "2", "3"]
-        assert "plain/weak/r1: finished earlier, kept" in again.stdout
-        described = read_machines(checkout.results)
-        repeated = checkout.record("default/weak/1x1/r1")
-        assert {scale for scale in machines if machines[scale] != described[scale]} == {"1x1"}
-        assert [machine.job_id for machine in described["1x1"]] == [repeated["job"]["id"]]
-
     def test_leaves_no_process(self, shipped: Climbed) -> None:
         assert shipped[0].processes() == []

@@ -6,7 +6,10 @@ import pytest
 from project_copy import EXPERIMENT, Checkout
 
 
-def test_dry_run_shows_the_plan_up_to_the_stage(checkout: Checkout) -> None:
+def test_dry_run_shows_the_plan_up_to_the_stage(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a terminal that cannot print a character."""
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii:strict")
+    checkout.configure(workload={**EXPERIMENT["workload"], "args": ["{batch_per_gpu}", "größe"]})
     planned = checkout.snakemake("stage2", "--dry-run")
     assert planned.returncode == 0, planned.stdout
     plan = planned.stdout
@@ -17,16 +20,8 @@ def test_dry_run_shows_the_plan_up_to_the_stage(checkout: Checkout) -> None:
     assert ["stage2", "1x2", "2", "1", "(default;", "weak;", "1", "repeat)", "1", "5", "min", "0.17"] in rows
     assert not [row for row in rows if row[0] == "stage3"]
     assert "At most 0.25 GPU hours from here" in plan
-    assert "loop.py 16" in plan
+    assert "loop.py 16 gr\\xf6\\xdfe" in plan
     assert not checkout.results.exists()
-
-
-def test_a_terminal_that_cannot_print_a_character(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONIOENCODING", "ascii:strict")
-    checkout.configure(workload={**EXPERIMENT["workload"], "args": ["{batch_per_gpu}", "größe"]})
-    planned = checkout.snakemake("stage2", "--dry-run")
-    assert planned.returncode == 0, planned.stdout
-    assert "gr\\xf6\\xdfe" in planned.stdout
 
 
 def test_dry_run_counts_what_is_there_already(checkout: Checkout) -> None:
@@ -40,25 +35,3 @@ def test_dry_run_counts_what_is_there_already(checkout: Checkout) -> None:
 def test_every_target_of_the_interface_is_there(checkout: Checkout) -> None:
     planned = checkout.snakemake("all", "stage1", "stage2", "stage3", "report", "compare", "eject", "--dry-run")
     assert planned.returncode == 0, planned.stdout
-
-
-@pytest.mark.parametrize(
-    ("experiment", "site", "last"),
-    [
-        ("digits", "local", "2x1"),
-        ("enccs-mnist", "leonardo", "2x4"),
-        ("torchrun-or-srun", "leonardo", "2x4"),
-        ("olivia-cifar", "olivia", "2x4"),
-        ("vega-resnet50", "vega", "2x4"),
-        ("ethernet6-mlp", "ethernet6", "6x1"),
-    ],
-)
-def test_every_experiment_is_planned_on_its_site(checkout: Checkout, experiment: str, site: str, last: str) -> None:
-    planned = checkout.snakemake(
-        *("--configfile", f"config/experiments/{experiment}.yaml"),
-        *("--config", f"cluster=config/sites/{site}.yaml"),
-        "--dry-run",
-    )
-    assert planned.returncode == 0, planned.stdout
-    plan = planned.stdout[planned.stdout.index(f"The plan for site {site}:") :]
-    assert [line.split()[1] for line in plan.splitlines() if line.startswith("stage3 ") and " min " in line][-1] == last

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 from project_copy import EXPERIMENT, NO_TORCH, Checkout, last_box
 
 LOCAL = ("--profile", "profiles/local")
@@ -21,7 +20,6 @@ import sys
 print("\x1b[31mtrying\x1b[0m\nfetched 10 %\rfetched 20 %", flush=True)
 sys.exit("no route to host: example.org")
 """
-CRASHES = f"{NO_TORCH.replace('range(60)', 'range(3)')}raise ValueError('out of coffee')\n"
 SLOWER_TOGETHER = NO_TORCH.replace("0.001 +", "0.001 * int(os.environ['WORLD_SIZE']) +")
 
 
@@ -30,15 +28,11 @@ def snakemakes_log(checkout: Checkout) -> str:
     return max((checkout.path / ".snakemake/log").glob("*.log")).read_text()
 
 
-def prepares(checkout: Checkout) -> None:
+def test_a_failed_preparation_is_reported_in_the_box(checkout: Checkout) -> None:
     (checkout.path / "prepare.py").write_text(PREPARE)
     workload = {**EXPERIMENT["workload"], "data_dir": "mine", "prepare": ["prepare.py", "{data_dir}"]}
     checkout.configure(workload=workload)
     checkout.without_torch()
-
-
-def test_a_failed_preparation_is_reported_in_the_box(checkout: Checkout) -> None:
-    prepares(checkout)
     done = checkout.snakemake(*LOCAL)
     assert done.returncode == 1
     assert not SNAKEMAKES.search(done.stdout), done.stdout
@@ -52,44 +46,26 @@ def test_a_failed_preparation_is_reported_in_the_box(checkout: Checkout) -> None
     assert "Complete log" in log
 
 
-@pytest.mark.parametrize(
-    ("script", "how", "stage", "next_step"),
-    [(CRASHES, ("--cores", "all"), "stage1", "r1/train.log"), (SLOWER_TOGETHER, LOCAL, "stage2", "stages.stage2.gate")],
-)
-def test_a_closed_gate_has_the_last_word(
-    checkout: Checkout, script: str, how: tuple[str, ...], stage: str, next_step: str
-) -> None:
+def test_a_closed_gate_has_the_last_word(checkout: Checkout) -> None:
     stages = EXPERIMENT["stages"]
     checkout.configure(stages={**stages, "stage2": {**stages["stage2"], "gate": {"min_efficiency": 0.9}}})
-    checkout.without_torch(script)
-    done = checkout.snakemake("stage2", *how)
+    checkout.without_torch(SLOWER_TOGETHER)
+    done = checkout.snakemake("stage2", *LOCAL)
     assert done.returncode == 1
     assert not SNAKEMAKES.search(done.stdout), done.stdout
     box = last_box(done.stdout)
-    doubt = " on the estimate, uncertain" if stage == "stage2" else ""  # one repeat
-    assert box["verdict"].endswith(f"the gate of {stage} is closed{doubt}; nothing above it was started")
-    assert next_step in box["next"]
+    doubt = " on the estimate, uncertain"  # one repeat
+    assert box["verdict"].endswith(f"the gate of stage2 is closed{doubt}; nothing above it was started")
+    assert "stages.stage2.gate" in box["next"]
     assert re.search(r"^log +\.snakemake/log/\S+\.log$", done.stdout, re.MULTILINE)
     assert "Error in rule gate" in snakemakes_log(checkout)
-    assert ("Job stats" in done.stdout) == (how != LOCAL)
+    assert "Job stats" not in done.stdout
 
 
 def replace(file: Path, old: str, new: str) -> None:
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new, 1))
-
-
-def test_two_jobs_that_fail_side_by_side_are_both_reported(checkout: Checkout) -> None:
-    prepares(checkout)
-    replace(
-        checkout.path / "workflow/scripts/plan.py", "import argparse", "import argparse, os; os.kill(os.getpid(), 9)"
-    )
-    done = checkout.snakemake(*LOCAL, "--cores", "2")
-    assert not SNAKEMAKES.search(done.stdout), done.stdout
-    last_box(done.stdout)
-    assert "| verdict   workload.prepare failed: exit code 1" in done.stdout
-    assert "| verdict   the job plan failed: exit code 137 (SIGKILL)" in done.stdout
 
 
 def test_an_error_of_snakemakes_own_is_shown(checkout: Checkout) -> None:
@@ -106,13 +82,3 @@ def test_a_report_of_nothing_is_one_message(checkout: Checkout) -> None:
     assert done.returncode == 1
     assert done.stdout.startswith("results/plan.json: there is no plan here\n  next ")
     assert len(done.stdout.splitlines()) == 2
-
-
-def test_a_report_of_a_plan_that_is_too_old_is_one_message(checkout: Checkout) -> None:
-    checkout.results.mkdir()
-    (checkout.results / "plan.json").write_text('{"schema_version": 0}')
-    done = checkout.snakemake("report")
-    assert done.returncode == 1
-    assert done.stdout.startswith("results/plan.json: this is not a valid plan\n")
-    assert done.stdout.count("plan.json: ") == 1
-    assert "CalledProcessError" not in done.stdout

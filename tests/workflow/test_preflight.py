@@ -70,14 +70,6 @@ def test_a_wrong_sum_closes_the_gate_and_starts_no_run(checkout: Checkout) -> No
     assert checkout.processes() == []
 
 
-def test_a_dry_run_warns_about_a_misspelt_variable(checkout: Checkout) -> None:
-    checkout.site(network={"backend": "auto", "env": {"NCCL_SOKET_IFNAME": "eth0"}})
-    tried = checkout.snakemake("preflight", "--cores", "all", "--dry-run")
-    assert tried.returncode == 0, tried.stdout
-    assert "warning: config/cluster.yaml" in tried.stdout
-    assert 'did you mean "NCCL_SOCKET_IFNAME"?' in tried.stdout
-
-
 def script(checkout: Checkout, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, f"workflow/scripts/{name}", "--plan", "results/plan.json", *arguments]
     env = environment()

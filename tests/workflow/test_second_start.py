@@ -67,54 +67,53 @@ def _argument(checkout: Checkout) -> None:
     change(checkout, workload={"script": "loop.py", "args": ["{batch_per_gpu}", "--x"], "batch_per_gpu": 16})
 
 
-def _failed_then_runtime(checkout: Checkout) -> None:
+def all_that_is_no_change_of_a_run(checkout: Checkout) -> None:
+    """Another run time and threshold, an edited script, a deleted record, new time stamps, no memory of Snakemake's."""
+    stages = yaml.safe_load((checkout.path / "config/config.yaml").read_text())["stages"]
+    stages = {name: {**stage, "runtime": 7} for name, stage in stages.items()}
+    stages["stage2"]["gate"]["min_efficiency"] = 0.01
+    (checkout.path / "loop.py").open("a").write("#")
+    (checkout.results / "runs" / RUN / "record.json").unlink()
+    shutil.rmtree(checkout.path / ".snakemake")
+    for path in checkout.path.rglob("*"):
+        os.utime(path)
+    change(checkout, stages=stages)
+
+
+def test_what_is_no_change_of_a_run_measures_nothing_and_judges_again(checkout: Checkout) -> None:
+    record, started = checkout.results / "runs" / RUN / "record.json", checkout.run_times()
+    before = record.read_bytes()
+    all_that_is_no_change_of_a_run(checkout)
+    done = checkout.snakemake("stage3", *ALL)
+    assert done.returncode == 0, done.stdout
+    assert "nothing to measure" in done.stdout
+    assert re.findall(r"^gate (\w+): open", done.stdout, re.MULTILINE) == ["stage1", "stage2", "stage3"]
+    assert done.stdout.count("restored from its raw files") == 1
+    assert record.read_bytes() == before
+    assert len(checkout.run_times()) == len(started)
+
+
+def deleted(checkout: Checkout) -> None:
+    shutil.rmtree(checkout.results / "runs" / RUN)
+
+
+def failed(checkout: Checkout) -> None:
     run = RunDirectory(checkout.results / "runs" / RUN)
     edit(run.ranks / "rank1.json", lambda end: end.update(exit_code=3))
     reassemble(run)
-    _runtime(checkout)
 
 
-def _runtime(checkout: Checkout) -> None:
-    config = yaml.safe_load((checkout.path / "config/config.yaml").read_text())
-    change(checkout, stages={name: {**stage, "runtime": 7} for name, stage in config["stages"].items()})
-
-
-def _threshold(checkout: Checkout) -> None:
-    config = yaml.safe_load((checkout.path / "config/config.yaml").read_text())
-    config["stages"]["stage2"]["gate"] = {"min_efficiency": 0.99}
-    change(checkout, stages=config["stages"])
-
-
-def _touched(checkout: Checkout) -> None:
-    for path in checkout.path.rglob("*"):
-        if ".snakemake" not in path.parts and path.is_file():
-            os.utime(path)
-
-
-STARTS: dict[str, tuple[Callable[[Checkout], object], tuple[str, ...], set[str]]] = {
-    "nothing": (lambda checkout: None, (), set()),
-    "another argument": (_argument, (), EVERY),
-    "another argument, with --config": (lambda checkout: None, ("--config", "repeats=2"), EVERY),
-    "another run time": (_runtime, (), set()),
-    "another run time, after a failure": (_failed_then_runtime, (), {"1x2"}),
-    "another threshold": (_threshold, (), set()),
-    "a deleted record": (lambda checkout: (checkout.results / "runs" / RUN / "record.json").unlink(), (), set()),
-    "a deleted run": (lambda checkout: shutil.rmtree(checkout.results / "runs" / RUN), (), {"1x2"}),
-    "an edited script": (lambda checkout: (checkout.path / "loop.py").open("a").write("#"), (), set()),
-    "every time stamp new": (_touched, (), set()),
-    "Snakemake's memory lost": (lambda checkout: shutil.rmtree(checkout.path / ".snakemake"), (), set()),
-}
-
-
-@pytest.mark.parametrize("name", STARTS)
-def test_what_a_start_measures(checkout: Checkout, name: str) -> None:
-    alter, arguments, scales = STARTS[name]
+@pytest.mark.parametrize(
+    ("alter", "arguments", "scales"),
+    [(deleted, (), {"1x2"}), (failed, (), {"1x2"}), (lambda checkout: None, ("--config", "repeats=2"), EVERY)],
+)
+def test_what_a_start_measures(
+    checkout: Checkout, alter: Callable[[Checkout], None], arguments: tuple[str, ...], scales: set[str]
+) -> None:
     alter(checkout)
     done = checkout.snakemake("stage3", *DRY_RUN, *arguments)
     assert done.returncode == 0, done.stdout
     assert measured(done.stdout) == scales
-    assert len(re.findall(r"^(?:local)?rule gate:", done.stdout, re.MULTILINE)) == 3, "gates are judged at every start"
-    assert ("nothing to measure" in done.stdout) == (not scales)
 
 
 def measured(output: str) -> set[str]:
@@ -124,7 +123,9 @@ def measured(output: str) -> set[str]:
 
 
 def test_an_open_gate_written_by_hand_opens_nothing(checkout: Checkout) -> None:
-    _threshold(checkout)
+    stages = yaml.safe_load((checkout.path / "config/config.yaml").read_text())["stages"]
+    stages["stage2"]["gate"] = {"min_efficiency": 0.99}
+    change(checkout, stages=stages)
     shutil.rmtree(checkout.results / "runs/default/weak/2x1")
     assert checkout.snakemake("stage2", *ALL).returncode != 0
     write_json(checkout.results / "gates/stage2.json", make_gate("stage2"))
@@ -135,18 +136,7 @@ def test_an_open_gate_written_by_hand_opens_nothing(checkout: Checkout) -> None:
     assert [file.name for file in (checkout.results / "gates").glob("stage2*")] == ["stage2.closed.json"]
 
 
-def test_a_deleted_record_is_assembled_again(checkout: Checkout) -> None:
-    files = [checkout.results / f"runs/default/weak/{scale}/r1/record.json" for scale in ("1x1", "2x1")]
-    before, started = [file.read_bytes() for file in files], checkout.run_times()
-    files[0].unlink()
-    done = checkout.snakemake("stage3", *ALL)
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.count("restored from its raw files") == 1
-    assert [file.read_bytes() for file in files] == before
-    assert checkout.run_times() == started
-
-
-def test_the_report_of_other_settings_says_so(checkout: Checkout) -> None:
+def test_a_report_of_other_settings_says_so_and_job_scripts_are_of_the_settings_of_now(checkout: Checkout) -> None:
     _argument(checkout)
     plan = (checkout.results / "plan.json").read_bytes()
     done = checkout.snakemake("report")
@@ -155,10 +145,6 @@ def test_the_report_of_other_settings_says_so(checkout: Checkout) -> None:
         assert "the settings have changed since these runs were planned" in text
         assert "3 runs of other settings: default/weak/1x1/r1, default/weak/1x2/r1, default/weak/2x1/r1" in text
     assert (checkout.results / "plan.json").read_bytes() == plan
-
-
-def test_job_scripts_are_of_the_settings_of_now(checkout: Checkout) -> None:
-    _argument(checkout)
     done = checkout.snakemake("eject")
     assert done.returncode == 0, done.stdout
     assert "--x" in (checkout.results / "runs" / RUN / "job.sh").read_text()
