@@ -28,14 +28,6 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str, str]] = {
         "--partition=gpus",
         'did you mean "gpu"?',
     ),
-    "account": (
-        {"partition": "gpu", "account": "projekt"},
-        SMALL,
-        "config/cluster.yaml: slurm.account: Slurm refuses the job of 1x1: "
-        "Invalid account or account/partition combination specified",
-        "--account=projekt",
-        "change one of config/cluster.yaml: slurm.account",
-    ),
     "nodes": (
         {"partition": "debug"},
         NODES_3,
@@ -50,13 +42,6 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str, str]] = {
         "config/config.yaml: stages.stage1.runtime: longer than the partition debug allows",
         "31 min",
         "set runtime: 30 or less",
-    ),
-    "qos": (
-        {"partition": "gpu"},
-        {**SMALL, "stage2": {"scales": ["1x4"], "runtime": 5, "slurm": {"qos": "smal"}}},
-        "config/config.yaml: stages.stage2.slurm.qos: Slurm refuses the job of 1x4: Invalid qos specification",
-        "--qos=smal",
-        "config/config.yaml: stages.stage2.slurm.qos",
     ),
 }
 

@@ -8,12 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from cluster import Cluster, clean_orphans, is_orphan
-from cluster_config import ACCOUNT, Spec
+from cluster_config import Spec
 
 pytestmark = pytest.mark.slurm
 
@@ -56,89 +55,7 @@ def test_a_step_gets_the_gpus_it_asked_for(cluster: Cluster) -> None:
     assert said.splitlines() == ["0,1 0,1"] * 2
 
 
-def test_two_jobs_on_a_node_get_different_gpus(cluster_without_accounting: Cluster) -> None:
-    cluster = cluster_without_accounting
-    first, second = (
-        cluster.sbatch("echo $CUDA_VISIBLE_DEVICES; sleep 1000", "--gres=gpu:1", "--nodelist=node1") for _ in range(2)
-    )
-    third = cluster.sbatch("true", "--gres=gpu:1", "--nodelist=node1")
-    try:
-        for job in (first, second):
-            cluster.await_state(job, "RUNNING")
-        gpus = {gpu_index(cluster, job) for job in (first, second)}
-        assert gpus == {"0", "1"}
-        assert cluster.state(third) == "PENDING"
-    finally:
-        cluster.run(["scancel", str(first), str(second), str(third)])
-    cluster.await_idle()
-
-
-def gpu_index(cluster: Cluster, job: int) -> str:
-    details = cluster.run(["scontrol", "show", "job", "--details", str(job)]).stdout
-    return details.partition("GRES=gpu:1(IDX:")[2].partition(")")[0]
-
-
-def test_accounting_knows_what_was_allocated(cluster: Cluster) -> None:
-    job = cluster.sbatch("true", "--nodes=2", "--gres=gpu:3", "--cpus-per-task=4", "--mem=2000")
-    accounted = cluster.await_accounted(job)
-    assert accounted["State"] == "COMPLETED"
-    assert (accounted["Account"], accounted["QOS"], accounted["Partition"]) == (ACCOUNT, "normal", "gpu")
-    allocated = dict(entry.split("=") for entry in accounted["AllocTRES"].split(","))
-    assert {name: allocated[name] for name in ("node", "gres/gpu", "mem")} == {
-        "node": "2",
-        "gres/gpu": "6",
-        "mem": "4000M",
-    }
-
-
 # How jobs end
-
-
-@pytest.fixture(scope="class")
-def ended(cluster: Cluster) -> Iterator[dict[str, int]]:
-    """Jobs that end in every way at the same time, for each takes its time."""
-    jobs = {
-        "TIMEOUT": cluster.sbatch("sleep 1000", "--time=1", "--nodelist=node4"),
-        "CANCELLED": cluster.sbatch("sleep 1000", "--nodelist=node5"),
-        "NODE_FAIL": cluster.sbatch("sleep 1000", "--no-requeue", "--nodelist=node[5-6]"),
-        "FAILED": cluster.sbatch("exit 3"),
-    }
-    for name in ("TIMEOUT", "CANCELLED", "NODE_FAIL"):
-        cluster.await_state(jobs[name], "RUNNING")
-    cluster.kill_node("node6")
-    cluster.run(["scancel", str(jobs["CANCELLED"])])
-    # Slurm counts limits in minutes.
-    cluster.run(["scontrol", "update", f"JobId={jobs['TIMEOUT']}", "EndTime=now+2"])
-    yield jobs
-    cluster.run(["scancel", *map(str, jobs.values())], check=False)
-    cluster.start_node("node6")
-    cluster.await_idle()
-
-
-class TestTheEndOfAJob:
-    @pytest.mark.parametrize("name", ["FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT"])
-    def test_is_reported(self, cluster: Cluster, ended: dict[str, int], name: str) -> None:
-        job = ended[name]
-        assert cluster.await_state(job) == name
-        assert cluster.await_accounted(job)["State"].split()[0] == name
-
-
-def test_a_node_comes_back(make_cluster: Callable[[Spec], Cluster]) -> None:
-    cluster = make_cluster(Spec(nodes=2))
-    cluster.kill_node("node2")
-    cluster.start_node("node2")
-    cluster.await_idle()
-    assert cluster.run(["srun", "--nodelist=node2", "hostname"]).stdout == "node2\n"
-
-
-def test_a_killed_controller_comes_back_with_its_jobs(make_cluster: Callable[[Spec], Cluster]) -> None:
-    cluster = make_cluster(Spec(nodes=1))
-    job = cluster.sbatch("sleep 1000")
-    cluster.await_state(job, "RUNNING")
-    cluster.kill_daemon("slurmctld")
-    assert not cluster.answers(["scontrol", "ping"])
-    cluster.start_controller()
-    assert cluster.await_state(job, "RUNNING") == "RUNNING"
 
 
 # Networks
@@ -159,18 +76,6 @@ def test_nodes_reach_each_other_over_ib0(cluster: Cluster) -> None:
 def address_of(cluster: Cluster, node: str, interface: str) -> str:
     argv = ["ip", "-json", "-4", "address", "show", "dev", interface]
     return json.loads(cluster.run(argv, node=node).stdout)[0]["addr_info"][0]["local"]
-
-
-def test_a_pulled_cable_cuts_a_node_off(cluster_without_accounting: Cluster) -> None:
-    cluster = cluster_without_accounting
-    argv = [sys.executable, "-c", SAY, "node2", "6818"]  # slurmd's port
-    cluster.run(argv, node="node1")
-    cluster.set_link("node2", up=False)
-    try:
-        assert cluster.run(argv, node="node1", check=False).returncode != 0
-    finally:
-        cluster.set_link("node2", up=True)
-    cluster.await_idle()
 
 
 # Coming and going

@@ -15,7 +15,7 @@ import yaml
 from cluster import Cluster
 from ddp_ladder.accounting.jobs import read_rows
 from project_copy import NO_TORCH, Checkout, copy_project
-from scales import GPU_SITE, WITNESS, prepare, salloc, scale_job, witnesses
+from scales import GPU_SITE, WITNESS, salloc, witnesses
 
 pytestmark = pytest.mark.slurm
 
@@ -137,18 +137,3 @@ def test_what_does_not_fit_is_reported_before_any_run(cluster_without_accounting
     assert "salloc --nodes=2 --ntasks-per-node=1 --cpus-per-task=4 --gres=gpu:2 --mem=8000" in said
     assert "Traceback" not in said
     assert [path.name for path in checkout.results.iterdir()] == ["start.lock1"]
-
-
-def test_the_verdict_is_written_before_slurm_ends_the_shortest_job(
-    cluster_without_accounting: Cluster, tmp_path: Path
-) -> None:
-    """A minute is the least that Slurm counts in."""
-    checkout = copy_project(tmp_path)
-    prepare(checkout, "import signal; signal.pause()", "2x1", GPU_SITE)
-    salloc(cluster_without_accounting, checkout, ["--time=1", *TWO_NODES], scale_job("2x1"))
-    failure = checkout.record("default/weak/2x1/r1")["failure"]
-    assert failure["verdict"] == "time limit"
-    assert "a longer allocation" in failure["next"]
-    for node in ("node0", "node1"):
-        end = json.loads((checkout.results / f"runs/default/weak/2x1/r1/nodes/{node}.json").read_text())
-        assert end["signal"] == "SIGTERM"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from cluster import Cluster
+from cluster_config import Spec
+from conftest import running
 from ddp_ladder.nodes.describe import read_machines
 from ddp_ladder.records.record import read_record
 from ddp_ladder.slurm.query import host_names
@@ -20,46 +24,81 @@ from scales import GPU_SITE, MEETING, WITNESS, prepare, salloc, scale_job, witne
 
 pytestmark = pytest.mark.slurm
 
+NODES = ["node9", "node10"]  # their addresses end in .9 and .10: as text node10 comes first
 JOB = ["--ntasks-per-node=1", "--cpus-per-task=4", "--mem=8000", "--gres=gpu:2"]
 
 
 @pytest.fixture(scope="module")
-def launched(cluster_without_accounting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    """A 2x2 with srun."""
+def nine_and_ten(no_orphans: None) -> Iterator[Cluster]:
+    with running(Spec(nodes=2, gpus=2, first=9)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def launched(nine_and_ten: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A 2x2 with each launcher, in one allocation."""
     checkout = copy_project(tmp_path_factory.mktemp("project"))
-    prepare(checkout, MEETING, "2x2", {**GPU_SITE, "launcher": "srun"})
-    salloc(cluster_without_accounting, checkout, ["--nodes=2", *JOB], scale_job("2x2"))
+    variants = {"default": {"launcher": "torchrun"}, "srun": {"launcher": "srun"}}
+    prepare(checkout, MEETING, "2x2", GPU_SITE, variants=variants)
+    salloc(nine_and_ten, checkout, ["--nodes=2", *JOB], scale_job("2x2"))
     return checkout
 
 
-def test_srun_starts_one_task_per_gpu(launched: Checkout) -> None:
-    record = launched.record("default/weak/2x2/r1")
+@pytest.mark.parametrize("variant", ["default", "srun"])
+def test_rank_k_is_on_node_k_whatever_names_and_addresses_look_like_as_text(
+    launched: Checkout, nine_and_ten: Cluster, variant: str
+) -> None:
+    run = f"{variant}/weak/2x2/r1"
+    record = launched.record(run)
     assert record["status"] == "ok", record["failure"]
+    seen = witnesses(launched, run)
+    assert [rank["SLURMD_NODENAME"] for rank in seen] == [node for node in NODES for _ in range(2)]
+    assert [(rank["GROUP_RANK"], rank["LOCAL_RANK"]) for rank in seen] == [(f"{k // 2}", f"{k % 2}") for k in range(4)]
+    assert {rank["sum"] for rank in seen} == {10.0}
+    assert {rank["MASTER_ADDR"] for rank in seen} == {nine_and_ten.addresses["node9"]}
+    assert {rank["SEEN_GPUS"] for rank in seen} == {"0,1"}  # all of the node's, in every task
+    run_file = json.loads((launched.results / "runs" / run / "run.json").read_text())
+    assert run_file["nodes"] == record["world"]["nodes"] == record["world"]["hosts"] == NODES
+    ranks = [(rank["node_rank"], rank["host"]) for rank in record["ranks"]]
+    assert ranks == [(k // 2, NODES[k // 2]) for k in range(4)]
+
+
+def test_torchrun_is_one_task_per_node_with_all_its_processors(launched: Checkout) -> None:
     seen = witnesses(launched, "default/weak/2x2/r1")
+    assert [rank["SLURM_PROCID"] for rank in seen] == ["0", "0", "1", "1"]
+    assert {rank["SLURM_CPUS_PER_TASK"] for rank in seen} == {"4"}
+    ends = sorted(path.name for path in (launched.results / "runs/default/weak/2x2/r1/nodes").glob("*.json"))
+    assert ends == ["node0.json", "node0.monitor.json", "node1.json", "node1.monitor.json"]
+
+
+def test_srun_starts_one_task_per_gpu_and_each_leaves_its_end(launched: Checkout) -> None:
+    seen = witnesses(launched, "srun/weak/2x2/r1")
     keys = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURMD_NODENAME")
     assert [tuple(rank[key] for key in keys) for rank in seen] == [
-        ("0", "0", "0", "0", "0", "node1"),
-        ("1", "1", "1", "1", "0", "node1"),
-        ("2", "0", "2", "0", "1", "node2"),
-        ("3", "1", "3", "1", "1", "node2"),
+        ("0", "0", "0", "0", "0", "node9"),
+        ("1", "1", "1", "1", "0", "node9"),
+        ("2", "0", "2", "0", "1", "node10"),
+        ("3", "1", "3", "1", "1", "node10"),
     ]
-    assert {rank["SEEN_GPUS"] for rank in seen} == {"0,1"}  # all of the node's, in every task
     assert {rank["SLURM_CPUS_PER_TASK"] for rank in seen} == {"2"}
-    assert {rank["sum"] for rank in seen} == {10.0}
+    run = launched.results / "runs/srun/weak/2x2/r1"
+    for n, k in itertools.product((0, 1), (0, 1)):
+        end = json.loads((run / f"nodes/node{n}.task{k}.json").read_text())
+        assert (end["node_rank"], end["local_rank"], end["exit_code"]) == (n, k, 0)
 
 
 def test_the_machine_of_each_node(launched: Checkout) -> None:
     machines = read_machines(launched.results)["2x2"]
-    assert [machine.node for machine in machines] == ["node1", "node2"]
+    assert {machine.node for machine in machines} == set(NODES)
     assert {machine.job_id for machine in machines} == {launched.record("default/weak/2x2/r1")["job"]["id"]}
     assert {machine.interface.partition(",")[0] for machine in machines} == {"ib0"}
 
 
 def test_a_laptop_tells_the_ranks_of_srun_what_srun_tells_them(launched: Checkout) -> None:
     """All that is simulated there is there here, with the same values but for names of nodes and number of the job."""
-    spec = read_record(launched.results / "runs/default/weak/2x2/r1/record.json").spec
-    for rank, seen in enumerate(witnesses(launched, "default/weak/2x2/r1")):
-        step = step_variables(spec, seen["SLURM_JOB_ID"], ["node1", "node2"])
+    spec = read_record(launched.results / "runs/srun/weak/2x2/r1/record.json").spec
+    for rank, seen in enumerate(witnesses(launched, "srun/weak/2x2/r1")):
+        step = step_variables(spec, seen["SLURM_JOB_ID"], NODES)
         expected = {**step, **task_variables(rank, rank % 2, rank // 2), "SLURM_STEP_ID": seen["SLURM_STEP_ID"]}
         expected["SLURM_STEPID"] = expected["SLURM_STEP_ID"]
         here = {name: seen.get(name) for name in expected}
@@ -67,53 +106,11 @@ def test_a_laptop_tells_the_ranks_of_srun_what_srun_tells_them(launched: Checkou
         assert {**here, **lists} == expected
 
 
-def test_torchrun_is_one_task_per_node_with_all_its_processors(
-    cluster_without_accounting: Cluster, tmp_path: Path
-) -> None:
-    checkout = copy_project(tmp_path)
-    prepare(checkout, WITNESS, "2x2", {**GPU_SITE, "launcher": "torchrun"})
-    salloc(cluster_without_accounting, checkout, ["--nodes=2", *JOB], scale_job("2x2"))
-    run = "default/weak/2x2/r1"
-    seen = witnesses(checkout, run)
-    assert [rank["RANK"] for rank in seen] == ["0", "1", "2", "3"]
-    assert [rank["SLURM_PROCID"] for rank in seen] == ["0", "0", "1", "1"]
-    assert {(rank["SLURM_CPUS_PER_TASK"], rank["SEEN_GPUS"]) for rank in seen} == {("4", "0,1")}
-    ends = sorted(path.name for path in (checkout.results / "runs" / run / "nodes").glob("*.json"))
-    assert ends == ["node0.json", "node0.monitor.json", "node1.json", "node1.monitor.json"]
-
-
-def test_each_task_leaves_its_end_and_its_part_of_the_log(launched: Checkout) -> None:
-    run = launched.results / "runs/default/weak/2x2/r1"
-    ends = [json.loads((run / f"nodes/node{n}.task{k}.json").read_text()) for n in (0, 1) for k in (0, 1)]
-    assert [(end["node_rank"], end["local_rank"], end["exit_code"]) for end in ends] == [
-        (0, 0, 0),
-        (0, 1, 0),
-        (1, 0, 0),
-        (1, 1, 0),
-    ]
-
-
-def test_several_gpus_of_one_node_have_their_tasks_too(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
-    checkout = copy_project(tmp_path)
-    prepare(
-        checkout, WITNESS + "print('rank', seen['RANK'])\n", "1x2", GPU_SITE, variants={"default": {"launcher": "srun"}}
-    )
-    salloc(cluster_without_accounting, checkout, ["--nodes=1", *JOB], scale_job("1x2"))
-    run = "default/weak/1x2/r1"
-    seen = witnesses(checkout, run)
-    assert [(rank["RANK"], rank["SLURM_LOCALID"], rank["SEEN_GPUS"]) for rank in seen] == [
-        ("0", "0", "0,1"),
-        ("1", "1", "0,1"),
-    ]
-    log = (checkout.results / "runs" / run / "train.log").read_text()
-    assert log == "==== node 0, task 0 ====\nrank 0\n==== node 0, task 1 ====\nrank 1\n"
-
-
-def test_a_step_that_cannot_begin_fails_in_sruns_own_words(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
+def test_a_step_that_cannot_begin_fails_in_sruns_own_words(nine_and_ten: Cluster, tmp_path: Path) -> None:
     checkout = copy_project(tmp_path)
     prepare(checkout, WITNESS, "1x1", GPU_SITE)
     # Two processors are the share of one GPU; the job has one.
-    salloc(cluster_without_accounting, checkout, ["--nodes=1", "--cpus-per-task=1", "--gres=gpu:1"], scale_job("1x1"))
+    salloc(nine_and_ten, checkout, ["--nodes=1", "--cpus-per-task=1", "--gres=gpu:1"], scale_job("1x1"))
     failure = checkout.record("default/weak/1x1/r1")["failure"]
     assert failure["verdict"] == "not run"
     assert "srun: error: Unable to create step" in failure["why"]
@@ -134,11 +131,9 @@ threading.Event().wait()
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
-def test_an_interrupted_job_ends_its_steps_in_order(
-    cluster_without_accounting: Cluster, tmp_path: Path, launcher: str
-) -> None:
+def test_an_interrupted_job_ends_its_steps_in_order(nine_and_ten: Cluster, tmp_path: Path, launcher: str) -> None:
     """Scripts may save their state; every agent leaves its end."""
-    cluster, checkout = cluster_without_accounting, copy_project(tmp_path)
+    cluster, checkout = nine_and_ten, copy_project(tmp_path)
     prepare(checkout, WITNESS + SAVES, "2x1", {**GPU_SITE, "launcher": launcher})
     job = subprocess.Popen(
         cluster.command(["salloc", "--nodes=2", *JOB, "--time=5", *scale_job("2x1")], cwd=checkout.path),

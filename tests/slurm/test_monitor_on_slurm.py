@@ -165,17 +165,8 @@ def agents(run: RunDirectory) -> list[psutil.Process]:
     ]
 
 
-def rank(run: RunDirectory) -> psutil.Process:
-    (first, *_) = (child for agent in agents(run) for child in agent.children())
-    return first
-
-
 def kill_agent(run: RunDirectory, _cluster: Cluster) -> None:
     agents(run)[0].kill()
-
-
-def kill_rank(run: RunDirectory, _cluster: Cluster) -> None:
-    rank(run).kill()
 
 
 def cancel_job(run: RunDirectory, cluster: Cluster) -> None:
@@ -205,7 +196,7 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Checkout]:
     return made
 
 
-@pytest.mark.parametrize("end", [kill_agent, kill_rank, cancel_job])
+@pytest.mark.parametrize("end", [kill_agent, cancel_job])
 def test_no_monitor_is_left_and_its_samples_are_kept(
     cluster_without_accounting: Cluster,
     endless: Callable[[], Checkout],

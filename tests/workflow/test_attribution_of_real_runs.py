@@ -1,4 +1,4 @@
-"""Causes that were told wrongly before ranks were compared step by step, in real runs. benchmarks/ has all of them."""
+"""Causes of lost time in real runs: each is named first, and what to do about it. benchmarks/ has all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from injected_causes import CASES, Bench, Told
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Told]:
     bench = Bench(tmp_path_factory.mktemp("causes"))
-    wanted = ("loaders 2x1", "jitter 2x1")
+    wanted = ("loaders 2x1", "jitter 2x1", "rank_forward 2x1")
     return {injected.name: bench.told(injected, beside_none=False) for injected in CASES if injected.name in wanted}
 
 
@@ -20,6 +20,7 @@ def test_loaders_that_are_slow_on_all_ranks_are_data_wait_and_no_node_is_left_ou
     assert found
     assert found.named[0].cause == "data"  # other tests beside this one may slow the computation, too
     assert "no rank is the cause" in " ".join(found.named[0].evidence)
+    assert any("loader workers per rank" in change.what for change in found.changes)
     assert not any("exclude" in change.what for change in found.changes)
 
 
@@ -31,3 +32,11 @@ def test_work_that_varies_is_imbalance_without_a_place(told: Mapping[str, Told])
     assert (jitter.point.step.imbalance_kind, jitter.point.step.slowest) == ("varying", None)
     assert any("draw lengths or shapes together on all ranks" in change.what for change in jitter.found.changes)
     assert not any("exclude" in change.what for change in jitter.found.changes)
+
+
+def test_a_rank_that_is_always_late_is_persistent_imbalance_of_its_place(told: Mapping[str, Told]) -> None:
+    late = told["rank_forward 2x1"]
+    assert late.found
+    assert late.found.named[0].cause == "imbalance"
+    assert late.point.step
+    assert (late.point.step.imbalance_kind, late.point.step.slowest is None) == ("persistent", False)

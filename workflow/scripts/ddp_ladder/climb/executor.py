@@ -4,7 +4,7 @@
   be in the queue (tests/slurm/test_lost_answers.py), and it guesses an account and a partition if there is none;
 - the check of active jobs: the plugin asks less and less often, in the end every three minutes, waits for ever for a
   job that was preempted, and takes a job of unknown state for a good one (tests/slurm/test_job_ends.py);
-- cancelling: at Ctrl-C the plugin forgets jobs that are being submitted (tests/slurm/test_starts_on_slurm.py);
+- cancelling: at Ctrl-C the plugin forgets jobs that are being submitted (tests/slurm/test_several_jobs.py);
 - the environment: inside a job's shell the plugin removes SLURM_CONF, and keeps SBATCH_TIMELIMIT and the like
   (tests/slurm/test_callers_environment.py).
 """
