@@ -89,15 +89,10 @@ def test_a_throttled_gpu_of_a_fake_library_is_a_finding(tmp_path: Path) -> None:
         ranks=ranks,
         simulated=False,
         on_gpus=True,
-        batch_per_gpu=64,
-        batch_is_share=False,
-        gpus_per_node=2,
-        threads_per_rank=1,
     )
     (found,) = (each for each in findings(run) if each.kind == "GPU throttled")
     assert (found.node, found.gpu) == (node_name(), 1)
     assert "thermal" in found.in_words
-    assert "SM clock 1065 MHz" in found.in_words
 
 
 def test_without_a_driver_the_run_is_sampled_without_gpus(tmp_path: Path) -> None:

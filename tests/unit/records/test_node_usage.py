@@ -11,7 +11,7 @@ from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.record import Record, read_record
 from make_records import make_spec
 from make_runs import edit, reassemble, write_run
-from make_sampled_runs import sample_nodes, write_sampled_run
+from make_sampled_runs import write_sampled_run
 
 FULL = 11e9  # of 12.5e9 bytes per second
 
@@ -49,13 +49,6 @@ def test_gpus_of_the_ranks(tmp_path: Path) -> None:
     assert used.gpu_busy_fraction == 0.97
     assert used.gpu_power_w == 340
     assert used.gpu_energy_j == pytest.approx(4 * 50 * 340, rel=0.02)  # the integral of the power
-
-
-@pytest.mark.parametrize(("mode", "kinds"), [("weak", {"GPU memory empty"}), ("strong", set())])
-def test_a_share_of_the_batch_may_leave_memory_empty(tmp_path: Path, mode: str, kinds: set[str]) -> None:
-    run = write_run(tmp_path, make_spec("1x2", mode=mode, device="cuda"), samples_per_s=128.0)
-    used = {f"gpu{k}_memory_used_bytes": 8e9 for k in range(2)}
-    assert {found.kind for found in usage_of(sample_nodes(run, gpu_count=2, **used)).findings} == kinds
 
 
 def test_too_few_samples_give_no_findings(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ EXPLAINED_BY: Mapping[Cause, tuple[FindingKind, ...]] = {
     "data": ("CPUs full",),
     "communication": ("network full",),
     "imbalance": ("slow node",),
-    "computation": ("slow node", "GPU throttled", "too many threads"),
+    "computation": ("slow node", "GPU throttled"),
 }
 """The findings on usage that explain each cause, the most telling first."""
 WORTH_CHANGING = 0.01  # of the step time: what saves less is not proposed

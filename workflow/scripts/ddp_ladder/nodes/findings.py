@@ -5,38 +5,29 @@ Pure. Which ranks hold up the others, and whether it is always the same ones, is
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.usage import GpuUsage, NodeUsage, RankUse, UsageFinding
-from ddp_ladder.plan.plan import Asked
 
 NAMED = 3  # GPUs, or nodes, that a finding names
 MUCH_WAIT = 0.1  # of the step time: a wait that explains an idle GPU, or full CPUs
 LEAST_BUSY = 0.8  # centres ask for at least this in applications for large partitions
 MUCH_THROTTLED = 0.05  # of the samples: a single one of a minute may be chance
 THROTTLES = ("thermal", "hw_slowdown", "hw_power_brake")  # no GPU that is cooled and supplied well has them
-FULL, EMPTY = 0.95, 0.5  # of the memory: a little more ends the run; twice the batch may fit
+FULL = 0.95  # of the memory: a little more ends the run
 ALLOCATED = 0.85  # of the memory: below, a full memory is torch's cache, which it frees when it needs it
-FILLED_BY_ESTIMATE = 0.9  # of the memory
-BATCH_MULTIPLE = 8  # sizes that tensor cores like
 GIB = 2**30
 FULL_CPUS = 0.95  # of the CPUs that the run may use, on average
-BUSY_CPUS = 0.9  # threads beyond the cores cost time only where the cores are busy
-MUCH_OF_OTHERS = 0.2  # of the CPUs, by processes that are not the training's: then its threads do not fill them
-MORE_THREADS = 1.2  # times the cores: a few more, such as those of idle workers, do no harm
+MUCH_OF_OTHERS = 0.2  # of the CPUs, by processes that are not the training's: then it does not fill them itself
 FULL_LINK = 0.8  # of the link's rate, on average: headers and pauses between steps leave no more
 LONGER_WORK = 0.2  # of a step: ranks that do the same work differ by less, also on a machine with other load
 LEAST_DIFFERENCE_S = 0.001  # below, the difference is that of a thread that the kernel woke later
 SLOWER_CLOCK = 0.95  # of the peers' clock: GPUs of one model differ by less
-OTHER_LOAD = 0.1  # of the CPUs, more than at the peers: other processes than the training
-LONGER_PART = 0.1  # of a step: a part of it that explains the difference
 
 On = tuple[NodeUsage, GpuUsage]
 
@@ -46,19 +37,12 @@ class RunUse:
     """A run, and how its ranks trained. Fractions are of the step time; None: not known.
 
     nodes: those with enough samples of the measured training. simulated: several agents share one machine.
-    batch_is_share: batch_per_gpu is not the key's value, but a part of it (strong scaling). gpus_per_node: of the
-    scale. threads_per_rank: that the ladder sets. asked: by the job, on each node.
     """
 
     nodes: tuple[NodeUsage, ...]
     ranks: tuple[RankUse, ...]
     simulated: bool
     on_gpus: bool
-    batch_per_gpu: int
-    batch_is_share: bool
-    gpus_per_node: int
-    threads_per_rank: int
-    asked: Asked | None = None
     data_wait_fraction: float | None = None
     exposed_comm_fraction: float | None = None
     step: StepParts | None = None
@@ -73,10 +57,6 @@ class RunUse:
         """Return the part of the step time that the ranks waited for data."""
         return self.data_wait_fraction or 0.0
 
-    @property
-    def uses_slurm(self) -> bool:
-        return self.asked is None or self.asked.slurm
-
     def ranks_of(self, node: NodeUsage) -> tuple[RankUse, ...]:
         return tuple(rank for rank in self.ranks if rank.node_rank == node.node_rank)
 
@@ -84,44 +64,36 @@ class RunUse:
 def findings(run: RunUse) -> tuple[UsageFinding, ...]:
     """Return the findings on a run, the most telling first."""
     found = [*_other_processes(run), *_slow_nodes(run), *_idle(run), *_throttled(run), *_memory_full(run)]
-    found += _memory_empty(run)
     if not run.simulated:  # agents on one machine share its CPUs, which says nothing
-        found += [*_cpus_full(run), *_threads(run)]
+        found += _cpus_full(run)
     return (*found, *_network(run))
 
 
 def _on_gpus(run: RunUse, some: Sequence[On]) -> dict[str, Any]:
     """Return the place of a finding on these GPUs, by the fields of a finding."""
-    if len(some) == len(run.gpus) > 1:
-        place = _all(len(some), "GPUs")
-    else:
-        place = _listed([f"GPU {gpu.index} of {node.node}" for node, gpu in some])
+    place = _place([f"GPU {gpu.index} of {node.node}" for node, gpu in some], len(run.gpus), "GPUs")
     gpu = some[0][1].index if len(some) == 1 else None
-    return {"place": place, "node": _one([node.node for node, _ in some]), "gpu": gpu}
+    return {"place": place, "node": _one(node.node for node, _ in some), "gpu": gpu}
 
 
 def _on_nodes(run: RunUse, some: Sequence[NodeUsage]) -> dict[str, Any]:
     """Return the place of a finding on these nodes, by the fields of a finding."""
-    every = len(some) == len(run.nodes)
-    names = [node.node for node in some]
-    place = _all(len(some), "nodes") if every and len(some) > 1 and not run.simulated else _listed(names)
-    return {"place": place, "node": _one(names), "everywhere": every}
+    place = _place([*dict.fromkeys(node.node for node in some)], len(run.nodes), "nodes")
+    return {"place": place, "node": _one(node.node for node in some), "everywhere": len(some) == len(run.nodes)}
 
 
-def _all(number: int, what: str) -> str:
-    return f"both {what}" if number == 2 else f"all {number} {what}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    names = [*dict.fromkeys(names)]
+def _place(names: Sequence[str], every: int, what: str) -> str:
+    """Return the first names, and how many more there are; ``all 4 nodes`` for all of them."""
+    if len(names) == every > 1:
+        return f"all {every} {what}"
     rest = len(names) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _one(names: Sequence[str]) -> str | None:
+def _one(names: Iterable[str]) -> str | None:
     """Return the name if all are the same."""
-    return names[0] if len({*names}) == 1 else None
+    different = {*names}
+    return different.pop() if len(different) == 1 else None
 
 
 def _shares(fractions: Sequence[float]) -> str:
@@ -171,123 +143,69 @@ def _throttled(run: RunUse) -> Iterator[UsageFinding]:
     if not found:
         return
     gpus = [gpu for _, gpu in found]
-    reasons = _listed([reason for gpu in gpus for reason in gpu.throttled or () if reason in THROTTLES])
+    reasons = dict.fromkeys(reason for gpu in gpus for reason in gpu.throttled or () if reason in THROTTLES)
     heat = max((gpu.temperature_c for gpu in gpus if gpu.temperature_c is not None), default=None)
     hot = f", up to {heat:.0f} C" if heat is not None else ""
-    nodes = [node.node for node, _ in found]
+    nodes = [*dict.fromkeys(node.node for node, _ in found)]
     yield UsageFinding(
         kind="GPU throttled",
         **_on_gpus(run, found),
-        measured=f"throttled in {_shares([worst(gpu) for gpu in gpus])} of the samples ({reasons}{hot})"
-        f"{_clock_in_words(found, run)}",
+        measured=f"throttled in {_shares([worst(gpu) for gpu in gpus])} of the samples ({', '.join(reasons)}{hot})",
         wanted="no throttling by heat or power supply",
-        next=f"report {_listed(nodes)} to the site, whose cooling or power supply is at fault; until then "
+        next=f"report {', '.join(nodes)} to the site, whose cooling or power supply is at fault; until then "
         f"{leave_out(*nodes)}",
     )
 
 
-def _clock_in_words(found: Sequence[On], run: RunUse) -> str:
-    """Return the SM clock of these GPUs, beside that of the others of the same model, or the highest."""
-    gpus = [gpu for _, gpu in found]
-    own = _median(gpus, lambda gpu: gpu.sm_clock_mhz)
-    if own is None:
-        return ""
-    models = {gpu.name for gpu in gpus}
-    others = [on[1] for on in run.gpus if on not in found and on[1].name in models]
-    peers = _median(others, lambda gpu: gpu.sm_clock_mhz)
-    if peers is not None:
-        return f"; SM clock {own:.0f} MHz, {peers:.0f} MHz on the other GPUs"
-    highest = max((gpu.max_sm_clock_mhz or 0 for gpu in gpus), default=0)
-    return f"; SM clock {own:.0f} of {highest} MHz" if highest else f"; SM clock {own:.0f} MHz"
-
-
-def _median(gpus: Sequence[GpuUsage], figure: Callable[[GpuUsage], float | None]) -> float | None:
-    known = [value for gpu in gpus if (value := figure(gpu)) is not None]
-    return statistics.median(known) if known else None
-
-
-def _filled(gpu: GpuUsage) -> float:
-    """Return the part of the memory that was used; 0 if it is not known."""
-    return (gpu.memory_used_bytes or 0) / gpu.memory_bytes if gpu.memory_bytes else 0.0
-
-
 def _memory_full(run: RunUse) -> Iterator[UsageFinding]:
+    def filled(gpu: GpuUsage) -> float:
+        return (gpu.memory_used_bytes or 0) / gpu.memory_bytes if gpu.memory_bytes else 0.0
+
     def is_cache(gpu: GpuUsage) -> bool:
         allocated = next((rank.peak_gpu_memory_bytes for rank in run.ranks if rank.rank == gpu.rank), None)
         return allocated is not None and allocated < ALLOCATED * (gpu.memory_bytes or 0)
 
-    full = [on for on in run.gpus if _filled(on[1]) > FULL and not is_cache(on[1])]
+    full = [on for on in run.gpus if filled(on[1]) > FULL and not is_cache(on[1])]
     if not full:
         return
     used, total = full[0][1].memory_used_bytes or 0, full[0][1].memory_bytes or 0
-    now = "each GPU's share of it is" if run.batch_is_share else "now"
     yield UsageFinding(
         kind="GPU memory full",
         **_on_gpus(run, full),
         measured=f"memory nearly full, {used / GIB:.1f} of {total / GIB:.1f} GiB "
-        f"({_shares([_filled(gpu) for _, gpu in full])})",
+        f"({_shares([filled(gpu) for _, gpu in full])})",
         wanted=f"at most {FULL:.0%}",
-        next=f"lower workload.batch_per_gpu ({now} {run.batch_per_gpu}) a little: a longer sample, or a fragmented "
-        "memory, ends the run with CUDA out of memory",
+        next="lower workload.batch_per_gpu a little: a longer sample, or a fragmented memory, ends the run with CUDA "
+        "out of memory",
         everywhere=len(full) == len(run.gpus),
-    )
-
-
-def _memory_empty(run: RunUse) -> Iterator[UsageFinding]:
-    known = [on for on in run.gpus if on[1].memory_used_bytes is not None and on[1].memory_bytes]
-    # A share of the batch may leave memory empty: it is the first scale that has to fit the whole.
-    if not known or run.batch_is_share:
-        return
-    fullest = max(known, key=lambda on: _filled(on[1]))
-    gpu, most = fullest[1], _filled(fullest[1])
-    if not 0 < most < EMPTY:
-        return
-    fits = int(run.batch_per_gpu * FILLED_BY_ESTIMATE / most) // BATCH_MULTIPLE * BATCH_MULTIPLE
-    used, total = gpu.memory_used_bytes or 0, gpu.memory_bytes or 0
-    where = "the GPU uses" if len(known) == 1 else "no GPU uses more than"
-    yield UsageFinding(
-        kind="GPU memory empty",
-        measured=f"{where} {used / GIB:.1f} of its {total / GIB:.1f} GiB of memory ({_shares([most])}): the batch "
-        "could grow",
-        wanted=f"at least {EMPTY:.0%}",
-        node=fullest[0].node if len(known) == 1 else None,
-        gpu=gpu.index if len(known) == 1 else None,
-        next=f"raise workload.batch_per_gpu (now {run.batch_per_gpu}): {max(fits, run.batch_per_gpu + 1)} should fit, "
-        "even if all of the memory grew with the batch",
-        everywhere=True,
     )
 
 
 def _other_processes(run: RunUse) -> Iterator[UsageFinding]:
     """Yield the nodes whose CPUs other processes used, where the training lacked them.
 
-    A training on GPUs lacks them if its ranks waited for data, or its threads for a core.
+    A training on GPUs lacks them if its ranks waited for data.
     """
     felt = not run.on_gpus or run.wait >= MUCH_WAIT
-    found = [
-        node
-        for node in run.nodes
-        if _is_shared(node, run) and (_is_crowded(node, run) or (felt and (node.cpu_fraction or 0.0) >= FULL_CPUS))
-    ]
+    found = [node for node in run.nodes if felt and _are_full(node) and _is_shared(node, run)]
     if not found:
         return
     worst = max(found, key=lambda node: _cores_of_others(node, run))
     waited = f"; the ranks waited for data {_shares([run.wait])} of the step time" if run.wait >= MUCH_WAIT else ""
     on = "" if len({node.node for node in found}) == 1 else f" on {worst.node}"
-    alone = (
-        "ask for whole nodes (slurm.extra: [--exclusive] in cluster.yaml)"
-        if run.uses_slurm
-        else "end the other processes of this machine"
-    )
     yield UsageFinding(
         kind="other processes",
         **_on_nodes(run, found),
         measured=f"other processes than the training used {_cores_of_others(worst, run):.1f} of the {worst.cpus} CPUs "
         f"of the run{on}, the training {_cores_of_training(worst, run):.2g}{waited}",
         wanted=f"at most {MUCH_OF_OTHERS:.0%} of the CPUs",
-        next=f"{alone}, and delete the directories of these runs below results/runs, so that the next start measures "
-        "them again",
+        next="end them, or on Slurm ask for whole nodes (slurm.extra: [--exclusive] in cluster.yaml), and delete the "
+        "directories of these runs below results/runs, so that the next start measures them again",
     )
+
+
+def _are_full(node: NodeUsage) -> bool:
+    return (node.cpu_fraction or 0.0) >= FULL_CPUS
 
 
 def _is_shared(node: NodeUsage, run: RunUse) -> bool:
@@ -309,77 +227,18 @@ def _cores_of_others(node: NodeUsage, run: RunUse) -> float:
 
 def _cpus_full(run: RunUse) -> Iterator[UsageFinding]:
     workers = max((rank.workers or 0 for rank in run.ranks), default=0)
-    full = [node for node in run.nodes if (node.cpu_fraction or 0.0) >= FULL_CPUS and not _is_shared(node, run)]
+    full = [node for node in run.nodes if _are_full(node) and not _is_shared(node, run)]
     if not workers or run.wait < MUCH_WAIT or not full:
         return
-    more = "raise node.cpus in cluster.yaml, or " if run.uses_slurm else ""
     busy = _shares([node.cpu_fraction or 0.0 for node in full])
     yield UsageFinding(
         kind="CPUs full",
         **_on_nodes(run, full),
         measured=f"the {full[0].cpus} CPUs of the run were {busy} busy, with {workers} loader workers per rank, and "
         f"the ranks still waited for data {_shares([run.wait])} of the step time",
-        next=f"{more}make a sample cheaper to load: smaller files, decoding and augmentation on the GPU",
+        next="raise node.cpus in cluster.yaml if the nodes have more, or make a sample cheaper to load: smaller files, "
+        "decoding and augmentation on the GPU",
     )
-
-
-def _threads(run: RunUse) -> Iterator[UsageFinding]:
-    """Yield the nodes with more threads that compute than CPUs: of torch on CPUs, and of loader workers."""
-    crowded = [node for node in run.nodes if _is_crowded(node, run) and not _is_shared(node, run)]
-    if not crowded:
-        return
-    first = crowded[0]
-    ranks, workers, wanted = run.ranks_of(first), _workers(run, first), _runnable(run, first)
-    parts = count(len(ranks), "rank") if run.on_gpus else f"{len(ranks)} x {ranks[0].threads} threads of torch"
-    parts += f" and {workers} loader workers" if workers else ""
-    asked = run.asked.cpus if run.asked and first.cpus < run.asked.cpus else None
-    yield UsageFinding(
-        kind="too many threads",
-        **_on_nodes(run, crowded),
-        measured=f"{wanted} threads that compute ({parts}) on {first.cpus} CPUs"
-        f"{f' (asked for: {asked})' if asked else ''}, which were "
-        f"{_shares([node.cpu_fraction or 0.0 for node in crowded])} busy",
-        wanted="a CPU for each of them",
-        next="; or ".join(_fewer_threads(run, first, would_do=asked is not None and wanted <= MORE_THREADS * asked)),
-    )
-
-
-def _fewer_threads(run: RunUse, node: NodeUsage, would_do: bool) -> Iterator[str]:
-    """Yield ways to as many threads as CPUs. With node.cpus, torch's threads grow as well, which matters on CPUs.
-
-    would_do: the CPUs that were asked for, of which the run may use fewer, would be enough.
-    """
-    ranks, workers = run.ranks_of(node), _workers(run, node)
-    if would_do:
-        yield (
-            f"find out why the run may use {node.cpus} CPUs only: slurm.extra in cluster.yaml, taskset or numactl in "
-            "the script"
-            if run.uses_slurm
-            else f"lower node.cpus in cluster.yaml to the {node.cpus} that can be used here, and node.gpus if it is "
-            "larger"
-        )
-        return
-    if not run.on_gpus and ((ranks[0].threads or 1) > run.threads_per_rank or not workers):
-        usual = f"threads per rank: {run.threads_per_rank}"
-        yield f"leave OMP_NUM_THREADS and torch.set_num_threads to the ladder ({usual})"
-    if workers:
-        yield "give the script fewer loader workers (workload.args)"
-        if run.on_gpus and run.asked and run.asked.slurm and run.asked.node_gpus:
-            wanted = math.ceil(_runnable(run, node) * run.asked.node_gpus / run.gpus_per_node)
-            yield f"raise node.cpus in cluster.yaml to {wanted}, if the nodes have as many"
-
-
-def _is_crowded(node: NodeUsage, run: RunUse) -> bool:
-    return _runnable(run, node) > MORE_THREADS * node.cpus and (node.cpu_fraction or 0.0) >= BUSY_CPUS
-
-
-def _runnable(run: RunUse, node: NodeUsage) -> int:
-    """Return the threads that may want a core at once. On GPUs, those of torch's CPU operations mostly sleep."""
-    return sum(1 if run.on_gpus else rank.threads or 1 for rank in run.ranks_of(node)) + _workers(run, node)
-
-
-def _workers(run: RunUse, node: NodeUsage) -> int:
-    return sum(rank.workers or 0 for rank in run.ranks_of(node))
 
 
 def _network(run: RunUse) -> Iterator[UsageFinding]:
@@ -421,37 +280,26 @@ def _slow_nodes(run: RunUse) -> Iterator[UsageFinding]:
     slow = [rank for rank in run.ranks if rank.rank in step.slow_ranks]
     for node in run.nodes:
         here = [rank for rank in slow if rank.node_rank == node.node_rank]
-        others = [each for each in run.nodes if each is not node]
-        if here and len(here) == len(run.ranks_of(node)) and others:
-            peers = [gpu for other in others for gpu in other.used_gpus]
-            why = [*_slower_clock(node.used_gpus, peers), *_other_load(node, others, run), *_longer_parts(step)]
-            yield _slow(step, node, None, here, why)
+        if here and len(here) == len(run.ranks_of(node)) and len(run.nodes) > 1:
+            yield _slow(run, step, node, None, here)
             continue
         for rank in here:
             gpu = next((gpu for gpu in node.used_gpus if gpu.rank == rank.rank), None)
-            if gpu is not None or others:  # ranks on the CPUs of one node share them in any way
-                peers = [other for _, other in run.gpus if other is not gpu]
-                why = [*(_slower_clock([gpu], peers) if gpu else []), *_longer_parts(step)]
-                yield _slow(step, node, gpu, [rank], why)
+            if gpu is not None or len(run.nodes) > 1:  # ranks on the CPUs of one node share them in any way
+                yield _slow(run, step, node, gpu, [rank])
 
 
-def _slow(
-    step: StepParts, node: NodeUsage, gpu: GpuUsage | None, slow: Sequence[RankUse], why: Sequence[str]
-) -> UsageFinding:
+def _slow(run: RunUse, step: StepParts, node: NodeUsage, gpu: GpuUsage | None, slow: Sequence[RankUse]) -> UsageFinding:
     own_s = step.step_s - (step.exposed_comm_s or 0.0)
-    ranks = ", ".join(str(rank.rank) for rank in slow[:3]) + (", ..." if len(slow) > 3 else "")
-    if step.imbalance_compute_s is None or step.imbalance_data_s is None:
-        unexplained = "its samples do not show why"
-    else:
-        unexplained = (
-            "neither the forward and backward pass nor the wait for data is longer: the script does something else"
-        )
+    ranks = ", ".join(str(rank.rank) for rank in slow[:NAMED]) + (", ..." if len(slow) > NAMED else "")
+    own = (gpu,) if gpu is not None else node.used_gpus
+    clock, peers = _sm_clock(own), _sm_clock(each for _, each in run.gpus if each not in own)
+    slower = f"; SM clock {clock:.0f} MHz, {peers:.0f} MHz elsewhere" if 0 < clock < SLOWER_CLOCK * peers else ""
     return UsageFinding(
         kind="slow node",
         place=f"GPU {gpu.index} of {node.node}" if gpu is not None else node.node,
         measured=f"slower than its peers, which wait for it in each step: its work takes {1000 * own_s:.3g} ms, theirs "
-        f"{1000 * (own_s - step.imbalance_s):.3g} ms (rank{'s' if len(slow) > 1 else ''} {ranks}); "
-        f"{'; '.join(why) or unexplained}",
+        f"{1000 * (own_s - step.imbalance_s):.3g} ms (rank{'s' if len(slow) > 1 else ''} {ranks}){slower}",
         node=node.node,
         gpu=gpu.index if gpu is not None else None,
         next=f"{leave_out(node.node)}, measure again, and report it to the site if that is "
@@ -459,32 +307,7 @@ def _slow(
     )
 
 
-def _slower_clock(own: Sequence[GpuUsage], peers: Sequence[GpuUsage]) -> list[str]:
-    here, there = _median(own, lambda gpu: gpu.sm_clock_mhz), _median(peers, lambda gpu: gpu.sm_clock_mhz)
-    if here is None or there is None or here >= SLOWER_CLOCK * there:
-        return []
-    reasons = dict.fromkeys(reason for gpu in own for reason in gpu.throttled or ())
-    because = f" ({', '.join(reasons)})" if reasons else ""
-    return [f"SM clock {here:.0f} MHz{because}, {there:.0f} MHz elsewhere"]
-
-
-def _other_load(node: NodeUsage, others: Sequence[NodeUsage], run: RunUse) -> list[str]:
-    """Return the CPUs that processes other than the training used, if they are more than on the other nodes."""
-    known = [each for each in (node, *others) if each.cpu_fraction is not None and each.training_cpu_cores is not None]
-    if node not in known or len(known) < 2:
-        return []
-    here = _cores_of_others(node, run)
-    there = statistics.median(_cores_of_others(each, run) for each in known if each is not node)
-    if here - there < OTHER_LOAD * node.cpus:
-        return []
-    return [f"other processes used {here:.1f} of its {node.cpus} CPUs, {there:.1f} elsewhere"]
-
-
-def _longer_parts(step: StepParts) -> list[str]:
-    """Return the parts of a step that take longer on the slow ranks."""
-    parts = {"forward and backward pass": step.imbalance_compute_s, "wait for data": step.imbalance_data_s}
-    return [
-        f"{name} {1000 * longer_s:.3g} ms longer than elsewhere"
-        for name, longer_s in parts.items()
-        if longer_s is not None and longer_s >= LONGER_PART * step.step_s
-    ]
+def _sm_clock(gpus: Iterable[GpuUsage]) -> float:
+    """Return the median in MHz; 0 if it is not known."""
+    known = [gpu.sm_clock_mhz for gpu in gpus if gpu.sm_clock_mhz is not None]
+    return statistics.median(known) if known else 0.0

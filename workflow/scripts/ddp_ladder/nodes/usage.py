@@ -35,9 +35,7 @@ FindingKind = Literal[
     "GPU idle",
     "GPU throttled",
     "GPU memory full",
-    "GPU memory empty",
     "CPUs full",
-    "too many threads",
     "slow node",
     "network full",
 ]
@@ -66,16 +64,13 @@ class GpuUsage(Model):
     busy_fraction: Fraction | None = Field(description="Share of time in which any kernel ran.")
     memory_used_bytes: Count | None
     memory_bytes: Count | None
-    memory_busy_fraction: Fraction | None = Field(description="Share of time in which its memory was read or written.")
     power_w: Figure | None
     energy_j: Figure | None = Field(description="NVML's counter, or the integral of its power.")
     temperature_c: Figure | None
     sm_clock_mhz: Figure | None = Field(description="Median.")
-    max_sm_clock_mhz: Count | None
     throttled: Mapping[str, Fraction] | None = Field(
         description="Share of the samples in which each reason lowered the clock; null: the GPU does not report it."
     )
-    sm_active_fraction: Fraction | None
 
 
 class NodeUsage(Model):
@@ -87,9 +82,6 @@ class NodeUsage(Model):
     cpus: Count
     cpu_fraction: Fraction | None
     training_cpu_cores: Figure | None
-    training_memory_bytes: Count | None = Field(
-        description="Of the training's processes, without pages of files and shared memory."
-    )
     interface: Name
     network_received_bytes_per_s: Figure | None
     network_sent_bytes_per_s: Figure | None
@@ -153,14 +145,13 @@ def _mean_of_known(values: Iterable[float | None]) -> float | None:
 class RankUse:
     """A rank, its place and what it recorded of itself. None: not known.
 
-    gpu: the id of its GPU as torch reports it; None without one. threads: of torch's operations.
+    gpu: the id of its GPU as torch reports it; None without one.
     """
 
     rank: int
     local_rank: int
     node_rank: int
     gpu: str | None = None
-    threads: int | None = None
     workers: int | None = None
     peak_gpu_memory_bytes: int | None = None
 
@@ -201,7 +192,6 @@ def node_usage(samples: NodeSamples, timeline: Timeline, ranks: tuple[RankUse, .
         cpus=len(about.cpus),
         cpu_fraction=average("cpu_fraction"),
         training_cpu_cores=average("training_cpu_cores"),
-        training_memory_bytes=_most(samples.column("training_private_bytes")),
         interface=about.interface,
         network_received_bytes_per_s=average("network_received_bytes_per_s"),
         network_sent_bytes_per_s=average("network_sent_bytes_per_s"),
@@ -230,14 +220,11 @@ def _gpu(
         busy_fraction=average("busy_fraction"),
         memory_used_bytes=_most(gpu.column("memory_used_bytes")),
         memory_bytes=about.memory_bytes,
-        memory_busy_fraction=average("memory_busy_fraction"),
         power_w=average("power_w"),
         energy_j=_energy_j(gpu, samples.times_s, timeline),
         temperature_c=_rounded(float(temperatures.max())) if len(temperatures) else None,
         sm_clock_mhz=_rounded(float(np.median(clocks))) if len(clocks) else None,
-        max_sm_clock_mhz=about.max_sm_clock_mhz,
         throttled=_throttled(gpu, during),
-        sm_active_fraction=average("sm_active_fraction"),
     )
 
 

@@ -79,18 +79,6 @@ class MonitorWanted(Model):
         return cls(every_s=keys.every_s) if keys.enabled else None
 
 
-class Asked(Model):
-    """A scale's share of a node: of ``node`` of cluster.yaml."""
-
-    slurm: bool = Field(description="True: Slurm gives no more than this. False: the run may use all of the machine.")
-    cpus: Positive
-    node_gpus: Positive | None = Field(description="GPUs of a whole node, of which the job has a share.")
-
-    @classmethod
-    def of(cls, job: ScaleJob, *, slurm: bool) -> Self:
-        return cls(slurm=slurm, cpus=job.cpus, node_gpus=job.node_gpus)
-
-
 class Job(Model):
     """The job of a run, and the attempt that made it."""
 

@@ -19,7 +19,6 @@ from ddp_ladder.records.raw_files import RankFiles, RawRun, host_name, node_rank
 from ddp_ladder.records.raw_models import AgentEnd
 from ddp_ladder.records.record import Timing
 from ddp_ladder.records.statistic import Warmup
-from ddp_ladder.settings.terms import STAGES
 
 
 def usage_of(
@@ -29,7 +28,6 @@ def usage_of(
     if raw.run.monitor is None:
         return None
     notes: list[str] = []
-    spec = raw.run.spec
     ranks = tuple(_rank_use(raw, files) for _, files in sorted(raw.ranks.items()))
     nodes: list[NodeUsage] = []
     about: dict[int, MonitorFile] = {}
@@ -45,12 +43,7 @@ def usage_of(
         nodes=good,
         ranks=ranks,
         simulated=len({*raw.run.nodes}) < len(raw.run.nodes),
-        on_gpus=spec.device == "cuda",
-        batch_per_gpu=spec.batch_per_gpu,
-        batch_is_share=spec.mode == "strong" and spec.stage != STAGES[0],
-        gpus_per_node=spec.gpus_per_node,
-        threads_per_rank=spec.threads_per_rank,
-        asked=raw.run.asked,
+        on_gpus=raw.run.spec.device == "cuda",
         data_wait_fraction=timing.data_wait_fraction if timing else None,
         exposed_comm_fraction=timing.exposed_comm_fraction if timing else None,
         step=step,
@@ -156,7 +149,6 @@ def _rank_use(raw: RawRun, files: RankFiles) -> RankUse:
         local_rank=end.local_rank,
         node_rank=node_rank(raw, files),
         gpu=end.device.id if end.device.kind == "cuda" else None,
-        threads=end.fingerprint.get("threads"),
         workers=end.fingerprint.get("num_workers"),
         peak_gpu_memory_bytes=end.peak_memory_bytes.get("device"),
     )

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_json
 from ddp_ladder.common.model import Model, Several
 from ddp_ladder.nodes.files import MonitorEnd
-from ddp_ladder.plan.plan import Asked, HangBounds, MonitorWanted, RunSpec
+from ddp_ladder.plan.plan import HangBounds, MonitorWanted, RunSpec
 from ddp_ladder.plan.plan import Job as Job  # read from here by the users of the models below
 from ddp_ladder.plan.plan import RawFile as RawFile
 from ddp_ladder.settings.terms import DEFAULT_LOG_MB
@@ -66,7 +66,6 @@ class RunFile(RawFile):
     max_log_mb_per_node: int = Field(DEFAULT_LOG_MB, ge=1, description="Limit of the logs of each node's processes.")
     hang: HangBounds | None = Field(None, description="Null: the agents do not look for hangs.")
     monitor: MonitorWanted | None = Field(None, description="Null: the nodes are not sampled.")
-    asked: Asked | None = Field(None, description="Of each node. Null: an earlier version wrote this file.")
     goes_on: bool = Field(
         False, description="True if an earlier attempt saved its state (exit code 75): this one may make fewer steps."
     )

@@ -32,7 +32,7 @@ from ddp_ladder.gates.repeats import in_words, next_repeat
 from ddp_ladder.job_script.script import write_job_script
 from ddp_ladder.node.launch import Places, Rendezvous, is_module
 from ddp_ladder.node.software import git_state
-from ddp_ladder.plan.plan import OWN_DIRECTORY, Asked, Plan, RunSpec, ScaleJob
+from ddp_ladder.plan.plan import OWN_DIRECTORY, Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, finding_line, outcome
 from ddp_ladder.records.assemble import NOT_RUN, assemble, not_run
 from ddp_ladder.records.failures import PORT_TAKEN
@@ -45,7 +45,7 @@ from ddp_ladder.run.expected_steps import Expected, most_alike
 from ddp_ladder.run.hangs import Stalls
 from ddp_ladder.run.interruption import end_agents, uninterrupted
 from ddp_ladder.run.logs import join_logs
-from ddp_ladder.run.nodes import Allocation, Nodes, NoRendezvous
+from ddp_ladder.run.nodes import Nodes, NoRendezvous
 from ddp_ladder.run.pace import Pace
 from ddp_ladder.run.preflight import PreflightOf
 from ddp_ladder.run.progress import RunConsole, epoch_steps
@@ -341,7 +341,6 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
         max_log_mb_per_node=context.job.max_log_mb_per_node,
         hang=context.job.hang,
         monitor=context.job.monitor,
-        asked=Asked.of(context.job, slurm=isinstance(context.nodes, Allocation)),
         goes_on=_goes_on(directory),
         is_preflight=False,
     )

@@ -133,7 +133,6 @@ class PreflightOf:
             repository=None,
             hang=None,  # each of its parts has a bound
             monitor=None,
-            asked=None,
             goes_on=False,
             is_preflight=True,
             max_log_mb_per_node=self.job.max_log_mb_per_node,
