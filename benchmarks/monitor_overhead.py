@@ -127,7 +127,7 @@ def monitor(directory: Path, gpus: Gpus, every_s: float) -> NodeMonitor:
         return MonitorFile(
             schema_version=1, spec_hash="0", job=Job(id="overhead", attempt=1, run_id="0"), node_rank=0, node="here",
             host="here", every_s=every_s, interface="lo", interface_bits_per_s=None, cpus=tuple(sampler.cpus),
-            cpus_of_node=os.cpu_count() or 1, memory_bytes=0, fabrics=(), gpus=about, notes=tuple(sampler.notes),
+            memory_bytes=0, fabrics=(), gpus=about, notes=gpus.notes,
         )  # fmt: skip
 
     samples = directory / "node0.csv"
@@ -139,7 +139,6 @@ def monitor(directory: Path, gpus: Gpus, every_s: float) -> NodeMonitor:
         lambda: NodeSampler("lo", gpus, siblings=False),
         described,
     )
-    made.start()
     until_s = time.monotonic() + 60
     while not samples.exists() or samples.read_text().count("\n") < 2:
         if time.monotonic() > until_s:

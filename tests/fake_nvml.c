@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6 };
-typedef struct { long gpu; } sample_t;
 
 static int look(long gpu, const char *key, char *text) {
     char wanted[64], name[64], value[256];
@@ -68,8 +67,6 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t *device) {
 }
 int nvmlDeviceGetName(device_t device, char *name, unsigned size) { return text(GPU, "name", name, size); }
 int nvmlDeviceGetUUID(device_t device, char *uuid, unsigned size) { return text(GPU, "uuid", uuid, size); }
-typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } pci_t;
-int nvmlDeviceGetPciInfo_v3(device_t device, pci_t *pci) { return text(GPU, "bus_id", pci->bus_id, 32); }
 int nvmlDeviceGetUtilizationRates(device_t device, unsigned *use) {
     int code = whole(GPU, "gpu_percent", &use[0]);
     return code ? code : whole(GPU, "memory_percent", &use[1]);
@@ -83,67 +80,10 @@ int nvmlDeviceGetMemoryInfo(device_t device, unsigned long long *memory) {
 int nvmlDeviceGetPowerUsage(device_t device, unsigned *mw) { return whole(GPU, "power_mw", mw); }
 int nvmlDeviceGetTotalEnergyConsumption(device_t device, unsigned long long *mj) { return large(GPU, "energy_mj", mj); }
 int nvmlDeviceGetEnforcedPowerLimit(device_t device, unsigned *mw) { return whole(GPU, "limit_mw", mw); }
-int nvmlDeviceGetPowerManagementLimitConstraints(device_t device, unsigned *least, unsigned *most) {
-    *least = 0;
-    return whole(GPU, "limit_max_mw", most);
-}
 int nvmlDeviceGetTemperature(device_t device, int sensor, unsigned *c) { return whole(GPU, "temperature_c", c); }
-int nvmlDeviceGetTemperatureThreshold(device_t device, int which, unsigned *c) { return whole(GPU, "slowdown_c", c); }
 int nvmlDeviceGetClockInfo(device_t device, int which, unsigned *mhz) {
-    return whole(GPU, which == 1 ? "sm_mhz" : which == 2 ? "memory_mhz" : "", mhz);
+    return whole(GPU, which == 1 ? "sm_mhz" : "", mhz);
 }
-int nvmlDeviceGetMaxClockInfo(device_t device, int which, unsigned *mhz) { return whole(GPU, "sm_max_mhz", mhz); }
-int nvmlDeviceGetSupportedClocksEventReasons(device_t device, unsigned long long *bits) {
-    return large(GPU, "supported_reasons", bits);
-}
-#ifdef BEFORE_535
-int nvmlDeviceGetCurrentClocksThrottleReasons(device_t device, unsigned long long *bits) {
-#else
 int nvmlDeviceGetCurrentClocksEventReasons(device_t device, unsigned long long *bits) {
-#endif
     return large(GPU, "reasons", bits);
-}
-int nvmlDeviceGetPcieThroughput(device_t device, int counter, unsigned *kb_per_s) {
-    return whole(GPU, counter == 0 ? "pcie_tx_kb_per_s" : "pcie_rx_kb_per_s", kb_per_s);
-}
-
-typedef struct {
-    unsigned id, scope;
-    long long timestamp, latency_us;
-    int type, code;
-    unsigned long long value;
-} field_t;
-int nvmlDeviceGetFieldValues(device_t device, int count, field_t *fields) {
-    for (int k = 0; k < count; ++k) {
-        char key[32];
-        snprintf(key, sizeof key, "field_%u", fields[k].id);
-        fields[k].code = fields[k].scope == 0xFFFFFFFF ? large(GPU, key, &fields[k].value) : INVALID;
-    }
-    return OK;
-}
-
-typedef struct { unsigned id; int code; double value; void *names[3]; } metric_t;
-typedef struct { unsigned version, count; sample_t *before, *now; metric_t metrics[]; } metrics_t;
-int nvmlGpmQueryDeviceSupport(device_t device, unsigned *support) {
-    char value[256];
-    support[1] = look(GPU, "gpm_2", value);
-    return OK;
-}
-int nvmlGpmSampleAlloc(sample_t **sample) {
-    *sample = malloc(sizeof(sample_t));
-    return OK;
-}
-int nvmlGpmSampleGet(device_t device, sample_t *sample) {
-    double value;
-    sample->gpu = GPU;
-    return number(GPU, "gpm_2", &value);
-}
-int nvmlGpmMetricsGet(metrics_t *asked) {
-    if (asked->version != 1 || asked->before->gpu != asked->now->gpu) return INVALID;
-    for (unsigned k = 0; k < asked->count; ++k) {
-        char key[32];
-        snprintf(key, sizeof key, "gpm_%u", asked->metrics[k].id);
-        asked->metrics[k].code = number(asked->now->gpu, key, &asked->metrics[k].value);
-    }
-    return OK;
 }

@@ -41,12 +41,8 @@ def course(gpu_count: int, samples: int, pauses: Sequence[Pause] = (), seed: int
     for gpu in range(gpu_count):
         values |= {
             f"gpu{gpu}_busy_fraction": share(0.97),
-            f"gpu{gpu}_memory_busy_fraction": share(0.46),
             f"gpu{gpu}_power_w": (62 + used(300 + 3 * gpu)).round(1),
             f"gpu{gpu}_temperature_c": (34 + gpu + 26 * (1 - np.exp(-np.cumsum(on) / 45))).round(),
-            f"gpu{gpu}_sm_active_fraction": share(0.78),
-            f"gpu{gpu}_tensor_active_fraction": share(0.31),
-            f"gpu{gpu}_dram_active_fraction": share(0.42),
         }
         for begin_s, end_s, busy in pauses:
             during = (times_s > begin_s) & (times_s <= end_s)

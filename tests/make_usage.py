@@ -17,34 +17,23 @@ GPU: Mapping[str, Any] = {
     "name": "NVIDIA A100-SXM4-80GB",
     "memory_bytes": 81920 * MIB,
     "power_limit_w": 400.0,
-    "slowdown_temperature_c": 90,
-    "max_sm_clock_mhz": 1410,
 }
 # A node that trains without anything to find.
 CALM: Mapping[str, Any] = {
     "cpu_fraction": 0.35,
     "cpu_busiest_fraction": 0.8,
-    "node_cpu_fraction": 0.2,
-    "load_1min": 6.0,
     "node_memory_used_bytes": 60e9,
     "training_cpu_cores": 5.0,
     "training_rss_bytes": 20e9,
-    "training_private_bytes": 15e9,
-    "training_processes": 36,
-    "training_threads": 300,
     "network_received_bytes_per_s": 1e6,
     "network_sent_bytes_per_s": 1e6,
-    "disk_read_bytes_per_s": 2e8,
-    "shm_used_bytes": 1e9,
 }
 CALM_GPU: Mapping[str, Any] = {
     "busy_fraction": 0.97,
     "memory_used_bytes": 60_000 * MIB,
-    "memory_busy_fraction": 0.5,
     "power_w": 340.0,
     "temperature_c": 58,
     "sm_clock_mhz": 1410,
-    "memory_clock_mhz": 1593,
     "throttle_reasons": "none",
 }
 
@@ -63,7 +52,6 @@ def make_monitor_file(node_rank: int = 0, gpu_count: int = 0, node: str | None =
         "interface": "ib0",
         "interface_bits_per_s": 100_000_000_000,
         "cpus": tuple(range(cpus)),
-        "cpus_of_node": cpus,
         "memory_bytes": 512 * 10**9,
         "fabrics": (),
         "gpus": tuple({**GPU, "index": k, "uuid": f"GPU-{4 * node_rank + k}"} for k in range(gpu_count)),

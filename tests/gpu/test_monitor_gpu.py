@@ -1,4 +1,4 @@
-"""What the monitor reads of real GPUs through NVML and GPM."""
+"""What the monitor reads of real GPUs through NVML."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
 ]
-HOPPER = (9, 0)
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +27,6 @@ def multiply_for(seconds: float) -> None:
         for _ in range(20):
             a @ a
         torch.cuda.synchronize()
-
-
-def sample(gpus: Gpus) -> dict[str, Value]:
-    return gpus.sample(time.monotonic())
 
 
 def figure(row: dict[str, Value], name: str) -> float:
@@ -51,10 +46,10 @@ def test_the_gpus_are_those_that_torch_sees(gpus: Gpus) -> None:
 
 
 def test_a_gpu_that_multiplies_is_busy_and_draws_power(gpus: Gpus) -> None:
-    sample(gpus)
-    before_j = figure(sample(gpus), "energy_j")
+    gpus.sample()
+    before_j = figure(gpus.sample(), "energy_j")
     multiply_for(3)
-    row = sample(gpus)
+    row = gpus.sample()
     assert figure(row, "busy_fraction") > 0.9
     assert figure(row, "power_w") > 0
     assert figure(row, "energy_j") > before_j
@@ -65,25 +60,8 @@ def test_a_gpu_that_multiplies_is_busy_and_draws_power(gpus: Gpus) -> None:
 
 
 def test_memory_that_is_allocated_is_used(gpus: Gpus) -> None:
-    before = figure(sample(gpus), "memory_used_bytes")
+    before = figure(gpus.sample(), "memory_used_bytes")
     held = torch.ones(1 << 30, dtype=torch.uint8, device="cuda")
-    assert figure(sample(gpus), "memory_used_bytes") - before >= 0.9 * held.numel()
+    assert figure(gpus.sample(), "memory_used_bytes") - before >= 0.9 * held.numel()
     del held
     torch.cuda.empty_cache()
-
-
-def test_gpm_tells_tensor_cores_from_copies_where_it_may_be_read(gpus: Gpus) -> None:
-    lacking = [note for note in gpus.notes if "GPM" in note]
-    if torch.cuda.get_device_capability() < HOPPER:
-        assert lacking
-        return
-    if lacking:
-        pytest.skip(lacking[0])  # a site may keep it for itself
-    sample(gpus)
-    multiply_for(1)
-    products = sample(gpus)
-    time.sleep(1)
-    idle = sample(gpus)
-    assert figure(products, "tensor_active_fraction") > 0.2 > figure(idle, "tensor_active_fraction")
-    assert figure(products, "sm_active_fraction") > 0.5 > figure(idle, "sm_active_fraction")
-    assert 0 <= figure(products, "dram_active_fraction") <= 1

@@ -7,10 +7,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-from ddp_ladder.nodes.processes import Stat, TrainingProcesses, cpu_between, descendants, parse_stat
+from ddp_ladder.nodes.processes import Stat, TrainingProcesses, cpu_between, parse_stat
 
 # a process with a hostile name on Linux 6.18
 STAT = (
@@ -20,32 +19,26 @@ STAT = (
 
 
 def test_a_stat_with_spaces_and_parentheses_in_the_name() -> None:
-    assert parse_stat(STAT) == Stat(parent=4100, own_s=3.0, waited_s=8.0, threads=17, rss_bytes=2560 * 4096)
-
-
-def test_descendants() -> None:
-    parents = {2: 1, 3: 2, 4: 3, 5: 9, 9: 5, 10: 0}
-    assert descendants({1}, parents) == {2, 3, 4}
+    assert parse_stat(STAT) == Stat(parent=4100, own_s=3.0, waited_s=8.0, rss_bytes=2560 * 4096)
 
 
 def stat(own_s: float, waited_s: float = 0.0, parent: int = 1) -> Stat:
-    return Stat(parent, own_s, waited_s, threads=1, rss_bytes=0)
+    return Stat(parent, own_s, waited_s, rss_bytes=0)
 
 
-def test_cpu_time_of_processes_that_go_on_and_new_ones() -> None:
-    before = {1: stat(100.0), 2: stat(5.0)}
-    assert cpu_between(before, {1: stat(110.0), 2: stat(7.0), 3: stat(1.5)}, agents={1}) == pytest.approx(3.5)
+BEFORE = {1: stat(100.0), 2: stat(5.0), 3: stat(4.0, waited_s=1.0, parent=2)}
 
 
-def test_cpu_time_of_a_child_that_ended_is_counted_once() -> None:
-    before = {1: stat(0.0), 2: stat(5.0), 3: stat(4.0, waited_s=1.0, parent=2)}
-    now = {1: stat(0.0), 2: stat(5.0, waited_s=5.5)}  # 3 had half a second more, as 2 knows
-    assert cpu_between(before, now, agents={1}) == pytest.approx(0.5)
-
-
-def test_cpu_time_of_a_child_that_its_parent_does_not_wait_for_takes_nothing_from_the_others() -> None:
-    before = {1: stat(0.0), 2: stat(5.0), 3: stat(40.0)}
-    assert cpu_between(before, {1: stat(0.0), 2: stat(6.0)}, agents={1}) == pytest.approx(1.0)
+@pytest.mark.parametrize(
+    ("now", "cpu_s"),
+    [
+        ({1: stat(110.0), 2: stat(7.0), 3: stat(4.0, 1.0), 4: stat(1.5)}, 3.5),  # those that go on, and a new one
+        ({1: stat(100.0), 2: stat(5.0, waited_s=5.5)}, 0.5),  # 3 ended with half a second more, as 2 knows
+        ({1: stat(100.0), 2: stat(6.0)}, 1.0),  # 3 ended, and nobody waits for it: that takes nothing from 2
+    ],
+)
+def test_the_cpu_time_between_two_samples(now: dict[int, Stat], cpu_s: float) -> None:
+    assert cpu_between(BEFORE, now, agents={1}) == pytest.approx(cpu_s)
 
 
 BURN = """
@@ -74,69 +67,38 @@ def process(text: str, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 def test_a_real_child_that_ended_between_two_samples() -> None:
     training = TrainingProcesses(os.getpid(), siblings=False)
-    before = training.sample()
-    with process(BURN):
-        sample = training.sample()
-        assert sample.processes == before.processes + 1
-        assert sample.threads > before.threads
-        assert sample.rss_bytes > before.rss_bytes
+    _, rss_bytes = training.sample()
+    before = set(training.ours)
+    with process(BURN) as burning:
+        cpu_s, more_bytes = training.sample()
+        assert training.ours == before | {burning.pid}
+        assert more_bytes > rss_bytes
         # by its parent's clock, in steps of 10 ms; with what two Pythons need to start
-        assert 0.4 <= sample.cpu_s < 1.5
-    assert training.sample().processes == before.processes
+        assert 0.4 <= cpu_s < 1.5
+    training.sample()
+    assert training.ours == before
 
 
-MAP = """
-import mmap, sys
-with open(sys.argv[1]) as file:
-    mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-touched = sum(mapped[::4096])
-print(flush=True)
-sys.stdin.readline()
-kept = b"x" * 50_000_000
-print(flush=True)
-sys.stdin.readline()
-"""
-
-
-def test_a_mapped_file_is_resident_and_not_private(tmp_path: Path) -> None:
-    (tmp_path / "data").write_bytes(bytes(50_000_000))
-    training = TrainingProcesses(os.getpid(), siblings=False)
-    before = training.sample()
-    with process(MAP, str(tmp_path / "data")) as mapping:
-        mapped = training.sample()
-        assert mapping.stdin is not None
-        assert mapping.stdout is not None
-        mapping.stdin.write("\n")
-        mapping.stdin.flush()
-        mapping.stdout.readline()
-        kept = training.sample()
-    assert mapped.rss_bytes - before.rss_bytes > 50_000_000
-    assert mapped.private_bytes - before.private_bytes < 40_000_000
-    assert kept.private_bytes - mapped.private_bytes == pytest.approx(50_000_000, rel=0.1)
-
-
-AGENT = """
+STEP = """
 import subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", "import sys; print(flush=True); sys.stdin.readline()"],
-                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-child.stdout.readline()
-print(flush=True)
-sys.stdin.readline()
-child.communicate("\\n")
+agent = '''import subprocess, sys
+subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"])
+input()'''
+agents = [subprocess.Popen([sys.executable, "-c", agent]) for _ in range(2)]
+print(agents[0].pid, flush=True)
+for each in agents:
+    each.wait()
 """
 
 
-def test_agents_of_the_same_run_on_the_node_are_found_and_others_not() -> None:
-    """As srun starts them: children of one parent with one command line. A simulated node has another one."""
-    with process(AGENT, "--run", "r1") as first:
-        training = TrainingProcesses(first.pid, siblings=True)
-        assert training.sample().processes == 1
-        with process(AGENT, "--run", "r1") as second, process(AGENT, "--run", "r2"):
-            assert training.sample().processes == 2
-            assert training.agents == {first.pid, second.pid}
-        assert training.sample().processes == 1
-
-
-def test_an_agent_that_is_alone_has_no_siblings() -> None:
-    with process(AGENT, "--run", "r1") as first, process(AGENT, "--run", "r1"):
-        assert TrainingProcesses(first.pid, siblings=False).sample().processes == 1
+def test_all_agents_of_a_job_step_are_found_with_their_processes() -> None:
+    """As srun starts them: children of one parent."""
+    argv = [sys.executable, "-c", STEP]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as step:
+        assert step.stdout is not None
+        first = int("".join(step.stdout.readline() for _ in range(3)))  # empty lines: both trainings have started
+        for siblings, number in ((True, 2), (False, 1)):
+            training = TrainingProcesses(first, siblings)
+            training.sample()
+            assert (len(training.agents), len(training.ours)) == (number, number)
+        step.communicate("\n" * 4)

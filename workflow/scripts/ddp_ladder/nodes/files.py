@@ -20,46 +20,28 @@ NODE = (
     TIME,  # unix time by this node's clock
     "cpu_fraction",  # mean of the CPUs that the agent may use, 0 to 1
     "cpu_busiest_fraction",  # the busiest of them
-    "node_cpu_fraction",  # all CPUs of the node
-    "load_1min",
     "node_memory_used_bytes",
     "training_cpu_cores",  # CPU seconds per second of the processes of this run on this node
     "training_rss_bytes",
-    "training_private_bytes",  # of these without pages of files and shared memory: what a leak makes grow
-    "training_processes",
-    "training_threads",
     "network_received_bytes_per_s",  # the run's interface
     "network_sent_bytes_per_s",
 )
 FABRIC = ("fabric_received_bytes_per_s", "fabric_sent_bytes_per_s")  # all ports of InfiniBand or Slingshot
-LOCAL = (
-    "disk_read_bytes_per_s",  # from disks, by the processes of this run
-    "shm_used_bytes",  # /dev/shm
-)
 GPU = (
     "busy_fraction",  # NVML's utilization.gpu: share of time in which any kernel ran
     "memory_used_bytes",
-    "memory_busy_fraction",  # NVML's utilization.memory: share of time in which memory was read or written
     "power_w",
     "energy_j",  # since the first sample
     "temperature_c",
     "sm_clock_mhz",
-    "memory_clock_mhz",
     THROTTLE_REASONS,  # joined by +; none: no reason; empty: not reported
-    "pcie_received_bytes_per_s",
-    "pcie_sent_bytes_per_s",
-    "nvlink_received_bytes_per_s",
-    "nvlink_sent_bytes_per_s",
-    "sm_active_fraction",  # this and the next two: GPM, of Hopper and newer
-    "tensor_active_fraction",
-    "dram_active_fraction",
 )
 
 
 def columns(fabric: bool, gpus: int) -> tuple[str, ...]:
     """Return the header of a node with this hardware. fabric: it has ports that can be counted."""
     of_gpus = tuple(f"gpu{index}_{name}" for index in range(gpus) for name in GPU)
-    return (*NODE, *(FABRIC if fabric else ()), *LOCAL, *of_gpus)
+    return (*NODE, *(FABRIC if fabric else ()), *of_gpus)
 
 
 Count = Annotated[int, Field(ge=0)]
@@ -74,8 +56,6 @@ class MonitoredGpu(Model):
     uuid: Name
     memory_bytes: Count | None = None
     power_limit_w: float | None = Field(None, description="The limit that is enforced now.")
-    slowdown_temperature_c: int | None = None
-    max_sm_clock_mhz: Count | None = None
 
 
 class Fabric(Model):
@@ -95,7 +75,6 @@ class MonitorFile(RawFile):
     interface: Name = Field(description="The run's network interface.")
     interface_bits_per_s: Count | None
     cpus: Several[Count] = Field(description="The CPUs that the agent may use.")
-    cpus_of_node: Count
     memory_bytes: Count = Field(description="Of the node.")
     fabrics: Several[Fabric]
     gpus: Several[MonitoredGpu]

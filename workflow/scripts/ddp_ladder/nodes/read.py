@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from ddp_ladder.nodes.files import (
     FABRIC,
     GPU,
-    LOCAL,
     NO_REASON,
     NODE,
     THROTTLE_REASONS,
@@ -35,7 +34,7 @@ Values = NDArray[np.float64]
 
 LARGEST_VALUE = 1e18  # bytes per second; sums of larger figures are not exact
 SHORTEST_S = 0.05  # shorter interruptions of the training are no spans: samples are further apart
-_OF_NODE = {*NODE, *FABRIC, *LOCAL}
+_OF_NODE = {*NODE, *FABRIC}
 _OF_GPU = re.compile(r"gpu(\d+)_(\w+)")
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -16,10 +17,11 @@ import psutil
 
 from ddp_ladder.common.files import file_text, write_json
 from ddp_ladder.nodes.files import Fabric, MonitorEnd, MonitorFile, columns
-from ddp_ladder.nodes.gpus import SHORTEST_S, Gpus, Rates, Value
+from ddp_ladder.nodes.gpus import Gpus, Value
 from ddp_ladder.nodes.processes import TrainingProcesses
 
 JOIN_S = 5.0  # for a sample that is being taken when the agent ends
+SHORTEST_S = 0.1  # between two samples of a rate: counters of CPU time have steps of 10 ms
 SYS = Path("/sys")
 _DIGITS = 4  # of a figure that is no rate of bytes
 _TIMES = 8  # of /proc/stat: user nice system idle iowait irq softirq steal; those of guests are in user and nice
@@ -41,29 +43,21 @@ class NodeMonitor:
         open_sampler: Callable[[], NodeSampler],
         describe: Callable[[NodeSampler], MonitorFile],
     ) -> None:
-        """about, samples: the files. describe: returns the content of about, which may change while it samples."""
+        """Start to sample. about, samples: the files. describe: returns the content of about."""
         self._about, self._samples, self._every_s = about, samples, every_s
         self._open, self._describe = open_sampler, describe
         self._sampler: NodeSampler | None = None
-        self._described: MonitorFile | None = None
         self._count, self._cpu_s = 0, 0.0
         self._error: str | None = None
         self._end = threading.Event()
         # A daemon: a call of a driver that never returns does not keep the agent from ending.
         self._thread = threading.Thread(target=self._sample_until_end, name="monitor", daemon=True)
-
-    def start(self) -> None:
-        """Start to sample."""
-        try:
-            self._thread.start()
-        except RuntimeError as error:  # no more threads are allowed
-            self._error = str(error)
+        self._thread.start()
 
     def end(self) -> MonitorEnd:
         """Take the last sample and return what was done, after JOIN_S at the latest."""
         self._end.set()
-        if self._thread.ident is not None:  # it was started
-            self._thread.join(JOIN_S)
+        self._thread.join(JOIN_S)
         errors = [self._error] if self._error else []
         if self._thread.is_alive():
             errors.append(f"the last sample was not taken within {JOIN_S:g} s: a driver may hang")
@@ -74,11 +68,12 @@ class NodeMonitor:
         try:
             if sys.platform != "linux":
                 raise OSError("a node is sampled on Linux only")  # /proc
-            self._sampler = self._open()
-            self._describe_again(self._sampler)
+            sampler = self._sampler = self._open()
+            write_json(self._about, self._describe(sampler).model_dump())
             with self._samples.open("w", encoding="utf-8") as file:
-                print(",".join(self._sampler.header), file=file, flush=True)
-                self._sample_to(file, self._sampler)
+                print(",".join(sampler.header), file=file, flush=True)
+                self._sample_to(file, sampler)
+            write_json(self._about, self._describe(sampler).model_dump())  # its CPUs: more agents may have come
         except Exception as error:  # of any kind: it is reported in the agent's end record
             self._error = f"{type(error).__name__}: {error}"
         self._cpu_s = time.thread_time()
@@ -90,23 +85,12 @@ class NodeMonitor:
             row = sampler.sample()
             print(",".join(shown(name, row.get(name)) for name in sampler.header), file=file, flush=True)
             self._count += 1
-            self._describe_again(sampler)
             self._cpu_s = time.thread_time()
             if last:
                 return
             now_s = time.monotonic()
-            self._end.wait(next_s(begin_s, self._every_s, now_s) - now_s)
-
-    def _describe_again(self, sampler: NodeSampler) -> None:
-        described = self._describe(sampler)
-        if described != self._described:
-            write_json(self._about, described.model_dump())
-            self._described = described
-
-
-def next_s(begin_s: float, every_s: float, now_s: float) -> float:
-    """Return when the next sample is due: at a multiple of the interval, whatever the ones before it took."""
-    return begin_s + every_s * ((now_s - begin_s) // every_s + 1)
+            # At multiples of the interval, whatever the samples before took.
+            self._end.wait(self._every_s - (now_s - begin_s) % self._every_s)
 
 
 def shown(name: str, value: Value) -> str:
@@ -119,31 +103,30 @@ def shown(name: str, value: Value) -> str:
 
 
 class NodeSampler:
-    """Reads the counters of a node, and keeps the last ones for the rates."""
+    """Reads the counters of a node, and keeps the last ones for the rates. cpus: those that the agents may use."""
 
     def __init__(self, interface: str, gpus: Gpus, siblings: bool) -> None:
         """siblings: the run has several agents on this node."""
         self.interface, self.gpus = interface, gpus
         link = psutil.net_if_stats().get(interface)
         self.interface_bits_per_s = link.speed * 1_000_000 if link and link.speed else None
-        self.ports, notes = ports()
-        self._training = TrainingProcesses(os.getpid(), siblings)
-        self.cpus: frozenset[int] = frozenset()  # that the agents may use
-        self._times: CpuTimes = {}
-        self._rates = {"network": Rates(), "fabric": Rates()}
-        self._last_s: float | None = None
+        self.ports = ports()
         self.header = columns(bool(self.ports), len(gpus.each))
-        self.notes = [*gpus.notes, *notes]
+        self.cpus = {*os.sched_getaffinity(0)}
+        self._training = TrainingProcesses(os.getpid(), siblings)
+        self._times: CpuTimes = {}
+        self._counters: dict[str, tuple[float, int, int]] = {}
+        self._last_s: float | None = None
         self._errors: dict[str, str] = {}
-        self._find_cpus()
 
     def sample(self) -> dict[str, Value]:
         """Return the values of all columns; a value that cannot be read is left out."""
         now_s = time.monotonic()
+        elapsed_s = 0.0 if self._last_s is None else now_s - self._last_s
         row: dict[str, Value] = {"time_s": time.time()}
-        groups: Mapping[str, Callable[[float], Mapping[str, Value]]] = {
-            "processes": self._of_training,
-            "CPUs": self._of_cpus,
+        groups: Mapping[str, Callable[[], Mapping[str, Value]]] = {
+            "processes": lambda: self._of_training(elapsed_s),
+            "CPUs": lambda: self._of_cpus(elapsed_s),
             "memory": self._of_memory,
             "network": self._of_network,
             "fabric": self._of_fabric,
@@ -151,7 +134,7 @@ class NodeSampler:
         }
         for name, group in groups.items():
             try:
-                row.update(group(now_s))
+                row.update(group())
             except Exception as error:  # of any kind: neither the run nor the other values may end because of it
                 self._errors.setdefault(name, f"{type(error).__name__}: {error}")
         self._last_s = now_s
@@ -162,108 +145,64 @@ class NodeSampler:
         """Why values are missing."""
         return [*(f"{name}: {why}" for name, why in self._errors.items()), *self.gpus.errors]
 
-    def _find_cpus(self) -> None:
-        """Find the CPUs of all agents: Slurm gives each task its own."""
-        found: set[int] = set()
-        for pid in self._training.agents:
-            try:
-                found |= os.sched_getaffinity(pid)
-            except OSError:  # it has ended
-                continue
-        self.cpus |= found
+    def _of_training(self, elapsed_s: float) -> Mapping[str, Value]:
+        cpu_s, rss_bytes = self._training.sample()
+        for pid in self._training.agents:  # Slurm gives each agent CPUs of its own
+            with suppress(OSError):  # it has ended
+                self.cpus |= os.sched_getaffinity(pid)
+        cores = cpu_s / elapsed_s if elapsed_s >= SHORTEST_S else None
+        return {"training_cpu_cores": cores, "training_rss_bytes": rss_bytes}
 
-    def _elapsed_s(self, now_s: float) -> float | None:
-        """Return the time since the sample before; None if there is none, or it is too short for a rate."""
-        elapsed_s = 0.0 if self._last_s is None else now_s - self._last_s
-        return elapsed_s if elapsed_s >= SHORTEST_S else None
+    def _of_cpus(self, elapsed_s: float) -> Mapping[str, Value]:
+        before, self._times = self._times, cpu_times(Path("/proc/stat").read_text())
+        busy = busy_fractions(before, self._times, self.cpus) if elapsed_s >= SHORTEST_S else []
+        return {"cpu_fraction": sum(busy) / len(busy), "cpu_busiest_fraction": max(busy)} if busy else {}
 
-    def _of_training(self, now_s: float) -> Mapping[str, Value]:
-        agents = self._training.agents
-        training = self._training.sample()
-        if self._training.agents != agents:
-            self._find_cpus()
-        elapsed_s, read = self._elapsed_s(now_s), training.read_bytes
-        return {
-            "training_cpu_cores": None if elapsed_s is None else training.cpu_s / elapsed_s,
-            "training_rss_bytes": training.rss_bytes,
-            "training_private_bytes": training.private_bytes,
-            "training_processes": training.processes,
-            "training_threads": training.threads,
-            "disk_read_bytes_per_s": None if elapsed_s is None or read is None else read / elapsed_s,
-        }
+    def _of_memory(self) -> Mapping[str, Value]:
+        memory = psutil.virtual_memory()
+        return {"node_memory_used_bytes": memory.total - memory.available}
 
-    def _of_cpus(self, now_s: float) -> Mapping[str, Value]:
-        times = cpu_times()
-        use = cpu_use(self._times, times, self.cpus) if self._elapsed_s(now_s) else CpuUse()
-        self._times = times
-        return {
-            "cpu_fraction": use.usable,
-            "cpu_busiest_fraction": use.busiest,
-            "node_cpu_fraction": use.node,
-            "load_1min": os.getloadavg()[0],
-        }
-
-    def _of_memory(self, _now_s: float) -> Mapping[str, Value]:
-        memory, shared = psutil.virtual_memory(), os.statvfs("/dev/shm")
-        return {
-            "node_memory_used_bytes": memory.total - memory.available,
-            "shm_used_bytes": (shared.f_blocks - shared.f_bfree) * shared.f_frsize,
-        }
-
-    def _of_network(self, now_s: float) -> Mapping[str, Value]:
+    def _of_network(self) -> Mapping[str, Value]:
         # /proc/net/dev is of the process's own network namespace, unlike /sys/class/net
         counters = psutil.net_io_counters(pernic=True, nowrap=False).get(self.interface)
         if counters is None:
             raise OSError(f"no interface {self.interface} in /proc/net/dev")
-        return self._traffic("network", counters.bytes_recv, counters.bytes_sent, now_s)
+        return self._rates("network", counters.bytes_recv, counters.bytes_sent)
 
-    def _of_fabric(self, now_s: float) -> Mapping[str, Value]:
-        if not self.ports:
-            return {}
+    def _of_fabric(self) -> Mapping[str, Value]:
         each = [port.bytes() for port in self.ports]
-        return self._traffic("fabric", sum(got for got, _ in each), sum(sent for _, sent in each), now_s)
+        return self._rates("fabric", sum(got for got, _ in each), sum(sent for _, sent in each))
 
-    def _traffic(self, name: str, received: int, sent: int, now_s: float) -> Mapping[str, Value]:
-        return self._rates[name].of({f"{name}_received_bytes": received, f"{name}_sent_bytes": sent}, now_s)
-
-
-@dataclass(frozen=True)
-class CpuUse:
-    """Busy fractions, 0 to 1, between two samples. None: unknown."""
-
-    usable: float | None = None  # mean of the CPUs that may be used
-    busiest: float | None = None  # the busiest of them
-    node: float | None = None  # mean of all CPUs
+    def _rates(self, name: str, received: int, sent: int) -> Mapping[str, Value]:
+        """Return the rates since the call before; none after a moment, or of a counter that was set back."""
+        now_s = time.monotonic()
+        last_s, *before = self._counters.get(name, (now_s, received, sent))
+        self._counters[name] = now_s, received, sent
+        if now_s - last_s < SHORTEST_S:
+            return {}
+        each = zip(("received", "sent"), before, (received, sent), strict=True)
+        return {f"{name}_{way}_bytes_per_s": (now - then) / (now_s - last_s) for way, then, now in each if now >= then}
 
 
-def cpu_times(text: str | None = None) -> CpuTimes:
-    """Return the times in the text of /proc/stat, by default those now. Raises OSError or ValueError."""
+def cpu_times(text: str) -> CpuTimes:
+    """Return the times in the text of /proc/stat. Raises ValueError."""
     times = {}
-    for line in (Path("/proc/stat").read_text() if text is None else text).splitlines():
-        if not line.startswith("cpu"):
-            break
-        name, *fields = line.split()
-        if name != "cpu":
-            ticks = [int(field) for field in fields[:_TIMES]]
-            total = sum(ticks)
-            times[int(name[3:])] = total - sum(ticks[index] for index in _IDLE), total
+    for number, line in re.findall(r"^cpu(\d+) (.+)$", text, re.MULTILINE):
+        ticks = [int(field) for field in line.split()[:_TIMES]]
+        total = sum(ticks)
+        times[int(number)] = total - sum(ticks[index] for index in _IDLE), total
     return times
 
 
-def cpu_use(before: CpuTimes, now: CpuTimes, usable: Collection[int]) -> CpuUse:
-    """Return the use between two samples. A CPU that went offline or came back is left out."""
-    fractions: dict[int, float] = {}
-    for cpu, (busy, total) in now.items():
-        busy_before, total_before = before.get(cpu, (0, total))
-        if total > total_before:
+def busy_fractions(before: CpuTimes, now: CpuTimes, usable: Collection[int]) -> list[float]:
+    """Return the busy fraction of each usable CPU between two samples. One that came online meanwhile is left out."""
+    found = []
+    for cpu in now.keys() & before.keys() & {*usable}:
+        busy, total = (later - sooner for later, sooner in zip(now[cpu], before[cpu], strict=True))
+        if total > 0:
             # The kernel may set iowait back by a tick, which makes busy time appear.
-            fractions[cpu] = min(1.0, max(0.0, (busy - busy_before) / (total - total_before)))
-    here = [fraction for cpu, fraction in fractions.items() if cpu in usable]
-    return CpuUse(_mean(here), max(here, default=None), _mean(list(fractions.values())))
-
-
-def _mean(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+            found.append(min(1.0, max(0.0, busy / total)))
+    return found
 
 
 @dataclass(frozen=True)
@@ -282,38 +221,22 @@ class Port:
         return received * self.unit_bytes, sent * self.unit_bytes
 
 
-def ports(sys: Path = SYS) -> tuple[list[Port], list[str]]:
-    """Return the active ports of InfiniBand and Slingshot that have counters, and notes on those that have not."""
-    found, notes = [], []
-    for port in (*_infiniband(sys), *_slingshot(sys)):
-        try:
-            port.bytes()
-            found.append(port)
-        except (OSError, ValueError) as error:
-            notes.append(f"{port.about.name}: its counters cannot be read: {error}")
-    return found, notes
+def ports(sys: Path = SYS) -> list[Port]:
+    """Return the active ports of InfiniBand and Slingshot.
 
-
-def _infiniband(sys: Path) -> list[Port]:
+    Slingshot's counters are named as HPE's documentation of its NIC and public tools name them.
+    """
     found = []
     for port in sorted((sys / "class/infiniband").glob("*/ports/*")):
         if "ACTIVE" in (file_text(port / "state") or ""):
             rate = re.match(r"([\d.]+) Gb/sec", file_text(port / "rate") or "")  # 200 Gb/sec (4X HDR)
             bits_per_s = round(float(rate[1]) * 1e9) if rate else None
             fabric = Fabric(name=f"{port.parents[1].name}/{port.name}", bits_per_s=bits_per_s)
-            received, sent = port / "counters/port_rcv_data", port / "counters/port_xmit_data"
-            found.append(Port(fabric, received, sent, unit_bytes=_INFINIBAND_WORD))
-    return found
-
-
-def _slingshot(sys: Path) -> list[Port]:
-    """Cassini's counters, as HPE's documentation of the Slingshot NIC and public tools name them."""
-    found = []
-    for device in sorted((sys / "class/cxi").glob("cxi*")):
-        telemetry = device / "device/telemetry"
-        speeds = [(file_text(path) or "").strip() for path in sorted((device / "device/net").glob("*/speed"))]
-        mbit = next((int(speed) for speed in speeds if speed.isdigit()), None)
-        fabric = Fabric(name=device.name, bits_per_s=None if mbit is None else mbit * 1_000_000)
-        received, sent = telemetry / "hni_sts_rx_ok_octets", telemetry / "hni_sts_tx_ok_octets"
-        found.append(Port(fabric, received, sent, unit_bytes=1))
+            counters = port / "counters"
+            found.append(Port(fabric, counters / "port_rcv_data", counters / "port_xmit_data", _INFINIBAND_WORD))
+    for device in sorted((sys / "class/cxi").glob("cxi*/device")):
+        speeds = [(file_text(path) or "").strip() for path in sorted((device / "net").glob("*/speed"))]
+        bits_per_s = next((int(speed) * 1_000_000 for speed in speeds if speed.isdigit()), None)
+        fabric, counters = Fabric(name=device.parent.name, bits_per_s=bits_per_s), device / "telemetry"
+        found.append(Port(fabric, counters / "hni_sts_rx_ok_octets", counters / "hni_sts_tx_ok_octets", 1))
     return found

@@ -16,7 +16,7 @@ from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.node.network import node_name
 from ddp_ladder.nodes.describe import describe, machine_directory, read_machine, remove_others
 from ddp_ladder.nodes.files import MonitorFile
-from ddp_ladder.nodes.gpus import Gpus, open_nvidia, opened
+from ddp_ladder.nodes.gpus import Gpus, open_nvidia
 from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler
 from ddp_ladder.records.raw_models import RunFile, read_run_file
 
@@ -32,17 +32,13 @@ def started_monitor(directory: RunDirectory, agent: Agent, interface: str) -> No
     environment = {**os.environ, **run.spec.env}
     open_sampler = partial(_sampler, run, interface, environment)
     description = partial(_description, run, node_rank, every_s)
-    monitor = NodeMonitor(
-        directory.monitor(node_rank), directory.samples(node_rank), every_s, open_sampler, description
-    )
-    monitor.start()
-    return monitor
+    return NodeMonitor(directory.monitor(node_rank), directory.samples(node_rank), every_s, open_sampler, description)
 
 
 def _sampler(run: RunFile, interface: str, environment: Mapping[str, str]) -> NodeSampler:
     gpus = Gpus(notes=("GPUs: not sampled, the run trains on CPUs",))
     if run.spec.device == "cuda":
-        gpus = opened(partial(open_nvidia, environment))
+        gpus = open_nvidia(environment)
     return NodeSampler(interface, gpus, siblings=run.agents_per_node > 1)
 
 
@@ -58,11 +54,10 @@ def _description(run: RunFile, node_rank: int, every_s: float, sampler: NodeSamp
         interface=sampler.interface,
         interface_bits_per_s=sampler.interface_bits_per_s,
         cpus=tuple(sorted(sampler.cpus)),
-        cpus_of_node=os.cpu_count() or 1,
         memory_bytes=psutil.virtual_memory().total,
         fabrics=tuple(port.about for port in sampler.ports),
         gpus=tuple(gpu.about for gpu in sampler.gpus.each),
-        notes=tuple(sampler.notes),
+        notes=sampler.gpus.notes,
     )
 
 
