@@ -14,7 +14,7 @@ import pytest
 from cluster import Cluster
 from cluster_config import Spec
 from ddp_ladder.common.files import read_json
-from ddp_ladder.gates.attribution import NAMES, attribution, baseline_of, measured_link
+from ddp_ladder.gates.attribution import NAMES, attribution, baseline_of, measured_preflight
 from ddp_ladder.gates.verdict import Verdict
 from project_copy import copy_project
 
@@ -91,11 +91,12 @@ def test_a_throttled_link_is_communication_as_the_preflight_measured_it(
     closed = checkout.results / "gates/stage3.closed.json"
     assert closed.exists(), done.stdout
 
-    verdict, link = Verdict.from_json(read_json(closed)), measured_link(checkout.results, "2x1")
-    assert link
-    assert link.busbw_gb_per_s(2) == pytest.approx(LINK_BITS_PER_S / 8e9, rel=0.3)
+    verdict, preflight = Verdict.from_json(read_json(closed)), measured_preflight(checkout.results, "2x1")
+    assert preflight
+    assert preflight.beta_s_per_byte
+    assert 1e-9 / preflight.beta_s_per_byte == pytest.approx(LINK_BITS_PER_S / 8e9, rel=0.3)
     point = next(each for each in verdict.points if str(each.scale) == "2x1")
-    lost = attribution(point, baseline_of(point, verdict.points), link)
+    lost = attribution(point, baseline_of(point, verdict.points), preflight)
     assert lost
     assert [loss.cause for loss in lost.named] == ["communication"], lost.in_words
     assert lost.named[0].lost_s > COMPUTE_S
@@ -105,10 +106,10 @@ def test_a_throttled_link_is_communication_as_the_preflight_measured_it(
     assert found.measured.endswith(f"; {lost.in_words}, uncertain: this is an estimate from one repeat")
     others = [name for cause, name in NAMES.items() if cause not in ("communication", "others")]
     assert [name for name in others if name in found.measured] == []
-    assert f"; or {lost.next}; or lower " in found.next
-    assert found.evidence == lost.named[0].evidence
+    assert found.next.startswith(f"{lost.next}; or set repeats: 3")
+    assert found.evidence == (lost.named[0].evidence,)
 
     box = " ".join(re.sub(r"\|\n\|", " ", done.stdout.partition("| verdict   the gate of stage3 is closed")[2]).split())
     assert re.search(r"ms are lost: [\d.]+ ms exposed communication.* evidence DDP's exchange of gradients takes", box)
-    assert re.search(r"1.05 MB of gradients in 1 all-reduce: .* these take 1[\d.]+ ms", box), box
-    assert re.search(r"; or see whether network.interface .* or raise workload.batch_per_gpu|; or .*compress_hook", box)
+    assert re.search(r"1.05 MB in 1 all-reduce take 1[\d.]+ ms", box), box
+    assert re.search(r"next see whether network.interface .* or raise workload.batch_per_gpu|next .*compress_hook", box)

@@ -19,7 +19,7 @@ def test_loaders_that_are_slow_on_all_ranks_are_data_wait_and_no_node_is_left_ou
     found = told["loaders 2x1"].found
     assert found
     assert found.named[0].cause == "data"  # other tests beside this one may slow the computation, too
-    assert "no rank is the cause" in " ".join(found.named[0].evidence)
+    assert "no rank is the cause" in found.named[0].evidence
     assert any("loader workers per rank" in change.what for change in found.changes)
     assert not any("exclude" in change.what for change in found.changes)
 

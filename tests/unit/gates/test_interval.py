@@ -1,4 +1,4 @@
-"""Intervals over repeats and jobs: how often they hold the truth, and how many more repeats or jobs decide."""
+"""Intervals over repeats and jobs: how often they hold the truth."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from ddp_ladder.gates import interval
 from ddp_ladder.gates.interval import (
     KNOWN,
     LogMean,
-    deciding_repeats,
     factor,
     half_width_percent,
 )
@@ -102,33 +101,3 @@ def test_half_a_width_is_in_per_cent_of_the_efficiency() -> None:
     here, baseline = LogMean.of([800.0, 808.0, 792.0]), LogMean.of([1000.0, 1010.0, 990.0])
     # 1 % / sqrt(3) on each side, four degrees of freedom: 2.776.
     assert half_width_percent(here, baseline) == pytest.approx(2.776 * math.sqrt(2 / 3), rel=0.02)
-
-
-def test_the_advised_number_of_repeats_decides() -> None:
-    """In four of five ladders that three repeats left uncertain, where jobs do not differ."""
-    generator, decided = np.random.default_rng(3), []
-    for _ in range(300):
-        figures = generator.lognormal(0, 0.02, (2, 100)) * [[RATIO], [1.0]]
-        threshold = RATIO * math.exp(generator.uniform(-0.1, 0.1))
-        now = _ratio_of_one_job(figures[:, :3])
-        repeats = deciding_repeats(now, threshold, 3, 100) if is_inside(threshold, now) else None
-        if repeats:
-            decided.append(not is_inside(threshold, _ratio_of_one_job(figures[:, :repeats])))
-    assert len(decided) > 50
-    assert np.mean(decided) >= 0.75
-
-
-def _ratio_of_one_job(figures: np.ndarray) -> LogMean:
-    here, baseline = (LogMean.of(list(side), differ_percent=0) for side in figures)
-    return here.over(baseline)
-
-
-def is_inside(threshold: float, log: LogMean) -> bool:
-    variance = log.of_any_job
-    return variance is not None and abs(log.mean - math.log(threshold)) < variance.half_width
-
-
-def test_more_repeats_do_not_decide_what_jobs_may_turn() -> None:
-    usual, equal = (LogMean.of([830.0, 834.0, 826.0], differ_percent=percent) for percent in (2, 0))
-    assert deciding_repeats(usual, 825, 3, 100) is None
-    assert deciding_repeats(equal, 825, 3, 100) is not None

@@ -1,4 +1,4 @@
-"""Where a scale's efficiency went, the evidence, and what to change. Pure but for ``measured_link``.
+"""Where a scale's efficiency went, the evidence, and what to change. Pure but for ``measured_preflight``.
 
 The ideal step takes the baseline's time for the same samples per rank, step time x efficiency. Its parts are the
 baseline's, in the same proportion. What a part is longer than that is lost; the losses add up to step - ideal exactly.
@@ -8,12 +8,12 @@ A change's estimate is never more than what the figures give; where no figure sa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from ddp_ladder.common.formats import count, milliseconds, percent, significant
+from ddp_ladder.common.formats import count, milliseconds, significant
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.gates.points import ScaleFinding, ScalePoint, StepFacts, other_processes
 from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS
@@ -49,58 +49,25 @@ EXPLAINED_BY: Mapping[Cause, tuple[FindingKind, ...]] = {
     "computation": ("slow node", "GPU throttled"),
 }
 """The findings on usage that explain each cause, the most telling first."""
-WORTH_CHANGING = 0.01  # of the step time: what saves less is not proposed
 FULL = 0.55  # of the GPU's memory: a batch of twice the size may not fit
 MOST_WORKERS = 64  # per rank: a loader that needs more is too slow for workers to help
 
 
-@dataclass(frozen=True)
-class Link:
-    """An all-reduce of n bytes takes alpha_s + beta_s_per_byte x n. transport: what NCCL used; empty with Gloo."""
-
-    alpha_s: float
-    beta_s_per_byte: float
-    transport: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, result: PreflightResult | None) -> Link | None:
-        """Return the link of a preflight; None if it measured none."""
-        if result is None or result.alpha_s is None or result.beta_s_per_byte is None:
-            return None
-        return cls(result.alpha_s, result.beta_s_per_byte, tuple(result.transport))
-
-    def busbw_gb_per_s(self, ranks: int) -> float | None:
-        """Return the bus bandwidth of long all-reduces as nccl-tests defines it; None if their size took no time."""
-        return 2 * (ranks - 1) / ranks / self.beta_s_per_byte / 1e9 if self.beta_s_per_byte else None
-
-    def latency_s(self, buckets: int) -> float:
-        """Return the part of a step's all-reduces that does not depend on their size."""
-        return self.alpha_s * buckets
-
-    def all_reduces_s(self, gradient_bytes: int, buckets: int) -> float:
-        """Return the time of a step's all-reduces."""
-        return self.latency_s(buckets) + self.beta_s_per_byte * gradient_bytes
-
-
-def measured_link(results: Path, scale: object) -> Link | None:
-    """Return the link that the preflight of a scale measured; None if there is no preflight that can be believed."""
+def measured_preflight(results: Path, scale: object) -> PreflightResult | None:
+    """Return the preflight of a scale; None if there is none that can be believed."""
     try:
-        return Link.of(result_of(results, scale))
+        return result_of(results, scale)
     except (OSError, ValueError):
         return None
 
 
 @dataclass(frozen=True)
 class Change:
-    """What to change. gain: more samples/s, a fraction; None: no figure says it. is_limit: it is not more than that.
-
-    why: what the estimate comes from.
-    """
+    """What to change. gain: more samples/s, a fraction; None: no figure says it. is_limit: it is not more than that."""
 
     what: str
     gain: float | None = None
-    is_limit: bool = False
-    why: str = ""
+    is_limit: bool = True
 
     @property
     def gain_in_words(self) -> str:
@@ -119,14 +86,14 @@ class Change:
 class Loss:
     """What one cause costs. lost_s: seconds of each step; below 0, this part is shorter than the baseline's.
 
-    efficiency: the same as a part of 1 (ideal). name: the cause in words.
+    efficiency: the same as a part of 1 (ideal). name: the cause in words. evidence: the figures that show it.
     """
 
     cause: Cause
     name: str
     lost_s: float
     efficiency: float
-    evidence: tuple[str, ...] = ()
+    evidence: str = ""
 
     @property
     def in_words(self) -> str:
@@ -142,7 +109,7 @@ class Attribution:
     ideal_s: float
     losses: tuple[Loss, ...]
     changes: tuple[Change, ...]
-    unknown: tuple[str, ...]
+    unknown: str
 
     @property
     def named(self) -> tuple[Loss, ...]:
@@ -188,10 +155,12 @@ def baseline_of(point: ScalePoint, points: Sequence[ScalePoint]) -> ScalePoint |
     )
 
 
-def attribution(point: ScalePoint, baseline: ScalePoint | None, link: Link | None = None) -> Attribution | None:
+def attribution(
+    point: ScalePoint, baseline: ScalePoint | None, preflight: PreflightResult | None = None
+) -> Attribution | None:
     """Return where the efficiency of a scale went; None if nothing is lost, or it is not known.
 
-    link: what the scale's preflight measured.
+    preflight: that of the scale.
     """
     if baseline is None or not point.step_time_s or not baseline.step_time_s or point.efficiency is None:
         return None
@@ -199,15 +168,15 @@ def attribution(point: ScalePoint, baseline: ScalePoint | None, link: Link | Non
         return None
     ideal_s = point.efficiency * point.step_time_s
     found = sorted(_losses(point, baseline, ideal_s), key=lambda loss: -loss.lost_s)
-    losses = tuple(replace(loss, evidence=_evidence(loss.cause, point, baseline, link)) for loss in found)
+    losses = tuple(replace(loss, evidence=_evidence(loss.cause, point, baseline, preflight)) for loss in found)
     worth = _worth_naming(losses, point.step_time_s - ideal_s)
-    unknown = _unknown(point, baseline)
     untimed = next((each for each in (point, baseline) if each.exposed_comm_s is None), None)
-    every = [change for loss in worth for change in _changes_for(loss.cause, loss.lost_s, untimed, point, link)]
-    changes = [*_most_likely(every)]
+    every = [change for loss in worth for change in _changes_for(loss, untimed, point, preflight)]
+    unique = [*{change.what: change for change in reversed(every)}.values()][::-1]
+    changes = sorted(unique, key=lambda change: -(change.gain or 0.0))  # of equal ones, those for the largest loss
     if disturbed := other_processes(point, baseline):
-        changes = [Change(f"{disturbed.next} ({disturbed.in_words})"), *changes[: MOST_CHANGES - 1]]
-    return Attribution(point.step_time_s, ideal_s, losses, tuple(changes), unknown)
+        changes.insert(0, Change(f"{disturbed.next} ({disturbed.in_words})"))
+    return Attribution(point.step_time_s, ideal_s, losses, tuple(changes[:MOST_CHANGES]), _unknown(point, baseline))
 
 
 def _worth_naming(losses: Sequence[Loss], lost_s: float) -> tuple[Loss, ...]:
@@ -242,60 +211,42 @@ def _cause(cause: Cause, names: dict[Cause, str]) -> Cause:
     return "computation" if names[cause] in (names["computation"], NOT_TOLD_APART) else cause
 
 
-def _unknown(point: ScalePoint, baseline: ScalePoint) -> tuple[str, ...]:
-    """Return what the split lacks, and why."""
-    found = []
-    if point.exposed_comm_s is None:
-        found.append(
-            f"{_untimed(point, 'this scale')}: communication and computation are not told apart, and the wait for "
-            "slower ranks is only seen where their step times differ"
-        )
-    elif point.compute_s is None or baseline.compute_s is None:
-        where = baseline if baseline.compute_s is None else point
-        found.append(f"{_untimed(where, where.scale)}: computation and the rest of the step are not told apart")
+def _unknown(point: ScalePoint, baseline: ScalePoint) -> str:
+    """Return what the split lacks, and why; empty if it lacks nothing."""
+    for each in (point, baseline):
+        if each.exposed_comm_s is None or each.compute_s is None:
+            timed = each.step.timed_steps if each.step else None
+            why = f"DDP reported no times at {each.scale}"
+            if timed:
+                why = f"DDP timed {count(timed, 'step')} at {each.scale}, and {LEAST_TIMED_STEPS} are needed"
+            return f"{why}: communication, computation and the rest are not told apart"
     if point.data_wait_s is None or baseline.data_wait_s is None:
-        found.append("the wait for data was not measured")
-    return tuple(found)
-
-
-def _untimed(point: ScalePoint, place: object) -> str:
-    """Return why DDP's times of a scale are not known."""
-    facts = point.step
-    if facts is None or not facts.steps_needed:
-        return f"DDP reported no times at {place}"
-    return (
-        f"DDP timed only {count(facts.timed_steps or 0, 'step')} at {place}, and {LEAST_TIMED_STEPS} are needed "
-        f"(measure.max_steps: {facts.steps_needed}, if the script trains that long)"
-    )
-
-
-def _most_likely(every: list[Change]) -> list[Change]:
-    """Return the changes with the largest gains; of equal ones, those for the largest loss first."""
-    unique = [*{change.what: change for change in reversed(every)}.values()][::-1]
-    return sorted(unique, key=lambda change: -(change.gain or 0.0))[:MOST_CHANGES]
+        return "the wait for data was not measured"
+    return ""
 
 
 def _changes_for(
-    cause: Cause, lost_s: float, untimed: ScalePoint | None, point: ScalePoint, link: Link | None
+    loss: Loss, untimed: ScalePoint | None, point: ScalePoint, preflight: PreflightResult | None
 ) -> Iterator[Change]:
     """Yield the changes that may make a loss smaller, the likeliest first.
 
-    lost_s: in seconds per step. untimed: the scale where communication and computation are not told apart.
+    untimed: the scale where communication and computation are not told apart.
     """
+    cause, facts = loss.cause, point.step or StepFacts()
     untold = cause == "computation" and untimed is not None
-    found = _finding_that_explains(cause, untold, point)
-    if found:
-        why = "the time that this part of the step lost against the baseline"
-        yield _saving(f"{found.next} ({found.in_words})", lost_s, point, why, is_limit=True)
-    if untold and untimed is not None:
-        yield Change(_to_tell(untimed))
+    if found := _finding_that_explains(cause, untold, point):
+        yield _saving(f"{found.next} ({found.in_words})", loss.lost_s, point)
+    if untold:
+        yield Change(
+            "let DDP time enough steps, with DistributedDataParallel and a larger measure.max_steps, to tell "
+            "communication from computation; raise workload.batch_per_gpu, which makes communication a smaller part"
+        )
     elif cause == "data":
-        yield _for_data(point)
+        yield _for_data(point, facts)
     elif cause == "communication":
-        yield from _for_communication(point, point.step or StepFacts(), link)
+        yield from _for_communication(point, facts, preflight)
     elif cause == "imbalance":
-        what, why = _for_imbalance(point.step or StepFacts(), lost_s)
-        yield _saving(what, lost_s, point, f"steps in which {why}")
+        yield _saving(_for_imbalance(facts), loss.lost_s, point, is_limit=False)
     elif cause == "computation" and point.simulated:
         yield Change("measure on real nodes: these share the cores of one machine")
     elif cause == "computation":
@@ -303,13 +254,13 @@ def _changes_for(
             f"see whether the ranks share what {point.baseline_in_words} had alone: raise node.cpus for more cores per "
             "rank (OMP_NUM_THREADS follows it), and look at the GPUs' clocks under load"
         )
-        yield _saving(what, lost_s, point, "computation as fast as at the baseline", is_limit=True)
+        yield _saving(what, loss.lost_s, point)
     else:
         what = (
             "look at what the script does in each step outside of forward and backward pass: optimizer, copies to the "
             "GPU, logging, .item()"
         )
-        yield _saving(what, lost_s, point, "the rest of the step as short as at the baseline", is_limit=True)
+        yield _saving(what, loss.lost_s, point)
 
 
 def _finding_that_explains(cause: Cause, untold: bool, point: ScalePoint) -> ScaleFinding | None:
@@ -322,175 +273,97 @@ def _finding_that_explains(cause: Cause, untold: bool, point: ScalePoint) -> Sca
     return next((each for kind in kinds for each in point.findings if each.kind == kind), None)
 
 
-def _saving(what: str, saved_s: float, point: ScalePoint, why: str, is_limit: bool = False) -> Change:
+def _saving(what: str, saved_s: float, point: ScalePoint, is_limit: bool = True) -> Change:
     step_s = point.step_time_s or 0.0
     gain = saved_s / (step_s - saved_s) if 0 < saved_s < step_s else None
-    return Change(what, gain, is_limit, why)
+    return Change(what, gain, is_limit)
 
 
-def _for_data(point: ScalePoint) -> Change:
+def _for_data(point: ScalePoint, facts: StepFacts) -> Change:
     wait_s, step_s = point.data_wait_s or 0.0, point.step_time_s or 0.0
-    workers = point.step.workers if point.step else None
-    why, more = "steps without the wait for data", "more loader workers"
+    workers, more = facts.workers, "more loader workers"
     # Workers that cannot keep up deliver a batch in each step; without workers, the wait is the time of loading one.
     if workers is not None and 0 < wait_s < step_s:
         needed = math.ceil((workers * step_s if workers else wait_s) / (step_s - wait_s))
         if needed <= MOST_WORKERS:
             more = f"{needed} loader workers per rank instead of {workers}"
-            why += f"; {needed} workers deliver a batch as fast as it is trained on"
     what = f"give the script {more} (workload.args), as node.cpus allows, or put workload.data_dir on faster storage"
-    return _saving(what, wait_s, point, why)
+    return _saving(what, wait_s, point, is_limit=False)
 
 
-def _for_communication(point: ScalePoint, facts: StepFacts, link: Link | None) -> Iterator[Change]:
-    exposed_s, least_s = point.exposed_comm_s or 0.0, WORTH_CHANGING * (point.step_time_s or 0.0)
+def _for_communication(point: ScalePoint, facts: StepFacts, preflight: PreflightResult | None) -> Iterator[Change]:
+    exposed_s = point.exposed_comm_s or 0.0
     if facts.memory_fraction is None or facts.memory_fraction < FULL:
         what = "raise workload.batch_per_gpu: with twice the batch, each exchange of gradients serves twice the samples"
-        why = "half the exposed communication per sample; check learning rate and memory"
-        yield _saving(what, exposed_s / 2, point, why)
+        yield _saving(what, exposed_s / 2, point, is_limit=False)
     if facts.parameter_dtype == "float32" and not facts.comm_hook and facts.comm_s is not None:
-        sent_s = facts.comm_s
-        if link and facts.gradient_bytes and facts.buckets:  # latency does not depend on bytes
-            all_s = link.all_reduces_s(facts.gradient_bytes, facts.buckets)
-            sent_s *= 1 - link.latency_s(facts.buckets) / all_s if all_s else 1.0
-        saved_s = min(exposed_s, sent_s / 2)
-        if saved_s >= least_s:
-            hook = "bf16_compress_hook" if facts.backend == "nccl" else "fp16_compress_hook"
-            what = f"send gradients in two bytes instead of four: model.register_comm_hook(None, {hook})"
-            yield _saving(what, saved_s, point, "half the bytes; check that the loss stays the same")
-    if link and facts.buckets and facts.buckets >= 4:  # two are needed to overlap
-        fewer = facts.buckets // 2
-        saved_s = min(exposed_s, link.latency_s(facts.buckets - fewer))
-        if saved_s >= least_s:
-            what = f"double bucket_cap_mb of DistributedDataParallel: {fewer} buckets instead of {facts.buckets}"
-            yield _saving(what, saved_s, point, f"an all-reduce has a latency of {1e3 * link.alpha_s:.3g} ms")
-    interface = "see whether network.interface is the fastest one (`snakemake preflight` measures it)"
-    if link and any("socket" in name.lower() for name in link.transport):
-        interface = "let NCCL use the fast network instead of sockets (network.interface; `snakemake preflight` checks)"
-    yield _saving(interface, exposed_s, point, "steps without exposed communication", is_limit=True)
-    if facts.backend == "nccl" and facts.gradient_bytes:
-        copied = f"spares the copy of {facts.gradient_bytes / 1e6:.3g} MB of gradients, whose time was not measured"
-        yield Change("set gradient_as_bucket_view=True of DistributedDataParallel", why=copied)
+        hook = "bf16_compress_hook" if facts.backend == "nccl" else "fp16_compress_hook"
+        what = f"send gradients in two bytes instead of four: model.register_comm_hook(None, {hook})"
+        yield _saving(what, min(exposed_s, facts.comm_s / 2), point)
+    what = "see whether network.interface is the fastest one (`snakemake preflight` measures it)"
+    if preflight and any("socket" in name.lower() for name in preflight.transport):
+        what = "let NCCL use the fast network instead of sockets (network.interface; `snakemake preflight` checks)"
+    yield _saving(what, exposed_s, point)
 
 
-def _for_imbalance(facts: StepFacts, lost_s: float) -> tuple[str, str]:
-    """Return what to change, and in which steps the time is saved."""
+def _for_imbalance(facts: StepFacts) -> str:
     if facts.imbalance_kind == "persistent":
-        what = f"{leave_out()}, or give every rank the same work: {facts.slowest} is the slowest"
-        return what, "all ranks work as long as the typical one"
+        return f"{leave_out()}, or give every rank the same work: {facts.slowest} is the slowest"
     if facts.imbalance_kind == "occasional":
-        what = (
-            f"look at what {facts.slowest} does in some steps and the others do not (checkpoints, logging): do it less "
-            "often, or beside the training"
-        )
-        return what, "this rank works as long as the typical one"
-    if facts.imbalance_data_s is not None and facts.imbalance_data_s > lost_s / 2:
-        what = (
-            "even out the time for a batch's data, which varies from step to step: loader workers with a larger "
-            "prefetch_factor, or samples of like size together on all ranks"
-        )
-        return what, "every rank waits as long for its data as the mean of the ranks"
-    what = (
+        return f"look at what only {facts.slowest} does in some steps (checkpoints, logging), and do it less often"
+    return (
         "even out the ranks' work, which varies from step to step: draw lengths or shapes together on all ranks, for "
         "example in buckets of like length"
     )
-    return what, "every rank works as long as the mean of the ranks"
 
 
-def _to_tell(untimed: ScalePoint) -> str:
-    batch = "raise workload.batch_per_gpu, which makes communication a smaller part"
-    if untimed.step and untimed.step.steps_needed:
-        steps = untimed.step.steps_needed
-        return f"set measure.max_steps: {steps} and let the script train so long: DDP then times enough steps; {batch}"
-    return f"{batch}; let the training use DistributedDataParallel, whose exposed communication is measured"
-
-
-def _evidence(cause: Cause, point: ScalePoint, baseline: ScalePoint, link: Link | None) -> tuple[str, ...]:
-    """Return what the runs' figures, their usage and the preflight (link) say about a cause."""
-    found: Iterable[str] = ()
+def _evidence(cause: Cause, point: ScalePoint, baseline: ScalePoint, preflight: PreflightResult | None) -> str:
+    """Return what the runs' figures and the preflight say about a cause; empty if they say nothing."""
     if cause == "data":
-        found = _of_data(point, baseline)
-    elif cause == "communication":
-        found = _of_communication(point, link)
-    elif cause == "imbalance":
-        found = _of_imbalance(point)
-    elif cause == "computation":
-        found = _of_computation(point, baseline)
-    kinds = EXPLAINED_BY.get(cause, ())
-    return (*found, *(each.in_words for each in point.findings if each.kind in kinds))
-
-
-def _of_data(point: ScalePoint, baseline: ScalePoint) -> Iterator[str]:
-    yield f"data wait {_ms(point.data_wait_s)} in each step, {_ms(baseline.data_wait_s)} at {baseline.scale}"
-    if point.step and point.step.workers is not None:
-        yield f"loader workers per rank: {point.step.workers}"
-    if point.step and point.step.loaders_slow:
-        yield (
-            "the loaders of most ranks take longer for a batch than the rest of the step: no rank is the cause, "
-            "although the wait collects on one while the others wait for it"
+        slow = "; no rank is the cause: most loaders are slower than the rest of the step"
+        waits = f"data wait {_ms(point.data_wait_s)} in each step, {_ms(baseline.data_wait_s)} at {baseline.scale}"
+        return waits + (slow if point.step and point.step.loaders_slow else "")
+    if cause == "communication":
+        return _of_communication(point.step or StepFacts(), preflight)
+    if cause == "imbalance":
+        return _of_imbalance(point)
+    if cause == "computation" and point.compute_s is not None and baseline.compute_s is not None:
+        share = point.global_batch / point.world_size * baseline.world_size / baseline.global_batch
+        return (
+            f"forward and backward pass take {_ms(point.compute_s)}, and {_ms(share * baseline.compute_s)} for as many "
+            f"samples at {baseline.scale}"
         )
+    return ""
 
 
-def _of_communication(point: ScalePoint, link: Link | None) -> Iterator[str]:
-    facts = point.step or StepFacts()
-    if facts.comm_s is not None and facts.overlap_s is not None:
-        timed = f" ({facts.timed_steps} steps timed on each rank)" if facts.timed_steps else ""
-        yield (
-            f"DDP's exchange of gradients takes {_ms(facts.comm_s)} on the rank that waits for no other, of which the "
-            f"backward pass hides {_ms(facts.overlap_s)}{timed}"
+def _of_communication(facts: StepFacts, preflight: PreflightResult | None) -> str:
+    if facts.comm_s is None or facts.overlap_s is None:
+        return ""
+    words = f"DDP's exchange of gradients takes {_ms(facts.comm_s)}, of which the backward pass hides "
+    words += _ms(facts.overlap_s)
+    if facts.gradient_bytes and facts.buckets and preflight and preflight.alpha_s is not None:
+        latency_s = preflight.alpha_s * facts.buckets
+        all_s = latency_s + (preflight.beta_s_per_byte or 0.0) * facts.gradient_bytes
+        words += (
+            f"; by the preflight's figures, {facts.gradient_bytes / 1e6:.3g} MB in "
+            f"{count(facts.buckets, 'all-reduce')} take {_ms(all_s)}, of which {_ms(latency_s)} is latency"
         )
-    if not facts.gradient_bytes or not facts.buckets:
-        return
-    size = f"{facts.gradient_bytes / 1e6:.3g} MB of gradients in {count(facts.buckets, 'all-reduce')}"
-    if link is None:
-        yield f"{size}; no preflight measured how fast the network is"
-        return
-    all_s = link.all_reduces_s(facts.gradient_bytes, facts.buckets)
-    busbw = link.busbw_gb_per_s(point.world_size)
-    rate = f" ({significant(busbw)} GB/s bus bandwidth)" if busbw else ""
-    yield (
-        f"{size}: by the preflight's figures{rate}, with nothing else running, these take {_ms(all_s)}, of which "
-        f"{_ms(link.latency_s(facts.buckets))} is latency"
-    )
+    return words
 
 
-def _of_imbalance(point: ScalePoint) -> Iterator[str]:
+def _of_imbalance(point: ScalePoint) -> str:
     facts = point.step or StepFacts()
     if facts.imbalance_kind is None or point.imbalance_s is None or not point.step_time_s:
-        return
+        return ""
     own_s = facts.own_max_s or point.step_time_s
-    share = f"{percent(facts.slow_share)} of it" if facts.slow_share is not None else "it"
-    works = (
-        f"works {_ms(own_s)} in each step, the typical rank {_ms(own_s - point.imbalance_s)}: the others wait for it"
-    )
-    if facts.imbalance_kind == "persistent":
-        yield f"persistent: {facts.slowest} {works}"
-    elif facts.imbalance_kind == "occasional":
-        steps = f"in {percent(facts.slow_steps)} of the steps" if facts.slow_steps is not None else "in some steps"
-        yield f"occasional: {facts.slowest} holds up the others {steps}, which is {share}"
-    else:
-        yield (
-            f"varying: the ranks' work varies from step to step; the slowest of a step {works.split(':')[0]}, and no "
-            f"rank causes more than {share} in every repeat"
-        )
+    who = facts.slowest or "the slowest rank of each step"
+    words = f"{facts.imbalance_kind}: {who} works {_ms(own_s)}, the typical rank {_ms(own_s - point.imbalance_s)}"
     parts = {
         "a longer wait for data": facts.imbalance_data_s,
         "longer forward and backward passes": facts.imbalance_compute_s,
     }
     named = [f"{_ms(part)} {name}" for name, part in parts.items() if part and part > point.imbalance_s / 10]
-    if named:
-        yield f"of it are {', '.join(named)}"
-
-
-def _of_computation(point: ScalePoint, baseline: ScalePoint) -> Iterator[str]:
-    if point.compute_s is not None and baseline.compute_s is not None:
-        share = point.global_batch / point.world_size * baseline.world_size / baseline.global_batch
-        yield (
-            f"forward and backward pass take {_ms(point.compute_s)}, and {_ms(share * baseline.compute_s)} for as many "
-            f"samples at {baseline.scale}"
-        )
-    if point.cpu_fraction is not None and baseline.cpu_fraction is not None:
-        yield f"CPUs busy: {percent(point.cpu_fraction)}, {percent(baseline.cpu_fraction)} at {baseline.scale}"
+    return f"{words}; of it are {', '.join(named)}" if named else words
 
 
 def _ms(value_s: float | None) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from ddp_ladder.common.files import read_json, sha256, write_json, writing
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.gates.attribution import measured_link
+from ddp_ladder.gates.attribution import measured_preflight
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.repeats import next_repeat, not_known
 from ddp_ladder.gates.scaling import scale_points
@@ -65,9 +65,8 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
     findings += _weaker_evidence(stage, specs, records)
     points = scale_points(specs, records, plan.may_differ, plan.gates)
     here = [point for point in points if point.stage == stage and not point.is_plain]
-    links = {scale: measured_link(results, scale) for scale in dict.fromkeys(point.scale for point in here)}
     for point in here:
-        findings += performance(plan, point, points, results, links[point.scale])
+        findings += performance(plan, point, points, results, measured_preflight(results, point.scale))
     findings += [finding for job in plan.stage_jobs(stage) for finding in _not_known(plan, job, records)]
     findings += [found for point in here if (found := _fewer_jobs(plan, point, records))]
     variants = _variants(findings)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from ddp_ladder.gates.interval import JOBS_DIFFER_PERCENT, Estimate, LogMean, Variance
 from ddp_ladder.gates.points import StepFacts
-from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, StepParts
+from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.plan.plan import RunSpec, first_scale
 from ddp_ladder.records.fingerprint import Difference, all_differences
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Record, Statistic, Throughput, Timing
@@ -193,7 +193,6 @@ def _series(group: Group) -> tuple[str, str]:
     return group.first.mode, REFERENCE_VARIANT if group.first.is_plain else group.first.variant
 
 
-ENOUGH_STEPS = 4 * LEAST_TIMED_STEPS  # after the warm-up, if the number of steps is known beforehand
 STEP_PARTS = ("compute_s", "exposed_comm_s", "data_wait_s", "imbalance_s", "rest_s")
 
 
@@ -217,7 +216,6 @@ def split_of_repeats(group: Group) -> tuple[dict[str, float | None], StepFacts] 
     parts["rest_s"] = max(0.0, step_s - sum(value or 0.0 for value in parts.values()))  # not -1e-18
     facts = replace(
         _held_up(records, runs),
-        own_mean_s=part("own_mean_s"),
         own_max_s=part("own_max_s"),
         imbalance_data_s=part("imbalance_data_s"),
         imbalance_compute_s=part("imbalance_compute_s"),
@@ -225,7 +223,6 @@ def split_of_repeats(group: Group) -> tuple[dict[str, float | None], StepFacts] 
         comm_s=part("comm_s"),
         overlap_s=part("overlap_s"),
         timed_steps=min(map(_timed_steps, records)) or None,
-        steps_needed=max((few for record in records if (few := _steps_needed(record))), default=None),
         memory_fraction=max((used for record in records if (used := _memory(record))), default=None),
     )
     return parts, facts
@@ -236,18 +233,11 @@ def _held_up(records: Sequence[Record], runs: Sequence[StepParts]) -> StepFacts:
     facts, first = _settings(records[0]), runs[0]
     if any(run.imbalance_kind is None for run in runs):
         return facts
-    shares = [run.slow_share for run in runs if run.slow_share is not None]
-    facts = replace(facts, imbalance_kind="varying", slow_share=max(shares, default=None))
     places = {_place(record, run.slow_ranks) for record, run in zip(records, runs, strict=True)}
     if len(places) > 1 or not first.slow_ranks:
-        return facts
-    steps = [run.slow_steps for run in runs if run.slow_steps is not None]
-    return replace(
-        facts,
-        imbalance_kind="persistent" if all(run.imbalance_kind == "persistent" for run in runs) else "occasional",
-        slowest=places.pop(),
-        slow_steps=sum(steps) / len(steps) if steps else None,
-    )
+        return replace(facts, imbalance_kind="varying")
+    always = all(run.imbalance_kind == "persistent" for run in runs)
+    return replace(facts, imbalance_kind="persistent" if always else "occasional", slowest=places.pop())
 
 
 def _place(record: Record, slow: Sequence[int]) -> str:
@@ -261,13 +251,6 @@ def _timed_steps(record: Record) -> int:
     """Return the steps that DDP timed on all ranks; if they were too few, the fewest of a rank."""
     of_ranks = min((rank.ddp.samples if rank.ddp else 0 for rank in record.ranks), default=0)
     return (record.step.timed_steps if record.step else 0) or of_ranks
-
-
-def _steps_needed(record: Record) -> int | None:
-    """Return the max_steps with which DDP times enough steps of such a run; None if it timed enough, or none."""
-    if not 0 < _timed_steps(record) < LEAST_TIMED_STEPS:
-        return None
-    return max(*(rank.steps for rank in record.ranks), record.spec.warmup_steps + ENOUGH_STEPS)
 
 
 def _settings(record: Record) -> StepFacts:

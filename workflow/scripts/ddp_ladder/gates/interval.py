@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -27,7 +27,6 @@ Estimate = tuple[float, float | None, float | None]  # a figure and the ends of 
 WIDEST = 4.0  # high / low of an interval: the figure of a wider one is not known
 JOBS_DIFFER_PERCENT = GateThresholds().jobs_differ_percent
 KNOWN = 1e9  # degrees of freedom of a variance that is given, not measured: as good as infinite, and a number in JSON
-LIKELY_ERRORS = 0.8416  # of a normal distribution, for four of five cases
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class LogMean:
 
     repeats: falls with their number; None: a single run does not show it. steps: of recurring slow steps, which fall on
     the same steps of all repeats; it falls with the length of the runs. between: what jobs differ by; it falls with
-    their number. jobs: of the side that has more; measurements: 1, of a ratio 2.
+    their number. jobs: of the side that has more.
     """
 
     __pydantic_config__: ClassVar = IN_A_MODEL
@@ -65,7 +64,6 @@ class LogMean:
     steps: Variance
     between: Variance
     jobs: int = 1
-    measurements: int = 1
 
     @classmethod
     def of(
@@ -105,7 +103,6 @@ class LogMean:
             self.steps + other.steps,
             self.between + other.between,
             max(self.jobs, other.jobs),
-            self.measurements + other.measurements,
         )
 
     @property
@@ -159,33 +156,6 @@ def factor(freedom: float) -> float:
     from scipy.special import stdtrit  # takes half a second, which only a gate that needs it should pay
 
     return float(stdtrit(freedom, TAILS[1]))
-
-
-def deciding_repeats(log: LogMean, threshold: float, repeats: int, most: int) -> int | None:
-    """Return how many repeats, more than there are, would decide if a figure is above a threshold; None if over most.
-
-    repeats: those that there are. More of them in the same jobs leave what jobs differ by as it is.
-    """
-    now = log.repeats
-    if now is None or repeats <= log.jobs:
-        return None
-    for count in range(repeats + 1, most + 1):
-        freedom = now.freedom * (count - log.jobs) / (repeats - log.jobs)
-        if _decides(log, replace(log, repeats=Variance(now.value * repeats / count, freedom)), threshold):
-            return count
-    return None
-
-
-def _decides(now: LogMean, then: LogMean, threshold: float) -> bool:
-    """Return True if a later interval, with smaller variances, is likely to leave the threshold on the side it is on.
-
-    The estimate moves by then: by what both variances differ.
-    """
-    before, after = now.of_any_job, then.of_any_job
-    if before is None or after is None or before.value <= after.value:
-        return False
-    room = abs(now.mean - math.log(threshold)) - after.half_width
-    return room > LIKELY_ERRORS * math.sqrt(before.value - after.value)
 
 
 def divided(estimate: Estimate, by: float) -> Estimate:

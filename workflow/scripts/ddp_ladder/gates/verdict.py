@@ -15,12 +15,13 @@ from ddp_ladder.common import messages
 from ddp_ladder.common.formats import significant
 from ddp_ladder.common.messages import box
 from ddp_ladder.common.model import Model, Several, Version1
-from ddp_ladder.gates.attribution import Attribution, Link, attribution, baseline_of
+from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column
-from ddp_ladder.gates.interval import LogMean, Variance, deciding_repeats
+from ddp_ladder.gates.interval import LogMean, Variance
 from ddp_ladder.gates.notes import waits_longer
 from ddp_ladder.gates.points import ScalePoint, other_processes
 from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.records.fingerprint import MUST_MATCH
 from ddp_ladder.records.record import SAMPLES_PER_TIME, placed
 from ddp_ladder.settings.terms import MAY_DIFFER, MOST_REPEATS, REFERENCE_VARIANT
@@ -175,32 +176,62 @@ def closed_box(gate: Verdict) -> str:
     return box((*rows, ("next", gate.next)))
 
 
-WHAT_IS_IN_NO_STEP = (
+IN_NO_STEP = (
     "look at what the script does in the time that is in no step: if it is part of the training, only samples / time "
     "of the whole loop holds"
 )
-EFFICIENCY_TEXT = ("efficiency", EFFICIENCY, "efficiency {}", "{:.2f}".format)
+
+
+@dataclass(frozen=True)
+class _Minimum:
+    """A figure of which a gate may ask a minimum. log: the field of a point with its uncertainty."""
+
+    name: str
+    column: Column
+    key: str
+    log: str
+    text: Callable[[float], str]
+
+    def measured(self, point: ScalePoint) -> str:
+        """Return the figure with its interval in the unit of its threshold, or why there is none."""
+        value, low, high = (getattr(point, key) for key in self.column.keys)
+        if value is None:
+            return f"no {self.name}: {point.status}{': ' if point.note else ''}{point.note}"
+        words = f"{self.name} {self.text(value)}"
+        if low is not None and high is not None and low < high:
+            of = f"over {point.jobs} jobs" if point.jobs > 1 else "in one job"
+            words += f" (95 % interval {self.text(low)} to {self.text(high)}, {of})"
+        return words + (f", {SAMPLES_PER_TIME}" if point.statistic == SAMPLES_PER_TIME else "")
+
+
+_EFFICIENCY = _Minimum("efficiency", EFFICIENCY, "min_efficiency", "log_efficiency", "{:.2f}".format)
+_THROUGHPUT = _Minimum(
+    "throughput", SAMPLES_PER_S, "min_samples_per_s", "log_rate", lambda rate: f"{significant(rate)} samples/s"
+)
+Doubt = tuple[str, str]
+"""Why a verdict is not certain, and what would make it so."""
 
 
 def performance(
-    plan: Plan, point: ScalePoint, points: Sequence[ScalePoint], results: Path, link: Link | None = None
+    plan: Plan,
+    point: ScalePoint,
+    points: Sequence[ScalePoint],
+    results: Path,
+    preflight: PreflightResult | None = None,
 ) -> Iterator[Finding]:
     """Judge one scale by its stage's gate. A figure that cannot be computed does not pass.
 
     points: those of all scales, the baseline included. results: where the runs are, for advice on what to delete.
-    link: what the scale's preflight measured.
+    preflight: that of the scale.
     """
     gate, baseline = plan.gates[point.stage], baseline_of(point, points)
-    if point.allowed:
-        wanted = "equal, or named in fingerprint.may_differ"
-        yield Finding.of(point, "like for like", f"allowed to differ: {point.allowed}", wanted, ok=True)
     disturbed = other_processes(point, baseline)
-    lost = None if disturbed else attribution(point, baseline, link)
+    lost = None if disturbed else attribution(point, baseline, preflight)
     found = [*_more_than_ideal(point, baseline, gate.max_efficiency, results)]
-    found += [
-        _doubted(_judged(threshold, point, lost, gate.certain), point, baseline, gate.certain)
-        for threshold in _thresholds(plan, point, lost)
-    ]
+    for figure in (_EFFICIENCY, _THROUGHPUT):
+        least = getattr(gate, figure.key)
+        if least is not None:
+            found.append(_at_least(least, figure, plan, point, baseline, lost))
     for each in found:
         if disturbed and not each.ok:
             yield each.replace(measured=f"{each.measured}; {disturbed.in_words}", next=disturbed.next)
@@ -210,126 +241,69 @@ def performance(
         yield _data_wait(point, gate.max_data_wait_fraction, gate.certain)
 
 
-@dataclass(frozen=True)
-class _Threshold:
-    """A gate's threshold for one figure, and what was measured.
+def _at_least(
+    least: float,
+    figure: _Minimum,
+    plan: Plan,
+    point: ScalePoint,
+    baseline: ScalePoint | None,
+    lost: Attribution | None,
+) -> Finding:
+    """Judge the estimate; with ``certain``, the lower end of the interval that holds what jobs differ by.
 
-    value: None if it could not be measured. log: with its uncertainty; None if it is exact, as at the baseline.
-    end: how an end of the interval is written.
+    What the cause of a loss asks for is the first advice, and what would make the verdict certain the second.
     """
-
-    check: str
-    value: float | None
-    log: LogMean | None
-    end: Callable[[float], str]
-    least: float
-    measured: str
-    wanted: str
-    next: str
-
-
-def _thresholds(plan: Plan, point: ScalePoint, lost: Attribution | None) -> Iterator[_Threshold]:
-    gate, key = plan.gates[point.stage], f"stages.{point.stage}.gate"
-    least = "the interval's lower end at least" if gate.certain else "at least"
-    statistic = f", {SAMPLES_PER_TIME}" if point.statistic == SAMPLES_PER_TIME else ""
-    first = f"make {point.baseline} faster first: more loader workers, a larger workload.batch_per_gpu"
-    faster = lost.next if lost else first
-    if gate.min_efficiency is not None:
-        advice = f"{faster}; or lower {key}.min_efficiency if this is good enough for you"
-        yield _Threshold(
-            check="efficiency",
-            value=point.efficiency,
-            log=point.log_efficiency,
-            end=EFFICIENCY_TEXT[-1],
-            least=gate.min_efficiency,
-            measured=_measured(point, *EFFICIENCY_TEXT) + statistic,
-            wanted=f"{least} {gate.min_efficiency:.2f} ({key}.min_efficiency)",
-            next=advice if point.efficiency is not None else _to_be_comparable(plan, point),
-        )
-    if gate.min_samples_per_s is not None:
-        yield _Threshold(
-            check="throughput",
-            value=point.samples_per_s,
-            log=point.log_rate,
-            end=significant,
-            least=gate.min_samples_per_s,
-            measured=_measured(point, "throughput", SAMPLES_PER_S, "{} samples/s", significant) + statistic,
-            wanted=f"{least} {significant(gate.min_samples_per_s)} samples/s ({key}.min_samples_per_s)",
-            next=f"{faster}; or lower {key}.min_samples_per_s",
-        )
+    certain, key = plan.gates[point.stage].certain, f"stages.{point.stage}.gate.{figure.key}"
+    value, measured = getattr(point, figure.column.key), figure.measured(point)
+    wanted = f"{'lower end of the interval ' if certain else ''}at least {figure.text(least)} ({key})"
+    if value is None:
+        return Finding.of(point, figure.name, measured, wanted, _to_be_comparable(plan, point))
+    doubts = [*_doubts(least, figure, point, baseline)]
+    reached, steps = value >= least, [step for _, step in doubts]
+    if not reached:
+        first = f"make {point.baseline} faster first: more loader workers, a larger workload.batch_per_gpu"
+        steps = [lost.next if lost else first, *steps, f"lower {key} if this is good enough for you"]
+        measured += f"; {lost.in_words}" if lost else ""
+    if doubts:
+        measured += f", {'not certain' if certain else 'uncertain'}: {'; '.join(why for why, _ in doubts)}"
+    ok = reached and not (certain and doubts)
+    found = Finding.of(point, figure.name, measured, wanted, "; or ".join(filter(None, steps)), ok=ok)
+    evidence = (lost.losses[0].evidence,) if lost and not reached and lost.losses[0].evidence else ()
+    return found.replace(uncertain=bool(doubts) and not certain, evidence=evidence)
 
 
-def _judged(this: _Threshold, point: ScalePoint, lost: Attribution | None, certain: bool) -> Finding:
-    """Judge the estimate; with ``certain``, judge the lower end of the interval that holds what jobs differ by."""
-    if this.value is None:
-        return Finding.of(point, this.check, this.measured, this.wanted, this.next)
-    doubt, advice = _doubt(this, point)
-    ok = this.value >= this.least and not (certain and doubt)
-    measured, next_step, evidence = this.measured, "" if ok else this.next, lost.losses[0].evidence if lost else ()
-    if not ok and lost:
-        measured += f"; {lost.in_words}"
-    if doubt and not (certain and this.value < this.least):
-        measured += f", {'not certain' if certain else 'uncertain'}: {doubt}"
-        next_step = "; or ".join(filter(None, (advice, next_step)))
-    found = Finding.of(point, this.check, measured, this.wanted, next_step, ok=ok)
-    return found.replace(uncertain=bool(doubt) and not certain, evidence=() if ok else evidence)
-
-
-def _doubt(this: _Threshold, point: ScalePoint) -> tuple[str, str]:
-    """Return why the verdict is not certain, and what to set; empty if it is certain."""
-    unsteady = ("the step times were not steady", point.unsteady) if point.unsteady else ("", "")
-    log, value = this.log, this.value
-    if log is None or value is None:
-        return unsteady
-    if log.repeats is None:
-        return "this is an estimate from one repeat", "set repeats: 3, which keeps what is measured"
-    low, high = log.interval_of_any_job(value)
-    if low is None or high is None:
-        return "its interval is wider than a factor of 4", f"set repeats: {point.repeats + 2}, which keeps the rest"
-    if not low < this.least <= high:
-        return unsteady
-    shown_low, shown_high = log.interval(value)
-    apart = (shown_low or 0) >= this.least or (shown_high or math.inf) < this.least
-    other = f"in other jobs it may be {this.end(low)} to {this.end(high)}; " if apart else ""
-    recurring = point.statistic == SAMPLES_PER_TIME  # of which few repeats do not show how many would decide
-    if not recurring and (repeats := deciding_repeats(log, this.least, point.repeats, MOST_REPEATS)):
-        advice = f"set repeats: {math.ceil(repeats / log.jobs)}, which keeps what is measured"
-        return f"{other}about {repeats} repeats would decide it", advice
-    if log.between.value >= max(log.repeats.value, log.steps.value):
-        key = f"stages.{point.stage}.gate.jobs_differ_percent"
-        more = f"set jobs: {log.jobs + 1} (on Slurm), which keeps what is measured and shows what jobs differ by"
-        advice = f"{more}; or lower {key} if it is less here"
-        return f"{other}more jobs would tell, more repeats in the same job would not", advice
-    if recurring:
-        return f"{other}slow steps recur, and longer runs would tell", "raise measure.max_steps, or train longer"
-    return f"{other}more repeats would hardly decide it", ""
-
-
-def _doubted(finding: Finding, point: ScalePoint, baseline: ScalePoint | None, certain: bool) -> Finding:
-    """Return the finding, not certain if here or at the baseline time that may be training is in no step."""
-    doubted = next((each for each in (point, baseline) if each and each.unexplained), None)
-    if doubted is None:
-        return finding
-    how = "not certain" if certain else "uncertain"
-    return finding.replace(
-        severity="error" if certain else finding.severity,
-        uncertain=not certain,
-        measured=f"{finding.measured}, {how}: at {doubted.scale} {doubted.unexplained}",
-        next="; or ".join(filter(None, (WHAT_IS_IN_NO_STEP, finding.next))),
-    )
+def _doubts(least: float, figure: _Minimum, point: ScalePoint, baseline: ScalePoint | None) -> Iterator[Doubt]:
+    log: LogMean | None = getattr(point, figure.log)  # None if the figure is exact, as at the baseline
+    if log is not None and log.repeats is None:
+        yield "this is an estimate from one repeat", "set repeats: 3, which keeps what is measured"
+    elif log is not None and log.repeats is not None:
+        low, high = log.interval_of_any_job(getattr(point, figure.column.key))
+        most, keeps = max(log.repeats.value, log.steps.value), "which keeps what is measured"
+        more = f"set repeats: {min(MOST_REPEATS, math.ceil(2 * point.repeats / log.jobs))}, {keeps}"
+        if low is None or high is None:
+            yield "its interval is wider than a factor of 4", more
+        elif low < least <= high:
+            if log.between.value >= most:
+                more = f"set jobs: {log.jobs + 1} (on Slurm), {keeps}: more repeats in the same job would not tell"
+            elif point.statistic == SAMPLES_PER_TIME:
+                more = "raise measure.max_steps, or train longer: slow steps recur"
+            yield f"in other jobs it may be {figure.text(low)} to {figure.text(high)}", more
+    if point.unsteady:
+        yield "the step times were not steady", point.unsteady
+    if doubted := next((each for each in (point, baseline) if each and each.unexplained), None):
+        yield f"at {doubted.scale} {doubted.unexplained}", IN_NO_STEP
 
 
 def _data_wait(point: ScalePoint, most: float, certain: bool) -> Finding:
     """Judge the data wait. It has no interval: with ``certain``, the repeat that waited longest is judged."""
     key = f"stages.{point.stage}.gate.max_data_wait_fraction"
     value = point.data_wait_fraction_max if certain else point.data_wait_fraction
-    ok = value is not None and value <= most
     measured = f"{100 * (value or 0):.1f} % of the step time{' in the longest of the repeats' if certain else ''}"
     advice = f"give the script more loader workers, or raise {key}"
     if value is None:
         measured, advice = "it was not measured", f"remove {key}: only what the instrument sees has a data wait"
-    wanted = f"at most {100 * most:.1f} % ({key})"
-    return Finding.of(point, "data wait", measured, wanted, "" if ok else advice, ok=ok)
+    ok = value is not None and value <= most
+    return Finding.of(point, "data wait", measured, f"at most {100 * most:.1f} % ({key})", "" if ok else advice, ok=ok)
 
 
 def _more_than_ideal(point: ScalePoint, baseline: ScalePoint | None, most: float, results: Path) -> Iterator[Finding]:
@@ -342,32 +316,17 @@ def _more_than_ideal(point: ScalePoint, baseline: ScalePoint | None, most: float
     if low is None or low <= most:
         return
     runs = results / "runs" / point.variant / point.mode / point.baseline
-    where = f"the node{'s' if baseline.nodes > 1 else ''} of {point.baseline}"
     advice = (
-        f"look for other load on {where}, delete {runs} and start snakemake again: the baseline is "
-        "measured again, and all gates are judged again"
+        f"look for other load on the nodes of {point.baseline}, delete {runs} and start snakemake again: the baseline "
+        "is measured again, and all gates are judged again"
     )
     if waits_longer(baseline.data_wait_fraction, point.data_wait_fraction):
         advice = f"give the script more loader workers, so that {point.baseline} does not wait for data; or {advice}"
-    elif point.mode == "strong":
-        slow = f"the batch of {point.baseline_in_words} is slow by itself"
-        advice += f"; if it stays so, {slow}: lower workload.batch_per_gpu"
     key = f"stages.{point.stage}.gate.max_efficiency"
     advice += f"; or raise {key} if you know why the larger scale does better"
-    measured = f"{_measured(point, *EFFICIENCY_TEXT)}: more than the ideal"
+    measured = f"{_EFFICIENCY.measured(point)}: more than the ideal"
     wanted = f"an interval that reaches down to {most:g} ({key})"
     yield Finding.of(point, "baseline", measured, wanted, advice).replace(uncertain=log.repeats is None)
-
-
-def _measured(point: ScalePoint, name: str, column: Column, text: str, shown: Callable[[float], str]) -> str:
-    """Return a figure with its interval in the unit of its threshold, or why there is none."""
-    value, low, high = (getattr(point, key) for key in column.keys)
-    if value is None:
-        return f"no {name}: {point.status}{': ' if point.note else ''}{point.note}"
-    several = point.log_rate is not None and point.log_rate.jobs > 1
-    of = f"over {point.jobs} jobs" if several else "in one job"
-    known = low is not None and high is not None and low < high
-    return text.format(shown(value)) + (f" (95 % interval {shown(low)} to {shown(high)}, {of})" if known else "")
 
 
 def _to_be_comparable(plan: Plan, point: ScalePoint) -> str:
@@ -378,8 +337,5 @@ def _to_be_comparable(plan: Plan, point: ScalePoint) -> str:
     text += "".join(f"; {item.next}" for item in MUST_MATCH if item.next and item.name in point.differing)
     if set(point.differing) <= set(MAY_DIFFER):
         names = ", ".join((*plan.may_differ, *point.differing))
-        text += (
-            f"; where the difference is meant, write `fingerprint: {{may_differ: [{names}]}}` in config.yaml: "
-            "the gates are then judged again, and nothing is measured again"
-        )
+        text += f"; where the difference is meant, write `fingerprint: {{may_differ: [{names}]}}` in config.yaml"
     return text

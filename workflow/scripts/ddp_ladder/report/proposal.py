@@ -252,7 +252,7 @@ def _largest(view: ReportView) -> list[Explained]:
 
 def _losses(view: ReportView) -> Iterator[Block]:
     for each in _largest(view):
-        losses = [": ".join(filter(None, (loss.in_words, "; ".join(loss.evidence)))) for loss in each.found.listed]
+        losses = [": ".join(filter(None, (loss.in_words, loss.evidence))) for loss in each.found.listed]
         if losses:
             yield Block(
                 f"At {each.place}, against {each.point.baseline}, {each.found.lost_in_words}:",
@@ -265,7 +265,7 @@ def _sources_of_losses(point: ScalePoint, has_preflight: bool) -> str:
     """Return the files and keys behind the losses of a scale and their evidence."""
     keys = ["spec", "ranks", "fingerprint"]
     keys += ["usage"] if point.findings else []
-    in_csv = ", ".join(("step_time_s", "efficiency", *STEP_PARTS, "cpu_fraction"))
+    in_csv = ", ".join(("step_time_s", "efficiency", *STEP_PARTS))
     sources = [
         f"scaling.csv, rows {point.scale} and {point.baseline}: {in_csv}",
         f"runs/<run>/record.json: {', '.join(keys)}",

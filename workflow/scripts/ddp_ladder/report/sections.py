@@ -18,7 +18,6 @@ from ddp_ladder.analysis.prediction import Prediction as Predicted
 from ddp_ladder.analysis.prediction import outlooks
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, stage_name
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
-from ddp_ladder.gates.attribution import Link as NetworkLink
 from ddp_ladder.gates.figures import Column, Table, columns, figures_in
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
 from ddp_ladder.preflight.result import bandwidth, latency
@@ -217,12 +216,12 @@ class Explained:
 
 def explained(view: ReportView) -> list[Explained]:
     """Return where the efficiency of each scale went, the largest scale of each mode first."""
-    links = {str(scale): NetworkLink.of(result) for scale, result in view.results.preflights.items()}
+    preflights = view.results.preflights
     every = [
         Explained(view.place(point), point, found)
         for point in view.rungs
         if point.rest_s is not None
-        and (found := attribution(point, baseline_of(point, view.points), links.get(str(point.scale))))
+        and (found := attribution(point, baseline_of(point, view.points), preflights.get(str(point.scale))))
     ]
     reference = [each for each in every if each.point.variant == REFERENCE_VARIANT]
     largest = {each.point.mode: each for each in sorted(reference, key=lambda each: each.point.world_size)}
@@ -251,21 +250,20 @@ def _time(view: ReportView) -> Iterator[Block]:
 def _explained(each: Explained, *, is_closed: bool) -> Iterator[Block]:
     title = f"{each.place}: {each.found.lost_in_words}"
     losses = [
-        Cell(full_stop("; ".join(loss.evidence)), lead=capitalised(loss.in_words)) if loss.evidence else loss.in_words
+        Cell(full_stop(loss.evidence), lead=capitalised(loss.in_words)) if loss.evidence else loss.in_words
         for loss in each.found.listed
     ]
-    unknown = [f"Not known: {full_stop(line)}" for line in each.found.unknown]
+    unknown = [f"Not known: {full_stop(each.found.unknown)}"] if each.found.unknown else []
     changes = [
-        (full_stop(capitalised(change.what)), capitalised(change.gain_in_words), capitalised(change.why))
-        for change in each.found.changes
+        (full_stop(capitalised(change.what)), capitalised(change.gain_in_words)) for change in each.found.changes
     ]
     if is_closed:
-        items = [*losses, *unknown, *(Cell(f"{what} {gain}", lead="Next") for what, gain, _ in changes)]
+        items = [*losses, *unknown, *(Cell(f"{what} {gain}", lead="Next") for what, gain in changes)]
         yield Block(summary=title, items=tuple(items), style="notes")
         return
     yield Block(heading=title, items=(*losses, *unknown), style="notes")
     if changes:
-        headings = ("most likely to help", "gain", "estimated from")
+        headings = ("most likely to help", "gain")
         yield Block(name=f"Changes for {each.place}", headings=headings, rows=tuple(changes), style="changes")
 
 
