@@ -43,7 +43,7 @@ def test_a_script_that_waits_for_a_peer(checkout: Checkout) -> None:
     assert [checkout.record(RUNS[k])["status"] for k in (0, 2)] == ["ok", "ok"]
     failure = checkout.record(RUNS[1])["failure"]
     assert failure["verdict"] == "the plain script was still running"
-    assert re.search(r" after \d+ s, 2.0 times what it takes under the launcher", failure["why"])
+    assert re.search(r" after \d+ s, much longer than under the launcher", failure["why"])
     assert "no plain baseline: " in said
     message = "no efficiency against the plain script: the plain script was still running after"
     assert message in (checkout.results / "report/scaling.md").read_text()

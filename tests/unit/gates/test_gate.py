@@ -387,15 +387,11 @@ def test_a_difference_that_the_user_allows_opens_the_gate_and_is_in_the_evidence
 
 def test_runs_that_made_other_steps_are_not_compared_unless_it_is_meant(ladder: Ladder) -> None:
     spec = ladder.plan.stage_jobs("stage2")[0].runs[1]
-    run = write_run(ladder.results, spec, 1843.2, steps=45)
-    shared = {"path": "/x", "found": {"snapshot.pt": "default/weak/1x1/r1"}, "appeared": [], "changed": []}
-    edit(run.ended, lambda end: end.update(shared_directory={**shared, "complete": True}))
-    reassemble(run)
+    write_run(ladder.results, spec, 1843.2, steps=45)
     closed = ladder.judge("stage2").reason
     assert closed is not None
-    words = "steps: 60 (7,680 samples) in r1, 45 (5,760 samples) in r2 (default/weak/1x2/r2 found snapshot.pt, which"
-    assert words in closed.measured
-    assert 'set workload.directory: "{run_dir}"' in closed.next
+    assert "steps: 60 (7,680 samples) in r1, 45 (5,760 samples) in r2" in closed.measured
+    assert 'workload.directory: "{run_dir}"' in closed.next
     assert "`fingerprint: {may_differ: [steps]}`" in closed.next
     assert replace(ladder, plan=replace(ladder.plan, may_differ=("steps",))).judge("stage2").is_open
 

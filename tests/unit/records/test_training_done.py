@@ -79,10 +79,6 @@ def test_not_as_much_training(name: str) -> None:
     assert differences(one, other, may_differ=("steps",)) == ()
 
 
-def test_both_numbers_and_the_likely_cause_are_named() -> None:
-    here = did("1x1", 320, passes=10, files_found={})
-    there = did("1x2", 16, passes=1, files_found={"snapshot.pt": "default/weak/1x1/r1"})
-    assert differences(here, there) == (
-        "steps: 320 (20,480 samples) at 1x1, 16 (2,048 samples) at 1x2 (default/weak/1x2/r1 found snapshot.pt, which "
-        "default/weak/1x1/r1 left in the working directory, and may have gone on from it)",
-    )
+def test_both_numbers_are_named() -> None:
+    here, there = did("1x1", 320, passes=10), did("1x2", 16, passes=1)
+    assert differences(here, there) == ("steps: 320 (20,480 samples) at 1x1, 16 (2,048 samples) at 1x2",)

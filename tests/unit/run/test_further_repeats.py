@@ -17,7 +17,6 @@ from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.plan.text import plan_text
-from ddp_ladder.records.raw_models import PlainLimit
 from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.run import job as scale_job
@@ -77,7 +76,7 @@ class Job:
         self.said = said.getvalue()
         return self.made
 
-    def _run(self, context: Context, directory: RunDirectory, spec: RunSpec, limit: PlainLimit | None) -> Record:
+    def _run(self, context: Context, directory: RunDirectory, spec: RunSpec, limit_s: float | None) -> Record:
         assert self._now_s + TOOK_S <= context.deadline_s, f"{spec.name} would be cut off"
         self._now_s += TOOK_S
         self.made.append(f"{spec.variant} r{spec.repeat}")

@@ -15,7 +15,7 @@ from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.records.record import Record
 from ddp_ladder.run import job
 from ddp_ladder.run.interruption import Interrupted, raise_on_signals
-from ddp_ladder.run.job import PLAIN_AT_LEAST_S, PLAIN_TIMES, PlainLimit, plain_limit
+from ddp_ladder.run.job import PLAIN_AT_LEAST_S, PLAIN_TIMES, plain_limit
 from make_records import make_failed_record, make_record, make_spec
 
 PLAIN = make_spec("1x1", variant="plain", launcher="python")
@@ -30,8 +30,8 @@ def took(wall_s: float, mode: str = "weak", variant: str = "default") -> Record:
 
 def test_a_plain_baseline_may_take_a_multiple_of_the_longest_run_under_the_launcher() -> None:
     records = [took(100.0), took(120.0), took(900.0, mode="strong"), took(900.0, variant="ring")]
-    assert plain_limit(PLAIN, records, HOURS) == PlainLimit(after_s=PLAIN_TIMES * 120.0, launched_s=120.0)
-    assert plain_limit(PLAIN, [took(1.0)], HOURS) == PlainLimit(after_s=PLAIN_AT_LEAST_S, launched_s=1.0)
+    assert plain_limit(PLAIN, records, HOURS) == PLAIN_TIMES * 120.0
+    assert plain_limit(PLAIN, [took(1.0)], HOURS) == PLAIN_AT_LEAST_S
 
 
 @pytest.mark.parametrize("records", [[], [make_failed_record(make_spec("1x1"), "x", "y")], [took(5.0, mode="strong")]])
@@ -40,7 +40,7 @@ def test_where_nothing_is_known_it_has_the_rest_of_the_job(records: list[Record]
 
 
 def test_what_is_left_of_the_job_is_the_limit_where_it_tells_that_the_script_hangs() -> None:
-    assert plain_limit(PLAIN, [took(100.0)], 200.0) == PlainLimit(after_s=200.0, launched_s=100.0)
+    assert plain_limit(PLAIN, [took(100.0)], 200.0) == 200.0
     assert plain_limit(PLAIN, [took(100.0)], 110.0) is None
 
 

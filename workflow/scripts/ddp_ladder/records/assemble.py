@@ -12,7 +12,6 @@ from ddp_ladder.common.model import Model
 from ddp_ladder.common.redaction import redacted
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records import shared_directory
 from ddp_ladder.records.checks import diagnoses, weakest
 from ddp_ladder.records.correctness import remarks_on_run
 from ddp_ladder.records.failures import after_training, explain
@@ -54,7 +53,6 @@ def assemble(directory: RunDirectory) -> Record:
     ranks = tuple(_rank(warmup, raw.ranks[k]) for k in sorted(raw.ranks))
     found_remarks = (
         *remarks_on_run(spec, raw),
-        *shared_directory.remarks(raw.ended),
         *_on_loop(raw, throughput, timing),
     )
     if throughput is not None and not raw.reads_log:

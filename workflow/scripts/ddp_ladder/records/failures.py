@@ -26,6 +26,7 @@ from ddp_ladder.records.case import (
     symptom_of,
 )
 from ddp_ladder.records.correctness import EQUALLY_MANY, NAMED, SAMPLES_SEEN, Diagnosis
+from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.records.hangs import hung
 from ddp_ladder.records.quotes import (
     caught,
@@ -42,7 +43,6 @@ from ddp_ladder.records.quotes import (
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import AgentEnd, FailedRank, Gpu, GpusSeen, RankEnd
 from ddp_ladder.records.record import Check, Failure, Remark
-from ddp_ladder.records.shared_directory import OWN_DIRECTORY_ADVICE, files_found, found_in_words
 from ddp_ladder.records.signatures import Words, classify, cut, is_consequence
 from ddp_ladder.slurm.jobs import slurms_words
 from ddp_ladder.slurm.steps import step_variables, task_variables
@@ -101,13 +101,11 @@ def _agent(end: AgentEnd) -> Agent:
 
 def still_running(case: Case) -> Failure | None:
     """Return the failure of a plain baseline that reached its own time limit."""
-    limit = case.raw.ended.plain_limit if case.raw.ended else None
-    if case.outcome != "plain limit" or limit is None:
+    if case.outcome != "plain limit" or case.raw.ended is None:
         return None
     return Failure(
         verdict=STILL_RUNNING,
-        why=f"{STILL_RUNNING} after {limit.after_s:.0f} s, {limit.after_s / limit.launched_s:.1f} times what it "
-        "takes under the launcher",
+        why=f"{STILL_RUNNING} after {case.raw.ended.wall_s:.0f} s, much longer than under the launcher",
         next="nothing has to be done: no gate needs it; measure.plain_baseline: false in config.yaml leaves it out",
     )
 
@@ -592,16 +590,17 @@ def nothing_seen(case: Case) -> Failure | None:
         verdict="no training step was seen",
         why="the script ended well, but on no rank did a torch optimizer step",
         next="let a torch.optim optimizer make the steps in the process that the launcher started; a program without "
-        "one can write its steps to the file that DDP_LADDER_METRICS names, or set workload.throughput_regex",
+        "one can write its steps to the file that DDP_LADDER_METRICS names, or set workload.throughput_regex\n"
+        f"{OWN_DIRECTORY_ADVICE}",
     )
-    return with_caught(_beside_files(failure, case), case.printed)
+    return with_caught(failure, case.printed)
 
 
 def failed_check(case: Case) -> Failure:
     """Return the failure behind the first sanity check that did not pass."""
     first = next(each for each in case.found if not each.check.ok)
     if first.check.name == "enough steps":
-        return with_caught(_beside_files(_too_few_steps(case, first.check), case), case.printed)
+        return with_caught(_too_few_steps(case, first.check), case.printed)
     why = f"measured {first.check.measured}, wanted {first.check.wanted}"
     if first.check.name == SAMPLES_SEEN:
         return _no_samples(case, why)
@@ -620,7 +619,7 @@ def _too_few_steps(case: Case, check: Check) -> Failure:
     return Failure(
         verdict=check.name,
         why=f"measured {check.measured}, wanted {check.wanted}",
-        next=f"{longer}, or {lower} in config.yaml, and start snakemake again",
+        next=f"{longer}, or {lower} in config.yaml, and start snakemake again\n{OWN_DIRECTORY_ADVICE}",
     )
 
 
@@ -633,18 +632,6 @@ def _no_samples(case: Case, why: str) -> Failure:
         next="set workload.samples_per_step in config.yaml to the samples that one process takes in one optimizer "
         'step, such as "{batch_per_gpu}"; where they differ from step to step, let the script write its steps to the '
         "file that DDP_LADDER_METRICS names (config/README.md)",
-    )
-
-
-def _beside_files(failure: Failure, case: Case) -> Failure:
-    """Return the failure with the files that the run found, if it may have resumed from another run's files."""
-    found = files_found(case.raw.ended)
-    if not found:
-        return failure
-    what = found_in_words(found)
-    return failure.replace(
-        why=f"{failure.why}; it found {what} in the working directory, and may have gone on from it",
-        next=f"{OWN_DIRECTORY_ADVICE}; else {failure.next}",
     )
 
 

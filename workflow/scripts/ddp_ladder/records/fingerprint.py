@@ -15,19 +15,21 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import Gpu, RankEnd
 from ddp_ladder.records.record import Record
-from ddp_ladder.records.shared_directory import OWN_DIRECTORY_ADVICE, files_found, found_in_words
 
 LONGEST_VALUE = 60  # characters of a value in a message
 DIGEST_LENGTH = 12
 NAMED = 3  # entries of a mapping in a message
+OWN_DIRECTORY_ADVICE = (
+    "if the script resumes from a checkpoint that an earlier run left in its working directory, give each run its own: "
+    'workload.directory: "{run_dir}" in config.yaml, and {start_dir}/ before relative paths in workload.args'
+)
 
 
 @dataclass(frozen=True)
 class MustMatch:
     """A compared field, and how its value is read from a record.
 
-    same: the comparison, if it is not equality. cause: what explains a difference; empty if nothing does.
-    next: what to do about a difference.
+    same: the comparison, if it is not equality. next: what to do about a difference.
     """
 
     name: str
@@ -35,7 +37,6 @@ class MustMatch:
     where_known: bool = False  # compared only if both sides have it: some runs cannot measure it
     measured: bool = False  # recorded by each rank, under this name
     same: Callable[[Record, Record], bool] | None = None
-    cause: Callable[[Record], str] = lambda record: ""
     next: str = ""
 
     def differ(self, a: Record, b: Record) -> tuple[Any, Any] | None:
@@ -95,14 +96,6 @@ def _compiled(record: Record) -> str | None:
 def _training(record: Record) -> str | None:
     done = training_of(record)
     return done.in_words if done else None
-
-
-def _found_files(record: Record) -> str:
-    """Return the files that the run may have resumed from, in words; empty if it found none."""
-    found = record.fingerprint.get("files_found")
-    if not found:
-        return ""
-    return f"{record.spec.name} found {found_in_words(found)} in the working directory, and may have gone on from it"
 
 
 def _device_kinds(record: Record) -> str:
@@ -224,13 +217,7 @@ MUST_MATCH = (
     _measured("cpu_model"),
     _measured("threads"),
     _planned("threads_per_rank"),
-    MustMatch(
-        "steps",
-        _training,
-        same=same_training,
-        cause=_found_files,
-        next=OWN_DIRECTORY_ADVICE,
-    ),
+    MustMatch("steps", _training, same=same_training, next=OWN_DIRECTORY_ADVICE),
 )
 
 BATCH = {
@@ -264,9 +251,7 @@ def all_differences(a: Record, b: Record) -> tuple[Difference, ...]:
     for item in must_match(a.spec.mode):
         values = item.differ(a, b)
         if values is not None:
-            words = _in_words(item.name, a, values[0], b, values[1])
-            causes = [cause for cause in (item.cause(a), item.cause(b)) if cause]
-            found.append(Difference(item.name, " (".join([words, "; ".join(causes) + ")"]) if causes else words))
+            found.append(Difference(item.name, _in_words(item.name, a, values[0], b, values[1])))
     return tuple(found)
 
 
@@ -334,7 +319,6 @@ def whole_fingerprint(spec: RunSpec, raw: RawRun) -> dict[str, Any]:
         "passes": loader and loader.passes,
         "loader_batch": loader and loader.batch_size,
         "goes_on": raw.run.goes_on,
-        "files_found": files_found(raw.ended),
         "global_batch": sum(batches) if len(ends) == spec.world_size and all(batches) else None,
         "gradient_bytes": sum(buckets) if (buckets := ddp and ddp.bucket_bytes) else None,
         "bucket_bytes": ddp and ddp.bucket_bytes,

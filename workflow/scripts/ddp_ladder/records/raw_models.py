@@ -97,28 +97,6 @@ def read_run_file(directory: RunDirectory) -> RunFile:
     return run
 
 
-class PlainLimit(Model):
-    """Time limit of a plain baseline, and the duration of the run under the launcher that it is derived from."""
-
-    after_s: float = Field(gt=0)
-    launched_s: float = Field(gt=0)
-
-
-class SharedDirectory(Model):
-    """A working directory that a run shares with others: what it found there, and what it left."""
-
-    path: str
-    found: Mapping[str, str] = Field(description="Paths that existed at the start, with the run that left each.")
-    appeared: Several[str] = Field(description="Paths that did not exist when it started.")
-    changed: Several[str] = Field(description="Files with another size or modification time.")
-    complete: bool = Field(description="False if the directory was too large to be scanned.")
-
-    @property
-    def written(self) -> list[str]:
-        """Return the paths that the run left, sorted."""
-        return sorted({*self.appeared, *self.changed})
-
-
 class RunEnd(RawFile):
     """End record of one run (ended.json), written by its job."""
 
@@ -126,11 +104,7 @@ class RunEnd(RawFile):
     started_at_s: float
     ended_at_s: float
     outcome: Outcome
-    plain_limit: PlainLimit | None = None
     repository: Repository | None = Field(None, description="Of the file that rank 0 ran as a module (-m).")
-    shared_directory: SharedDirectory | None = Field(
-        None, description="Null if the working directory is the run's own."
-    )
 
     @property
     def wall_s(self) -> float:

@@ -36,10 +36,9 @@ from ddp_ladder.plan.plan import OWN_DIRECTORY, Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, finding_line, outcome
 from ddp_ladder.records.assemble import NOT_RUN, assemble, not_run
 from ddp_ladder.records.failures import PORT_TAKEN
-from ddp_ladder.records.raw_models import Endpoint, Job, Outcome, PlainLimit, Repository, RunEnd, RunFile
+from ddp_ladder.records.raw_models import Endpoint, Job, Outcome, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import Record, write_record
 from ddp_ladder.records.run_records import CUT_SHORT, RunRecords, stored_or_assembled
-from ddp_ladder.records.shared_directory import Watch
 from ddp_ladder.run.agent import GRACE_S
 from ddp_ladder.run.expected_steps import Expected, most_alike
 from ddp_ladder.run.hangs import Stalls
@@ -191,10 +190,10 @@ def _made(context: Context, spec: RunSpec, records: Iterable[Record], pace: Pace
     return record
 
 
-def _run_on_free_port(context: Context, directory: RunDirectory, spec: RunSpec, limit: PlainLimit | None) -> Record:
+def _run_on_free_port(context: Context, directory: RunDirectory, spec: RunSpec, limit_s: float | None) -> Record:
     """Run; run again on another port if another process took the free one meanwhile."""
     for last in (False, False, True):
-        record = _run(context, directory, spec, limit)
+        record = _run(context, directory, spec, limit_s)
         if last or record.failure is None or record.failure.verdict != PORT_TAKEN or context.left_s <= 0:
             break
         context.console.say(f"{spec.name}: {record.failure.why}; starting again on another port")
@@ -220,21 +219,20 @@ def _leave_out(directory: RunDirectory, spec: RunSpec, why: str, next_step: str)
     return not_run(spec, why, next_step)
 
 
-def plain_limit(spec: RunSpec, records: Iterable[Record], left_s: float) -> PlainLimit | None:
-    """Return the limit of a run; None for no plain baseline, no run to compare with, or too short a left_s.
+def plain_limit(spec: RunSpec, records: Iterable[Record], left_s: float) -> float | None:
+    """Return the limit of a plain baseline in seconds; None if it has none.
 
-    records: of the same job. left_s: until the job's time is up. If that is sooner, it is the limit, provided it is
-    long enough to show that the script hangs.
+    records: of the same job; without a run to compare with there is no limit. left_s: until the job's time is up. If
+    that is sooner, it is the limit, provided it is long enough to show that the script hangs.
     """
     like = [one for one in records if (one.spec.variant, one.spec.mode) == (REFERENCE_VARIANT, spec.mode)]
     took_s = [one.timing.wall_s for one in like if one.status == "ok" and one.timing]
     if not spec.is_plain or not took_s or left_s < 1.5 * max(took_s):
         return None
-    after_s = min(left_s, max(PLAIN_AT_LEAST_S, PLAIN_TIMES * max(took_s)))
-    return PlainLimit(after_s=after_s, launched_s=max(took_s))
+    return min(left_s, max(PLAIN_AT_LEAST_S, PLAIN_TIMES * max(took_s)))
 
 
-def _run(context: Context, directory: RunDirectory, spec: RunSpec, limit: PlainLimit | None) -> Record:
+def _run(context: Context, directory: RunDirectory, spec: RunSpec, limit_s: float | None) -> Record:
     attempt = _set_aside(directory)
     job = Job(id=context.nodes.job_id, attempt=attempt, run_id=uuid4().hex)
     expected = expected_steps(context, spec)
@@ -246,10 +244,9 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, limit: PlainL
     except NoRendezvous as error:
         return not_run(spec, str(error), error.next_step)
     context.console.started(spec)
-    watch = _watch(context, directory, spec)
     started_at_s = time.time()
     try:
-        outcome = _supervise(context, directory, spec, expected, limit)
+        outcome = _supervise(context, directory, spec, expected, limit_s)
     except NoRendezvous as error:
         record = not_run(spec, str(error), error.next_step)
         context.console.ended(record)
@@ -263,9 +260,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, limit: PlainL
         started_at_s=started_at_s,
         ended_at_s=time.time(),
         outcome=outcome,
-        plain_limit=limit,
         repository=_repository_of_module(directory, spec, started_at_s),
-        shared_directory=watch.end() if watch else None,
     )
     write_json(directory.ended, end.model_dump())
     record = assemble(directory)
@@ -297,13 +292,6 @@ def _goes_on(directory: RunDirectory) -> bool:
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return False
-
-
-def _watch(context: Context, directory: RunDirectory, spec: RunSpec) -> Watch | None:
-    """Return the watch of the working directory; None if no other run shares it."""
-    places = Places.here(directory.path)
-    data_dir = None if spec.data_dir is None else places.start / spec.data_dir
-    return None if places.is_own(spec) else Watch.start(places.working(spec), context.results, data_dir)
 
 
 def expected_steps(context: Context, spec: RunSpec) -> Expected:
@@ -349,13 +337,13 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
 
 
 def _supervise(
-    context: Context, directory: RunDirectory, spec: RunSpec, expected: Expected, limit: PlainLimit | None
+    context: Context, directory: RunDirectory, spec: RunSpec, expected: Expected, limit_s: float | None
 ) -> Outcome:
     """Run the agents to their end; return ended.json's outcome.
 
     Raises Interrupted, with the agents ended, and NoRendezvous if the nodes are gone, or Slurm does not answer.
     """
-    plain_until_s = time.monotonic() + limit.after_s if limit else math.inf
+    plain_until_s = time.monotonic() + limit_s if limit_s is not None else math.inf
     agents: list[subprocess.Popen[bytes]] = []
     exits: SimpleQueue[int] = SimpleQueue()
     stalls = Stalls(directory, agents_of(spec.nodes, context.nodes.agents_per_node(spec)))
@@ -368,7 +356,7 @@ def _supervise(
         running = len(agents)
         while running:
             left_s = min(context.left_s, plain_until_s - time.monotonic())
-            if left_s <= 0 and limit:
+            if left_s <= 0 and limit_s is not None:
                 return "plain limit"
             if left_s <= 0:
                 return "time limit"
