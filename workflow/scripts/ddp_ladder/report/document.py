@@ -50,7 +50,7 @@ class Block:
     summary: what stands for it while it is closed; empty if it is open. name: of a table, for screen readers. style:
     classes of the page. items: of a list. headings, rows: of a table, whose last columns (figures) are right-aligned;
     widths: of its columns, relative to each other, in LaTeX. picture: a file name without its ending; text is then the
-    caption, alt the picture in words. source: of its figures, shown below it.
+    caption, alt the picture in words.
     """
 
     text: str = ""
@@ -65,7 +65,6 @@ class Block:
     widths: tuple[float, ...] = ()
     picture: str = ""
     alt: str = ""
-    source: str = ""
 
     @property
     def kind(self) -> Literal["picture", "table", "list", "text"]:

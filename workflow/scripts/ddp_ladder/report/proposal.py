@@ -12,15 +12,14 @@ from ddp_ladder.analysis.cost import Pick, Work, picks
 from ddp_ladder.analysis.prediction import Prediction as Predicted
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, in_short
 from ddp_ladder.gates.figures import GPU_HOURS, GPU_HOURS_TO_SOLUTION, columns
-from ddp_ladder.gates.groups import STEP_PARTS
 from ddp_ladder.gates.notes import NOTABLE_GAP
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.records.checks import IN_WORDS, weakest
-from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Record
+from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import Block, Document, Section, blank
-from ddp_ladder.report.sections import Explained, Prediction, explained
-from ddp_ladder.report.view import ReportView, scale_names
-from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
+from ddp_ladder.report.sections import Prediction, explained
+from ddp_ladder.report.view import ReportView, reference_series, scale_names
+from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 SHOWN = (
     "world_size", "global_batch", "repeats", "samples_per_s", "speedup", "efficiency",
@@ -31,9 +30,7 @@ HEADINGS = {
     "efficiency": "efficiency by steps",
     "wall_s": "wall time of a run (s)",
 }
-RATES = {MEDIAN_OF_BLOCKS: "samples_per_s", SAMPLES_PER_TIME: "samples_per_s_total"}  # keys of a record's throughput
 WIDTHS = (0.6, 0.9, 0.7, 0.75, 1.35, 1.1, 1.25, 1.25, 0.9, 0.95)
-MACHINES = "machine/<scale>/<node>/machine.json"
 TEST_CASE = (
     "script", "script_sha256", "repository", "args_template", "parameters", "parameter_dtype", "autocast_dtype",
     "optimizer", "num_workers", "compiled", "steps", "batch", "gradient bytes", "buckets", "comm hook", "launcher",
@@ -53,41 +50,37 @@ SOFTWARE = (
     "cpus",
 )
 DOUBTFUL = ("not comparable", "check", "incomplete")
-SOURCE = "scaling.csv: gpu_hours_per_million_samples, hours_to_solution, wall_hours_to_solution, gpu_hours_to_solution"
+SOURCES = (
+    "Results and requested resources: scaling.csv, medians over the runs of runs.csv, which has the Slurm job of each; "
+    "everything of a run is in results/runs/<run>/record.json.",
+    "Test case, software and method: fingerprint, spec, timing and job of these records, and results/plan.json; the "
+    "nodes: results/machine/<scale>/<node>.",
+    "Why it does not scale further: the parts of a step in scaling.csv, and results/preflight/<scale>.json. What a "
+    "step loses is its time x (1 - efficiency). What a part of it loses is its time less that of the same part at "
+    "{base} x efficiency x step / step at {base}. Points of efficiency are percent of it.",
+    "What is predicted: from scaling.csv, as docs/prediction.md says. Hours used so far: results/accounting.csv.",
+)
 
 
 def proposal(view: ReportView, prediction: Prediction, rules: Sequence[Section] = ()) -> Document:
     """Return the section; if nothing was measured, one that says so. rules: the section of a centre's rules."""
     title = view.title.replace("Scaling of", "Scalability of", 1)
     ending = f"Written by ddp-ladder on {view.written_on.isoformat()} from the records of {len(view.runs)} runs."
-    series = _series(view)
+    series = reference_series(view.rungs)
     if not series:
         return Document(title, _nothing(view, rules), ending)
-    losses = tuple(_losses(view))
     sections = (
         Section("Software and test case", _test_case(view, [point for each in series for point in each])),
         Section("Machine", _machine(view)),
         Section("Method", tuple(_method(view, [point for each in series for point in each]))),
         Section("Results", tuple(_results(view, series))),
-        Section("Why it does not scale further", losses),
+        Section("Why it does not scale further", tuple(_losses(view))),
         Section("Requested resources", tuple(request(view, prediction, series))),
         Section("Limits of these measurements", (limits(view),)),
         *rules,
-        Section("Where each figure comes from", tuple(_sources(view, series, has_losses=bool(losses)))),
+        Section("Where each figure comes from", (_sources(view),)),
     )
     return Document(title, tuple(section for section in sections if section.blocks), ending)
-
-
-def _series(view: ReportView) -> list[tuple[ScalePoint, ...]]:
-    """Return the measured points of each mode, of the reference variant or else of the first."""
-    measured = [point for point in view.rungs if point.samples_per_s is not None]
-    found = []
-    for mode in dict.fromkeys(point.mode for point in measured):
-        own = [point for point in measured if point.mode == mode]
-        names = [point.variant for point in own]
-        variant = REFERENCE_VARIANT if REFERENCE_VARIANT in names else names[0]
-        found.append(tuple(point for point in own if point.variant == variant))
-    return found
 
 
 def _nothing(view: ReportView, rules: Sequence[Section]) -> tuple[Section, ...]:
@@ -127,9 +120,7 @@ def _test_case(view: ReportView, points: Sequence[ScalePoint]) -> tuple[Block, .
 def _machine(view: ReportView) -> tuple[Block, ...]:
     partitions = dict.fromkeys(job.slurm.partition for job in view.results.plan.jobs if job.slurm.partition)
     where = f"Slurm partition {' and '.join(partitions)}. " if partitions else ""
-    node = Block(
-        "The nodes:", headings=("nodes", "what they are"), rows=view.machine_rows, widths=(1, 3), source=MACHINES
-    )
+    node = Block("The nodes:", headings=("nodes", "what they are"), rows=view.machine_rows, widths=(1, 3))
     return (
         Block(f"{where}{blank('the name of the machine and of the partition, as the centre calls them')}"),
         Block(view.machine),
@@ -141,15 +132,14 @@ def _machine(view: ReportView) -> tuple[Block, ...]:
 def _fields(text: str, view: ReportView, names: Sequence[str]) -> Block:
     known = {row.name: row for row in view.measured}
     rows = tuple((name, known[name].in_words) for name in names if name in known)
-    return Block(
-        text, headings=("field", "value"), rows=rows, widths=(1, 3),
-        source="runs/<run>/record.json: fingerprint and spec",
-    )  # fmt: skip
+    return Block(text, headings=("field", "value"), rows=rows, widths=(1, 3))
 
 
 def _method(view: ReportView, points: Sequence[ScalePoint]) -> Iterator[Block]:
     runs = [run for run in _runs_of(view, points) if run.timing]
     timings = [run.timing for run in runs if run.timing]
+    elsewhere = _names([point for point in points if (point.jobs or 1) > 1], view)
+    several = f" (in several jobs at {elsewhere})" if elsewhere else ""
     jobs = list(dict.fromkeys(run.job.id for run in runs if run.job))
     modes = {
         "weak": "Weak scaling keeps the batch of each {unit}; the global batch grows with the number of {units}.",
@@ -167,39 +157,19 @@ def _method(view: ReportView, points: Sequence[ScalePoint]) -> Iterator[Block]:
         f"times were steady{_unsteady(runs)}, and measures {_range(t.measured_steps for t in timings)} steps. The time "
         "of a step is that of its slowest rank; the samples are those that all ranks drew.",
         f"Each scale was measured in {_range(p.repeats for p in points)} independent runs, in one job on the same nodes"
-        f"{_elsewhere(runs)}{_interleaved(view)}. Figures are medians over runs; square brackets are 95 % intervals "
-        "(Student's t over runs: of one job, on its nodes, or of all jobs of a scale; a single run has none).",
+        f"{several}, variants and repeats interleaved. Figures are medians over runs; square brackets are 95 % "
+        "intervals (Student's t over runs: of one job, on its nodes, or of all jobs; a single run has none).",
         "Efficiency by steps compares samples per second after the warm-up. Efficiency by total time is p(b) T(b) / "
-        "(p(N) T(N)), where T is the wall time of a whole run with start-up, validation and end. Both are against the "
-        "smallest scale that ran the same program; where runs trained different numbers of samples, T is per sample.",
-        f"{'Slurm jobs' if _is_slurm(view) else 'Started without Slurm, as'}: {in_short(jobs, 12)}.",
+        "(p(N) T(N)), where T is the wall time of a whole run with start-up, validation and end; where runs trained "
+        "different numbers of samples, T is per sample.",
+        f"Jobs (local ones ran without Slurm): {in_short(jobs, 12)}.",
     ]
-    yield Block(items=tuple(items), source="runs/<run>/record.json: timing, job; plan.json")
-
-
-def _is_slurm(view: ReportView) -> bool:
-    return any(row.source != "none" for row in view.results.jobs) or any(
-        run.job is not None and not run.job.id.startswith("local-") for run in view.runs
-    )
+    yield Block(items=tuple(items))
 
 
 def _unsteady(runs: Sequence[Record]) -> str:
     found = [run.spec.name for run in runs if run.timing and not run.timing.warmup_stable]
     return f" (not seen in {count(len(found), 'run')}: {in_short(found)})" if found else ""
-
-
-def _elsewhere(runs: Sequence[Record]) -> str:
-    """Return the scales whose runs are of several jobs, attempts or nodes; empty if there is none."""
-    places: dict[str, set[object]] = {}
-    for run in runs:
-        job = (run.job.id, run.job.attempt) if run.job else None
-        places.setdefault(str(run.spec.scale), set()).add((job, run.world.nodes))
-    several = [scale for scale, found in places.items() if len(found) > 1]
-    return f" (not at {in_short(several, 12)}: in several jobs or on other nodes)" if several else ""
-
-
-def _interleaved(view: ReportView) -> str:
-    return ", variants and repeats interleaved" if len({point.variant for point in view.rungs}) > 1 else ""
 
 
 def _range(numbers: Iterator[int]) -> str:
@@ -218,7 +188,7 @@ def _runs_of(view: ReportView, points: Sequence[ScalePoint]) -> list[Record]:
 def _results(view: ReportView, series: Sequence[Sequence[ScalePoint]]) -> Iterator[Block]:
     shown = {column.key: column for column in columns("csv") if column.key in SHOWN}
     headings = [view.of_device(HEADINGS.get(key, shown[key].heading)) for key in SHOWN]
-    yield Block(full_stop(view.headline.text), source="gates/<stage>.json, scaling.csv")
+    yield Block(full_stop(view.headline.text))
     for points in series:
         first = points[0]
         rows = [
@@ -238,76 +208,28 @@ def _results(view: ReportView, series: Sequence[Sequence[ScalePoint]]) -> Iterat
             rows=tuple(rows),
             figures=len(headings),
             widths=WIDTHS,
-            source=f"scaling.csv: {', '.join(SHOWN)}, with _low and _high",
         )
     yield Block(f"Throughput against the number of {view.units}, with the ideal.", picture="throughput")
     yield Block("Efficiency at each scale.", picture="efficiency")
 
 
-def _largest(view: ReportView) -> list[Explained]:
-    """Return the losses of the largest scale of each mode, of the reference variant."""
-    found = [each for each in explained(view) if each.point.variant == REFERENCE_VARIANT]
-    return list({each.point.mode: each for each in reversed(found)}.values())[::-1]
-
-
 def _losses(view: ReportView) -> Iterator[Block]:
-    for each in _largest(view):
+    of_reference = [each for each in explained(view) if each.point.variant == REFERENCE_VARIANT]
+    for each in {each.point.mode: each for each in reversed(of_reference)}.values():  # the largest scale of each mode
         losses = [": ".join(filter(None, (loss.in_words, loss.evidence))) for loss in each.found.listed]
         if losses:
             yield Block(
                 f"At {each.place}, against {each.point.baseline}, {each.found.lost_in_words}:",
                 items=tuple(map(full_stop, losses)),
-                source=_sources_of_losses(each.point, str(each.point.scale) in view.results.preflights),
             )
 
 
-def _sources_of_losses(point: ScalePoint, has_preflight: bool) -> str:
-    """Return the files and keys behind the losses of a scale and their evidence."""
-    keys = ["spec", "ranks", "fingerprint"]
-    keys += ["usage"] if point.findings else []
-    in_csv = ", ".join(("step_time_s", "efficiency", *STEP_PARTS))
-    sources = [
-        f"scaling.csv, rows {point.scale} and {point.baseline}: {in_csv}",
-        f"runs/<run>/record.json: {', '.join(keys)}",
-    ]
-    sources += [f"preflight/{point.scale}.json: alpha_s, beta_s_per_byte"] if has_preflight else []
-    return "; ".join(sources)
-
-
-def _sources(view: ReportView, series: Sequence[Sequence[ScalePoint]], *, has_losses: bool) -> Iterator[Block]:
-    shown = {column.key: column for column in columns("csv")}
-    rows = []
-    there: dict[tuple[str, str, Scale], list[Record]] = {}
-    for run in _runs_of(view, [point for points in series for point in points]):
-        there.setdefault((run.spec.mode, run.spec.variant, run.spec.scale), []).append(run)
-    for points in series:
-        for point in points:
-            runs = there.get((point.mode, point.variant, point.scale), [])
-            names = [f"{point.variant}/{point.mode}/{point.scale}/r{run.spec.repeat}" for run in runs]
-            known = [shown[key] for key in (RATES[point.statistic], "wall_s")]
-            values = ["; ".join(column.text(column.of_run(run)) for run in runs if column.of_run) for column in known]
-            rows.append((in_short(names, 10), *values))
-    keys = " or ".join(f"throughput.{RATES[points[0].statistic]} ({points[0].mode} scaling)" for points in series)
-    yield Block(
-        "Figures of the table above are medians over these runs. Each is in results/runs/<run>/record.json: "
-        f"samples/s as {keys}, wall time as timing.wall_s, samples as the sum of ranks.samples.",
-        headings=("runs", "samples/s of each", "wall time of each (s)"),
-        rows=tuple(rows),
-        widths=(2, 1.5, 1.5),
-    )
-    if has_losses:
-        base = view.first_scale
-        yield Block(
-            "What a step loses is its time x (1 - efficiency). What a part of it loses is its time less that of the "
-            f"same part at {base} x efficiency x step / step at {base}. Points of efficiency are percent of it."
-        )
-    planned = len(view.results.plan.runs)
+def _sources(view: ReportView) -> Block:
     good = sum(run.status == "ok" for run in view.runs)
     took = duration(sum(run.timing.wall_s for run in view.runs if run.timing))
-    yield Block(
-        f"{good} of {count(planned, 'planned run')} succeeded; all runs together took {took}.",
-        source="plan.json, runs/<run>/record.json",
-    )
+    planned = count(len(view.results.plan.runs), "planned run")
+    runs = f"Runs: {good} of {planned} succeeded; all runs together took {took}."
+    return Block(items=(runs, *(words.format(base=view.first_scale) for words in SOURCES)))
 
 
 # --- The request: what a training takes at the scale that is asked for.
@@ -323,13 +245,13 @@ def request(view: ReportView, prediction: Prediction, series: Sequence[Sequence[
                 + blank("the scale to ask for, and why")
             )
             continue
-        yield Block(" ".join(_request(chosen, points[0].mode, view)), source=SOURCE)
+        yield Block(" ".join(_request(chosen, points[0].mode, view)))
     for at in prediction.outlooks:
         if words := _beyond(at, view):
-            yield Block(words, source="from scaling.csv, see docs/prediction.md")
+            yield Block(words)
     if view.results.jobs:
         totals = accounting_table(view.results.plan, view.results.jobs).totals
-        yield Block(f"These measurements themselves: {full_stop(totals)}", source="accounting.csv")
+        yield Block(f"These measurements themselves: {full_stop(totals)}")
 
 
 def _chosen(points: Sequence[ScalePoint], view: ReportView) -> Pick | None:
@@ -383,7 +305,7 @@ def _beyond(at: Predicted, view: ReportView) -> str:
 
 def limits(view: ReportView) -> Block:
     """Return the limits as a list."""
-    lines = (*_of_points(view), *_of_runs(view), *_of_site(view))
+    lines = (*_of_points(view), *_of_runs(view))
     return Block(items=tuple(full_stop(line if "/" in line.split()[0] else capitalised(line)) for line in lines))
 
 
@@ -394,10 +316,8 @@ def _of_points(view: ReportView) -> Iterator[str]:
     for words in dict.fromkeys(point.simulated for point in measured if point.simulated):
         where = _names([point for point in measured if point.simulated == words], view)
         yield f"{where}: {words}, so the network between nodes was not measured"
-    if single := [point for point in measured if point.repeats == 1]:
-        yield f"one run only at {_names(single, view)}: it shows no differences between runs, so it has no interval"
-    if pairs := [point for point in measured if point.repeats == 2]:
-        yield f"two runs only at {_names(pairs, view)}: they show little of the differences between runs"
+    if few := [point for point in measured if point.repeats < 3]:
+        yield f"fewer than three runs at {_names(few, view)}: they show little of the differences between runs"
     if drifting := [point for point in measured if abs(point.drift_fraction or 0.0) > NOTABLE_GAP]:
         more = f"by more than {100 * NOTABLE_GAP:.0f} % from the first to the last third of their steps"
         yield f"the speed changed within the runs of {_names(drifting, view)}: {more}"
@@ -432,8 +352,5 @@ def _of_runs(view: ReportView) -> Iterator[str]:
     if cut:
         yield f"the runs were ended early on purpose ({', '.join(cut)}); they are no whole trainings"
     yield "the figures are of speed; whether a larger global batch needs more epochs was not measured"
-
-
-def _of_site(view: ReportView) -> Iterator[str]:
     if view.unit != "GPU":
         yield 'this site has no GPU: each "GPU" of a scale is one CPU process'
