@@ -24,5 +24,5 @@ def test_compares_variants_and_folders_of_results_as_typed(checkout: Checkout) -
     assert "the settings have changed" not in text
     failed = checkout.snakemake("compare", "--config", "compare=[old/results, nowhere]")
     assert failed.returncode == 1
-    assert "--config compare: nowhere: there is no such folder" in failed.stdout
+    assert "nowhere (no plan.json in it)" in failed.stdout
     assert "Traceback" not in failed.stdout

@@ -54,8 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if centre:
         rules = judged(centre, make_view(replace(found, directory=results), date.today()))
         print(f"centre   {summary(centre, rules)}: see the page")
-    if found.counts.not_shown:
-        print(found.counts.in_words)
+    if found.unread or found.begun:
+        print(found.counts)
     for warning in found.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return 0

@@ -109,23 +109,16 @@ def text(path: str, old: str, new: str) -> Damage:
 
 LEFT_OUT: dict[str, tuple[Damage, str]] = {
     "record: empty": (write(f"{RUN}/record.json", b""), "not JSON"),
-    "record: binary": (write(f"{RUN}/record.json", b"\xff\xfe\0"), "not JSON"),
     "record: NaN": (text(f"{RUN}/record.json", '"samples_per_s": ', '"samples_per_s": NaN, "x": '), "NaN is not a"),
-    "record: infinite": (text(f"{RUN}/record.json", '"warmup_steps": 10', '"warmup_steps": 1e999'), "found inf"),
     "record: newer": (newer(f"{RUN}/record.json"), "schema_version"),
-    "record: unknown key": (record(later=1), "later: there is no such key"),
     "record: directory": (directory(f"{RUN}/record.json"), "Is a directory"),
-    "record: loop": (loop(f"{RUN}/record.json"), "symbolic links"),
     "record: alone": (
         remove(f"{RUN}/run.json", f"{RUN}/ranks", f"{RUN}/ended.json"),
         "(run.json is missing: if this is a copy, copy all files below runs/)",
     ),
     "run: loop": (loop(RUN), "symbolic links"),
-    "run: file": (lambda results: [remove(RUN)(results), write(RUN, b"x")(results)], "Not a directory"),
     "rank: missing": (remove(f"{RUN}/ranks/rank1.json"), "ranks/rank1.json is missing"),
-    "rank: newer": (newer(f"{RUN}/ranks/rank0.json"), "ranks/rank0.json has changed"),
     "rank: other steps": (write(f"{RUN}/ranks/rank0.csv", b"step,\0\n"), "ranks/rank0.csv has changed"),
-    "ranks: loop": (loop(f"{RUN}/ranks"), "ranks/rank0.csv is missing"),
 }
 """Damage to one of twelve runs, and what is said of it."""
 
@@ -137,24 +130,14 @@ def test_a_run_whose_record_cannot_be_used_is_named(results: Path, damage: Damag
     (warning,) = (each for each in found.warnings if each.startswith(str(results / RUN)))
     assert why in warning
     assert "left out. Next: start snakemake again" in warning
-    assert found.counts.in_words == "12 runs are planned: 11 ok, 1 left out, without a usable record"
+    assert found.counts == "12 runs are planned: 11 ok, 1 left out, without a usable record"
     assert len(found.records) == 11
 
 
 BESIDE: dict[str, tuple[Damage, str, str]] = {
-    "machine: damaged": (write("machine/1x2/node0/machine.json", b"{"), "machine/1x2/node0/machine.json", "not JSON"),
-    "machine: newer": (newer("machine/1x2/node0/machine.json"), "machine/1x2/node0/machine.json", "schema_version"),
-    "machine: directory": (directory("machine/1x2/node0/machine.json"), "machine/1x2/node0/machine.json", "Is a dir"),
     "preflight: damaged": (write("preflight/1x2.json", b"{"), "preflight/1x2.json", "not JSON"),
-    "preflight: newer": (newer("preflight/1x2.json"), "preflight/1x2.json", "schema_version"),
-    "preflight: loop": (loop("preflight/1x2.json"), "preflight/1x2.json", "symbolic links"),
-    "forecast: damaged": (write("forecast/stage2.json", b"{"), "forecast/stage2.json", "not JSON"),
-    "forecast: newer": (write("forecast/stage2.json", b'{"schema_version": 9}'), "forecast/stage2.json", "schema_ver"),
-    "forecast: directory": (directory("forecast/stage2.json"), "forecast/stage2.json", "Is a directory"),
     "gate: damaged": (write("gates/stage2.json", b"{"), "gates/stage2.json", "not JSON"),
-    "gate: newer": (newer("gates/stage2.json"), "gates/stage2.json", "schema_version"),
     "gate: directory": (directory("gates/stage2.json"), "gates/stage2.json", "Is a directory"),
-    "job: damaged": (write("jobs/1x2/77.json", b"{"), "jobs/1x2/77.json", "not JSON"),
 }
 """Damage to a file beside the runs, its path, and what is said of it."""
 
@@ -169,7 +152,7 @@ def test_a_file_beside_the_runs_that_cannot_be_read_is_named(
     assert warning.startswith(str(results / path))
     assert why in warning
     assert "Next: " in warning
-    assert found.counts.in_words == "12 runs are planned: 12 ok"
+    assert found.counts == "12 runs are planned: 12 ok"
 
 
 def test_a_run_counts_without_its_samples(results: Path) -> None:
@@ -208,16 +191,16 @@ def reported(results: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, st
     assert all((results / "report" / name).is_file() for name in FILES)
     out, err = capsys.readouterr()
     assert "Traceback" not in out + err
-    counts = read(results).counts
-    assert counts.not_run >= 0
     page = "".join((results / "report" / name).read_text() for name in FILES)
-    assert f"{counts.in_words}." in page
+    assert f"{read(results).counts}." in page
     return out + err, page
 
 
 def test_everything_damaged_at_once(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write("accounting.csv", b"\xff")(results)
-    for name in ("machine: damaged", "preflight: newer", "forecast: damaged", "gate: damaged", "job: damaged"):
+    for path in ("machine/1x2/node0/machine.json", "forecast/stage2.json", "jobs/1x2/77.json"):
+        write(path, b"{")(results)
+    for name in ("preflight: damaged", "gate: damaged"):
         BESIDE[name][0](results)
     LEFT_OUT["record: NaN"][0](results)
     remove("runs/gloo/weak/1x2/r1/record.json", "runs/gloo/weak/1x2/r1/run.json", "runs/gloo/weak/2x1")(results)
@@ -226,12 +209,12 @@ def test_everything_damaged_at_once(results: Path, capsys: pytest.CaptureFixture
     counted = "8 ok, 1 left out, without a usable record, 1 begun, without a record, 2 not run"
     assert f"12 runs are planned: {counted}." in page
     assert f"12 runs are planned: {counted}\n" in printed
-    for path in (*(BESIDE[name][1] for name in ("machine: damaged", "preflight: newer", "forecast: damaged")), RUN):
+    for path in ("preflight/1x2.json", "gates/stage2.json", RUN):
         assert path in printed
         assert path in page
     assert "accounting.csv: this is no table" in printed
     assert "accounting.csv: this is no table" in page
-    assert "1 run was begun, and has no record: gloo/weak/1x2/r1" in page
+    assert "1 run begun, without a record: gloo/weak/1x2/r1" in page
     assert "runs that the plan does not have are left out" in page
     assert "\x1b" not in printed + page
     assert "<b>/weak" not in page
@@ -277,15 +260,13 @@ def test_every_planned_run_is_counted(
     results: Path, damage: Damage, counts: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     damage(results)
-    assert read(results).counts.in_words == counts
+    assert read(results).counts == counts
     _, page = reported(results, capsys)
     assert f"{counts}." in page
 
 
 PLANS: dict[str, Damage] = {
     "none": remove("plan.json"),
-    "directory": directory("plan.json"),
-    "loop": loop("plan.json"),
     "newer": newer("plan.json"),
     "cut": write("plan.json", b'{"schema_version": 1, "si'),
     "another value": write("plan.json", b"null"),

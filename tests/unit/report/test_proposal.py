@@ -320,7 +320,7 @@ def test_a_blank_survives_both_escapes() -> None:
 
 def test_hostile_text_stays_in_its_cell() -> None:
     hostile = "a | b & c \\\\ \\end{document} <script> $ % [x](y)"
-    table = Block("t", headings=("h", hostile), rows=((hostile, "1"), ("2", hostile)), figures=1, source=hostile)
+    table = Block("t", headings=("h", hostile), rows=((hostile, "1"), ("2", hostile)), figures=1)
     document = Document(hostile, (Section(hostile, (table, Block(hostile), Block(items=(hostile,)))),), hostile)
     markdown, tex = as_markdown(document), as_tex(document)
     assert "<script" not in markdown

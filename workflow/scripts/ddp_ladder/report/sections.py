@@ -435,7 +435,7 @@ def _machine(view: ReportView) -> Iterator[Block]:
 
 def _runs(view: ReportView) -> Iterator[Block]:
     listed = listed_runs(view.runs)
-    words = f"{view.results.counts.in_words}. {not_sampled(view.runs)}".strip()
+    words = f"{view.results.counts}. {not_sampled(view.runs)}".strip()
     if len(listed) < len(view.runs):
         words += f" Only {len(listed)} are listed here, the failed ones first; all are in runs.csv."
     yield Block(words)
