@@ -73,7 +73,7 @@ def test_each_scale_has_one_picture_and_damaged_samples_are_a_note(tmp_path: Pat
     assert names == [f"usage_default_weak_{scale}_r1.{kind}" for scale in ("1x1", "1x2") for kind in ("svg", "png")]
     page = (tmp_path / "report/index.html").read_text()
     assert page.count('<figure class="usage">') == 2
-    assert "1x2 weak, r1. 1 node, no GPU." in page
+    assert "What 1x2 weak, r1 used over time. 1 node, no GPU." in page
     for repeat in (1, 2):
         samples = tmp_path / f"runs/default/weak/1x1/r{repeat}/nodes/node0.csv"
         samples.write_text("time_s,cpu_fraction\n1.0,much\n")

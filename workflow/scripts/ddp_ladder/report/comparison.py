@@ -18,7 +18,6 @@ from ddp_ladder.analysis.comparison import (
     interval_text,
     number,
     rate_text,
-    ratio_text,
     sentences,
     step_text,
 )
@@ -66,14 +65,9 @@ def comparison_section(view: ReportView) -> ComparisonSection:
 
 def _blocks(comparison: Comparison) -> Iterator[Block]:
     yield Block(" ".join(sentences(comparison)))
-    lines = [
-        f"{each.place}: " + ", ".join(f"{row.name} {ratio_text(row.ratio)}" for row in each.compared if row.ratio)
-        for each in comparison.panels
-    ]
     yield Block(
         f"Throughput of each variant over that of {comparison.reference}, with 95 % intervals.",
         picture=_stem(comparison),
-        alt=f"Ratios of throughput against {comparison.reference}. {'; '.join(lines)}.",
         style="forest",
     )
     rows = [(panel.place, *_cells(row)) for panel in comparison.panels for row in panel.rows]

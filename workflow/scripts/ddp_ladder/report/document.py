@@ -50,7 +50,7 @@ class Block:
     summary: what stands for it while it is closed; empty if it is open. name: of a table, for screen readers. style:
     classes of the page. items: of a list. headings, rows: of a table, whose last columns (figures) are right-aligned;
     widths: of its columns, relative to each other, in LaTeX. picture: a file name without its ending; text is then the
-    caption, alt the picture in words.
+    caption.
     """
 
     text: str = ""
@@ -64,7 +64,6 @@ class Block:
     figures: int = 0
     widths: tuple[float, ...] = ()
     picture: str = ""
-    alt: str = ""
 
     @property
     def kind(self) -> Literal["picture", "table", "list", "text"]:

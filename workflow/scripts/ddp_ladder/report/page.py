@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from hashlib import sha256
 from pathlib import Path
 
-from ddp_ladder.analysis.cost import Pick, PickKind, Work, picks
+from ddp_ladder.analysis.cost import Pick, PickKind, picks
 from ddp_ladder.common.files import REPORT, make_directory, write_atomically
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, stage_name
 from ddp_ladder.gates.figures import (
@@ -20,20 +20,19 @@ from ddp_ladder.gates.figures import (
     GPU_HOURS,
     GPU_HOURS_TO_SOLUTION,
     SAMPLES_PER_S,
-    Column,
     csv_columns,
 )
 from ddp_ladder.gates.points import ScalePoint
-from ddp_ladder.gates.verdict import Finding, Verdict
+from ddp_ladder.gates.verdict import Finding
 from ddp_ladder.report.centre import Centre, rules_section
 from ddp_ladder.report.comparison import comparison_files, comparison_section
 from ddp_ladder.report.document import Block, Cell, Document, Section, as_html, as_markdown, as_tex, csv_text
 from ddp_ladder.report.plots import attribution_figure, drawn, efficiency_figure, throughput_figure
-from ddp_ladder.report.proposal import proposal
+from ddp_ladder.report.proposal import amount, proposal
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.sections import Prediction, files_section, prediction_of, runs_csv, sections
 from ddp_ladder.report.usage import FOLDER, draw_usage
-from ddp_ladder.report.view import ReportView, make_view
+from ddp_ladder.report.view import ReportView, make_view, reference_series
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 
 RECOMMENDED: PickKind = "recommended"
@@ -93,7 +92,7 @@ def html(view: ReportView, prediction: Prediction, parts: Sequence[Section], fil
         css=(REPORT / "report.css").read_text(),
         script=script,
         script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
-        cards=gate_cards(view),
+        gates=gate_lines(view),
         recommendations=recommendations(view, prediction),
         plots=plot_blocks(view),
         sections=parts,
@@ -138,92 +137,46 @@ def plot_blocks(view: ReportView) -> tuple[Block, ...]:
     """Return the plots of throughput and efficiency; none if nothing was measured."""
     if not view.anything_measured:
         return ()
-    if any(point.efficiency is not None for point in view.points):
-        group = ", a process group of one" if view.starts_at_one_gpu else ", where the ladder starts"
-        against = f"{view.first_scale} of the same variant and mode{group}"
-    else:
-        against = "the smallest scale that compares"
+    group = ", a process group of one" if view.starts_at_one_gpu else ", where the ladder starts"
+    against = f"against {view.first_scale} of the same variant and mode{group}"
     return (
-        Block(
-            f"Throughput against the number of {view.units}, both axes logarithmic.",
-            picture="throughput",
-            alt=_described(view, SAMPLES_PER_S),
-        ),
-        Block(
-            f"Efficiency at each scale in climbing order, against {against}.",
-            picture="efficiency",
-            alt=_described(view, EFFICIENCY),
-        ),
+        Block(f"Throughput against the number of {view.units}, both axes logarithmic.", picture="throughput"),
+        Block(f"Efficiency at each scale in climbing order, {against}.", picture="efficiency"),
     )
 
 
-def _described(view: ReportView, column: Column) -> str:
-    """Return a plot in words, for screen readers."""
-    measured = [point for point in view.rungs if point.samples_per_s is not None]
-    figures = [
-        f"{point.mode} {point.variant} {point.scale}: {column.shown(point)} {column.interval(point)}".strip()
-        for point in measured
-    ]
-    return f"{column.heading} by scale. {'; '.join(figures) or 'nothing measured yet'}."
+def gate_lines(view: ReportView) -> Iterator[tuple[str, str, str, str]]:
+    """Yield stage, CSS classes, verdict and what decided it for each gate, in climbing order."""
+    for stage in view.stages:
+        gate = view.gates.get(stage)
+        if gate is None:
+            yield stage_name(stage), "waiting", "not judged", ""
+            continue
+        doubts = gate.uncertain(REFERENCE_VARIANT)
+        met = [item for item in gate.worth_showing if item.ok and item.variant == REFERENCE_VARIANT]
+        decided = next(iter((*doubts, *filter(None, [gate.reason]), *gate.failing, *reversed(met))), None)
+        sane = gate.why or f"{count(gate.sane_runs, 'run')} passed every sanity check"
+        word = f"{gate.verdict} (uncertain)" if doubts else gate.verdict
+        yield stage_name(stage), f"{gate.verdict}{' uncertain' * bool(doubts)}", word, _in_a_line(decided) or sane
 
 
-@dataclass(frozen=True)
-class GateCard:
-    """A gate in a line. kind: its CSS classes. why: what decided it, or what the stage would measure."""
-
-    stage: str
-    kind: str
-    verdict: str
-    why: str
-
-
-def gate_cards(view: ReportView) -> tuple[GateCard, ...]:
-    """Return a line for each stage of the plan, in climbing order."""
-    return tuple(_card(stage, view.gates.get(stage), view) for stage in view.stages)
-
-
-def _card(stage: str, gate: Verdict | None, view: ReportView) -> GateCard:
-    name = stage_name(stage)
-    if gate is None:
-        scales = dict.fromkeys(str(point.scale) for point in view.rungs if point.stage == stage)
-        return GateCard(name, "waiting", "not judged", ", ".join(scales))
-    doubts = gate.uncertain(REFERENCE_VARIANT)
-    kind = f"{gate.verdict}{' uncertain' if doubts else ''}"
-    verdict = f"{gate.verdict}{' (uncertain)' if doubts else ''}"
-    decided = doubts[0] if doubts else _deciding(gate)
-    sane = gate.why or f"{count(gate.sane_runs, 'run')} passed every sanity check"
-    return GateCard(name, kind, verdict, _in_a_line(decided) if decided else sane)
-
-
-def _deciding(gate: Verdict) -> Finding | None:
-    """Return what closes the gate, or the threshold that its largest scale met."""
-    if not gate.is_open:
-        return gate.reason or next(iter(gate.failing), None)
-    met = [item for item in gate.worth_showing if item.ok and item.variant == REFERENCE_VARIANT]
-    return max(met, key=lambda item: Scale.parse(item.scale).world_size, default=None)
-
-
-def _in_a_line(item: Finding) -> str:
+def _in_a_line(item: Finding | None) -> str:
     """Return the figure and the threshold alone; the headline has the rest of what closes a gate."""
-    return f"{item.scale}: {item.in_words.partition('; ')[0]}, wanted {item.wanted.partition(' (')[0]}"
+    return f"{item.scale}: {item.in_words.partition('; ')[0]}, wanted {item.wanted.partition(' (')[0]}" if item else ""
 
 
 def recommendations(view: ReportView, prediction: Prediction) -> tuple[tuple[str, str], ...]:
     """Return what to ask for, the recommended scale first: (what it is, the figures)."""
-    points = [point for point in view.rungs if point.samples_per_s is not None]
-    modes = dict.fromkeys(point.mode for point in points)
-    lines = [line for mode in modes for line in _stand_out([p for p in points if p.mode == mode], view)]
+    lines = [line for points in reference_series(view.rungs) for line in _stand_out(points, view)]
     lines.sort(key=lambda line: RECOMMENDED not in line[0].lower())
-    lines += [("", view.results.work.missing)] if points and view.results.work.missing else []
+    lines += [("", view.results.work.missing)] if view.anything_measured and view.results.work.missing else []
     return (*lines, *(("", full_stop(capitalised(sentence))) for sentence in prediction.sentences))
 
 
 def _stand_out(points: Sequence[ScalePoint], view: ReportView) -> Iterator[tuple[str, str]]:
-    """Yield each scale of a mode that stands out, of the reference variant or else of the first."""
-    names = [point.variant for point in points]
-    variant = REFERENCE_VARIANT if REFERENCE_VARIANT in names else names[0]
+    """Yield each scale of a series that stands out."""
     chosen: dict[Scale, list[Pick]] = {}
-    for pick in picks([point for point in points if point.variant == variant], view.thresholds):
+    for pick in picks(points, view.thresholds):
         chosen.setdefault(pick.point.scale, []).append(pick)
     for picked in chosen.values():
         point = picked[0].point
@@ -239,8 +192,4 @@ def _figures(point: ScalePoint, view: ReportView) -> Iterator[str]:
     yield f"{GPU_HOURS.shown(point)} {view.of_device(GPU_HOURS.heading)}"
     if point.hours_to_solution is not None:
         hours = f"{GPU_HOURS_TO_SOLUTION.shown(point)} {view.unit} h"
-        yield f"{_training(view.results.work)} take {duration(3600 * point.hours_to_solution)} ({hours})"
-
-
-def _training(work: Work) -> str:
-    return f"{work.samples:,.0f} samples" if work.samples is not None else f"{work.epochs:g} epochs"
+        yield f"{amount(view.results.work)} take {duration(3600 * point.hours_to_solution)} ({hours})"

@@ -130,8 +130,8 @@ def _machine(view: ReportView) -> tuple[Block, ...]:
 
 
 def _fields(text: str, view: ReportView, names: Sequence[str]) -> Block:
-    known = {row.name: row for row in view.measured}
-    rows = tuple((name, known[name].in_words) for name in names if name in known)
+    known = {name: words for name, _, words in view.measured}
+    rows = tuple((name, known[name]) for name in names if name in known)
     return Block(text, headings=("field", "value"), rows=rows, widths=(1, 3))
 
 
@@ -271,7 +271,7 @@ def _request(pick: Pick, mode: str, view: ReportView) -> Iterator[str]:
         yield blank(f"the samples of one training, the number of trainings, and the {view.unit} hours that follow")
         return
     yield (
-        f"One training of {_amount(work)} takes {duration(3600 * point.hours_to_solution)} there: "
+        f"One training of {amount(work)} takes {duration(3600 * point.hours_to_solution)} there: "
         f"{hours.shown(point)} {view.unit} hours, or {hours.text(point.gpu_hours_to_solution / per_node)} node hours."
     )
     if point.wall_hours_to_solution is not None:
@@ -286,7 +286,8 @@ def _request(pick: Pick, mode: str, view: ReportView) -> Iterator[str]:
     )
 
 
-def _amount(work: Work) -> str:
+def amount(work: Work) -> str:
+    """Return the training whose cost is shown, ``90 epochs``."""
     return f"{work.samples:,.0f} samples" if work.samples is not None else f"{work.epochs:g} epochs"
 
 

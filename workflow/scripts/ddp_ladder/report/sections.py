@@ -24,7 +24,7 @@ from ddp_ladder.preflight.result import bandwidth, latency
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.comparison import ComparisonSection
 from ddp_ladder.report.document import Block, Cell, Content, Link, Section, csv_text
-from ddp_ladder.report.view import GateRow, ReportView, Series, gate_rows
+from ddp_ladder.report.view import INTERVALS, GateRow, ReportView, Series, gate_rows
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 
 MOST_ROWS = 24  # a longer table is closed at first, and not printed then
@@ -167,7 +167,7 @@ def _scales(view: ReportView) -> Iterator[Block]:
             text += "; “vs plain” is against the script alone, with no launcher and no DDP"
         notes.append(f"{text}.")
     device = "" if view.unit == "GPU" else "this site has no GPU, so each “GPU” of a scale is one CPU process; "
-    notes.append(f"Small figures in brackets are {view.intervals}; {device}all columns are defined below.")
+    notes.append(f"Small figures in brackets are {INTERVALS}; {device}all columns are defined below.")
     yield Block(items=tuple(notes), style="notes")
 
 
@@ -233,12 +233,10 @@ def _time(view: ReportView) -> Iterator[Block]:
     if not points:
         return
     parts = columns("attribution")
-    lines = [f"{p.mode} {p.scale}: " + ", ".join(f"{c.heading} {c.shown(p)} {c.unit}" for c in parts) for p in points]
     yield Block(
         f"Parts of each step, which add up to it. 100 % is the ideal step: the time of {view.first_scale} for as many "
         "samples per rank; what is above it is lost.",
         picture="attribution",
-        alt=f"Parts of a step by scale. {'; '.join(lines)}.",
     )
     yield figures_table(parts, points, view, "attribution", name="Parts of a step at each scale", style="attribution")
     found = explained(view)
@@ -420,8 +418,7 @@ def _measured(view: ReportView) -> Iterator[Block]:
     if view.results.plan.may_differ:
         words += "; fields marked “may differ” are listed in fingerprint.may_differ in the configuration"
     yield Block(f"{words}.")
-    rows = tuple((row.name, row.mark, row.in_words) for row in view.measured)
-    yield Block(name="Fields and values", headings=("field", "must match", "value"), rows=rows, style="fields")
+    yield Block(name="Fields and values", headings=("field", "must match", "value"), rows=view.measured, style="fields")
 
 
 def _machine(view: ReportView) -> Iterator[Block]:

@@ -75,8 +75,7 @@ def draw_usage(results: Path, runs: Sequence[Record]) -> tuple[list[Block], dict
             name = f"{FOLDER}/usage_{spec.name.replace('/', '_')}"
             files.update({f"{name}.{kind}": content for kind, content in drawn(usage_figure(shown, timeline)).items()})
             title = f"{spec.scale} {spec.mode}, r{spec.repeat}"
-            alt = f"What {title} used over time"
-            pictures[place] = Block(f"{title}. {_caption(nodes)}", picture=name, alt=alt, style="usage")
+            pictures[place] = Block(f"What {title} used over time. {_caption(nodes)}", picture=name, style="usage")
     return [*pictures.values(), *([Block(items=tuple(notes), style="notes")] if notes else [])], files
 
 

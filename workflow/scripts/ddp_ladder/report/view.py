@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Literal
@@ -15,7 +14,6 @@ from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in
 from ddp_ladder.gates.figures import AGAINST_PLAIN, EFFICIENCY, SAMPLES_PER_S, SPEEDUP
 from ddp_ladder.gates.points import ScalePoint, other_processes
 from ddp_ladder.gates.verdict import Finding, Verdict
-from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.fingerprint import (
     BATCH,
     DIGEST_LENGTH,
@@ -33,9 +31,8 @@ INTERVALS = (
     "95 % intervals over repeats, of one job on its nodes or, where several jobs measured a scale, of any job; one "
     "repeat has none"
 )
-MOST_VALUES = 12  # of a field, and hosts: more are in the runs' records
+MOST_VALUES = 12  # hosts: more are in the runs' records
 MOST_NAMED = 12  # scales of one note; scaling.csv has the notes of each
-NAMED_PLACES = 20  # of the runs that have a value
 OF_A_RUN = (("train.log", "log"), ("record.json", "record"), ("job.sh", "job"))
 SHOWN_WHEN_ABSENT = ("autocast_dtype", "optimizer")  # "none" is informative for these fields only
 
@@ -97,20 +94,6 @@ class FailureGroup:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One row of "what was measured on": each value, with the runs that have it if there are several values."""
-
-    name: str
-    mark: str  # =: must match; "may differ": the user allows another value; empty: not compared
-    values: tuple[tuple[str, str], ...]  # (value, places)
-
-    @property
-    def in_words(self) -> str:
-        """Return ``a (1x1); b (1x2)``."""
-        return "; ".join(f"{value} ({places})" if places else value for value, places in self.values)
-
-
-@dataclass(frozen=True)
 class ReportView:
     """Everything that the page and the Markdown show."""
 
@@ -122,16 +105,11 @@ class ReportView:
     headline: Headline
     series: tuple[Series, ...]
     failures: tuple[FailureGroup, ...]
-    measured: tuple[Measured, ...]
+    measured: tuple[tuple[str, str, str], ...]  # field, mark (=: must match), values with the scales that have them
     runs: tuple[Record, ...]
     machine: str
 
     # Shorter names for the template.
-
-    @property
-    def intervals(self) -> str:
-        """Return what the intervals in brackets are of."""
-        return INTERVALS
 
     @property
     def gates(self) -> Mapping[str, Verdict]:
@@ -273,7 +251,7 @@ def _failures(runs: Sequence[Record]) -> tuple[FailureGroup, ...]:
 # What was measured on
 
 
-def _measured(runs: Sequence[Record], may_differ: Collection[str]) -> tuple[Measured, ...]:
+def _measured(runs: Sequence[Record], may_differ: Collection[str]) -> tuple[tuple[str, str, str], ...]:
     """Return the fingerprint fields, first those that must match; fields that no run has are left out."""
     seen = [run for run in runs if run.fingerprint]
     rows = [(item.name, _mark(item, may_differ), item.value) for item in MUST_MATCH]
@@ -291,13 +269,10 @@ def _measured(runs: Sequence[Record], may_differ: Collection[str]) -> tuple[Meas
         ("cpu sets", "", lambda run: run.fingerprint.get("cpu_sets")),
         ("env", "", lambda run: [f"{key}={value}" for key, value in run.spec.env_template.items()]),
     ]
-    specs = [run.spec for run in seen]
-    table = [Measured(name, mark, _values(name, map(value, seen), specs)) for name, mark, value in rows if seen]
-    hosts = sorted({host for run in seen for host in run.world.hosts}, key=_by_number)
-    if hosts:
-        table.append(Measured("hosts", "", ((in_short(hosts, MOST_VALUES), ""),)))
-    absent = ((in_full(None), ""),)
-    return tuple(row for row in table if row.values != absent or row.name in SHOWN_WHEN_ABSENT)
+    table = [(name, mark, _values(name, value, seen)) for name, mark, value in rows if seen]
+    hosts = sorted({host for run in seen for host in run.world.hosts})
+    table += [("hosts", "", in_short(hosts, MOST_VALUES))] if hosts else []
+    return tuple(row for row in table if row[2] != in_full(None) or row[0] in SHOWN_WHEN_ABSENT)
 
 
 def _mark(item: MustMatch, may_differ: Collection[str]) -> str:
@@ -318,34 +293,17 @@ def _batch(run: Record) -> str:
     return f"{global_batch_seen(run)} global"
 
 
-def _values(name: str, values: Iterable[Any], runs: Sequence[RunSpec]) -> tuple[tuple[str, str], ...]:
-    found: dict[str, list[RunSpec]] = {}
-    for value, run in zip(values, runs, strict=True):
-        found.setdefault(in_full(value)[: DIGEST_LENGTH if name.endswith("sha256") else None], []).append(run)
+def _values(name: str, value: Callable[[Record], Any], runs: Sequence[Record]) -> str:
+    """Return ``a``, or of several values ``a (1x1); b (1x2 r1, 1x2 r2)``: each with the runs that have it."""
+    found: dict[str, list[str]] = {}
+    several = len({(run.spec.mode, run.spec.variant) for run in runs}) > 1
+    for run in runs:
+        series = f"{run.spec.mode} {run.spec.variant} " if several else ""
+        text = in_full(value(run))[: DIGEST_LENGTH if name.endswith("sha256") else None]
+        found.setdefault(text, []).append(f"{run.spec.scale} {series}r{run.spec.repeat}")
     if len(found) == 1:
-        return tuple((value, "") for value in found)
-    shown = tuple((value, in_short(_places(own, runs), NAMED_PLACES)) for value, own in [*found.items()][:MOST_VALUES])
-    more = len(found) - len(shown)
-    return (*shown, (f"{more} more, in the records of the runs", "")) if more else shown
-
-
-def _places(own: Sequence[RunSpec], runs: Sequence[RunSpec]) -> list[str]:
-    """Return the shortest names that tell runs from all others: ``gloo``, ``1x1`` and ``1x2``, or ``1x2 r3``."""
-    names = {run.name for run in own}
-    others = [run for run in runs if run.name not in names]
-    several = [part for part in ("mode", "variant") if len({getattr(run, part) for run in runs}) > 1]
-    for parts in (("variant",), ("scale",), ("mode",), ("mode", "scale"), ("variant", "scale"), (*several, "scale")):
-        mine, theirs = (
-            {" ".join(str(getattr(run, part)) for part in parts): None for run in each} for each in (own, others)
-        )
-        if not mine.keys() & theirs.keys():
-            return [*mine]
-    return [" ".join((*(getattr(run, part) for part in several), str(run.scale), f"r{run.repeat}")) for run in own]
-
-
-def _by_number(name: str) -> list[tuple[int, str]]:
-    """Return the key that sorts ``node2`` before ``node10``."""
-    return [(int(part or 0), "") if index % 2 else (0, part) for index, part in enumerate(re.split(r"(\d+)", name))]
+        return next(iter(found))
+    return "; ".join(f"{text} ({in_short(places)})" for text, places in found.items())
 
 
 def _machine(runs: Sequence[Record]) -> str:
@@ -430,11 +388,7 @@ def _why(item: Finding, several_modes: bool) -> str:
 
 def _furthest(points: Sequence[ScalePoint]) -> list[ScalePoint]:
     """Return the last measured point of each mode, of the reference variant or else of the first."""
-    measured = [p for p in points if p.samples_per_s is not None and p.status != "failed"]
-    names = [point.variant for point in points]
-    reference = REFERENCE_VARIANT if REFERENCE_VARIANT in names else names[0] if names else ""
-    chosen = [p for p in measured if p.variant == reference] or measured
-    return list({point.mode: point for point in chosen}.values())
+    return [series[-1] for series in reference_series([p for p in points if p.status != "failed"])]
 
 
 def _reached(results: LadderResults, points: Sequence[ScalePoint], shown: Sequence[ScalePoint]) -> Headline:
