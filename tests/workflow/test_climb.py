@@ -100,5 +100,5 @@ def test_a_script_that_needs_a_launcher_has_no_plain_baseline(checkout: Checkout
     assert climbed.returncode == 0, climbed.stdout
     assert "gate stage1: open" in climbed.stdout
     assert climbed.stdout.count("no plain baseline: rank 0: KeyError: 'RANK'") == 1  # not tried for the second repeat
-    assert "does not run without a launcher" in (checkout.results / "report/scaling.md").read_text()
+    assert "failed without a launcher" in (checkout.results / "report/scaling.md").read_text()
     assert "nothing to measure" in checkout.snakemake(*ALL).stdout  # nor by the next start

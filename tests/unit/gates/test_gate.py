@@ -544,8 +544,8 @@ def test_the_plain_baseline_is_in_the_evidence_and_not_judged(with_plain: Ladder
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        ("failed", "it does not run without a launcher (rank 0: ValueError: RANK expected)"),
-        ("time limit", "it was cut short (the job of scale 1x1 reached its stages.stage1.runtime"),
+        ("failed", "the script failed without a launcher (rank 0: ValueError: RANK expected)"),
+        ("time limit", "the script failed without a launcher (the job of scale 1x1 reached its stages.stage1.runtime"),
         ("missing", "it has not been run"),
     ],
 )

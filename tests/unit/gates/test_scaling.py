@@ -166,7 +166,6 @@ def test_repeats_of_several_jobs_show_what_jobs_differ_by() -> None:
         records.append(record.replace(job=job))
     several = by_scale(scale_points(specs, records_by_name(records)))["1x2"]
     assert several.jobs == 2
-    assert "measured by 2 jobs" in several.note
     one_job = [record.replace(job=records[0].job) for record in records]
     one = by_scale(scale_points(specs, records_by_name(one_job)))["1x2"]
     for point, inside in ((several, True), (one, False)):
@@ -174,20 +173,11 @@ def test_repeats_of_several_jobs_show_what_jobs_differ_by() -> None:
         assert (point.efficiency_low < 0.93) is inside  # the other way round: 0.95
 
 
-@pytest.mark.parametrize(
-    ("seen", "loader", "said"),
-    [
-        (128, None, 'if it accumulates gradients over 2 batches of 64, set workload.batch_per_gpu: 128 and pass the '
-         'loader\'s batch as "{batch_per_gpu} // 2"; else, is {batch_per_gpu} in workload.args?'),
-        (32, 32, "is {batch_per_gpu} in workload.args?"),
-        (96, None, "is {batch_per_gpu} in workload.args?"),
-    ],
-)  # fmt: skip
-def test_accumulation_may_explain_another_batch(seen: int, loader: int | None, said: str) -> None:
+def test_another_batch_than_planned_is_noted() -> None:
     specs = make_specs(["1x1", "1x2"])
-    fingerprint = {"batch_per_gpu": seen, "loader_batch": loader}
-    note = by_scale(scale_points(specs, ladder(specs, fingerprint=fingerprint)))["1x2"].note
-    assert f"a step of the script has {seen} samples per GPU, the plan says 64: {said}" in note
+    note = by_scale(scale_points(specs, ladder(specs, fingerprint={"batch_per_gpu": 128})))["1x2"].note
+    assert "a step of the script has 128 samples per GPU, the plan says 64: is {batch_per_gpu} in" in note
+    assert 'set workload.batch_per_gpu: 128 and pass "{batch_per_gpu} // K"' in note
 
 
 def test_the_parts_of_a_scale_s_start_up_add_up() -> None:
@@ -258,7 +248,7 @@ def test_a_disturbance_in_one_repeat_changes_no_statistic_and_is_noted() -> None
     times_s[7] = 4.0
     (point,) = scale_points(specs, records_by_name([with_steps(make_record(spec), times_s) for spec in specs]))
     assert (point.statistic, point.samples_per_s) == ("median of blocks", pytest.approx(64))
-    assert "the mean step is 1.15 times the median, and samples / time is 55.7 samples/s, 13.0 % below" in point.note
+    assert "samples / time is 55.7 samples/s, 13.0 % below" in point.note
     assert point.step_time_s_mean == pytest.approx(times_s.mean())
 
 
@@ -341,7 +331,7 @@ def test_a_script_that_needs_a_launcher_costs_a_note() -> None:
         records[spec.name] = make_failed_record(spec, started=False)
     points = by_variant_and_scale(specs, records)
     assert points["default", "1x1"].note == (
-        f"no efficiency against the plain script: it does not run without a launcher ({why})"
+        f"no efficiency against the plain script: the script failed without a launcher ({why})"
     )
     assert points["default", "1x1"].status == "ok"
     assert (points["default", "1x2"].note, points["default", "1x2"].efficiency) == ("", pytest.approx(0.9))

@@ -529,7 +529,7 @@ def test_both_baselines_are_shown_and_named(tmp_path: Path) -> None:
 
 def test_a_script_without_a_plain_baseline_is_no_failure(tmp_path: Path) -> None:
     files = written(tmp_path, with_plain(ok=False))
-    assert "does not run without a launcher" in files["index.html"]
+    assert "failed without a launcher" in files["index.html"]
     assert "Failed runs" not in files["scaling.md"]
     assert "failed" not in words(with_plain(ok=False))
 

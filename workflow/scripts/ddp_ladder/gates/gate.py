@@ -13,13 +13,11 @@ from ddp_ladder.common.files import read_json, sha256, write_json, writing
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.gates.attribution import measured_preflight
-from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.repeats import next_repeat, not_known
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import SANITY, Finding, Verdict, Word, gate_files, performance
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, result_of
-from ddp_ladder.records.checks import IN_WORDS, STRONGEST
 from ddp_ladder.records.record import Record, quoted_lines
 from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
@@ -62,13 +60,11 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
             ]
     findings += _not_run_yet(specs, waiting)
     findings[:0] = _preflight_failures(plan, stage, runs)
-    findings += _weaker_evidence(stage, specs, records)
     points = scale_points(specs, records, plan.may_differ, plan.gates)
     here = [point for point in points if point.stage == stage and not point.is_plain]
     for point in here:
         findings += performance(plan, point, points, results, measured_preflight(results, point.scale))
     findings += [finding for job in plan.stage_jobs(stage) for finding in _not_known(plan, job, records)]
-    findings += [found for point in here if (found := _fewer_jobs(plan, point, records))]
     variants = _variants(findings)
     reason = next((finding for finding in findings if finding.variant == REFERENCE_VARIANT and not finding.ok), None)
     return Verdict(
@@ -98,8 +94,6 @@ def _digests(runs: RunRecords, specs: Sequence[RunSpec]) -> dict[str, str]:
 def _sanity(spec: RunSpec, runs: RunRecords) -> tuple[Record | None, Finding]:
     file = runs.directory(spec).record
     again = "start snakemake again: the record is assembled again, or the run is repeated"
-    if file.is_dir():
-        again = f"remove the directory {file}, and {again}"
     try:
         if not file.exists() and (end := read_job_end(runs.results, str(spec.scale))):
             return None, Finding.of(spec, "job", end.evidence, "a job that leaves a record of every run", end.next)
@@ -182,38 +176,9 @@ def _not_known(plan: Plan, job: ScaleJob, records: Mapping[str, Record]) -> Iter
         yield found.replace(variant=one.variant, mode=one.mode, repeat=None)
 
 
-def _fewer_jobs(plan: Plan, point: ScalePoint, records: Mapping[str, Record]) -> Finding | None:
-    """Return a remark if fewer jobs than planned measured a scale."""
-    job = plan.job(point.scale)
-    if not 0 < point.jobs < job.jobs:
-        return None
-    more = next_repeat(plan, job, records)
-    next_step = "start snakemake again, on Slurm" if more else f"set jobs: {job.jobs + 1}: another job then measures it"
-    return Finding.of(point, "jobs", f"{point.jobs} of {job.jobs} jobs", f"{job.jobs} jobs (jobs)", next_step, ok=True)
-
-
-def _weaker_evidence(stage: str, specs: Sequence[RunSpec], records: Mapping[str, Record]) -> Iterator[Finding]:
-    """Yield one remark for each scale whose throughput was not counted."""
-    weaker: dict[tuple[str, str, str], Finding] = {}
-    for spec in specs:
-        record = records.get(spec.name)
-        source = record.throughput.source if record and record.throughput else STRONGEST
-        if spec.stage == stage and not spec.is_plain and source != STRONGEST:
-            found = Finding.of(spec, "evidence", f"weaker: {IN_WORDS[source]}", IN_WORDS[STRONGEST], ok=True)
-            weaker.setdefault((spec.variant, spec.mode, str(spec.scale)), found.replace(repeat=None))
-    yield from weaker.values()
-
-
 def write_verdict(verdict: Verdict, gates: Path) -> Path:
-    """Write the file of the open or of the closed gate; exactly one of the two exists afterwards.
-
-    Raises UserError if a directory is in the place of either.
-    """
+    """Write the file of the open or of the closed gate; exactly one of the two exists afterwards."""
     opened, closed = gate_files(gates, verdict.stage)
-    for file in (opened, closed):
-        if file.is_dir():
-            problem = "a directory is in the place of a gate file"
-            raise UserError(Problem(str(file), problem, next=f"remove it, and {JUDGE_AGAIN}"))
     path, other = (opened, closed) if verdict.is_open else (closed, opened)
     with writing(other):
         other.unlink(missing_ok=True)
@@ -244,18 +209,13 @@ def gate_file_problem(verdict: Verdict, gates: Path) -> Problem | None:
     there = [file for file in (opened, closed) if file.exists()]
     if not there:
         return None
-    file = there[0]
-    if len(there) == 2:
-        return Problem(str(file), f"{closed.name} is beside it: a gate is open or closed, not both", next=JUDGE_AGAIN)
     try:
-        gate = Verdict.from_json(read_json(file))
+        gate = Verdict.from_json(read_json(there[0]))
     except (OSError, ValueError) as error:
-        remove = f"remove it, and {JUDGE_AGAIN}" if file.is_dir() else JUDGE_AGAIN
-        return Problem(str(file), "this is not a complete gate file", str(error), next=remove)
-    if gate.stage != verdict.stage or gate.is_open != verdict.is_open or (file == opened) != gate.is_open:
-        now = "open" if verdict.is_open else f"closed: {verdict.why}"
-        found = f"{gate.stage} {gate.verdict} in the file; judged again, the gate of {verdict.stage} is {now}"
-        return Problem(str(file), "this is not what the records give now", found, next=JUDGE_AGAIN)
-    if gate.records != verdict.records:
-        return Problem(str(file), "this gate was judged on other records", next=JUDGE_AGAIN)
-    return None
+        return Problem(str(there[0]), "this is not a complete gate file", str(error), next=JUDGE_AGAIN)
+    agrees = (gate.stage, gate.verdict, gate.records) == (verdict.stage, verdict.verdict, verdict.records)
+    if agrees and there == [opened if verdict.is_open else closed]:
+        return None
+    now = "open" if verdict.is_open else f"closed: {verdict.why}"
+    found = f"{gate.stage} {gate.verdict} in the file; judged again, the gate of {verdict.stage} is {now}"
+    return Problem(str(there[0]), "this is not what the records give now", found, next=JUDGE_AGAIN)

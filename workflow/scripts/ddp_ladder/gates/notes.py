@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddp_ladder.common.formats import factor, significant
+from ddp_ladder.common.formats import significant
 from ddp_ladder.gates.groups import Group
 from ddp_ladder.gates.interval import median_of_known
 from ddp_ladder.gates.points import ScalePoint
-from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.checks import IN_WORDS, STRONGEST
-from ddp_ladder.records.failures import STILL_RUNNING
 from ddp_ladder.records.fingerprint import Difference, all_differences, differences
-from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Failure, Record
-from ddp_ladder.records.run_records import CUT_SHORT
+from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME
 
 NOTABLE_WAIT = 0.05  # fraction of a step: a larger difference in data wait is noted
 NOTABLE_GAP = 0.05  # between samples / time and the median of blocks, or between the first third of a run and the last
@@ -66,7 +63,8 @@ def no_plain_ratio(group: Group, plain: Group | None) -> str:
 def no_plain_baseline(plain: Group) -> str:
     """Return why these runs cannot be the plain baseline; empty if they can."""
     if plain.failed:
-        return _no_plain_run(plain.failed[0].failure)
+        failure = plain.failed[0].failure
+        return f"the script failed without a launcher ({failure.why if failure else 'no reason recorded'})"
     if not plain.good:
         return "it has not been run"
     if plain.differences:
@@ -76,16 +74,6 @@ def no_plain_baseline(plain: Group) -> str:
     return ""
 
 
-def _no_plain_run(failure: Failure | None) -> str:
-    if failure is None:
-        return "it does not run without a launcher (no reason recorded)"
-    if failure.verdict == STILL_RUNNING:
-        return failure.why
-    if failure.verdict in CUT_SHORT:
-        return f"it was cut short ({failure.why})"
-    return f"it does not run without a launcher ({failure.why})"
-
-
 def waits_longer(baseline: float | None, here: float | None) -> bool:
     """Return True if the baseline's longer data wait explains an efficiency above the ideal."""
     return (baseline or 0) - (here or 0) > NOTABLE_WAIT
@@ -93,22 +81,14 @@ def waits_longer(baseline: float | None, here: float | None) -> bool:
 
 def excess_note(point: ScalePoint, baseline: Group) -> str:
     """Return an explanation of an efficiency above the ideal."""
-    excess = f"{100 * (point.efficiency or 0):.0f} %: more than the ideal; "
+    excess = f"{100 * (point.efficiency or 0):.0f} %: more than the ideal; the baseline is slower than it should be"
     base_wait = median_of_known([run.timing.data_wait_fraction for run in baseline.good])
     here = point.data_wait_fraction
     if waits_longer(base_wait, here):
-        return (
-            f"{excess}the baseline is slower than it should be: it waits for data "
-            f"{100 * (base_wait or 0):.0f} % of the time, here {100 * (here or 0):.0f} %"
-        )
-    if point.allowed:
-        return f"{excess}the scales are allowed to differ in {point.allowed}"
-    if point.mode == "strong":
-        return f"{excess}the smaller batch per GPU may fit a cache, or the baseline is slower than it should be"
-    return (
-        f"{excess}the baseline is slower than it should be: no recorded field explains it, "
-        f"so repeat {baseline.first.scale} and look for other load on its node{'s' if baseline.first.nodes > 1 else ''}"
-    )
+        waits = f"it waits for data {100 * (base_wait or 0):.0f} % of the time, here {100 * (here or 0):.0f} %"
+        return f"{excess}: {waits}"
+    cache = ", or the smaller batch per GPU fits a cache" if point.mode == "strong" else ""
+    return f"{excess}{cache}: repeat {baseline.first.scale} and look for other load on its nodes"
 
 
 def notes_on(point: ScalePoint, group: Group) -> str:
@@ -119,46 +99,33 @@ def notes_on(point: ScalePoint, group: Group) -> str:
     notes += [f"weaker evidence: {IN_WORDS[source]}" for source in sorted(sources)]
     notes += dict.fromkeys(remark.what for run in group.good for remark in run.record.remarks)
     if point.batch_per_gpu != spec.batch_per_gpu:
-        notes.append(_other_batch(point.batch_per_gpu, spec, group.good[0].record))
+        notes.append(
+            f"a step of the script has {point.batch_per_gpu} samples per GPU, the plan says {spec.batch_per_gpu}: is "
+            "{batch_per_gpu} in workload.args? If gradients are accumulated over K batches, set "
+            f'workload.batch_per_gpu: {point.batch_per_gpu} and pass "{{batch_per_gpu}} // K"'
+        )
     notes += _unsteady(point, group)
     if len(group.good) < len(group.specs):
         notes.append(f"{len(group.good)} of {len(group.specs)} repeats have been run")
-    if len(group.good) == 1:
-        notes.append("one repeat: it does not show what differs between repeats, so there is no interval")
-    elif point.samples_per_s_low is None:
-        notes.append("the interval is wider than a factor of 4, so it is not known: more repeats narrow it")
-    elif len(group.good) == 2:
-        notes.append("two repeats make wide intervals, and a third one narrows them")
-    if point.jobs > 1:
-        notes.append(f"measured by {point.jobs} jobs: the intervals hold what they differ by")
+    if point.samples_per_s_low is None:
+        few = "one repeat" if len(group.good) == 1 else "the repeats differ by too much"
+        notes.append(f"no interval: {few}, and more of them give one")
     return "; ".join(notes)
 
 
 def _unsteady(point: ScalePoint, group: Group) -> list[str]:
     """Return the notes on slow steps, drift and unsteady step times, which a median alone would hide."""
     notes = []
-    drift = point.drift_fraction
     median, total = (replace(group, statistic=each).samples_per_s for each in (MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME))
     gap = f"{100 * abs(total / median - 1):.1f} % {'below' if total < median else 'above'} the median of blocks"
     if group.statistic == SAMPLES_PER_TIME:
         why = f"{gap}: slow steps recur" if group.needs_samples_per_time else "as at the scales where slow steps recur"
         notes.append(f"the figures are samples / time, {why}")
-    elif abs(total / median - 1) > NOTABLE_GAP or (point.step_time_s_mean or 0) > (1 + NOTABLE_GAP) * group.step_time_s:
-        times = factor((point.step_time_s_mean or 0) / group.step_time_s)
-        notes.append(
-            f"the mean step is {times} times the median, and samples / time is {significant(total)} samples/s, {gap}: "
-            "some blocks are far from the others"
-        )
-    if drift is not None and abs(drift) > NOTABLE_GAP:
-        how = f"{100 * abs(drift):.0f} % {'slower' if drift > 0 else 'faster'}"
+    elif abs(total / median - 1) > NOTABLE_GAP:
+        notes.append(f"samples / time is {significant(total)} samples/s, {gap}: some blocks are far from the others")
+    if point.drift_fraction is not None and abs(point.drift_fraction) > NOTABLE_GAP:
+        how = f"{100 * abs(point.drift_fraction):.0f} % {'slower' if point.drift_fraction > 0 else 'faster'}"
         notes.append(f"the last third of the steps was {how} than the first")
-    slow = [run for run in group.good if run.timing.warmup_slower and run.timing.warmup_stable]
-    if slow:
-        longest = max(slow, key=lambda run: run.timing.warmup_steps).timing
-        notes.append(
-            f"the first {longest.warmup_steps} of {longest.warmup_steps + longest.measured_steps} steps are left out: "
-            f"after the first {group.first.warmup_steps} they took {longest.warmup_slower:.2g} times as long as later"
-        )
     return [*notes, *filter(None, [unsteady(group)])]
 
 
@@ -167,30 +134,12 @@ def unsteady(group: Group) -> str:
     found = [run for run in group.good if run.timing.warmup_stable is False]
     if not found:
         return ""
-    longest = max(found, key=lambda run: run.timing.measured_steps)
-    steps = longest.timing.warmup_steps + longest.timing.measured_steps
-    needed = max(2 * steps, group.first.warmup_steps + group.first.min_steps)
-    ended = {rank.ended_by for rank in longest.record.ranks}
-    what = f"the step times of {len(found)} of {len(group.good)} repeats of {group.first.scale} were not steady"
-    if "max_steps" in ended:
-        advice = f"set measure.max_steps: {needed}"
-    elif "max_seconds" in ended:
-        advice = f"raise measure.max_seconds, for {needed} steps"
-    else:
-        advice = f"let the script make {needed} steps"
-    return f"{what} after the warm-up of {longest.timing.warmup_steps} steps: {advice}"
-
-
-def _other_batch(seen: int, spec: RunSpec, record: Record) -> str:
-    """Return the note on a batch that is not the planned one; gradients may be accumulated over several batches."""
-    used = f"a step of the script has {seen} samples per GPU, the plan says {spec.batch_per_gpu}"
-    batch = record.fingerprint.get("loader_batch") or spec.batch_per_gpu  # not every loader shows its batch size
-    times, rest = divmod(seen, batch)
-    if rest or times < 2:
-        return f"{used}: is {{batch_per_gpu}} in workload.args?"
+    longest = max((run.timing for run in found), key=lambda timing: timing.measured_steps)
+    needed = max(2 * (longest.warmup_steps + longest.measured_steps), group.first.warmup_steps + group.first.min_steps)
     return (
-        f"{used}: if it accumulates gradients over {times} batches of {batch}, set workload.batch_per_gpu: {seen} and "
-        f'pass the loader\'s batch as "{{batch_per_gpu}} // {times}"; else, is {{batch_per_gpu}} in workload.args?'
+        f"the step times of {len(found)} of {len(group.good)} repeats of {group.first.scale} were not steady after the "
+        f"warm-up of {longest.warmup_steps} steps: let them make {needed} steps (measure.max_steps or max_seconds, if "
+        "they are set)"
     )
 
 
