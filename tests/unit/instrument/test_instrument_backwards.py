@@ -1,4 +1,4 @@
-"""The loss, the types of products and the first samples, as they are seen without waiting for a device."""
+"""The loss and the first samples, as they are seen without waiting for a device."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from ddp_ladder_instrument import batch_sizes, torch_facts
-from ddp_ladder_instrument.hooks import MOST_LOSSES, Backwards, product_dtypes
-from torch.utils.checkpoint import checkpoint
+from ddp_ladder_instrument.hooks import MOST_LOSSES, Backwards
 
 
 class Clock:
@@ -54,27 +53,6 @@ def test_no_more_than_a_few_losses_are_held(seen: Backwards, clock: Clock) -> No
     assert summary is not None
     assert MOST_LOSSES / 2 <= summary["samples"] <= MOST_LOSSES
     assert (summary["first"], summary["last"], summary["last_step"]) == (0.0, 319.0, 320)
-
-
-@pytest.mark.parametrize(("enabled", "dtype"), [(False, "float32"), (True, "bfloat16")])
-def test_types_of_products(seen: Backwards, enabled: bool, dtype: str) -> None:
-    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(2 * 36, 3))
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-        loss = model(torch.randn(4, 1, 8, 8)).float().sum()
-    loss.backward()
-    assert seen.product_dtypes == {dtype}
-
-
-def test_looking_at_the_graph_computes_nothing_again() -> None:
-    calls = []
-
-    def part(x: torch.Tensor) -> torch.Tensor:
-        calls.append(1)
-        return x @ x
-
-    loss = (checkpoint(part, torch.ones(2, 2, requires_grad=True), use_reentrant=False) @ torch.ones(2, 2)).sum()
-    assert product_dtypes(loss.grad_fn) == {"float32"}
-    assert len(calls) == 1
 
 
 def test_samples_of_a_batch_have_digests_of_their_own() -> None:

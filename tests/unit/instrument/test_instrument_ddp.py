@@ -154,10 +154,7 @@ def test_end_records(both: Both) -> None:
         csv = both.measured.path(rank, "csv").read_bytes()
         assert record["steps"]["sha256"] == hashlib.sha256(csv).hexdigest()
         assert record["device"]["id"] == f"cpu:{record['pid']}"
-        oldest = record["fingerprint"]["torch"].startswith("2.4.")
-        missing = [f"product_dtypes: Node._input_metadata is missing in torch {record['fingerprint']['torch']}"]
-        assert record["not_measured"] == (missing if oldest else [])
-        assert record["fingerprint"]["product_dtypes"] == ([] if oldest else ["float32"])
+        assert record["not_measured"] == []
         assert record["loss"]["samples"] >= 12
         assert record["loss"]["not_finite_steps"] == []
         assert record["loader"] == {

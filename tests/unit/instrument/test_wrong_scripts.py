@@ -203,5 +203,4 @@ def test_what_may_be_meant_is_remarked_on(warm: Warm, tmp_path: Path, how: str) 
     assert fingerprint["batch_per_gpu"] == (16 if how == "own seeds" else 8)
     assert (fingerprint["global_batch"], fingerprint["gradient_bytes"]) == (2 * fingerprint["batch_per_gpu"], 4 * 49)
     assert (fingerprint["bucket_bytes"], fingerprint["compiled_graphs"], fingerprint["optimizer"]) == ([196], 0, "SGD")
-    assert fingerprint["product_dtypes"] == ["float32"]
     assert set(fingerprint["sources"]) == {"wrong.py"}

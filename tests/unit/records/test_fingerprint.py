@@ -27,7 +27,6 @@ MEASURED = {
     "threads": 2,
     "sources": {"train.py": "1" * 64, "model.py": "a" * 64},
     "configuration": {"conf.yaml": "1" * 64},
-    "product_dtypes": ["bfloat16"],
     "float32_products": "high",
     "cudnn": 91000,
     "libraries": {"numpy": "2.0.0", "torchvision": "0.22.0"},
@@ -37,7 +36,6 @@ MEASURED = {
 KNOWN = {
     "sources": {"train.py": "1" * 64, "model.py": "b" * 64},
     "configuration": {"conf.yaml": "2" * 64},
-    "product_dtypes": ["float32"],
     "float32_products": "highest",
     "cudnn": 90800,
     "libraries": {"numpy": "2.1.0"},

@@ -215,7 +215,6 @@ def compiled_apart(run: RunDirectory) -> None:
         seen("cpu_set", f"{k}", k)(run)
     for k in (1, 2, 3):
         seen("compiled_graphs", k, k)(run)
-        seen("product_dtypes", ["float32"], k)(run)
         seen("cpu_model", f"model of node {k // 2}", k)(run)
         seen("batch_per_gpu", 64 - k, k)(run)
         seen("num_workers", None, k)(run)

@@ -373,7 +373,7 @@ def test_differing_fingerprints_are_listed_with_their_places(tmp_path: Path) -> 
 
 FIELDS: dict[str, Any] = {
     "script_sha256": "1111aaaa", "parameter_dtype": "float32", "autocast_dtype": "float16",
-    "product_dtypes": ["bfloat16"], "float32_products": "medium", "optimizer": "LARS", "num_workers": 77,
+    "float32_products": "medium", "optimizer": "LARS", "num_workers": 77,
     "torch": "2.99", "cuda": "13.9", "nccl": "2.88", "cudnn": 91234, "python": "3.99", "driver": "580.65",
     "power_limit_w": [432.5], "gpu": "GPU Z1", "cpu_model": "CPU Z2", "threads": 13, "batch_per_gpu": 65,
     "global_batch": 130, "gradient_bytes": 605_224, "bucket_bytes": [605_001, 223], "comm_hook": "powersgd",

@@ -6,35 +6,25 @@ warning still names the script's own line.
 
 from __future__ import annotations
 
-import ast
-import dis
 import functools
 import importlib
-import linecache
 import math
-import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from types import CodeType, TracebackType
-from typing import Any, Optional
+from types import CodeType
+from typing import Any
 
 import torch
 import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_ladder_instrument.clock import OptimizerSteps, PassTimer, StepClock
-from ddp_ladder_instrument.files import chain_of
-from ddp_ladder_instrument.parameters import FSDP_SHARDS, dtype_name
+from ddp_ladder_instrument.parameters import FSDP_SHARDS
 
 # This part is in C and needs no import of the compiler, which takes seconds and which few scripts use.
 _frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 MOST_LOSSES = 64
-GRAPHS = 2
-"""Number of backward passes whose graph is searched: the first ones, in the warm-up."""
-MOST_NODES = 20_000
-PRODUCTS = ("Addmm", "Mm", "Bmm", "Baddbmm", "Addbmm", "Linear", "Convolution", "ScaledDotProduct", "CudnnRnn", "Addmv")
 
 
 def patch_compiler() -> None:
@@ -234,11 +224,9 @@ class Backwards:
         on_backward: Callable[[], Callable[[], None] | None] = lambda: None,
     ) -> None:
         self.wanted = True
-        self.product_dtypes: set[str] = set()
         self._step = step
         self._unmeasured = unmeasured
         self._on_backward = on_backward
-        self._graphs_left = GRAPHS
         self._losses: list[tuple[int, torch.Tensor]] = []
 
     def install(self) -> None:
@@ -272,19 +260,8 @@ class Backwards:
                     self._losses.append((self._step() + 1, loss.detach().clone()))
                 if len(self._losses) > MOST_LOSSES:
                     del self._losses[1::2]
-            if self._graphs_left:
-                self._graphs_left -= 1
-                self._look_at_graph(loss.grad_fn)
         except Exception as error:
             self._unmeasured.append(f"loss: {type(error).__name__}: {error}")
-            self._graphs_left = 0
-
-    def _look_at_graph(self, root: Any) -> None:
-        if root is not None and not hasattr(root, "_input_metadata"):
-            self._unmeasured.append(f"product_dtypes: Node._input_metadata is missing in torch {torch.__version__}")
-            self._graphs_left = 0
-            return
-        self.product_dtypes |= product_dtypes(root)
 
     def losses(self) -> dict[str, Any] | None:
         """Return the record's ``loss``; steps count from 1. None when no backward pass was seen."""
@@ -302,84 +279,3 @@ class Backwards:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def product_dtypes(root: Any) -> set[str]:
-    """Return the dtypes of the results of matrix products and convolutions in the graph below ``root``.
-
-    They come from each node's metadata. Its saved tensors are not touched: unpacking them may compute
-    them again (activation checkpointing). Compiled graphs contain no such nodes.
-    """
-    found: set[str] = set()
-    seen = {root}
-    left = [root] if root is not None else []
-    while left and len(seen) < MOST_NODES:
-        node = left.pop()
-        if node.name().startswith(PRODUCTS):
-            found |= {dtype_name(result.dtype) for result in node._input_metadata[:1]}
-        for below, _ in node.next_functions:
-            if below is not None and below not in seen:
-                seen.add(below)
-                left.append(below)
-    return found
-
-
-class LastStep:
-    """The calls that led to the last optimizer step, innermost first: code, and offset of the instruction.
-
-    An exception after the loops spoils no figure: all planned steps were made. One in a loop that made steps (a
-    validation between two epochs) may have cut the training short, even if no step would have followed.
-    """
-
-    def __init__(self) -> None:
-        self._calls: list[tuple[CodeType, int]] = []
-
-    def note(self, *_: object) -> None:
-        """Note the calls that led to this optimizer step."""
-        frame, calls = sys._getframe(1), []
-        while frame is not None:
-            calls.append((frame.f_code, frame.f_lasti))
-            frame = frame.f_back  # type: ignore[assignment]
-        self._calls = calls
-
-    def loops_were_over(self, error: BaseException) -> bool:
-        """Return True if no loop that made the last step was running when this was raised, nor what led to it."""
-        steps = self._calls[::-1]
-        if error.__traceback__ is None or error.__traceback__.tb_frame.f_code not in (code for code, _ in steps):
-            return False
-        return all(_after_loops(steps, one.__traceback__) for one in chain_of(error))
-
-
-def _after_loops(steps: list[tuple[CodeType, int]], trace: Optional[TracebackType]) -> bool:
-    """Compare a step's calls with a traceback, both outermost first, as far as they are the same calls.
-
-    What was caught in a function that is none of the step's calls interrupted none of its loops.
-    """
-    place = next((k for k, (code, _) in enumerate(steps) if trace and code is trace.tb_frame.f_code), len(steps))
-    for code, offset in steps[place:]:
-        if trace is None or trace.tb_frame.f_code is not code:
-            break
-        step_line = [line for begin, line in dis.findlinestarts(code) if begin <= offset and line][-1]
-        if trace.tb_lineno <= _end_of_loops(code, step_line):
-            return False
-        if trace.tb_lineno != step_line:
-            break
-        trace = trace.tb_next
-    return True
-
-
-def _end_of_loops(code: CodeType, line: int) -> float:
-    """Return the last line of the outermost loop of a function around a line; 0 if there is none.
-
-    From the source, as compilers move parts of a loop behind its end; infinite if it cannot be read, but for the
-    interpreter's own part in starting a module.
-    """
-    if code.co_filename.startswith("<frozen"):
-        return 0
-    source = "".join(linecache.getlines(code.co_filename))
-    try:
-        nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, LOOPS)]
-    except (SyntaxError, ValueError):
-        return math.inf
-    around = [node for node in nodes if code.co_firstlineno <= node.lineno <= line <= (node.end_lineno or 0)]
-    return max((node.end_lineno or 0 for node in around), default=0) if source else math.inf

@@ -13,7 +13,7 @@ from ddp_ladder_instrument.batches import Loop
 from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.ddp import DdpTimings
 from ddp_ladder_instrument.files import NotMeasured
-from ddp_ladder_instrument.hooks import Backwards, LastStep
+from ddp_ladder_instrument.hooks import Backwards
 from ddp_ladder_instrument.parameters import Kept, Named
 from ddp_ladder_instrument.progress import Progress
 from ddp_ladder_instrument.samplers import TrainingLoader
@@ -40,7 +40,6 @@ class TorchObserver:
         self.backwards = Backwards(lambda: clock.table.count, not_measured, clock.before_backward)
         self.loader = TrainingLoader()
         self.workers = loader_hooks.WorkerTimes()
-        self.last_step = LastStep()
         self.device: torch.device | None = None
         self.optimizers: set[str] = set()
         self.autocast_dtypes: set[str] = set()
@@ -65,7 +64,7 @@ class TorchObserver:
         clock.on_elsewhere = self._on_elsewhere
         clock.check_limits = self._limits.check
         clock.check_at = self._limits.first_check
-        patch("steps", lambda: hooks.patch_optimizers(clock.after_step, self.last_step.note))
+        patch("steps", lambda: hooks.patch_optimizers(clock.after_step))
         patch("samples, data_wait_s", lambda: loader_hooks.patch_loaders(clock))
         patch("batches that itertools.cycle gives again", lambda: loader_hooks.patch_cycles(clock))
         patch("steps that GradScaler skips", lambda: hooks.patch_grad_scaler(clock.optimizers, clock.batches.skipped))
@@ -177,9 +176,7 @@ class TorchObserver:
             record["parameters"] = attempt("parameters", lambda: parameters.summary(named, self.world.size))
         return record, {
             "parameter_dtype": parameters.main_dtype(named) if named else None,
-            "parameter_dtypes": parameters.dtypes(named),
             "autocast_dtype": " + ".join(sorted(self.autocast_dtypes)) or None,
-            "product_dtypes": sorted(self.backwards.product_dtypes),
             "float32_products": attempt("float32_products", lambda: torch_facts.float32_products(on_cuda)),
             "compiled_graphs": attempt("compiled_graphs", torch_facts.compiled_graphs),
             "optimizer": " + ".join(sorted(self.optimizers)) or None,

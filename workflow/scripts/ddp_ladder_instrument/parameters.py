@@ -61,22 +61,12 @@ class Kept:
         self._groups = [(owner, named) for owner, named in self._groups if owner() is not None]
 
 
-def dtypes(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
-    """Return the names of all dtypes, sorted."""
-    return sorted({dtype_name(tensor.dtype) for _, tensor in named})
-
-
 def main_dtype(named: Sequence[tuple[str, torch.Tensor]]) -> str:
     """Return the dtype of most elements, such as ``float32``."""
     elements: Counter[str] = Counter()
     for _, tensor in named:
-        elements[dtype_name(tensor.dtype)] += tensor.numel()
+        elements[str(tensor.dtype).partition(".")[2]] += tensor.numel()
     return elements.most_common(1)[0][0]
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """Return ``float32`` for torch.float32."""
-    return str(dtype).partition(".")[2]
 
 
 def summary(named: Sequence[tuple[str, torch.Tensor]], world_size: int) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def _without(trace: TracebackType | None, own: tuple[str, ...]) -> TracebackType
 class ProgramEnd:
     """The end of the program: by the script itself, an exception, or a limit of the measurement (``ended_by``).
 
-    after_training: it failed, but only after the limit, or after all loops that made steps.
+    after_training: it failed, but only after the limit.
     """
 
     def __init__(self) -> None:

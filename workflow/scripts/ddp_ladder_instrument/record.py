@@ -123,8 +123,7 @@ def _observed(measurement: Measurement) -> tuple[dict[str, Any], dict[str, Any]]
         "first_samples": [],
     }, dict.fromkeys(
         (
-            "parameter_dtype", "parameter_dtypes", "autocast_dtype", "product_dtypes", "optimizer", "torch", "cuda",
-            "nccl", "threads",
+            "parameter_dtype", "autocast_dtype", "optimizer", "torch", "cuda", "nccl", "threads",
         )
     )  # fmt: skip
 

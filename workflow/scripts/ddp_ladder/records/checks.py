@@ -30,10 +30,7 @@ IN_WORDS: Mapping[Source, str] = {
 OWN_ACCOUNT = ("metrics", "log", "guessed")
 """Sources with which the program itself reports all figures: torch's devices and parameters may then be unseen."""
 
-NOT_OF_ALL = (
-    "product_dtypes",  # sampled in the first backward passes, which may differ between ranks
-    "cpu_model",  # nodes of several generations: the slowest sets the pace, and the fingerprint says so
-)
+NOT_OF_ALL = ("cpu_model",)  # nodes of several generations: the slowest sets the pace, and the fingerprint says so
 UNKNOWN = ("num_workers",)  # of a rank without a loader: another rank reads the data for it
 """Compared only among the ranks that have it, like the fields with ``where_known``."""
 

@@ -197,7 +197,6 @@ MUST_MATCH = (
     _planned("args_template"),
     _measured("parameter_dtype"),
     _measured("autocast_dtype"),
-    _measured("product_dtypes", where_known=True),
     _measured("float32_products", where_known=True),
     MustMatch("compiled", _compiled, where_known=True),
     MustMatch("parameters", _parameters, where_known=True),

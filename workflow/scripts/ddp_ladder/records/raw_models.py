@@ -277,9 +277,7 @@ class Fingerprint(TypedDict, total=False):
     sources: Digests
     configuration: Digests
     parameter_dtype: str | None
-    parameter_dtypes: object
     autocast_dtype: str | None
-    product_dtypes: list[str] | None
     float32_products: object
     compiled_graphs: Count | None
     cudnn: object
@@ -347,9 +345,7 @@ class RankEnd(RawFile, RankFacts):
     own_processes: int = Field(0, ge=0, description="Started by the script with multiprocessing.")
     ended_at_s: float = Field(description="Unix time at which the script had ended.")
     exception: str | None
-    after_training: bool = Field(
-        False, description="It failed after the limit, or with an exception after all loops that had made steps."
-    )
+    after_training: bool = Field(False, description="It failed, but only after the limit.")
     training_s: Duration | None = Field(None, description="From the end of the first step to the script's end.")
     phases: RankPhases | None = None
     parameters: RankParameters | None

@@ -89,7 +89,6 @@ REASONS: Mapping[str, str] = {
     "args_template": "other arguments change the work per sample",
     "parameter_dtype": "lower precision is faster and moves fewer bytes",
     "autocast_dtype": "mixed precision alone can double the throughput",
-    "product_dtypes": "matrix products in lower precision are faster",
     "float32_products": "TF32 alone can double the throughput",
     "compiled": "torch.compile alone can double the throughput",
     "parameters": "another model does other work per sample",
