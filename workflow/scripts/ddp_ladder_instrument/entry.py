@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ddp_ladder_instrument import record, redaction
 from ddp_ladder_instrument.measurement import Measurement
 from ddp_ladder_instrument.program import Program, ProgramError, die_with_parent, hide_own_frames
-from ddp_ladder_instrument.python_hooks import on_hard_exit, refuse_exec, watch_cycles, watch_processes
+from ddp_ladder_instrument.python_hooks import count_processes, on_hard_exit, refuse_exec, watch_cycles
 from ddp_ladder_instrument.settings import RunSettingsError, read_run_settings
 
 USAGE_EXIT_CODE = 2
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -
     measurement = Measurement(run, program, started_at_s)
     measurement.watch()
     watch_cycles()
-    watch_processes(measurement.count_own_process)
+    count_processes(measurement.count_own_process)
     refuse_exec()
     on_hard_exit(lambda code: _record(measurement, SystemExit(code)))
     _search_path_without(own_directory)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddp_ladder_instrument.clock import OptimizerSteps, PassTimer, StepClock
 from ddp_ladder_instrument.parameters import FSDP_SHARDS
+from ddp_ladder_instrument.python_hooks import refuse_rank
 
 # This part is in C and needs no import of the compiler, which takes seconds and which few scripts use.
 _frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
@@ -138,10 +140,37 @@ def patch_fsdp(module: Any, _clock: StepClock) -> None:
 
 
 def patch_process_group(on_initialised: Callable[[float], None]) -> None:
-    """Call ``on_initialised`` after every initialisation of a process group with the seconds that it took."""
-    patch_call(torch.distributed, "init_process_group", lambda _args, took_s: on_initialised(took_s))
+    """Call ``on_initialised`` after every initialisation of a process group with the seconds that it took.
+
+    A process that was forked may have a group of its own, alone.
+    """
+    process = os.getpid()
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init_process_group(*args: Any, **options: Any) -> Any:
+            size = options.get("world_size", -1)
+            size = int(os.environ.get("WORLD_SIZE") or 1) if size < 0 else size
+            if os.getpid() != process and size > 1:
+                refuse_rank(options.get("rank", os.environ.get("RANK")), size)
+            begin_s = time.perf_counter()
+            original(*args, **options)
+            on_initialised(time.perf_counter() - begin_s)
+
+        return init_process_group
+
+    patch(torch.distributed, "init_process_group", wrap)
     # The same function under its other name.
     torch.distributed.distributed_c10d.init_process_group = torch.distributed.init_process_group
+
+
+def refuse_spawn() -> None:
+    """Let torch.multiprocessing.spawn and start_processes raise: they start ranks."""
+
+    def start_processes(fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **options: Any) -> None:
+        refuse_rank(0, nprocs)
+
+    for module in ("torch.multiprocessing", "torch.multiprocessing.spawn"):
+        patch(importlib.import_module(module), "start_processes", lambda original: start_processes)
 
 
 def watch_autocast(on_dtype: Callable[[torch.dtype], None]) -> Callable[[], None]:

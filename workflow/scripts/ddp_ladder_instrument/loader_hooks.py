@@ -25,7 +25,7 @@ from ddp_ladder_instrument import samplers
 from ddp_ladder_instrument.batches import Loop, Short
 from ddp_ladder_instrument.clock import EARLY_STEPS, StepClock
 from ddp_ladder_instrument.hooks import eager, not_compiled, patch
-from ddp_ladder_instrument.python_hooks import Cycle, WatchedCycle
+from ddp_ladder_instrument.python_hooks import Cycle
 
 MAIN_THREAD = threading.main_thread().ident
 LOOP_ATTRIBUTE = "_ddp_ladder_loop"
@@ -57,30 +57,48 @@ def _patch_kinds(loader: type, single: type, several: type, clock: StepClock) ->
         patch(kind, "_next_data", lambda original: _next(original, clock, LOADER_THREADS))
 
 
+class _Holder:
+    """Holds the pass that a cycle makes now; it ends with the cycle."""
+
+
 def patch_cycles(clock: StepClock) -> None:
     """Count the batches that itertools.cycle gives again."""
     begin_pass, enter = _begin_pass(clock), clock.timer.enter
 
-    @not_compiled
     @eager
-    def on_next(cycle: WatchedCycle, batch: object, entered_s: float) -> None:
-        first, sizes, thread = cycle.first, cycle.sizes, threading.get_ident()
-        if first.living:
-            sizes.append(first.sizes[-1] if first.sizes else None)
-        elif sizes and thread == MAIN_THREAD and not _is_inside(thread):
-            index = cycle.repeated % len(sizes)
-            cycle.repeated += 1
-            if index == 0:
-                again = Loop(first.loader, first.real_samples)
-                again.batch_sizes = first.batch_sizes  # but no source: this is no pass over the loader, with an order
-                begin_pass(cycle, again, None)
-            loop: Loop = cycle.__dict__[LOOP_ATTRIBUTE]
-            if clock.timer.loop is not loop:
-                enter(loop, entered_s)
-            _count(clock, loop, batch, sizes[index], entered_s)
+    def count_again(
+        holder: _Holder, first: Loop, index: int, batch: object, size: int | None, entered_s: float
+    ) -> None:
+        thread = threading.get_ident()
+        if thread != MAIN_THREAD or _is_inside(thread):
+            return
+        if index == 0:
+            again = Loop(first.loader, first.real_samples)
+            again.batch_sizes = first.batch_sizes  # but no source: this is no pass over the loader, with an order
+            begin_pass(holder, again, None)
+        loop: Loop = holder.__dict__[LOOP_ATTRIBUTE]
+        if clock.timer.loop is not loop:
+            enter(loop, entered_s)
+        _count(clock, loop, batch, size, entered_s)
 
-    Cycle.pass_of = lambda iterator: getattr(iterator, "__dict__", {}).get(LOOP_ATTRIBUTE)
-    Cycle.on_next = on_next
+    @not_compiled
+    def watched(first: Loop, cycle: Iterator[Any]) -> Iterator[Any]:
+        holder, sizes, repeated = _Holder(), [], 0
+        entered_s = time.perf_counter()  # before the end of the first pass, which is a part of the wait
+        for batch in cycle:
+            if first.living:
+                sizes.append(first.sizes[-1] if first.sizes else None)
+            elif sizes:
+                count_again(holder, first, repeated % len(sizes), batch, sizes[repeated % len(sizes)], entered_s)
+                repeated += 1
+            yield batch
+            entered_s = time.perf_counter()
+
+    def of_pass(iterator: Any, cycle: Iterator[Any]) -> Iterator[Any]:
+        first = getattr(iterator, "__dict__", {}).get(LOOP_ATTRIBUTE)
+        return cycle if first is None else watched(first, cycle)
+
+    Cycle.watched = of_pass
 
 
 def patch_indices() -> None:

@@ -77,6 +77,7 @@ class TorchObserver:
         patch("phases.saves_s", lambda: hooks.patch_call(torch, "save", clock.phases.add_save))
         patch("steps of CUDA graphs", lambda: hooks.patch_call(torch.cuda.CUDAGraph, "replay", replay))
         patch("exclusion of the hooks from torch.compile", hooks.patch_compiler)
+        patch("ranks that the script starts", hooks.refuse_spawn)
         patch("startup_s.process_group", lambda: hooks.patch_process_group(self._on_process_group))
         self._stop_watching = self._not_measured.attempt(
             "autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast)

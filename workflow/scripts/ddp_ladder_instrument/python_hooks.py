@@ -8,23 +8,19 @@ a record.
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 import multiprocessing.process
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OF_LIBRARIES = ("torch.", "multiprocessing.", "concurrent.")
-"""Modules whose processes are no ranks, such as loader workers; but OF_SPAWN starts ranks."""
-OF_SPAWN = "torch.multiprocessing.spawn"
+"""Modules whose processes are no ranks, such as loader workers."""
 
 Action = Callable[[float], None]
 """Receives the seconds that the import took."""
@@ -88,36 +84,15 @@ _WATCHER = _Watcher()
 class Cycle(itertools.cycle):  # type: ignore[type-arg]
     """Replaces itertools.cycle, also in pickles. It gives the batches of a pass again, unseen by their loader.
 
-    pass_of: returns the pass over a DataLoader that an iterator makes, if it does. on_next: called for such cycles with
-    the cycle, what it has just given, and when it was asked for that.
+    watched: returns, of the iterator of a pass over a DataLoader, the cycle in which each batch is counted.
     """
 
-    pass_of: Callable[[Any], Any] = staticmethod(lambda iterator: None)
-    on_next: Callable[[Any, Any, float], None] = staticmethod(lambda cycle, item, entered_s: None)
+    watched: Callable[[Any, Any], Any] = staticmethod(lambda iterator, cycle: cycle)
 
     def __new__(cls, iterable: Iterable[Any]) -> Any:
         """Make the iterator here: a cycle does not tell what it draws from."""
         iterator = iter(iterable)
-        first = Cycle.pass_of(iterator) if cls is Cycle else None
-        made: Any = super().__new__(cls if first is None else WatchedCycle, iterator)
-        if first is not None:
-            made.first, made.sizes, made.repeated = first, [], 0
-        return made
-
-
-class WatchedCycle(Cycle):
-    """A cycle of batches. first: the pass that drew them. sizes: theirs. repeated: how many were given again."""
-
-    first: Any
-    sizes: list[Any]
-    repeated: int
-
-    def __next__(self) -> Any:
-        """Return the next batch."""
-        entered_s = time.perf_counter()
-        batch = super().__next__()
-        Cycle.on_next(self, batch, entered_s)
-        return batch
+        return Cycle.watched(iterator, super().__new__(cls, iterator))
 
 
 Cycle.__module__, Cycle.__name__, Cycle.__qualname__ = "itertools", "cycle", "cycle"
@@ -166,63 +141,24 @@ def refuse_exec() -> None:
         setattr(os, name, refused(name))
 
 
-@dataclass(frozen=True)
-class OwnProcess:
-    """Callable that replaces the target of a multiprocessing.Process: the new process forms no group of ranks.
-
-    is_spawned: by torch.multiprocessing.spawn, which starts ranks; another one may have a group of its own, alone.
-    """
-
-    target: Callable[..., Any]
-    launched: int
-    is_spawned: bool
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        """Call the target."""
-        if PACKAGE_DIRECTORY in sys.path:
-            sys.path.remove(PACKAGE_DIRECTORY)
-        when_imported("torch", lambda _took_s: self._refuse())
-        return self.target(*args, **options)
-
-    def _refuse(self) -> None:
-        distributed = sys.modules["torch"].distributed
-        original = distributed.init_process_group
-
-        @functools.wraps(original)
-        def init_process_group(*args: Any, **options: Any) -> Any:
-            given = inspect.signature(original).bind(*args, **options).arguments
-            rank, size = given.get("rank", -1), given.get("world_size", -1)
-            rank = int(os.environ.get("RANK") or 0) if rank < 0 else rank
-            size = int(os.environ.get("WORLD_SIZE") or 1) if size < 0 else size
-            if size > 1 or self.is_spawned:
-                raise ScriptDoesNotFit(
-                    f"a process that the script has started would be rank {rank} of {size}, beside the "
-                    f"{self.launched} {'rank' if self.launched == 1 else 'ranks'} that the launcher has started"
-                )
-            return original(*args, **options)
-
-        distributed.init_process_group = distributed.distributed_c10d.init_process_group = init_process_group
-
-
-def watch_processes(on_start: Callable[[], None]) -> None:
-    """Let no multiprocessing.Process be a rank beside those of the launcher; call ``on_start`` before each starts."""
-    original = multiprocessing.process.BaseProcess.start
+def refuse_rank(rank: object, size: int) -> None:
+    """Raise where a process that the script starts would be a rank beside those of the launcher."""
     launched = int(os.environ.get("WORLD_SIZE") or 1)
+    raise ScriptDoesNotFit(
+        f"a process that the script has started would be rank {rank} of {size}, beside the {launched} "
+        f"{'rank' if launched == 1 else 'ranks'} that the launcher has started"
+    )
+
+
+def count_processes(on_start: Callable[[], None]) -> None:
+    """Call ``on_start`` before each multiprocessing.Process of the script's own starts."""
+    original = multiprocessing.process.BaseProcess.start
 
     @functools.wraps(original)
     def start(self: Any) -> None:
         target = getattr(self, "_target", None)
-        module = str(getattr(target, "__module__", ""))
-        if target is None or (module.startswith(OF_LIBRARIES) and module != OF_SPAWN):
-            original(self)
-            return
-        on_start()
-        self._target = OwnProcess(target, launched, module == OF_SPAWN)
-        sys.path.append(PACKAGE_DIRECTORY)  # a spawned process copies the path and imports this module
-        try:
-            original(self)
-        finally:
-            if PACKAGE_DIRECTORY in sys.path:
-                sys.path.remove(PACKAGE_DIRECTORY)
+        if target is not None and not str(getattr(target, "__module__", "")).startswith(OF_LIBRARIES):
+            on_start()
+        original(self)
 
     multiprocessing.process.BaseProcess.start = start  # type: ignore[method-assign]
