@@ -18,12 +18,9 @@ from ddp_ladder.run.hangs import RankProcess, read_heartbeat, stacks
 from ddp_ladder_instrument import progress
 from ddp_ladder_instrument.batches import NEVER, Loop
 from ddp_ladder_instrument.clock import StepClock
-from ddp_ladder_instrument.progress import ReportedSteps, signs
+from ddp_ladder_instrument.progress import signs
 
-
-def nothing() -> int:
-    """As of a program that reports no steps itself."""
-    return 0
+NOTHING = Path("absent")  # of a program that reports no steps itself
 
 
 def test_the_phase_of_a_training() -> None:
@@ -31,8 +28,8 @@ def test_the_phase_of_a_training() -> None:
     phases, moved = [], []
 
     def look(ended: bool = False) -> None:
-        phases.append(signs(clock, nothing, ended).phase)
-        moved.append(signs(clock, nothing, ended).moved)
+        phases.append(signs(clock, NOTHING, ended).phase)
+        moved.append(signs(clock, NOTHING, ended).moved)
 
     def step() -> None:
         clock.yielded(loop, 0.0, 4)
@@ -57,33 +54,32 @@ def test_the_phase_of_a_training() -> None:
 def test_nothing_moves_without_a_step_a_batch_or_a_backward_pass() -> None:
     clock, loop = StepClock(), Loop(lambda: None, NEVER)
     clock.timer.enter(loop, 0.0)
-    before = signs(clock, nothing, False).moved
-    assert signs(clock, nothing, False).moved == before
+    before = signs(clock, NOTHING, False).moved
+    assert signs(clock, NOTHING, False).moved == before
     clock.before_backward()
-    after = signs(clock, nothing, False).moved
+    after = signs(clock, NOTHING, False).moved
     clock.yielded(loop, 0.0, 4)
-    assert len({before, after, signs(clock, nothing, False).moved}) == 3
+    assert len({before, after, signs(clock, NOTHING, False).moved}) == 3
 
 
 def test_steps_without_a_loader_or_reported_by_the_program_are_of_no_known_phase(tmp_path: Path) -> None:
     clock = StepClock()
     reported = tmp_path / "metrics0.jsonl"
     reported.write_text("1\n")
-    grown = ReportedSteps(reported, tmp_path / "progress.json").grown
-    first = signs(clock, grown, False)
+    first = signs(clock, reported, False)
     reported.write_text("1\n2\n")
-    assert first.phase == signs(clock, grown, False).phase == "unknown"
-    assert first.moved != signs(clock, grown, False).moved
+    assert first.phase == signs(clock, reported, False).phase == "unknown"
+    assert first.moved != signs(clock, reported, False).moved
     clock.after_step(object, (), {})
-    assert signs(clock, nothing, False).phase == "unknown"
+    assert signs(clock, NOTHING, False).phase == "unknown"
 
 
 def test_the_median_is_of_the_last_steps_without_the_first() -> None:
     clock = StepClock()
     for seconds in (100.0, *[5.0] * 50, *[1.0] * 101):
         clock.table.add(4, 0, (seconds, 0.0, 0.0), 0.0)
-        assert (signs(clock, nothing, False).step_s is None) == (clock.table.count == 1)
-    assert signs(clock, nothing, False).step_s == 1.0
+        assert (signs(clock, NOTHING, False).step_s is None) == (clock.table.count == 1)
+    assert signs(clock, NOTHING, False).step_s == 1.0
 
 
 SCRIPT = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 
@@ -41,30 +40,6 @@ def test_program_in_another_language(tmp_path: Path) -> None:
     record = done.rank()
     assert (record["source"], record["exit_code"]) == ("metrics", 4)
     assert [row["samples"] for row in done.rows()] == [3]
-
-
-def test_the_progress_of_such_a_program_is_shown(tmp_path: Path) -> None:
-    """Its first line is blank, each is written in two parts, and the last one is never whole."""
-    program = script(
-        tmp_path,
-        """
-        #!/bin/sh
-        echo >> "$DDP_LADDER_METRICS"
-        for step in 1 2 3 4 5 6 7 8; do
-            printf '{"samples": 3, ' >> "$DDP_LADDER_METRICS"
-            sleep 0.4
-            echo '"seconds": 0.4}' >> "$DDP_LADDER_METRICS"
-        done
-        printf '{"samples": 3, ' >> "$DDP_LADDER_METRICS"
-        """,
-        "train",
-    )
-    program.chmod(0o755)
-    run(tmp_path, program, env={"RANK": "0", "WORLD_SIZE": "2"})
-    progress = json.loads((tmp_path / "run/progress.json").read_text())
-    assert 2 <= progress["step"] <= 8
-    assert progress["samples_per_s"] > 0
-    assert progress["elapsed_s"] > 1
 
 
 def test_program_that_a_signal_ends(tmp_path: Path) -> None:

@@ -382,7 +382,7 @@ def test_a_pass_without_a_step_is_a_validation(code: Script, grad: bool) -> None
 
 def test_ticks_are_rare_after_the_first_steps(code: Script) -> None:
     ticks: list[int] = []
-    code.clock.on_tick = lambda now_s: ticks.append(code.clock.table.count)
+    code.clock.on_tick = lambda: ticks.append(code.clock.table.count)
     for _ in range(1000):
         code.step(0.01)
     assert ticks[:EARLY_STEPS] == list(range(1, EARLY_STEPS + 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -203,6 +204,8 @@ def test_under_torchrun(tmp_path: Path) -> None:
     done = run_with(tmp_path, SCRIPTS / "tutorial_snapshot.py", *args, launcher=TORCHRUN, env=env)
     assert done.code == 0, done.err
     measured = Measured([], done)
+    progress = json.loads((done.directory / "progress.json").read_text())
+    assert (progress["step"], progress["epoch_steps"]) == (len(done.rows()), len(done.rows()) // 3)
     for rank in (0, 1):
         assert measured.samples(rank) == measured.tally(rank)["samples"]
         assert off_by(measured, rank) < 5 * TOLERANCE  # tried once only: a start costs seconds

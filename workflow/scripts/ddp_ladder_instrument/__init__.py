@@ -22,7 +22,7 @@ may set environment variables before it does.
     torch_facts *  rank, device, precision, CUDA events
     host           names and sizes of this process and its machine; sources, configuration and libraries of the program
     stop           measure.max_steps and max_seconds, and the steps after these that are only traced
-    progress       progress.json, the heartbeat for the hang watch, steps that the program reports itself
+    progress       the heartbeat for the hang watch and progress.json; steps that the program reports itself
     record         the rank's CSV and end record
     files          atomic writes, and what could not be measured
     redaction      texts without passwords and tokens

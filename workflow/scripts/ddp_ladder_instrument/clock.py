@@ -259,7 +259,7 @@ class StepClock:
 
     on_batch: called with the pass and each batch that it yields during the first EARLY_STEPS.
     on_elsewhere: called after a step for which another thread drew the batches.
-    on_tick: called with the current time at a step's end, every TICK_INTERVAL_S.
+    on_tick: called at a step's end, every TICK_INTERVAL_S.
     read_times: called after step ``read_at``; returns the next such step.
     check_limits: called with step and current time at step ``check_at``; returns the next such step.
     """
@@ -273,7 +273,7 @@ class StepClock:
         self.batches = StepBatches(self.table, self.phases, self.backwards, samples_per_step)
         self.grad_enabled: Callable[[], bool] = lambda: True
         self.on_batch: Callable[[Loop, object], None] = lambda loop, batch: None
-        self.on_tick: Callable[[float], None] = lambda now_s: None
+        self.on_tick: Callable[[], None] = lambda: None
         self.read_at = NEVER
         self.read_times: Callable[[int], int] = lambda step: NEVER
         self.check_at = NEVER
@@ -342,7 +342,7 @@ class StepClock:
         if now_s >= self._tick_at_s:
             if self.table.count > EARLY_STEPS:
                 self._tick_at_s = now_s + TICK_INTERVAL_S
-            self.on_tick(now_s)
+            self.on_tick()
         # With several optimizers, check only after the last of them has stepped.
         if self.table.count >= self.check_at and self.optimizers.all_stepped:
             self._ended = True  # remains True if the check raises

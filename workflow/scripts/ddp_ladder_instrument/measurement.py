@@ -51,18 +51,22 @@ class Measurement:
         self.ended = False
         self.device_answers = True
         self._heartbeat = Heartbeat(
-            run.directory / "ranks" / f"rank{int(os.environ.get('RANK') or 0)}.heartbeat",
-            lambda: signs(self.clock, self._reported.grown, self.ended),
+            run.directory, self.clock, lambda: signs(self.clock, self._reported, self.ended), self._shown
         )
+
+    def _shown(self) -> tuple[int, int | None]:
+        """Return the world size, and the batches of one pass if they are known."""
+        if self.observer is None:
+            return int(os.environ.get("WORLD_SIZE") or 1), None
+        return self.observer.world.size, self.observer.loader.epoch_steps
 
     def watch(self) -> None:
         """Install the hooks on torch and on libraries that work with it, each once the script has imported it.
 
         All are registered at once: a library that imports torch is not yet imported itself when torch is.
         """
-        if self.run.is_watched:
-            with contextlib.suppress(OSError):  # writing the record then fails too, and that error is reported
-                self._heartbeat.start()
+        with contextlib.suppress(OSError):  # writing the record then fails too, and that error is reported
+            self._heartbeat.start()
         when_imported("torch", self._install)
         for module in ("accelerate.data_loader", "webdataset.compat", TORCHDATA, FSDP):
             when_imported(module, lambda _took_s, module=module: self._install_on(module))  # type: ignore[misc]
@@ -132,7 +136,7 @@ class Measurement:
 
     def _adopt_metrics(self) -> None:
         """Use the steps that the program reported itself, because no samples were counted."""
-        rows = self.not_measured.attempt("steps", lambda: progress.read_metrics(self._reported.path))
+        rows = self.not_measured.attempt("steps", lambda: progress.read_metrics(self._reported))
         if rows:
             self.clock.timer.timeline = None
             self.clock.table.adopt(rows)

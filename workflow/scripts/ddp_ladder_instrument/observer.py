@@ -15,7 +15,6 @@ from ddp_ladder_instrument.ddp import DdpTimings
 from ddp_ladder_instrument.files import NotMeasured
 from ddp_ladder_instrument.hooks import Backwards
 from ddp_ladder_instrument.parameters import Kept, Named
-from ddp_ladder_instrument.progress import Progress
 from ddp_ladder_instrument.samplers import TrainingLoader
 from ddp_ladder_instrument.settings import RunSettings
 from ddp_ladder_instrument.stop import RunLimits
@@ -45,7 +44,6 @@ class TorchObserver:
         self.autocast_dtypes: set[str] = set()
         self.process_group_s: float | None = None
         self._trained = hooks.Trained()
-        self._progress: Progress | None = Progress(run.directory / "progress.json")
         self._stop_watching: Callable[[], None] | None = None
 
     def install(self) -> None:
@@ -128,21 +126,13 @@ class TorchObserver:
     def _on_autocast(self, dtype: torch.dtype) -> None:
         self.autocast_dtypes.add(str(dtype).partition(".")[2])
 
-    def _on_tick(self, now_s: float) -> None:
+    def _on_tick(self) -> None:
         if self._limits.ended_by is not None:  # what follows is not measured
             return
-        table = self._clock.table
-        if self._stop_watching is not None and table.count >= AUTOCAST_STEPS:
+        if self._stop_watching is not None and self._clock.table.count >= AUTOCAST_STEPS:
             self._stop_watching()
             self._stop_watching = None
         self.backwards.wanted = True
-        if self.world.rank == 0 and self._progress is not None:
-            try:
-                self._progress.update(now_s, table.samples, self.world.size, self.loader.epoch_steps)
-            except OSError as error:
-                # Progress is for display only: the training continues without it.
-                self._not_measured.append(f"progress: {error}")
-                self._progress = None
 
     def facts(self, device_answers: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the record's fields on torch, and those of its fingerprint.

@@ -48,42 +48,14 @@ MEDIAN_OF = 101  # steps: a median of all would take long after a million
 RECORDER_ENABLED_BY = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # the second one is the older name
 
 
-class Progress:
-    """The writer of progress.json, at most once a second. Times are from time.perf_counter()."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._began_s: float | None = None
-        self._written_s = 0.0
-        self._written_step = 0
-
-    def update(self, now_s: float, samples: Sequence[int], world_size: int, epoch_steps: int | None) -> None:
-        """Write the file if a second has passed. Raises OSError. samples: of each step of this rank."""
-        if self._began_s is None:
-            self._began_s = self._written_s = now_s
-        elif now_s - self._written_s < INTERVAL_S:
-            return
-        since_s = now_s - self._written_s
-        content = {
-            "step": len(samples),
-            "samples_per_s": sum(samples[self._written_step :]) * world_size / since_s if since_s > 0 else None,
-            "elapsed_s": now_s - self._began_s,
-            "epoch_steps": epoch_steps,
-            "updated_at_s": time.time(),
-        }
-        write_atomically(self._path, [json.dumps(content) + "\n"], durable=False)
-        self._written_s = now_s
-        self._written_step = len(samples)
-
-
-def announce(run_directory: Path) -> ReportedSteps:
-    """Set DDP_LADDER_METRICS to this rank's file and return what looks at it."""
+def announce(run_directory: Path) -> Path:
+    """Set DDP_LADDER_METRICS to this rank's file and return it."""
     path = run_directory / "ranks" / f"metrics{int(os.environ.get('RANK') or 0)}.jsonl"
     # If this fails, writing the record fails too, and that error is reported.
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
     os.environ[METRICS_VARIABLE] = str(path)
-    return ReportedSteps(path, run_directory / "progress.json")
+    return path
 
 
 def read_metrics(path: Path) -> list[Row]:
@@ -93,41 +65,6 @@ def read_metrics(path: Path) -> list[Row]:
     except FileNotFoundError:
         return []
     return [_row(line, number) for number, line in enumerate(lines, start=1) if line.strip()]
-
-
-class ReportedSteps:
-    """A look at what the program has written so far, from which its progress is shown."""
-
-    def __init__(self, path: Path, progress: Path) -> None:
-        self.path = path
-        self._progress = Progress(progress)
-        self._offset = 0
-        self._samples: list[int] = []  # of each step
-
-    def grown(self) -> int:
-        """Return the bytes that the program has written; of rank 0, show the progress too."""
-        # For display only: what is wrong with the file is said at the end, when it is read as a whole.
-        with contextlib.suppress(OSError, ValueError):
-            if int(os.environ.get("RANK") or 0) == 0:
-                self._read_on()
-                if self._samples:
-                    world_size = int(os.environ.get("WORLD_SIZE") or 1)
-                    self._progress.update(time.perf_counter(), self._samples, world_size, epoch_steps=None)
-        try:
-            return os.stat(self.path).st_size
-        except OSError:
-            return 0
-
-    def _read_on(self) -> None:
-        """Add the lines that are new and whole. Raises OSError, or ValueError for a damaged one."""
-        with open(self.path, "rb") as file:
-            file.seek(self._offset)
-            new = file.read()
-        whole = new[: new.rfind(b"\n") + 1]
-        first = len(self._samples) + 1
-        lines = whole.decode("utf-8").splitlines()
-        self._samples += [_row(line, number).samples for number, line in enumerate(lines, first) if line.strip()]
-        self._offset += len(whole)
 
 
 def _row(line: str, number: int) -> Row:
@@ -159,14 +96,26 @@ class Signs(NamedTuple):
 
 
 class Heartbeat:
-    """The writer. look: returns the signs.
+    """The writer of this rank's heartbeat and, on rank 0, of progress.json. look: returns the signs.
 
     When nothing moves, it also writes the number of collective calls and, once, torch's flight recorder.
+    facts: returns the world size, and the batches of one pass if they are known.
     """
 
-    def __init__(self, path: Path, look: Callable[[], Signs]) -> None:
-        self._path = path
+    def __init__(
+        self,
+        run_directory: Path,
+        clock: StepClock,
+        look: Callable[[], Signs],
+        facts: Callable[[], tuple[int, int | None]],
+    ) -> None:
+        rank = int(os.environ.get("RANK") or 0)
+        self._path = run_directory / "ranks" / f"rank{rank}.heartbeat"
+        self._progress = run_directory / "progress.json" if rank == 0 else None
+        self._clock = clock
         self._look = look
+        self._facts = facts
+        self._shown = 0, 0.0  # steps, and time.monotonic(), at the last progress
         self._is_recorded = False
         self._file = -1
         self._stacks = -1
@@ -203,9 +152,25 @@ class Heartbeat:
                 continue
 
     def _beat(self) -> None:
-        """Write the signs. Raises OSError."""
+        """Write the signs and the progress. Raises OSError."""
         with self._writing:
             self._write(self._look())
+            if self._progress is not None and self._clock.table.count:
+                self._show(self._progress)
+
+    def _show(self, path: Path) -> None:
+        """Write progress.json: the steps so far, and the throughput since it was last written."""
+        table, now_s, (steps, shown_s) = self._clock.table, time.monotonic(), self._shown
+        count, (world_size, epoch_steps) = table.count, self._facts()
+        content = {
+            "step": count,
+            "samples_per_s": sum(table.samples[steps:count]) * world_size / (now_s - shown_s) if steps else None,
+            "elapsed_s": time.time() - (table.first_step_ended_at_s or time.time()),
+            "epoch_steps": epoch_steps,
+            "updated_at_s": time.time(),
+        }
+        write_atomically(path, [json.dumps(content) + "\n"], durable=False)
+        self._shown = count, now_s
 
     def _write(self, signs: Signs) -> None:
         if self._signal is not None and not _is_file(self._stacks, self._path):
@@ -257,18 +222,18 @@ def _register(stacks: int) -> int | None:
     return None
 
 
-def signs(clock: StepClock, grown: Callable[[], int], ended: bool) -> Signs:
+def signs(clock: StepClock, reported: Path, ended: bool) -> Signs:
     """Return the signs; another thread than the one that trains may call this.
 
-    grown: returns how much the program has written of its steps itself; asked where no step is seen.
+    reported: the file with steps that the program reports itself; its growth counts where no step is seen.
     """
     steps, timer = clock.table.count, clock.timer
     loop = timer.loop
-    reported = 0 if steps else grown()
+    size = 0 if steps else _size(reported)
     if ended:
         phase = "ended"
     elif not steps:
-        phase = "unknown" if reported else "starting"
+        phase = "unknown" if size else "starting"
     elif timer.evaluating:
         phase = "evaluating"
     elif steps in (timer.paused_at, clock.batches.paused_at):
@@ -276,9 +241,14 @@ def signs(clock: StepClock, grown: Callable[[], int], ended: bool) -> Signs:
     else:
         phase = "unknown" if timer.without_loader else "training"
     drawn = (id(loop), loop.step, loop.batches) if loop is not None else ()
-    return Signs(
-        steps, phase, _median_s(clock.table.step_time_s), (steps, phase, clock.backwards.count, reported, drawn)
-    )
+    return Signs(steps, phase, _median_s(clock.table.step_time_s), (steps, phase, clock.backwards.count, size, drawn))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _median_s(times_s: Sequence[float]) -> float | None:

@@ -23,7 +23,7 @@ class RunSettingsError(Exception):
 class RunSettings:
     """The settings of one run that this rank needs. ``launched_at_s`` is Unix time.
 
-    is_watched: the node's agent looks for hangs. secrets: the names of variables that hold one.
+    secrets: the names of variables that hold one.
     """
 
     directory: Path
@@ -35,7 +35,6 @@ class RunSettings:
     samples_per_step: int | None
     device: str | None
     launched_at_s: float | None
-    is_watched: bool = False
     profile_steps: int = 0
     secrets: tuple[str, ...] = ()
 
@@ -64,7 +63,6 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
             samples_per_step=_limit(measure, "samples_per_step", int),
             device=measure.get("device"),
             launched_at_s=_unix_seconds(environment.get(LAUNCHED_VARIABLE)),
-            is_watched=data.get("hang") is not None,
             profile_steps=int(measure.get("profile_steps") or 0),
             secrets=tuple(name for name, value in (measure.get("env") or {}).items() if value == SECRET_MARKER),
         )
