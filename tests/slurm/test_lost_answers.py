@@ -104,11 +104,11 @@ def test_a_job_that_squeue_hides_goes_on_and_no_second_one_joins_it(
     job, _ = each.job()
     each.await_line("r1: started")
     hidden.touch()
-    each.await_line(f"job {job} is unknown to squeue and sacct, but its files change: it goes on")
+    each.await_line(f"job {job} is unknown to squeue and sacct, but holds its lock: it goes on")
     each.process.kill()
     each.end()
     printed = checkout.snakemake("--profile", "profiles/slurm").stdout
-    assert f"found    job {job} of 1x1: unknown to squeue and sacct, but its files change" in printed, printed
+    assert f"found    job {job} of 1x1: unknown to squeue and sacct, but it holds its lock" in printed, printed
 
     hidden.unlink()
     (checkout.path / "go").open("w").close()

@@ -47,8 +47,8 @@ class Desk:
         )
         self.log = log
         self.cluster.states["7"] = JobState("PENDING", "Priority")
-        self.files = 0  # what changes while the job lives
-        self.watch.add("7", "stage2", "1x4", log, lambda: self.files)
+        self.is_held = False  # the scale's lock
+        self.watch.add("7", "stage2", "1x4", log, lambda: self.is_held)
 
     def later(self, seconds: float, state: JobState | None = None) -> list[JobEnd]:
         self.cluster.now_s += seconds
@@ -139,13 +139,14 @@ def test_a_job_that_nobody_knows_is_waited_for_a_while_only(desk: Desk) -> None:
     assert (end.ok, end.state) == (False, GONE)
 
 
-def test_a_job_that_nobody_knows_is_not_gone_while_its_files_change(desk: Desk) -> None:
+def test_a_job_that_nobody_knows_is_not_gone_while_it_holds_its_lock(desk: Desk) -> None:
     desk.later(0, RUNNING)
     desk.later(60, JobState(GONE))
+    desk.is_held = True
     for _ in range(20):
-        desk.files += 1
         assert desk.later(GONE_AFTER_S) == []
-    assert desk.text.count("job 7 is unknown to squeue and sacct, but its files change: it goes on") == 1
+    assert desk.text.count("job 7 is unknown to squeue and sacct, but holds its lock: it goes on") == 1
+    desk.is_held = False
     (end,) = desk.later(GONE_AFTER_S)
     assert end.state == GONE
 

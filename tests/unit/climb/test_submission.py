@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
 from ddp_ladder.climb.start import require_no_job_left
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.slurm import lock
 from ddp_ladder.slurm.jobs import SUBMITTED, JobEnd, job_end_file, new_job_name, write_job_end
-
-UNKNOWN = "job 7 of 1x4: unknown to squeue and sacct, but its files change: 7.log"
+from ddp_ladder.slurm.lock import Lock, held
 
 
 class Desk:
@@ -48,8 +45,6 @@ echo "$header"
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(lock, "SILENT_AFTER_S", 0.2)
-    monkeypatch.setattr(lock, "LOOK_S", 0.02)
     monkeypatch.setattr("ddp_ladder.slurm.jobs.shutil.which", lambda name: None)  # no sacct
     return Desk(tmp_path)
 
@@ -83,29 +78,11 @@ def test_one_that_has_ended_is_no_hindrance(desk: Desk, note, state: str) -> Non
     assert desk.left() == ""
 
 
-@pytest.mark.parametrize("name", ["7.log", "results/jobs/1x4.lock1"])
-def test_one_that_slurm_does_not_know_is_not_over_while_its_files_change(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_one_that_slurm_does_not_know_is_not_over_while_it_holds_its_lock(desk: Desk) -> None:
     desk.note()
-    path = desk.path / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("x")
-    assert desk.left() == "", "nothing changes"
-    monkeypatch.setattr(lock, "SILENT_AFTER_S", 30.0)
-    done = threading.Event()
-
-    def grow() -> None:
-        while not done.wait(0.02):
-            with path.open("a") as file:
-                file.write("x")
-
-    thread = threading.Thread(target=grow)
-    thread.start()
-    text = desk.left()
-    done.set()
-    thread.join()
-    assert UNKNOWN in text
+    with held(Lock.of_scale(desk.results, "1x4", ""), "7", print, print):
+        assert "found    job 7 of 1x4: unknown to squeue and sacct, but it holds its lock" in desk.left()
+    assert desk.left() == ""
 
 
 def test_nothing_is_submitted_while_squeue_is_silent(desk: Desk) -> None:

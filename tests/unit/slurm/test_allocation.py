@@ -15,7 +15,6 @@ from ddp_ladder.slurm.allocation import (
     AllocatedResources,
     misfits,
     parse_allocation,
-    parse_time_left,
     salloc_for,
 )
 
@@ -42,14 +41,6 @@ def test_an_allocation_offers_what_its_least_node_has() -> None:
 def test_a_job_without_nodes_is_no_allocation(shown: str) -> None:
     with pytest.raises(UserError, match="Slurm does not show the nodes of this allocation"):
         parse_allocation("1", shown)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("0:59", 59.0), ("5:00", 300.0), ("2:03:04", 7384.0), ("1-02:03:04", 93784.0), ("UNLIMITED", None), ("", None)],
-)
-def test_time_left(text: str, seconds: float | None) -> None:
-    assert parse_time_left(text) == seconds
 
 
 def test_a_scale_lasts_as_long_as_its_runtime_and_its_allocation_let_it() -> None:

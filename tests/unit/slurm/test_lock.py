@@ -173,7 +173,7 @@ def test_a_lock_that_cannot_be_read_holds_while_it_beats(
         pytest.fail("two jobs hold it")
     monkeypatch.setattr(locks, "SILENT_AFTER_S", 0.1)
     with desk.take():
-        assert locks.shows_life([desk.results / "jobs/1x4.lock2"])
+        assert locks.is_held(Lock.of_scale(desk.results, "1x4", ""))
 
 
 def test_one_that_was_taken_over_from_is_reported(desk: Desk) -> None:

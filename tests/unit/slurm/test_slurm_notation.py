@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ddp_ladder.slurm.query import gpus, host_names, minutes, tres
+from ddp_ladder.slurm.query import gpus, host_names, seconds, tres
 
 
 @pytest.mark.parametrize(
@@ -26,17 +26,16 @@ def test_gpus_of_a_gres(text: str, found: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("1-12:00:00", 2160),
-        ("00:30:00", 30),
-        ("00:00:59", 0),
-        ("365-00:00:00", 525600),
+        ("0:59", 59),
+        ("5:00", 300),
+        ("2:03:04", 7384),
+        ("1-02:03:04", 93784),
         ("UNLIMITED", None),
-        ("NONE", None),
         ("", None),
     ],
 )
-def test_minutes(text: str, found: int | None) -> None:
-    assert minutes(text) == found
+def test_seconds(text: str, found: float | None) -> None:
+    assert seconds(text) == found
 
 
 @pytest.mark.parametrize(

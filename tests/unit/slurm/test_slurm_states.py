@@ -8,14 +8,18 @@ from pathlib import Path
 import pytest
 from ddp_ladder.slurm.jobs import (
     GONE,
+    JobEnd,
     JobState,
     advice,
     ask,
     cancel,
+    job_end_file,
     parse_sacct,
+    read_job_end,
     reason_in_words,
+    write_job_end,
 )
-from ddp_ladder.slurm.query import SlurmError, Unreadable
+from ddp_ladder.slurm.query import SlurmError
 
 SQUEUE_HEADER = "ddp-ladder|JOBID|STATE|START_TIME|NODELIST|REASON"
 SQUEUE = f"""\
@@ -76,17 +80,17 @@ def test_what_a_site_prints_beside_the_answers_is_no_answer(tools: Path, banner:
 def test_an_answer_that_cannot_be_read_is_no_state(tools: Path, printed: str) -> None:
     prints(tools, "squeue", printed)
     prints(tools, "sacct", SACCT)
-    with pytest.raises(Unreadable, match="squeue printed"):
+    with pytest.raises(SlurmError, match="squeue printed"):
         ask("5")
     prints(tools, "squeue", SQUEUE_HEADER)
     prints(tools, "sacct", printed)
-    with pytest.raises(Unreadable, match="sacct printed"):
+    with pytest.raises(SlurmError, match="sacct printed"):
         ask("5")
 
 
 def test_advice_names_the_key_of_the_stage() -> None:
     assert "stages.stage2.runtime" in advice("TIMEOUT", "", "stage2").next
-    assert advice("SOMETHING_NEW", "", "stage2").why == "a state that ddp-ladder does not know"
+    assert advice("SOMETHING_NEW", "", "stage2").why == "see JOB STATE CODES in `man squeue`"
 
 
 @pytest.mark.parametrize(
@@ -181,3 +185,15 @@ def test_cancel_names_every_job_and_tells_what_came_of_it(tools: Path) -> None:
     assert (tools / "cancelled").read_text() == "--quiet 4 5\n"
     stand_in(tools, "scancel", "echo connect failure >&2; exit 1")
     assert cancel(["4", "5"]) == "NOT cancelled: 4 5 (connect failure). Do it by hand: scancel 4 5"
+
+
+def test_the_end_of_a_job_is_read_as_it_was_written_and_another_file_is_refused(tmp_path: Path) -> None:
+    end = JobEnd("7", "stage1", "1x1", "TIMEOUT", "7.log", False, "node1", "TimeLimit", "its time was up", "raise it")
+    assert read_job_end(tmp_path, "1x1") is None
+    file = write_job_end(tmp_path, end)
+    assert read_job_end(tmp_path, "1x1") == end
+    assert file == job_end_file(tmp_path, "1x1")
+    for text in ("{}", "[]", '{"other": 1}', "x"):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=r"1x1\.json"):
+            read_job_end(tmp_path, "1x1")

@@ -22,7 +22,6 @@ from typing import Any, ClassVar
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from ddp_ladder.accounting.jobs import update_or_warn
-from ddp_ladder.climb.start import files_of_job
 from ddp_ladder.climb.to_do import another_job
 from ddp_ladder.common.files import NotWritten, shown_path
 from ddp_ladder.common.formats import duration
@@ -52,7 +51,7 @@ from ddp_ladder.slurm.jobs import (
     slurms_words,
     write_job_end,
 )
-from ddp_ladder.slurm.lock import signs_of_life
+from ddp_ladder.slurm.lock import Lock, is_held
 from ddp_ladder.slurm.query import SlurmError, set_aside
 from ddp_ladder.slurm.steps import sbatch_options
 
@@ -146,13 +145,8 @@ class LadderJobs:
     def _follow(self: Any, info: Any) -> None:
         if not self._watch.knows(info.external_jobid):
             scale, log = info.job.wildcards.scale, Path(shown_path(info.aux["slurm_logfile"]))
-            self._watch.add(
-                info.external_jobid,
-                self.job_of(scale).stage,
-                scale,
-                log,
-                lambda: signs_of_life(files_of_job(self.results, scale, log)),
-            )
+            lock = Lock.of_scale(self.results, scale, "")
+            self._watch.add(info.external_jobid, self.job_of(scale).stage, scale, log, lambda: is_held(lock))
 
     async def _check_others(self: Any, others: Sequence[Any]) -> AsyncIterator[Any]:
         """Check jobs of other rules, as often as the plugin would."""
@@ -244,7 +238,7 @@ def _record(end: JobEnd, results: Path) -> str:
 
 LOOK_EVERY_S = 1.0  # at the logs; asks Slurm nothing
 ASK_EVERY_S = {"waiting": 30.0, "running": 10.0}  # all users share the controller
-GONE_AFTER_S = 60.0  # without a sign of life; a new job is not yet known everywhere, and accounting lags behind
+GONE_AFTER_S = 60.0  # a new job is not yet known everywhere, and accounting lags behind
 REMIND_EVERY_S = 600.0
 
 Ask = Callable[[Iterable[str]], Mapping[str, JobState]]
@@ -259,12 +253,11 @@ class WatchedJob:
     stage: str
     scale: str
     log: Path
-    signs: Callable[[], object]
+    is_held: Callable[[], bool]
     state: JobState = field(default_factory=lambda: JobState("PENDING"))
     submitted_s: float = 0.0
     started_s: float | None = None
     gone_since_s: float | None = None
-    last_signs: object = None
     is_reported_alive: bool = False
     is_finished: bool = False  # its last words are in the log
     read_bytes: int = 0
@@ -315,9 +308,9 @@ class JobWatch:
         self._silent_since_s: float | None = None
         self._reminded_s = 0.0
 
-    def add(self, job_id: str, stage: str, scale: str, log: Path, signs: Callable[[], object]) -> None:
-        """Begin to follow a job that was just submitted. signs: something that changes while it lives."""
-        job = WatchedJob(job_id, stage, scale, log, signs, submitted_s=self._clock())
+    def add(self, job_id: str, stage: str, scale: str, log: Path, is_held: Callable[[], bool]) -> None:
+        """Begin to follow a job that was just submitted. is_held: whether the scale's lock has a living holder."""
+        job = WatchedJob(job_id, stage, scale, log, is_held, submitted_s=self._clock())
         self._jobs[job_id] = job
         self._asked_s = None  # it may start at once
         self._console.say(f"{job.label} submitted; its log: {log}")
@@ -382,16 +375,14 @@ class JobWatch:
         return self._end(job) if new.phase == "ended" else None
 
     def _is_gone(self, job: WatchedJob) -> bool:
-        """Return True if a job that Slurm does not know has shown no sign of life for long enough."""
-        now_s, signs = self._clock(), job.signs()
-        if job.gone_since_s is None:
-            job.gone_since_s = now_s
-        elif signs != job.last_signs:
-            if not job.is_reported_alive:
-                self._console.say(f"{job.label} is unknown to squeue and sacct, but its files change: it goes on")
-            job.gone_since_s, job.is_reported_alive = now_s, True
-        job.last_signs = signs
-        return job.is_finished or now_s - job.gone_since_s >= GONE_AFTER_S
+        """Return True if Slurm has not known a job for long enough, and the job does not hold its scale."""
+        job.gone_since_s = self._clock() if job.gone_since_s is None else job.gone_since_s
+        if job.is_finished or self._clock() - job.gone_since_s < GONE_AFTER_S:
+            return job.is_finished
+        if job.is_held() and not job.is_reported_alive:
+            self._console.say(f"{job.label} is unknown to squeue and sacct, but holds its lock: it goes on")
+            job.is_reported_alive = True
+        return not job.is_held()
 
     def _end(self, job: WatchedJob) -> JobEnd:
         self._print_lines(job)

@@ -27,7 +27,7 @@ from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.secrets import missing_secrets, written_secrets
 from ddp_ladder.settings.sources import WITHOUT_TRAINING
 from ddp_ladder.slurm.jobs import GONE, SUBMITTED, JobEnd, NamedJob, ask, job_end_file, jobs_by_name, read_job_end
-from ddp_ladder.slurm.lock import Lock, shows_life
+from ddp_ladder.slurm.lock import Lock, is_held
 from ddp_ladder.slurm.query import SlurmError
 
 
@@ -149,8 +149,8 @@ def _left(results: Path, scale: str, queue: Sequence[NamedJob]) -> Iterator[Prob
     if noted and noted.job_id not in states:
         states |= ask([noted.job_id])
     found = {job_id: state.state for job_id, state in states.items() if state.phase != "ended"}
-    if noted and states[noted.job_id].state == GONE and shows_life(files_of_job(results, scale, Path(noted.log))):
-        found[noted.job_id] = f"unknown to squeue and sacct, but its files change: {noted.log}"
+    if noted and states[noted.job_id].state == GONE and is_held(Lock.of_scale(results, scale, "")):
+        found[noted.job_id] = "unknown to squeue and sacct, but it holds its lock"
     for job_id, state in found.items():
         yield Problem(
             str(job_end_file(results, scale)),
@@ -158,12 +158,6 @@ def _left(results: Path, scale: str, queue: Sequence[NamedJob]) -> Iterator[Prob
             found=f"job {job_id} of {scale}: {state}",
             next=f"wait for it, or end it with `scancel {job_id}`; then start snakemake again",
         )
-
-
-def files_of_job(results: Path, scale: str, log: Path) -> list[Path]:
-    """Return files that change while a job of the scale is alive: its lock, which it touches, and its log."""
-    lock = Lock.of_scale(results, scale, "").newest
-    return [log] if lock is None else [lock, log]
 
 
 def _noted(results: Path, scale: str) -> JobEnd | None:

@@ -15,7 +15,7 @@ from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import Problem, UserError, did_you_mean
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.settings.keys import Settings
-from ddp_ladder.slurm.query import SlurmError, Unreadable, minutes, records, run_command, undecided
+from ddp_ladder.slurm.query import SlurmError, records, run_command, seconds, unreadable
 from ddp_ladder.slurm.steps import sbatch_options
 
 MOST_NAMES = 12  # of a list in a message
@@ -76,7 +76,7 @@ def read_partitions() -> dict[str, Partition]:
         printed = run_command(question)
         if found := parse_partitions(printed):
             return found
-        raise Unreadable("scontrol", printed)
+        raise unreadable("scontrol", printed)
     except SlurmError as error:
         raise UserError(
             Problem(
@@ -92,7 +92,10 @@ def parse_partitions(text: str) -> dict[str, Partition]:
     """Parse the output of ``scontrol --oneliner show partition``; other lines are messages of the site."""
     return {
         row["PartitionName"]: Partition(
-            row["PartitionName"], row.get("State", "UP"), row.get("Default") == "YES", minutes(row.get("MaxTime", ""))
+            row["PartitionName"],
+            row.get("State", "UP"),
+            row.get("Default") == "YES",
+            None if (limit_s := seconds(row.get("MaxTime", ""))) is None else int(limit_s / 60),
         )
         for row in records(text, "PartitionName")
     }
@@ -108,7 +111,7 @@ def check_jobs(jobs: Sequence[ScaleJob], settings: Settings, partitions: Mapping
             if start := _asked(job):
                 starts[str(job.scale)] = start
         except SlurmError as error:
-            if undecided(str(error)):
+            if error.is_undecided:
                 what = f"Slurm does not say whether it takes the job of {job.scale}"
                 advice = "nothing: it is submitted without this check"
                 problems.append(_Waits("sbatch --test-only", what, str(error), next=advice))

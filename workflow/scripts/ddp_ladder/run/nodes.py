@@ -30,12 +30,12 @@ from ddp_ladder.slurm.allocation import salloc_for
 from ddp_ladder.slurm.query import (
     SHORTEST_ANSWER_S,
     SlurmError,
-    Unreadable,
     host_names,
     job_field,
     run_command,
     squeue,
-    unanswered,
+    undecided,
+    unreadable,
 )
 from ddp_ladder.slurm.steps import step_argv, step_environment
 
@@ -186,7 +186,7 @@ class Allocation:
     def _ask_head(self, wanted: str) -> tuple[str, list[int]]:
         hostnames = self.hostnames()
         asked = self._question(hostnames, wanted)
-        if unanswered(asked.stderr):
+        if undecided(asked.stderr):
             asked = self._question(self.hostnames(), wanted)  # hostnames waits for the controller
         own, of_srun = _split(asked.stderr)
         if asked.returncode != 0 and own:
@@ -206,7 +206,7 @@ class Allocation:
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 endpoint = json.loads(line)
                 return endpoint["host"], endpoint["ports"]
-        raise NoRendezvous(str(Unreadable("srun", printed)), self._compare)
+        raise NoRendezvous(str(unreadable("srun", printed)), self._compare)
 
     def _question(self, hostnames: list[str], wanted: str) -> subprocess.CompletedProcess[str]:
         towards = hostnames[1] if len(hostnames) > 1 else LOOPBACK

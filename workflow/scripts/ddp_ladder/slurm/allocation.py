@@ -10,10 +10,9 @@ from ddp_ladder.common.files import profile
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.plan.plan import Plan, ScaleJob
-from ddp_ladder.slurm.query import answer, gpus, job_field, no_job, run_command
+from ddp_ladder.slurm.query import answer, gpus, job_field, no_job, run_command, seconds
 
 SIMULATE = f"or simulate the nodes on this machine: env -u SLURM_JOB_ID snakemake --profile {profile('local')}"
-_TIME_LEFT = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
 _SHARE = re.compile(r"Nodes=(?P<nodes>\S+) CPU_IDs=(?P<cpus>\S*) Mem=(?P<memory_mb>\d+) GRES=(?P<gres>\S*)")
 
 
@@ -76,16 +75,7 @@ def time_left_s(job_id: str, until_s: float) -> float | None:
 
     until_s: as in query.answer. Raises UserError if there is no such job, or no answer.
     """
-    return parse_time_left(job_field(job_id, "L", until_s))
-
-
-def parse_time_left(text: str) -> float | None:
-    """Return seconds: squeue's ``1-02:03:04`` is 93784.0; None without a limit."""
-    found = _TIME_LEFT.fullmatch(text)
-    if not found:
-        return None  # UNLIMITED, NOT_SET
-    days, hours, minutes, seconds = (int(found[name] or 0) for name in ("days", "hours", "minutes", "seconds"))
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    return seconds(job_field(job_id, "L", until_s))
 
 
 def check_allocation(plan: Plan, stages: Sequence[str], environment: Mapping[str, str], cluster_file: str) -> None:

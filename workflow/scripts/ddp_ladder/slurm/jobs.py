@@ -16,7 +16,7 @@ from uuid import uuid4
 from ddp_ladder.common.files import read_json, sha256, write_json
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import leave_out, printable
-from ddp_ladder.slurm.query import MARK, NoAnswer, SlurmError, Unreadable, run_command, squeue, undecided, unknown
+from ddp_ladder.slurm.query import MARK, SlurmError, run_command, squeue, unknown, unreadable
 
 Phase = Literal["waiting", "running", "ended"]
 
@@ -62,9 +62,7 @@ class Advice:
 
 _AGAIN = "start snakemake again: finished runs are kept"
 ENDS: Mapping[str, Advice] = {
-    "BOOT_FAIL": Advice("a node did not boot", _AGAIN),
     "CANCELLED": Advice("someone cancelled it (scancel), or Slurm did", f"if it was not you, ask why; then {_AGAIN}"),
-    "DEADLINE": Advice("its deadline was over", "remove --deadline from slurm.extra in cluster.yaml"),
     "FAILED": Advice("its batch script failed", f"the job's log shows why; then {_AGAIN}"),
     NODE_FAIL: Advice("a node died under it", f"{leave_out()}, or just {_AGAIN}"),
     "OUT_OF_MEMORY": Advice(
@@ -75,11 +73,10 @@ ENDS: Mapping[str, Advice] = {
         "a job of higher priority took its nodes",
         f"{_AGAIN}, or take a partition or QOS that is not preempted (slurm.partition, slurm.qos in cluster.yaml)",
     ),
-    "REVOKED": Advice("another cluster of the federation took it", _AGAIN),
     "TIMEOUT": Advice("its time was up", "raise stages.{stage}.runtime in config.yaml and start snakemake again"),
     GONE: Advice("neither squeue nor sacct knows it any more", f"ask your site what became of it, or {_AGAIN}"),
 }
-_UNKNOWN_END = Advice("a state that ddp-ladder does not know", f"ask your site what it means; {_AGAIN}")
+_UNKNOWN_END = Advice("see JOB STATE CODES in `man squeue`", _AGAIN)
 
 
 def slurms_words(log: str) -> list[str]:
@@ -99,28 +96,13 @@ def advice(state: str, words: str, stage: str, dead: Sequence[str] = ()) -> Advi
     return Advice(found.why, found.next.format(stage=stage))
 
 
-# After `man squeue`, JOB REASON CODES. A reason that is missing here is shown by its name alone.
+# Of `man squeue`, JOB REASON CODES, those that a job of a ladder often has; any other is shown by its name alone.
 REASONS: Mapping[str, str] = {
-    "AccountNotAllowed": "the partition is closed for the account: it will never start",
-    "AssocGrpGRES": "the account's GPUs are all in use",
-    "AssocGrpGRESMinutes": "the account's GPU time is used up",
-    "AssocGrpCPUMinutesLimit": "the account's CPU time is used up",
-    "AssocGrpBillingMinutes": "the account's time is used up",
-    "AssocMaxJobsLimit": "the account has as many jobs running as it may",
-    "BadConstraints": "no node has slurm.constraint",
-    "BeginTime": "its start time has not come",
     "JobHeldAdmin": "held by an administrator",
     "JobHeldUser": "held: scontrol release {job}",
-    "PartitionConfig": "the partition does not take such a job",
-    "PartitionDown": "the partition is down",
-    "PartitionInactive": "the partition is inactive",
     "PartitionNodeLimit": "more nodes than the partition can give",
     "PartitionTimeLimit": "more time than the partition gives",
     "Priority": "jobs of higher priority are before it",
-    "QOSGrpNodeLimit": "the QOS has as many nodes in use as it may",
-    "QOSMaxJobsPerUserLimit": "you have as many jobs running as the QOS lets you",
-    "QOSMaxGRESPerUser": "you use as many GPUs as the QOS lets you",
-    "QOSMaxNodePerUserLimit": "you use as many nodes as the QOS lets you",
     "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
     "Reservation": "its reservation has not begun",
     "Resources": "it is next, and waits for nodes to become free",
@@ -178,11 +160,11 @@ def job_state(state: str, start: str, nodes: str, reason: str) -> JobState:
 def parse_sacct(text: str) -> dict[str, JobState]:
     """Parse lines ``id|state|nodes|reason`` after their header; a state may have more words: ``CANCELLED by 1000``.
 
-    Other lines are messages of the site. Raises Unreadable if there is no header.
+    Other lines are messages of the site. Raises SlurmError if there is no header.
     """
     lines = text.splitlines()
     if _SACCT not in lines:
-        raise Unreadable("sacct", text)
+        raise unreadable("sacct", text)
     found = {}
     for line in lines[lines.index(_SACCT) + 1 :]:
         if not re.match(r"\d+\|[A-Z_]+.*\|.*\|", line):
@@ -210,15 +192,15 @@ def _queued(job_ids: list[str]) -> dict[str, JobState]:
 def _accounted(job_ids: list[str]) -> dict[str, JobState]:
     """Return the states that accounting knows; empty if there is none.
 
-    Raises Unreadable, and NoAnswer: accounting that hangs may know the job.
+    Raises SlurmError for no answer: accounting that hangs may know the job.
     """
     fields = _SACCT.replace("|", ",")
     command = ["sacct", "--allocations", "--parsable2", f"--jobs={','.join(job_ids)}", f"--format={fields}"]
     try:
         printed = run_command(command)
-    except NoAnswer:
-        raise
-    except SlurmError:
+    except SlurmError as error:
+        if error.is_undecided:
+            raise
         return {}  # a Slurm without slurmdbd has sacct too, which then fails
     return parse_sacct(printed)
 
@@ -226,7 +208,6 @@ def _accounted(job_ids: list[str]) -> dict[str, JobState]:
 # The end of a scale's job, results/jobs/<scale>.json: the gate shows it for a scale without records. The file exists
 # from the submission to a good end, and stays after a bad one.
 
-SCHEMA_VERSION = 1
 SUBMITTED = "SUBMITTED"  # our own word: nobody has seen its end
 NOT_SUBMITTED = "NOT_SUBMITTED"  # there is no such job
 
@@ -272,7 +253,7 @@ def job_end_file(results: Path, scale: str) -> Path:
 def write_job_end(results: Path, end: JobEnd) -> Path:
     """Write the end for the gate and the next start; return the file."""
     path = job_end_file(results, end.scale)
-    write_json(path, {"schema_version": SCHEMA_VERSION, **asdict(end)})
+    write_json(path, asdict(end))
     return path
 
 
@@ -280,14 +261,10 @@ def read_job_end(results: Path, scale: str) -> JobEnd | None:
     """Return the end of a scale's last job; None if it ended well. Raises ValueError if the file holds none."""
     path = job_end_file(results, scale)
     try:
-        data = read_json(path)
+        return JobEnd(**read_json(path))
     except FileNotFoundError:
         return None
-    try:
-        if data.pop("schema_version") != SCHEMA_VERSION:
-            raise ValueError(f"{path} is of another version")
-        return JobEnd(**data)
-    except (AttributeError, KeyError, TypeError) as error:
+    except TypeError as error:
         raise ValueError(f"{path} does not hold the end of a job: {error}") from error
 
 
@@ -403,7 +380,7 @@ class Submitter:
     def _submit(self, wanted: Submission) -> str:
         failed: SlurmError | None = None
         for turn, pause_s in enumerate((0.0, *PAUSES_S)):
-            refused = failed is not None and not isinstance(failed, Unreadable) and not undecided(str(failed))
+            refused = failed is not None and not failed.is_undecided
             try:
                 found = self._look(wanted, 0.0 if refused else pause_s)
             except SlurmError as silent:
@@ -420,13 +397,13 @@ class Submitter:
                 raise NotSubmitted(str(failed), "correct what sbatch names: `slurm` and `node` in cluster.yaml")
             if self._stopped_s is not None:
                 raise Stopped
-            if turn == len(PAUSES_S) or isinstance(failed, Unreadable):
+            if turn == len(PAUSES_S):
                 continue
             try:
                 return self._sbatch(wanted, again=failed is not None)
             except SlurmError as error:
                 failed = error
-            if undecided(str(failed)) or isinstance(failed, Unreadable):
+            if failed.is_undecided:
                 self._say(f"{wanted.label}: {failed}; looking whether it was submitted")
         raise NotSubmitted(
             f"{failed or 'squeue does not answer'}; given up after {duration(sum(PAUSES_S))}",
@@ -437,7 +414,7 @@ class Submitter:
         printed = run_command(wanted.argv, SUBMIT_WITHIN_S, wanted.script)
         ids = _JOB_ID.findall(printed)
         if len(ids) != 1:
-            raise Unreadable("sbatch", printed)
+            raise unreadable("sbatch", printed)
         if again:
             with contextlib.suppress(SlurmError):  # the first try may have submitted it late
                 return self._look(wanted, 0.0) or ids[0]

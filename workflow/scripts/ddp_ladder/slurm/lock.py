@@ -16,7 +16,7 @@ import pwd
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -127,9 +127,15 @@ def look(lock: Lock) -> Held | None:
     if newest is None or holder is None:
         return None
     alive = holder.process.is_alive()
-    with contextlib.suppress(OSError):
-        alive = time.time() - newest.stat().st_mtime < SEEN_AFTER_S if alive is None else alive
-    return Held(holder, bool(alive) and not holder.ended)
+    if alive is None:
+        alive = time.time() - _touched_s(newest) < SEEN_AFTER_S
+    return Held(holder, alive and not holder.ended)
+
+
+def is_held(lock: Lock) -> bool:
+    """Return True if a lock has a living holder, as far as others see it."""
+    held_by = look(lock)
+    return held_by is not None and held_by.is_alive
 
 
 @contextlib.contextmanager
@@ -164,38 +170,31 @@ def held(lock: Lock, job_id: str, say: Say, lost: Callable[[], None]) -> Iterato
                 write_json(path, _text(replace(mine, ended=True)))
 
 
-def is_alive(holder: Holder | None, path: Path) -> bool:
+def _is_alive(holder: Holder | None, path: Path) -> bool:
     """Return True if the holder of a lock lives; for one of another machine it may take SILENT_AFTER_S to know."""
     if holder is not None and holder.ended:
         return False
     alive = holder.process.is_alive() if holder else None
-    return shows_life([path]) if alive is None else alive
+    return _beats(path) if alive is None else alive
 
 
-def shows_life(paths: Iterable[Path]) -> bool:
-    """Return True as soon as a file changes; False after SILENT_AFTER_S, or at once if all is older than OLD_S."""
-    files = list(paths)
-    before, until_s = signs_of_life(files), time.monotonic() + SILENT_AFTER_S
-    if all(changed_ns < 1e9 * (time.time() - OLD_S) for _, _, changed_ns in before):
-        return False
-    while time.monotonic() < until_s:
+def _beats(path: Path) -> bool:
+    """Return True as soon as the lock is touched; False after SILENT_AFTER_S, or at once if it is older than OLD_S."""
+    before, until_s = _touched_s(path), time.monotonic() + SILENT_AFTER_S
+    while before > time.time() - OLD_S and time.monotonic() < until_s:
         time.sleep(LOOK_S)
-        if signs_of_life(files) != before:
+        if _touched_s(path) != before:
             return True
     return False
 
 
-def signs_of_life(paths: Iterable[Path]) -> tuple[tuple[int, int, int], ...]:
-    """Return inode, size and time of change (ns) of the files that exist.
-
-    Opening a file makes a network file system refresh them.
-    """
-    found = []
-    for path in paths:
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            now = os.fstat(file.fileno())
-            found.append((now.st_ino, now.st_size, now.st_mtime_ns))
-    return tuple(found)
+def _touched_s(path: Path) -> float:
+    """Return when a lock was last touched (unix time); 0 if it is gone."""
+    try:
+        with path.open("rb") as file:  # opening makes a network file system look for a new version
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return 0.0
 
 
 def _acquire(lock: Lock, mine: Holder, say: Say) -> tuple[Path, Holder | None]:
@@ -209,7 +208,7 @@ def _acquire(lock: Lock, mine: Holder, say: Say) -> tuple[Path, Holder | None]:
         if newest is not None:
             if holder is None or (not holder.ended and holder.process.is_alive() is None):
                 say(f"{lock.label}: {newest} is held by {holder or 'a job'}; looking whether that is alive")
-            if is_alive(holder, newest):
+            if _is_alive(holder, newest):
                 # Its start may have been killed, and it may be ending its processes on this machine.
                 may_end = holder and holder.slurm_id in (None, mine.job_id) and holder.process.is_alive()
                 if not may_end or time.monotonic() >= until_s:

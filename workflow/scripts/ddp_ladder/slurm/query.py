@@ -27,37 +27,40 @@ SHORTEST_ANSWER_S = 2.0  # also if no time is left: a healthy controller takes l
 PATIENCE_S = 300.0  # a restart of the controller may take this long
 AGAIN_S = 2.0
 NO_COMMAND = os.strerror(errno.ENOENT)
-WAS_ENDED = "was ended by"
+WAS_ENDED, NO_ANSWER, NOT_READ = "was ended by", "no answer within", "printed what cannot be read"
 LONGEST_QUOTE = 100
 MARK = "ddp-ladder"  # begins each of squeue's own lines: a site's wrapper may print others
 
 # Slurm's messages while its controller is busy, down or changing over. They are no refusal: it may have obeyed.
 _UNDECIDED = re.compile(
     r"Socket timed out|Unable to contact slurm controller|Zero Bytes were transmitted|Message (send|receive) failure"
-    r"|Communication (connection|shutdown) failure|standby mode|[Tt]emporarily|try again|no answer within"
-    f"|{WAS_ENDED}"
+    r"|Communication (connection|shutdown) failure|standby mode|[Tt]emporarily|try again"
+    f"|{NO_ANSWER}|{WAS_ENDED}|{NOT_READ}"
 )
 
 
 class SlurmError(Exception):
     """A command of Slurm failed; the text is its message."""
 
+    @property
+    def is_undecided(self) -> bool:
+        """True if it failed without a refusal: it can be tried again, and may have been obeyed."""
+        return undecided(str(self))
 
-class NoAnswer(SlurmError):
-    """A command of Slurm did not end in time."""
+
+def undecided(errors: str) -> bool:
+    """Return True if these are messages of a command that failed without a refusal."""
+    return _UNDECIDED.search(errors) is not None
 
 
-class Unreadable(SlurmError):
-    """A command of Slurm ended well, but its answer is not in its output; the text quotes that."""
-
-    def __init__(self, command: str, printed: str) -> None:
-        first = next((line.strip() for line in printed.splitlines() if line.strip()), "")
-        what = f"what cannot be read: {first[:LONGEST_QUOTE]!r}" if first else "nothing"
-        super().__init__(f"{command} printed {what}")
+def unreadable(command: str, printed: str) -> SlurmError:
+    """Return the error of a command that ended well without an answer in its output."""
+    first = next((line.strip() for line in printed.splitlines() if line.strip()), "")
+    return SlurmError(f"{command} {NOT_READ}: {first[:LONGEST_QUOTE]!r}")
 
 
 def run_command(argv: Sequence[str], within_s: float | None = None, script: str = "", with_errors: bool = False) -> str:
-    """Return the output of a command, which reads ``script``. Raises SlurmError with its own message, or NoAnswer.
+    """Return the output of a command, which reads ``script``. Raises SlurmError with its own message.
 
     within_s: None for ANSWER_WITHIN_S. with_errors: return its standard error too.
     """
@@ -76,7 +79,7 @@ def run_command(argv: Sequence[str], within_s: float | None = None, script: str 
     except OSError as error:
         raise SlurmError(f"{argv[0]}: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
-        raise NoAnswer(f"{' '.join(argv)}: no answer within {within_s:.3g} s") from error
+        raise SlurmError(f"{' '.join(argv)}: {NO_ANSWER} {within_s:.3g} s") from error
     if done.returncode < 0:
         raise SlurmError(f"{argv[0]} {WAS_ENDED} {signal.Signals(-done.returncode).name}")
     if done.returncode:
@@ -119,27 +122,17 @@ def unknown(errors: str) -> bool:
     return "Invalid job id" in errors
 
 
-def unanswered(errors: str) -> bool:
-    """Return True if a command failed because the controller did not answer."""
-    return "Unable to contact slurm controller" in errors
-
-
-def undecided(errors: str) -> bool:
-    """Return True if a command failed without a refusal: it can be tried again, and may have been obeyed."""
-    return _UNDECIDED.search(errors) is not None
-
-
 def squeue(fields: str, *options: str, within_s: float | None = None) -> list[list[str]]:
     """Return squeue's rows, one per job or job step.
 
-    fields: letters of its --format, such as ``iT``; the last one may hold a ``|``. Raises SlurmError, Unreadable also
-    if one of its lines is torn. The header proves an answer, also an empty one.
+    fields: letters of its --format, such as ``iT``; the last one may hold a ``|``. Raises SlurmError, also if
+    one of its lines is torn. The header proves an answer, also an empty one.
     """
     form = "|".join((MARK, *(f"%{letter}" for letter in fields)))
     printed = run_command(["squeue", *options, f"--format={form}"], within_s)
     rows = [line.split("|", len(fields))[1:] for line in printed.splitlines() if line.startswith(f"{MARK}|")]
     if not rows or any(len(row) != len(fields) for row in rows):
-        raise Unreadable("squeue", printed)
+        raise unreadable("squeue", printed)
     return rows[1:]
 
 
@@ -216,13 +209,13 @@ def _memory_mb(text: str) -> int:
     return int(float(number) * 1024.0 ** ("KMGTP".index(unit) - 1))
 
 
-def minutes(text: str) -> int | None:
-    """Return ``[days-]hours:minutes:seconds`` in whole minutes; None for no limit."""
-    form = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+)(?::(\d+))?", text)
+def seconds(text: str) -> float | None:
+    """Return a time limit, ``[[days-]hours:]minutes:seconds``, in seconds; None for no limit."""
+    form = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", text)
     if form is None:
-        return None
-    days, hours, mins = (int(part or 0) for part in form.groups()[:3])
-    return (days * 24 + hours) * 60 + mins
+        return None  # UNLIMITED, NOT_SET
+    days, hours, minutes, secs = (int(part or 0) for part in form.groups())
+    return ((days * 24.0 + hours) * 60 + minutes) * 60 + secs
 
 
 def host_names(text: str) -> Iterator[str]:
@@ -240,8 +233,5 @@ def _expanded(part: str) -> Iterator[str]:
     head, tail = part[: form.start()], part[form.end() :]
     for item in form[1].split(","):
         low, _, high = item.partition("-")
-        if not low.isdecimal() or not (high or low).isdecimal():
-            yield from (f"{head}{item}{rest}" for rest in _expanded(tail))
-            continue
         for number in range(int(low), int(high or low) + 1):
             yield from (f"{head}{number:0{len(low)}d}{rest}" for rest in _expanded(tail))
