@@ -8,7 +8,6 @@ from snakemake.utils import available_cpu_count
 
 from ddp_ladder.climb.snakemake import end_on_signals
 from ddp_ladder.climb.snakemake import MEASURING
-from ddp_ladder.climb.snakemake import SchedulingMessages, filter_terminal
 from ddp_ladder.climb.start import check_before_submission
 from ddp_ladder.settings.sources import runs_no_training
 
@@ -19,8 +18,6 @@ is_preflight = runs_no_training(sys.argv[1:], [rule_name("preflight")])
 if (is_quick or is_preflight) and workflow.resource_settings.nodes is None:
     cores = workflow.resource_settings.cores or (available_cpu_count() if is_preflight else 1)
     workflow.resource_settings.cores = cores
-if is_quick and not is_module:
-    filter_terminal(SchedulingMessages(lambda: False))
 
 
 rule doctor:
@@ -44,8 +41,7 @@ rule doctor:
 
 onstart:
     # In the main process only: Snakemake starts the jobs' processes without hooks.
-    if not is_module:
-        end_on_signals()  # again: Snakemake's scheduler has just replaced the handler of SIGTERM
+    end_on_signals()  # again: Snakemake's scheduler has just replaced the handler of SIGTERM
     if workflow.executor_plugin.name == "slurm":
         needed = (job for job in workflow.dag.needrun_jobs() if job.rule.name in map(rule_name, MEASURING))
         try:

@@ -4,7 +4,6 @@ import os
 import sys
 import tarfile
 import tempfile
-import time
 from pathlib import Path
 
 from snakemake.path_modifier import PathModifier
@@ -37,8 +36,7 @@ is_module = not workflow.modifier.is_main_snakefile()
 
 import ddp_ladder.common.requirements
 from ddp_ladder.slurm.allocation import check_allocation
-from ddp_ladder.climb.start import announcements, warnings_before_runs
-from ddp_ladder.climb.start import Stop
+from ddp_ladder.climb.start import announcements, boxes, warnings_before_runs
 from ddp_ladder.common.files import NotWritten, check_room, shown_path
 from ddp_ladder.climb.forecasts import forecast_text
 from ddp_ladder.climb.snakemake import ended_by
@@ -47,11 +45,10 @@ from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.climb.snakemake import patch_execution, patch_process
-from ddp_ladder.climb.snakemake import directory_in_module
 from ddp_ladder.settings.secrets import export_secrets
 from ddp_ladder.settings.sources import WITHOUT_TRAINING, check_checkout, module_sources, moved, read_sources
 
-failed_jobs, started_at_s = patch_process(workflow, is_module), time.time()
+failed_jobs = patch_process(workflow, is_module)
 rule_name = workflow.modifier.modify_rulename  # in a module, `use rule * from ladder as ladder_*`
 quick_targets = [rule_name(name) for name in WITHOUT_TRAINING]
 
@@ -134,10 +131,8 @@ def print_summary(log=""):
 
 def print_why_it_stopped(log):
     """Print the boxes of a start that failed."""
-    jobs, others = failed_jobs.jobs, failed_jobs.others_are_shown
-    for box in Stop(jobs, Path(ladder.results), started_at_s, log, ended_by(), others).boxes():
+    for box in boxes(failed_jobs.jobs, Path(ladder.results), log, ended_by()):
         print(f"\n{box}", flush=True)
-    failed_jobs.box_is_printed = True
 
 
 def judge_partial_results():
@@ -155,7 +150,9 @@ def judge_partial_results():
 try:
     check_checkout(OWN, Path.cwd())
     if is_module:
-        sources = moved(module_sources(config), directory_in_module(workflow.modifier))
+        # The module's ``prefix`` or ``replace_prefix``.
+        move = workflow.modifier.modify_path
+        sources = moved(module_sources(config), lambda directory: os.path.dirname(move(f"{directory}/file")))
         # The ladder's paths contain the prefix now, also those that Snakemake does not see.
         workflow.modifier.path_modifier = PathModifier(None, None, workflow)
     else:
@@ -167,7 +164,7 @@ try:
         check_room(Path(".snakemake"))
         if rule_name("doctor") not in sys.argv:  # which reports it itself
             check_room(Path(ladder.results))
-    patch_execution(workflow, ladder, rule_name, globals(), is_module)
+    patch_execution(workflow, ladder, rule_name, is_module)
 except NotWritten as error:
     stop(error.problem)
 except UserError as error:

@@ -99,9 +99,9 @@ onsuccess:
 
 onerror:
     snakemakes_log = shown_path(Path(log[0])) if log else ""
-    if not is_for("compare", "doctor", "eject", "preflight", "report"):
+    # After a signal nothing is judged: what was cut short is measured by the next start.
+    if not ended_by() and not is_for("compare", "doctor", "eject", "preflight", "report"):
         if ladder.has_room:
             judge_partial_results()
         print_summary(snakemakes_log)
-    if not is_module:
-        print_why_it_stopped(snakemakes_log)
+    print_why_it_stopped(snakemakes_log)

@@ -2,12 +2,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ddp_ladder.climb.ladder import Ladder, stages_up_to
-from ddp_ladder.climb.start import announcements
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.settings.load import load_settings
 from make_records import make_plan_of, make_specs
@@ -84,26 +82,6 @@ def test_an_absent_stage_has_no_scales(ladder: Ladder) -> None:
 def test_preparation(ladder: Ladder) -> None:
     assert ladder.prepare_command == ["prepare.py", "data/digits", "--seed=7"]
     assert ladder.prepared_data == ["data/digits/.prepared"]
-
-
-def test_arguments_that_are_meant_otherwise_are_named(ladder: Ladder) -> None:
-    def warnings(ladder: Ladder) -> list[str]:
-        return [said.removeprefix("warning: ") for said in announcements(ladder, ["stage1"]) if "warning" in said]
-
-    assert warnings(ladder) == []
-    args = 'args: ["{batch_per_gpu}", $HOME/d, ~/d, "--lr 0.1", "a -b c"]'
-    assert warnings(make(CONFIG.replace('args: ["{batch_per_gpu}"]', args))) == [
-        "workload.args: $HOME/d reaches the script as it is, without the variable's value; write its value",
-        "workload.args: '--lr 0.1' reaches the script as one word; write its parts as items of the list",
-    ]
-
-
-def test_a_start_that_makes_no_other_job_says_so(ladder: Ladder) -> None:
-    ladder = make(CONFIG + "jobs: 2\n")
-    assert not [said for said in announcements(ladder, ["stage1"]) if "jobs" in said]
-    assert "jobs: 2 has no effect in this start: without Slurm, and in an allocation, a scale has one job" in (
-        announcements(replace(ladder, several_jobs=lambda: False), ["stage1"])
-    )
 
 
 def test_a_ladder_that_starts_at_another_scale(ladder: Ladder) -> None:

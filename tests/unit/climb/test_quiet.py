@@ -1,14 +1,16 @@
 from __future__ import annotations
 
-import errno
 import io
 import logging
 from collections.abc import Iterator
 from subprocess import CalledProcessError
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from ddp_ladder.climb import snakemake as quiet
-from ddp_ladder.climb.snakemake import FailedJobs, FullDisks, SchedulingMessages, filter_terminal
+from ddp_ladder.climb.snakemake import FailedJobs, SchedulingMessages, filter_terminal
+from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.common import LogEvent
 
 LOGGER = logging.getLogger("snakemake.logging")
@@ -18,20 +20,28 @@ def record(level: int, message: str, *arguments: object) -> logging.LogRecord:
     return logging.LogRecord("snakemake.logging", level, __file__, 1, message, arguments, None)
 
 
+def workflow(*quiet: Quietness) -> Any:
+    output = SimpleNamespace(printshellcmds=False, verbose=False, quiet=set(quiet))
+    return SimpleNamespace(dryrun=False, output_settings=output)
+
+
 @pytest.mark.parametrize(
     ("level", "message", "shown"),
     [
         (logging.INFO, "Building DAG of jobs...", False),
         (logging.INFO, "Select jobs to execute...", False),
         (logging.INFO, "Nothing to be done (all requested files are present).", True),
-        (logging.INFO, "Complete log(s): x", True),
         (logging.WARNING, "Building DAG of jobs...", True),
         (logging.ERROR, "Error in rule gate:", True),
     ],
 )
 def test_what_is_shown(level: int, message: str, shown: bool) -> None:
-    assert SchedulingMessages(lambda: False).filter(record(level, message)) is shown
-    assert SchedulingMessages(lambda: True).filter(record(level, message)) is True
+    quiet, loud = workflow(Quietness.PROGRESS), workflow()
+    assert SchedulingMessages(quiet).filter(record(level, message)) is shown
+    assert SchedulingMessages(loud).filter(record(level, message)) is True
+    for each in (quiet, loud):
+        each.dryrun = True
+        assert SchedulingMessages(each).filter(record(level, message)) is shown
 
 
 @pytest.fixture
@@ -61,7 +71,7 @@ def fail(number: int, code: int | None, message: str = "") -> None:
 
 
 def test_failed_jobs_are_collected_and_not_shown(terminal: io.StringIO) -> None:
-    failed = FailedJobs(lambda: False)
+    failed = FailedJobs(workflow())
     filter_terminal(failed)
     fail(1, 3)
     fail(2, None, "job 12 ended TIMEOUT")
@@ -72,22 +82,20 @@ def test_failed_jobs_are_collected_and_not_shown(terminal: io.StringIO) -> None:
         ("measure_1x1", 3, ""),
         ("measure_2x1", None, "job 12 ended TIMEOUT"),
     ]
-    assert not failed.others_are_shown
 
 
 def test_other_errors_are_shown(terminal: io.StringIO) -> None:
-    failed = FailedJobs(lambda: False)
+    failed = FailedJobs(workflow())
     filter_terminal(failed)
     LOGGER.error("MissingOutputException", extra={"event": LogEvent.ERROR})
     fail(1, None)
     assert terminal.getvalue() == "MissingOutputException\nError in rule\n"
     assert failed.jobs == ()
-    assert failed.others_are_shown
 
 
 def test_a_job_that_ends_well_at_another_try_did_not_fail(terminal: io.StringIO) -> None:
     LOGGER.setLevel(logging.INFO)
-    failed = FailedJobs(lambda: False)
+    failed = FailedJobs(workflow())
     filter_terminal(failed)
     fail(1, 3)
     LOGGER.info("Finished jobid: 1", extra={"event": LogEvent.JOB_FINISHED, "job_id": 1})
@@ -96,38 +104,14 @@ def test_a_job_that_ends_well_at_another_try_did_not_fail(terminal: io.StringIO)
 
 def test_what_fails_after_a_signal_fails_for_it(terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quiet, "ended_by", lambda: "SIGINT")
-    failed = FailedJobs(lambda: False)
+    failed = FailedJobs(workflow())
     filter_terminal(failed)
     fail(1, 1)
     assert (failed.jobs, terminal.getvalue()) == ((), "")
 
 
-def test_snakemakes_closing_lines_are_shown_until_the_ladder_has_printed_its_own(terminal: io.StringIO) -> None:
-    failed = FailedJobs(lambda: False)
-    filter_terminal(failed)
-    for _ in range(2):
-        LOGGER.error("WorkflowError:\nAt least one job did not complete successfully.")
-        failed.box_is_printed = True
+def test_snakemakes_closing_lines_are_not_shown(terminal: io.StringIO) -> None:
+    filter_terminal(FailedJobs(workflow()))
+    LOGGER.error("WorkflowError:\nAt least one job did not complete successfully.")
     LOGGER.error("KeyError: 'a bug'")
-    assert terminal.getvalue().splitlines() == [
-        "WorkflowError:",
-        "At least one job did not complete successfully.",
-        "KeyError: 'a bug'",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("error", "shown"),
-    [
-        (OSError(errno.ENOSPC, "No space left on device", "x/lock"), "x/lock: it cannot be written: No space left"),
-        (OSError(errno.EDQUOT, "Disk quota exceeded"), ".snakemake: it cannot be written: Disk quota exceeded\n"),
-        (FileNotFoundError(errno.ENOENT, "No such file or directory", "x"), "Traceback: 100%"),
-    ],
-)
-def test_a_full_disk_is_reported_without_its_traceback(error: OSError, shown: str) -> None:
-    talk = record(logging.ERROR, "Traceback: 100%")
-    try:
-        raise error
-    except OSError:
-        assert FullDisks().filter(talk) is True
-    assert talk.getMessage().startswith(shown)
+    assert terminal.getvalue() == "KeyError: 'a bug'\n"

@@ -82,7 +82,6 @@ class LadderJobs:
         self._console = JobConsole()
         self._watch = JobWatch(ask, cancel, self._console)
         self._submitter = Submitter(self.results, self._console.say)
-        self._others_due_s = 0.0
         plugin: Any = super()
         plugin.__init__(*args, **kwargs)
         self.array_jobs: set[str] = set()  # no --slurm-array-jobs: an array asks for each scale what the first needs
@@ -118,11 +117,12 @@ class LadderJobs:
         self._report_job_submission_threadsafe(info)
 
     async def check_active_jobs(self: Any, active_jobs: Sequence[Any]) -> AsyncIterator[Any]:
-        """Yield the jobs that have not ended, and report the others."""
+        """Yield the jobs that have not ended, and report the others. Beside jobs of other rules it keeps their pace."""
         own = [info for info in active_jobs if self._is_own(info.job)]
-        async for info in self._check_others([info for info in active_jobs if info not in own]):
-            yield info
         self.next_seconds_between_status_checks = LOOK_EVERY_S
+        if others := [info for info in active_jobs if info not in own]:
+            async for info in super().check_active_jobs(others):  # type: ignore[misc]
+                yield info
         for info in own:
             self._follow(info)
         try:
@@ -147,16 +147,6 @@ class LadderJobs:
             scale, log = info.job.wildcards.scale, Path(shown_path(info.aux["slurm_logfile"]))
             lock = Lock.of_scale(self.results, scale, "")
             self._watch.add(info.external_jobid, self.job_of(scale).stage, scale, log, lambda: is_held(lock))
-
-    async def _check_others(self: Any, others: Sequence[Any]) -> AsyncIterator[Any]:
-        """Check jobs of other rules, as often as the plugin would."""
-        if not others or time.monotonic() < self._others_due_s:
-            for info in others:
-                yield info
-            return
-        async for info in super().check_active_jobs(others):  # type: ignore[misc]
-            yield info
-        self._others_due_s = time.monotonic() + self.next_seconds_between_status_checks
 
     def _report(self: Any, info: Any, end: JobEnd) -> None:
         if end.ok:

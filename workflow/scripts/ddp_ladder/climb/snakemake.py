@@ -12,9 +12,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from importlib.util import find_spec
 from pathlib import Path
 from subprocess import CalledProcessError
 from types import FrameType, TracebackType
@@ -24,16 +23,17 @@ import psutil
 from snakemake.executors.local import Executor as LocalExecutor
 from snakemake.scheduling.job_scheduler import JobScheduler
 from snakemake.settings.enums import Quietness
+from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from ddp_ladder.climb.executor import ladder_executor
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.start import FailedJob, require_every_job_over
 from ddp_ladder.common.command import leave_lost_terminal, print_what_can_be_printed, put_this_python_first
-from ddp_ladder.common.files import FULL, NotWritten
 from ddp_ladder.common.messages import UserError, notify
 from ddp_ladder.common.process import SIGNALS, ignored_from_the_start
-from ddp_ladder.settings.sources import WITHOUT_TRAINING
+from ddp_ladder.settings.sources import WITHOUT_TRAINING, runs_no_training
 from ddp_ladder.slurm.lock import START, Lock, held
 
 MEASURING = ("measure_stage1", "measure_stage2", "measure_stage3", "preflight_scale")
@@ -41,15 +41,15 @@ MEASURING = ("measure_stage1", "measure_stage2", "measure_stage3", "preflight_sc
 
 def patch_process(workflow: Any, is_module: bool) -> FailedJobs:
     """Change this process before the settings are read; return the filter that collects the jobs that fail."""
-    failed_jobs = FailedJobs(lambda: _errors_are_shown(workflow))
+    failed_jobs = FailedJobs(workflow)
     print_what_can_be_printed()  # a character that the terminal does not have would end the climb
     put_this_python_first()  # `python` in a rule's shell is the one that has the packages
     if is_module:
         return failed_jobs
-    # Snakemake shows a traceback per line that its log cannot take (tests/workflow/test_full_disk.py).
-    report_full_disks()
+    # A log file that cannot be written would be a traceback for each line (tests/workflow/test_full_disk.py).
+    logging.raiseExceptions = False
     # The ladder shows plan and progress, and its boxes the failed jobs (tests/workflow/test_last_words_of_a_start.py).
-    filter_terminal(SchedulingMessages(lambda: _scheduling_is_shown(workflow)))
+    filter_terminal(SchedulingMessages(workflow))
     if workflow.is_main_process:
         filter_terminal(failed_jobs)
         # Snakemake ignores SIGTERM, SIGHUP kills it, and it waits for its jobs without ending them
@@ -62,45 +62,16 @@ def patch_process(workflow: Any, is_module: bool) -> FailedJobs:
     return failed_jobs
 
 
-def _scheduling_is_shown(workflow: Any) -> bool:
-    """Return True in a dry run if commands are asked for; in any other start if no profile asks for quiet."""
-    settings = workflow.output_settings
-    if workflow.dryrun:
-        return bool(settings.printshellcmds or settings.verbose)
-    return Quietness.PROGRESS not in (settings.quiet or ())
+def patch_execution(workflow: Any, ladder: Ladder, rule_name: Callable[[str], str], is_module: bool) -> None:
+    """Replace the Slurm executor and, unless another workflow uses this one as a module, Snakemake's lock.
 
-
-def _errors_are_shown(workflow: Any) -> bool:
-    """Return True if Snakemake's errors are asked for, or if nothing else would report them."""
-    settings, execution = workflow.output_settings, workflow.execution_settings
-    asked = settings.printshellcmds or settings.verbose or settings.show_failed_logs
-    return bool(asked or (execution is not None and (execution.debug or execution.no_hooks)))
-
-
-def patch_execution(
-    workflow: Any, ladder: Ladder, rule_name: Callable[[str], str], names: Mapping[str, Any], is_module: bool
-) -> None:
-    """Replace the Slurm executor, Snakemake's lock and, in a module, the calls of the handlers.
-
-    rule_name: the name of a rule in the workflow that uses it. names: the globals that hold the handlers.
+    rule_name: the name of a rule in the workflow that uses it.
     """
-    if find_spec("snakemake_executor_plugin_slurm"):  # optional for a workflow that uses this one as a module
-        from snakemake_executor_plugin_slurm import Executor
-
-        from ddp_ladder.climb.executor import ladder_executor
-
-        slurm = ExecutorPluginRegistry().get_plugin("slurm")
-        rules = [rule_name(name) for name in MEASURING]
-        slurm.executor = ladder_executor(Executor, Path(ladder.results), ladder.job, rules)
-    if not workflow.is_main_process:
-        return
-    # Snakemake reads a module once for each `use rule`.
-    uses = vars(workflow).setdefault("ddp_ladder_uses", {}).setdefault(ladder.results, [])
-    uses.append(workflow.modifier.rules)
-    if len(uses) == 1:
-        replace_lock(workflow, ladder, rule_name, is_alone=not is_module)  # Snakemake's lock names no process
-        if is_module:
-            add_handlers(workflow, names, uses)  # Snakemake drops a module's handlers
+    rules = [rule_name(name) for name in MEASURING]
+    slurm = ExecutorPluginRegistry().get_plugin("slurm")
+    slurm.executor = ladder_executor(SlurmExecutor, Path(ladder.results), ladder.job, rules)
+    if workflow.is_main_process and not is_module:
+        replace_lock(workflow, ladder)  # Snakemake's lock names no process
 
 
 # The terminal: the ladder's progress and the plan of a dry run replace Snakemake's scheduling messages, and the box at
@@ -108,31 +79,41 @@ def patch_execution(
 # them. These are filters and no logger plugin: a plugin would have to be an installed package, and named on the command
 # line.
 
-ALWAYS_SHOWN = ("Nothing to be done", "Complete log")
 # Never shown: Snakemake prints these before it knows that it is in a dry run.
 HEAD = ("Workflow has started!", "Assuming unrestricted shared filesystem usage")
-# Snakemake's messages on a failure before the ladder's box, and after it.
-STOPPING = ("Shutting down, this might take", "Exiting because a job execution failed")
-CLOSING = ("Complete log", "Elapsed time", "At least one job did not complete successfully")
+# Snakemake's messages on a failure, which has the ladder's box.
+CLOSING = (
+    "Shutting down, this might take",
+    "Exiting because a job execution failed",
+    "Complete log",
+    "Elapsed time",
+    "At least one job did not complete successfully",
+)
 # Warnings of the Slurm executor about its own check of job states, which is not used.
 IRRELEVANT_WARNINGS = ("MinJobAge", "The 'sacct' command is not available")
 
 
 class SchedulingMessages(logging.Filter):
-    """Filter that shows warnings, errors, and "Nothing to be done"; if ``is_shown``, all but the head."""
+    """Filter that shows warnings, errors and "Nothing to be done"; all but the head if the user asks for more."""
 
-    def __init__(self, is_shown: Callable[[], bool]) -> None:
+    def __init__(self, workflow: Any) -> None:
         super().__init__()
-        self._is_shown = is_shown  # asked late: Snakemake knows of a dry run only after the Snakefile is read
+        self._workflow = workflow
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return True if a record of Snakemake's logger is shown."""
-        message = record.getMessage()
-        if self._is_shown():
+        message, settings = record.getMessage(), self._workflow.output_settings
+        # Asked late: Snakemake knows of a dry run only after the Snakefile is read.
+        if settings.printshellcmds or settings.verbose if self._workflow.dryrun else not _is_quiet(settings):
             return not message.startswith(HEAD)
         if record.levelno == logging.WARNING:
             return not message.startswith(IRRELEVANT_WARNINGS)
-        return record.levelno > logging.WARNING or message.startswith(ALWAYS_SHOWN)
+        return record.levelno > logging.WARNING or message.startswith("Nothing to be done")
+
+
+def _is_quiet(settings: Any) -> bool:
+    """Return True if a profile asks for quiet, or if a target runs no training."""
+    return Quietness.PROGRESS in (settings.quiet or ()) or runs_no_training(sys.argv[1:])
 
 
 class FailedJobs(logging.Filter):
@@ -141,14 +122,11 @@ class FailedJobs(logging.Filter):
     A job failed by its command, or the Slurm executor reported its end. Every other error is shown.
     """
 
-    def __init__(self, is_shown: Callable[[], bool]) -> None:
+    def __init__(self, workflow: Any) -> None:
         super().__init__()
-        self._is_shown = is_shown
+        self._settings = workflow.output_settings
         self._exit_codes: dict[str, int] = {}  # by command
         self._by_id: dict[int, FailedJob] = {}
-        self.others_are_shown = False  # errors that are no failed job's
-        # Set by the caller; Snakemake's closing lines are hidden from then on.
-        self.box_is_printed = False
 
     @property
     def jobs(self) -> tuple[FailedJob, ...]:
@@ -157,9 +135,8 @@ class FailedJobs(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return True if a record of Snakemake's logger is shown."""
-        is_hidden = self._is_on_a_job(record) or self._closes(record.getMessage())
-        self.others_are_shown = self.others_are_shown or (record.levelno >= logging.ERROR and not is_hidden)
-        return not is_hidden or self._is_shown()
+        is_hidden = self._is_on_a_job(record) or any(each in record.getMessage() for each in CLOSING)
+        return bool(not is_hidden or self._settings.printshellcmds or self._settings.verbose)
 
     def _is_on_a_job(self, record: Any) -> bool:
         event = getattr(record, "event", None)
@@ -184,27 +161,6 @@ class FailedJobs(logging.Filter):
             self._by_id[record.jobid] = FailedJob(record.rule_name, next(iter(record.log), ""), exit_code, message)
         return True
 
-    def _closes(self, message: str) -> bool:
-        return message.startswith(STOPPING) or (self.box_is_printed and any(each in message for each in CLOSING))
-
-
-class FullDisks(logging.Filter):
-    """Filter that replaces the traceback of a full or read-only disk, which ends Snakemake itself, by one message."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return True, with the record's message replaced if it is on such a disk."""
-        error = sys.exc_info()[1]
-        if record.levelno >= logging.ERROR and isinstance(error, OSError) and error.errno in FULL:
-            where = str(error.filename or ".snakemake")
-            record.msg, record.args = str(NotWritten(error.errno, error.strerror, where).problem), ()
-        return True
-
-
-def report_full_disks() -> None:
-    """Add FullDisks to Snakemake's logger."""
-    logging.getLogger("snakemake.logging").addFilter(FullDisks())
-    logging.raiseExceptions = False  # a log file that cannot be written would be a traceback for each line
-
 
 def filter_terminal(added: logging.Filter) -> None:
     """Filter what Snakemake writes to the terminal, before its own filter does."""
@@ -217,32 +173,30 @@ def filter_terminal(added: logging.Filter) -> None:
 # directory, over all checkouts and hosts (tests/workflow/test_ends_and_locks.py).
 
 
-def replace_lock(workflow: Any, ladder: Ladder, rule_name: Callable[[str], str], is_alone: bool) -> None:
+def replace_lock(workflow: Any, ladder: Ladder) -> None:
     """Make ``workflow``, of the main process, lock the ladder's results while it runs jobs.
 
-    A dry run locks nothing, nor does --nolock. rule_name: the name of a rule in ``workflow``. is_alone: whether the
-    ladder is all of it; a module leaves Snakemake's own lock in place.
+    A dry run locks nothing, nor does --nolock.
     """
     execute = workflow.execute
 
     def execute_held(executor_plugin: Any, **settings: Any) -> Any:
         plugin, targets = executor_plugin.common_settings, workflow.dag_settings.targets
         wanted = workflow.execution_settings.lock
-        if is_alone:
-            # No question to the user about incomplete files of a killed start: each start computes what is to do.
-            workflow.dag_settings.force_incomplete = True
-            workflow.execution_settings.lock = False
-        is_held = wanted and not plugin.dryrun_exec and not only_reads(ladder, targets, rule_name)
+        # No question to the user about incomplete files of a killed start: each start computes what is to do.
+        workflow.dag_settings.force_incomplete = True
+        workflow.execution_settings.lock = False
+        is_held = wanted and not plugin.dryrun_exec and not only_reads(ladder, targets)
         with _holding(Path(ladder.results), submits=not plugin.local_exec) if is_held else nullcontext():
             return execute(executor_plugin=executor_plugin, **settings)
 
     workflow.execute = execute_held
 
 
-def only_reads(ladder: Ladder, targets: Collection[str], rule_name: Callable[[str], str]) -> bool:
+def only_reads(ladder: Ladder, targets: Collection[str]) -> bool:
     """Return True if a start for these targets changes nothing that another start may be working on."""
-    quick = bool(targets) and set(map(rule_name, WITHOUT_TRAINING)).issuperset(targets)
-    return quick and not (rule_name("eject") in targets and ladder.plan_to_write)
+    quick = bool(targets) and WITHOUT_TRAINING.issuperset(targets)
+    return quick and not ("eject" in targets and ladder.plan_to_write)
 
 
 @contextmanager
@@ -259,39 +213,6 @@ def _holding(results: Path, submits: bool) -> Iterator[None]:
             print(error, file=sys.stderr)
             sys.exit(1)
         yield
-
-
-# A workflow that uses this one as a module (tests/workflow/test_snakemake_citizen.py)
-
-HANDLERS = ("onstart", "onsuccess", "onerror")
-
-
-def directory_in_module(modifier: Any) -> Callable[[str], str]:
-    """Return a function that applies the module's ``prefix`` or ``replace_prefix`` to a directory of the settings."""
-    return lambda directory: os.path.dirname(modifier.modify_path(f"{directory}/file"))
-
-
-def add_handlers(workflow: Any, names: Mapping[str, Any], rules: Sequence[Collection[Any]]) -> None:
-    """Make a start that has jobs of the module call its handlers before those of the workflow that uses it.
-
-    names: the module's globals, where Snakemake puts handlers that it does not call. rules: those of each `use rule`.
-    """
-    execute = workflow.execute
-
-    def execute_with_handlers(*args: Any, **settings: Any) -> Any:
-        for name in HANDLERS:
-            setattr(workflow, f"_{name}", both(names[name], getattr(workflow, f"_{name}")))
-        return execute(*args, **settings)
-
-    def both(ours: Callable[..., None], theirs: Callable[[Any], None]) -> Callable[[Any], None]:
-        def call(log: Any) -> None:
-            if any(job.rule in used for job in workflow.dag.jobs for used in rules):
-                ours(log=log)
-            theirs(log)
-
-        return call
-
-    workflow.execute = execute_with_handlers
 
 
 # SIGINT, SIGTERM and SIGHUP end a climb in order: its jobs first, then its gates and the report. Snakemake itself does

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,16 +15,11 @@ from ddp_ladder.climb.to_do import runs_of_edited_scripts
 from ddp_ladder.common.files import profile
 from ddp_ladder.common.formats import in_short, signal_of
 from ddp_ladder.common.messages import Problem, UserError, box, notify
-from ddp_ladder.common.process import SIGNALS
-from ddp_ladder.common.redaction import redacted_arguments
-from ddp_ladder.gates.verdict import gate_files
 from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.records.quotes import last_lines
 from ddp_ladder.run.training_data import data_problem
-from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.secrets import missing_secrets, written_secrets
-from ddp_ladder.settings.sources import WITHOUT_TRAINING
 from ddp_ladder.slurm.jobs import GONE, SUBMITTED, JobEnd, NamedJob, ask, job_end_file, jobs_by_name, read_job_end
 from ddp_ladder.slurm.lock import Lock, is_held
 from ddp_ladder.slurm.query import SlurmError
@@ -53,12 +47,6 @@ def announcements(ladder: Ladder, stages: Sequence[str]) -> list[str]:
     lines = []
     if not ladder.measures(stages):
         lines.append("nothing to measure: every run has a good record of these settings; the gates are judged again")
-    jobs = ladder.settings.experiment.jobs
-    if jobs > 1 and not ladder.several_jobs():
-        lines.append(
-            f"jobs: {jobs} has no effect in this start: without Slurm, and in an allocation, a scale has one job"
-        )
-    lines += [f"warning: {doubt}" for doubt in _doubtful_arguments(ladder.settings)]
     edited = [run for run in runs_of_edited_scripts(ladder.plan, ladder.runs) if run.stage in stages]
     for script in dict.fromkeys(run.script for run in edited):
         names = [run.name for run in edited if run.script == script]
@@ -68,21 +56,6 @@ def announcements(ladder: Ladder, stages: Sequence[str]) -> list[str]:
             f"{ladder.results}/runs"
         )
     return lines
-
-
-def _doubtful_arguments(settings: Settings) -> Iterator[str]:
-    """Yield a doubt on each argument that the user seems to mean otherwise than the script gets it."""
-    work = settings.experiment.workload
-    arguments = {
-        "workload.args": work.args,
-        "workload.prepare": work.prepare or (),
-        **{f"variants.{name}.args": variant.args for name, variant in settings.experiment.variants.items()},
-    }
-    for key, text in ((key, text) for key, texts in arguments.items() for text in redacted_arguments(texts)):
-        if re.match(r"--?[A-Za-z][\w-]* \S", text):
-            yield f"{key}: {text!r} reaches the script as one word; write its parts as items of the list"
-        if re.search(r"\$\{?[A-Za-z_]", text):
-            yield f"{key}: {text} reaches the script as it is, without the variable's value; write its value"
 
 
 # Before jobs are submitted to Slurm
@@ -189,67 +162,38 @@ class FailedJob:
         """The name of its log without the suffix: ``measure_1x2``, ``gate_stage1``."""
         return Path(self.log).stem if self.log else self.rule
 
-    @property
-    def signal(self) -> str | None:
-        """Name of the signal that ended it."""
-        return None if self.exit_code is None else signal_of(self.exit_code)
 
+def boxes(jobs: Iterable[FailedJob], results: Path, log: str, ended_by: str | None) -> Iterator[str]:
+    """Yield the box of a start that a signal ended, or one for each failed job that has not told it itself.
 
-@dataclass(frozen=True)
-class Stop:
-    """The failure of a start of the workflow. results: a directory. since_s: when it began, unix time.
-
-    ended_by: the signal that ended it. log: Snakemake's, empty if there is none. others_are_shown: whether Snakemake
-    has printed an error that belongs to no job.
+    log: Snakemake's, empty if there is none.
     """
+    log = log or "none was written"
+    if ended_by:
+        by = "Ctrl-C" if ended_by == signal.SIGINT.name else "a signal"
+        yield box((("verdict", f"ended by {by} ({ended_by})"), ("log", log), ("next", AGAIN)))
+        return
+    for job in jobs:
+        if not _has_told(job, results):
+            yield box(_rows(job, log))
 
-    jobs: Sequence[FailedJob]
-    results: Path
-    since_s: float
-    log: str
-    ended_by: str | None
-    others_are_shown: bool
 
-    def boxes(self) -> Iterator[str]:
-        """Yield a box per failed job, in order; then one on why the start itself ended, if no job is the reason."""
-        for job in self.jobs:
-            if not self._is_on_terminal(job):
-                yield box(self._job(job))
-        log = ("log", self.log or "none was written")
-        if self.ended_by:
-            by = "Ctrl-C" if self.ended_by == signal.SIGINT.name else "a signal"
-            yield box((("verdict", f"ended by {by} ({self.ended_by})"), log, ("next", AGAIN)))
-        elif self.others_are_shown:
-            again = f"fix what the message above says, or just {AGAIN}; if it persists, report it"
-            yield box((("verdict", "Snakemake stopped at the error above"), log, ("next", again)))
+def _has_told(job: FailedJob, results: Path) -> bool:
+    """Return True if the terminal shows it: printed by the ladder's own command, or in the box of a closed gate."""
+    if job.exit_code is None:
+        return job_end_file(results, job.name.removeprefix("measure_")).exists()
+    return job.exit_code == 1 and job.rule != "prepare_data"
 
-    def _is_on_terminal(self, job: FailedJob) -> bool:
-        """Return True if the terminal shows it already: in a closed gate's box, or printed by the job itself."""
-        if self.ended_by and job.signal in {each.name for each in SIGNALS}:
-            return True
-        if job.rule in (*WITHOUT_TRAINING, "preflight"):
-            return job.exit_code == 1
-        if job.rule == "gate":
-            return job.exit_code == 1 and self._is_closed(job.name.removeprefix("gate_"))
-        if job.exit_code is None:
-            scale, stage = job.name.removeprefix("measure_"), job.rule.removeprefix("measure_")
-            return job_end_file(self.results, scale).exists() and self._is_closed(stage)
-        return False
 
-    def _is_closed(self, stage: str) -> bool:
-        """Return True if this start has found the gate closed."""
-        closed = gate_files(self.results / "gates", stage)[1]
-        return closed.exists() and closed.stat().st_mtime >= self.since_s
-
-    def _job(self, job: FailedJob) -> Iterator[tuple[str, str]]:
-        what = "workload.prepare" if job.rule == "prepare_data" else f"the job {job.name}"
-        code = "" if job.exit_code is None else f": exit code {job.exit_code}"
-        yield "verdict", f"{what} failed{code}{f' ({job.signal})' if job.signal else ''}"
-        if job.message:
-            yield "found", job.message
-        else:
-            lines = last_lines(Path(job.log), MOST_LINES) if job.log else []
-            yield "printed", "\n".join(lines) or "its log is empty"
-        yield "log", f"{job.log}\nSnakemake's: {self.log or 'none was written'}"
-        killed = "it was killed, most often because memory ran out; " if job.signal == signal.SIGKILL.name else ""
-        yield "next", f"{killed}read its output, here or above; then {AGAIN}"
+def _rows(job: FailedJob, log: str) -> Iterator[tuple[str, str]]:
+    name = None if job.exit_code is None else signal_of(job.exit_code)
+    what = "workload.prepare" if job.rule == "prepare_data" else f"the job {job.name}"
+    code = "" if job.exit_code is None else f": exit code {job.exit_code}"
+    yield "verdict", f"{what} failed{code}{f' ({name})' if name else ''}"
+    if job.message:
+        yield "found", job.message
+    else:
+        yield "printed", "\n".join(last_lines(Path(job.log), MOST_LINES) if job.log else []) or "its log is empty"
+    yield "log", f"{job.log}\nSnakemake's: {log}"
+    killed = "it was killed, most often because memory ran out; " if name == signal.SIGKILL.name else ""
+    yield "next", f"{killed}read its output, here or above; then {AGAIN}"
