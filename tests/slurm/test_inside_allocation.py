@@ -134,6 +134,6 @@ def test_what_does_not_fit_is_reported_before_any_run(cluster_without_accounting
     assert re.search(
         r"2 nodes\n  allowed  1 node.*: job \d+ offers 1 node, and on each 1 GPU, 4 CPUs and 8000 MB", said
     )
-    assert "salloc --nodes=2 --ntasks-per-node=1 --cpus-per-task=4 --gres=gpu:2 --mem=8000" in said
+    assert "salloc --nodes=2 --ntasks-per-node=1 --gres=gpu:2 --cpus-per-task=4 --mem=8000M --time=" in said
     assert "Traceback" not in said
     assert [path.name for path in checkout.results.iterdir()] == ["start.lock1"]

@@ -11,12 +11,11 @@ from ddp_ladder.run.scale_job import MARGIN_S, limits_s
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.allocation import (
-    SIMULATE,
     AllocatedResources,
     misfits,
     parse_allocation,
-    salloc_for,
 )
+from ddp_ladder.slurm.steps import salloc_for, widest
 
 # Slurm 22.05.8, `scontrol show job --details`, shortened.
 SHOWN = """JobId=1 JobName=interactive
@@ -61,9 +60,9 @@ def test_a_run_that_takes_all_its_time_to_end_is_over_before_slurm_ends_the_job(
 
 
 def test_what_fits_is_no_problem() -> None:
-    assert list(misfits(JOB, OFFER, "cluster.yaml")) == []
-    assert list(misfits(replace(JOB, scale=Scale(1, 1), cpus=1, memory_mb=None), OFFER, "cluster.yaml")) == []
-    assert list(misfits(replace(JOB, scale=Scale(2, 4), gres=None), OFFER, "cluster.yaml")) == []
+    assert list(misfits(JOB, OFFER, "cluster.yaml", "salloc")) == []
+    assert list(misfits(replace(JOB, scale=Scale(1, 1), cpus=1, memory_mb=None), OFFER, "cluster.yaml", "salloc")) == []
+    assert list(misfits(replace(JOB, scale=Scale(2, 4), gres=None), OFFER, "cluster.yaml", "salloc")) == []
 
 
 @pytest.mark.parametrize(
@@ -77,7 +76,7 @@ def test_what_fits_is_no_problem() -> None:
 )
 def test_a_misfit_is_reported_with_its_key(change: dict[str, object], key: str, found: str, allowed: str) -> None:
     job = replace(JOB, **change)  # type: ignore[arg-type]
-    (problem,) = misfits(job, OFFER, "cluster.yaml")
+    (problem,) = misfits(job, OFFER, "cluster.yaml", "salloc --x")
     assert problem.where == key
     assert problem.found is not None
     assert problem.found.startswith(found)
@@ -85,11 +84,14 @@ def test_a_misfit_is_reported_with_its_key(change: dict[str, object], key: str, 
     assert problem.allowed.startswith(allowed)
     assert "job 1 offers 2 nodes, and on each 2 GPUs, 4 CPUs and 8000 MB" in problem.allowed
     assert problem.next is not None
-    assert problem.next.endswith(f"{salloc_for(job)}; {SIMULATE}" if found == "3 nodes" else salloc_for(job))
+    assert problem.next.endswith("a larger allocation: salloc --x")
 
 
-def test_it_says_what_to_ask_for() -> None:
-    assert salloc_for(JOB) == "salloc --nodes=2 --ntasks-per-node=1 --cpus-per-task=4 --gres=gpu:2 --mem=8000"
-    assert (
-        salloc_for(replace(JOB, gres=None, memory_mb=None)) == "salloc --nodes=2 --ntasks-per-node=1 --cpus-per-task=4"
+def test_it_says_what_to_ask_for_so_that_every_scale_has_room() -> None:
+    narrow = replace(JOB, scale=Scale(3, 1), cpus=2, gres="gpu:1", slurm=Slurm(account="p1"))
+    assert salloc_for(widest([JOB, narrow])) == (
+        "salloc --nodes=3 --ntasks-per-node=1 --gres=gpu:2 --cpus-per-task=4 --mem=8000M --time=15"
+    )
+    assert salloc_for(narrow) == (
+        "salloc --nodes=3 --ntasks-per-node=1 --gres=gpu:1 --cpus-per-task=2 --mem=8000M --time=5 --account=p1"
     )

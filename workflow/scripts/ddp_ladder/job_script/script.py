@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from shlex import quote as quoted
@@ -35,10 +34,8 @@ from ddp_ladder.node.software import WORKFLOW_VARIABLES, container_binds
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.settings.secrets import FROM_ENVIRONMENT, marked_overrides
 from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
-from ddp_ladder.settings.terms import Scale
-from ddp_ladder.slurm.steps import NO_JOB_OF_SLURM, sbatch_options, srun_options, step_variables, task_variables
+from ddp_ladder.slurm.steps import NO_JOB_OF_SLURM, sbatch_options, srun_options, step_variables, task_variables, widest
 
-STARTING_MIN = 5  # Snakemake's own start, gates and report of climb.sh
 VENV = ".venv"
 _VARIABLE = re.compile("\0([A-Za-z_][A-Za-z0-9_]*)\0")
 
@@ -206,18 +203,10 @@ def climb_script(plan: Plan, sources: Sources, secrets: Sequence[str], project: 
     secrets: variables that the submitting shell has to have. project: where Snakemake is started. python: the
     workflow's Python here.
     """
-    largest = max(plan.jobs, key=lambda job: job.scale.world_size)
-    widest = max(plan.jobs, key=lambda job: job.scale.gpus_per_node)
-    job = replace(
-        widest,
-        scale=Scale(max(job.scale.nodes for job in plan.jobs), widest.scale.gpus_per_node),
-        slurm=largest.slurm,
-        runtime_min=STARTING_MIN + sum(job.runtime_min for job in plan.jobs),
-    )
     own = {"job-name": "ddp-ladder", "chdir": str(project), "output": f"{plan.results}/climb-%j.log"}
     return render(
         "climb.sh.j2",
-        sbatch_options=list(map(quoted_option, sbatch_options(job, own))),
+        sbatch_options=list(map(quoted_option, sbatch_options(widest(plan.jobs), own))),
         venv=VENV,
         bin=str(python.parent),
         options=[*_snakefile(project), *_settings(sources)],

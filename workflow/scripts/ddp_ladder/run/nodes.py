@@ -26,7 +26,6 @@ from ddp_ladder.node.network import LOOPBACK, address_towards, free_port, is_loo
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.run.logs import BoundedLog, LogPipe, log_of_launcher
 from ddp_ladder.settings.terms import Interface
-from ddp_ladder.slurm.allocation import salloc_for
 from ddp_ladder.slurm.query import (
     SHORTEST_ANSWER_S,
     SlurmError,
@@ -37,7 +36,7 @@ from ddp_ladder.slurm.query import (
     undecided,
     unreadable,
 )
-from ddp_ladder.slurm.steps import step_argv, step_environment
+from ddp_ladder.slurm.steps import salloc_for, step_argv, step_environment
 
 AGENT = SCRIPTS / "agent.py"
 RENDEZVOUS = SCRIPTS / "rendezvous.py"

@@ -11,8 +11,8 @@ from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.plan.plan import Plan, ScaleJob
 from ddp_ladder.slurm.query import answer, gpus, job_field, no_job, run_command, seconds
+from ddp_ladder.slurm.steps import salloc_for, widest
 
-SIMULATE = f"or simulate the nodes on this machine: env -u SLURM_JOB_ID snakemake --profile {profile('local')}"
 _SHARE = re.compile(r"Nodes=(?P<nodes>\S+) CPU_IDs=(?P<cpus>\S*) Mem=(?P<memory_mb>\d+) GRES=(?P<gres>\S*)")
 
 
@@ -84,15 +84,17 @@ def check_allocation(plan: Plan, stages: Sequence[str], environment: Mapping[str
     cluster_file: the file with the key `node`, for messages.
     """
     offer = own_allocation(environment)
-    problems = [
-        problem for stage in stages for job in plan.stage_jobs(stage) for problem in misfits(job, offer, cluster_file)
-    ]
+    jobs = [job for stage in stages for job in plan.stage_jobs(stage)]
+    problems = [problem for job in jobs for problem in misfits(job, offer, cluster_file, salloc_for(widest(jobs)))]
     if problems:
         raise UserError(problems)
 
 
-def misfits(job: ScaleJob, offer: AllocatedResources, cluster_file: str) -> Iterator[Problem]:
-    """Yield a problem for each resource of which the allocation has too little for a scale."""
+def misfits(job: ScaleJob, offer: AllocatedResources, cluster_file: str, salloc: str) -> Iterator[Problem]:
+    """Yield a problem for each resource of which the allocation has too little for a scale.
+
+    salloc: asks for an allocation that has room for all.
+    """
     per_node = job.scale.gpus_per_node if job.gres else 0
     scales = f"stages.{job.stage}.scales"
     wants = (
@@ -108,14 +110,5 @@ def misfits(job: ScaleJob, offer: AllocatedResources, cluster_file: str) -> Iter
                 what=f"{job.stage} {job.scale} does not fit into the allocation",
                 found=f"{wanted} {unit}",
                 allowed=f"{offered} {unit}: {offer}",
-                next=f"remove {job.scale}, or start inside a larger allocation: {salloc_for(job)}"
-                + (f"; {SIMULATE}" if unit == "nodes" else ""),
+                next=f"remove {job.scale}, or start inside a larger allocation: {salloc}",
             )
-
-
-def salloc_for(job: ScaleJob) -> str:
-    """Return an salloc command for an allocation that has room for a scale."""
-    gres = f" --gres={job.gres}" if job.gres else ""
-    memory = f" --mem={job.memory_mb}" if job.memory_mb else ""
-    nodes = job.scale.nodes
-    return f"salloc --nodes={nodes} --ntasks-per-node=1 --cpus-per-task={job.cpus}{gres}{memory}"

@@ -5,9 +5,14 @@ The only place that builds them: for the executor, for ``sbatch --test-only``, f
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
+from ddp_ladder.settings.terms import Scale
+
+STARTING_MIN = 5  # of a whole climb in one job: Snakemake's own start, gates and report
 
 # All other SLURM_* and SRUN_* set defaults of srun. They come from the allocation (SLURM_NTASKS, SLURM_MEM_PER_NODE,
 # SLURM_GPU_BIND, ...) and would add to or contradict the command line. The job step gets its own from Slurm.
@@ -62,6 +67,22 @@ def sbatch_options(job: ScaleJob, own: Mapping[str, str], tasks_per_node: int = 
     }
     options = [f"--{name}={value}" for name, value in named.items() if value is not None]
     return [*options, *job.slurm.extra, "--no-requeue"]  # a second start would run beside what the first one left
+
+
+def widest(jobs: Sequence[ScaleJob]) -> ScaleJob:
+    """Return a job that has room for each of these, and time for all, one after the other."""
+    most = max(jobs, key=lambda job: job.scale.gpus_per_node)
+    return replace(
+        most,
+        scale=Scale(max(job.scale.nodes for job in jobs), most.scale.gpus_per_node),
+        slurm=max(jobs, key=lambda job: job.scale.world_size).slurm,
+        runtime_min=STARTING_MIN + sum(job.runtime_min for job in jobs),
+    )
+
+
+def salloc_for(job: ScaleJob) -> str:
+    """Return an salloc command that asks for what a job would ask for."""
+    return shlex.join(["salloc", *(option for option in sbatch_options(job, {}) if option != "--no-requeue")])
 
 
 def srun_options(nodes: int, tasks_per_node: int, cpus_per_task: int) -> list[str]:
