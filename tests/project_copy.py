@@ -198,5 +198,6 @@ def copy_project(path: Path, cluster: LoginNode | None = None) -> Checkout:
     unfinished = shutil.ignore_patterns("*.pyc.*")
     for name in ("config", "profiles", "workflow"):
         shutil.copytree(ROOT / name, path / name, ignore=unfinished)
-    shutil.copy(ROOT / "Snakefile", path)
+    for name in ("Snakefile", "requirements.txt"):
+        shutil.copy(ROOT / name, path)
     return Checkout(path, cluster)
