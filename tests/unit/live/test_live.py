@@ -174,7 +174,7 @@ def test_files_that_are_being_written(tmp_path: Path) -> None:
     reader.read()
     run = run_of(tmp_path, plan.jobs[1].runs[1])
     for path in (tmp_path / "plan.json", run.progress, run.samples(0)):
-        path.write_bytes(path.read_bytes()[:-30])
+        path.write_bytes(path.read_bytes()[:-5])
     state = reader.read()
     # What was read before still counts.
     assert state.plan == plan
