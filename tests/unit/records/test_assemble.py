@@ -153,7 +153,7 @@ def test_without_a_loader_of_torch_there_is_advice(
     ("named", "verdict", "why"),
     [
         ("port: 12355, ", "the script's port is taken",
-         "rank 0: another process listens on port 12355, which the script has chosen"),
+         "another process listens on port 12355, which the script has chosen"),
         ("", PORT_TAKEN, "another process listens on port {port} of {host}"),
     ],
 )  # fmt: skip

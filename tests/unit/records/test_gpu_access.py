@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.records.failures import is_too_old
 from ddp_ladder.records.record import Failure
 from make_records import make_spec
 from make_runs import edit, reassemble, write_run
@@ -18,21 +17,6 @@ TOO_OLD = (
 )
 CPU_ONLY = "Torch not compiled with CUDA enabled"
 A100 = {"name": "NVIDIA A100-SXM4-40GB", "driver": "535.129.03", "power_limit_w": 400.0}
-
-
-@pytest.mark.parametrize(
-    ("driver", "cuda", "too_old"),
-    [
-        ("515.43.04", "11.7", False),
-        ("515.43.04", "12.1", True),
-        ("525.60.13", "12.8", False),
-        ("575.57.08", "13.0", True),
-        ("580.65.06", "13.2", False),
-        ("1.2", "99.1", False),  # a CUDA that is not in the table
-    ],
-)
-def test_the_driver_that_a_cuda_needs(driver: str, cuda: str, too_old: bool) -> None:
-    assert is_too_old(driver, cuda) is too_old
 
 
 def blind(tmp_path: Path, gpus: list[dict[str, Any]], **seen: Any) -> Failure:
@@ -54,23 +38,20 @@ def blind(tmp_path: Path, gpus: list[dict[str, Any]], **seen: Any) -> Failure:
 @pytest.mark.parametrize(
     ("gpus", "seen", "why", "next_step"),
     [
-        ([A100], {"built_for": None, "why": CPU_ONLY}, "is built without CUDA", "install a torch with CUDA"),
-        ([A100], {"why": TOO_OLD}, "driver 535.129.03 is too old for torch", "an older CUDA"),
-        ([], {"why": TOO_OLD}, "driver is too old for torch", "an older CUDA"),
-        ([A100], {"built_for": "13.0"}, "(wants 580.65.06 or newer)", "an older CUDA"),
-        ([], {}, "nvidia-smi shows no GPU there; torch says: No CUDA GPUs are available", "check node.gres"),
+        ([A100], {"built_for": None, "why": CPU_ONLY}, "is built for no CUDA and says: ", "install for"),
+        ([A100], {"why": TOO_OLD}, "nvidia-smi shows 1 x NVIDIA A100-SXM4-40GB, driver 535.129.03", "install for"),
+        ([], {}, f"says: {NO_GPUS}; nvidia-smi shows no GPU", "check node.gres"),
         ([A100], {"visible": ""}, "CUDA_VISIBLE_DEVICES is ''", "check node.gres"),
-        ([A100], {"why": "CUDA unknown error"}, "shows 1 x NVIDIA A100-SXM4-40GB, but torch", "srun --pty"),
     ],
-    ids=["CPU-only", "too old", "too old, no nvidia-smi", "too old by the table", "no GPU", "hidden", "unknown"],
+    ids=["CPU-only", "too old", "no GPU", "hidden"],
 )
 def test_fake_cuda_why_a_rank_sees_no_gpu(
     tmp_path: Path, gpus: list[dict[str, Any]], seen: dict[str, Any], why: str, next_step: str
 ) -> None:
     failure = blind(tmp_path, gpus, **seen)
-    assert failure.why.startswith("rank 1: ")
+    assert failure.why.startswith("rank 1: torch ")
     assert why in failure.why
-    assert next_step in failure.next
+    assert failure.next.startswith(next_step)
     assert failure.next.endswith("then start snakemake again")
 
 

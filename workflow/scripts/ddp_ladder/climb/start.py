@@ -17,7 +17,7 @@ from ddp_ladder.common.formats import in_short, signal_of
 from ddp_ladder.common.messages import Problem, UserError, box, notify
 from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
-from ddp_ladder.records.quotes import last_lines
+from ddp_ladder.records.signatures import last_lines
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.settings.secrets import missing_secrets, written_secrets
 from ddp_ladder.slurm.jobs import GONE, SUBMITTED, JobEnd, NamedJob, ask, job_end_file, jobs_by_name, read_job_end

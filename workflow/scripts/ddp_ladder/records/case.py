@@ -1,4 +1,7 @@
-"""A failed run, as the rows of the table in ``failures`` look at it, and the failures that a line of it names."""
+"""A failed run, as the rows of the table in ``failures`` look at it: its files, its speakers' words, and what to quote.
+
+What is quoted is a line verbatim, after the statement that raised it if it ends a traceback.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,22 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of
 from ddp_ladder.common.messages import numbered
+from ddp_ladder.common.redaction import redacted
 from ddp_ladder.node.launch import training_python
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.correctness import Diagnosis
-from ddp_ladder.records.quotes import (
-    MOST_LINES,
-    ending,
-    is_line_of,
-    raised_at,
-    traceback_to,
-    where_raised,
-    with_place,
-)
 from ddp_ladder.records.raw_files import RawRun
-from ddp_ladder.records.raw_models import AgentEnd, RankEnd
+from ddp_ladder.records.raw_models import AgentEnd, FailedRank, RankEnd
 from ddp_ladder.records.record import Evidence, Failure
 from ddp_ladder.records.signatures import (
+    TRACEBACK,
     Match,
     Role,
     Words,
+    cut,
     is_consequence,
     lines_of_agent,
     matches,
@@ -39,7 +35,19 @@ from ddp_ladder.records.signatures import (
 )
 
 AGAIN = "start snakemake again: only failed runs are repeated"
-EXCEPTION = "the script raised an exception"
+MOST_LINES = 5  # that are quoted
+
+
+class Ended(FailedRank):
+    """A rank that an agent saw fail by itself, with the agent's node."""
+
+    node_rank: int
+    host: str
+
+    @property
+    def place(self) -> str:
+        """Return ``rank 3 (node 1, node7)``."""
+        return f"rank {self.rank} (node {self.node_rank}, {self.host})"
 
 
 @dataclass(frozen=True)
@@ -71,15 +79,20 @@ class Case:
         """Return the ranks that failed for a reason of their own, and not because they lost another; first to end."""
         return sorted((end for end in self.ends if self._failed_by_itself(end)), key=lambda end: end.ended_at_s)
 
-    @property
-    def victims(self) -> list[RankEnd]:
-        """Return the ranks that raised an exception, where none has a reason of its own."""
-        return [end for end in self.ends if end.exception]
-
     def _failed_by_itself(self, end: RankEnd) -> bool:
         if not end.exception:
             return end.exit_code != 0
         return not is_consequence(end.exception, self.several_nodes)
+
+    @cached_property
+    def seen_to_fail(self) -> list[Ended]:
+        """Return all ranks that an agent saw fail by themselves, in the order of time."""
+        seen = [
+            Ended(**dict(rank), node_rank=agent.node_rank, host=end.host)
+            for agent, end in self.raw.agents.items()
+            for rank in end.failed_ranks
+        ]
+        return sorted(seen, key=lambda rank: (rank.ended_at_s, rank.rank))
 
     @property
     def several_nodes(self) -> bool:
@@ -88,27 +101,19 @@ class Case:
     @property
     def ended_badly(self) -> bool:
         """Return True if a process failed or was missing; False if only a check of what was measured failed."""
-        agents = self.raw.agents.values()
-        return (
-            self.outcome != "finished"
-            or not agents
-            or any(end.failed for end in self.ends)
-            or any(end.failed for end in agents)
-        )
+        agents: list[RankEnd | AgentEnd] = [*self.raw.agents.values()]
+        return self.outcome != "finished" or not agents or any(end.failed for end in [*agents, *self.ends])
 
     @cached_property
     def said(self) -> tuple[Words, ...]:
         """Return what ended each rank, by its own record or by the error file of torch; first to end first."""
-        return _in_order(self._said())
-
-    def _said(self) -> Iterator[Words]:
-        for end in self.ends:
-            if end.exception:
-                yield Words("rank", end.rank, end.host, (end.exception,), end.ended_at_s)
-        for agent in self.raw.agents.values():
-            for rank in agent.failed_ranks:
-                if rank.error:
-                    yield Words("rank", rank.rank, agent.host, tuple(rank.error.split("\n")), rank.ended_at_s)
+        own = [Words("rank", e.rank, e.host, (e.exception,), e.ended_at_s) for e in self.ends if e.exception]
+        errors = [
+            Words("rank", rank.rank, rank.host, tuple(rank.error.split("\n")), rank.ended_at_s)
+            for rank in self.seen_to_fail
+            if rank.error
+        ]
+        return _in_order([*own, *errors])
 
     @cached_property
     def printed(self) -> tuple[Words, ...]:
@@ -131,12 +136,9 @@ class Case:
         end = self.raw.agents.get(agent)
         log = self.directory.agent_log(agent, self.raw.run.agents)
         lines = lines_of_agent(read_lines(log, self.raw.run.agents), str(agent))
-        return of_agent(lines, self._only_rank(agent), self.host(agent), end.ended_at_s if end else None)
-
-    def _only_rank(self, agent: Agent) -> int | None:
-        if agent.local_rank is None and self.spec.gpus_per_node > 1 and not self.spec.is_plain:
-            return None
-        return agent.node_rank * self.spec.gpus_per_node + (agent.local_rank or 0)
+        several = agent.local_rank is None and self.spec.gpus_per_node > 1 and not self.spec.is_plain
+        only_rank = None if several else agent.node_rank * self.spec.gpus_per_node + (agent.local_rank or 0)
+        return of_agent(lines, only_rank, self.host(agent), end.ended_at_s if end else None)
 
     def host(self, agent: Agent) -> str:
         """Return the host of an agent: as itself recorded it, else its planned node."""
@@ -151,16 +153,170 @@ class Case:
             lines = read_lines(file, self.spec.world_size)
             yield Words("NCCL", ranks.get((host, process)), host or None, lines)
 
-    def agent_log(self, end: AgentEnd | RankEnd) -> Path:
-        """Return the log of an agent, or of the agent that started a rank."""
-        alone = self.raw.run.agents_per_node == 1
-        agent = Agent(end.node_rank or 0, None if alone else end.local_rank)
-        return self.directory.agent_log(agent, self.raw.run.agents)
+    def of_scripts(self, node: str | None, rank: int | None) -> list[Words]:
+        """Return what was printed on a node and may be of a rank; None: any. The ranks of a node may share a log."""
+        return [
+            words
+            for words in self.printed
+            if words.speaker in ("rank", "agent")
+            and (node is None or words.node == node)
+            and (rank is None or words.rank in (rank, None))
+        ]
+
+    def last_line(self, node: str, rank: int | None = None) -> str:
+        """Return the last line that was printed on a node by a rank, or by any; empty if there is none.
+
+        Lines at the end that only report the loss of another rank are left out, unless there are no others.
+        """
+        said = [words.lines for words in reversed(self.of_scripts(node, rank))]  # without torch's mark of a rank first
+        last = next((index for lines in said if (index := _last_of_no_victim(lines))), "")
+        return cut(redacted(last or next((line for lines in said for line in reversed(lines) if line.strip()), "")))
 
 
-def _in_order(words: Iterator[Words]) -> tuple[Words, ...]:
+def _in_order(words: Iterable[Words]) -> tuple[Words, ...]:
     return tuple(sorted(words, key=lambda each: math.inf if each.at_s is None else each.at_s))
 
+
+def _last_of_no_victim(lines: Sequence[str]) -> str:
+    """Return the last line that is no report of a lost rank, nor in its traceback; empty if there is none."""
+    end = _above(lines, len(lines))
+    while end is not None and is_consequence(lines[end]):
+        end = _above(lines, traceback_to(lines, end).start)
+    return "" if end is None else lines[end]
+
+
+# The lines that show the cause
+
+_MODULES = re.compile(r"^(?:[A-Za-z_]\w*\.)+(?=[A-Z]\w*\b)")  # before the name of an exception
+_FRAME = re.compile(r'^\s*File "([^"]+)", line \d+')
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<|/ddp_ladder_instrument/|/instrument\.py$")
+_CURRENT = "Current thread"  # the fault handler's mark of the thread that crashed
+_CRASH = re.compile(r"Fatal Python error: |terminate called after throwing|.*: Assertion `.*' failed")
+_CRASH_LINES = 200  # of the threads that the fault handler shows
+_MARKS = re.compile(r"^[\s^~]*$")  # below a statement of a traceback
+_JOINTS = {  # between an exception and another one that was raised because of it
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+}
+
+
+def quote(words: Words, lines: Iterable[str]) -> tuple[Evidence, ...]:
+    """Return lines of one speaker."""
+    return tuple(Evidence(speaker=words.place, line=cut(redacted(line))) for line in lines if line.strip())[:MOST_LINES]
+
+
+def with_place(words: Words, index: int) -> tuple[Evidence, ...]:
+    """Return a line, after the statement of the script that raised it if it ends a traceback."""
+    return quote(words, (*_statement(words.lines, index), words.lines[index]))
+
+
+def where_raised(case: Case, rank: int | None, exception: str) -> tuple[Evidence, ...]:
+    """Return an exception's last line as the log has it, with its statement; empty if no log has it."""
+    found = _raised_at(case, rank, exception)
+    return with_place(replace(found[0], rank=rank), found[1]) if found else ()
+
+
+def _raised_at(case: Case, rank: int | None, exception: str) -> tuple[Words, int] | None:
+    """Return where the log has an exception: the words, and the index of its line; None if no log has it."""
+    own = [words for words in case.printed if words.rank == rank and rank is not None]
+    for words in (*own, *(words for words in case.printed if words.rank is None)):
+        for index in reversed(range(len(words.lines))):
+            if is_line_of(words.lines[index], exception):
+                return words, index
+    return None
+
+
+def traceback_to(lines: Sequence[str], end: int) -> range:
+    """Return the indices of the traceback that ends there, with those of the exceptions that led to it.
+
+    Of that line alone, if there is no traceback directly above it.
+    """
+    first = _header(lines, end)
+    if first is None or any(line[:1].strip() for line in lines[first + 1 : end]):
+        return range(end, end + 1)
+    while (above := _above(lines, first)) is not None and lines[above].strip() in _JOINTS:
+        if (earlier := _header(lines, above)) is None:
+            break
+        first = earlier
+    return range(first, end + 1)
+
+
+def _header(lines: Sequence[str], before: int) -> int | None:
+    return next((index for index in range(before - 1, -1, -1) if TRACEBACK in lines[index]), None)
+
+
+def _above(lines: Sequence[str], before: int) -> int | None:
+    """Return the index of the last line before this one that is not blank."""
+    return next((index for index in range(before - 1, -1, -1) if lines[index].strip()), None)
+
+
+def caught(case: Case, node: str | None = None, rank: int | None = None) -> tuple[Evidence, ...]:
+    """Return the last exception, with its statement, whose traceback a script printed itself; empty if it did not."""
+    for words in case.of_scripts(node, rank):
+        for index in reversed(range(len(words.lines))):
+            line = words.lines[index]
+            if line[:1].isalpha() and _statement(words.lines, index) and not is_consequence(line):
+                return with_place(words, index)
+    return ()
+
+
+def with_caught(failure: Failure, case: Case) -> Failure:
+    """Return the failure of ranks that ended well, with the exception that they may have ended because of."""
+    if not (shown := caught(case, failure.node, failure.rank)):
+        return failure
+    first = (
+        "the script printed an exception: if it ended because of it, fix its cause, and let the script raise it "
+        "instead of ending with exit code 0; then start snakemake again"
+    )
+    return failure.replace(next=numbered((first, failure.next)), evidence=shown)
+
+
+def crash(case: Case, node: str) -> tuple[Evidence, ...]:
+    """Return what Python's fault handler or the C++ runtime printed as a process crashed; empty if they did not."""
+    for words in case.of_scripts(node, None):
+        for index, line in enumerate(words.lines):
+            if not _CRASH.match(line):
+                continue
+            following = words.lines[index + 1 : index + 1 + _CRASH_LINES]
+            current = next((k for k, one in enumerate(following) if one.startswith(_CURRENT)), 0)
+            frames = [
+                one for one in following[current:] if (frame := _FRAME.match(one)) and not _LIBRARY.search(frame[1])
+            ]
+            what = [one for one in following[:1] if one.lstrip().startswith("what():")]
+            return quote(words, (line, *what, *frames[:1]))
+    return ()
+
+
+def is_line_of(line: str, exception: str) -> bool:
+    """Return True if a line of a traceback is the beginning of this exception: ``ValueError: no such file``.
+
+    The message may be missing, or begin on the next line.
+    """
+    name = exception.partition(":")[0]
+    if name not in line:
+        return False
+    # The rank reports its exception without secrets.
+    text = " ".join(_MODULES.sub("", redacted(line).strip()).split())
+    return text == exception or (text.startswith(f"{name}:") and exception.startswith(text))
+
+
+def _statement(lines: Sequence[str], end: int) -> tuple[str, ...]:
+    """Return place and statement of the last frame that is not of a library, of the traceback that ends there."""
+    frames = []
+    for index in range(end - 1, -1, -1):
+        frame = _FRAME.match(lines[index])
+        if frame:
+            frames.append((index, frame[1]))
+        elif lines[index].strip() and not lines[index].startswith((" ", "\t")):
+            break
+    own = [index for index, file in frames if not _LIBRARY.search(file)] or [index for index, _ in frames]
+    if not own:
+        return ()
+    following = lines[own[0] + 1 : own[0] + 2]
+    return (lines[own[0]], *(line for line in following if not _FRAME.match(line) and not _MARKS.match(line)))
+
+
+# The failures that a line names
 
 _OF_LIBRARIES = re.compile(r"\bNCCL WARN\b|^\s*what\(\): ")  # the latter: the C++ runtime, of an exception that aborts
 
@@ -177,7 +333,7 @@ def root_printed(case: Case) -> Failure | None:
     """
     if not case.ended_badly or case.raw.unwritten or case.outcome == "not written":
         return None
-    raised = [raised_at(case.printed, end.rank, end.exception) for end in case.ends if end.exception]
+    raised = [_raised_at(case, end.rank, end.exception) for end in case.ends if end.exception]
     led = [(at[0], traceback_to(at[0].lines, at[1])) for at in raised if at]
     found = (
         match
@@ -188,16 +344,17 @@ def root_printed(case: Case) -> Failure | None:
 
 
 def root_at_end(case: Case, node: str, rank: int | None = None) -> Failure | None:
-    """Return the failure whose cause is named by the end of the output of a process that ended with an exit code.
+    """Return the failure whose cause is named by the last line of a process that ended with an exit code.
 
-    rank: its last words must be a traceback, which it caught and printed; None for a launcher.
+    rank: the line must end a traceback, which it caught and printed; None for a launcher.
     """
+    last = case.last_line(node, rank)
     for match in case.printed_matches:
         words = match.words
-        if match.signature.role != "root" or words.node != node or not (rank is None or words.rank in (rank, None)):
-            continue
-        last = ending(words.lines)
-        if match.index in last and (rank is None or len(last) > 1):
+        is_its_own = (
+            match.signature.role == "root" and words.node == node and (rank is None or words.rank in (rank, None))
+        )
+        if is_its_own and cut(redacted(match.line)) == last and (rank is None or _statement(words.lines, match.index)):
             return failure_of(case, match if rank is None else replace(match, words=replace(words, rank=rank)))
     return None
 
@@ -241,11 +398,14 @@ def failure_of(case: Case, match: Match | None) -> Failure | None:
         "python": ", ".join(sorted(pythons)) or None,
         "larger": case.spec.scale.doubled,
     }
+    steps = list(match.next(**known))
+    if not any("start snakemake" in step for step in steps):
+        steps[-1] += "; then start snakemake again"
     ended = next((end for end in case.ends if end.rank == words.rank and end.failed), None)
     return Failure(
         verdict=match.verdict,
         why=match.why(**known),
-        next=numbered(_then_again(match.next(**known))),
+        next=numbered(steps),
         rank=words.rank,
         node=words.node,
         at_s=ended.ended_at_s if ended else words.at_s,
@@ -253,20 +413,12 @@ def failure_of(case: Case, match: Match | None) -> Failure | None:
     )
 
 
-def _then_again(steps: Sequence[str]) -> list[str]:
-    """Return the steps, the last of which ends with a new start."""
-    if any("start snakemake" in step for step in steps):
-        return list(steps)
-    return [*steps[:-1], f"{steps[-1]}; then start snakemake again"]
-
-
 def _evidence(case: Case, match: Match) -> tuple[Evidence, ...]:
     """Return the matched line with its statement, and the exception of a rank's own if that is another one."""
     if match.words in case.said:
-        raised = where_raised(case.printed, match.words.rank, match.line)
-        return raised or with_place(match.words, match.index)
+        return where_raised(case, match.words.rank, match.line) or with_place(match.words, match.index)
     shown = with_place(match.words, match.index)
     first = next(iter(case.own), None)
     if first is None or not first.exception or is_line_of(match.line, first.exception):
         return shown
-    return shown + (where_raised(case.printed, first.rank, first.exception)[-1:])
+    return shown + where_raised(case, first.rank, first.exception)[-1:]

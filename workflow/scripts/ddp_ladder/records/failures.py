@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of
@@ -16,33 +16,27 @@ from ddp_ladder.common.messages import leave_out, numbered
 from ddp_ladder.node.launch import training_python
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.case import (
-    EXCEPTION,
     Case,
+    Ended,
+    caught,
+    crash,
     ended_by_scheduler,
+    quote,
     root_at_end,
     root_printed,
     root_raised,
     symptom,
     symptom_of,
-)
-from ddp_ladder.records.correctness import EQUALLY_MANY, NAMED, SAMPLES_SEEN, Diagnosis
-from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
-from ddp_ladder.records.hangs import hung
-from ddp_ladder.records.quotes import (
-    caught,
-    crash,
-    last_line,
-    last_words,
-    printed,
-    quote,
-    tail,
     where_raised,
     with_caught,
     with_place,
 )
+from ddp_ladder.records.correctness import EQUALLY_MANY, NAMED, SAMPLES_SEEN, Diagnosis
+from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
+from ddp_ladder.records.hangs import hung
 from ddp_ladder.records.raw_files import RawRun
-from ddp_ladder.records.raw_models import AgentEnd, FailedRank, Gpu, GpusSeen, RankEnd
-from ddp_ladder.records.record import Check, Failure, Remark
+from ddp_ladder.records.raw_models import AgentEnd, RankEnd
+from ddp_ladder.records.record import Check, Evidence, Failure, Remark
 from ddp_ladder.records.signatures import Words, classify, cut, is_consequence
 from ddp_ladder.slurm.jobs import slurms_words
 from ddp_ladder.slurm.steps import step_variables, task_variables
@@ -53,33 +47,8 @@ TERMINATED = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"}
 ABORTED = "SIGABRT"  # NCCL's watchdog and C++ also end a rank in this way when it has lost another
 LONG_BEFORE_S = 60.0  # before the end of a run: a script is given less time than this to end in order
 
-LEAST_DRIVER = {13: "580.65.06", 12: "525.60.13", 11: "450.80.02"}
-"""Oldest NVIDIA driver on Linux for every release of a major CUDA version ("CUDA minor version compatibility",
-NVIDIA's CUDA Toolkit release notes)."""
 TOO_OLD = re.compile(r"driver on your system is too old|driver version is insufficient", re.IGNORECASE)
 _SLURM_NAME = re.compile(r"\bSLURM_[A-Z_]+\b")
-
-
-class Ended(FailedRank):
-    """A rank that an agent saw fail by itself, with the agent's node."""
-
-    node_rank: int
-    host: str
-
-    @property
-    def place(self) -> str:
-        """Return ``rank 3 (node 1, node7)``."""
-        return f"rank {self.rank} (node {self.node_rank}, {self.host})"
-
-
-def ended(raw: RawRun) -> list[Ended]:
-    """Return all ranks that an agent saw fail by themselves, in the order of time."""
-    seen = [
-        Ended(**dict(rank), node_rank=agent.node_rank, host=end.host)
-        for agent, end in raw.agents.items()
-        for rank in end.failed_ranks
-    ]
-    return sorted(seen, key=lambda rank: (rank.ended_at_s, rank.rank))
 
 
 def _where(end: RankEnd | Ended) -> dict[str, Any]:
@@ -169,22 +138,6 @@ def not_written(case: Case) -> Failure | None:
 # What the script met: no GPU, no srun, a port in use
 
 
-def least_driver(cuda: str) -> str | None:
-    """Return the oldest driver for a torch built for this CUDA (``12.8``); None for an unknown CUDA."""
-    major = cuda.partition(".")[0]
-    return LEAST_DRIVER.get(int(major)) if major.isdigit() else None
-
-
-def is_too_old(driver: str, cuda: str) -> bool:
-    """Return True if a driver (``470.57.02``) is too old for a torch built for this CUDA."""
-    least = least_driver(cuda)
-    return least is not None and _numbers(driver) < _numbers(least)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version))
-
-
 def no_gpu(case: Case) -> Failure | None:
     """Return the failure of a CUDA run in which a rank saw no GPU; None if every rank saw one or did not report."""
     without = [(end, end.gpus_seen) for end in case.ends if end.gpus_seen and end.gpus_seen.count == 0]
@@ -193,45 +146,24 @@ def no_gpu(case: Case) -> Failure | None:
     end, seen = without[0]
     agents = [agent for agent in case.raw.agents.values() if agent.host == end.host]
     python = next((training_python(agent.argv) for agent in agents if agent.argv), "the training Python")
-    why, next_step = _why_no_gpu(end, seen, python, [gpu for agent in agents for gpu in agent.gpus])
+    gpus = [gpu for agent in agents for gpu in agent.gpus]
+    shown = f"{len(gpus)} x {gpus[0].name}, driver {gpus[0].driver}" if gpus else "no GPU"
+    built = f"CUDA {seen.built_for}" if seen.built_for else "no CUDA"
+    if seen.built_for is None or TOO_OLD.search(seen.why):
+        next_step = f"install for {python} a torch that is built for a CUDA of the node's driver (pytorch.org)"
+    else:
+        next_step = (
+            "check node.gres and slurm.partition in cluster.yaml, and that workload.env and software.setup leave "
+            f"CUDA_VISIBLE_DEVICES alone; else try it on that node: srun --pty {python} -c 'import torch; "
+            "torch.cuda.init()'"
+        )
     return Failure(
         verdict="torch sees no GPU",
-        why=f"rank {end.rank}: {why}",
+        why=f"rank {end.rank}: torch {end.fingerprint.get('torch')} of {python} is built for {built} and says: "
+        f"{seen.why}; nvidia-smi shows {shown}; CUDA_VISIBLE_DEVICES is {seen.visible!r}",
         next=f"{next_step}; then start snakemake again",
         rank=end.rank,
         node=end.host,
-    )
-
-
-def _why_no_gpu(end: RankEnd, seen: GpusSeen, python: str, gpus: Sequence[Gpu]) -> tuple[str, str]:
-    """Return the cause, and what to do. gpus: those that nvidia-smi showed to the agents of the rank's host."""
-    torch = end.fingerprint.get("torch")
-    built, error, visible = seen.built_for, seen.why, seen.visible
-    if built is None:
-        return (
-            f"torch {torch} of {python} is built without CUDA",
-            "install a torch with CUDA for that Python, or name another one in software.python of cluster.yaml",
-        )
-    driver = next((gpu.driver for gpu in gpus), None)
-    if TOO_OLD.search(error) or (driver and is_too_old(driver, built)):
-        least = least_driver(built)
-        wants = f" (wants {least} or newer)" if least else ""
-        return (
-            f"the NVIDIA driver {f'{driver} ' if driver else ''}is too old for torch {torch}, which is built for CUDA "
-            f"{built}{wants}",
-            f"install for {python} a torch that is built for an older CUDA (pytorch.org, previous versions)",
-        )
-    if visible in ("", "-1", "NoDevFiles") or not gpus:
-        shown = f"CUDA_VISIBLE_DEVICES is {visible!r}" if visible is not None else "nvidia-smi shows no GPU there"
-        return (
-            f"no GPU in the job step: {shown}; torch says: {error}",
-            "check node.gres and slurm.partition in cluster.yaml (`scontrol show node` names a node's gres), and that "
-            "workload.env and software.setup leave CUDA_VISIBLE_DEVICES alone",
-        )
-    return (
-        f"nvidia-smi shows {len(gpus)} x {gpus[0].name}, but torch {torch} says: {error}",
-        f"try it on that node: srun --pty {python} -c 'import torch; torch.cuda.init()'; ask the site's support where "
-        "another torch fails in the same way",
     )
 
 
@@ -240,63 +172,45 @@ def needs_srun(case: Case) -> Failure | None:
     if case.spec.launcher != "torchrun" or not case.own:
         return None
     end = case.own[0]
-    exception = end.exception or ""
+    said = end.exception or case.last_line(end.host, end.rank)
     set_by_srun = {*step_variables(case.spec, "", ()), *task_variables(0, 0, 0)}
-    names = _SLURM_NAME.findall(f"{exception}\n{_raising_line(exception, case.directory)}")
+    raised = where_raised(case, end.rank, said) or caught(case, end.host, end.rank)
+    names = _SLURM_NAME.findall("\n".join([said, *(each.line for each in raised)]))
     missing = [name for name in names if name in set_by_srun]
     if not missing:
         return None
     return Failure(
         verdict="the script needs srun",
-        why=f"rank {end.rank}: {exception or last_line(case.directory.log)}: {missing[0]} is a variable that srun "
-        "sets for each process, and torchrun does not",
+        why=f"rank {end.rank}: {said}: {missing[0]} is a variable that srun sets for each process, and torchrun does "
+        "not",
         next="set launcher: srun in cluster.yaml, or in the variant, and start snakemake again; on a machine without "
         "Slurm the ladder then sets the variables that srun would set",
         **_where(end),
     )
 
 
-def _raising_line(exception: str, directory: RunDirectory) -> str:
-    """Return the statement that raised the exception, as its traceback shows it; without one, the last line."""
-    if not exception:
-        return last_line(directory.log)
-    lines = printed(directory.log).split("\n")
-    places = [place for place, line in enumerate(lines) if exception in line]
-    return "\n".join(lines[max(0, places[-1] - 2) : places[-1]]) if places else ""  # carets may be below the statement
-
-
 def port_taken(case: Case) -> Failure | None:
     """Return the failure of a launcher or a rank whose port was in use: the run's own, or one that the script chose."""
-    run, own = case.raw.run, case.own
-    first = Agent(0, None if run.agents_per_node == 1 else 0)
-    output = own[0].exception if own else "" if case.ends else tail(case.directory.agent_log(first, run.agents))
-    if not output or "EADDRINUSE" not in output:
+    rendezvous, own = case.raw.run.rendezvous, case.own[:1]
+    node = own[0].host if own else case.host(Agent(0, None if case.raw.run.agents_per_node == 1 else 0))
+    words = [Words("rank", end.rank, node, ((end.exception or ""),)) for end in own]
+    if not case.ends:
+        words = [each for each in case.printed if each.node == node]
+    lines = [(each, line) for each in words for line in each.lines if "EADDRINUSE" in line]
+    if not lines:
         return None
-    host, ours = run.rendezvous.host, run.rendezvous.port
-    named = re.search(r"\bport: ([0-9]+)", output)  # torch 2.4 does not name it
-    port = int(named[1]) if named else ours
-    rank = own[0].rank if own else 0
-    node = own[0].host if own else case.host(first)
-    line = next(line for line in output.split("\n") if "EADDRINUSE" in line)
-    evidence = quote(Words("rank" if own else "torchrun", rank if own else None, node, ()), [line])
-    if port == ours:
-        return Failure(
-            verdict=PORT_TAKEN,
-            why=f"another process listens on port {port} of {host}",
-            next="start snakemake again, which takes another port; see what listens there with `ss --listening "
-            "--processes`",
-            node=node,
-            evidence=evidence,
-        )
+    named = re.search(r"\bport: ([0-9]+)", lines[0][1])  # torch 2.4 does not name it
+    port = int(named[1]) if named else rendezvous.port
+    is_ours = port == rendezvous.port
+    why = f"another process listens on port {port}"
     return Failure(
-        verdict="the script's port is taken",
-        why=f"rank {rank}: another process listens on port {port}, which the script has chosen",
-        next=f"let the script leave MASTER_ADDR and MASTER_PORT as the launcher sets them (here {ours}, a free port), "
-        "or end the process that listens there (`ss --listening --processes`), and start snakemake again",
-        rank=rank,
+        verdict=PORT_TAKEN if is_ours else "the script's port is taken",
+        why=f"{why} of {rendezvous.host}" if is_ours else f"{why}, which the script has chosen",
+        next="start snakemake again, which takes another port for a script that leaves MASTER_ADDR and MASTER_PORT as "
+        "the launcher sets them; see what listens there with `ss --listening --processes`",
+        rank=own[0].rank if own and not is_ours else None,
         node=node,
-        at_s=own[0].ended_at_s if own else None,
-        evidence=evidence,
+        evidence=quote(*lines[0][:1], lines[0][1:]),
     )
 
 
@@ -305,7 +219,7 @@ def port_taken(case: Case) -> Failure | None:
 
 def killed_first(case: Case) -> Failure | None:
     """Return the failure of ranks that a signal killed before any other rank failed by itself."""
-    killed = [rank for rank in ended(case.raw) if rank.signal and rank.signal not in {ABORTED, *TERMINATED}]
+    killed = [rank for rank in case.seen_to_fail if rank.signal and rank.signal not in {ABORTED, *TERMINATED}]
     if not killed or (case.own and case.own[0].ended_at_s < killed[0].ended_at_s):
         return None
     return _by_signal(case, killed)
@@ -314,7 +228,7 @@ def killed_first(case: Case) -> Failure | None:
 def aborted_or_told_to_end(case: Case) -> Failure | None:
     """Return the failure of ranks that aborted, else of ranks that a foreign signal told to end."""
     for signals in ({ABORTED}, TERMINATED):
-        if ranks := [rank for rank in ended(case.raw) if rank.signal in signals]:
+        if ranks := [rank for rank in case.seen_to_fail if rank.signal in signals]:
             return _by_signal(case, ranks)
     return None
 
@@ -324,53 +238,51 @@ def _by_signal(case: Case, ranks: Sequence[Ended]) -> Failure:
     name = ranks[0].signal
     alike = [rank for rank in ranks if rank.signal == name]
     more = f" and {len(alike) - NAMED} more" if len(alike) > NAMED else ""
-    verdict, next_step = _advice(name, alike[0].host, case)
+    verdict, next_step = _advice(name, alike[0].host)
     return Failure(
         verdict=verdict,
         why=f"{', '.join(rank.place for rank in alike[:NAMED])}{more}: ended by {name}",
         next=next_step,
-        evidence=crash([words for words in case.printed if words.node == alike[0].host]),
+        evidence=crash(case, alike[0].host),
         **_where(alike[0]),
     )
 
 
-def _advice(signal: str | None, host: str, case: Case) -> tuple[str, str]:
+_TOLD = (
+    "a rank was told to end",
+    "the ladder did not send this signal: find out what ends processes on {host} (the site's limits, another shell, a "
+    "timer of the script itself), and start snakemake again",
+)
+_OF_SIGNALS: Mapping[str | None, tuple[str, ...]] = {
+    **dict.fromkeys((*TERMINATED, "SIGALRM"), _TOLD),
+    "SIGKILL": (
+        "a rank was killed",
+        "run `dmesg` or `journalctl -k` on {host}: often it was the out-of-memory killer",
+        "raise node.memory_mb in cluster.yaml, or use fewer loader workers or a smaller batch (workload.args)",
+    ),
+    "SIGBUS": (
+        "a rank crashed",
+        "run `df /dev/shm` on {host}: often it is full",
+        "give the container more of it (software.container.args in cluster.yaml), or use fewer loader workers "
+        "(workload.args)",
+    ),
+    ABORTED: (
+        "a rank aborted",
+        "read its last lines in train.log: a failed assertion of C++ or CUDA, or NCCL's watchdog after a timeout",
+    ),
+}
+_IN_NATIVE_CODE = (  # an extension, a driver, a library of another build
+    "a rank crashed",
+    'set PYTHONFAULTHANDLER: "1" in workload.env of config.yaml and start snakemake again: the line of Python is then '
+    "in train.log",
+    "look for native libraries of another build (software.modules, software.python in cluster.yaml)",
+)
+
+
+def _advice(signal: str | None, host: str) -> tuple[str, str]:
     """Return verdict and next for a signal that ended a process on this host."""
-    if signal == "SIGKILL":
-        return "a rank was killed", numbered(
-            (
-                f"run `dmesg` or `journalctl -k` on {host}: often it was the out-of-memory killer",
-                "raise node.memory_mb in cluster.yaml, or use fewer loader workers or a smaller batch (workload.args)",
-            )
-        )
-    if signal == "SIGBUS":
-        return "a rank crashed", numbered(
-            (
-                f"run `df /dev/shm` on {host}: often it is full",
-                "give the container more of it (software.container.args in cluster.yaml), or use fewer loader workers "
-                "(workload.args)",
-            )
-        )
-    if signal in TERMINATED or signal == "SIGALRM":
-        return (
-            "a rank was told to end",
-            f"the ladder did not send this signal: find out what ends processes on {host} (the site's limits, another "
-            "shell, a timer of the script itself), and start snakemake again",
-        )
-    if signal == ABORTED:
-        return (
-            "a rank aborted",
-            f"read its last lines in {case.directory.log}: a failed assertion of C++ or CUDA, or NCCL's watchdog after "
-            "a timeout",
-        )
-    # In native code: an extension, a driver, a library of another build.
-    return "a rank crashed", numbered(
-        (
-            'set PYTHONFAULTHANDLER: "1" in workload.env of config.yaml and start snakemake again: the line of Python '
-            f"is then in {case.directory.log}",
-            "look for native libraries of another build (software.modules, software.python in cluster.yaml)",
-        )
-    )
+    verdict, *steps = _OF_SIGNALS.get(signal, _IN_NATIVE_CODE)
+    return verdict, numbered([step.replace("{host}", host) for step in steps])
 
 
 def left_early(case: Case) -> Failure | None:
@@ -382,11 +294,10 @@ def left_early(case: Case) -> Failure | None:
     timed_out = raw.ended is not None and raw.ended.outcome == "time limit"
     # A script may save its state and end well at the time limit: then it did not leave the others.
     latest_s = raw.ended.ended_at_s - LONG_BEFORE_S if raw.ended and timed_out else math.inf
-    well = [end for end in ends if not end.exception and end.exit_code == 0]
-    done = [end for end in well if end.ended_at_s < latest_s]
+    done = [end for end in ends if not end.exception and end.exit_code == 0 and end.ended_at_s < latest_s]
     # NCCL's watchdog aborts a rank only after its timeout; a rank that aborts sooner has a reason of its own.
     waited_s = min((end.ended_at_s for end in done), default=math.inf) + LONG_BEFORE_S
-    aborted = [rank for rank in ended(raw) if rank.signal == ABORTED and rank.ended_at_s > waited_s]
+    aborted = [rank for rank in case.seen_to_fail if rank.signal == ABORTED and rank.ended_at_s > waited_s]
     gave_up = {rank.rank for rank in aborted} - raw.ranks.keys()
     missing = [rank for rank in range(spec.world_size) if rank not in raw.ranks and rank not in gave_up]
     if missing and not timed_out:
@@ -402,7 +313,7 @@ def left_early(case: Case) -> Failure | None:
             next=EQUALLY_MANY,
             **_where(done[0]),
         )
-        return with_caught(failure, case.printed)
+        return with_caught(failure, case)
     if len(raised) > 1 and len(raised) == spec.world_size and all(_waited(end.exception or "") for end in raised):
         return Failure(
             verdict="the ranks waited for each other",
@@ -441,48 +352,43 @@ def own_failure(case: Case) -> Failure | None:
     if not case.own:
         return None
     end = case.own[0]
-    if end.exception and (named := symptom_of(case, end)):
-        return named
-    if end.exception:
-        verdict, why = EXCEPTION, end.exception
-        evidence = where_raised(case.printed, end.rank, end.exception)
-    elif named := root_at_end(case, end.host, end.rank):
-        return named
-    else:
-        verdict, why = "the script failed", f"exit code {end.exit_code}{last_words(case.agent_log(end), end.rank)}"
-        evidence = caught(case.printed, end.host, end.rank)
-    return Failure(verdict=verdict, why=f"rank {end.rank}: {why}", next=case.look, evidence=evidence, **_where(end))
+    if not end.exception:
+        return _exit_code(case, end, f"rank {end.rank}: exit code {end.exit_code}")
+    return symptom_of(case, end) or _exception(case, end, end.exception, where_raised(case, end.rank, end.exception))
 
 
 def failed_silently(case: Case) -> Failure | None:
     """Return the failure of a rank whose exit code its own end record does not have: it is missing, or older."""
     ranks = case.raw.ranks
-    quiet = [
-        rank for rank in ended(case.raw) if not rank.signal and not (rank.rank in ranks and ranks[rank.rank].end.failed)
-    ]
-    if not quiet:
+    quiet = (end for end in case.seen_to_fail if not (end.rank in ranks and ranks[end.rank].end.failed))
+    end = next((end for end in quiet if not end.signal), None)
+    if end is None:
         return None
-    first = quiet[0]
-    if first.error:  # torch's error file alone has the exception
-        words = Words("rank", first.rank, first.host, tuple(first.error.split("\n")))
-        return Failure(
-            verdict=EXCEPTION,
-            why=f"rank {first.rank}: {cut(words.lines[-1])}",
-            next=case.look,
-            evidence=with_place(words, len(words.lines) - 1),
-            **_where(first),
-        )
-    if named := root_at_end(case, first.host, first.rank):
+    if end.error:  # torch's error file alone has the exception
+        words = Words("rank", end.rank, end.host, tuple(end.error.split("\n")))
+        return _exception(case, end, cut(words.lines[-1]), with_place(words, len(words.lines) - 1))
+    when = "after the script's end" if end.rank in ranks else "without an end record"
+    return _exit_code(case, end, f"{end.place}: exit code {end.exit_code}, {when}")
+
+
+def _exception(case: Case, end: RankEnd | Ended, text: str, evidence: tuple[Evidence, ...]) -> Failure:
+    why = f"rank {end.rank}: {text}"
+    verdict = "the script raised an exception"
+    return Failure(verdict=verdict, why=why, next=case.look, evidence=evidence, **_where(end))
+
+
+def _exit_code(case: Case, end: RankEnd | Ended, why: str) -> Failure:
+    """Return the failure of a rank that ended with an exit code, with its last line."""
+    if named := root_at_end(case, end.host, end.rank):
         return named
-    when = "after the script's end" if first.rank in ranks else "without an end record"
-    alone = case.raw.run.agents_per_node == 1
-    log = case.directory.agent_log(Agent(first.node_rank, None if alone else first.local_rank), case.raw.run.agents)
-    return Failure(
-        verdict="the script failed",
-        why=f"{first.place}: exit code {first.exit_code}, {when}{last_words(log, first.rank)}",
-        next=case.look,
-        **_where(first),
-    )
+    shown = caught(case, end.host, end.rank)
+    why += _last_words(case, end.host, end.rank)
+    return Failure(verdict="the script failed", why=why, next=case.look, evidence=shown, **_where(end))
+
+
+def _last_words(case: Case, host: str, rank: int | None = None) -> str:
+    line = case.last_line(host, rank)
+    return f"; the last line that was printed: {line}" if line else ""
 
 
 # Launchers and nodes that were lost
@@ -494,25 +400,26 @@ def lost_launcher(case: Case) -> Failure | None:
     killed = [end for end in killed if not end.failed_ranks]
     if not killed:
         return None
-    launcher = _first_to_end(killed)
+    end = _first_to_end(killed)
     return Failure(
         verdict="a launcher was killed",
-        why=f"the launcher of node {launcher.node_rank} ({launcher.host}): ended by {launcher.signal}",
-        next=_advice(launcher.signal, launcher.host, case)[1],
-        node=launcher.host,
-        at_s=launcher.ended_at_s,
+        why=f"the launcher of node {end.node_rank} ({end.host}): ended by {end.signal}",
+        next=_advice(end.signal, end.host)[1],
+        node=end.host,
+        at_s=end.ended_at_s,
     )
 
 
 def lost(case: Case) -> Failure | None:
     """Return the failure of ranks that lost another rank, or were told to end, whose end no agent saw."""
     raw = case.raw
+    victims = [end for end in case.ends if end.exception]  # none has a reason of its own
     silent = [agent for agent in agents_of(case.spec.nodes, raw.run.agents_per_node) if agent not in raw.agents]
     told = [end for end in raw.agents.values() if end.signal in TERMINATED]  # as srun does when it has lost a task
-    if not case.victims and not (silent and told and len(told) == len(raw.agents)):
+    if not victims and not (silent and told and len(told) == len(raw.agents)):
         return None
-    if case.victims:
-        first = min(case.victims, key=lambda end: float(end.ended_at_s))
+    if victims:
+        first = min(victims, key=lambda end: float(end.ended_at_s))
         at_s, seen = first.ended_at_s, f"rank {first.rank} on {first.host} lost the others: {first.exception}"
     else:
         at_s = min(end.ended_at_s for end in told)
@@ -554,7 +461,7 @@ def launcher_failed(case: Case) -> Failure | None:
     exit_of = f"ended by {end.signal}" if end.signal else f"exit code {end.exit_code}"
     return Failure(
         verdict="the launcher failed",
-        why=f"{_agent(end)}: {exit_of}{last_words(case.agent_log(end))}",
+        why=f"{_agent(end)}: {exit_of}{_last_words(case, end.host)}",
         next=case.look,
         node=end.host,
         at_s=end.ended_at_s,
@@ -570,37 +477,25 @@ def nothing_seen(case: Case) -> Failure | None:
     if case.raw.reads_log or len(ranks) < case.spec.world_size or any(len(rank.steps) for rank in ranks.values()):
         return None
     own_processes = sum(rank.end.own_processes for rank in ranks.values())
-    if own_processes:
-        return Failure(
-            verdict="the script starts its own ranks",
-            why=f"it started {own_processes} processes with multiprocessing; no optimizer stepped outside them",
-            next="let the launcher start the ranks: call the training function directly, with rank, local rank and "
-            "world size from the environment (RANK, LOCAL_RANK, WORLD_SIZE)",
-        )
     reasons = [reason for rank in ranks.values() for reason in rank.end.not_measured]
-    unhooked = [reason.partition(": ")[2] for reason in reasons if reason.startswith("steps: ")]
-    if unhooked:
-        return Failure(
-            verdict="the training could not be measured",
-            why=unhooked[0],
-            next="use torch 2.4 or newer, and import it before anything that puts import hooks on sys.meta_path; or "
-            "let the script write its steps to the file that DDP_LADDER_METRICS names",
-        )
+    unhooked = [f"; {reason.partition(': ')[2]}" for reason in reasons if reason.startswith("steps: ")]
+    started = f"; it started {own_processes} processes with multiprocessing" if own_processes else ""
     failure = Failure(
         verdict="no training step was seen",
-        why="the script ended well, but on no rank did a torch optimizer step",
-        next="let a torch.optim optimizer make the steps in the process that the launcher started; a program without "
-        "one can write its steps to the file that DDP_LADDER_METRICS names, or set workload.throughput_regex\n"
-        f"{OWN_DIRECTORY_ADVICE}",
+        why="the script ended well, but on no rank did a torch optimizer step in the process that the launcher started"
+        f"{started}{''.join(unhooked[:1])}",
+        next="let a torch.optim optimizer (torch 2.4 or newer) make the steps in the processes that the launcher "
+        "started, with rank and world size from the environment; a program without one can write its steps to the file "
+        f"that DDP_LADDER_METRICS names, or set workload.throughput_regex\n{OWN_DIRECTORY_ADVICE}",
     )
-    return with_caught(failure, case.printed)
+    return with_caught(failure, case)
 
 
 def failed_check(case: Case) -> Failure:
     """Return the failure behind the first sanity check that did not pass."""
     first = next(each for each in case.found if not each.check.ok)
     if first.check.name == "enough steps":
-        return with_caught(_too_few_steps(case, first.check), case.printed)
+        return with_caught(_too_few_steps(case, first.check), case)
     why = f"measured {first.check.measured}, wanted {first.check.wanted}"
     if first.check.name == SAMPLES_SEEN:
         return _no_samples(case, why)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ddp_ladder.common.messages import printable
+from ddp_ladder.common.redaction import redacted
 from ddp_ladder.settings.terms import STAGES
 
 Role = Literal["root", "sched", "symptom", "victim", "warn"]
@@ -202,6 +203,11 @@ def read_lines(log: Path, logs: int = 1) -> tuple[str, ...]:
         return ()
     text = printable(re.sub(rb"[\r\n]+", b"\n", data).decode("utf-8", "replace"))
     return tuple(text.split("\n"))
+
+
+def last_lines(log: Path, most: int) -> list[str]:
+    """Return the last lines of a log that are not blank, without secrets."""
+    return [cut(redacted(line)) for line in read_lines(log) if line.strip()][-most:]
 
 
 def lines_of_agent(lines: Sequence[str], agent: str) -> Sequence[str]:
