@@ -35,12 +35,18 @@ IN_ANOTHER_JOB = ["salloc", "--nodes=1", "--ntasks=1", "--mem=100", "--time=9"]
 def test_climbs_all_the_same_in_another_job(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
     checkout = copy_project(tmp_path)
     measure = {"warmup_steps": 1, "min_steps": 2, "max_steps": 6, "plain_baseline": False}
-    workload = {**EXPERIMENT["workload"], "env": {"HF_TOKEN": "a secret of the settings"}}
+    workload = {**EXPERIMENT["workload"], "secrets": ["HF_TOKEN"]}
     checkout.configure(stages={"stage1": {"scales": ["1x1"], "runtime": 5}}, measure=measure, workload=workload)
     (checkout.path / "loop.py").write_text(WITNESS + NO_TORCH)
     site = {**GPU_SITE, "slurm": {"partition": "gpu"}, "launcher": "srun"}
     (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(site))
-    argv = [*IN_ANOTHER_JOB, "env", *(f"{name}={value}" for name, value in HOSTILE.items()), *CLIMB]
+    argv = [
+        *IN_ANOTHER_JOB,
+        "env",
+        "HF_TOKEN=a secret of the shell",
+        *(f"{name}={value}" for name, value in HOSTILE.items()),
+        *CLIMB,
+    ]
     done = cluster_without_accounting.run(argv, cwd=checkout.path, timeout_s=300, check=False)
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
@@ -57,9 +63,8 @@ def test_climbs_all_the_same_in_another_job(cluster_without_accounting: Cluster,
     (rank,) = witnesses(checkout, "default/weak/1x1/r1")
     assert rank["SLURM_CPUS_PER_TASK"] == "2"
     # A secret arrives without being written; the witness writes its whole environment.
-    assert rank["HF_TOKEN"] == "a secret of the settings"
-    assert "DDP_LADDER_SECRET_HF_TOKEN" not in rank
+    assert rank["HF_TOKEN"] == "a secret of the shell"
     files = [file for file in (*checkout.results.rglob("*"), *(tmp_path / ".snakemake").rglob("*")) if file.is_file()]
-    with_secret = [file.name for file in files if b"a secret of the settings" in file.read_bytes()]
-    assert (with_secret, "a secret of the settings" in said) == (["witness0.json"], False)
+    with_secret = [file.name for file in files if b"a secret of the shell" in file.read_bytes()]
+    assert (with_secret, "a secret of the shell" in said) == (["witness0.json"], False)
     assert not [name for name in own if name in rank and name != "SLURM_CPU_BIND"]

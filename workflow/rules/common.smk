@@ -45,7 +45,6 @@ from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.climb.snakemake import patch_execution, patch_process
-from ddp_ladder.settings.secrets import export_secrets
 from ddp_ladder.settings.sources import WITHOUT_TRAINING, check_checkout, module_sources, moved, read_sources
 
 failed_jobs = patch_process(workflow, is_module)
@@ -159,7 +158,6 @@ try:
         sources = read_sources(workflow.config_settings.configfiles, workflow.config_settings.config)
     ladder = Ladder.of(sources.load(), makes_several_jobs)
     report_options = [*ladder.report_options, *sources.report_options]
-    export_secrets(ladder.settings, os.environ)  # for the jobs, as no file has them
     if workflow.is_main_process and not workflow.dryrun:
         check_room(Path(".snakemake"))
         if rule_name("doctor") not in sys.argv:  # which reports it itself

@@ -15,10 +15,10 @@ from pathlib import Path
 import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.common.command import command
 from ddp_ladder.common.files import RunDirectory, write_atomically, write_json
+from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.job_script.script import climb_script, write_job_script
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.settings.load import OVERLAY
-from ddp_ladder.settings.secrets import FROM_ENVIRONMENT, marked_overrides
 from ddp_ladder.settings.sources import Sources, add_options
 
 
@@ -46,8 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sources.config is None:
         experiment = climb.with_name("climb.config.json")
         overlay = {key: value for key, value in sources.overrides.items() if key == OVERLAY}
-        given = marked_overrides(sources.overrides)
-        write_json(experiment, {key: value for key, value in given.items() if key != OVERLAY})
+        write_json(experiment, {key: value for key, value in sources.overrides.items() if key != OVERLAY})
         sources = replace(sources, config=experiment, overrides=overlay)
     text = climb_script(plan, sources, secrets, Path.cwd(), Path(sys.executable))
     write_atomically(climb, text, mode=0o777)

@@ -19,7 +19,6 @@ from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.records.signatures import last_lines
 from ddp_ladder.run.training_data import data_problem
-from ddp_ladder.settings.secrets import missing_secrets, written_secrets
 from ddp_ladder.slurm.jobs import GONE, SUBMITTED, JobEnd, NamedJob, ask, job_end_file, jobs_by_name, read_job_end
 from ddp_ladder.slurm.lock import Lock, is_held
 from ddp_ladder.slurm.query import SlurmError
@@ -33,12 +32,19 @@ def warnings_before_runs(ladder: Ladder, stages: Sequence[str], on_nodes: bool, 
     """
     if not ladder.measures(stages):
         return []
-    wrong, doubts = missing_secrets(ladder.settings, os.environ), list[Problem]()
+    secrets = ladder.settings.experiment.workload.secrets
+    what, where = "a secret that is not in the environment of this start", ladder.settings.config.where
+    wrong = [
+        Problem(where("workload", "secrets"), what, name, next=f"export {name}=... and start again")
+        for name in secrets
+        if name not in os.environ
+    ]
+    doubts = list[Problem]()
     if found := data_problem(ladder.settings.experiment, on_nodes):
         (wrong if found[0] == "FAIL" else doubts).append(found[1])
     if wrong and not dry_run:
         raise UserError(wrong)
-    doubts += [*written_secrets(ladder.settings), *check_variables(ladder.settings, os.environ)]
+    doubts += check_variables(ladder.settings, os.environ)
     return [*wrong, *doubts, *doubts_about_runtimes(ladder, stages)]
 
 

@@ -1,17 +1,22 @@
-"""Secrets: the usual names of variables and options that hold one, and text without their values. Pure.
+"""Secrets: the usual names of variables and options that hold one, and text without their values.
 
 ddp_ladder_instrument has the same two expressions, as neither package imports the other. Other secrets are named in
-``workload.secrets``.
+``workload.secrets``. No file has the value of one: it comes from the environment of the start.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 HIDDEN = "***"
-NOT_SHOWN = "(not shown)"
+FROM_ENVIRONMENT = "(secret from the environment)"
+"""In place of a secret's value, in plan and scripts."""
+SHORTEST = 8  # characters of a value that is looked for in a text; a shorter one may be any word
+NAMED = set[str]()
+"""The variables that workload.secrets names, of the run of this process."""
 
 NAMES = (
     r"(?:token|secret|passw(?:or)?d|passphrase|credentials|(?:api|access|private)key|[_-](?:pass|pwd|psk|key))[0-9]*"
@@ -30,32 +35,24 @@ def is_secret_name(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
 
 
-def redacted(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return text that quotes a program, without passwords and tokens. secrets: values that are known to be some."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
-    return _without_recognised(text)
+def without_values(text: str, environment: Mapping[str, str]) -> str:
+    """Return text without the secrets in the environment of a process, in any form; very short ones are left."""
+    known = {value for name, value in environment.items() if name in NAMED or is_secret_name(name)}
+    for secret in sorted(known, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN) if len(secret) >= SHORTEST else text
+    return redacted(text)
 
 
 @lru_cache(maxsize=1024)  # the same texts recur in the records of all runs
-def _without_recognised(text: str) -> str:
+def redacted(text: str) -> str:
+    """Return text that quotes a program, without passwords and tokens."""
     return re.sub(IN_TEXT, rf"\1{HIDDEN}", text)
 
 
 def redacted_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return arguments of a script for people, without the values of options such as --api-key."""
-    hidden = set(secret_arguments(arguments))
-    return tuple(
-        HIDDEN if k in hidden and not word.startswith("-") else redacted(word) for k, word in enumerate(arguments)
-    )
-
-
-def secret_arguments(arguments: Sequence[str]) -> list[int]:
-    """Return the indices of the arguments that hold a secret."""
-    found = []
-    for k, word in enumerate(arguments):
-        before = arguments[k - 1] if k else ""
-        follows = before.startswith("-") and is_secret_name(before) and not word.startswith("-")
-        if (follows and not word.isdecimal()) or redacted(word) != word:
-            found.append(k)
-    return found
+    shown = []
+    for before, word in itertools.pairwise(("", *arguments)):
+        is_value = before.startswith("-") and is_secret_name(before) and not word.startswith("-")
+        shown.append(HIDDEN if is_value and not word.isdecimal() else redacted(word))
+    return tuple(shown)

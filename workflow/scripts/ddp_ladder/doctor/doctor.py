@@ -22,6 +22,7 @@ from packaging.version import Version
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.files import ALONE, SCRIPTS, NotWritten, check_room, filesystem, is_shared, nearest
 from ddp_ladder.common.messages import Problem, UserError, printable
+from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.node import network
 from ddp_ladder.node.software import SetUpError, environment
 from ddp_ladder.plan.plan import RunSpec
@@ -29,7 +30,6 @@ from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.settings.keys import Site
-from ddp_ladder.settings.secrets import FROM_ENVIRONMENT
 from ddp_ladder.settings.sources import Sources
 from ddp_ladder.slurm.query import SlurmError, records, run_command
 

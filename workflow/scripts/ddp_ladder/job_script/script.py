@@ -17,6 +17,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ddp_ladder.common.files import OWN, TEMPLATES, RunDirectory, profile, write_atomically
+from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.node.launch import (
     END_OF_OPTIONS,
     INTERFACE_VARIABLES,
@@ -32,7 +33,6 @@ from ddp_ladder.node.launch import (
 from ddp_ladder.node.network import PORTS
 from ddp_ladder.node.software import WORKFLOW_VARIABLES, container_binds
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.settings.secrets import FROM_ENVIRONMENT, marked_overrides
 from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
 from ddp_ladder.slurm.steps import NO_JOB_OF_SLURM, sbatch_options, srun_options, step_variables, task_variables, widest
 
@@ -224,5 +224,5 @@ def _settings(sources: Sources) -> list[str]:
     """Return the options of Snakemake for the same settings as those of this start."""
     config = [] if sources.config == CONFIG else [f"experiment={sources.config}"]
     config += [] if sources.cluster == CLUSTER else [f"cluster={sources.cluster}"]
-    config += [f"{key}={json.dumps(value)}" for key, value in marked_overrides(sources.overrides).items()]
+    config += [f"{key}={json.dumps(value)}" for key, value in sources.overrides.items()]
     return ["--config", *config] if config else []

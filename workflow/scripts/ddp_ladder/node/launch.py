@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_ladder.common.files import SCRIPTS, RunDirectory
+from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.plan.plan import OWN_DIRECTORY, RunSpec, argument_values
 from ddp_ladder.settings.placeholders import expand
-from ddp_ladder.settings.secrets import FROM_ENVIRONMENT
 from ddp_ladder.slurm.steps import NO_JOB_OF_SLURM, step_variables, task_variables
 
 INSTRUMENT = SCRIPTS / "instrument.py"

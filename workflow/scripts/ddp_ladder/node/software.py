@@ -14,10 +14,9 @@ from typing import Any, BinaryIO
 
 from ddp_ladder.common.files import TEMPLATES
 from ddp_ladder.common.process import run_bounded
-from ddp_ladder.common.redaction import redacted
+from ddp_ladder.common.redaction import FROM_ENVIRONMENT, without_values
 from ddp_ladder.node.launch import INSTRUMENT, Places, is_module
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.settings.secrets import FROM_ENVIRONMENT, exported_secret, known_secrets, without_exported
 
 # Variables of the workflow's own Python, with which a Python of another version may fail.
 WORKFLOW_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT")
@@ -43,7 +42,7 @@ class SetUpError(Exception):
     def __init__(self, key: str, why: str, output: str = "", exit_code: int = 1) -> None:
         self.what = f"{key}: {why}"
         text = "\n".join([self.what, *output.strip().splitlines()[-MESSAGE_LINES:]])
-        super().__init__(redacted(text, known_secrets(os.environ)))
+        super().__init__(without_values(text, os.environ))
         self.exit_code = exit_code
 
 
@@ -127,21 +126,12 @@ def _error(stages: Sequence[str], output: str, code: int) -> SetUpError:
     return SetUpError("software.setup", why, output, code or 1)
 
 
-def with_secrets(spec: RunSpec, site: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the site's environment with the values of the run's secrets, and no others that a start exports.
-
-    site: what ``environment`` returned. inherited: the environment of this process. Raises SetUpError for one that is
-    missing.
-    """
-    env = without_exported(site)
+def check_secrets(spec: RunSpec, env: Mapping[str, str]) -> None:
+    """Raise SetUpError if a secret of the run is not in the environment."""
     for name, value in spec.env.items():
-        if value == FROM_ENVIRONMENT:
-            secret = exported_secret(name, inherited) or site.get(name)
-            if secret is None:
-                why = f"{name} is a secret, which no file has: it must be in the environment of what starts the run"
-                raise SetUpError("workload.env", f"{why}: export {name}=...")
-            env[name] = secret
-    return env
+        if value == FROM_ENVIRONMENT and name not in env:
+            why = f"{name} is a secret, which no file has: it must be in the environment of what starts the run"
+            raise SetUpError("workload.secrets", f"{why}: export {name}=...")
 
 
 def container_binds(spec: RunSpec, places: Places) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from typing_extensions import TypedDict
 
 from ddp_ladder.common.files import canonical_sha256
 from ddp_ladder.common.model import Model, Several, Version1
+from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.settings.placeholders import expand, whole_number
-from ddp_ladder.settings.secrets import marked
 from ddp_ladder.settings.terms import (
     DEFAULT_LOG_MB,
     ONE_GPU,
@@ -475,7 +475,12 @@ def _resolve(
         directory=None,
         data_dir=workload.data_dir,
         env={},
-        env_template=marked({**site.network.env, **workload.env, **variant.env}, workload.secrets),
+        env_template={
+            **site.network.env,
+            **workload.env,
+            **variant.env,
+            **dict.fromkeys(workload.secrets, FROM_ENVIRONMENT),
+        },
         python=site.software.python,
         modules=site.software.modules,
         setup=site.software.setup,

@@ -99,9 +99,9 @@ def not_set_up(case: Case) -> Failure | None:
         return None
     end = _first_to_end(failed)
     key = str(end.error).partition(":")[0]
-    if key == "workload.env":
+    if key == "workload.secrets":
         verdict = "a secret is missing"
-        next_step = "start with snakemake, which takes it from the settings files, or export it first; then start again"
+        next_step = "export it in the shell that starts the ladder, and start again"
     elif key.startswith("workload."):
         verdict = "the working directory could not be used"
         next_step = (

@@ -20,17 +20,17 @@ from typing import Any
 from ddp_ladder.common.files import Agent, RunDirectory, make_directory, read_json, write_json
 from ddp_ladder.common.formats import signal_of
 from ddp_ladder.common.process import adopt_orphans, die_with_parent, end_descendants
-from ddp_ladder.common.redaction import redacted
+from ddp_ladder.common.redaction import FROM_ENVIRONMENT, NAMED, without_values
 from ddp_ladder.node.launch import PROBE, Places, Process, Rendezvous, node_environment, processes, training_python
 from ddp_ladder.node.network import address, interface_towards, node_name
 from ddp_ladder.node.software import (
     Runner,
     SetUpError,
+    check_secrets,
     container_binds,
     environment,
     gpus,
     raise_open_files,
-    with_secrets,
 )
 from ddp_ladder.nodes.files import MonitorEnd
 from ddp_ladder.nodes.sampler import NodeMonitor
@@ -39,7 +39,6 @@ from ddp_ladder.records.raw_models import AgentEnd, AgentLog, FailedRank, Gpu, J
 from ddp_ladder.run.hangs import HangWatch
 from ddp_ladder.run.logs import BoundedLog, LogPipe, log_of_agent
 from ddp_ladder.run.monitoring import DESCRIBED_WITHIN_S, started_description, started_monitor
-from ddp_ladder.settings.secrets import known_secrets
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)  # "time is nearly up": Slurm gives them to every process of a step itself
@@ -103,6 +102,7 @@ def run_node(task: NodeTask) -> int:
         # SIG_IGN, which the script would inherit.
         signal.signal(signum, lambda _number, _frame: None)
     launched_at_s = time.time()
+    NAMED.update(name for name, value in task.spec.env.items() if value == FROM_ENVIRONMENT)
     make_directory(task.directory.nodes)
     log = LogPipe(task.log)
     starts: tuple[Process, ...] = ()
@@ -118,8 +118,8 @@ def run_node(task: NodeTask) -> int:
         monitor = started_monitor(task.directory, task.agent, interface)
         starts = task.processes()
         made = environment(task.spec, os.environ, _shell(events), log.write)
-        site = with_secrets(task.spec, made, os.environ)
-        env = node_environment(task.spec, task.places, site, task.directory.run, interface, launched_at_s=time.time())
+        check_secrets(task.spec, made)
+        env = node_environment(task.spec, task.places, made, task.directory.run, interface, launched_at_s=time.time())
         children = [_start_process(task.spec, start, env, log.descriptor, working) for start in starts]
         watch = HangWatch.started(task.directory, task.agent)
         description = started_description(task.directory, task.agent, interface)
@@ -389,4 +389,4 @@ def error_text(data: Any) -> str | None:
         message = callstack or message.get("message")
     if not isinstance(message, str) or message == "<NONE>":  # torch's own for no file
         return None
-    return redacted(message.strip(), known_secrets(os.environ))[-MOST_CHARACTERS:] or None
+    return without_values(message.strip(), os.environ)[-MOST_CHARACTERS:] or None

@@ -12,11 +12,10 @@ from pathlib import Path, PurePosixPath
 
 from ddp_ladder.common.files import places
 from ddp_ladder.common.messages import Problem, did_you_mean
-from ddp_ladder.common.redaction import NOT_SHOWN, secret_arguments
+from ddp_ladder.common.redaction import is_secret_name
 from ddp_ladder.settings import placeholders
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.placeholders import expand, is_arithmetic, literal, whole_number
-from ddp_ladder.settings.secrets import FROM_ENVIRONMENT, is_secret, secrets_of_runs
 from ddp_ladder.settings.terms import PLAIN_VARIANT, REFERENCE_VARIANT, Scale, batches
 from ddp_ladder.settings.yaml import Document, KeyPath, shown
 
@@ -133,10 +132,9 @@ class _Template:
     where: str
     text: str
     allowed: tuple[str, ...] = placeholders.NAMES
-    is_secret: bool = False
 
     def problem(self, what: str, allowed: str, advice: str) -> Problem:
-        return Problem(self.where, what, NOT_SHOWN if self.is_secret else shown(self.text), allowed, advice)
+        return Problem(self.where, what, shown(self.text), allowed, advice)
 
 
 def _texts_with_placeholders(settings: Settings) -> Iterator[Problem]:
@@ -158,17 +156,15 @@ def _templates(settings: Settings) -> Iterator[_Template]:
     arguments: list[tuple[KeyPath, tuple[str, ...]]] = [(("workload", "args"), workload.args)]
     arguments += [(("variants", name, "args"), variant.args) for name, variant in experiment.variants.items()]
     for path, texts in arguments:
-        secrets = secret_arguments(texts)
         for index, text in enumerate(texts):
-            yield _Template(config.where(*path, index), text, is_secret=index in secrets)
+            yield _Template(config.where(*path, index), text)
     for index, text in enumerate((workload.prepare or ())[1:], start=1):
         yield _Template(config.where("workload", "prepare", index), text, ("data_dir", "seed"))
     if workload.directory is not None:
         yield _Template(config.where("workload", "directory"), workload.directory)
     for document, path, env in _environments(settings):
         for name, text in env.items():
-            if not is_secret(name, text, workload.secrets):  # a secret is taken as it is, with all its braces
-                yield _Template(document.where(*path, name), text)
+            yield _Template(document.where(*path, name), text)
 
 
 def _environments(settings: Settings) -> Iterator[tuple[Document, KeyPath, Mapping[str, str]]]:
@@ -199,7 +195,7 @@ def _placeholder_problem(settings: Settings, template: _Template, name: str) -> 
 def _brace_problem(template: _Template, name: str) -> Problem:
     """Return the problem of braces that are not a placeholder. name: the text between them, if known."""
     words = [f"{{{word}}}" for word in template.allowed]
-    doubled = "double literal braces" if template.is_secret else f"double literal braces: '{literal(template.text)}'"
+    doubled = f"double literal braces: '{literal(template.text)}'"
     guess = did_you_mean(f"{{{name}}}", words) if re.fullmatch(r"\w+", name) else None
     advice = guess or f"close the placeholder, or {doubled}"
     allowed = f"{' '.join(words)}, and {{{{ and }}}} for literal braces"
@@ -391,14 +387,12 @@ def _variables(settings: Settings) -> Iterator[Problem]:
 
 
 def _secrets(settings: Settings) -> Iterator[Problem]:
-    """Refuse a secret with two values: the environment that takes it to the jobs has one for each name."""
-    first: dict[str, str] = {}
-    for variant, name, value in secrets_of_runs(settings.experiment, settings.site.network.env):
-        if value != FROM_ENVIRONMENT and first.setdefault(name, value) != value:
-            what = "a secret with another value than in another variant"
-            allowed = "one value for each name: secrets reach the jobs by the environment, and are written nowhere"
-            advice = f"give {name} the same value, or climb twice, each with `results` of its own"
-            yield Problem(settings.config.where("variants", variant, "env", name), what, NOT_SHOWN, allowed, advice)
+    for document, path, env in _environments(settings):
+        for name, value in env.items():
+            if name in settings.experiment.workload.secrets or (is_secret_name(name) and "{" not in value):
+                what = "the value of a secret in a file; plan, job.sh and records would have it as well"
+                advice = f"remove it here, add {name} to workload.secrets, and `export {name}=...` before you start"
+                yield Problem(document.where(*path, name), what, None, "its name in workload.secrets", advice)
 
 
 def _sbatch_options(settings: Settings) -> Iterator[Problem]:

@@ -204,8 +204,8 @@ class Workload(Section):
     env: Environment = Field(default_factory=dict, examples=[{"OMP_NUM_THREADS": 1}])
     """Environment variables of the training processes; values may contain placeholders."""
     secrets: Annotated[Several[Variable], Field(max_length=100)] = Field(default=(), examples=[["WANDB_API_KEY"]])
-    """Environment variables of the training whose values are written nowhere. Unless workload.env has the value, it is
-    taken from the shell that starts Snakemake. Usual names (*_TOKEN, *_KEY, *PASSWORD, *_SECRET) need not be listed."""
+    """Environment variables of the training whose values come from the shell that starts Snakemake, and are written
+    nowhere."""
 
 
 class Measure(Section):

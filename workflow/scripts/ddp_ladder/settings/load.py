@@ -17,7 +17,6 @@ from pydantic_core import ErrorDetails
 from ddp_ladder.common.files import located
 from ddp_ladder.common.messages import Problem, UserError, did_you_mean
 from ddp_ladder.common.model import Model, Schema
-from ddp_ladder.common.redaction import NOT_SHOWN, is_secret_name
 from ddp_ladder.settings import yaml
 from ddp_ladder.settings.checks import conflicts
 from ddp_ladder.settings.keys import Experiment, Settings, Site
@@ -133,18 +132,12 @@ def _control_characters(document: Document, data: Any, path: KeyPath) -> Iterato
     if isinstance(data, str):
         if has_control_characters(data, but="\t\n" if path[-1] in ("setup", "reason") else "\t"):
             what = "a line end or another control character in a value"
-            where, found = document.where(*path), NOT_SHOWN if is_at_secret(path) else shown(data)
+            where, found = document.where(*path), shown(data)
             advice = "remove the character; long data belongs in a file that the script reads"
             yield document.line(*path), Problem(where, what, found, "printable text on one line", advice)
     elif isinstance(data, dict | list):
         for key, value in data.items() if isinstance(data, dict) else enumerate(data):
             yield from _control_characters(document, value, (*path, key))
-
-
-def is_at_secret(path: KeyPath) -> bool:
-    """Return True for the place of an environment variable whose value must not be shown."""
-    names = path[path.index("env") + 1 :] if "env" in path else ()
-    return bool(names) and is_secret_name(str(names[0]))
 
 
 def _follows(error: ErrorDetails) -> bool:
@@ -178,8 +171,6 @@ def _explained(
             others = ". _ -" if "." in error["ctx"].get("pattern", "") else "_"
             allowed, advice = f"a name of letters, digits and {others}, with a letter first", "correct the name"
         problem = Problem(document.where(*path), what, shown(error["input"]), allowed, advice)
-    if is_at_secret(path):
-        problem = replace(problem, found=NOT_SHOWN, next="write it as text, in quotes, on one line")
     return document.line(*path), problem
 
 

@@ -80,11 +80,6 @@ def _operand(text: str, values: Mapping[str, object]) -> int:
     return int(number)
 
 
-def has_placeholder(value: str) -> bool:
-    """Return True if a placeholder is in the value; a password may contain other braces."""
-    return any(f"{{{name}}}" in value for name in NAMES)
-
-
 def literal(template: str) -> str:
     """Return the text with literal braces doubled, and those of placeholders unchanged."""
     parts = re.split(rf"(\{{(?:{'|'.join(NAMES)})\}})", template)

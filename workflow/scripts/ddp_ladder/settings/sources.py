@@ -13,7 +13,6 @@ from ddp_ladder.common.files import CENTRES, located
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.load import OVERLAY, load_settings
-from ddp_ladder.settings.secrets import marked_overrides
 from ddp_ladder.settings.yaml import has_control_characters, shown
 
 CONFIG = Path("config/config.yaml")
@@ -40,17 +39,16 @@ class Sources:
     @property
     def options(self) -> list[str]:
         """The options of ``add_options`` that name these sources."""
-        return [f"--config={self.config or ''}", f"--cluster={self.cluster}", f"--overrides={self.overrides_json}"]
+        return [
+            f"--config={self.config or ''}",
+            f"--cluster={self.cluster}",
+            f"--overrides={json.dumps(self.overrides)}",
+        ]
 
     @property
     def report_options(self) -> list[str]:
         """The options of report.py that no settings file has."""
         return [] if self.centre is None else ["--centre", self.centre]
-
-    @property
-    def overrides_json(self) -> str:
-        """The overrides for a command line, without secrets."""
-        return json.dumps(marked_overrides(self.overrides), sort_keys=True)
 
     def load(self) -> Settings:
         """Read and check the settings. Raises UserError."""
