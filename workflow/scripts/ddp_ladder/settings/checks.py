@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 import re
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import product, takewhile
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
 
 from ddp_ladder.common.files import places
 from ddp_ladder.common.messages import Problem, did_you_mean
 from ddp_ladder.common.redaction import is_secret_name
 from ddp_ladder.settings import placeholders
 from ddp_ladder.settings.keys import Settings
-from ddp_ladder.settings.placeholders import expand, is_arithmetic, literal, whole_number
-from ddp_ladder.settings.terms import PLAIN_VARIANT, REFERENCE_VARIANT, Scale, batches
+from ddp_ladder.settings.placeholders import expand, whole_number
+from ddp_ladder.settings.terms import PLAIN_VARIANT, REFERENCE_VARIANT, batches
 from ddp_ladder.settings.yaml import Document, KeyPath, shown
 
 # The launchers and ddp-ladder set these for each process; another value would break the process group.
@@ -24,32 +23,21 @@ OWN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_
 OWN_PREFIX = "DDP_LADDER_"
 _MODULE = re.compile(r"-m [A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _CLEARING_OPTIONS = ("--cleanenv", "-e", "--containall", "-C")  # of apptainer and singularity exec
-_COUNTS = ("batch_per_gpu", "global_batch", "world_size", "nodes", "gpus_per_node")
 _BATCH = re.compile(r"\{(?:batch_per_gpu|global_batch)\}")
 
-# Options of sbatch that slurm.extra may not hold, as they would break the ladder: those that keys set, and its own.
-_SET_BY_KEYS = {
-    **{name: f"slurm.{name}" for name in ("account", "partition", "qos", "constraint", "reservation", "nodelist")},
-    "exclude": "slurm.exclude",
-    "gres": "node.gres",
-    "mem": "node.memory_mb",
-    "cpus-per-task": "node.cpus",
-    "time": "runtime of the stage in config.yaml",
-    "export": "network.env, or workload.env in config.yaml",
-    **dict.fromkeys(("nodes", "gpus", "ntasks", "tasks-per-node"), "the scales of a stage in config.yaml"),
-}
+# Options of sbatch that slurm.extra may not hold, as they would break the ladder.
 _OWN_OPTIONS = (
-    "output", "error", "job-name", "comment", "parsable", "clusters", "chdir", "wrap", "array", "wait", "test-only",
-    "requeue", "no-requeue",
+    "account", "partition", "qos", "constraint", "reservation", "nodelist", "exclude", "gres", "mem", "cpus-per-task",
+    "time", "export", "nodes", "gpus", "ntasks", "tasks-per-node", "output", "error", "job-name", "comment", "parsable",
+    "clusters", "chdir", "wrap", "array", "wait", "test-only", "requeue", "no-requeue",
 )  # fmt: skip
 
 
 def conflicts(settings: Settings) -> Iterator[Problem]:
     """Yield every conflict between settings, or between a setting and this machine's files."""
     for check in (
-        _results, _script, _preparation, _directory, _texts_with_placeholders, _samples_per_step, _throughput_regex,
-        _steps, _variant_names, _scales, _thresholds, _strong_mode, _variables, _secrets, _sbatch_options, _cores,
-        _python, _container, _nccl,
+        _scripts, _throughput_regex, _placeholders, _steps, _variant_names, _scales, _thresholds, _strong_mode,
+        _variables, _sbatch_options, _software,
     ):  # fmt: skip
         yield from check(settings)
 
@@ -57,114 +45,83 @@ def conflicts(settings: Settings) -> Iterator[Problem]:
 # The workload
 
 
-def _results(settings: Settings) -> Iterator[Problem]:
-    results, data = settings.experiment.results, settings.experiment.workload.data_dir
-    if data is not None and PurePosixPath(results).is_relative_to(data):
-        what, found = "the results would lie in the data directory", f"results {results}, workload.data_dir {data}"
-        allowed = "a directory outside workload.data_dir"
-        yield Problem(settings.config.where("results"), what, found, allowed, "for example results: results")
-
-
-def _script(settings: Settings) -> Iterator[Problem]:
-    script = settings.experiment.workload.script
-    where = settings.config.where("workload", "script")
-    if not script.startswith("-"):
-        yield from _file_problems(script, where)
-    elif not _MODULE.fullmatch(script):
-        what, allowed = "neither a file nor a module", 'a file, or "-m package.module"'
-        yield Problem(where, what, shown(script), allowed, "write -m, one space and the module's name")
-
-
-def _preparation(settings: Settings) -> Iterator[Problem]:
-    workload = settings.experiment.workload
-    if workload.prepare is None:
-        return
-    yield from _file_problems(workload.prepare[0], settings.config.where("workload", "prepare", 0))
-    if workload.data_dir is None:
-        what, found = "there is no directory for the prepared data", "workload.data_dir: null"
+def _scripts(settings: Settings) -> Iterator[Problem]:
+    workload, where = settings.experiment.workload, settings.config.where
+    scripts = [(where("workload", "script"), workload.script)]
+    if workload.prepare is not None:
+        scripts.append((where("workload", "prepare", 0), workload.prepare[0]))
+    for place, script in scripts:
+        if not Path(script).is_file() and not _MODULE.fullmatch(script):
+            allowed = f'a file, {places()}; as workload.script also "-m package.module"'
+            advice = "check the spelling and the directory; arguments of the script go into args"
+            yield Problem(place, "there is no such script", shown(script), allowed, advice)
+    if workload.prepare is not None and workload.data_dir is None:
+        what, allowed = (
+            "there is no directory for the prepared data",
+            "workload.prepare together with workload.data_dir",
+        )
         advice = "set workload.data_dir, such as data_dir: data/digits, or set prepare: null"
-        where = settings.config.where("workload", "prepare")
-        yield Problem(where, what, found, "workload.prepare together with workload.data_dir", advice)
-
-
-def _file_problems(file: str, where: str) -> Iterator[Problem]:
-    if "{" in file or "}" in file:
-        what, allowed = "a brace in a script's name: Snakemake takes it for a wildcard", "a file name without braces"
-        yield Problem(where, what, shown(file), allowed, "rename the file; placeholders are for the arguments")
-    elif not Path(file).is_file():
-        advice = "check the spelling and the directory; arguments of the script go into args"
-        yield Problem(where, "there is no such script", shown(file), f"a file, {places()}", advice)
-
-
-def _directory(settings: Settings) -> Iterator[Problem]:
-    directory = settings.experiment.workload.directory
-    parts = PurePosixPath(directory or "").parts
-    if directory is None or "{run_dir}" not in directory or (parts[0] == "{run_dir}" and ".." not in parts):
-        return
-    what, allowed = "a directory outside of the run's own", '"{run_dir}", or a directory below it: "{run_dir}/scratch"'
-    yield Problem(
-        settings.config.where("workload", "directory"), what, directory, allowed, 'set directory: "{run_dir}"'
-    )
+        yield Problem(where("workload", "prepare"), what, "workload.data_dir: null", allowed, advice)
 
 
 def _throughput_regex(settings: Settings) -> Iterator[Problem]:
     text = settings.experiment.workload.throughput_regex
     try:
-        groups: int | str = 1 if text is None else re.compile(text).groups
+        fault = "" if text is None or re.compile(text).groups == 1 else f"{re.compile(text).groups} groups"
     except re.error as error:
-        groups = str(error)
-    if groups != 1:
-        what, found = "not a regular expression with one group", f"{shown(text)}: {groups}"
-        if isinstance(groups, int):
-            found += " groups"
+        fault = str(error)
+    if fault:
         allowed = "a Python regular expression whose one group is a number"
         advice = 'put the number in parentheses, and others in (?:...): "throughput: ([0-9.]+) samples/s"'
-        yield Problem(settings.config.where("workload", "throughput_regex"), what, found, allowed, advice)
+        where, what = settings.config.where("workload", "throughput_regex"), "not a regular expression with one group"
+        yield Problem(where, what, f"{shown(text)}: {fault}", allowed, advice)
 
 
-# Placeholders
+def _placeholders(settings: Settings) -> Iterator[Problem]:
+    """Fill in every text for each mode and scale, as the plan will."""
+    for where, text, filled, names in _texts(settings):
+        for run, values in _values(settings):
+            try:
+                filled(text, {name: values[name] for name in names})
+            except ValueError as error:
+                known = [f"{{{name}}}" for name in names if values[name] is not None]
+                guesses = (did_you_mean(name, known) for name in re.findall(r"\{\w+\}", text) if name not in known)
+                allowed = (
+                    f"{' '.join(known)}; of numbers, products and quotients that are whole; {{{{ and }}}} for braces"
+                )
+                advice = "give the placeholder a value (workload.lr, workload.data_dir), or write literal braces twice"
+                yield Problem(where, f"{error} ({run})", shown(text), allowed, next(filter(None, guesses), advice))
+                break
 
 
-@dataclass(frozen=True)
-class _Template:
-    """A text with placeholders, its place, and the names that it may use."""
-
-    where: str
-    text: str
-    allowed: tuple[str, ...] = placeholders.NAMES
-
-    def problem(self, what: str, allowed: str, advice: str) -> Problem:
-        return Problem(self.where, what, shown(self.text), allowed, advice)
+_Filled = Callable[[str, Mapping[str, object]], object]
 
 
-def _texts_with_placeholders(settings: Settings) -> Iterator[Problem]:
-    for template in _templates(settings):
-        try:
-            names = sorted(placeholders.names_in(template.text))
-        except ValueError:
-            yield _brace_problem(template, "")
-            continue
-        problems = [problem for name in names if (problem := _placeholder_problem(settings, template, name))]
-        yield from problems[:1]
-        if not problems and is_arithmetic(template.text):
-            yield from _arithmetic_problem(settings, template)
-
-
-def _templates(settings: Settings) -> Iterator[_Template]:
-    experiment, config = settings.experiment, settings.config
+def _texts(settings: Settings) -> Iterator[tuple[str, str, _Filled, Sequence[str]]]:
+    """Yield place, text, the function that fills it in, and the placeholders that it may use."""
+    experiment, where = settings.experiment, settings.config.where
     workload = experiment.workload
     arguments: list[tuple[KeyPath, tuple[str, ...]]] = [(("workload", "args"), workload.args)]
     arguments += [(("variants", name, "args"), variant.args) for name, variant in experiment.variants.items()]
     for path, texts in arguments:
         for index, text in enumerate(texts):
-            yield _Template(config.where(*path, index), text)
-    for index, text in enumerate((workload.prepare or ())[1:], start=1):
-        yield _Template(config.where("workload", "prepare", index), text, ("data_dir", "seed"))
+            yield where(*path, index), text, expand, placeholders.NAMES
+    for index, text in enumerate((workload.prepare or ())[1:], start=1):  # once, for every scale
+        yield where("workload", "prepare", index), text, expand, ("data_dir", "seed")
     if workload.directory is not None:
-        yield _Template(config.where("workload", "directory"), workload.directory)
+        yield where("workload", "directory"), workload.directory, expand, placeholders.NAMES
+    if workload.samples_per_step is not None:
+        yield where("workload", "samples_per_step"), workload.samples_per_step, _samples, placeholders.NUMBERS
     for document, path, env in _environments(settings):
         for name, text in env.items():
-            yield _Template(document.where(*path, name), text)
+            yield document.where(*path, name), text, expand, placeholders.NAMES
+
+
+def _samples(text: str, values: Mapping[str, object]) -> int:
+    """Return samples per step. Raises ValueError if it is no number above 0."""
+    if (samples := whole_number(text, values)) > 0:
+        return samples
+    raise ValueError("no samples in a step")
 
 
 def _environments(settings: Settings) -> Iterator[tuple[Document, KeyPath, Mapping[str, str]]]:
@@ -174,107 +131,44 @@ def _environments(settings: Settings) -> Iterator[tuple[Document, KeyPath, Mappi
     yield settings.cluster, ("network", "env"), settings.site.network.env
 
 
-def _placeholder_problem(settings: Settings, template: _Template, name: str) -> Problem | None:
-    workload = settings.experiment.workload
-    if name not in placeholders.NAMES:
-        return _brace_problem(template, name)
-    if name not in template.allowed:
-        allowed = " ".join(f"{{{word}}}" for word in template.allowed)
-        advice = "write the value itself: data is prepared once, for every scale"
-        return template.problem("a placeholder that has no value here", allowed, advice)
-    example = {"data_dir": "data/digits", "lr": "0.05"}.get(name)
-    # prepare without data_dir is reported by _preparation
-    if example is None or getattr(workload, name) is not None or len(template.allowed) == 2:
-        return None
-    advice = f"set workload.{name}, for example {name}: {example}, or remove the argument"
-    return template.problem(
-        f"{{{name}}} is used, but workload.{name} is null", f"{{{name}}} with a value of workload.{name}", advice
-    )
-
-
-def _brace_problem(template: _Template, name: str) -> Problem:
-    """Return the problem of braces that are not a placeholder. name: the text between them, if known."""
-    words = [f"{{{word}}}" for word in template.allowed]
-    doubled = f"double literal braces: '{literal(template.text)}'"
-    guess = did_you_mean(f"{{{name}}}", words) if re.fullmatch(r"\w+", name) else None
-    advice = guess or f"close the placeholder, or {doubled}"
-    allowed = f"{' '.join(words)}, and {{{{ and }}}} for literal braces"
-    return template.problem("braces that are no placeholder", allowed, advice)
-
-
-def _arithmetic_problem(settings: Settings, template: _Template) -> Iterator[Problem]:
-    for run, numbers in _numbers(settings):
-        try:
-            expand(template.text, numbers)
-        except ValueError as error:
-            allowed = "whole numbers and placeholders that are, with * / // between; / has to divide evenly"
-            advice = "write // to round down, or choose numbers that divide evenly; a factor of {lr} belongs into lr"
-            yield template.problem(f"not a whole number: {error} ({run})", allowed, advice)
-            return
-
-
-def _samples_per_step(settings: Settings) -> Iterator[Problem]:
-    text = settings.experiment.workload.samples_per_step
-    for run, numbers in _numbers(settings) if text is not None else ():
-        try:
-            samples = whole_number(str(text), {name: numbers[name] for name in _COUNTS})
-            objection = "" if samples > 0 else f"{samples} ({run})"
-        except ValueError as error:
-            objection = f"{error} ({run})"
-        if objection:
-            names = " ".join(f"{{{name}}}" for name in _COUNTS)
-            yield Problem(
-                settings.config.where("workload", "samples_per_step"),
-                "not a number of samples",
-                f"{shown(text)}: {objection}",
-                f"whole numbers above 0 and {names}, with * / // between",
-                'write how many samples one process consumes in one optimizer step, such as "{batch_per_gpu} * 4"',
-            )
-            return
-
-
-def _numbers(settings: Settings) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield mode/scale/repeat of each run, and the values of its number placeholders."""
+def _values(settings: Settings) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield mode/scale of the runs, and the values of their placeholders."""
     experiment, workload = settings.experiment, settings.experiment.workload
     first = experiment.first_scale.world_size
-    repeats = range(1, experiment.jobs * experiment.repeats.most + 1)
-    for mode, scale, repeat in product(experiment.modes, experiment.scales, repeats):
-        if mode == "strong" and workload.batch_per_gpu * first % scale.world_size:
-            continue  # reported by _strong_mode
+    for mode, scale in product(experiment.modes, experiment.scales):
         batch, global_batch = batches(workload.batch_per_gpu, mode, scale.world_size, first)
-        yield (
-            f"{mode}/{scale}/r{repeat}",
-            {
-                "batch_per_gpu": batch,
-                "global_batch": global_batch,
-                "lr": workload.lr,
-                "nodes": scale.nodes,
-                "gpus_per_node": scale.gpus_per_node,
-                "world_size": scale.world_size,
-                "threads_per_rank": settings.site.node.threads_per_rank,
-                "seed": workload.seed + repeat - 1,
-            },
-        )
+        if batch * scale.world_size != global_batch:
+            continue  # reported by _strong_mode
+        values: dict[str, object] = {
+            "batch_per_gpu": batch,
+            "global_batch": global_batch,
+            "lr": workload.lr,
+            "nodes": scale.nodes,
+            "gpus_per_node": scale.gpus_per_node,
+            "world_size": scale.world_size,
+            "threads_per_rank": settings.site.node.threads_per_rank,
+            "data_dir": workload.data_dir,
+        }
+        yield f"{mode}/{scale}", {**dict.fromkeys(placeholders.NAMES, "known"), **values}
 
 
 # The ladder
 
 
 def _steps(settings: Settings) -> Iterator[Problem]:
-    measure, device = settings.experiment.measure, settings.site.node.device
-    warmup_steps = measure.warmup_steps_on(device)
+    measure, where = settings.experiment.measure, settings.config.where
+    warmup_steps = measure.warmup_steps_on(settings.site.node.device)
     needed = warmup_steps + measure.min_steps
     if measure.max_steps is not None and measure.max_steps < needed:
-        origin = f" (null, with device {device})" if measure.warmup_steps is None else ""
-        found = f"max_steps {measure.max_steps}, warmup_steps {warmup_steps}{origin}, min_steps {measure.min_steps}"
+        found = f"max_steps {measure.max_steps}, warmup_steps {warmup_steps}, min_steps {measure.min_steps}"
         allowed, advice = f"at least warmup_steps + min_steps = {needed}, or null", f"set max_steps: {needed} or more"
-        where, what = settings.config.where("measure", "max_steps"), "runs would end before enough steps are measured"
-        yield Problem(where, what, found, allowed, f"{advice}, or lower min_steps")
+        what = "runs would end before enough steps are measured"
+        yield Problem(where("measure", "max_steps"), what, found, allowed, f"{advice}, or lower min_steps")
     if measure.profile_steps and measure.max_steps is None and measure.max_seconds is None:
         what = "the profiled steps follow the measured ones, and no limit says where those end"
-        where, found = settings.config.where("measure", "profile_steps"), f"profile_steps {measure.profile_steps}"
         advice = "set measure.max_steps to fewer steps than the script makes, or profile_steps: 0"
-        yield Problem(where, what, found, "profile_steps with max_steps or max_seconds", advice)
+        allowed = "profile_steps with max_steps or max_seconds"
+        yield Problem(where("measure", "profile_steps"), what, str(measure.profile_steps), allowed, advice)
 
 
 def _variant_names(settings: Settings) -> Iterator[Problem]:
@@ -290,44 +184,25 @@ def _variant_names(settings: Settings) -> Iterator[Problem]:
 
 
 def _scales(settings: Settings) -> Iterator[Problem]:
+    """Each stage has scales of its own kind, so no scale is in two stages."""
     experiment, gpus = settings.experiment, settings.site.node.gpus
     first = experiment.first_scale
+    kinds = {"stage2": "one node and two or more GPUs", "stage3": "two or more nodes"}
     for stage in experiment.ladder:
-        path = ("stages", stage.name, "scales")
-        if stage.name == "stage1" and len(stage.scales) > 1:
-            least = min(stage.scales, key=lambda scale: (scale.world_size, scale.nodes))
-            what, found = "stage 1 is one scale, the baseline of every efficiency", ", ".join(map(str, stage.scales))
-            advice = f"set scales: [{least}]; one node goes into stage2, several nodes into stage3"
-            yield Problem(settings.config.where(*path), what, found, "[1x1], or the smallest that fits", advice)
-            return
         for index, scale in enumerate(stage.scales):
-            fault = _of_another_stage(stage.name, scale)
-            if fault is None and scale.gpus_per_node > gpus:
+            place = "stage3" if scale.nodes > 1 else "stage2"
+            where = settings.config.where("stages", stage.name, "scales", index)
+            if scale.gpus_per_node > gpus:
+                what = f"the scale asks for {scale.gpus_per_node} GPUs per node, the site has {gpus}"
                 allowed = f"at most {gpus} per node ({settings.cluster.where('node', 'gpus')})"
                 advice = f"use at most {gpus} GPUs per node, or correct node.gpus if the nodes have more"
-                what = f"the scale asks for {scale.gpus_per_node} GPUs per node, the site has {gpus}"
-                fault = what, allowed, advice
-            elif fault is None and stage.name != "stage1" and scale.world_size <= first.world_size:
-                allowed = f"scales with more than {first.world_size} GPUs"
-                fault = f"the ladder starts at {first}, and climbs from there", allowed, f"remove {scale}"
-            elif fault is None and scale in stage.scales[:index]:
-                fault = "a scale twice", "each scale once", f"remove one {scale}; repeats measures it more often"
-            if fault is not None:
-                what, allowed, advice = fault
-                yield Problem(settings.config.where(*path, index), what, str(scale), allowed, advice)
-
-
-def _of_another_stage(stage: str, scale: Scale) -> tuple[str, str, str] | None:
-    """Return what, allowed and next of a scale that another stage measures. So no scale can be in two stages."""
-    place = "stage3" if scale.nodes > 1 else "stage2" if scale.gpus_per_node > 1 else "stage1"
-    if stage in ("stage1", place):
-        return None
-    if stage == "stage2":
-        what, allowed = "stage 2 is one node with several GPUs", "1x2, 1x3, ...: one node, two or more GPUs"
-    else:
-        gpus = scale.gpus_per_node
-        what, allowed = "stage 3 is several nodes", f"2x{gpus}, 3x{gpus}, ...: two or more nodes"
-    return what, allowed, f"move {scale} to stages.{place}, or remove it"
+                yield Problem(where, what, str(scale), allowed, advice)
+            elif stage.name in kinds and (place != stage.name or scale.world_size <= first.world_size):
+                what = f"{stage.name} has scales of {kinds[stage.name]}, with more GPUs than stage1's {first}"
+                advice = f"remove {scale}" + (f", or move it to stages.{place}" if place != stage.name else "")
+                yield Problem(
+                    where, what, str(scale), "such as 1x4" if stage.name == "stage2" else "such as 2x4", advice
+                )
 
 
 def _thresholds(settings: Settings) -> Iterator[Problem]:
@@ -343,21 +218,13 @@ def _strong_mode(settings: Settings) -> Iterator[Problem]:
     experiment, workload = settings.experiment, settings.experiment.workload
     if "strong" not in experiment.modes:
         return
-    batch, first = workload.batch_per_gpu, experiment.first_scale.world_size
-    wrong = [scale for scale in experiment.scales if batch * first % scale.world_size]
-    if wrong:
-        total = math.lcm(*(scale.world_size for scale in experiment.scales))
-        multiple = total // math.gcd(total, first)
-        better = " or ".join(str(multiple * k) for k in (batch // multiple, -(-batch // multiple)) if k)
-        sizes = ", ".join(f"{scale} ({scale.world_size} GPUs)" for scale in wrong)
-        yield Problem(
-            settings.config.where("workload", "batch_per_gpu"),
-            "strong mode cannot divide the global batch evenly",
-            f"a global batch of {batch * first} over {sizes}",
-            f"a multiple of {multiple}, which all scales divide",
-            f"set batch_per_gpu: {better}, or remove the scale, or strong from modes",
-        )
-    # A plain search is enough, because malformed templates are reported elsewhere.
+    first = experiment.first_scale.world_size
+    multiple = math.lcm(first, *(scale.world_size for scale in experiment.scales)) // first
+    if workload.batch_per_gpu % multiple:
+        what = "strong mode cannot divide the global batch evenly among the GPUs of all scales"
+        advice = "set batch_per_gpu to such a multiple, or remove the scale that does not fit, or strong from modes"
+        where, found = settings.config.where("workload", "batch_per_gpu"), str(workload.batch_per_gpu)
+        yield Problem(where, what, found, f"a multiple of {multiple}", advice)
     of_all = (*workload.args, *workload.env.values())
     without = [
         name
@@ -379,20 +246,15 @@ def _strong_mode(settings: Settings) -> Iterator[Problem]:
 
 def _variables(settings: Settings) -> Iterator[Problem]:
     for document, path, env in _environments(settings):
-        for name in env:
+        for name, value in env.items():
+            where = document.where(*path, name)
             if name in OWN_VARIABLES or name.startswith(OWN_PREFIX):
                 allowed = f"any variable but {', '.join(OWN_VARIABLES)} and {OWN_PREFIX}..."
-                what = "a variable that ddp-ladder sets for each process"
-                yield Problem(document.where(*path, name), what, name, allowed, "remove it")
-
-
-def _secrets(settings: Settings) -> Iterator[Problem]:
-    for document, path, env in _environments(settings):
-        for name, value in env.items():
-            if name in settings.experiment.workload.secrets or (is_secret_name(name) and "{" not in value):
+                yield Problem(where, "a variable that ddp-ladder sets for each process", name, allowed, "remove it")
+            elif name in settings.experiment.workload.secrets or (is_secret_name(name) and "{" not in value):
                 what = "the value of a secret in a file; plan, job.sh and records would have it as well"
                 advice = f"remove it here, add {name} to workload.secrets, and `export {name}=...` before you start"
-                yield Problem(document.where(*path, name), what, None, "its name in workload.secrets", advice)
+                yield Problem(where, what, None, "its name in workload.secrets", advice)
 
 
 def _sbatch_options(settings: Settings) -> Iterator[Problem]:
@@ -402,60 +264,26 @@ def _sbatch_options(settings: Settings) -> Iterator[Problem]:
         options_of += [(settings.config, ("stages", stage.name, "slurm", "extra"), stage.slurm.extra)]
     for document, path, options in options_of:
         for index, option in enumerate(options):
-            name = "".join(takewhile(lambda char: char != "=", option)).removeprefix("--")
+            name = option.removeprefix("--").partition("=")[0]
             # As in sbatch, a name may be abbreviated; --mem-per-cpu and the like are set by the key of --mem.
-            key = next((key for known, key in _SET_BY_KEYS.items() if known.startswith(name) or name == known), None)
-            key = key or next((key for known, key in _SET_BY_KEYS.items() if name.startswith(f"{known}-per-")), None)
-            if key or any(own.startswith(name) for own in _OWN_OPTIONS):
-                advice = f"remove it and set {key} instead" if key else "remove it: ddp-ladder sets it for its jobs"
-                allowed = "options that nothing else sets, such as --exclusive or --hint=nomultithread"
-                what = "an option that is set elsewhere"
+            if any(own.startswith(name) or name.startswith(f"{own}-per-") for own in _OWN_OPTIONS):
+                what, allowed = "an option that ddp-ladder sets", "options such as --exclusive or --hint=nomultithread"
+                advice = "remove it; keys of slurm, node and the stage (scales, runtime) set what is yours to choose"
                 yield Problem(document.where(*path, index), what, shown(option), allowed, advice)
 
 
-def _cores(settings: Settings) -> Iterator[Problem]:
-    node = settings.site.node
-    if node.cpus < node.gpus:
-        what, found = "fewer CPU cores than GPUs", f"cpus {node.cpus}, gpus {node.gpus}"
-        advice = "set node.cpus to the cores that a job gets on one node (nproc shows them)"
-        yield Problem(settings.cluster.where("node", "cpus"), what, found, f"at least {node.gpus}", advice)
-
-
-def _python(settings: Settings) -> Iterator[Problem]:
-    software = settings.site.software
+def _software(settings: Settings) -> Iterator[Problem]:
+    software, where = settings.site.software, settings.cluster.where
     python = software.python
     # A Python from modules, setup or an image cannot be checked on this machine.
     elsewhere = software.container or (python and "/" not in python and (software.modules or software.setup))
     if python is not None and not elsewhere and shutil.which(python) is None:
         allowed = "a Python interpreter, or null for the one that runs the workflow"
         advice = "write the full path, as `which python` shows it where the training runs"
-        where = settings.cluster.where("software", "python")
-        yield Problem(where, "not a program that can be run", shown(python), allowed, advice)
-
-
-def _container(settings: Settings) -> Iterator[Problem]:
-    software, where = settings.site.software, settings.cluster.where
-    if software.container is None:
-        return
-    if software.python is None:
-        what = "the Python that runs the workflow is not in the container"
-        allowed, advice = "the name or path of a Python inside the image", "set software.python: python3"
-        yield Problem(where("software", "python"), what, "python: null", allowed, advice)
-    for index, argument in enumerate(software.container.args):
+        yield Problem(where("software", "python"), "not a program that can be run", shown(python), allowed, advice)
+    for index, argument in enumerate(software.container.args if software.container else ()):
         if argument.partition("=")[0] in _CLEARING_OPTIONS:
             what = "it clears the run's environment: ranks would not find each other, nor their run.json"
-            allowed = f"options of `{software.container.engine} exec` that leave the environment as it is"
+            allowed = "options of `exec` that leave the environment as it is"
             advice = "remove it; to leave out the home directory, use --no-home"
             yield Problem(where("software", "container", "args", index), what, shown(argument), allowed, advice)
-
-
-def _nccl(settings: Settings) -> Iterator[Problem]:
-    if settings.site.node.device != "cpu":
-        return
-    wanted = [settings.cluster.where("network", "backend")] if settings.site.network.backend == "nccl" else []
-    for name, variant in settings.experiment.variants.items():
-        if variant.network.backend == "nccl":
-            wanted += [settings.config.where("variants", name, "network", "backend")]
-    advice = "set backend: auto, or node.device: cuda in the site's file if its nodes have GPUs"
-    for where in wanted:
-        yield Problem(where, "NCCL needs GPUs, and the site has device: cpu", "nccl", "auto or gloo", advice)

@@ -143,7 +143,7 @@ _AnyScale = Annotated[
         }
     ),
 ]
-Scales = Annotated[Several[_AnyScale], Field(min_length=1, max_length=100)]
+Scales = Annotated[Several[_AnyScale], Field(min_length=1, max_length=100), DIFFERENT]
 _TYPED = WithJsonSchema({"type": ["string", "number", "boolean"], "description": "Passed as it is typed."})
 Typed = Annotated[str, BeforeValidator(_as_text), _HOME, Field(max_length=100_000), _TYPED]
 Variable = Annotated[str, form("^[A-Za-z_][A-Za-z0-9_]*$", "the name of an environment variable", 1000)]

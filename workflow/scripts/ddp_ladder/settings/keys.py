@@ -303,7 +303,9 @@ class Stage1(Stage):
     """The first scale, the baseline of every efficiency: one GPU, or the smallest scale that the training fits."""
 
     name = "stage1"
-    scales: Scales = Field(default=("1x1",), validate_default=True, examples=[["1x1"], ["1x2"]])
+    scales: Annotated[Scales, Field(max_length=1)] = Field(
+        default=("1x1",), validate_default=True, examples=[["1x1"], ["1x2"]]
+    )
     """One scale: 1x1, or a larger one if the training does not fit one GPU."""
 
 

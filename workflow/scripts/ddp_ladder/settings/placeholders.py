@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 NAMES: tuple[str, ...] = (
     "batch_per_gpu",
@@ -19,7 +19,7 @@ NAMES: tuple[str, ...] = (
     "seed",
     "backend",
 )
-NUMBERS = ("batch_per_gpu", "global_batch", "lr", "nodes", "gpus_per_node", "world_size", "threads_per_rank", "seed")
+NUMBERS = ("batch_per_gpu", "global_batch", "lr", "nodes", "gpus_per_node", "world_size", "threads_per_rank")
 
 _TOKEN = re.compile(r"(?P<escaped>\{\{|\}\})|\{(?P<name>[^{}]*)\}|(?P<stray>[{}])")
 
@@ -29,19 +29,6 @@ _OPERATOR = r"(?: *(?:\*|//) *| +/ +)"
 _ARITHMETIC = re.compile(rf"(?P<head>[^\s{{}}=]+=)?(?P<terms>{_OPERAND}(?:{_OPERATOR}{_OPERAND})+)")
 
 
-def names_in(template: str) -> set[str]:
-    """Return the names in ``template``, also unknown ones.
-
-    Raises ValueError for an unmatched brace.
-    """
-    return {name for name, _ in _split(template) if name is not None}
-
-
-def is_arithmetic(template: str) -> bool:
-    """Return True for a product or quotient with placeholders, alone or after ``name=``."""
-    return "{" in template and _ARITHMETIC.fullmatch(template) is not None
-
-
 def expand(template: str, values: Mapping[str, object]) -> str:
     """Return the template with ``values`` filled in, and a product or quotient of whole numbers computed.
 
@@ -49,10 +36,22 @@ def expand(template: str, values: Mapping[str, object]) -> str:
     again. Raises ValueError for a name that is unknown or has no value, for an unmatched brace, and for a product or
     quotient that is not a whole number.
     """
-    if is_arithmetic(template):
-        head, _, terms = template.rpartition("=")
-        return (f"{head}=" if head else "") + str(whole_number(terms, values))
-    return "".join(literal if name is None else _value(name, values) for name, literal in _split(template))
+    if "{" in template and (product := _ARITHMETIC.fullmatch(template)):
+        return (product["head"] or "") + str(whole_number(product["terms"], values))
+    return _TOKEN.sub(lambda token: _filled(token, values), template)
+
+
+def _filled(token: re.Match[str], values: Mapping[str, object]) -> str:
+    name = token["name"]
+    if token["escaped"]:
+        return token["escaped"][0]
+    if token["stray"]:
+        raise ValueError(f"{token['stray']} without its partner")
+    if name not in NAMES:
+        raise ValueError(f"unknown placeholder {{{name}}}")
+    if values.get(name) is None:
+        raise ValueError(f"placeholder {{{name}}} has no value")
+    return str(values[name])
 
 
 def whole_number(terms: str, values: Mapping[str, object]) -> int:
@@ -78,33 +77,3 @@ def _operand(text: str, values: Mapping[str, object]) -> int:
     if not (number.isascii() and number.isdigit()):
         raise ValueError(f"{number} is not a whole number")
     return int(number)
-
-
-def literal(template: str) -> str:
-    """Return the text with literal braces doubled, and those of placeholders unchanged."""
-    parts = re.split(rf"(\{{(?:{'|'.join(NAMES)})\}})", template)
-    return "".join(part if k % 2 else part.replace("{", "{{").replace("}", "}}") for k, part in enumerate(parts))
-
-
-def _value(name: str, values: Mapping[str, object]) -> str:
-    if name not in NAMES:
-        raise ValueError(f"unknown placeholder {{{name}}}")
-    value = values.get(name)
-    if value is None:
-        raise ValueError(f"placeholder {{{name}}} has no value")
-    return str(value)
-
-
-def _split(template: str) -> Iterator[tuple[str | None, str]]:
-    """Yield (name, "") for a placeholder and (None, text) for the text between them."""
-    end = 0
-    for token in _TOKEN.finditer(template):
-        yield None, template[end : token.start()]
-        end = token.end()
-        if token["stray"]:
-            raise ValueError(f"{token['stray']} without its partner in {template!r}")
-        if token["escaped"]:
-            yield None, token["escaped"][0]
-        else:
-            yield token["name"], ""
-    yield None, template[end:]

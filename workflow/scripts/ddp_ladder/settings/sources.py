@@ -42,7 +42,7 @@ class Sources:
         return [
             f"--config={self.config or ''}",
             f"--cluster={self.cluster}",
-            f"--overrides={json.dumps(self.overrides)}",
+            f"--overrides={json.dumps(self.overrides, sort_keys=True)}",
         ]
 
     @property
