@@ -103,7 +103,7 @@ def lines(where: str, what: str, found: str | None, allowed: str, advice: str) -
                 "unknown key",
                 '"gpus"',
                 CONFIG_KEYS,
-                "move it to where it belongs: config/cluster.yaml: node.gpus",
+                "move it to node.gpus",
             ),
         ),
         (
@@ -159,7 +159,8 @@ def lines(where: str, what: str, found: str | None, allowed: str, advice: str) -
                 "a value not allowed",
                 '"1:30:00"',
                 "a whole number from 1 to 43200",
-                "write minutes: runtime: 90",
+                "for example runtime: 20 (time limit of each scale's job in minutes; the job runs every variant, mode "
+                "and repeat of its scale)",
             ),
         ),
         (
@@ -181,7 +182,8 @@ def lines(where: str, what: str, found: str | None, allowed: str, advice: str) -
                 "a value not allowed",
                 '"--epochs 8"',
                 "a list, each item text or a number or true or false",
-                "write a list: args: [--epochs, '8']",
+                "for example args: [--epochs, 8] (arguments of the script, one list item each; may contain "
+                "placeholders)",
             ),
         ),
         (
@@ -242,7 +244,7 @@ def test_message(old: str, new: str, expected: tuple[str, str, str | None, str, 
     ("line", "where", "what", "allowed"),
     [
         ("slurm: {partitions: gpu}", "slurm.partitions", "unknown key", 'did you mean "partition"?'),
-        ("partition: gpu", "partition", "unknown key", "where it belongs: config/cluster.yaml: slurm.partition"),
+        ("partition: gpu", "partition", "unknown key", "move it to slurm.partition"),
         ("slurm: {account: 123}", "slurm.account", "a value not allowed", 'if you mean the text: "123"'),
         ("slurm: {account: $(touch x)}", "slurm.account", "not in the expected format", "through a shell"),
         ("slurm: {extra: [exclusive]}", "slurm.extra[0]", "not in the expected format", "--name or --name=value"),
@@ -264,16 +266,11 @@ def test_message_on_the_site(line: str, where: str, what: str, allowed: str) -> 
     assert allowed in said
 
 
-@pytest.mark.parametrize("gres", ["gpu:2", "gpu:a100:4", "a100", "shard", "gpu:", "gpu:a:b"])
+@pytest.mark.parametrize("gres", ["gpu:2", "gpu:a100:4", "a100", "gpu:", "gpu:a:b"])
 def test_gres_without_a_number(gres: str) -> None:
     said = message(cluster=CLUSTER.replace("cpus: 2}", f'cpus: 2, gres: "{gres}"}}'))
     assert "line 2: node.gres: not in the expected format" in said
     assert "without its number, which the scale sets" in said
-
-
-@pytest.mark.parametrize("gres", ["gpu", "gpu:a100", "gpu:3090", "gpu:a100-sxm4_80g.1"])
-def test_gres_that_is_allowed(gres: str) -> None:
-    assert load(cluster=CLUSTER.replace("cpus: 2}", f'cpus: 2, gres: "{gres}"}}')).site.node.gres == gres
 
 
 @pytest.mark.parametrize(
@@ -283,6 +280,8 @@ def test_gres_that_is_allowed(gres: str) -> None:
 )  # fmt: skip
 def test_slurm_values_that_are_allowed(key: str, value: str) -> None:
     assert getattr(load(cluster=CLUSTER + f'slurm: {{{key}: "{value}"}}\n').site.slurm, key) == value
+    for gres in ("gpu", "gpu:a100", "gpu:3090", "gpu:a100-sxm4_80g.1"):
+        assert load(cluster=CLUSTER.replace("cpus: 2}", f'cpus: 2, gres: "{gres}"}}')).site.node.gres == gres
 
 
 @pytest.mark.parametrize("path", ["", "/", ".", "my results", "a{b}", "$(touch x)", "a;rm", "-rf", "größe", "a|b"])
@@ -290,15 +289,6 @@ def test_directories_that_snakemake_cannot_take(path: str) -> None:
     said = message(CONFIG.replace("repeats: 3", f"results: '{path}'"))
     assert said.startswith("config/config.yaml, line 8: results: not in the expected format")
     assert "a path of letters, digits and . _ - / (it becomes part of Snakemake's file patterns)" in said
-
-
-@pytest.mark.parametrize("char", [r"\0", r"\n", r"\e", r"\x9b", r"\u2028", r"\ud800"])
-def test_no_value_holds_a_control_character(char: str) -> None:
-    said = message(CONFIG.replace("8]", f'"a{char}"]'), CLUSTER + f'software: {{setup: "a\\n\\tb{char}"}}\n')
-    head = "a line end or another control character in a value"
-    assert said.startswith(f"config/config.yaml, line 3: workload.args[1]: {head}")
-    assert (f"config/cluster.yaml, line 3: software.setup: {head}" in said) == (char != r"\n")
-    assert said.isascii()
 
 
 @pytest.mark.parametrize("value", ["$(touch x)", "; rm -rf /", "größe 数字", "`id`", "| cat", "' \" \\"])
@@ -445,11 +435,10 @@ def test_overrides_of_a_command_line() -> None:
 
 
 def test_problems_in_overrides_are_placed_on_the_command_line() -> None:
-    said = message(overrides={"measure": {"max_step": "5"}, "repeats": "no", "workload": {"args": ["a\x1b[2J"]}})
+    said = message(overrides={"measure": {"max_step": "5"}, "repeats": "no"})
     for head in (
         "--config: measure.max_step: unknown key",
         "--config: repeats: a value not allowed",
-        "--config: workload.args[0]: a line end or another control character",
     ):
         assert f"{head}" in said
     assert message(overrides={"workload": {"script": "none.py"}}).startswith(

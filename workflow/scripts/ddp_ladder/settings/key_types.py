@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -110,12 +110,6 @@ def _different(items: tuple[T, ...]) -> tuple[T, ...]:
     return items
 
 
-def _compared_field(name: str) -> str:
-    if name not in MAY_DIFFER:
-        raise PydanticKnownError("literal_error", {"expected": ", ".join(MAY_DIFFER)})
-    return name
-
-
 def _with_own_place(script: str) -> str:
     return script if script.startswith("-") else located(script)
 
@@ -194,11 +188,7 @@ Gres = Annotated[
         100,
     ),
 ]
-FieldName = Annotated[
-    str,
-    AfterValidator(_compared_field),
-    Field(description="Name of a field.", examples=["num_workers"], json_schema_extra={"enum": [*MAY_DIFFER]}),
-]
+FieldName = Annotated[Literal[MAY_DIFFER], Field(description="Name of a field.", examples=["num_workers"])]
 Script = Annotated[str, Field(min_length=1, max_length=1000), _HOME, AfterValidator(_with_own_place)]
 Command = Annotated[
     Several[Typed], Field(min_length=1, max_length=1000), AfterValidator(lambda words: (located(words[0]), *words[1:]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -20,7 +18,7 @@ from ddp_ladder.common.model import Model, Schema
 from ddp_ladder.settings import yaml
 from ddp_ladder.settings.checks import conflicts
 from ddp_ladder.settings.keys import Experiment, Settings, Site
-from ddp_ladder.settings.yaml import AS_TYPED, Document, KeyPath, has_control_characters, key_name, shown
+from ddp_ladder.settings.yaml import AS_TYPED, Document, KeyPath, key_name, shown
 
 OF_MODULE = Path("config of the module")  # in place of a file name
 OVERLAY = "overlay"
@@ -117,27 +115,13 @@ def _validated(checked: Sequence[tuple[Document, type[Model]]]) -> list[Any]:
     values: list[Any] = []
     problems: list[Problem] = []
     for document, model in checked:
-        found = list(_control_characters(document, document.data, ()))
         try:
             values.append(model.model_validate(document.data))
         except ValidationError as errors:
-            found += [_explained(error, document, model, checked) for error in errors.errors() if not _follows(error)]
-        problems += [problem for _, problem in sorted(found, key=lambda item: item[0])]
+            found = [_explained(error, document, model) for error in errors.errors() if not _follows(error)]
+            problems += [problem for _, problem in sorted(found, key=lambda item: item[0])]
     _raise_if_any(problems)
     return values
-
-
-def _control_characters(document: Document, data: Any, path: KeyPath) -> Iterator[tuple[int, Problem]]:
-    """Yield line and message of each text that would change a terminal, or break a line of a file."""
-    if isinstance(data, str):
-        if has_control_characters(data, but="\t\n" if path[-1] in ("setup", "reason") else "\t"):
-            what = "a line end or another control character in a value"
-            where, found = document.where(*path), shown(data)
-            advice = "remove the character; long data belongs in a file that the script reads"
-            yield document.line(*path), Problem(where, what, found, "printable text on one line", advice)
-    elif isinstance(data, dict | list):
-        for key, value in data.items() if isinstance(data, dict) else enumerate(data):
-            yield from _control_characters(document, value, (*path, key))
 
 
 def _follows(error: ErrorDetails) -> bool:
@@ -145,9 +129,7 @@ def _follows(error: ErrorDetails) -> bool:
     return error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"]
 
 
-def _explained(
-    error: ErrorDetails, document: Document, model: type[Model], checked: Sequence[tuple[Document, type[Model]]]
-) -> tuple[int, Problem]:
+def _explained(error: ErrorDetails, document: Document, model: type[Model]) -> tuple[int, Problem]:
     """Return the line and the message of an error."""
     part = section = schema(model)
     data: Any = document.data
@@ -162,7 +144,11 @@ def _explained(
         under = f" under {key_name(path[:-1])}" if len(path) > 1 else ""
         problem = Problem(document.where(*path), "missing key", None, in_words(part), f"add {example}{under}")
     elif error["type"] == "extra_forbidden":
-        problem = _unknown_key(document.where(*path), section, str(path[-1]), checked)
+        known, where = list(section["properties"]), document.where(*path)
+        homes = [key_name(home) for model in (Site, Experiment) for home in _paths_to(path[-1], schema(model))]
+        elsewhere = f"move it to {homes[0]}" if homes else f"remove it; {_SEE} for all keys of both files"
+        advice = did_you_mean(str(path[-1]), known) or elsewhere
+        problem = Problem(where, "unknown key", shown(path[-1]), ", ".join(known), advice)
     else:
         what = error["ctx"]["what"] if error["type"] == "refused" else _WHAT.get(error["type"], "a value not allowed")
         advice = error["ctx"]["next"] if error["type"] == "refused" else _advice(error["input"], part, path)
@@ -188,16 +174,7 @@ _WHAT = {
 _SEE = "see config/README.md"
 
 
-def _unknown_key(where: str, section: Part, key: str, checked: Sequence[tuple[Document, type[Model]]]) -> Problem:
-    known = list(section["properties"])
-    homes = [(document.file, path) for document, model in checked for path in _paths_to(key, schema(model))]
-    homes.sort(key=lambda home: len(home[1]))  # the site's own before a stage's override
-    places = " or ".join(f"{file}: {key_name(path)}" for file, path in homes[:3])
-    move = f"move it to where it belongs: {places}" if places else f"remove it; {_SEE} for all keys"
-    return Problem(where, "unknown key", shown(key), ", ".join(known), did_you_mean(key, known) or move)
-
-
-def _paths_to(key: str, part: Part, path: KeyPath = ()) -> Iterator[KeyPath]:
+def _paths_to(key: str | int, part: Part, path: KeyPath = ()) -> Iterator[KeyPath]:
     for name, inner in part.get("properties", {}).items():
         if name == key:
             yield (*path, name)
@@ -207,37 +184,18 @@ def _paths_to(key: str, part: Part, path: KeyPath = ()) -> Iterator[KeyPath]:
 def _advice(value: Any, part: Part, path: KeyPath) -> str:
     """Return what was meant, if that can be told from the value; else an example, and what the key means."""
     key = next((name for name in reversed(path) if isinstance(name, str)), "")
-    types = types_of(part)
     if isinstance(value, str):
         if guess := did_you_mean(value, [word for word in part.get("enum", ()) if word]):
             return guess
-        if key == "runtime" and (minutes := _minutes(value)):
-            return f"write minutes: runtime: {minutes}"
-        if {"integer", "number"} & {*types} and isinstance(number := yaml.scalar(value), int | float):
+        if {"integer", "number"} & {*types_of(part)} and isinstance(number := yaml.scalar(value), int | float):
             return f"write it without quotes: {key}: {number}"
-        if "array" in types and len(value) < _MOST_SPLIT:
-            return f"write a list: {key}: {flow(value.replace(',', ' ').split())}"
-    elif isinstance(value, dict) and [*value.values()] in ([None], [""]) and "string" in types:
+    elif isinstance(value, dict) and [*value.values()] in ([None], [""]):
         return f'put placeholders in quotes: "{{{next(iter(value))}}}"'
-    elif "string" in types and not isinstance(value, dict | list):
+    elif "string" in types_of(part) and not isinstance(value, dict | list):
         return f'put it in quotes if you mean the text: "{shown(value)}"'
     example = _example(part, "" if isinstance(path[-1], int) else key)
     meaning = part.get("description") or _SEE
     return f"for example {example} ({meaning[0].lower() + meaning[1:].rstrip('.')})" if example else meaning
-
-
-_MOST_SPLIT = 1000  # characters; longer text is not shown as a list
-
-
-def _minutes(text: str) -> int | None:
-    """Return minutes, rounded up, of a time limit as sbatch takes it: ``01:00:00``, ``1-12``."""
-    match = re.fullmatch(r"(?:([0-9]{1,4})-)?([0-9]{1,4})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?", text.strip())
-    if match is None:
-        return None
-    days, first, second, third = (int(part or 0) for part in match.groups())
-    if match[1] is None and match[4] is None:  # minutes, and minutes:seconds
-        return math.ceil(first + second / 60)
-    return math.ceil(days * 1440 + first * 60 + second + third / 60)
 
 
 # A model's JSON Schema, which says what a key accepts
@@ -246,15 +204,8 @@ def _minutes(text: str) -> int | None:
 @cache
 def schema(model: type[Model]) -> Part:
     """Return a model's JSON Schema: each part stands where it belongs, with a list of types in place of ``anyOf``."""
-    written = model.model_json_schema(schema_generator=_InOrder)
+    written = model.model_json_schema(schema_generator=Schema)
     return _written_out(written, written.pop("$defs"))  # type: ignore[no-any-return]
-
-
-class _InOrder(Schema):
-    """JSON Schema with the keys of examples in the models' order."""
-
-    def sort(self, value: Any, parent_key: str | None = None) -> Any:
-        return value
 
 
 def _written_out(part: Any, definitions: Part) -> Any:

@@ -13,7 +13,7 @@ from ddp_ladder.common.files import CENTRES, located
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.load import OVERLAY, load_settings
-from ddp_ladder.settings.yaml import has_control_characters, shown
+from ddp_ladder.settings.yaml import shown
 
 CONFIG = Path("config/config.yaml")
 CLUSTER = Path("config/cluster.yaml")
@@ -75,15 +75,9 @@ def read_sources(configfiles: Sequence[str | Path], overrides: Mapping[str, Any]
         rest[OVERLAY] = str(Path(str(rest[OVERLAY])).expanduser())
     configfiles = [*configfiles, *([str(rest.pop("experiment"))] if "experiment" in rest else [])]
     if len(configfiles) > 1:
-        raise UserError(
-            Problem(
-                "--configfile and --config experiment",
-                "more than one experiment",
-                found=" ".join(str(file) for file in configfiles),
-                allowed="one file, which takes the place of config/config.yaml",
-                next="start snakemake once per experiment, each with `results` of its own",
-            )
-        )
+        where, allowed = "--configfile and --config experiment", "one file, which takes the place of config/config.yaml"
+        advice = "start snakemake once per experiment, each with `results` of its own"
+        raise UserError(Problem(where, "more than one experiment", " ".join(map(str, configfiles)), allowed, advice))
     config, cluster = _file(configfiles[0] if configfiles else CONFIG), _file(rest.pop("cluster", CLUSTER))
     return Sources(config, cluster, rest, **_of_this_start(rest))
 
@@ -131,20 +125,12 @@ def _file(name: object) -> Path:
 
 
 def check_checkout(*directories: Path) -> None:
-    """Raise UserError if the path of a directory cannot be used by Snakemake or in a shell script."""
+    """Raise UserError if Snakemake would take a part of a directory's path for a wildcard."""
     for directory in map(str, directories):
-        braces = "{" in directory or "}" in directory
-        if braces or has_control_characters(directory):
-            raise UserError(
-                Problem(
-                    shown(directory),
-                    "a brace in the path of the checkout: Snakemake takes it for a wildcard"
-                    if braces
-                    else "a line end or another control character in the path of the checkout",
-                    allowed="a path of printable characters without { and }",
-                    next="rename the directory, or move the checkout to another one; the results move with it",
-                )
-            )
+        if "{" in directory or "}" in directory:
+            what = "a brace in the path of the checkout: Snakemake takes it for a wildcard"
+            advice = "rename the directory, or move the checkout to another one; the results move with it"
+            raise UserError(Problem(shown(directory), what, None, "a path without { and }", advice))
 
 
 def runs_no_training(arguments: Sequence[str], quick: Collection[str] = WITHOUT_TRAINING) -> bool:

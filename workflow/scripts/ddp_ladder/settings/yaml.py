@@ -80,14 +80,6 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."
 
 
-def has_control_characters(text: str, but: str = "") -> bool:
-    """Return True if text holds line ends, tabs, terminal control sequences, NUL or lone surrogates.
-
-    but: the tabs and line ends that are allowed.
-    """
-    return printable(text) != text or any(char in text and char not in but for char in "\t\n")
-
-
 def scalar(text: str) -> str | int | float | bool | None:
     """Return an unquoted value with its type in YAML 1.2."""
     if text in NULLS:
@@ -103,40 +95,27 @@ def scalar(text: str) -> str | int | float | bool | None:
 
 
 def read(file: Path) -> Document:
-    """Read a YAML mapping. Raises UserError with every YAML problem of the file."""
-    reader = _Reader(file)
-    root = reader.composed(_text(file))
-    if root is None or (isinstance(root, yaml.ScalarNode) and root.value in NULLS):
-        restore = f"write the settings, or restore the shipped file: git checkout -- {file}"
-        raise UserError(Problem(str(file), "the file is empty", None, "lines of the form key: value", restore))
-    if not isinstance(root, yaml.MappingNode):
-        what, start = "the file does not hold keys with values", "see config/README.md for the keys"
-        raise UserError(
-            Problem(f"{file}, line {_line(root)}", what, allowed="lines of the form key: value", next=start)
-        )
-    data = reader.mapping(root, ())
-    if reader.problems:
-        raise UserError(reader.problems)
-    return Document(file, data, reader.lines)
-
-
-def _text(file: Path) -> str:
+    """Read a YAML mapping. Raises UserError for the first thing that is none."""
+    lines: dict[KeyPath, int] = {}
+    place, allowed = "", "lines of the form key: value, in YAML"
+    advice = (
+        "check indentation, brackets and quotation marks there and on the line before; put text with a colon, @ or % "
+    )
+    advice += 'and placeholders such as "{lr}" in quotes'
     try:
-        return file.read_bytes().decode("utf-8-sig")
+        root = yaml.compose(file.read_bytes().decode("utf-8-sig"), Loader=_Loader)
+        if isinstance(root, yaml.MappingNode):
+            return Document(file, _mapping(root, (), lines), lines)
+        what, advice = "the file is empty, or holds no keys", f"restore the shipped file: git checkout -- {file}"
     except FileNotFoundError:
         what, allowed, advice = "there is no such file", f"a file, {places()}", "check the spelling and the directory"
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        what = f"the file is not UTF-8 text (line {line})"
-        allowed, advice = "text in UTF-8", "save the file as UTF-8 in your editor"
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        what = f"the file cannot be read: {getattr(error, 'strerror', None) or error}"
-        allowed, advice = "a YAML file that you may read", "check the path and its permissions with ls -l"
-    raise UserError(Problem(printable(str(file)), what, None, allowed, advice))
-
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        what = "not YAML: " + ", ".join(part for part in (error.context, error.problem) if part)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: not UTF-8
+        what = f"the file cannot be read: {getattr(error, 'strerror', None) or ' '.join(str(error).split())}"
+    raise UserError(Problem(printable(f"{file}{place}"), what, None, allowed, advice))
 
 
 class _Loader(yaml.BaseLoader):
@@ -149,63 +128,27 @@ class _Loader(yaml.BaseLoader):
         return super().compose_node(parent, index)
 
 
-class _Reader:
-    """Converter of YAML nodes to data, which collects problems and lines."""
+def _mapping(node: yaml.MappingNode, path: KeyPath, lines: dict[KeyPath, int]) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise yaml.MarkedYAMLError(problem="a list or mapping as a key", problem_mark=key.start_mark)
+        here = (*path, key.value)
+        if here in lines:
+            problem = f"duplicate key {key_name(here)}, first on line {lines[here]}"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+        lines[here] = key.start_mark.line + 1
+        data[key.value] = _value(value, here, lines)
+    return data
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self.problems: list[Problem] = []
-        self.lines: dict[KeyPath, int] = {}
 
-    def composed(self, text: str) -> yaml.Node | None:
-        """Return the root node. Raises UserError for text that is not YAML."""
-        try:
-            return yaml.compose(text, Loader=_Loader)
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark
-            place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-            reason = ", ".join(part for part in (error.context, error.problem) if part)
-            what = "a tab where only spaces may stand" if r"'\t'" in reason else reason
-        except yaml.YAMLError as error:
-            place, what = "", " ".join(str(error).split())
-        except RecursionError:
-            place, what = "", "brackets or keys are nested too deeply"
-        advice = "check indentation, brackets and quotation marks there and on the line before; put text with a colon, "
-        raise UserError(Problem(f"{self.file}{place}", f"not YAML: {what}", next=f"{advice}@ or % in quotes"))
-
-    def mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
-        data: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                what, advice = "a list or mapping as a key", 'put a placeholder such as "{lr}" in quotes'
-                self.problem(key_node, path, what, "text as key", advice)
-                continue
-            key = key_node.value
-            here = (*path, key)
-            if key in data:
-                what = f"duplicate key, first on line {self.lines[here]}"
-                self.problem(key_node, here, what, "each key once", "keep one of the two lines")
-                continue
-            self.lines[here] = _line(key_node)
-            data[key] = self.value(value_node, here)
-        return data
-
-    def value(self, node: yaml.Node, path: KeyPath) -> Any:
-        if isinstance(node, yaml.MappingNode):
-            return self.mapping(node, path)
-        if isinstance(node, yaml.SequenceNode):
-            return [self.item(item, (*path, index)) for index, item in enumerate(node.value)]
-        if node.tag.startswith(("!", "tag:yaml.org,2002:python")):
-            self.problem(node, path, f"a YAML tag: {node.tag}", "plain values, lists and mappings", "remove the tag")
-        assert isinstance(node, yaml.ScalarNode)
-        as_typed = node.style is not None or not AS_TYPED.isdisjoint(path[:-1])
-        return node.value if as_typed else scalar(node.value)
-
-    def item(self, node: yaml.Node, path: KeyPath) -> Any:
-        self.lines[path] = _line(node)
-        return self.value(node, path)
-
-    def problem(self, node: yaml.Node, path: KeyPath, what: str, allowed: str, advice: str) -> None:
-        place = f"{self.file}, line {_line(node)}"
-        where = f"{place}: {key_name(path)}" if path else place
-        self.problems.append(Problem(where, what, allowed=allowed, next=advice))
+def _value(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int]) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return _mapping(node, path, lines)
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            lines[*path, index] = item.start_mark.line + 1
+        return [_value(item, (*path, index), lines) for index, item in enumerate(node.value)]
+    assert isinstance(node, yaml.ScalarNode)
+    as_typed = node.style is not None or not AS_TYPED.isdisjoint(path[:-1])
+    return node.value if as_typed else scalar(node.value)
