@@ -9,12 +9,11 @@ from snakemake.utils import available_cpu_count
 from ddp_ladder.climb.snakemake import end_on_signals
 from ddp_ladder.climb.snakemake import MEASURING
 from ddp_ladder.climb.start import check_before_submission
-from ddp_ladder.settings.sources import runs_no_training
 
 # So that `snakemake doctor` and `snakemake preflight` work as typed, where Snakemake would ask for --cores: the preflight
 # uses all of this machine, the others none.
-is_quick = runs_no_training(sys.argv[1:], quick_targets)
-is_preflight = runs_no_training(sys.argv[1:], [rule_name("preflight")])
+is_quick = not set(quick_targets).isdisjoint(sys.argv[1:])
+is_preflight = rule_name("preflight") in sys.argv[1:]
 if (is_quick or is_preflight) and workflow.resource_settings.nodes is None:
     cores = workflow.resource_settings.cores or (available_cpu_count() if is_preflight else 1)
     workflow.resource_settings.cores = cores

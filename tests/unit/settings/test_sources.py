@@ -14,7 +14,6 @@ from ddp_ladder.settings.sources import (
     module_sources,
     moved,
     read_sources,
-    runs_no_training,
 )
 
 
@@ -152,13 +151,3 @@ def test_overrides_reach_the_settings(tmp_path: Path) -> None:
     assert sources.load().experiment.repeats.most == 9
     with pytest.raises(UserError, match="repeets"):
         Sources(config, cluster, {"repeets": 9}).load()
-
-
-def test_targets_that_run_no_training() -> None:
-    assert runs_no_training(["doctor"])
-    assert runs_no_training(["eject"])
-    assert runs_no_training(["compare", "--config", "compare=[a, b]"])
-    assert runs_no_training(["report", "--profile", "profiles/local"])
-    assert not runs_no_training(["stage2", "--cores", "all"])
-    assert not runs_no_training([])
-    assert runs_no_training(["ladder_doctor"], ["ladder_doctor"])

@@ -188,7 +188,10 @@ Gres = Annotated[
         100,
     ),
 ]
-FieldName = Annotated[Literal[MAY_DIFFER], Field(description="Name of a field.", examples=["num_workers"])]
+FieldName = Annotated[
+    Literal[MAY_DIFFER],  # type: ignore[valid-type]
+    Field(description="Name of a field.", examples=["num_workers"]),
+]
 Script = Annotated[str, Field(min_length=1, max_length=1000), _HOME, AfterValidator(_with_own_place)]
 Command = Annotated[
     Several[Typed], Field(min_length=1, max_length=1000), AfterValidator(lambda words: (located(words[0]), *words[1:]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -131,8 +131,3 @@ def check_checkout(*directories: Path) -> None:
             what = "a brace in the path of the checkout: Snakemake takes it for a wildcard"
             advice = "rename the directory, or move the checkout to another one; the results move with it"
             raise UserError(Problem(shown(directory), what, None, "a path without { and }", advice))
-
-
-def runs_no_training(arguments: Sequence[str], quick: Collection[str] = WITHOUT_TRAINING) -> bool:
-    """Return True if a snakemake command line names a quick target that runs no training."""
-    return not set(quick).isdisjoint(arguments)
