@@ -33,7 +33,7 @@ from ddp_ladder.climb.start import FailedJob, require_every_job_over
 from ddp_ladder.common.command import leave_lost_terminal, print_what_can_be_printed, put_this_python_first
 from ddp_ladder.common.messages import UserError, notify
 from ddp_ladder.common.process import SIGNALS, ignored_from_the_start
-from ddp_ladder.settings.sources import WITHOUT_TRAINING, runs_no_training
+from ddp_ladder.settings.sources import WITHOUT_TRAINING
 from ddp_ladder.slurm.lock import START, Lock, held
 
 MEASURING = ("measure_stage1", "measure_stage2", "measure_stage3", "preflight_scale")
@@ -113,7 +113,7 @@ class SchedulingMessages(logging.Filter):
 
 def _is_quiet(settings: Any) -> bool:
     """Return True if a profile asks for quiet, or if a target runs no training."""
-    return Quietness.PROGRESS in (settings.quiet or ()) or runs_no_training(sys.argv[1:])
+    return Quietness.PROGRESS in (settings.quiet or ()) or not WITHOUT_TRAINING.isdisjoint(sys.argv[1:])
 
 
 class FailedJobs(logging.Filter):
