@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_ladder.accounting.advice import NEARLY_USED, OR_LESS_TIME, runtime_for, whole_rows
-from ddp_ladder.accounting.jobs import JobRow, read_or_warn
-from ddp_ladder.analysis.forecast import (
-    ScaleForecast,
-    device_of,
-    forecast_lines,
-    make_forecast,
-    planned_forecasts,
-    write_forecast,
-)
+from ddp_ladder.accounting.advice import NEARLY_USED, OR_LESS_TIME, runtime_for
+from ddp_ladder.analysis.forecast import device_of, forecast_line, make_forecast, planned_forecasts, write_forecast
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.files import NotWritten
 from ddp_ladder.common.formats import count, duration
 from ddp_ladder.common.messages import Problem
 from ddp_ladder.gates.verdict import Verdict, closed_variants
-from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.records.statistic import median
+
+ToDo = Mapping[str, Sequence[RunSpec]]
+"""By scale, the runs still to be measured."""
 
 
 def after_gate(plan: Plan, gate: Verdict, runs: RunRecords) -> Iterator[str]:
@@ -44,10 +38,9 @@ def after_gate(plan: Plan, gate: Verdict, runs: RunRecords) -> Iterator[str]:
             }
             yield from lines_before(plan, above[:1], to_do, runs.results)
             yield from (f"warning: {one}" for one in short_runtimes(plan, above[:1], to_do, runs, "config.yaml"))
-    except NotWritten as error:
-        yield f"warning: no forecast: {error.filename} cannot be written: {error.strerror}"
     except (OSError, ValueError) as error:
-        yield f"warning: no forecast: {error}"
+        what = f"{error.filename} cannot be written: {error.strerror}" if isinstance(error, NotWritten) else error
+        yield f"warning: no forecast: {what}"
 
 
 def doubts_about_runtimes(ladder: Ladder, stages: Sequence[str]) -> list[Problem]:
@@ -62,87 +55,45 @@ def forecast_text(ladder: Ladder, stages: Sequence[str]) -> str:
     return "\n".join(["\n", "What the scales below let expect:", *lines]) if lines else ""
 
 
-def lines_before(
-    plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[RunSpec]], results: Path
-) -> Iterator[str]:
+def lines_before(plan: Plan, stages: Sequence[str], to_do: ToDo, results: Path) -> Iterator[str]:
     """Yield a line for each series of these stages that is still to be measured and has a forecast."""
-    device = device_of(plan)
-    for job, forecast in planned_forecasts(results, plan):
+    for job, one in planned_forecasts(results, plan):
         missing = {(run.variant, run.mode) for run in to_do.get(str(job.scale), ())}
-        due = tuple(one for one in forecast.series if (one.variant, one.mode) in missing)
-        if job.stage in stages and due:
-            yield from forecast_lines(job, forecast.replace(series=due), device)
+        if job.stage in stages and (one.variant, one.mode) in missing:
+            yield forecast_line(job, one, device_of(plan))
 
 
-@dataclass(frozen=True)
-class _Job:
-    """What the missing runs of a scale will take, with the preflight. in_all_s: of all its runs."""
+def short_runtimes(plan: Plan, stages: Sequence[str], to_do: ToDo, runs: RunRecords, config: str) -> list[Problem]:
+    """Return a problem for each scale of these stages whose missing runs need more than the stage's runtime.
 
-    job: ScaleJob
-    runs: int
-    needed_s: float
-    in_all_s: float
-
-
-def short_runtimes(
-    plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[RunSpec]], runs: RunRecords, config: str
-) -> list[Problem]:
-    """Return a problem for each of the stages whose jobs need more than its runtime.
-
-    to_do: by scale, the runs still to be measured. config: the file to change. A scale of which a whole job was
-    measured is left to the advice of the accounting, which knows better.
+    A run takes as long as one of this scale took, or else as the forecast says. config: the file to change.
     """
     waiting = [job for job in plan.jobs if job.stage in stages and to_do.get(str(job.scale))]
-    forecasts = {one.scale: one for _, one in planned_forecasts(runs.results, plan)} if waiting else {}
-    if not waiting:
-        return []
-    rows, _ = read_or_warn(runs.results)
-    needed = [one for job in waiting if (one := _needed(job, to_do[str(job.scale)], forecasts, runs, rows))]
-    return [problem for stage in stages for problem in _problem(stage, needed, config)]
-
-
-def _needed(
-    job: ScaleJob,
-    missing: Sequence[RunSpec],
-    forecasts: Mapping[str, ScaleForecast],
-    runs: RunRecords,
-    rows: Sequence[JobRow],
-) -> _Job | None:
-    forecast = forecasts.get(str(job.scale))
-    if whole_rows(job, rows):
-        return None
-    shares = [job.share(spec) for spec in missing]
-    missing = [spec for spec in missing if job.share(spec) == max(shares, key=shares.count)]  # the longest of the jobs
-    further = [spec for spec in missing if not job.is_planned(spec)]
-    times = {spec.name: _run_s(spec, job, forecast, runs) for spec in (*job.runs, *further) if not spec.is_plain}
-    own = [_run_s(spec, job, forecast, runs) for spec in missing if not spec.is_plain]
-    if not own or None in times.values():
-        return None
-    preflight_s = forecast.preflight_s if forecast else 0.0
-    in_all_s = preflight_s + sum(time_s or 0.0 for time_s in times.values())
-    return _Job(job, len(own), preflight_s + sum(time_s or 0.0 for time_s in own), in_all_s)
-
-
-def _run_s(spec: RunSpec, job: ScaleJob, forecast: ScaleForecast | None, runs: RunRecords) -> float | None:
-    """Return what a run took at this scale, or else will take by the forecast."""
-    like = [one for one in job.runs if (one.variant, one.mode) == (spec.variant, spec.mode)]
-    walls = [record.timing.wall_s for one in like if (record := runs.kept(one)) and record.timing]
-    if walls:
-        return median(walls)
-    own = [one for one in forecast.series if (one.variant, one.mode) == (spec.variant, spec.mode)] if forecast else []
-    return own[0].run_s if own else None
-
-
-def _problem(stage: str, needed: Sequence[_Job], config: str) -> Iterator[Problem]:
-    late = [one for one in needed if one.job.stage == stage and one.needed_s > NEARLY_USED * 60 * one.job.runtime_min]
-    if not late:
-        return
-    worst = max(late, key=lambda one: one.needed_s)
-    value = runtime_for(max(one.in_all_s for one in late) / 60)
-    yield Problem(
-        f"{config}: stages.{stage}.runtime",
-        f"too short for {worst.job.scale}: {count(worst.runs, 'run')} will take about {duration(worst.needed_s)} with "
-        "start-up and preflight, at the measured speed",
-        found=f"{worst.job.runtime_min} min",
-        next=f"set stages.{stage}.runtime: {value}, {OR_LESS_TIME}; a run that finds no time left is not started",
-    )
+    forecasts = planned_forecasts(runs.results, plan) if waiting else ()
+    expected_s = {(one.scale, one.variant, one.mode): one.run_s for _, one in forecasts}
+    found = []
+    for job in waiting:
+        took: dict[tuple[str, str], list[float]] = {}
+        for spec in job.runs:
+            if (record := runs.kept(spec)) and record.timing:
+                took.setdefault((spec.variant, spec.mode), []).append(record.timing.wall_s)
+        missing = [spec for spec in to_do[str(job.scale)] if not spec.is_plain]
+        times_s = [
+            median(took[spec.variant, spec.mode])
+            if (spec.variant, spec.mode) in took
+            else expected_s.get((str(job.scale), spec.variant, spec.mode)) or 0.0
+            for spec in missing
+        ]
+        needed_s = sum(times_s) / len({job.share(spec) for spec in missing} or {1})
+        if needed_s > NEARLY_USED * 60 * job.runtime_min:
+            what = f"too short for {job.scale}: {count(len(missing), 'run')} will take about {duration(needed_s)}"
+            value = f"set stages.{job.stage}.runtime: {runtime_for(needed_s / 60)}"
+            found.append(
+                Problem(
+                    f"{config}: stages.{job.stage}.runtime",
+                    f"{what} with start-up, at the measured speed",
+                    found=f"{job.runtime_min} min",
+                    next=f"{value}, {OR_LESS_TIME}; a run that finds no time left is not started",
+                )
+            )
+    return found

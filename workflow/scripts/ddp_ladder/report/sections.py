@@ -12,8 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ddp_ladder.accounting.advice import accounting_table
-from ddp_ladder.analysis.forecast import HEADINGS as FORECAST_HEADINGS
-from ddp_ladder.analysis.forecast import ForecastError, forecast_errors, forecast_lines, planned_forecasts
+from ddp_ladder.analysis.forecast import ForecastError, error_rows, forecast_errors, forecast_line, planned_forecasts
 from ddp_ladder.analysis.prediction import Prediction as Predicted
 from ddp_ladder.analysis.prediction import outlooks
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, stage_name
@@ -281,13 +280,12 @@ def prediction_of(results: Path, view: ReportView) -> Prediction:
     """Read the forecasts of the planned scales, and predict from the measured ones."""
     forecasts = [*planned_forecasts(results, view.results.plan)]
     measured = {(point.scale, point.variant, point.mode) for point in view.points if point.samples_per_s}
-    ahead: list[str] = []
-    for job, forecast in forecasts:
-        scale = Scale.parse(forecast.scale)
-        due = tuple(one for one in forecast.series if (scale, one.variant, one.mode) not in measured)
-        ahead += forecast_lines(job, forecast.replace(series=due), view.unit) if due else []
-    errors = forecast_errors(forecasts, view.points)
-    return Prediction(errors, tuple(ahead), outlooks(view.results.plan, view.points))
+    ahead = tuple(
+        forecast_line(job, one, view.unit)
+        for job, one in forecasts
+        if (Scale.parse(one.scale), one.variant, one.mode) not in measured
+    )
+    return Prediction(forecast_errors(forecasts, view.points), ahead, outlooks(view.results.plan, view.points))
 
 
 def _prediction(prediction: Prediction) -> Iterator[Block]:
@@ -295,10 +293,9 @@ def _prediction(prediction: Prediction) -> Iterator[Block]:
     if items:
         yield Block(items=tuple(map(full_stop, items)), style="notes")
     if prediction.errors:
-        several = len({(one.variant, one.mode) for one in prediction.errors}) > 1
-        rows = tuple(one.cells(several) for one in prediction.errors)
+        rows = tuple(error_rows(prediction.errors))
         name = "Forecasts and what was measured"
-        yield Block(name=name, headings=FORECAST_HEADINGS, rows=rows, style="whole")
+        yield Block(name=name, headings=("scale", "forecast", "measured since"), rows=rows, style="whole")
     if items or prediction.errors:
         yield Block(FORECASTS)
 
