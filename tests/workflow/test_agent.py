@@ -319,7 +319,9 @@ def test_a_full_disk_under_the_log_ends_no_training(spec: RunSpec, tmp_path: Pat
     end = json.loads(RunDirectory(tmp_path).agent_end(Agent(0)).read_text())
     assert end["log"]["lost_bytes"] == end["log"]["bytes"] == 20_000_000
     lost = [remark.what for remark in assemble(RunDirectory(tmp_path)).remarks if remark.name == "log"]
-    assert lost == ["the log is incomplete: node 0 could not write 20,000,000 bytes: No space left on device"]
+    assert lost == [
+        "the log is incomplete: 20.0 MB of the output of node 0 could not be written: No space left on device"
+    ]
 
 
 @pytest.mark.parametrize("ending", [None, signal.SIGTERM])

@@ -118,24 +118,10 @@ def loader(run: RunDirectory, **facts: Any) -> None:
         edit(run.ranks / f"rank{number}.json", lambda end: end["loader"].update(facts))
 
 
-SAME_SAMPLES = {
-    "undivided": ({"sampler": "RandomSampler", "shards": False}, "give the training DataLoader sampler=Distributed"),
-    "divided": (
-        {"sampler": "RandomSampler in BatchSamplerShard", "shards": True},
-        "RandomSampler in BatchSamplerShard divides the data: see that it has this process's own rank",
-    ),
-    "unknown": ({"sampler": "Buckets", "shards": None}, "let Buckets give each rank its own part"),
-    "a stream": ({"sampler": "Stream", "shards": None, "iterable": True}, "let the IterableDataset give each rank"),
-}
-
-
-@pytest.mark.parametrize("case", SAME_SAMPLES)
-def test_what_to_do_about_the_same_samples_fits_the_sampler(run: RunDirectory, case: str) -> None:
-    facts, next_step = SAME_SAMPLES[case]
-    loader(run, **facts)
+def test_what_to_do_about_the_same_samples(run: RunDirectory) -> None:
     for number in (0, 1):
         rank(run, number, first_samples=[f"{k:016x}" for k in range(8)])
-    assert failure(run).next.startswith(next_step)
+    assert failure(run).next.startswith("give each rank its own part of the data: by sampler=DistributedSampler")
 
 
 @pytest.mark.parametrize("shards", [True, None])
@@ -148,32 +134,11 @@ def test_only_a_sampler_that_is_known_not_to_divide_the_data_is_remarked_on(
     assert [remark.what.partition(" (")[0] for remark in remarks(run)] == ["the sampler"]
 
 
-def test_samples_that_did_not_arrive_are_remarked_on(run: RunDirectory) -> None:
-    edit(run.ranks / "rank1.json", lambda end: end["loader"].update(dropped_samples=1392))
-    (remark,) = remarks(run)
-    assert remark.what.startswith("on rank 1 1,392 samples that the sampler gave were not in the batches")
-
-
-def test_a_guessed_size_is_remarked_on_with_the_key_to_set(run: RunDirectory) -> None:
-    edit(run.ranks / "rank1.json", lambda end: end["loader"].update(unclear_sizes=[4, 9]))
-    assert remarks(run) == ()  # workload.samples_per_step is set
-    rank(run, 1, source="guessed")
-    (remark,) = remarks(run)
-    assert "say 4 or 9 (rank 1)" in remark.what
-    assert remark.next.startswith("set workload.samples_per_step in config.yaml")
-
-
 def test_batches_of_different_size_are_remarked_on(run: RunDirectory) -> None:
     edit(run.ranks / "rank1.json", lambda end: end["fingerprint"].update(batch_per_gpu=32))
     (remark,) = remarks(run)
     assert remark.what == "the ranks use batches of different size: 64 on rank 0, 32 on rank 1"
     assert reassemble(run).fingerprint["global_batch"] == 96
-
-
-def test_a_loss_that_came_back_is_remarked_on(run: RunDirectory) -> None:
-    rank(run, 1, loss={"samples": 9, "first": 2.0, "last": 0.4, "last_step": 60, "not_finite_steps": [3, 4]})
-    (remark,) = remarks(run)
-    assert remark.what == "on rank 1 the loss was not finite at step 3, 4, later it was"
 
 
 def test_a_rank_that_left_is_the_cause_and_not_the_one_that_lost_it(run: RunDirectory) -> None:

@@ -30,26 +30,26 @@ def change_agents(run: RunDirectory, changed: Callable[[int], Change]) -> None:
         edit(run.nodes / f"node{node}.json", lambda end, node=node: end.update(changed(node)))
 
 
-def failed(run: RunDirectory) -> tuple[str, str, str]:
+def failed(run: RunDirectory) -> str:
     record = assemble(run)
     assert [check.name for check in record.checks if not check.ok] == ["placement"]
     assert record.failure
-    return record.failure.verdict, record.failure.why, record.failure.next
+    assert record.failure.verdict == "agents or ranks are not where the job put them"
+    assert "srun --label hostname" in record.failure.next
+    return record.failure.why
 
 
 def test_all_agents_on_the_first_node(run: RunDirectory) -> None:
     """What three agents on one machine leave in a job of three nodes."""
     change_agents(run, lambda _: {"node": "node0", "host": "node0"})
     change_ranks(run, lambda _: {"host": "node0"})
-    verdict, why, _ = failed(run)
-    assert verdict == "agents ran on other nodes than planned"
-    assert why == "node 1 was node0, not node1; node 2 was node0, not node2"
+    assert failed(run).startswith("node 1 was node0, not node1; node 2 was node0, not node2")
 
 
 def test_nodes_that_are_one_host(run: RunDirectory) -> None:
     change_agents(run, lambda node: {"host": f"host{min(node, 1)}"})
     change_ranks(run, lambda rank: {"host": f"host{min(rank // 2, 1)}"})
-    assert failed(run)[:2] == ("nodes are not hosts of their own", "node1, node2 are one host, host1")
+    assert failed(run).startswith("node1, node2 are one host, host1")
 
 
 def test_simulated_nodes_are_one_host_and_are_called_so(run: RunDirectory) -> None:
@@ -59,15 +59,12 @@ def test_simulated_nodes_are_one_host_and_are_called_so(run: RunDirectory) -> No
     assert assemble(run).status == "ok"
     change_agents(run, lambda node: {"node": "laptop", "host": f"laptop{min(node, 1)}"})
     change_ranks(run, lambda rank: {"host": f"laptop{min(rank // 2, 1)}"})
-    assert failed(run)[:2] == ("nodes are not hosts of their own", "laptop is several hosts: laptop0, laptop1")
+    assert failed(run).startswith("laptop is several hosts: laptop0, laptop1")
 
 
 def test_a_rank_on_another_host_than_its_agent(run: RunDirectory) -> None:
     change_ranks(run, lambda rank: {"host": "box"} if rank == 3 else {})
-    verdict, why, advice = failed(run)
-    assert verdict == "ranks ran on other hosts than their agents"
-    assert why == "rank 3 was on box, where no agent of the run was"
-    assert "--uts" in advice
+    assert failed(run).startswith("rank 3 was on box, where no agent of the run was")
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["the ladder's number", "c10d's own number"])
@@ -78,11 +75,9 @@ def test_ranks_in_another_order_than_the_nodes(run: RunDirectory, told: bool) ->
         run,
         lambda rank: {"node_rank": order[rank // 2] if told else rank // 2, "host": f"node{order[rank // 2]}"},
     )
-    verdict, why, advice = failed(run)
-    assert verdict == "ranks do not follow the nodes"
+    why = failed(run)
     assert why.startswith("rank 0 was local rank 0 of node 1 (node1), not local rank 0 of node 0 (node0); rank 1 was")
     assert why.endswith("and 3 more")
-    assert "RANK" in advice
 
 
 def test_runs_of_another_rank_order_are_not_compared(run: RunDirectory, tmp_path: Path) -> None:

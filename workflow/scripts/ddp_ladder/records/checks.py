@@ -5,10 +5,11 @@ One rank that did not run what the others ran, or was not where it was planned, 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ddp_ladder.common.files import Agent, canonical_sha256
+from ddp_ladder.common.files import Agent
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.correctness import NAMED, SAMPLES_SEEN, Diagnosis, diagnose, one_model, plain_check, world
 from ddp_ladder.records.failures import is_complete
@@ -130,50 +131,38 @@ def _exit_codes(spec: RunSpec, raw: RawRun, ends: Sequence[RankEnd]) -> Diagnosi
 
 def placement(spec: RunSpec, raw: RawRun) -> Diagnosis:
     """Check that agents and ranks ran where the job put them. Only the short host names are compared."""
-    nodes = raw.run.nodes
     ends = [rank.end for _, rank in sorted(raw.ranks.items())]
     hosts = {host_name(end.host) for end in raw.agents.values()}
-    groups = (
-        (
-            "agents ran on other nodes than planned",
-            [
-                f"{agent} was {end.node}, not {nodes[agent.node_rank]}"
-                for agent, end in raw.agents.items()
-                if host_name(end.node) != host_name(nodes[agent.node_rank])
-            ],
-            "start snakemake again; if it happens again, compare `srun --label hostname` with the job's nodes, and "
-            "report both",
-        ),
-        (
-            "nodes are not hosts of their own",
-            [*_shared_hosts(raw)],
-            "ask for as many nodes as the scale has, and check with `srun hostname` that each is a machine of its own",
-        ),
-        (
-            "ranks ran on other hosts than their agents",
-            [
-                f"rank {end.rank} was on {end.host}, where no agent of the run was"
-                for end in ends
-                if host_name(end.host) not in hosts
-            ],
-            "let the script stay in the processes that the launcher started; a container has to keep its node's host "
-            "name (no --uts and no --hostname in software.container.args)",
-        ),
-        (
-            "ranks do not follow the nodes",
-            [] if spec.launcher == "python" else [*_out_of_order(spec, raw, ends)],
-            "let the script take its rank from the environment (RANK, LOCAL_RANK), and call init_process_group without "
-            "a rank of its own",
-        ),
-    )
-    verdict, wrong, next_step = next((group for group in groups if group[1]), ("placement", [], "read train.log"))
+    wrong = [*_misplaced(spec, raw, ends)]
     measured = f"{len(ends)} ranks in the order of {spec.nodes} nodes on {len(hosts)} hosts"
     measured = measured if ends and raw.agents else "nothing"
     if wrong:
         measured = "; ".join(wrong[:NAMED]) + (f"; and {len(wrong) - NAMED} more" if len(wrong) > NAMED else "")
-    wanted = f"ranks in the order of {_list(nodes)}, {spec.gpus_per_node} on each"
-    ok = bool(ends) and bool(raw.agents) and not wrong
-    return diagnose("placement", ok, measured, wanted, verdict, measured, next_step)
+    return diagnose(
+        "placement",
+        bool(ends) and bool(raw.agents) and not wrong,
+        measured,
+        f"ranks in the order of {_list(raw.run.nodes)}, {spec.gpus_per_node} on each",
+        "agents or ranks are not where the job put them",
+        measured,
+        "compare `srun --label hostname` with the job's nodes: each must be a machine of its own; let the script take "
+        "its rank from the environment (RANK, LOCAL_RANK), and stay in the processes that the launcher started; a "
+        "container has to keep its node's host name (no --uts and no --hostname in software.container.args)",
+    )
+
+
+def _misplaced(spec: RunSpec, raw: RawRun, ends: Sequence[RankEnd]) -> Iterator[str]:
+    """Yield each agent, node and rank that is not where it was put; causes first."""
+    hosts = {host_name(end.host) for end in raw.agents.values()}
+    for agent, end in raw.agents.items():
+        if host_name(end.node) != host_name(raw.run.nodes[agent.node_rank]):
+            yield f"{agent} was {end.node}, not {raw.run.nodes[agent.node_rank]}"
+    yield from _shared_hosts(raw)
+    for rank in ends:
+        if host_name(rank.host) not in hosts:
+            yield f"rank {rank.rank} was on {rank.host}, where no agent of the run was"
+    if spec.launcher != "python":
+        yield from _out_of_order(spec, raw, ends)
 
 
 def _list(names: Sequence[str]) -> str:
@@ -213,9 +202,9 @@ def _place(nodes: Sequence[str], node_rank: int | None, local_rank: int) -> str:
 
 def ranks_agree(ends: Sequence[RankEnd]) -> Diagnosis:
     """Compare what the ranks ran, and on what."""
-    found = list(_disagreements(ends))
-    fields = {name for name, _ in found}
-    words = "; ".join(text for _, text in found[:NAMED])
+    found = _disagreements(ends)
+    fields = {name.partition(":")[0] for name in found}
+    words = "; ".join([f"{name}: {text}" for name, text in found.items()][:NAMED])
     words += f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
     hints = [SAME_FILES] if fields & set(FILES) else []
     hints += [SAME_SOFTWARE] if fields & set(SOFTWARE) else []
@@ -230,53 +219,40 @@ def ranks_agree(ends: Sequence[RankEnd]) -> Diagnosis:
     )
 
 
-def _disagreements(ends: Sequence[RankEnd]) -> Iterator[tuple[str, str]]:
-    """Yield each field that differs, and which ranks have which value."""
-    for item in MUST_MATCH:
-        if item.measured and item.name not in NOT_OF_ALL:
-            known_only = item.where_known or item.name in UNKNOWN
-            values = {end.rank: end.fingerprint.get(item.name) for end in ends}
-            yield from _differing(item.name, values, known_only, ends)
-    of_ddp = {end.rank: "used" if end.ddp else "not used" for end in ends}
-    yield from _differing("DistributedDataParallel", of_ddp, False, ends)
-    hooks = {end.rank: end.ddp and end.ddp.comm_hook for end in ends}
-    yield from _differing("communication hook", hooks, False, ends)
-    yield from _differing("backend", {end.rank: end.backend for end in ends}, False, ends)
-
-
-def _differing(
-    name: str, values: Mapping[int, Any], known_only: bool, ends: Sequence[RankEnd]
-) -> Iterator[tuple[str, str]]:
-    """Yield what differs between ranks; each entry of a mapping is compared among the ranks that have it."""
-    if any(isinstance(value, dict) for value in values.values()):
-        known = {rank: value for rank, value in values.items() if isinstance(value, dict)}
-        for key in sorted({key for value in known.values() for key in value}):
-            having = {rank: value[key] for rank, value in known.items() if key in value}
-            yield from ((name, f"{name}: {text}") for _, text in _differing(key, having, True, ends))
-        return
-    if known_only:
-        values = {rank: value for rank, value in values.items() if value is not None}
-    groups: dict[tuple[type, Any], list[int]] = {}
-    for rank, value in sorted(values.items()):
-        simple = value is None or isinstance(value, str | int)
-        groups.setdefault((type(value), value if simple else canonical_sha256(value)), []).append(rank)
-    if len(groups) > 1:
-        largest_first = sorted(groups.values(), key=len, reverse=True)
-        yield name, f"{name}: {_who_has_what(name, largest_first, values, ends)}"
-
-
-def _who_has_what(
-    name: str, groups: Sequence[Sequence[int]], values: Mapping[int, Any], ends: Sequence[RankEnd]
-) -> str:
-    """Return ``2.15.0 on ranks 0-2 (node0, node1), 2.4.1 on rank 3 (node1)``."""
+def _disagreements(ends: Sequence[RankEnd]) -> dict[str, str]:
+    """Return each field that differs, with which ranks have which value."""
     hosts = {end.rank: end.host for end in ends}
-    usual = values[groups[0][0]]
-    first, parts = "", []
-    for ranks in groups[1:NAMED]:
-        first, other = distinct_words(name, usual, values[ranks[0]])
-        parts.append(f"{other} on {on_hosts(ranks, hosts)}")
-    more = f", and {len(groups) - NAMED} more" if len(groups) > NAMED else ""
-    return f"{first} on {on_hosts(groups[0], hosts)}, {', '.join(parts)}{more}"
+    groups: dict[str, dict[str, list[int]]] = {}
+    values: dict[str, Any] = {}
+    for end in ends:
+        for name, value in _compared(end):
+            key = json.dumps(value, sort_keys=True)
+            values[key] = value
+            groups.setdefault(name, {}).setdefault(key, []).append(end.rank)
+    found = {}
+    for name, of_field in groups.items():
+        largest_first = sorted(of_field.items(), key=lambda item: -len(item[1]))
+        words = distinct_words(name, *(values[key] for key, _ in largest_first))
+        parts = [f"{word} on {on_hosts(ranks, hosts)}" for word, (_, ranks) in zip(words, largest_first, strict=True)]
+        if len(parts) > 1:
+            more = f", and {len(parts) - NAMED} more" if len(parts) > NAMED else ""
+            found[name] = ", ".join(parts[:NAMED]) + more
+    return found
+
+
+def _compared(end: RankEnd) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of what must be the same on every rank; of a mapping, of each entry that the rank has."""
+    for item in MUST_MATCH:
+        if not item.measured or item.name in NOT_OF_ALL:
+            continue
+        value = end.fingerprint.get(item.name)
+        if isinstance(value, dict):
+            yield from ((f"{item.name}: {key}", one) for key, one in value.items())
+        elif value is not None or not (item.where_known or item.name in UNKNOWN):
+            yield item.name, value
+    yield "DistributedDataParallel", "used" if end.ddp else "not used"
+    yield "communication hook", end.ddp and end.ddp.comm_hook
+    yield "backend", end.backend
 
 
 def on_hosts(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:

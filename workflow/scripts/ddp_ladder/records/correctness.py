@@ -12,7 +12,7 @@ from itertools import combinations
 
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_files import RawRun
-from ddp_ladder.records.raw_models import Loader, RankEnd
+from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import Check, Failure, Remark
 
 Table = Sequence[tuple[str, str]]
@@ -30,6 +30,12 @@ BEFORE_ANY_UPDATE = (
     "a division by 0 or a mean of nothing in the loss: torch.autograd.set_detect_anomaly(True) names the operation; "
     "with float16 train in bfloat16 or float32, or give GradScaler a smaller init_scale; no learning rate can be the "
     "cause, as no step was made yet"
+)
+OWN_SAMPLES = (
+    "give each rank its own part of the data: by sampler=DistributedSampler(dataset) in place of shuffle=True; in an "
+    "IterableDataset by torch.distributed.get_rank() and get_world_size(), and by torch.utils.data.get_worker_info(); "
+    "data made at random need a seed that differs by rank; ranks that work on the same samples with parts of one model "
+    "(tensor parallelism) cannot be measured here"
 )
 EQUALLY_MANY = (
     "let every rank make the same number of steps: no break or return on a condition that holds on one rank only, and "
@@ -140,12 +146,6 @@ def _disjoint_data(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
         return
     (first, second), most = max(shares.items(), key=lambda item: item[1])
     loader = ends[0].loader
-    next_step = _give_each_its_own(loader)
-    if any(end.parameters and end.parameters.sharded for end in ends):
-        next_step += (
-            "; ranks that work on the same samples with parts of one model (tensor parallelism) would each count them: "
-            "their throughput cannot be measured here"
-        )
     measured = f"ranks {first} and {second} share {100 * most:.0f} % of their first samples"
     yield diagnose(
         "disjoint data",
@@ -154,31 +154,7 @@ def _disjoint_data(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
         "other samples on each rank",
         "ranks train on the same data",
         f"{measured} (training loader with {loader.sampler if loader else 'no sampler'})",
-        next_step,
-    )
-
-
-def _give_each_its_own(loader: Loader | None) -> str:
-    """Return what to do when the ranks draw the same samples, from what is known of the training loader."""
-    at_random = "data made at random need a seed that differs by rank"
-    if loader and loader.iterable:
-        return (
-            "let the IterableDataset give each rank its own part: by torch.distributed.get_rank() and "
-            "get_world_size(), and by torch.utils.data.get_worker_info() with loader workers"
-        )
-    if loader and loader.shards:
-        return (
-            f"{loader.sampler} divides the data: see that it has this process's own rank, and that other indices give "
-            f"other samples; {at_random}"
-        )
-    if loader and loader.shards is None:
-        return (
-            f"let {loader.sampler} give each rank its own part, by torch.distributed.get_rank() and get_world_size(), "
-            f"or put DistributedSampler(dataset) in its place; {at_random}"
-        )
-    return (
-        "give the training DataLoader sampler=DistributedSampler(dataset) in place of shuffle=True, and call its "
-        f"set_epoch(epoch); {at_random}"
+        OWN_SAMPLES,
     )
 
 
@@ -252,30 +228,26 @@ def _equal_parameters(spec: RunSpec, ends: Sequence[RankEnd]) -> Diagnosis:
     distinct = {each.checksum for each in seen.values()}
     measured, wanted = f"{len(distinct)} distinct on {len(seen)} ranks", f"1 distinct on {spec.world_size} ranks"
     ok = len(seen) == spec.world_size and len(distinct) == 1
-    return diagnose("equal parameters", ok, measured, wanted, *_why_apart(ends, measured, wanted))
-
-
-def _why_apart(ends: Sequence[RankEnd], measured: str, wanted: str) -> tuple[str, str, str]:
-    """Return verdict, why and next of replicas that differ."""
-    without = [end.rank for end in ends if not end.parameters]
-    if without or not ends:
+    why = f"{measured}, wanted {wanted}"
+    if len(seen) < len(ends) or not ends:
+        without = [end.rank for end in ends if not end.parameters]
+        verdict = "equal parameters"
         why = f"no trained parameters were seen on {f'rank {listed(without)}' if without else 'any rank'}"
-        return "equal parameters", why, "see not_measured in the end records of these ranks, in ranks/"
-    tables = {end.rank: end.parameters.tensors for end in ends if end.parameters}
-    which = f"{measured}, wanted {wanted}{_which_differ(tables)}"
-    if not any(end.ddp for end in ends):
-        return (
-            "the model is not wrapped in DistributedDataParallel",
-            f"each rank trained a model of its own: {which}",
+        next_step = "see not_measured in the end records of these ranks, in ranks/"
+    elif not any(end.ddp for end in ends):
+        verdict = "the model is not wrapped in DistributedDataParallel"
+        next_step = (
             "after torch.distributed.init_process_group(), wrap the model, before the optimizer is made, and train "
-            "through the wrapper: model = DistributedDataParallel(model)",
+            "through the wrapper: model = DistributedDataParallel(model)"
         )
-    return (
-        "the ranks ended with different parameters",
-        which,
-        "see what is done to these parameters outside DistributedDataParallel's backward pass: set to be ignored by "
-        "it, created or written after wrapping, trained through model.module, or stepped inside no_sync",
-    )
+    else:
+        verdict = "the ranks ended with different parameters"
+        next_step = (
+            "see what is done to these parameters outside DistributedDataParallel's backward pass: set to be ignored, "
+            "created or written after wrapping, trained through model.module, or stepped inside no_sync"
+        )
+    why += _which_differ({rank: each.tensors for rank, each in seen.items()}) if seen else ""
+    return diagnose("equal parameters", ok, measured, wanted, verdict, why, next_step)
 
 
 def _which_differ(tables: Mapping[int, Table]) -> str:
@@ -336,9 +308,6 @@ def remarks_on_run(spec: RunSpec, raw: RawRun) -> Iterator[Remark]:
     ends = [rank.end for _, rank in sorted(raw.ranks.items())]
     if spec.world_size > 1 and len(ends) == spec.world_size:
         yield from _on_data(ends)
-    if ends and ends[0].loader:
-        yield from _on_order(ends[0].loader)
-    yield from _on_counts(ends)
     yield from _on_logs(raw)
     problem = raw.profiling.problem if raw.profiling else "rank 0 did not say what became of its profiled steps"
     if spec.profile_steps and ends and problem:
@@ -363,10 +332,6 @@ def _on_data(ends: Sequence[RankEnd]) -> Iterator[Remark]:
             next="",
         )
         return
-    if 0 < most < MOST_SHARED:
-        what = f"two ranks share {100 * most:.0f} % of their first samples"
-        next_step = "expected where the data hold duplicates, or are drawn with replacement"
-        yield Remark(name="disjoint data", what=what, next=next_step)
     if most < MOST_SHARED and loader and loader.shards is False:
         yield Remark(
             name="disjoint data",
@@ -376,69 +341,18 @@ def _on_data(ends: Sequence[RankEnd]) -> Iterator[Remark]:
         )
 
 
-def _on_order(loader: Loader) -> Iterator[Remark]:
-    """Yield remarks on a set_epoch that was not called, where this does not close the gate."""
-    if loader.set_epoch_called is not False or loader.shuffle is False:
-        return
-    what, when = "", ", or every epoch has the same order"
-    if loader.shuffle and loader.passes == 1:
-        what = "set_epoch was not called; in the one epoch that was run this changes nothing"
-    elif loader.shuffle is None and loader.passes > 1:
-        what = (
-            f"set_epoch was not called in {loader.passes} passes over the training data; it is unknown whether "
-            f"{loader.sampler} changes the order without it"
-        )
-        when = ", unless the order changes without it"
-    if what:
-        next_step = f"call sampler.set_epoch(epoch) at the beginning of each epoch{when}"
-        yield Remark(name="order of samples", what=what, next=next_step)
-
-
-def _on_counts(ends: Sequence[RankEnd]) -> Iterator[Remark]:
-    """Yield remarks on samples that no batch had, on batches whose size is not clear, and on a loss that recovered."""
-    short = [(end.rank, end.loader.dropped_samples) for end in ends if end.loader and end.loader.dropped_samples]
-    if short:
-        rank, dropped = short[0]
-        yield Remark(
-            name="samples",
-            what=f"on rank {rank} {dropped:,} samples that the sampler gave were not in the batches: only what arrived "
-            "is counted",
-            next="expected if collate_fn leaves out bad samples; else look for what drops them",
-        )
-    unclear = [(end.rank, end.loader.unclear_sizes) for end in ends if end.source == "guessed" and end.loader]
-    if unclear:
-        rank, sizes = unclear[0]
-        yield Remark(
-            name="samples",
-            what="how many samples a batch has is a guess: its tensors, and its sampler if there is one, say "
-            f"{' or '.join(str(size) for size in sizes[:NAMED])} (rank {rank})",
-            next="set workload.samples_per_step in config.yaml to the samples of one process in one optimizer step",
-        )
-    losses = [(end.rank, end.loss) for end in ends if end.loss and end.loss.not_finite_steps]
-    passing = [(rank, loss.not_finite_steps) for rank, loss in losses if loss.last is not None]
-    if passing:
-        rank, steps = passing[0]
-        what = f"on rank {rank} the loss was not finite at step {listed(steps[:NAMED])}, later it was"
-        else_step = "see the first batch" if steps[0] == 1 else "lower the learning rate"
-        next_step = f"expected now and then with GradScaler, which leaves such steps out; else {else_step}"
-        yield Remark(name="finite", what=what, next=next_step)
-
-
 def _on_logs(raw: RawRun) -> Iterator[Remark]:
-    """Yield remarks on output that is not in the log."""
-    logs = [(agent, end.log) for agent, end in raw.agents.items() if end.log]
-    if lost := [(agent, log) for agent, log in logs if log.error]:
-        agent, log = lost[0]
-        yield Remark(
-            name="log",
-            what=f"the log is incomplete: {agent} could not write {log.lost_bytes:,} bytes: {log.error}",
-            next="check space and quota of the results (df -h); the training itself goes on without its log",
-        )
-    if cut := [(agent, log) for agent, log in logs if log.left_out_bytes]:
-        agent, log = cut[0]
-        what = f"{agent} printed {log.bytes / 1e6:,.0f} MB, of which {log.left_out_bytes / 1e6:,.0f} MB are left out"
-        yield Remark(
-            name="log",
-            what=f"the log is incomplete: {what}",
-            next="print less, as it takes time too, or raise logs.max_mb_per_node in config.yaml",
-        )
+    """Yield a remark on output that is not in the log."""
+    for agent, end in raw.agents.items():
+        log = end.log
+        if log and (log.error or log.left_out_bytes):
+            bytes_ = log.lost_bytes if log.error else log.left_out_bytes
+            why = f"could not be written: {log.error}" if log.error else "are left out of its middle"
+            what = f"{bytes_ / 1e6:,.1f} MB of the output of {agent} {why}"
+            yield Remark(
+                name="log",
+                what=f"the log is incomplete: {what}",
+                next="print less, as it takes time too, or raise logs.max_mb_per_node in config.yaml, and see that the "
+                "disk of the results has room (df -h)",
+            )
+            return

@@ -268,10 +268,10 @@ def _in_words(name: str, a: Record, here: Any, b: Record, there: Any) -> str:
     return f"{name}: {first} {places[0]}, {second} {places[1]}"
 
 
-def distinct_words(name: str, here: Any, there: Any) -> tuple[str, str]:
-    """Return both values as text, shortened unless that would make them look alike."""
-    short = shown(name, here), shown(name, there)
-    return short if short[0] != short[1] else (in_full(here), in_full(there))
+def distinct_words(name: str, *values: Any) -> list[str]:
+    """Return the values as texts, shortened unless that would make them look alike."""
+    short = [shown(name, value) for value in values]
+    return short if len({*short}) == len(short) else [in_full(value) for value in values]
 
 
 def shown(name: str, value: Any) -> str:
