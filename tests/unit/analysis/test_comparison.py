@@ -11,7 +11,6 @@ from ddp_ladder.analysis.comparison import (
     FASTER,
     NO_DIFFERENCE,
     NOT_RUN,
-    PERHAPS_FASTER,
     REFERENCE,
     SLOWER,
     Compared,
@@ -68,7 +67,6 @@ def test_pairs_show_what_the_drift_hides() -> None:
         "alike": NO_DIFFERENCE,
         "slow": SLOWER,
     }
-    assert [row.rank for row in found.panels[0].rows] == [1, 2, 3, 4]
     assert [row.name for row in found.panels[0].rows] == ["fast", "alike", "default", "slow"]
     fast = own["fast"].ratio
     assert fast is not None
@@ -77,10 +75,10 @@ def test_pairs_show_what_the_drift_hides() -> None:
     text = " ".join(sentences(found))
     assert text.startswith("At 1x2 weak, faster than default: fast 1.100 times [1.09")
     assert "At 1x2 weak, slower than default: slow 0.600" in text
-    assert "At 1x2 weak, no difference from default shown: alike 1.000 times" in text
+    assert "At 1x2 weak, not beyond chance: alike 1.000 times" in text
 
 
-def test_a_difference_that_one_of_many_may_show_by_chance_is_a_perhaps() -> None:
+def test_a_difference_that_one_of_many_may_show_by_chance_is_not_shown() -> None:
     names = [f"v{k}" for k in range(19)]
     specs = specs_of(["default", "near", *names])
     records = records_of(specs)
@@ -88,12 +86,10 @@ def test_a_difference_that_one_of_many_may_show_by_chance_is_a_perhaps() -> None
     for spec in specs:
         if spec.variant == "near":
             records[spec.name] = make_record(spec, near[spec.repeat] * rate(spec.replace(variant="default")))
-    assert rows(compared(specs, records))["near"].found == PERHAPS_FASTER
+    assert rows(compared(specs, records))["near"].found == NO_DIFFERENCE
     alone = [spec for spec in specs if spec.variant in ("default", "near")]
     found = compared(alone, {spec.name: records[spec.name] for spec in alone})
     assert rows(found)["near"].found == FASTER
-    text = " ".join(sentences(compared(specs, records)))
-    assert "perhaps faster (of 20 intervals one may miss 1 by chance" in text
 
 
 def test_no_variant_is_silently_dropped() -> None:
@@ -141,15 +137,16 @@ def test_runs_of_other_jobs_or_nodes_are_named() -> None:
             records[spec.name] = record.replace(job=job, world=record.world.replace(hosts=("node9",)))
     found = compared(specs, records)
     row = rows(found)["fast"]
-    assert "not in one job on the same nodes (r1, r2, r3: job 77 on node9; default: job local-" in row.notes[-1]
+    assert "not in one job on the same nodes (r1, r2, r3)" in row.notes[-1]
 
 
 def test_what_a_variant_changes_and_what_is_not_alike_is_named() -> None:
     changes = {"launcher": "srun", "env": {"A": "1"}}
     specs = specs_of(["default", "fast"], fast=changes)
     found = rows(compared(specs, records_of(specs, fast={"autocast_dtype": "bfloat16", "batch_per_gpu": 128})))["fast"]
-    assert {"launcher srun", "A=1"} <= set(found.changes)
-    assert set(found.unlike) == {"autocast_dtype bfloat16 (reference: none)", "batch_per_gpu 128 (reference: 64)"}
+    fields = {each.split()[0] for each in found.unlike}
+    assert fields == {"autocast_dtype", "batch_per_gpu", "launcher", "env_template"}
+    assert "batch_per_gpu 128 (reference: 64)" in found.unlike
 
 
 def folder(name: str, specs: Sequence[RunSpec], speed: float = 1.0, **fingerprint: Any) -> Folder:

@@ -9,29 +9,25 @@ throughputs.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.gates.groups import Good, Group, Groups, groups_of
 from ddp_ladder.gates.interval import KNOWN, LogMean, Variance, ends
-from ddp_ladder.gates.notes import failure_note, joined, why_not_run
-from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.gates.notes import failure_note, why_not_run
+from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.fingerprint import distinct_words, must_match
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
 from ddp_ladder.records.statistic import COVERAGE, median
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 
 LEAST_REPEATS = 2  # a single pair shows no scatter
-REFERENCE = "reference"
-FASTER, SLOWER = "faster", "slower"
-PERHAPS_FASTER, PERHAPS_SLOWER = "perhaps faster", "perhaps slower"
-NO_DIFFERENCE = "no difference shown"
+REFERENCE, FASTER, SLOWER, NO_DIFFERENCE = "reference", "faster", "slower", "not beyond chance"
 WITHHELD = "withheld: one repeat"
 NOT_RUN = "not run"
 MOST_NAMED, MOST_FIELDS = 3, 6
-BY_THE_VARIANT = ("args_template",)  # named by what the variant changes
 SETTINGS = (
     "launcher", "backend", "interface", "env_template", "python", "modules", "setup", "container", "cpus_per_node",
     "max_steps", "max_seconds",
@@ -52,11 +48,6 @@ class Ratio:
     high: float | None
     p: float | None
     repeats: int
-
-    @property
-    def excludes_one(self) -> bool:
-        """Return True if the interval does not contain 1."""
-        return self.p is not None and self.p < 1 - COVERAGE
 
 
 def paired(here: Sequence[float], reference: Sequence[float]) -> Ratio:
@@ -113,8 +104,8 @@ def beyond_chance(ratios: Sequence[Ratio | None]) -> tuple[bool, ...]:
 class Compared:
     """A variant at one mode and scale, against its reference.
 
-    obstacle: why there is no ratio; empty if there is one. changes: what the variant overrides. unlike: what else
-    differs, and may explain another speed.
+    obstacle: why there is no ratio; empty if there is one. unlike: what differs: settings of the variant, and what else
+    may explain another speed.
     """
 
     name: str
@@ -128,10 +119,8 @@ class Compared:
     ratio: Ratio | None = None
     is_beyond_chance: bool = False
     obstacle: str = ""
-    changes: tuple[str, ...] = ()
     unlike: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    rank: int | None = None  # by the ratio, 1 being the fastest
 
     @property
     def found(self) -> str:
@@ -142,11 +131,9 @@ class Compared:
             return self.obstacle
         if self.ratio.p is None:
             return WITHHELD
-        if not self.ratio.excludes_one:
+        if not self.is_beyond_chance:
             return NO_DIFFERENCE
-        if self.is_beyond_chance:
-            return FASTER if self.ratio.value > 1 else SLOWER
-        return PERHAPS_FASTER if self.ratio.value > 1 else PERHAPS_SLOWER
+        return FASTER if self.ratio.value > 1 else SLOWER
 
 
 @dataclass(frozen=True)
@@ -187,17 +174,10 @@ class Comparison:
 
 
 def _panel(mode: str, scale: Scale, rows: tuple[Compared, ...]) -> Panel:
-    """Return the panel with its rows judged together and ranked."""
+    """Return the panel with its rows judged together, the fastest first."""
     judged = beyond_chance([row.ratio for row in rows])
     rows = tuple(replace(row, is_beyond_chance=beyond) for row, beyond in zip(rows, judged, strict=True))
-    ordered = sorted(rows, key=lambda row: -_speed(row))
-    rank = 0
-    ranked = []
-    for row in ordered:
-        has_rank = _speed(row) > 0
-        rank += has_rank
-        ranked.append(replace(row, rank=rank) if has_rank else row)
-    return Panel(mode, scale, tuple(ranked))
+    return Panel(mode, scale, tuple(sorted(rows, key=lambda row: -_speed(row))))
 
 
 def _speed(row: Compared) -> float:
@@ -243,7 +223,6 @@ def _compared_in_pairs(group: Group, reference: Group | None) -> Compared:
         return replace(row, is_reference=not row.obstacle)
     if reference is None:
         return replace(row, obstacle=row.obstacle or f"the plan has no {REFERENCE_VARIANT} here to compare with")
-    row = replace(row, changes=_changes(reference.first, group.first))
     if row.obstacle:
         return row
     if not reference.good:
@@ -256,8 +235,8 @@ def _compared_in_pairs(group: Group, reference: Group | None) -> Compared:
         row,
         ratio=paired(here, there),
         reference_samples_per_s=median(there),
-        unlike=_unlike(pairs[0][1].record, pairs[0][0].record, BY_THE_VARIANT),
-        notes=tuple(filter(None, (*row.notes, _few_pairs(len(pairs), group), _apart(pairs)))),
+        unlike=_unlike(pairs[0][1].record, pairs[0][0].record),
+        notes=(*row.notes, *_notes(pairs, group)),
     )
 
 
@@ -266,35 +245,17 @@ def _pairs(group: Group, reference: Group) -> list[tuple[Good, Good]]:
     return [(run, others[repeat]) for run in group.good if (repeat := run.record.spec.repeat) in others]
 
 
-def _few_pairs(count: int, group: Group) -> str:
-    if count == 1:
-        return "one pair of repeats shows no scatter: there is no interval"
-    few = "two pairs of repeats make a wide interval" if count == 2 else ""
-    part = f"{count} of {len(group.specs)} repeats are pairs" if count < len(group.specs) else ""
-    return joined(part, few)
-
-
-def _apart(pairs: Sequence[tuple[Good, Good]]) -> str:
-    """Return the note on pairs whose runs were not in one job on the same nodes; empty if all were."""
-    apart = [pair for pair in pairs if _where(pair[0]) != _where(pair[1])]
-    if not apart:
-        return ""
-    here, there = ("; ".join(dict.fromkeys(_place(run) for run in side)) for side in zip(*apart, strict=True))
-    repeats = ", ".join(f"r{run.record.spec.repeat}" for run, _ in apart)
-    return (
-        f"not in one job on the same nodes ({repeats}: {here}; {REFERENCE_VARIANT}: {there}): the ratio contains what "
-        "these jobs and nodes differ in"
-    )
+def _notes(pairs: Sequence[tuple[Good, Good]], group: Group) -> Iterator[str]:
+    if len(pairs) < len(group.specs):
+        yield f"{len(pairs)} of {len(group.specs)} repeats are pairs"
+    apart = [f"r{here.record.spec.repeat}" for here, there in pairs if _where(here) != _where(there)]
+    if apart:
+        yield f"not in one job on the same nodes ({', '.join(apart)}): the ratio contains what these differ in"
 
 
 def _where(run: Good) -> tuple[str | None, frozenset[str]]:
     job = run.record.job
     return (job.id if job else None), frozenset(run.record.world.hosts)
-
-
-def _place(run: Good) -> str:
-    job, hosts = _where(run)
-    return f"job {job} on {in_short(sorted(hosts), 3)}"
 
 
 @dataclass(frozen=True)
@@ -331,14 +292,13 @@ def _compared_apart(group: Group, reference: Group) -> Compared:
         return replace(row, obstacle=row.obstacle or f"in the first folder: {before.obstacle}")
     repeats = min(len(group.good), len(reference.good))
     notes = [*row.notes, *(f"in the first folder: {note}" for note in before.notes)]
-    notes += ["one side has only two repeats, which make a wide interval"] if repeats == LEAST_REPEATS else []
     first, second = reference.good[0].record, group.good[0].record
     return replace(
         row,
         repeats=repeats,
         reference_samples_per_s=before.samples_per_s,
         ratio=unpaired(group.log_rate, reference.log_rate, repeats),
-        unlike=(*_unlike(first, second), *_other_settings(first, second)),
+        unlike=_unlike(first, second),
         notes=tuple(notes),
     )
 
@@ -348,33 +308,12 @@ def _missing(name: str, own: Groups, others: Groups) -> list[str]:
     return [f"only in {name}: {in_short(keys, 8)}"] if keys else []
 
 
-def _changes(reference: RunSpec, variant: RunSpec) -> tuple[str, ...]:
-    """Return what a variant overrides: ``launcher srun``, ``NCCL_ALGO=Ring``."""
-    names = {"launcher": "launcher", "backend_wanted": "backend", "interface": "interface"}
-    found = [
-        f"{word} {getattr(variant, name)}"
-        for name, word in names.items()
-        if getattr(variant, name) != getattr(reference, name)
-    ]
-    before = reference.env_template
-    found += [f"{name}={value}" for name, value in variant.env_template.items() if before.get(name) != value]
-    own = len(reference.args_template)
-    if variant.args_template[:own] == reference.args_template and len(variant.args_template) > own:
-        found.append(" ".join(variant.args_template[own:]))
-    elif variant.args_template != reference.args_template:
-        found.append(f"arguments {' '.join(variant.args_template)}")
-    return tuple(found)
-
-
-def _unlike(reference: Record, here: Record, known: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the fields of the fingerprint that differ between two runs. known: fields that are named elsewhere."""
-    fields = [field for field in must_match(reference.spec.mode) if field.name not in known]
-    return tuple(_in_words(field.name, *values) for field in fields if (values := field.differ(reference, here)))
-
-
-def _other_settings(reference: Record, here: Record) -> tuple[str, ...]:
-    values = [(name, getattr(reference.spec, name), getattr(here.spec, name)) for name in SETTINGS]
-    found = [_in_words(name, before, now) for name, before, now in values if before != now]
+def _unlike(reference: Record, here: Record) -> tuple[str, ...]:
+    """Return the fields of the fingerprint, settings and nodes that differ between two runs."""
+    fields = must_match(reference.spec.mode)
+    found = [_in_words(field.name, *values) for field in fields if (values := field.differ(reference, here))]
+    settings = [(name, getattr(reference.spec, name), getattr(here.spec, name)) for name in SETTINGS]
+    found += [_in_words(name, before, now) for name, before, now in settings if before != now]
     before, now = (sorted(set(record.world.hosts)) for record in (reference, here))
     if before != now:
         found.append(f"nodes {in_short(now, 3)} (reference: {in_short(before, 3)})")
@@ -430,9 +369,13 @@ def sentences(comparison: Comparison) -> tuple[str, ...]:
     if not comparison.has_ratios:
         reasons = dict.fromkeys(row.found for panel in comparison.panels for row in panel.rows if row.obstacle)
         found.append(f"Nothing can be compared: {'; '.join(list(reasons)[:MOST_NAMED]) or 'no scale is in both'}.")
-    rows = [(panel, row) for panel in comparison.panels for row in panel.rows]
-    absent = [f"{row.name} at {panel.place}" for panel, row in rows if row.obstacle == NOT_RUN]
-    failed = [f"{row.name} at {panel.place}" for panel, row in rows if _has_failed(row)]
+    rows = [(f"{row.name} at {panel.place}", row) for panel in comparison.panels for row in panel.rows]
+    absent = [name for name, row in rows if row.obstacle == NOT_RUN]
+    failed = [
+        name
+        for name, row in rows
+        if row.obstacle.startswith("failed") or any("repeats failed" in note for note in row.notes)
+    ]
     if absent and any(row.repeats for _, row in rows):
         found.append(f"Not run: {in_short(absent)}.")
     if failed:
@@ -440,25 +383,17 @@ def sentences(comparison: Comparison) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _has_failed(row: Compared) -> bool:
-    return row.obstacle.startswith("failed") or any("repeats failed" in note for note in row.notes)
-
-
 def _found_in(panel: Panel, comparison: Comparison) -> Iterator[str]:
-    place, reference = f"At {panel.place}", comparison.reference
-    chance = f"of {formats.count(len(panel.compared), 'interval')} one may miss 1 by chance; more repeats narrow them"
     words = {
-        FASTER: f"{place}, faster than {reference}",
-        SLOWER: f"{place}, slower than {reference}",
-        PERHAPS_FASTER: f"{place}, perhaps faster ({chance})",
-        PERHAPS_SLOWER: f"{place}, perhaps slower ({chance})",
-        NO_DIFFERENCE: f"{place}, no difference from {reference} shown",
-        WITHHELD: f"{place}, no interval, as one repeat shows no scatter",
+        FASTER: f"faster than {comparison.reference}",
+        SLOWER: f"slower than {comparison.reference}",
+        NO_DIFFERENCE: "not beyond chance",
+        WITHHELD: "no interval, as one repeat shows no scatter",
     }
     for found, text in words.items():
         named = [f"{row.name} {ratio_text(row.ratio)}" for row in panel.compared if row.found == found and row.ratio]
         if named:
-            yield f"{text}: {in_short(named, MOST_NAMED)}."
+            yield f"At {panel.place}, {text}: {in_short(named, MOST_NAMED)}."
     if not comparison.is_paired:
         fields = list(dict.fromkeys(each for row in panel.compared for each in row.unlike))
         yield f"What differs: {in_short(fields, MOST_FIELDS)}." if fields else "No recorded field differs."
@@ -474,6 +409,6 @@ def how_to_read(comparison: Comparison) -> str:
         "interval (Welch's, over repeats)."
     )
     return (
-        f"{kind} The chance of any wrong “faster” or “slower” at a mode and scale is at most 5 % (Holm); “perhaps”: "
-        "the interval misses 1, which among so many may be chance."
+        f"{kind} The chance of any wrong “faster” or “slower” at a mode and scale is at most 5 % (Holm): of many "
+        "intervals, some miss 1 by chance, and “not beyond chance” does not say that both are equally fast."
     )

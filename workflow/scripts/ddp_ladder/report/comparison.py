@@ -31,13 +31,13 @@ from ddp_ladder.report.view import ReportView
 VARIANTS, RESULTS = "comparison", "comparison_of_results"
 """Stems of the files: of the variants of one ladder, and of two folders of results."""
 COLUMNS = (
-    "mode", "nodes", "gpus_per_node", "variant", "rank", "found", "ratio", "ratio_low", "ratio_high",
-    "repeats", "samples_per_s", "reference_samples_per_s", "step_time_s", "changes", "differs_in", "note",
+    "mode", "nodes", "gpus_per_node", "variant", "found", "ratio", "ratio_low", "ratio_high",
+    "repeats", "samples_per_s", "reference_samples_per_s", "step_time_s", "differs_in", "note",
 )  # fmt: skip
 """Of the CSV file."""
-HEADINGS = ("scale", "rank", "variant", "ratio", "95 % interval", "samples/s", "step (ms)", "found", "notes")
-TERMINAL = ("scale", "rank", "variant", "ratio", "95 % interval", "step (ms)", "found")
-RIGHT = ("rank", "ratio", "samples/s", "step (ms)")
+HEADINGS = ("scale", "variant", "ratio", "95 % interval", "samples/s", "step (ms)", "found", "notes")
+TERMINAL = ("scale", "variant", "ratio", "95 % interval", "step (ms)", "found")
+RIGHT = ("ratio", "samples/s", "step (ms)")
 STYLES = {FASTER: "ok", SLOWER: "failed"}
 WIDTH = 100
 MOST_ROWS = 24  # of the page; a longer table is closed
@@ -78,7 +78,6 @@ def _blocks(comparison: Comparison) -> Iterator[Block]:
 
 def _cells(row: Compared) -> tuple[Content, ...]:
     return (
-        str(row.rank or ""),
         row.name,
         number(row.ratio.value) if row.ratio else "1" if row.is_reference else formats.UNKNOWN,
         interval_text(row.ratio) if row.ratio else "",
@@ -90,9 +89,8 @@ def _cells(row: Compared) -> tuple[Content, ...]:
 
 
 def notes_of(row: Compared) -> tuple[str, ...]:
-    """Return what a row changes, in what it is not alike, why it has no ratio, and its notes."""
-    changes, unlike = ", ".join(row.changes), "; ".join(row.unlike)
-    notes = dict.fromkeys((f"with {changes}" if changes else "", f"differs in {unlike}" if unlike else "", *row.notes))
+    """Return in what a row is not alike, why it has no ratio, and its notes."""
+    notes = dict.fromkeys((f"differs in {'; '.join(row.unlike)}" if row.unlike else "", *row.notes))
     failed = row.obstacle if ":" in row.obstacle and not row.notes else ""
     return tuple(filter(None, (*notes, failed)))
 
@@ -121,7 +119,6 @@ def _csv_row(row: Compared) -> tuple[object, ...]:
         row.scale.nodes,
         row.scale.gpus_per_node,
         row.name,
-        row.rank,
         row.found,
         ratio and ratio.value,
         ratio and ratio.low,
@@ -130,7 +127,6 @@ def _csv_row(row: Compared) -> tuple[object, ...]:
         row.samples_per_s,
         row.reference_samples_per_s,
         row.step_time_s,
-        "; ".join(row.changes),
         "; ".join(row.unlike),
         "; ".join(row.notes),
     )
@@ -164,8 +160,8 @@ def terminal_text(comparison: Comparison, files: Iterable[Path]) -> str:
 
 
 def _texts(row: Compared) -> Iterator[str]:
-    rank, _, ratio, interval, _, step, _, _ = _cells(row)
-    yield from map(in_words, (rank, cut(row.name), ratio, interval, step, row.found.partition(":")[0]))
+    _, ratio, interval, _, step, _, _ = _cells(row)
+    yield from map(in_words, (cut(row.name), ratio, interval, step, row.found.partition(":")[0]))
 
 
 def _wrapped(text: str, first: str = "", then: str = "") -> list[str]:
