@@ -97,7 +97,7 @@ def test_a_rank_that_waits_for_ever_is_named_with_its_line_across_nodes(
         f'rank 1 (node 1, {HOST}) after 20 steps: File "{tmp_path}/train.py", line {line}, in wait_for_ever; '
         "rank 0 waited in backward(); no rank made progress for "
     )
-    assert "raise hang.at_least_s in config.yaml" in failure(hung).next
+    assert "raise hang.at_least_s" in failure(hung).next
     assert "torchfrtrace " in failure(hung).next
     for rank, steps in enumerate((21, 20)):  # each step makes one call, and DDP some before the first
         recorded = pickle.loads(next(tmp_path.rglob(f"flight_{rank}")).read_bytes())
@@ -111,4 +111,4 @@ def test_a_script_without_a_first_step(tmp_path: Path, monkeypatch: pytest.Monke
     (hung,) = run(tmp_path, monkeypatch, script, "1x1", {"launcher": "python"}, hang=bounds)
     assert failure(hung).verdict == "no first step"
     assert f'after 0 steps: File "{tmp_path}/train.py", line 3, in load' in failure(hung).why
-    assert "hang.first_step_s: 4" in failure(hung).why
+    assert "hang.first_step_s" in failure(hung).next

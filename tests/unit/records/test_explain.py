@@ -201,7 +201,7 @@ def hangs(run: RunDirectory) -> None:
     edit(run.ended, lambda ended: ended.update(outcome="hang"))
     stall: dict[str, Any] = {
         "stuck": True, "process": "alive", "pid": 7, "thread": 1, "phase": "training", "steps": 20, "step_s": 0.1,
-        "silent_s": 60.0, "bound_s": 60.0, "sequence": 20,
+        "silent_s": 60.0, "sequence": 20,
     }  # fmt: skip
     for rank in (0, 1):
         (run.ranks / f"rank{rank}.json").unlink()

@@ -26,7 +26,6 @@ def rank(number: int, **changes: Any) -> RankStall:
         "steps": 12,
         "step_s": 0.25,
         "silent_s": 62.0 + number,
-        "bound_s": 60.0,
         "sequence": 20,
         "stack": WAITS,
     }
@@ -80,10 +79,10 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
     assert failure.verdict == "the training hung"
     assert failure.why == (
         'rank 3 (node 1, node1) after 12 steps: File "train.py", line 7, in train; rank 0, 1, 2 waited in barrier(); '
-        "no rank made progress for 1 min 02 s (hang.at_least_s: 60; median step 250 ms)"
+        "no rank made progress for 1 min 02 s"
     )
     assert f"the stacks of all ranks are in {STACKS}" in failure.next
-    assert failure.next.splitlines()[-1] == "if it was no hang, raise hang.at_least_s in config.yaml"
+    assert failure.next.splitlines()[-1].startswith("if it was no hang, raise hang.at_least_s")
     assert (failure.rank, failure.node, failure.at_s) == (3, "node1", 1000.0 - 62.0)
     assert [(line.speaker, line.line) for line in failure.evidence] == [
         ("rank 3 on node1", 'File "train.py", line 7, in train'),
@@ -101,10 +100,10 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
             "find out what stopped it on node0",
         ),
         (
-            [rank(k, steps=0, phase="starting", step_s=None, stack=SLEEPS, bound_s=1800.0) for k in range(2)],
+            [rank(k, steps=0, phase="starting", step_s=None, stack=SLEEPS) for k in range(2)],
             "no first step",
             "line 7, in train; rank 1 (node 0, node0) after 0 steps",
-            "raise hang.first_step_s",
+            "hang.first_step_s",
         ),
         (
             [rank(0), rank(1, phase="ended", steps=11)],
@@ -120,7 +119,7 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
             "see why it does not go on",
         ),
         (
-            [rank(0, phase="ended", bound_s=1800.0, stack=None), rank(1, phase="ended", bound_s=1800.0)],
+            [rank(0, phase="ended", stack=None), rank(1, phase="ended")],
             "the processes did not end",
             "rank 0 (node 0, node0): its script ended after 12 steps",
             "_shutdown",
@@ -129,14 +128,8 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
         (
             [rank(0), rank(1, stack=None, process="uninterruptible")],
             "the training hung",
-            "its process 101 was in a call of the kernel",
+            "it left no stack (uninterruptible)",
             "see why",
-        ),
-        (
-            [rank(0, step_s=30.0, bound_s=300.0, stack=SLEEPS)],
-            "the training hung",
-            "hang.times_median_step: 10",
-            "raise",
         ),
     ],
 )

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddp_ladder.common.formats import count, duration, milliseconds
+from ddp_ladder.common.formats import count, duration
 from ddp_ladder.records.case import Case
 from ddp_ladder.records.correctness import EQUALLY_MANY, NAMED
 from ddp_ladder.records.raw_models import AgentStall, RankStall
@@ -42,18 +42,6 @@ class Stalled:
         return self.stall.phase in ("between passes", "evaluating") and bool(self.stack) and not self.waits
 
     @property
-    def state(self) -> str:
-        """What it was doing: ``File "train.py", line 12, in train, in barrier()``."""
-        stall, frame = self.stall, script_frame(self.stack)
-        if stall.process == "stopped":
-            return f"its process {stall.pid} was stopped"
-        if frame is None:
-            asleep = stall.process == "uninterruptible"
-            return f"its process {stall.pid} was in a call of the kernel" if asleep else "it left no stack"
-        what = doing(self.stack)
-        return frame.text + (f", {what}" if what else "")
-
-    @property
     def evidence(self) -> tuple[Evidence, ...]:
         """The lines of the script on its stack, the most recent call first."""
         own = [frame for frame in self.stack if frame.is_of_script] or self.stack
@@ -63,12 +51,16 @@ class Stalled:
 
     @property
     def text(self) -> str:
-        steps = count(self.stall.steps, "step")
+        """Where it was: ``rank 3 (node 1, node7) after 12 steps: File "train.py", line 12, in train, in barrier()``."""
+        stall, frame = self.stall, script_frame(self.stack)
+        place, after = f"rank {stall.rank} (node {self.node_rank}, {self.host})", f"after {count(stall.steps, 'step')}"
+        if stall.process == "stopped":  # how many steps it made since its last sign is not known
+            return f"{place}: its process {stall.pid} was stopped"
         if self.ended:
-            return f"rank {self.stall.rank} (node {self.node_rank}, {self.host}): its script ended after {steps}"
-        if self.stall.process == "stopped":  # how many steps it made since its last sign is not known
-            return f"rank {self.stall.rank} (node {self.node_rank}, {self.host}): {self.state}"
-        return f"rank {self.stall.rank} (node {self.node_rank}, {self.host}) after {steps}: {self.state}"
+            return f"{place}: its script ended {after}"
+        if frame is None:
+            return f"{place} {after}: it left no stack ({stall.process})"
+        return f"{place} {after}: {', '.join([frame.text, doing(self.stack)]).removesuffix(', ')}"
 
 
 def hung(case: Case) -> Failure | None:
@@ -133,73 +125,54 @@ def _fewest_steps(ranks: Sequence[Stalled]) -> list[Stalled]:
 
 
 def _failure(ranks: Sequence[Stalled], causes: Sequence[Stalled], report: AgentStall, stacks: str) -> Failure:
-    named = [rank.text for rank in (causes or ranks)[:NAMED]]
-    if len(causes or ranks) > NAMED:
-        named.append(f"{len(causes or ranks) - NAMED} more")
+    shown = causes or ranks
+    named = [rank.text for rank in shown[:NAMED]]
+    named += [f"{len(shown) - NAMED} more"] if len(shown) > NAMED else []
     waiting = [rank for rank in ranks if rank not in causes and rank.waits]
     if causes and waiting:
         others = ", ".join(str(rank.stall.rank) for rank in waiting[:NAMED])
         named.append(f"rank {others} waited {doing(waiting[0].stack)}")
     if causes and not causes[0].ended:
         named += [rank.text for rank in ranks if rank.ended][:NAMED]
-    key = _bound_key(ranks, report)
-    verdict, next_step = _verdict(ranks, causes, key, stacks)
+    silent_s = min(rank.stall.silent_s for rank in ranks)
+    verdict, next_step = _verdict(ranks, causes, stacks)
     return Failure(
         verdict=verdict,
-        why=f"{'; '.join(named)}; {_since(ranks, key, report)}",
+        why=f"{'; '.join(named)}; no rank made progress for {duration(silent_s)}",
         next=next_step,
         rank=causes[0].stall.rank if causes else None,
         node=causes[0].host if causes else None,
-        at_s=report.found_at_s - min(rank.stall.silent_s for rank in ranks),
+        at_s=report.found_at_s - silent_s,
         evidence=tuple(line for rank in (*causes[:NAMED], *waiting[:1]) for line in rank.evidence),
     )
 
 
-def _since(ranks: Sequence[Stalled], key: str, report: AgentStall) -> str:
-    """Return how long no rank made progress, and which bound that is."""
-    silent_s = min(rank.stall.silent_s for rank in ranks)
-    step_s = max((rank.stall.step_s for rank in ranks if rank.stall.step_s is not None), default=None)
-    median = "" if step_s is None else f"; median step {milliseconds(step_s)} ms"
-    return f"no rank made progress for {duration(silent_s)} (hang.{key}: {getattr(report.bounds, key):g}{median})"
-
-
-def _bound_key(ranks: Sequence[Stalled], report: AgentStall) -> str:
-    """Return the key of the bound that the first rank that is stuck has reached."""
-    rank = next((rank.stall for rank in ranks if rank.stall.stuck), ranks[0].stall)
-    if rank.bound_s == report.bounds.at_least_s:
-        return "at_least_s"
-    return "first_step_s" if rank.bound_s == report.bounds.first_step_s else "times_median_step"
-
-
-def _verdict(ranks: Sequence[Stalled], causes: Sequence[Stalled], key: str, stacks: str) -> tuple[str, str]:
+def _verdict(ranks: Sequence[Stalled], causes: Sequence[Stalled], stacks: str) -> tuple[str, str]:
     """Return verdict and next."""
-    no_hang = f"if it was no hang, raise hang.{key} in config.yaml"
     if causes and causes[0].stall.process == "stopped":
         return (
             "a rank was stopped",
             f"find out what stopped it on {causes[0].host} (a signal SIGSTOP or SIGTSTP, a debugger), and start "
             "snakemake again: only failed runs are repeated",
         )
-    if all(rank.ended for rank in ranks):
-        return (
-            "the processes did not end",
-            "the script's last line was reached: what the main thread still waits for (in _shutdown: a thread of the "
-            f"script that is no daemon) is in {stacks}\n{no_hang}",
-        )
-    if causes and causes[0].ended:
+    all_ended = all(rank.ended for rank in ranks)
+    if causes and causes[0].ended and not all_ended:
         return "a rank left the others", EQUALLY_MANY
-    if not any(rank.stall.steps for rank in ranks):
+    verdict, what = "the training hung", "see why it does not go on at that line"
+    if all_ended:
+        verdict = "the processes did not end"
+        what = "see what the main threads still wait for (in _shutdown: a thread of the script that is no daemon)"
+    elif not any(rank.stall.steps for rank in ranks):
         verdict = "no first step"
-        what = "see why it does not go on at that line"
-    elif causes:
-        verdict = "the training hung"
-        what = "see why it does not go on at that line"
-    else:
-        verdict = "the training hung"
+    elif not causes:
         what = (
             "no rank stands out: look at what they share, such as the file system, the GPUs' links, and the network "
             "between the nodes (network.interface in cluster.yaml)"
         )
+    no_hang = (
+        "if it was no hang, raise hang.at_least_s or hang.times_median_step in config.yaml (before the second step "
+        "hang.first_step_s)"
+    )
     return verdict, f"{what}\nthe stacks of all ranks are in {stacks}\n{no_hang}"
 
 

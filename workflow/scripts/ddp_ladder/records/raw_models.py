@@ -403,7 +403,6 @@ class RankStall(Model):
     steps: Count
     step_s: Duration | None
     silent_s: Duration
-    bound_s: Duration | None = Field(description="The time without progress that was allowed; null: any.")
     sequence: int | None
     stack: str | None = Field(description="Null: none could be had.")
 

@@ -173,7 +173,7 @@ class HangWatch:
             host=socket.gethostname(),
             found_at_s=time.time(),
             bounds=self._bounds,
-            ranks=tuple(_stall(one, states[rank], self._bounds) for rank, one in seen.items()),
+            ranks=tuple(_stall(one, states[rank]) for rank, one in seen.items()),
         )
         write_json(self._report, stall.model_dump())
         self.reports = True
@@ -191,8 +191,8 @@ def _state(seen: Seen, process: RankProcess | None) -> ProcessState:
     return process.state if process else "gone"
 
 
-def _stall(seen: Seen, state: State, bounds: HangBounds) -> RankStall:
-    heartbeat, bound = seen.heartbeat, bound_s(seen, bounds)
+def _stall(seen: Seen, state: State) -> RankStall:
+    heartbeat = seen.heartbeat
     return RankStall(
         rank=seen.rank,
         stuck=state is State.STUCK,
@@ -203,7 +203,6 @@ def _stall(seen: Seen, state: State, bounds: HangBounds) -> RankStall:
         steps=heartbeat.steps if heartbeat else 0,
         step_s=heartbeat.step_s if heartbeat else None,
         silent_s=seen.silent_s,
-        bound_s=bound if math.isfinite(bound) else None,
         sequence=heartbeat.sequence if heartbeat else None,
         # faulthandler begins with the youngest thread: the main one is at the end.
         stack=None if seen.stack is None else printable(without_own(seen.stack))[-STACK_CHARACTERS:],
