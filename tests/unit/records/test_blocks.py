@@ -56,7 +56,6 @@ def test_by_hand() -> None:
     assert (timing.warmup_steps, timing.measured_steps) == (1, 20)
     assert timing.data_wait_fraction == pytest.approx(20 * 0.2 / (10.0 + 10.75))
     assert timing.exposed_comm_fraction == pytest.approx(0.2 / 0.5)
-    assert (timing.rank_step_time_s_min, timing.rank_step_time_s_max) == (0.5, 0.5)
     assert timing.straggler_fraction == 0
     assert (timing.startup_s, timing.wall_s) == (4.5, 30.0)
     assert throughput.samples_per_s_end_to_end is None
@@ -66,8 +65,6 @@ def test_a_straggler_sets_the_pace() -> None:
     ranks = [steps([0.1] * 40), steps([0.1] * 40), steps([0.125] * 40)]
     throughput, timing = measure(ranks, NO_WARMUP, [], None, 9.0)
     assert throughput.samples_per_s == pytest.approx(24 / 0.125)
-    assert timing.rank_step_time_s_min == pytest.approx(0.1)
-    assert timing.rank_step_time_s_max == pytest.approx(0.125)
     assert timing.straggler_fraction == pytest.approx(0.2)
     assert timing.exposed_comm_fraction is None
 
@@ -112,10 +109,9 @@ def test_drift_is_the_last_third_against_the_first(growth: float, count: int) ->
 
 def test_one_slow_block_moves_the_total_and_not_the_median() -> None:
     times_s = [0.1] * 290 + [0.4] * 10
-    throughput, timing = measure([steps(times_s)], NO_WARMUP, [], None, 99.0)
+    throughput, _ = measure([steps(times_s)], NO_WARMUP, [], None, 99.0)
     assert throughput.samples_per_s == pytest.approx(80)
     assert throughput.samples_per_s_total == pytest.approx(8 * 300 / 33)
-    assert timing.block_variation > 0.4
 
 
 def test_end_to_end_holds_all_that_came_after_the_first_step() -> None:

@@ -64,20 +64,16 @@ def test_a_log_with_a_gap_gives_no_throughput(tmp_path: Path, missing: str) -> N
 @pytest.mark.parametrize(
     ("printed", "said", "advice"),
     [
-        ((5000, 5000, 1000, 1030, 1100), "", 0),  # the first ones are the warm-up's
-        ((1280,), "the script prints 1,280 samples/s (one line), and 1,022 were counted", 0),
-        ((2, 2, 181, 177, 190), "181 samples/s (median of 3 lines after the warm-up), and 1,022 were counted", 0),
-        (
-            (256,) * 9,
-            "256 samples/s (median of 5 lines after the warm-up), and 1,022 were counted: that is the rate",
-            1,
-        ),
-        ((4096,) * 2, "1,022 were counted", 0),
-        ((), "not compared with what was counted: workload.throughput_regex (throughput", 2),
+        ((5000, 5000, 1000, 1030, 1100), "", ""),  # the first ones are the warm-up's
+        ((1280,), "the script prints 1,280 samples/s (median of 1 line after the warm-up), and 1,022 were counted",
+         "several optimizer steps per iteration"),
+        ((256,) * 9, "256 samples/s (median of 5 lines after the warm-up), and 1,022 were counted on 4 ranks",
+         "the rate of one rank"),
+        ((), "not compared with what was counted: workload.throughput_regex (throughput", "correct it"),
     ],
-)
+)  # fmt: skip
 def test_the_scripts_own_word_is_compared_with_what_was_counted(
-    tmp_path: Path, printed: tuple[float, ...], said: str, advice: int
+    tmp_path: Path, printed: tuple[float, ...], said: str, advice: str
 ) -> None:
     run = write_run(tmp_path, make_spec("1x4", throughput_regex=PATTERN), 1024.0)
     run.log.write_text("".join(f"throughput: {rate} samples/s\n" for rate in printed))
@@ -90,6 +86,4 @@ def test_the_scripts_own_word_is_compared_with_what_was_counted(
     assert len(found) == bool(said)
     if said:
         assert said in found[0].what
-        assert ("several optimizer steps per iteration", "nothing has to be done", "correct it")[advice] in found[
-            0
-        ].next
+        assert advice in found[0].next

@@ -316,7 +316,6 @@ def whole_fingerprint(spec: RunSpec, raw: RawRun) -> dict[str, Any]:
         "git_commit": repository and repository.commit,
         "git_dirty": repository and repository.dirty,
         "passes": loader and loader.passes,
-        "loader_batch": loader and loader.batch_size,
         "goes_on": raw.run.goes_on,
         "global_batch": sum(batches) if len(ends) == spec.world_size and all(batches) else None,
         "gradient_bytes": sum(buckets) if (buckets := ddp and ddp.bucket_bytes) else None,

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal, Required
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, with_config
-from typing_extensions import TypedDict
+from pydantic import Field
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_json
 from ddp_ladder.common.model import Model, Several
@@ -24,7 +23,6 @@ Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1)]
 Duration = Annotated[float, Field(ge=0, description="Seconds.")]
-Digests = Annotated[Mapping[str, str], Field(description="Digests by name; for libraries, versions.")]
 
 Source = Literal["counted", "samples_per_step", "metrics", "log", "guessed"]
 """Source of the throughput: samples counted at the loader; steps timed, with their samples set in the configuration;
@@ -267,33 +265,8 @@ class Loss(Model):
     not_finite_steps: Several[Positive]
 
 
-@with_config(ConfigDict(strict=True, extra="allow"))
-class Fingerprint(TypedDict, total=False):
-    """What ran, and on which software and hardware. Further keys are kept as they are."""
-
-    script_sha256: str | None
-    args: Required[list[str]]
-    batch_per_gpu: Positive | None
-    sources: Digests
-    configuration: Digests
-    parameter_dtype: str | None
-    autocast_dtype: str | None
-    float32_products: object
-    compiled_graphs: Count | None
-    cudnn: object
-    optimizer: str | None
-    num_workers: Count | None
-    torch: str | None
-    cuda: str | None
-    nccl: str | None
-    threads: Positive | None
-    python: Name
-    gpu: str | None
-    cpu_model: str
-    cpus: Positive
-    cpu_set: str | None
-    libraries: Digests
-
+Fingerprint = Mapping[str, Any]
+"""What ran, and on which software and hardware: what ``records.fingerprint`` compares, and more."""
 
 Spans = Several[Annotated[tuple[float, float], Field(strict=False)]]
 

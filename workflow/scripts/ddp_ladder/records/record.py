@@ -101,12 +101,9 @@ class Timing(Model):
     step_time_s_p95: float = Field(ge=0, description="95th percentile of single steps.")
     blocks_step_time_s: Several[Duration] = Field(min_length=1)
     blocks_steps: Several[Positive] = Field(min_length=1, description="Number of steps of each block.")
-    block_variation: float = Field(ge=0, description="Standard deviation / mean of the blocks' step times.")
     drift_fraction: float | None = Field(
         description="Median of the last third of the blocks' step times / of the first, minus 1; null below 3 blocks."
     )
-    rank_step_time_s_min: Duration
-    rank_step_time_s_max: Duration
     straggler_fraction: Annotated[float, Field(ge=0, le=1)] | None = Field(description="Null: not measured.")
     data_wait_fraction: Annotated[float, Field(ge=0)] | None
     exposed_comm_fraction: Annotated[float, Field(ge=0)] | None = Field(

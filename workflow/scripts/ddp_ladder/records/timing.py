@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_ladder.common.formats import percent, significant
+from ddp_ladder.common.formats import count, significant
 from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Loaders, RankSteps, StepParts, step_parts
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_files import RankFiles, Steps
@@ -90,10 +90,7 @@ def measure(
             step_time_s_p95=float(p95_s),
             blocks_step_time_s=tuple(step_times.values.tolist()),
             blocks_steps=tuple(steps.tolist()),
-            block_variation=variation(step_times.values),
             drift_fraction=drift(step_times.values),
-            rank_step_time_s_min=min(rank_medians),
-            rank_step_time_s_max=slowest,
             straggler_fraction=(slowest - median(rank_medians)) / slowest,
             data_wait_fraction=data_wait_fraction(waits, times),
             exposed_comm_fraction=median(exposed_comm_s) / median_step if exposed_comm_s else None,
@@ -101,11 +98,6 @@ def measure(
             wall_s=wall_s,
         ),
     )
-
-
-def variation(step_times_s: NDArray[np.float64]) -> float:
-    """Return standard deviation / mean of the blocks' step times."""
-    return float(step_times_s.std() / step_times_s.mean())
 
 
 def data_wait_fraction(wait_s: NDArray[np.float64], step_time_s: NDArray[np.float64]) -> float | None:
@@ -130,11 +122,10 @@ def _end_to_end(ranks: Sequence[Steps], training_s: float | None) -> float | Non
 
 PRINTED = "printed throughput"
 APART = 0.05  # of the counted samples/s
-OF_ONE_RANK = "nothing has to be done if that is what the script means to print"
 USUAL_REASONS = (
-    "find out which of both is right before the figure is used. Usual reasons: time that one of both leaves out "
-    "(validation, checkpoints, the wait for data, first steps); padding; batches that are drawn and not trained on; "
-    "several optimizer steps per iteration (workload.samples_per_step)"
+    "find out which of both is right before the figure is used. Usual reasons: it is the rate of one rank; time that "
+    "one of both leaves out (validation, checkpoints, the wait for data); padding; batches that are drawn and not "
+    "trained on; several optimizer steps per iteration (workload.samples_per_step)"
 )
 
 
@@ -181,13 +172,12 @@ def compare_with_log(spec: RunSpec, counted: float, log: Path) -> tuple[Remark, 
         )
         return (Remark(name=PRINTED, what=what, next="correct it after a line of the log that has samples per second"),)
     printed = float(np.median(rates))
-    times, ranks = printed / counted if counted else math.inf, spec.world_size
-    if abs(times - 1) <= APART:
+    if counted and abs(printed / counted - 1) <= APART:
         return ()
-    lines = f"median of {len(rates)} lines after the warm-up" if len(rates) > 1 else "one line"
-    what = f"the script prints {printed:,.4g} samples/s ({lines}), and {counted:,.4g} were counted"
-    if ranks > 1 and abs(times * ranks - 1) <= APART:
-        return (Remark(name=PRINTED, what=f"{what}: that is the rate of one of the {ranks} ranks", next=OF_ONE_RANK),)
+    what = (
+        f"the script prints {printed:,.4g} samples/s (median of {count(len(rates), 'line')} after the warm-up), and "
+        f"{counted:,.4g} were counted on {count(spec.world_size, 'rank')}"
+    )
     return (Remark(name=PRINTED, what=what, next=USUAL_REASONS),)
 
 
@@ -226,10 +216,7 @@ def log_figures(
         step_time_s_p95=float(p95_s),
         blocks_step_time_s=tuple(steps_s.tolist()),
         blocks_steps=(1,) * len(measured),
-        block_variation=variation(steps_s),
         drift_fraction=drift(steps_s),
-        rank_step_time_s_min=step_s,
-        rank_step_time_s_max=step_s,
         straggler_fraction=None,
         data_wait_fraction=None,
         exposed_comm_fraction=None,
@@ -317,38 +304,29 @@ def remark_on_loop(
     statistic.
     """
     first = max(warmup_steps, 1)
-    known_s, eval_s, elapsed_s = [], [], []
+    known_s, elapsed_s = [], []
     for steps, phases in ranks:
         if steps.ended_at_s is None or len(steps) < first + 2 or np.isnan(steps.ended_at_s).any():
             return None
         edges_s = steps.ended_at_s[first - 1 :]
-        unknown = set(phases.without_a_pass_s) if phases else set()
-        known = {*phases.validations_s, *phases.saves_s} - unknown if phases else set()
+        known = {*phases.validations_s, *phases.saves_s} - {*phases.without_a_pass_s} if phases else set()
         elapsed_s.append(np.diff(edges_s))
         known_s.append(_covered_s(edges_s, known))
-        eval_s.append(_covered_s(edges_s, unknown))
     # Ranks may wait for one that validates alone. What is known may be a part of a step.
     step_s = np.max([steps.step_time_s[first:] for steps, _ in ranks], axis=0)
     loop_s = np.max(elapsed_s, axis=0)
     loop_s = loop_s - np.minimum(np.max(known_s, axis=0), np.maximum(loop_s - step_s, 0.0))
     samples = np.sum([steps.samples[first:] for steps, _ in ranks], axis=0)
-    parts_s = np.stack([loop_s, np.max(eval_s, axis=0), step_s])
     rest = np.arange(len(loop_s)) != np.argmax(loop_s - step_s)
-    loop, in_eval_mode, in_steps = parts_s[:, rest].sum(axis=1)
+    loop, in_steps = loop_s[rest].sum(), step_s[rest].sum()
     if loop - in_steps <= max(NOTABLE_EXCESS * in_steps, NOTABLE_S):
         return None
-    shares = {
-        "in eval mode, with no pass over a DataLoader": in_eval_mode / loop,
-        "elsewhere between the steps": 1 - (in_steps + in_eval_mode) / loop,
-    }
-    where = [f"{percent(share)} of that time is {what}" for what, share in shares.items() if share > NOTABLE_EXCESS / 4]
     return Remark(
         name=WHOLE_LOOP,
         what=f"the figure is {significant(samples_per_s)} samples/s, but samples / time of the whole loop is "
-        f"{significant(samples[rest].sum() / loop)} samples/s, without known validations and checkpoints: "
-        f"{' and '.join(where)}",
-        next="look at what the script does in that time: if it is part of the training (a rollout, data that the model "
-        "makes), only the second figure holds; if it is a validation, the first one does",
+        f"{significant(samples[rest].sum() / loop)} samples/s, without known validations and checkpoints",
+        next="look at what the script does between its steps: if it is part of the training (a rollout, data that the "
+        "model makes), only the second figure holds; if it is a validation, the first one does",
     )
 
 
