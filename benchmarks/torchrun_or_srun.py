@@ -68,7 +68,9 @@ RUN_TIMEOUT_S = 180.0
 
 ORDER_BATCH, ORDER_STEPS, ORDER_EPOCHS = 8, 12, 4
 RUN = re.compile(r"(\S+/weak/r\d+): ([\d,.]+) samples/s, \d+ steps measured")
-EPOCH = re.compile(r"^epoch +\d+ +([\d,.]+) images/s", re.MULTILINE)
+# What torchrun would set, from what srun sets.
+RANKS = 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec "$0" "$@"'
+EPOCH = re.compile(r"^epoch +\d+ +([\d,.]+) samples/s", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -267,9 +269,10 @@ def measured_order(
     for number in range(1, repeats + 1):
         for name in ORDER.variants:
             argv = ["srun", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=1", "--gres=gpu:2"]
-            env = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "ib0", "CUDA_VISIBLE_DEVICES": ""}
+            head = {"MASTER_ADDR": cluster.addresses["node1"], "MASTER_PORT": "29500", "WORLD_SIZE": "4"}
+            env = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "ib0", "CUDA_VISIBLE_DEVICES": "", **head}
             run = partial(cluster.run, env=env, cwd=directory, timeout_s=RUN_TIMEOUT_S)
-            command = [*argv, f"--distribution={name}", *script]
+            command = [*argv, f"--distribution={name}", "sh", "-c", RANKS, *script]
             try:
                 done = run(command)
             except ClusterError as error:  # rarely, torch aborts a rank at its exit: pytorch issue 190489

@@ -171,7 +171,7 @@ def our_steps(
 ) -> Steps:
     """Return the steps of the workloads' loop."""
     loader = common.train_loader(dataset, batch, world, seed=1, workers=workers)
-    training = Training(model, optimizer, common.scheduler(optimizer, common.constant, 0, 1.0))
+    training = Training(model, optimizer)
 
     def step(data: Any) -> int:
         common.train_step(training, recipe, [data])
@@ -185,8 +185,8 @@ def our_mnist(directory: Path, world: World, precision: str) -> Steps:
     """Return the steps of mnist.py --data mnist --precision ..."""
     data = common.mnist(directory)
     net = mnist.Net(28).to(world.device).to(memory_format=torch.channels_last)
-    model = common.distribute(net, world, None, True)
-    prepare = preparation(world.device, data.mean, data.std, torch.channels_last)
+    model = common.distribute(net, world)
+    prepare = preparation(world.device, data.mean, data.std)
     recipe = common.Recipe(prepare, F.nll_loss, Precision(precision, world.device))
     dataset = common.Resident(data.train_images, data.train_labels, world.device)
     return our_steps(dataset, MNIST_BATCH, model, torch.optim.Adadelta(model.parameters(), lr=1.0), recipe, world)
@@ -197,12 +197,8 @@ def our_cifar(
 ) -> Steps:
     """Return the steps of cifar.py --precision ... --compile"""
     net = cifar.WideResNet(16, 4, 100).to(world.device).to(memory_format=torch.channels_last)
-    if compiled:
-        net.compile()
-    model = common.distribute(net, world, None, True)
-    prepare = preparation(
-        world.device, [129.30, 124.07, 112.43], [68.17, 65.39, 70.42], torch.channels_last, crop_and_flip
-    )
+    model = common.distribute(net, world, compiled)
+    prepare = preparation(world.device, [129.30, 124.07, 112.43], [68.17, 65.39, 70.42], change=crop_and_flip)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=0.01, momentum=0.9, nesterov=True, fused=world.device.type == "cuda"
     )

@@ -60,35 +60,27 @@ def write_mnist_archives(directory: Path, train: int = 64, test: int = 20) -> di
     return sums
 
 
-def write_cifar(directory: Path, data: str = "cifar100", train: int = 64, test: int = 24) -> Path:
-    classes = {"cifar10": 10, "cifar100": 100}[data]
-    folder = directory / {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}[data]
+def write_cifar(directory: Path, train: int = 64, test: int = 24) -> Path:
+    """Write CIFAR-100's files, with random pixels."""
+    folder = directory / "cifar-100-python"
     folder.mkdir(parents=True)
-    if data == "cifar100":
-        parts = {"train": train, "test": test}
-        meta, label_key = "meta", "fine_labels"
-        names = {"fine_label_names": [f"class {k}" for k in range(classes)]}
-    else:
-        parts = {**{f"data_batch_{k}": train // 5 for k in range(1, 6)}, "test_batch": test}
-        meta, label_key = "batches.meta", "labels"
-        names = {"label_names": [f"class {k}" for k in range(classes)]}
-    for name, count in parts.items():
+    for name, count in (("train", train), ("test", test)):
         pixels = RANDOM.integers(0, 256, (count, 3072), dtype=np.uint8)
-        labels = RANDOM.integers(0, classes, count).tolist()
-        (folder / name).write_bytes(pickle.dumps({"data": pixels, label_key: labels}, protocol=2))
-    (folder / meta).write_bytes(pickle.dumps(names, protocol=2))
+        labels = RANDOM.integers(0, 100, count).tolist()
+        (folder / name).write_bytes(pickle.dumps({"data": pixels, "fine_labels": labels}, protocol=2))
+    names = {"fine_label_names": [f"class {k}" for k in range(100)]}
+    (folder / "meta").write_bytes(pickle.dumps(names, protocol=2))
     return directory
 
 
-def accept_cifar(directory: Path, data: str = "cifar100") -> None:
+def accept_cifar(directory: Path) -> None:
     """Make torchvision's reader accept the checksums of the small files, in this process."""
-    from torchvision.datasets import CIFAR10, CIFAR100
+    from torchvision.datasets import CIFAR100
 
-    kind = {"cifar10": CIFAR10, "cifar100": CIFAR100}[data]
-    folder = directory / kind.base_folder
+    folder = directory / CIFAR100.base_folder
     for name in ("train_list", "test_list"):
-        setattr(kind, name, [[file, md5((folder / file).read_bytes())] for file, _ in getattr(kind, name)])
-    kind.meta = {**kind.meta, "md5": md5((folder / kind.meta["filename"]).read_bytes())}
+        setattr(CIFAR100, name, [[file, md5((folder / file).read_bytes())] for file, _ in getattr(CIFAR100, name)])
+    CIFAR100.meta = {**CIFAR100.meta, "md5": md5((folder / CIFAR100.meta["filename"]).read_bytes())}
 
 
 def write_image_folder(directory: Path, train: int = 12, test: int = 6, classes: int = 3) -> Path:

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from project_copy import Checkout, copy_project
 
 CLOSE = 0.01
-EPOCH = re.compile(r"^epoch +(\d+) +([0-9,.]+) images/s", re.MULTILINE)
+EPOCH = re.compile(r"^epoch +(\d+) +([0-9,.]+) samples/s", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -1,43 +1,19 @@
-"""The workloads on a real Slurm: its names for rank, world and first host, and its warning that time is nearly up."""
+"""A workload on a real Slurm: its warning that time is nearly up is a checkpoint, and the next start goes on."""
 
 from __future__ import annotations
 
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from cluster import Cluster
-from instrument_support import INSTRUMENT
 from project_copy import copy_project
 from scales import GPU_SITE, MEASURE, prepare, scale_job
 from small_datasets import write_digits
 
 pytestmark = pytest.mark.slurm
-
-PLACE = re.compile(r"^(\d+) of (\d+), (\d+) nodes, (\d+) per node$", re.MULTILINE)
-# mlp.py, which also prints its rank, world size and nodes.
-PROGRAM = """
-import sys
-sys.path.insert(0, {workloads!r})
-import mlp
-train = mlp.train
-def print_and_train(args, world):
-    print(world.rank, "of", f"{{world.size}},", world.nodes, "nodes,", world.gpus_per_node, "per node", flush=True)
-    return train(args, world)
-mlp.train = print_and_train
-sys.exit(mlp.main(["--samples", "640", "--epochs", "1"]))
-"""
-
-
-def test_srun_alone_starts_the_ranks_and_they_train(cluster_without_accounting: Cluster) -> None:
-    program = PROGRAM.format(workloads=str(INSTRUMENT.parents[1] / "workloads"))
-    srun = ["srun", "--partition=gpu", "--nodes=2", "--ntasks-per-node=2", "--overcommit"]
-    done = cluster_without_accounting.run([*srun, sys.executable, "-c", program], timeout_s=180)
-    assert sorted(PLACE.findall(done.stdout)) == [(str(rank), "4", "2", "2") for rank in range(4)], done.stdout
-    assert re.findall(r"^epoch +(\d)  ", done.stdout, re.MULTILINE) == ["1"], done.stdout
 
 
 def test_a_warning_of_slurm_is_a_checkpoint_and_the_next_start_goes_on(

@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 
 def world(rank: int, size: int) -> World:
-    return World(rank, size, 1, size, CPU)
+    return World(rank, size, CPU)
 
 
 def numbered(samples: int) -> common.Resident:

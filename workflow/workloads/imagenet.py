@@ -5,12 +5,11 @@ In this directory, on one machine:
     python imagenet.py --synthetic 50000                                      # 1 GPU
     torchrun --standalone --nproc-per-node=4 imagenet.py --synthetic 50000    # 4 GPUs
 
-In a Slurm job with 2 nodes of 4 GPUs, with one torchrun per node, or with one task per GPU:
+In a Slurm job with 2 nodes of 4 GPUs, with one torchrun per node:
 
     HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
     srun --nodes=2 --ntasks-per-node=1 --gpus-per-node=4 --cpus-per-task=32 torchrun --nnodes=2 --nproc-per-node=4 \
         --rdzv-id=$SLURM_JOB_ID --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 imagenet.py --synthetic 50000
-    srun --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8 python imagenet.py --synthetic 50000
 
 If torch sees no GPU, the same lines train on the CPU, with as many processes and Gloo instead of NCCL.
 
@@ -63,8 +62,6 @@ class Synthetic(common.WholeBatches):
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = common.parser(__doc__)
-    common.add_images(parser, resident=False)
-    parser.set_defaults(lr_rule="linear", warmup_epochs=5.0)
     data = parser.add_mutually_exclusive_group(required=True)
     data.add_argument("--data-dir", type=Path, help="directory with train/<class>/ and val/<class>/")
     data.add_argument("--synthetic", type=common.positive, metavar="N", help="use N synthetic images")
@@ -72,7 +69,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--image-size", type=common.positive, default=224, help="pixels (default: %(default)s)")
     parser.add_argument("--batch-size", type=common.positive, default=256, help="per rank (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=90, help="default: %(default)s")
-    parser.add_argument("--lr", type=float, default=0.1, help="for the batch --lr-batch (default: %(default)s)")
+    parser.add_argument("--lr", type=float, default=0.1, help="of SGD (default: %(default)s)")
+    parser.add_argument("--warmup-epochs", type=float, default=5.0, metavar="E", help="default: %(default)s")
+    parser.add_argument("--workers", type=int, default=0, help="loader processes per rank (default: %(default)s)")
     args = parser.parse_args(argv)
     if args.synthetic and args.workers:
         parser.error("--workers: synthetic images need none, the device makes them")
@@ -85,9 +84,6 @@ def image_sets(args: argparse.Namespace, device: torch.device) -> tuple[Dataset[
     if args.synthetic:
         test = Synthetic(max(1, args.synthetic // SYNTHETIC_TEST_SHARE), size, device)
         return Synthetic(args.synthetic, size, device), test, SYNTHETIC_CLASSES
-    for split in ("train", "val"):
-        if not (args.data_dir / split).is_dir():
-            raise SystemExit(f"{args.data_dir} has no {split}/ with one directory of images per class")
     crops = v2.Compose([v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip(), v2.PILToTensor()])
     centre = v2.Compose([v2.Resize(size * 8 // 7, antialias=True), v2.CenterCrop(size), v2.PILToTensor()])
     train = torchvision.datasets.ImageFolder(str(args.data_dir / "train"), crops)
@@ -95,30 +91,25 @@ def image_sets(args: argparse.Namespace, device: torch.device) -> tuple[Dataset[
 
 
 def make_model(name: str, classes: int) -> nn.Module:
-    """Return an untrained network of torchvision. An unknown name ends the program with the list of names."""
-    names = torchvision.models.list_models(module=torchvision.models)
-    if name not in names:
-        raise SystemExit(f"--model {name}: torchvision has no such classifier; allowed: {', '.join(names)}")
-    # By default, these two old networks have extra outputs in training, for auxiliary losses.
-    plain = {"aux_logits": False, "init_weights": True} if name in ("googlenet", "inception_v3") else {}
-    model: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=classes, **plain)
+    """Return an untrained network of torchvision."""
+    model: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=classes)
     return model
 
 
 def optimization(model: nn.Module, epoch_steps: int, world: World, args: argparse.Namespace) -> common.Training:
     """Return SGD with momentum, its rate along half a cosine; no weight decay for biases and normalisation."""
-    rate = common.scaled(args.lr, args.lr_rule, args.batch_size * args.accumulate * world.size, args.lr_batch)
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
     optimizer = torch.optim.SGD(
         [{"params": matrices, "weight_decay": 5e-5}, {"params": vectors, "weight_decay": 0.0}],
-        lr=rate.lr,
+        lr=args.lr,
         momentum=0.9,
         fused=world.device.type == "cuda",
     )
-    decay = common.cosine(args.epochs * epoch_steps)
     warmup_steps = round(args.warmup_epochs * epoch_steps)
-    return common.Training(model, optimizer, common.scheduler(optimizer, decay, warmup_steps, rate.warmup_from))
+    return common.Training(
+        model, optimizer, common.warmed_up_cosine(optimizer, warmup_steps, args.epochs * epoch_steps)
+    )
 
 
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -129,7 +120,7 @@ def smoothed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, and print loss and accuracy after each epoch; return the exit code."""
     args = arguments(argv)
-    with common.process_group(args.backend, args.cores) as world:
+    with common.process_group(args.backend) as world:
         return train(args, world)
 
 
@@ -140,24 +131,15 @@ def train(args: argparse.Namespace, world: World) -> int:
     train_loader = common.train_loader(train_set, args.batch_size, world, args.seed, args.workers)
     test_loader = common.test_loader(test_set, args.batch_size, world, args.workers)
 
-    layout = common.memory_format(args)
-    net = make_model(args.model, classes).to(world.device).to(memory_format=layout)
-    if args.compile:
-        net.compile()
-    model = common.distribute(net, world, args.bucket_cap_mb, args.gradient_as_bucket_view)
+    net = make_model(args.model, classes).to(world.device).to(memory_format=torch.channels_last)
+    model = common.distribute(net, world, args.compile)
     training = optimization(model, common.steps_per_epoch(train_loader, args.accumulate), world, args)
-    prepare = common.preparation(world.device, MEAN, STD, layout)
+    prepare = common.preparation(world.device, MEAN, STD)
     precision = common.Precision(args.precision, world.device)
 
-    def after_epoch(epoch: common.Epoch) -> None:
-        score = common.evaluate(model, test_loader, prepare, precision, world.device)
-        accuracy = f"validation accuracy {100 * score.accuracy:.2f} %"
-        world.say(f"epoch {epoch.number:3d}  {epoch.samples_per_s:,.1f} images/s  loss {score.loss:.4f}  {accuracy}")
-
     torch.manual_seed(common.rank_seed(args.seed, world.rank))  # each rank draws its own dropout masks and crops
-    checkpoint = common.checkpoint(args, world, training, precision)
     recipe = common.Recipe(prepare, smoothed_cross_entropy, precision, args.accumulate)
-    return common.fit(training, recipe, train_loader, world, args.epochs, checkpoint, after_epoch)
+    return common.fit(training, recipe, train_loader, test_loader, world, args)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,11 @@ In this directory, on one machine:
     python mlp.py                                      # 1 GPU
     torchrun --standalone --nproc-per-node=4 mlp.py    # 4 GPUs
 
-In a Slurm job with 2 nodes of 4 GPUs, with one torchrun per node, or with one task per GPU:
+In a Slurm job with 2 nodes of 4 GPUs, with one torchrun per node:
 
     HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
     srun --nodes=2 --ntasks-per-node=1 --gpus-per-node=4 --cpus-per-task=32 torchrun --nnodes=2 --nproc-per-node=4 \
         --rdzv-id=$SLURM_JOB_ID --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 mlp.py
-    srun --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8 python mlp.py
 
 If torch sees no GPU, the same lines train on the CPU, with as many processes and Gloo instead of NCCL.
 
@@ -51,7 +50,6 @@ def made_up(samples: int, seed: int) -> tuple[Tensor, Tensor]:
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = common.parser(__doc__)
-    parser.set_defaults(lr_batch=64)
     parser.add_argument("--samples", type=common.positive, default=60_000, help="to train on (default: %(default)s)")
     parser.add_argument("--batch-size", type=common.positive, default=64, help="per rank (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=5, help="default: %(default)s")
@@ -62,7 +60,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, and print loss and accuracy after each epoch; return the exit code."""
     args = arguments(argv)
-    with common.process_group(args.backend, args.cores) as world:
+    with common.process_group(args.backend) as world:
         return train(args, world)
 
 
@@ -74,29 +72,15 @@ def train(args: argparse.Namespace, world: World) -> int:
     train_loader = common.train_loader(train_set, args.batch_size, world, args.seed, workers=0)
     test_loader = common.test_loader(test_set, 1000, world, workers=0)
 
-    net = SimpleModel().to(world.device)
-    if args.compile:
-        net.compile()
-    model = common.distribute(net, world, args.bucket_cap_mb, args.gradient_as_bucket_view)
-    epoch_steps = common.steps_per_epoch(train_loader, args.accumulate)
-    rate = common.scaled(args.lr, args.lr_rule, args.batch_size * args.accumulate * world.size, args.lr_batch)
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate.lr, momentum=0.9)
-    warmup_steps = round(args.warmup_epochs * epoch_steps)
-    scheduler = common.scheduler(optimizer, common.constant, warmup_steps, rate.warmup_from)
-    training = common.Training(model, optimizer, scheduler)
+    model = common.distribute(SimpleModel().to(world.device), world, args.compile)
+    training = common.Training(model, torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9))
     precision = common.Precision(args.precision, world.device)
 
     def prepare(inputs: Tensor) -> Tensor:
         return inputs.to(world.device, non_blocking=True)
 
-    def after_epoch(epoch: common.Epoch) -> None:
-        score = common.evaluate(model, test_loader, prepare, precision, world.device)
-        accuracy = f"held-out accuracy {100 * score.accuracy:.2f} %"
-        world.say(f"epoch {epoch.number:3d}  {epoch.samples_per_s:,.1f} samples/s  loss {score.loss:.4f}  {accuracy}")
-
-    checkpoint = common.checkpoint(args, world, training, precision)
     recipe = common.Recipe(prepare, F.cross_entropy, precision, args.accumulate)
-    return common.fit(training, recipe, train_loader, world, args.epochs, checkpoint, after_epoch)
+    return common.fit(training, recipe, train_loader, test_loader, world, args)
 
 
 if __name__ == "__main__":

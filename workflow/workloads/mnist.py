@@ -8,12 +8,11 @@ In this directory, on one machine:
     python mnist.py --data-dir data/digits                                      # 1 GPU
     torchrun --standalone --nproc-per-node=4 mnist.py --data-dir data/digits    # 4 GPUs
 
-In a Slurm job with 2 nodes of 4 GPUs, with one torchrun per node, or with one task per GPU:
+In a Slurm job with 2 nodes of 4 GPUs, with one torchrun per node:
 
     HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
     srun --nodes=2 --ntasks-per-node=1 --gpus-per-node=4 --cpus-per-task=32 torchrun --nnodes=2 --nproc-per-node=4 \
         --rdzv-id=$SLURM_JOB_ID --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 mnist.py --data-dir data/digits
-    srun --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8 python mnist.py --data-dir data/digits
 
 If torch sees no GPU, the same lines train on the CPU, with as many processes and Gloo instead of NCCL.
 
@@ -28,6 +27,8 @@ fifth of the training digits. The held-out digits, whose accuracy is printed, we
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import StepLR
 
 import common
 from common import World
@@ -59,32 +61,53 @@ class Net(nn.Module):
         return F.log_softmax(scores, dim=1)
 
 
-def wrap(model: nn.Module, world: World, args: argparse.Namespace) -> nn.Module:
-    """Wrap the model for the chosen --strategy."""
+def wrap(net: nn.Module, world: World, args: argparse.Namespace) -> nn.Module:
+    """Wrap the network for the chosen --strategy."""
     if args.strategy == "ddp":
-        return common.distribute(model, world, args.bucket_cap_mb, args.gradient_as_bucket_view)
+        return common.distribute(net, world, args.compile)
     if world.size > 1:
-        raise SystemExit(f"--strategy {args.strategy} is one process: {world.size} would each train a model")
-    return nn.DataParallel(model) if args.strategy == "dp" else model
+        raise SystemExit(f"--strategy dp is one process: {world.size} would each train a model")
+    return nn.DataParallel(net)
 
 
-def optimization(model: nn.Module, epoch_steps: int, world: World, args: argparse.Namespace) -> common.Training:
-    """Return Adadelta; its rate is multiplied by gamma after each epoch."""
-    rate = common.scaled(args.lr, args.lr_rule, args.batch_size * args.accumulate * world.size, args.lr_batch)
-    optimizer = torch.optim.Adadelta(model.parameters(), lr=rate.lr)
-    decay = common.staircase(epoch_steps, args.gamma)
-    warmup_steps = round(args.warmup_epochs * epoch_steps)
-    return common.Training(model, optimizer, common.scheduler(optimizer, decay, warmup_steps, rate.warmup_from))
+def bind(choice: str) -> None:
+    """Bind this process to cores, before its first computation: threads that have started keep theirs.
+
+    launcher  as the launcher bound it: torchrun's ranks share all cores of their node's task
+    own       this rank's share of the cores that the launcher gave all ranks of the node together
+    first     the first rank's share, for every rank of the node
+    """
+    if choice == "launcher":
+        return
+    # Hardware threads of one core are neighbours in this order.
+    cpus = sorted(os.sched_getaffinity(0), key=first_thread)
+    share = len(cpus) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    place = int(os.environ.get("LOCAL_RANK", "0")) if choice == "own" else 0
+    if share == 0:
+        raise SystemExit(f"--cores {choice}: {len(cpus)} CPUs are fewer than ranks; use --cores launcher")
+    os.sched_setaffinity(0, cpus[place * share : (place + 1) * share])
+
+
+def first_thread(cpu: int) -> tuple[int, int]:
+    """Return the first hardware thread of a CPU's core, and the CPU."""
+    siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+    return int(re.split("[,-]", siblings)[0]), cpu
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = common.parser(__doc__)
-    common.add_images(parser)
     parser.add_argument("--data", choices=["digits", "mnist"], default="digits", help="default: %(default)s")
     parser.add_argument("--data-dir", type=Path, required=True, help="where prepare_images.py put it")
+    parser.add_argument(
+        "--data-on",
+        choices=["device", "host"],
+        default="device",
+        help="keep all images on the device that trains, or copy each batch there (default: %(default)s)",
+    )
+    parser.add_argument("--workers", type=int, default=0, help="loader processes per rank, for --data-on host")
+    parser.add_argument("--cores", choices=["launcher", "own", "first"], default="launcher", help="see bind()")
     parser.add_argument("--batch-size", type=common.positive, default=64, help="per rank (default: %(default)s)")
-    parser.add_argument("--test-batch-size", type=common.positive, default=1000, help="default: %(default)s")
     parser.add_argument("--epochs", type=int, default=14, help="default: %(default)s")
     parser.add_argument("--lr", type=float, default=1.0, help="of Adadelta (default: %(default)s)")
     parser.add_argument(
@@ -92,57 +115,47 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--strategy",
-        choices=["ddp", "dp", "none"],
+        choices=["ddp", "dp"],
         default="ddp",
-        help="ddp: one process per GPU; dp: DataParallel, one process with a thread per GPU; none: one GPU, no wrapper",
+        help="ddp: one process per GPU; dp: DataParallel, one process with a thread per GPU (default: %(default)s)",
     )
-    parser.add_argument("--save-model", type=Path, nargs="?", const=Path("mnist_cnn.pt"), help="write the parameters")
-    parser.add_argument("--dry-run", action="store_true", help="one step, to see whether everything is there")
     args = parser.parse_args(argv)
     if args.strategy == "dp" and args.compile:
         parser.error("--compile: DataParallel copies the model at each step, and a compiled one cannot be copied")
+    if args.workers and args.data_on == "device":
+        parser.error("--workers: images that stay on the device need no loader processes; add --data-on host")
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, and print loss and accuracy on held-out digits after each epoch; return the exit code."""
     args = arguments(argv)
-    with common.process_group(args.backend, args.cores) as world:
+    bind(args.cores)
+    with common.process_group(args.backend) as world:
         return train(args, world)
 
 
 def train(args: argparse.Namespace, world: World) -> int:
     """Train as one rank; return the exit code."""
     torch.manual_seed(args.seed)  # every rank draws the same parameters
-    data = common.READERS[args.data](args.data_dir)
-    place = common.data_device(args, world.device)
+    data = (common.digits if args.data == "digits" else common.mnist)(args.data_dir)
+    place = world.device if args.data_on == "device" else torch.device("cpu")
     train_set = common.Resident(data.train_images, data.train_labels, place)
     test_set = common.Resident(data.test_images, data.test_labels, place)
     train_loader = common.train_loader(train_set, args.batch_size, world, args.seed, args.workers)
-    test_loader = common.test_loader(test_set, args.test_batch_size, world, args.workers)
+    test_loader = common.test_loader(test_set, 1000, world, args.workers)
 
-    layout = common.memory_format(args)
-    net = Net(data.train_images.size(-1)).to(world.device).to(memory_format=layout)
-    if args.compile:
-        net.compile()
+    net = Net(data.train_images.size(-1)).to(world.device).to(memory_format=torch.channels_last)
     model = wrap(net, world, args)
-    training = optimization(model, common.steps_per_epoch(train_loader, args.accumulate), world, args)
-    prepare = common.preparation(world.device, data.mean, data.std, layout)
+    optimizer = torch.optim.Adadelta(model.parameters(), lr=args.lr)
+    scheduler = StepLR(optimizer, common.steps_per_epoch(train_loader, args.accumulate), args.gamma)
+    training = common.Training(model, optimizer, scheduler)
     precision = common.Precision(args.precision, world.device)
-    recipe = common.Recipe(prepare, F.nll_loss, precision, args.accumulate, max_steps=1 if args.dry_run else None)
-
-    def after_epoch(epoch: common.Epoch) -> None:
-        score = common.evaluate(model, test_loader, prepare, precision, world.device)
-        accuracy = f"held-out accuracy {100 * score.accuracy:.2f} %"
-        world.say(f"epoch {epoch.number:3d}  {epoch.samples_per_s:,.1f} images/s  loss {score.loss:.4f}  {accuracy}")
-
+    recipe = common.Recipe(
+        common.preparation(world.device, data.mean, data.std), F.nll_loss, precision, args.accumulate
+    )
     torch.manual_seed(common.rank_seed(args.seed, world.rank))  # each rank draws its own dropout masks
-    checkpoint = common.checkpoint(args, world, training, precision)
-    epochs = 1 if args.dry_run else args.epochs
-    code = common.fit(training, recipe, train_loader, world, epochs, checkpoint, after_epoch)
-    if args.save_model and code == 0 and world.is_first:
-        common.save(common.bare(model).state_dict(), args.save_model)  # names without DDP's "module."
-    return code
+    return common.fit(training, recipe, train_loader, test_loader, world, args)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from torchvision import datasets
 
 import common
 
-PUBLISHED = {"mnist": datasets.MNIST, "cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}
+PUBLISHED = {"mnist": datasets.MNIST, "cifar100": datasets.CIFAR100}
 
 
 def write_digits(directory: Path) -> None:
