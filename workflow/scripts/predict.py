@@ -13,13 +13,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import ddp_ladder.common.requirements  # noqa: F401
-from ddp_ladder.analysis.prediction import Series, predict, read_series, scale_of
+from ddp_ladder.analysis.prediction import predict, read_series, scale_of
 from ddp_ladder.common.command import command
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.settings.terms import Scale
 
 
 @command
@@ -37,31 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     scales = [scale_of(text) for text in arguments.at]
     if not scales:
         raise UserError(Problem("--at", "no scale to predict", next="add --at 8x4, or"))
-    found = _answer(read_series(arguments.table, arguments.variant), scales)
-    print(json.dumps(found, indent=2))
+    every = read_series(arguments.table, arguments.variant)
+    found = [asdict(predict(series, scale)) for series in every for scale in scales]
+    print(json.dumps(found[0] if len(found) == 1 else {"predictions": found}, indent=2))
     return 0
-
-
-def _check_size(series: Series, scale: Scale) -> None:
-    smallest = series.smallest.scale
-    if scale.world_size < smallest.world_size:
-        raise UserError(
-            Problem(
-                "--at",
-                f"no {series.mode} scaling is predicted below the smallest measured scale",
-                found=f"{scale} with {scale.world_size} GPUs",
-                allowed=f"{smallest.world_size} GPUs or more, as {smallest} has",
-                next=f"measure {scale}",
-            )
-        )
-
-
-def _answer(series: Sequence[Series], scales: Sequence[Scale]) -> dict[str, Any]:
-    for one in series:
-        for scale in scales:
-            _check_size(one, scale)
-    predictions = [asdict(predict(one, scale)) for one in series for scale in scales]
-    return predictions[0] if len(predictions) == 1 else {"predictions": predictions}
 
 
 if __name__ == "__main__":

@@ -38,8 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print()
     print(headline(found, points).text)
     for one in outlooks(plan, points):
-        if not one.is_measured:
-            print(f"Predicted, not measured: {full_stop(one.in_words)}")
+        print(f"Predicted, not measured: {full_stop(one.in_words)}")
     print()
     print(terminal_table(points, found.gates, report if report.exists() else None))
     for place, forecast, measured in error_rows(forecast_errors(planned_forecasts(results, plan), points)):

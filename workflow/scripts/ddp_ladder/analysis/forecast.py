@@ -154,6 +154,8 @@ def _predicted(
     measured = [here[one.scale] for one in series.points]
     near = max(measured, key=lambda point: (point.world_size <= spec.gpus, point.world_size, point.nodes))
     found = predict(series, spec.scale)
+    if found.samples_per_s is found.samples_per_s_bound is None:
+        return None
     batch = near.batch_per_gpu * spec.gpus if spec.mode == "weak" else near.global_batch
     step_s = batch / (found.samples_per_s or upper_bound(series, spec.scale))
     first, last = (

@@ -19,13 +19,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
 import numpy as np
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from ddp_ladder.common.formats import NARROW_SPACE, interval, percent, significant
-from ddp_ladder.common.messages import Problem, UserError, did_you_mean
+from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Model
 from ddp_ladder.gates.interval import factor
 from ddp_ladder.gates.points import ScalePoint
@@ -55,6 +55,12 @@ class Row(Model):
     @property
     def scale(self) -> Scale:
         return Scale(self.nodes, self.gpus_per_node)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if not (self.samples_per_s_low or 0.0) <= self.samples_per_s <= (self.samples_per_s_high or math.inf):
+            raise ValueError("samples_per_s_low and samples_per_s_high: not an interval around samples_per_s")
+        return self
 
 
 Point = ScalePoint | Row
@@ -127,14 +133,12 @@ def doublings(small: Scale, large: Scale) -> float:
     return math.log2(large.world_size / small.world_size)
 
 
-def series_of(points: Sequence[ScalePoint], variant: str, mode: Mode) -> Series:
-    """Return the series of a variant and mode from the gates' points."""
-    return series_from(mode, [point for point in points if (point.variant, point.mode) == (variant, mode)])
+def series_of(points: Sequence[Point], variant: str, mode: Mode) -> Series:
+    """Return the measured scales of a variant and mode that compare with its first one, with the noise they show.
 
-
-def series_from(mode: Mode, points: Sequence[Point]) -> Series:
-    """Return the series of the scales that compare, with the noise that their intervals show."""
-    good = comparable(points)
+    Failed and suspect scales are left out.
+    """
+    good = [each for each in points if (each.variant, each.mode) == (variant, mode) and each.status in COUNTED]
     halves = [
         math.log(point.samples_per_s_high / point.samples_per_s_low) / 2
         for point in good
@@ -144,15 +148,9 @@ def series_from(mode: Mode, points: Sequence[Point]) -> Series:
     return Series.of(mode, figures, median(halves) if halves else None)
 
 
-def comparable(points: Sequence[Point]) -> list[Point]:
-    """Return the measured scales that compare with the ladder's first one, without failed and suspect ones."""
-    return [point for point in points if point.samples_per_s and point.status in COUNTED]
-
-
 CALIBRATION = Path(__file__).with_name("calibration.json")
 LEAST_SCALES = 3  # of an outlook
-NEEDED = ("nodes", "gpus_per_node", "samples_per_s")
-HEADER = f"a header with {', '.join(NEEDED)}, and perhaps mode (weak or strong; default weak) and variant"
+NEEDED = "a header with nodes, gpus_per_node and samples_per_s, and numbers as 16621.0"
 MOST_FACTOR = 4.0
 """An interval whose upper end is more than this many times its lower end says nothing."""
 
@@ -260,9 +258,12 @@ def estimate(series: Series, at: Scale, calibration: Calibration | None = None) 
 
 
 def upper_bound(series: Series, at: Scale) -> float:
-    """Return the samples/s of a scale if nothing is lost beyond the largest measured scale below it."""
+    """Return the samples/s of a scale if nothing is lost beyond the largest measured scale below it.
+
+    A smaller scale than all measured ones has no bound: infinity.
+    """
     below = [point for point in series.points if point.scale.world_size <= at.world_size]
-    return at.world_size / (below[-1] if below else series.smallest).gpu_s_per_sample
+    return at.world_size / below[-1].gpu_s_per_sample if below else math.inf
 
 
 def step_to(series: Series, at: Scale) -> Step | None:
@@ -326,7 +327,6 @@ class Prediction:
     gpu_hours_per_million_samples_high: float | None
     baseline: str
     largest_measured: str
-    is_measured: bool
     notes: tuple[str, ...]
 
     @property
@@ -345,7 +345,7 @@ def predict(series: Series, at: Scale) -> Prediction:
     """Return the prediction for a scale; a measured scale's own figure. Raises ValueError for an empty series."""
     if not series.points:
         raise ValueError("no scale was measured")
-    found = estimate(series, at)
+    found, bound = estimate(series, at), upper_bound(series, at)
     rates = (found.samples_per_s, found.low, found.high) if found else (None, None, None)
     efficiencies = [_over(rate, at.world_size / series.smallest.gpu_s_per_sample) for rate in rates]
     hours = [_over(at.world_size * 1e6 / 3600, rate) for rate in rates]
@@ -356,7 +356,7 @@ def predict(series: Series, at: Scale) -> Prediction:
         samples_per_s=rates[0],
         samples_per_s_low=rates[1],
         samples_per_s_high=rates[2],
-        samples_per_s_bound=None if found else upper_bound(series, at),
+        samples_per_s_bound=None if found or math.isinf(bound) else bound,
         efficiency=efficiencies[0],
         efficiency_low=efficiencies[1],
         efficiency_high=efficiencies[2],
@@ -365,7 +365,6 @@ def predict(series: Series, at: Scale) -> Prediction:
         gpu_hours_per_million_samples_high=hours[1],
         baseline=str(series.smallest.scale),
         largest_measured=str(series.largest.scale),
-        is_measured=series.at(at) is not None,
         notes=tuple(_notes(series, at, found is not None)),
     )
 
@@ -377,19 +376,14 @@ def _over(value: float | None, by: float | None) -> float | None:
 def _notes(series: Series, at: Scale, is_known: bool) -> Iterator[str]:
     if series.at(at):
         yield "this scale was measured: its own figure is shown"
-        if not series.noise_of(series.smallest):
-            yield "no scale was measured more than once: the noise is not known, and there is no interval"
-        return
-    if len(series.points) == 1:
+    elif at.world_size < series.smallest.scale.world_size:
+        yield f"nothing is predicted below {series.smallest.scale}, the smallest measured scale"
+    elif len(series.points) == 1:
         yield f"only {series.smallest.scale} was measured: no forecast, only an upper bound; measure a second scale"
     elif not is_known:
-        yield "not known from these scales: only an upper bound"
+        yield "not known from these scales: only an upper bound; measure a scale in between"
     if at.nodes > 1 and all(point.scale.nodes == 1 for point in series.points):
         yield "crosses a node boundary that was not measured: measure two nodes to know what the network costs"
-    if at.gpus_per_node > 1 and all(point.scale.gpus_per_node == 1 for point in series.points):
-        yield "has several GPUs in a node, which was not measured: measure one full node"
-    if (times := at.world_size / series.largest.scale.world_size) > 2:
-        yield f"{times:.3g} times the largest measured number of GPUs: measure a scale in between"
     if too_fast := [str(point.scale) for point in series.points if _efficiency(series, point) > MOST_EFFICIENCY]:
         names = ", ".join(too_fast)
         yield f"efficiency above {100 * MOST_EFFICIENCY:.0f} % at {names}: do all scales run the same program?"
@@ -400,95 +394,65 @@ def _efficiency(series: Series, point: Measured) -> float:
 
 
 def outlooks(plan: Plan, points: Sequence[ScalePoint]) -> tuple[Prediction, ...]:
-    """Return the prediction for the next scale of the reference variant, in each mode with enough measured scales.
+    """Return the prediction for twice the nodes of the largest scale, in each mode with enough measured scales.
 
-    It is the next larger planned one, or has twice the largest measured number of nodes.
+    Of the reference variant, or else of the first one. In strong mode each GPU needs a sample of the global batch.
     """
-    modes: dict[Mode, None] = dict.fromkeys(run.mode for run in plan.runs)
     names = list(dict.fromkeys(run.variant for run in plan.runs if not run.is_plain))
     variant = REFERENCE_VARIANT if REFERENCE_VARIANT in names or not names else names[0]
     found = []
-    for mode in modes:
+    for mode in dict.fromkeys(run.mode for run in plan.runs):
         series = series_of(points, variant, mode)
         if len(series.points) < LEAST_SCALES:
             continue
-        # In strong mode the global batch is the same everywhere: each GPU needs a sample of it.
-        most = next(run.global_batch for run in plan.runs if run.mode == mode) if mode == "strong" else None
-        found.append(predict(series, _next_scale(plan, series.largest.scale, most)))
+        largest = series.largest.scale
+        at = Scale(2 * largest.nodes, largest.gpus_per_node)
+        if mode == "weak" or at.world_size <= next(run.global_batch for run in plan.runs if run.mode == mode):
+            found.append(predict(series, at))
     return tuple(found)
-
-
-def _next_scale(plan: Plan, largest: Scale, most_gpus: int | None) -> Scale:
-    larger = [job.scale for job in plan.jobs if job.scale.world_size > largest.world_size]
-    if larger:
-        return min(larger, key=lambda scale: scale.world_size)
-    nodes = 2 * largest.nodes
-    if most_gpus is not None:
-        nodes = max(largest.nodes, min(nodes, most_gpus // largest.gpus_per_node))
-    return Scale(nodes, largest.gpus_per_node)
 
 
 def read_series(file: Path, variant: str | None = None) -> tuple[Series, ...]:
     """Return the series of each mode in a CSV file, weak first. Several rows of one scale are repeats.
 
-    variant: without one, "default", or the only variant there is. In a file with that column, which the report writes,
-    rows without samples_per_s are scales that were not measured. Scales that failed, or that do not compare with most
-    others, are left out. Raises UserError.
+    variant: without one, "default", or the only variant there is. Scales that failed, were not measured, or do not
+    compare with the first one are left out. Raises UserError.
     """
     rows = list(_rows(file))
-    names = list(dict.fromkeys(row.variant for _, row in rows if row.variant != PLAIN_VARIANT))
+    names = list(dict.fromkeys(row.variant for row in rows if row.variant != PLAIN_VARIANT))
     chosen = variant or (REFERENCE_VARIANT if REFERENCE_VARIANT in names or len(names) != 1 else names[0])
     if chosen not in names:
-        raise _problem("--variant", f"{file} has no such variant that was measured", chosen, ", ".join(names))
-    own = [(where, row) for where, row in rows if row.variant == chosen]
-    every = (series_from(mode, [row for _, row in own if row.mode == mode]) for mode in get_args(Mode))
-    if found := tuple(series for series in every if series.points):
-        return found
-    raise _problem(f"{file}: status", "no scale counts", ", ".join(dict.fromkeys(row.status for _, row in own)), "ok")
+        what = f"{file} has no such variant that was measured"
+        raise UserError(Problem("--variant", what, found=chosen, allowed=", ".join(names)))
+    found = tuple(series for mode in get_args(Mode) if (series := series_of(rows, chosen, mode)).points)
+    if not found:
+        states = ", ".join(dict.fromkeys(row.status for row in rows))
+        raise UserError(Problem(f"{file}: status", "no scale counts", found=states, allowed=", ".join(COUNTED)))
+    return found
 
 
-def _rows(file: Path) -> Iterator[tuple[str, Row]]:
-    """Yield the place and content of each row with a measured scale."""
+def _rows(file: Path) -> Iterator[Row]:
+    """Yield each row with a measured scale; in a table of the report, some have no samples_per_s."""
+    where = str(file)
     try:
         lines = csv.DictReader(file.read_text(encoding="utf-8-sig").splitlines(), skipinitialspace=True)
-        missing = [name for name in NEEDED if name not in (lines.fieldnames or ())]
-        if missing:
-            found, hint = ", ".join(lines.fieldnames or ()), did_you_mean(missing[0], lines.fieldnames or ())
-            raise _problem(f"{file}, line 1", f"the column {missing[0]} is missing", found[:200], HEADER, hint)
+        if not lines.fieldnames:
+            raise ValueError("it is empty")
         for cells in lines:
             where = f"{file}, line {lines.line_num}"
             if None in cells or None in cells.values():
-                allowed = f"{len(lines.fieldnames or ())} cells, separated by commas; numbers as 16621.0"
-                raise _problem(where, "the number of cells is not that of the header", allowed=allowed)
-            if "variant" not in cells or (cells["samples_per_s"] and cells.get("status") != "failed"):
-                yield where, _row(where, {key: text for key, text in cells.items() if text})
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise _problem(str(file), f"it cannot be read as a CSV file: {error}", allowed="text in UTF-8") from None
+                raise ValueError("the number of cells is not that of the header")
+            if "variant" not in cells or (cells.get("samples_per_s") and cells.get("status") != "failed"):
+                yield Row.from_json({key: text for key, text in cells.items() if text})
+    except (OSError, ValueError, csv.Error) as error:
+        raise UserError(Problem(where, f"this is no table of scales: {error}", allowed=NEEDED)) from None
 
 
-def _row(where: str, cells: Mapping[str, str]) -> Row:
-    try:
-        row = Row.from_json(cells)
-        low, high = row.samples_per_s_low or 0.0, row.samples_per_s_high or math.inf
-        if not low <= row.samples_per_s <= high:
-            raise ValueError("samples_per_s_low and samples_per_s_high: not an interval around samples_per_s")
-    except ValueError as error:
-        advice = "write numbers with a point and no thousands separators: 16621.0"
-        raise _problem(where, str(error), allowed=HEADER, hint=advice) from None
-    return row
-
-
-def scale_of(text: str, option: str = "--at") -> Scale:
-    """Return the scale written as nodes x GPUs per node. Raises UserError."""
-    if re.fullmatch(r"[0-9]{1,6}x[0-9]{1,3}", text.strip()):
-        scale = Scale.parse(text.strip())
+def scale_of(text: str) -> Scale:
+    """Return the scale of --at, written as nodes x GPUs per node. Raises UserError."""
+    if re.fullmatch(r"[0-9]{1,6}x[0-9]{1,3}", text):
+        scale = Scale.parse(text)
         if 1 <= scale.nodes <= MOST_NODES and 1 <= scale.gpus_per_node <= MOST_GPUS:
             return scale
-    allowed = f"nodes x GPUs per node, at most {MOST_NODES}x{MOST_GPUS}"
-    raise _problem(option, "not a scale", text, allowed, "write 8x4 for 8 nodes with 4 GPUs each")
-
-
-def _problem(
-    where: str, what: str, found: str | None = None, allowed: str | None = None, hint: str | None = None
-) -> UserError:
-    return UserError(Problem(where, what, found=found, allowed=allowed, next=hint))
+    allowed = f"nodes x GPUs per node, at most {MOST_NODES}x{MOST_GPUS}: 8x4 for 8 nodes with 4 GPUs each"
+    raise UserError(Problem("--at", "not a scale", found=text, allowed=allowed))

@@ -292,9 +292,7 @@ def amount(work: Work) -> str:
 
 
 def _beyond(at: Predicted, view: ReportView) -> str:
-    """Return what is predicted for the next larger scale; empty if there is none."""
-    if at.is_measured:
-        return ""
+    """Return what is predicted for the next larger scale."""
     cost = f"{GPU_HOURS.text(at.gpu_hours_per_million_samples)} {view.of_device(GPU_HOURS.heading)}"
     words = f"predicted, not measured: {at.in_words}"
     lines = (f"{words}, at {cost}" if at.samples_per_s else words, *at.notes)

@@ -65,7 +65,7 @@ class Prediction:
     @property
     def sentences(self) -> tuple[str, ...]:
         """Return what is predicted for the next larger scale, in each mode."""
-        return tuple(f"predicted, not measured: {one.in_words}" for one in self.outlooks if not one.is_measured)
+        return tuple(f"predicted, not measured: {one.in_words}" for one in self.outlooks)
 
 
 def sections(
