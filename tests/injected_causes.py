@@ -16,11 +16,12 @@ from ddp_ladder.gates.attribution import Attribution, Cause, attribution
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.nodes.critical_rank import Kind
-from ddp_ladder.plan.plan import PreflightWanted, ScaleJob, make_plan
+from ddp_ladder.plan.plan import ScaleJob, make_plan
 from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.run.job import Context, run_scale
 from ddp_ladder.run.nodes import ThisMachine
 from ddp_ladder.run.progress import RunConsole
+from ddp_ladder.settings.keys import Preflight
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.terms import Scale
 from project_copy import ROOT
@@ -200,7 +201,7 @@ class Bench:
             for repeat in range(1, self._repeats + 1)
         )
         results = self._results / f"{cause}_{workers}"
-        made: ScaleJob = replace(job, scale=shape, runs=specs, more=(), preflight=PreflightWanted())
+        made: ScaleJob = replace(job, scale=shape, runs=specs, more=(), preflight=Preflight(enabled=False))
         console = RunConsole(len(specs), sys.stderr)
         context = Context(made, results, ThisMachine(f"local-{cause}"), time.monotonic() + 900, console)
         run_scale(context, replace(self._plan, jobs=(made,)), {})

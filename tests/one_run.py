@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.plan.plan import HangBounds, PreflightWanted, make_plan
+from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.run.job import Context, run_scale
 from ddp_ladder.run.nodes import Nodes, ThisMachine
 from ddp_ladder.run.progress import RunConsole
+from ddp_ladder.settings.keys import Hang, Preflight
 from ddp_ladder.settings.load import load_settings
 from project_copy import ROOT
 
@@ -37,7 +38,7 @@ def run_scripts(
     scale: str,
     runs: Sequence[Mapping[str, Any]],
     nodes: Nodes | None = None,
-    hang: HangBounds | None = None,
+    hang: Hang | None = None,
 ) -> list[Record]:
     """Make several runs in one job without a preflight, each with these changes of the spec; return their records."""
     monkeypatch.chdir(ROOT)
@@ -46,7 +47,7 @@ def run_scripts(
     plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
     shipped = next(job for job in plan.jobs if str(job.scale) == scale)
     specs = tuple(shipped.runs[0].replace(script=str(script), **changes) for changes in runs)
-    job = replace(shipped, runs=specs, hang=hang or shipped.hang, preflight=PreflightWanted())
+    job = replace(shipped, runs=specs, hang=hang or shipped.hang, preflight=Preflight(enabled=False))
     console = RunConsole(len(specs), sys.stderr)
     context = Context(job, tmp_path, nodes or ThisMachine(JOB), time.monotonic() + 300, console)
     run_scale(context, replace(plan, jobs=(job,)), {})

@@ -14,8 +14,9 @@ from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.nodes.findings import RunUse, findings
 from ddp_ladder.nodes.read import read_samples, timeline
 from ddp_ladder.nodes.usage import RankUse, node_usage
-from ddp_ladder.plan.plan import Job, MonitorWanted, make_plan
+from ddp_ladder.plan.plan import Job, make_plan
 from ddp_ladder.records.raw_models import AgentEnd, Endpoint, RunFile
+from ddp_ladder.settings.keys import Monitor
 from ddp_ladder.settings.load import load_settings
 from fake_nvml import A100, H100, GpuValues, compiled, write_gpus
 from project_copy import ROOT, environment
@@ -42,7 +43,7 @@ def run_agent(directory: Path, gpus: list[GpuValues] | None, **changes: object) 
         repository=None,
         max_log_mb_per_node=1,
         hang=None,
-        monitor=MonitorWanted(every_s=0.2),
+        monitor=Monitor(every_s=0.2),
         goes_on=False,
         is_preflight=False,
     )

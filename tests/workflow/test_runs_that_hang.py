@@ -9,12 +9,12 @@ from typing import Any
 
 import psutil
 import pytest
-from ddp_ladder.plan.plan import HangBounds
 from ddp_ladder.records.record import Failure, Record
+from ddp_ladder.settings.keys import Hang
 from one_run import run_scripts
 
 HOST = socket.gethostname()
-BOUNDS = HangBounds(times_median_step=10.0, at_least_s=2.5, first_step_s=60.0)
+BOUNDS = Hang(times_median_step=10.0, at_least_s=2.5, first_step_s=60.0)
 PAUSE_S = 4.5
 RECORDER = {"TORCH_FR_BUFFER_SIZE": "100"}
 SCRIPT = f"""
@@ -61,7 +61,7 @@ def run(
     script: str,
     scale: str,
     *runs: dict[str, Any],
-    hang: HangBounds = BOUNDS,
+    hang: Hang = BOUNDS,
 ) -> list[Record]:
     """Run the script in one job of this scale, once for each of these changes; nothing is left behind."""
     records = run_scripts(script, tmp_path, monkeypatch, scale, runs, hang=hang)

@@ -10,12 +10,12 @@ from ddp_ladder.climb.to_do import runs_to_do
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.gates.gate import gate_file_problem, judge, write_verdict
 from ddp_ladder.gates.verdict import closed_box
-from ddp_ladder.plan.plan import Plan, PreflightWanted
+from ddp_ladder.plan.plan import Plan
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED
 from ddp_ladder.records.assemble import not_run
 from ddp_ladder.records.record import write_record
 from ddp_ladder.records.run_records import RunRecords
-from ddp_ladder.settings.keys import GateThresholds
+from ddp_ladder.settings.keys import GateThresholds, Preflight
 from ddp_ladder.settings.terms import Scale
 from make_preflight import write_preflight
 from make_runs import add_ddp_times, reassemble, write_ladder
@@ -27,7 +27,7 @@ WRONG = [{"bytes": 4096, "iterations": 3, "time_s": 1e-3, "wrong": ["int64, roun
 def plan(tmp_path: Path) -> Plan:
     """A finished ladder whose 1x2 was measured without a preflight."""
     plan = write_ladder(tmp_path)
-    jobs = tuple(replace(job, preflight=PreflightWanted(enabled=True)) for job in plan.jobs)
+    jobs = tuple(replace(job, preflight=Preflight(enabled=True)) for job in plan.jobs)
     return replace(plan, jobs=jobs)
 
 

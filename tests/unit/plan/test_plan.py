@@ -366,16 +366,14 @@ def test_the_data_are_shown_in_the_container() -> None:
     inside = settings(
         site={"software": Software(python="python3", container=CONTAINER)}, workload={"data_dir": "data/digits"}
     )
-    (binds,) = {tuple((run.container or {})["binds"]) for run in make_plan(inside).runs}
+    (binds,) = {run.container.binds for run in make_plan(inside).runs if run.container}
     assert binds == ("/data:/data", "/scratch", "data/digits")
 
 
 def test_software_and_interfaces_of_the_site() -> None:
     run = make_plan(ELSEWHERE).runs[0]
     assert (run.python, run.modules, run.setup) == ("python3", ("A/1", "B/2"), "export A=1\nulimit -l")
-    assert run.container == {
-        "image": "a.sif", "engine": "singularity", "binds": ["/data:/data", "/scratch"], "args": ["--cleanenv"],
-    }  # fmt: skip
+    assert run.container == CONTAINER
     assert run.interface == {"node01": "eth0", "node02": "eth1"}
     assert [interface_on(run.interface, node) for node in ("node01", "node02", "node03")] == ["eth0", "eth1", "auto"]
     assert interface_on("ib0", "node01") == "ib0"
@@ -411,7 +409,6 @@ def test_a_stage_has_its_own_slurm_values_over_the_site_s() -> None:
 def test_a_run_survives_json(given: Settings) -> None:
     run = make_plan(given).runs[0]
     data = json.loads(json.dumps(make_plan(given).to_json()))["jobs"][0]["runs"][0]
-    assert data.pop("spec_hash") == run.hash
     again = RunSpec.from_json(data)
     assert again == run
     assert again.hash == run.hash

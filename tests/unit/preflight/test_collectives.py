@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ddp_ladder.plan.plan import PreflightWanted
 from ddp_ladder.preflight.collectives import (
     bandwidth_findings,
     fit,
@@ -117,19 +116,19 @@ ROWS = [size(1024**2, 1e-3)]  # 1.05 GB/s
     ],
 )
 def test_low_bandwidth(least: float | None, pairs: list[PairRow], severity: str | None, said: str) -> None:
-    found = list(bandwidth_findings(SPEC, PreflightWanted(min_busbw_gb_per_s=least), ROWS, pairs))
+    found = list(bandwidth_findings(SPEC, least, ROWS, pairs))
     assert [finding.severity for finding in found] == ([severity] if severity else [])
     assert all(said in finding.measured for finding in found)
 
 
 def test_a_minimum_that_is_not_reached_is_named_with_its_key() -> None:
-    (found,) = bandwidth_findings(SPEC, PreflightWanted(min_busbw_gb_per_s=1000), ROWS, [])
+    (found,) = bandwidth_findings(SPEC, 1000, ROWS, [])
     assert found.wanted == "at least 1,000 GB/s (preflight.min_busbw_gb_per_s)"
     assert found.next.endswith("; or lower preflight.min_busbw_gb_per_s in config.yaml if this is good enough for you")
 
 
 def test_a_minimum_is_for_scales_of_several_nodes() -> None:
-    assert not list(bandwidth_findings(make_spec("1x4"), PreflightWanted(min_busbw_gb_per_s=100), ROWS, []))
+    assert not list(bandwidth_findings(make_spec("1x4"), 100, ROWS, []))
 
 
 # Captured lines of NCCL: nodes with H100 and InfiniBand, EFA, Ethernet, and a single node.
@@ -186,9 +185,9 @@ def test_captured_logs(log: str, found: tuple[str, ...], networks: dict[str, Tra
 )
 def test_the_site_promises_a_transport(wanted: Transport, log: str, levels: list[str]) -> None:
     two_nodes = make_spec("2x4", device="cuda")
-    found = list(transport_findings(two_nodes, PreflightWanted(transport=wanted), transports([log])))
+    found = list(transport_findings(two_nodes, wanted, transports([log])))
     assert [finding.severity for finding in found] == levels
     assert all("network.transport" in finding.wanted for finding in found)
     one_node = make_spec("1x4", device="cuda")
-    assert not list(transport_findings(one_node, PreflightWanted(transport=wanted), transports([log])))
-    assert not list(transport_findings(make_spec("2x4"), PreflightWanted(transport=wanted), ()))  # Gloo
+    assert not list(transport_findings(one_node, wanted, transports([log])))
+    assert not list(transport_findings(make_spec("2x4"), wanted, ()))  # Gloo

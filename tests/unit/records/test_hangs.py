@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ddp_ladder.plan.plan import HangBounds
 from ddp_ladder.records.hangs import failure_of, lagging, stalled
 from ddp_ladder.records.raw_models import AgentStall, RankStall
+from ddp_ladder.settings.keys import Hang
 
 STACKS = "nodes/hang-*.json"
 SLEEPS = 'Current thread 0x01 (most recent call first):\n  File "train.py", line 7 in train'
@@ -44,7 +44,7 @@ def reports(*ranks: RankStall) -> list[AgentStall]:
             node=f"node{node}",
             host=f"node{node}",
             found_at_s=1000.0,
-            bounds=HangBounds(times_median_step=10.0, at_least_s=60.0, first_step_s=1800.0),
+            bounds=Hang(times_median_step=10.0, at_least_s=60.0, first_step_s=1800.0),
             ranks=ranks[2 * node : 2 * node + 2],
         )
         for node in range((len(ranks) + 1) // 2)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from ddp_ladder.plan.plan import HangBounds
 from ddp_ladder.records.raw_models import Heartbeat, Phase, ProcessState
 from ddp_ladder.run.hangs import Seen, State, is_suspect, judge
+from ddp_ladder.settings.keys import Hang
 
-BOUNDS = HangBounds(times_median_step=10.0, at_least_s=60.0, first_step_s=1800.0)
+BOUNDS = Hang(times_median_step=10.0, at_least_s=60.0, first_step_s=1800.0)
 SLEEPS = 'Current thread 0x01 (most recent call first):\n  File "train.py", line 7 in train'
 SAVES = SLEEPS.replace("in train", "in save_checkpoint")
 WAITS = SLEEPS.replace("train.py", "/site-packages/torch/distributed/distributed_c10d.py")

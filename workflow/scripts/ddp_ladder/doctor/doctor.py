@@ -29,7 +29,7 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
-from ddp_ladder.settings.keys import Site
+from ddp_ladder.settings.keys import Container, Site
 from ddp_ladder.settings.sources import Sources
 from ddp_ladder.slurm.query import SlurmError, records, run_command
 
@@ -134,8 +134,8 @@ def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Itera
     yield from _training_python(spec, site, env)
 
 
-def _container(container: Mapping[str, Any], site: Site, env: Mapping[str, str]) -> Iterator[CheckResult]:
-    engine, image, where = container["engine"], container["image"], f"{site.file}: software.container"
+def _container(container: Container, site: Site, env: Mapping[str, str]) -> Iterator[CheckResult]:
+    engine, image, where = container.engine, container.image, f"{site.file}: software.container"
     if program := shutil.which(engine, path=env.get("PATH")):
         yield CheckResult("pass", "container engine", program)
     else:

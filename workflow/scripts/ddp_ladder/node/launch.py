@@ -164,7 +164,7 @@ def python_command(spec: RunSpec, places: Places, binds: Sequence[str], working:
     shown = (option for bind in binds for option in ("--bind", bind))
     inside = () if spec.directory is None else ("--pwd", working or str(places.working(spec)))
     python = spec.python or "python3"  # the workflow's Python is not in the image
-    return (container["engine"], "exec", *gpus, *shown, *inside, *container["args"], container["image"], python)
+    return (container.engine, "exec", *gpus, *shown, *inside, *container.args, container.image, python)
 
 
 def training_python(argv: Sequence[str]) -> str:

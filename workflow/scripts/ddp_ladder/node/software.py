@@ -144,8 +144,8 @@ def container_binds(spec: RunSpec, places: Places) -> tuple[str, ...]:
     needed = [places.start, places.run, places.working(spec), INSTRUMENT.parent]
     if not is_module(spec):
         needed.append(Path(spec.script).parent)
-    given = [bind for bind in spec.container["binds"] if ":" in bind]
-    needed += [Path(bind) for bind in spec.container["binds"] if ":" not in bind]
+    given = [bind for bind in spec.container.binds if ":" in bind]
+    needed += [Path(bind) for bind in spec.container.binds if ":" not in bind]
     wanted = dict.fromkeys(path for each in needed for path in (Path(os.path.abspath(each)), each.resolve()))
     outer = [path for path in wanted if not any(path != other and path.is_relative_to(other) for other in wanted)]
     return (*map(str, outer), *given)

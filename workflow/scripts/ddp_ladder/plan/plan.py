@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, with_config
-from typing_extensions import TypedDict
+from pydantic import Field, TypeAdapter, with_config
 
 from ddp_ladder.common.files import canonical_sha256
-from ddp_ladder.common.model import Model, Several, Version1
+from ddp_ladder.common.model import IN_A_MODEL, Model, Several, Version1
 from ddp_ladder.common.redaction import FROM_ENVIRONMENT
+from ddp_ladder.settings.key_types import AnyScale
+from ddp_ladder.settings.keys import (
+    Container,
+    Experiment,
+    GateThresholds,
+    Hang,
+    Monitor,
+    Node,
+    Preflight,
+    Settings,
+    Slurm,
+    Stage,
+    Variant,
+    Workload,
+)
 from ddp_ladder.settings.placeholders import expand, whole_number
 from ddp_ladder.settings.terms import (
     DEFAULT_LOG_MB,
@@ -21,7 +35,6 @@ from ddp_ladder.settings.terms import (
     STAGES,
     Backend,
     Device,
-    Engine,
     Interface,
     Launcher,
     Mode,
@@ -31,52 +44,10 @@ from ddp_ladder.settings.terms import (
     scaled_lr,
 )
 
-if TYPE_CHECKING:  # a node's agent reads a run, and no settings: their models take a tenth of a second
-    from ddp_ladder.settings.keys import (
-        Container,
-        Experiment,
-        GateThresholds,
-        Hang,
-        Monitor,
-        Node,
-        Settings,
-        Slurm,
-        Stage,
-        Variant,
-        Workload,
-    )
-
 Positive = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1)]
+NO_PREFLIGHT = Preflight(enabled=False)
 Item = TypeVar("Item")
-LEAST_EVERY_S = 0.2
-
-# Parts of a job and not of its runs: a change of them repeats no measurement.
-
-
-class HangBounds(Model):
-    """When a run in which no rank makes a step is ended: ``hang`` of config.yaml. Null: not at all."""
-
-    times_median_step: float | None = Field(ge=2)
-    at_least_s: float = Field(ge=1, description="Least bound in the training loop, in seconds.")
-    first_step_s: float | None = Field(ge=1, description="Bound of the first step and of a pause, in seconds.")
-
-    @classmethod
-    def of(cls, hang: Hang) -> Self | None:
-        """Return the bounds of these settings; None if nothing is bounded."""
-        off = hang.times_median_step is None and hang.first_step_s is None
-        return None if off else cls(**hang.model_dump())
-
-
-class MonitorWanted(Model):
-    """How each node of a run is sampled: ``monitor`` of config.yaml."""
-
-    every_s: float = Field(ge=LEAST_EVERY_S, le=60, description="Seconds from one sample to the next.")
-
-    @classmethod
-    def of(cls, keys: Monitor) -> Self | None:
-        """Return what these settings ask for; None if nothing is sampled."""
-        return cls(every_s=keys.every_s) if keys.enabled else None
 
 
 class Job(Model):
@@ -97,19 +68,8 @@ class RawFile(Model):
     job: Job
 
 
-SCHEMA_VERSION = 1
 OWN_DIRECTORY = "work"
 """The subdirectory of a run that {run_dir} means in workload.directory: the script's files stay apart from ours."""
-
-
-@with_config(ConfigDict(strict=True, extra="forbid"))
-class BoundContainer(TypedDict):
-    """The image that the training runs in, with the data bound."""
-
-    image: Name
-    engine: Engine
-    binds: list[str]
-    args: list[str]
 
 
 class RunSpec(Model):
@@ -141,7 +101,7 @@ class RunSpec(Model):
     python: str | None
     modules: Several[str]
     setup: str
-    container: BoundContainer | None
+    container: Container | None = Field(description="With the data bound.")
     launcher: Launcher
     device: Device
     backend: Literal["nccl", "gloo"]
@@ -185,20 +145,7 @@ class RunSpec(Model):
         return canonical_sha256(self.model_dump())
 
 
-@with_config(ConfigDict(strict=True, extra="forbid"))
-@dataclass(frozen=True)
-class PreflightWanted:
-    """The preflight of a job: not part of its runs, so a change of it repeats none.
-
-    timeout_s: of each of its parts. min_busbw_gb_per_s: None checks none.
-    """
-
-    enabled: bool = False
-    timeout_s: float = 60.0
-    min_busbw_gb_per_s: float | None = None
-    transport: Transport = "any"
-
-
+@with_config(IN_A_MODEL)
 @dataclass(frozen=True)
 class ScaleJob:
     """One job: all runs of one scale, variants and repeats interleaved, on the same nodes; or ``jobs`` of these.
@@ -207,18 +154,19 @@ class ScaleJob:
     """
 
     stage: str
-    scale: Scale
+    scale: AnyScale
     runtime_min: int
     runs: tuple[RunSpec, ...]
     cpus: int  # per node
     slurm: Slurm
     memory_mb: int | None = None  # per node; None leaves it to the partition
     gres: str | None = None  # per node, with its count: gpu:a100:4
-    preflight: PreflightWanted = PreflightWanted()
+    preflight: Preflight = NO_PREFLIGHT
+    transport: Transport = "any"
     max_log_mb_per_node: int = DEFAULT_LOG_MB
     node_gpus: int | None = None  # of a whole node, of which the job asks for a share
-    hang: HangBounds | None = None  # like the Slurm options, not part of a run
-    monitor: MonitorWanted | None = None
+    hang: Hang | None = None  # like the Slurm options, not part of a run
+    monitor: Monitor | None = None
     more: tuple[RunSpec, ...] = ()  # further repeats, made as far as gates.repeats asks for them; those of other jobs
     until_percent: float = 0.0  # half the interval of an efficiency that is known well enough
     jobs: int = 1  # that measure the scale, each at_least to at_most repeats: the share of job 2 begins at at_most + 1
@@ -248,28 +196,8 @@ class ScaleJob:
     def gpu_hours_at_most(self) -> float:
         return self.scale.world_size * self.runtime_min / 60
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "stage": self.stage,
-            "scale": str(self.scale),
-            "runtime_min": self.runtime_min,
-            "gpu_hours_at_most": round(self.gpu_hours_at_most, 3),
-            "cpus": self.cpus,
-            "memory_mb": self.memory_mb,
-            "gres": self.gres,
-            "node_gpus": self.node_gpus,
-            "max_log_mb_per_node": self.max_log_mb_per_node,
-            "slurm": self.slurm.model_dump(),
-            "preflight": asdict(self.preflight),
-            "hang": self.hang and self.hang.model_dump(),
-            "monitor": self.monitor and self.monitor.model_dump(),
-            "runs": [{**run.model_dump(), "spec_hash": run.hash} for run in self.runs],
-            "more": [{**run.model_dump(), "spec_hash": run.hash} for run in self.more],
-            "until_percent": self.until_percent,
-            "jobs": self.jobs,
-        }
 
-
+@with_config(IN_A_MODEL)
 @dataclass(frozen=True)
 class Plan:
     """Every stage's jobs, in climbing order."""
@@ -279,6 +207,7 @@ class Plan:
     jobs: tuple[ScaleJob, ...]
     gates: Mapping[str, GateThresholds] = field(default_factory=dict)  # by stage
     may_differ: tuple[str, ...] = ()  # fields of the fingerprint; like the gates, not part of a run
+    schema_version: Version1 = 1
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -309,14 +238,10 @@ class Plan:
         return self.stages[index - 1] if index else None
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "site": self.site,
-            "results": self.results,
-            "gates": {stage: thresholds.model_dump() for stage, thresholds in self.gates.items()},
-            "may_differ": list(self.may_differ),
-            "jobs": [job.to_json() for job in self.jobs],
-        }
+        return PLAN.dump_python(self, mode="json")  # type: ignore[no-any-return]
+
+
+PLAN = TypeAdapter(Plan)
 
 
 def first_scale(runs: Iterable[RunSpec]) -> Scale:
@@ -333,7 +258,8 @@ def make_plan(settings: Settings) -> Plan:
 
 
 def _job(settings: Settings, stage: Stage, scale: Scale) -> ScaleJob:
-    node, gpus, repeats = settings.site.node, scale.gpus_per_node, settings.experiment.repeats
+    experiment, node, gpus = settings.experiment, settings.site.node, scale.gpus_per_node
+    repeats, hang = experiment.repeats, experiment.hang
     runs = _runs(settings, stage, scale)
     return ScaleJob(
         stage=stage.name,
@@ -342,22 +268,18 @@ def _job(settings: Settings, stage: Stage, scale: Scale) -> ScaleJob:
         runs=tuple(run for run in runs if run.repeat <= repeats.at_least),
         more=tuple(run for run in runs if run.repeat > repeats.at_least),
         until_percent=repeats.until_percent,
-        jobs=settings.experiment.jobs,
+        jobs=experiment.jobs,
         cpus=max(1, _share(node.cpus, gpus, node)),
         memory_mb=None if node.memory_mb is None else max(1, _share(node.memory_mb, gpus, node)),
         gres=None if node.gres is None else f"{node.gres}:{gpus}",
         node_gpus=node.gpus,
         slurm=settings.site.slurm.overridden(stage.slurm),
-        preflight=_preflight(settings),
-        max_log_mb_per_node=settings.experiment.logs.max_mb_per_node,
-        hang=HangBounds.of(settings.experiment.hang),
-        monitor=MonitorWanted.of(settings.experiment.monitor),
+        preflight=experiment.preflight,
+        transport=settings.site.network.transport,
+        max_log_mb_per_node=experiment.logs.max_mb_per_node,
+        hang=None if hang.times_median_step is None and hang.first_step_s is None else hang,
+        monitor=experiment.monitor if experiment.monitor.enabled else None,
     )
-
-
-def _preflight(settings: Settings) -> PreflightWanted:
-    keys = settings.experiment.preflight
-    return PreflightWanted(keys.enabled, keys.timeout_s, keys.min_busbw_gb_per_s, settings.site.network.transport)
 
 
 def _share(amount: int, gpus: int, node: Node) -> int:
@@ -401,14 +323,6 @@ def plain_variants(experiment: Experiment, stage: str) -> dict[str, Variant]:
     if stage != STAGES[0] or experiment.first_scale != ONE_GPU or not experiment.measure.plain_baseline:
         return {}
     return {PLAIN_VARIANT: experiment.variants[REFERENCE_VARIANT].replace(launcher="python")}
-
-
-def _bound(container: Container | None, data_dir: str | None) -> BoundContainer | None:
-    """Return the container with the data bound."""
-    if container is None:
-        return None
-    binds = [*container.binds, *([] if data_dir is None else [data_dir])]
-    return BoundContainer(image=container.image, engine=container.engine, binds=binds, args=list(container.args))
 
 
 def argument_values(spec: RunSpec, run_dir: str, data_dir: str | None, start_dir: str) -> dict[str, object]:
@@ -455,6 +369,7 @@ def _resolve(
     first_size = experiment.first_scale.world_size
     batch, global_batch = batches(workload.batch_per_gpu, mode, scale.world_size, first_size)
     wanted = variant.network.backend or site.network.backend
+    container, data = site.software.container, [] if workload.data_dir is None else [workload.data_dir]
     of_device: Literal["nccl", "gloo"] = "nccl" if site.node.device == "cuda" else "gloo"
     spec = RunSpec(
         stage=stage.name,
@@ -484,7 +399,7 @@ def _resolve(
         python=site.software.python,
         modules=site.software.modules,
         setup=site.software.setup,
-        container=_bound(site.software.container, workload.data_dir),
+        container=container and container.replace(binds=(*container.binds, *data)),
         launcher=variant.launcher or site.launcher,
         device=site.node.device,
         backend=of_device if wanted == "auto" else wanted,

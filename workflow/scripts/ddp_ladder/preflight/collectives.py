@@ -13,7 +13,7 @@ from pydantic import Field
 from ddp_ladder.common.formats import significant
 from ddp_ladder.common.messages import Finding, leave_out
 from ddp_ladder.common.model import Model, Several
-from ddp_ladder.plan.plan import PreflightWanted, RunSpec
+from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.result import PairRow, SizeRow, error, warning
 from ddp_ladder.records.raw_models import Count, Duration, Name, Positive, RawFile
 from ddp_ladder.settings.terms import Transport, interface_on
@@ -271,12 +271,12 @@ def value_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterato
     yield error(what, "the exact sum, in every element", advice, nodes[k // spec.gpus_per_node])
 
 
-def transport_findings(spec: RunSpec, wanted: PreflightWanted, found: Sequence[str]) -> Iterator[Finding]:
+def transport_findings(spec: RunSpec, wanted: Transport, found: Sequence[str]) -> Iterator[Finding]:
     """Yield a finding if NCCL uses another network between nodes than the site promises."""
-    if spec.backend != "nccl" or spec.nodes < 2 or wanted.transport == "any":
+    if spec.backend != "nccl" or spec.nodes < 2 or wanted == "any":
         return
     used = networks_used(found)
-    if {*used.values()} == {wanted.transport}:
+    if {*used.values()} == {wanted}:
         return
     what = f"NCCL uses {' and '.join(used) or 'no network that its log names'} between the nodes"
     advice = (
@@ -284,15 +284,14 @@ def transport_findings(spec: RunSpec, wanted: PreflightWanted, found: Sequence[s
         "(software.modules, software.container); or set network.transport in cluster.yaml if this is intended"
     )
     is_known = bool(used) and None not in used.values()
-    yield (error if is_known else warning)(what, f"network.transport: {wanted.transport}", advice)
+    yield (error if is_known else warning)(what, f"network.transport: {wanted}", advice)
 
 
 def bandwidth_findings(
-    spec: RunSpec, wanted: PreflightWanted, sizes: Sequence[SizeRow], pairs: Sequence[PairRow]
+    spec: RunSpec, least: float | None, sizes: Sequence[SizeRow], pairs: Sequence[PairRow]
 ) -> Iterator[Finding]:
     """Yield a finding if the bandwidth is below the minimum, or a node's pairs are far below the others."""
     best = max((row.busbw_gb_per_s for row in sizes), default=None)
-    least = wanted.min_busbw_gb_per_s
     low = least is not None and best is not None and spec.nodes > 1 and best < least
     node, slow = slow_node(pairs), slow_pairs(pairs)
     if not (low or slow):

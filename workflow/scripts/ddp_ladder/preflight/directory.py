@@ -98,8 +98,8 @@ def assemble_preflight(directory: PreflightDirectory, job: ScaleJob, progress: P
             yield from collectives.identity_findings(spec, ranks, nodes)
             yield from collectives.value_findings(spec, ranks, nodes)
             yield from unfinished(run, nodes, ranks, ends, _words(directory, run, ranks, ends))
-            yield from collectives.transport_findings(spec, job.preflight, used)
-            yield from collectives.bandwidth_findings(spec, job.preflight, sizes, pairs)
+            yield from collectives.transport_findings(spec, job.transport, used)
+            yield from collectives.bandwidth_findings(spec, job.preflight.min_busbw_gb_per_s, sizes, pairs)
 
     found = tuple(findings())
     severities = {finding.severity for finding in found}

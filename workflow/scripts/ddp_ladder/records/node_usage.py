@@ -14,11 +14,12 @@ from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.nodes.findings import RunUse, findings
 from ddp_ladder.nodes.read import NodeSamples, StepTimes, Timeline, read_samples, timeline
 from ddp_ladder.nodes.usage import LEAST_SAMPLES, NodeUsage, RankUse, Usage, node_usage
-from ddp_ladder.plan.plan import LEAST_EVERY_S, MonitorWanted
 from ddp_ladder.records.raw_files import RankFiles, RawRun, host_name, node_rank_of
 from ddp_ladder.records.raw_models import AgentEnd
 from ddp_ladder.records.record import Timing
 from ddp_ladder.records.statistic import Warmup
+from ddp_ladder.settings.keys import Monitor
+from ddp_ladder.settings.terms import LEAST_EVERY_S
 
 
 def usage_of(
@@ -52,7 +53,7 @@ def usage_of(
     return Usage(nodes=tuple(nodes), findings=findings(run) if known else (), notes=tuple(notes))
 
 
-def _too_few(samples: int, monitor: MonitorWanted) -> str:
+def _too_few(samples: int, monitor: Monitor) -> str:
     """Return that there are no findings, and how to have them: a change of monitor alone repeats no run."""
     oftener = (
         f"; or lower monitor.every_s in config.yaml (now {monitor.every_s:g}), and delete the run's directory below "

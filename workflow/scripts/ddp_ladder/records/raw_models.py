@@ -14,9 +14,10 @@ from pydantic import Field
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_json
 from ddp_ladder.common.model import Model, Several
 from ddp_ladder.nodes.files import MonitorEnd
-from ddp_ladder.plan.plan import HangBounds, MonitorWanted, RunSpec
 from ddp_ladder.plan.plan import Job as Job  # read from here by the users of the models below
 from ddp_ladder.plan.plan import RawFile as RawFile
+from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.settings.keys import Hang, Monitor
 from ddp_ladder.settings.terms import DEFAULT_LOG_MB
 
 Count = Annotated[int, Field(ge=0)]
@@ -62,8 +63,8 @@ class RunFile(RawFile):
         None, description="Null if there is none, and for a module (-m), whose repository is in ended.json."
     )
     max_log_mb_per_node: int = Field(DEFAULT_LOG_MB, ge=1, description="Limit of the logs of each node's processes.")
-    hang: HangBounds | None = Field(None, description="Null: the agents do not look for hangs.")
-    monitor: MonitorWanted | None = Field(None, description="Null: the nodes are not sampled.")
+    hang: Hang | None = Field(None, description="Null: the agents do not look for hangs.")
+    monitor: Monitor | None = Field(None, description="Null: the nodes are not sampled.")
     goes_on: bool = Field(
         False, description="True if an earlier attempt saved its state (exit code 75): this one may make fewer steps."
     )
@@ -388,7 +389,7 @@ class AgentStall(RawFile):
     node: Name
     host: Name
     found_at_s: float
-    bounds: HangBounds
+    bounds: Hang
     ranks: Several[RankStall]
 
 

@@ -38,7 +38,6 @@ import psutil
 from ddp_ladder.common.files import Agent, RunDirectory, file_text, write_json
 from ddp_ladder.common.messages import printable
 from ddp_ladder.node.network import node_name
-from ddp_ladder.plan.plan import HangBounds
 from ddp_ladder.records.hangs import in_collective, is_at_work, main_stack, without_own
 from ddp_ladder.records.raw_models import (
     AgentStall,
@@ -50,6 +49,7 @@ from ddp_ladder.records.raw_models import (
     read_run_file,
     read_stalls,
 )
+from ddp_ladder.settings.keys import Hang
 
 LONGEST_INTERVAL_S = 5.0  # between two looks at the heartbeats
 SUSPENDED_S = 10.0  # a look that comes this late: the job was suspended, with all its processes
@@ -64,7 +64,7 @@ JOB_INTERVAL_S = 1.0  # between two looks at the reports
 class HangWatch:
     """The watch of one agent: a thread. ``reports`` is True while it reports that no rank goes on."""
 
-    def __init__(self, directory: RunDirectory, run: RunFile, bounds: HangBounds, agent: Agent) -> None:
+    def __init__(self, directory: RunDirectory, run: RunFile, bounds: Hang, agent: Agent) -> None:
         self._run, self._bounds, self._agent = run, bounds, agent
         self._files = {rank: directory.heartbeat(rank) for rank in ranks_of(run, agent)}
         self._report = directory.hang(agent)
@@ -278,14 +278,14 @@ class Seen:
         return replace(self, process=process, pid=pid, stack=stack)
 
 
-def short_s(bounds: HangBounds, heartbeat: Heartbeat | None) -> float:
+def short_s(bounds: Hang, heartbeat: Heartbeat | None) -> float:
     """Return the bound in the training loop; infinite before there is a median step, or if it is switched off."""
     if bounds.times_median_step is None or heartbeat is None or heartbeat.step_s is None:
         return math.inf
     return max(bounds.at_least_s, bounds.times_median_step * heartbeat.step_s)
 
 
-def long_s(bounds: HangBounds, heartbeat: Heartbeat | None) -> float:
+def long_s(bounds: Hang, heartbeat: Heartbeat | None) -> float:
     """Return the bound outside the training loop, never below the other; infinite if it is switched off."""
     if bounds.first_step_s is None:
         return math.inf
@@ -293,14 +293,14 @@ def long_s(bounds: HangBounds, heartbeat: Heartbeat | None) -> float:
     return max(bounds.first_step_s, short) if math.isfinite(short) else bounds.first_step_s
 
 
-def is_suspect(seen: Seen, bounds: HangBounds) -> bool:
+def is_suspect(seen: Seen, bounds: Hang) -> bool:
     """Return True if the rank has been silent for long enough to look at its process and its stack."""
     short = short_s(bounds, seen.heartbeat)
     first_s = short if math.isfinite(short) else bounds.at_least_s
     return seen.silent_s >= min(first_s, long_s(bounds, seen.heartbeat))
 
 
-def bound_s(seen: Seen, bounds: HangBounds) -> float:
+def bound_s(seen: Seen, bounds: Hang) -> float:
     """Return how long this rank may be silent."""
     heartbeat = seen.heartbeat
     if seen.process == "stopped":
@@ -320,7 +320,7 @@ def bound_s(seen: Seen, bounds: HangBounds) -> float:
     return short if trains else max(short, long)
 
 
-def judge(seen: Seen, bounds: HangBounds) -> State:
+def judge(seen: Seen, bounds: Hang) -> State:
     """Return what a rank is, from what was seen of it."""
     if not is_suspect(seen, bounds):
         return State.GOES_ON

@@ -18,6 +18,7 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    PlainSerializer,
     PlainValidator,
     Tag,
     WithJsonSchema,
@@ -124,9 +125,10 @@ _ONE_SPELLING = AfterValidator(lambda path: str(PurePosixPath(path)))
 
 Text = Annotated[str, Field(min_length=1, max_length=10_000)]
 Name = Annotated[str, form(NAME, NAME_WORDS, 60)]
-_AnyScale = Annotated[
+AnyScale = Annotated[
     Scale,
     PlainValidator(_scale),
+    PlainSerializer(str),
     WithJsonSchema(
         {
             "type": "string",
@@ -137,7 +139,7 @@ _AnyScale = Annotated[
         }
     ),
 ]
-Scales = Annotated[Several[_AnyScale], Field(min_length=1, max_length=100), DIFFERENT]
+Scales = Annotated[Several[AnyScale], Field(min_length=1, max_length=100), DIFFERENT]
 _TYPED = WithJsonSchema({"type": ["string", "number", "boolean"], "description": "Passed as it is typed."})
 Typed = Annotated[str, BeforeValidator(_as_text), _HOME, Field(max_length=100_000), _TYPED]
 Variable = Annotated[str, form("^[A-Za-z_][A-Za-z0-9_]*$", "the name of an environment variable", 1000)]

@@ -39,6 +39,7 @@ from ddp_ladder.settings.key_types import (
 )
 from ddp_ladder.settings.terms import (
     DEFAULT_LOG_MB,
+    LEAST_EVERY_S,
     MOST_GPUS,
     MOST_JOBS,
     MOST_REPEATS,
@@ -404,7 +405,7 @@ class Monitor(Section):
 
     enabled: bool = True
     """False samples nothing."""
-    every_s: float = Field(default=2, ge=0.2, le=60)
+    every_s: float = Field(default=2, ge=LEAST_EVERY_S, le=60)
     """Seconds from one sample to the next."""
 
 

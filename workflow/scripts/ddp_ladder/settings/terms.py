@@ -25,6 +25,7 @@ MOST_JOBS = 10  # of one scale
 MOST_REPEATS = 100
 MOST_GPUS = 128  # of one node
 DEFAULT_LOG_MB = 100
+LEAST_EVERY_S = 0.2  # from one sample of a node to the next
 
 
 @dataclass(frozen=True, order=True)
