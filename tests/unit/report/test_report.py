@@ -410,7 +410,7 @@ def test_of_many_variants_one_table_is_open_and_seven_series_have_a_colour(tmp_p
     tables, closed = page.count('<table class="figures scales'), page.count("<summary>Weak scaling, variant")
     assert (tables, closed) == (20, 19)
     for each in (page, text):
-        assert "<summary>Weak scaling, variant v18: 1x2 runs at" in each
+        assert "<summary>Weak scaling, variant v18<" in each
     assert text.count("<details>") == text.count("</details>") >= 20
     shown = re.findall(r'src="([^"]+)"', text) + re.findall(r"\]\(([^)]+)\)", text + files["comparison.md"])
     assert set(shown) == {"throughput.png", "efficiency.png", "comparison.png", "attribution.png"}

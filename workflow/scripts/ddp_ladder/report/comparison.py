@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_ladder.analysis.comparison import (
@@ -13,7 +12,6 @@ from ddp_ladder.analysis.comparison import (
     Compared,
     Comparison,
     compare_variants,
-    decisive,
     how_to_read,
     interval_text,
     number,
@@ -30,11 +28,6 @@ from ddp_ladder.report.view import ReportView
 
 VARIANTS, RESULTS = "comparison", "comparison_of_results"
 """Stems of the files: of the variants of one ladder, and of two folders of results."""
-COLUMNS = (
-    "mode", "nodes", "gpus_per_node", "variant", "found", "ratio", "ratio_low", "ratio_high",
-    "repeats", "samples_per_s", "reference_samples_per_s", "step_time_s", "differs_in", "note",
-)  # fmt: skip
-"""Of the CSV file."""
 HEADINGS = ("scale", "variant", "ratio", "95 % interval", "samples/s", "step (ms)", "found", "notes")
 TERMINAL = ("scale", "variant", "ratio", "95 % interval", "step (ms)", "found")
 RIGHT = ("ratio", "samples/s", "step (ms)")
@@ -44,26 +37,16 @@ MOST_ROWS = 24  # of the page; a longer table is closed
 MOST_LINES = 45  # of the terminal; a longer comparison shows the largest scales only
 
 
-@dataclass(frozen=True)
-class ComparisonSection:
-    """A comparison as blocks; none if there is nothing to compare."""
-
-    comparison: Comparison | None = None
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        return () if self.comparison is None else tuple(_blocks(self.comparison))
-
-
-def comparison_section(view: ReportView) -> ComparisonSection:
-    """Return the comparison of a ladder's variants; empty if it has one, or nothing has been measured."""
+def compared(view: ReportView) -> Comparison | None:
+    """Return the comparison of a ladder's variants; None if it has one, or nothing has been measured."""
     variants = {run.variant for run in view.results.plan.runs if not run.is_plain}
     if len(variants) < 2 or not view.anything_measured:
-        return ComparisonSection()
-    return ComparisonSection(compare_variants(view.results.plan, view.results.records))
+        return None
+    return compare_variants(view.results.plan, view.results.records)
 
 
-def _blocks(comparison: Comparison) -> Iterator[Block]:
+def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
+    """Yield the comparison as a section of a document."""
     yield Block(" ".join(sentences(comparison)))
     yield Block(
         f"Throughput of each variant over that of {comparison.reference}, with 95 % intervals.",
@@ -105,31 +88,34 @@ def _stem(comparison: Comparison) -> str:
 def comparison_files(comparison: Comparison) -> dict[str, str | bytes]:
     """Return the files of a comparison by name."""
     title = "Comparison of the variants" if comparison.is_paired else f"Comparison with {comparison.reference}"
-    document = Document(title, (Section("", tuple(_blocks(comparison))),))
+    document = Document(title, (Section("", tuple(comparison_blocks(comparison))),))
     stem = _stem(comparison)
-    rows = (_csv_row(row) for panel in comparison.panels for row in panel.rows)
+    rows = [_csv_row(row) for panel in comparison.panels for row in panel.rows]
     pictures = {f"{stem}.{kind}": content for kind, content in drawn(comparison_figure(comparison)).items()}
-    return {f"{stem}.md": as_markdown(document), f"{stem}.csv": csv_text(COLUMNS, rows), **pictures}
+    return {
+        f"{stem}.md": as_markdown(document),
+        f"{stem}.csv": csv_text([*rows[0]] if rows else [], [[*row.values()] for row in rows]),
+        **pictures,
+    }
 
 
-def _csv_row(row: Compared) -> tuple[object, ...]:
+def _csv_row(row: Compared) -> dict[str, object]:
     ratio = row.ratio
-    return (
-        row.mode,
-        row.scale.nodes,
-        row.scale.gpus_per_node,
-        row.name,
-        row.found,
-        ratio and ratio.value,
-        ratio and ratio.low,
-        ratio and ratio.high,
-        ratio.repeats if ratio else row.repeats,
-        row.samples_per_s,
-        row.reference_samples_per_s,
-        row.step_time_s,
-        "; ".join(row.unlike),
-        "; ".join(row.notes),
-    )
+    return {
+        "mode": row.mode,
+        "nodes": row.scale.nodes,
+        "gpus_per_node": row.scale.gpus_per_node,
+        "variant": row.name,
+        "found": row.found,
+        "ratio": ratio and ratio.value,
+        "ratio_low": ratio and ratio.low,
+        "ratio_high": ratio and ratio.high,
+        "repeats": ratio.repeats if ratio else row.repeats,
+        "samples_per_s": row.samples_per_s,
+        "reference_samples_per_s": row.reference_samples_per_s,
+        "step_time_s": row.step_time_s,
+        "notes": "; ".join(notes_of(row)),
+    }
 
 
 def write_comparison(directory: Path, comparison: Comparison) -> tuple[Path, ...]:
@@ -147,7 +133,7 @@ def terminal_text(comparison: Comparison, files: Iterable[Path]) -> str:
     """Return what the command prints, without a final newline."""
     lines = [line for sentence in sentences(comparison) for line in _wrapped(sentence)]
     every = sum(len(panel.rows) for panel in comparison.panels)
-    shown = comparison.panels if every <= MOST_LINES else decisive(comparison) or comparison.panels[-1:]
+    shown = comparison.panels if every <= MOST_LINES else comparison.panels[-1:]
     rows = [(panel.place, *_texts(row)) for panel in shown for row in panel.rows]
     lines += ["", *text_table(TERMINAL, rows, RIGHT)]
     if len(shown) < len(comparison.panels):

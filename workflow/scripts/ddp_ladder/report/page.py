@@ -25,12 +25,12 @@ from ddp_ladder.gates.figures import (
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Finding
 from ddp_ladder.report.centre import Centre, rules_section
-from ddp_ladder.report.comparison import comparison_files, comparison_section
+from ddp_ladder.report.comparison import compared, comparison_files
 from ddp_ladder.report.document import Block, Cell, Document, Section, as_html, as_markdown, as_tex, csv_text
 from ddp_ladder.report.plots import attribution_figure, drawn, efficiency_figure, throughput_figure
 from ddp_ladder.report.proposal import amount, proposal
 from ddp_ladder.report.results import LadderResults
-from ddp_ladder.report.sections import Prediction, files_section, prediction_of, runs_csv, sections
+from ddp_ladder.report.sections import Prediction, prediction_of, runs_csv, sections
 from ddp_ladder.report.usage import FOLDER, draw_usage
 from ddp_ladder.report.view import ReportView, make_view, reference_series
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
@@ -54,7 +54,7 @@ def write_report(
     }
     plots = {f"{name}.{kind}": data for name, figure in figures.items() for kind, data in drawn(figure).items()}
     usage, pictures = draw_usage(results, view.runs)
-    comparison, prediction = comparison_section(view), prediction_of(results, view)
+    comparison, prediction = compared(view), prediction_of(results, view)
     of_page, of_proposal = ((rules_section(centre, view, with_next=each),) if centre else () for each in (True, False))
     parts = sections(view, usage, prediction, comparison, of_page)
     application = proposal(view, prediction, of_proposal)
@@ -65,10 +65,10 @@ def write_report(
         "runs.csv": runs_csv(view.runs),
         "scaling.csv": scaling_csv(view.points),
         **plots,
-        **(comparison_files(comparison.comparison) if comparison.comparison else {}),
+        **(comparison_files(comparison) if comparison else {}),
         **pictures,
     }
-    page = html(view, prediction, (*parts, files_section(results, tuple(files))), files)
+    page = html(view, prediction, parts, files)
     files = {"index.html": page, **files}
     make_directory(results / "report" / FOLDER)  # an output of Snakemake's rule, if only an empty one
     for name, content in files.items():

@@ -214,12 +214,12 @@ def _results(view: ReportView, series: Sequence[Sequence[ScalePoint]]) -> Iterat
 
 
 def _losses(view: ReportView) -> Iterator[Block]:
-    of_reference = [each for each in explained(view) if each.point.variant == REFERENCE_VARIANT]
-    for each in {each.point.mode: each for each in reversed(of_reference)}.values():  # the largest scale of each mode
-        losses = [": ".join(filter(None, (loss.in_words, loss.evidence))) for loss in each.found.listed]
+    of_reference = [each for each in explained(view) if each[0].variant == REFERENCE_VARIANT]
+    for point, found in {each[0].mode: each for each in reversed(of_reference)}.values():  # of each mode the largest
+        losses = [": ".join(filter(None, (loss.in_words, loss.evidence))) for loss in found.listed]
         if losses:
             yield Block(
-                f"At {each.place}, against {each.point.baseline}, {each.found.lost_in_words}:",
+                f"At {view.place(point)}, against {point.baseline}, {found.lost_in_words}:",
                 items=tuple(map(full_stop, losses)),
             )
 

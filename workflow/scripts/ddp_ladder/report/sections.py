@@ -5,13 +5,12 @@ A section is a function here, with one line in ``sections``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import quote
 
 from ddp_ladder.accounting.advice import accounting_table
+from ddp_ladder.analysis.comparison import Comparison
 from ddp_ladder.analysis.forecast import ForecastError, error_rows, forecast_errors, forecast_line, planned_forecasts
 from ddp_ladder.analysis.prediction import Prediction as Predicted
 from ddp_ladder.analysis.prediction import outlooks
@@ -21,14 +20,14 @@ from ddp_ladder.gates.figures import Column, Table, columns, figures_in
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
 from ddp_ladder.preflight.result import bandwidth, latency
 from ddp_ladder.records.record import Record
-from ddp_ladder.report.comparison import ComparisonSection
-from ddp_ladder.report.document import Block, Cell, Content, Link, Section, csv_text
+from ddp_ladder.report.comparison import comparison_blocks
+from ddp_ladder.report.document import Block, Cell, Content, Section, csv_text
 from ddp_ladder.report.view import INTERVALS, GateRow, ReportView, Series, gate_rows
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 
 MOST_ROWS = 24  # a longer table is closed at first, and not printed then
 MOST_OPEN = 2  # tables of variants; with more of them all but the first of each mode are closed
-MOST_LISTED = 500  # runs: a row of the page is about 1 KB
+MOST_HOSTS = 3  # of a run in the page
 FORECASTS = (
     "A forecast is written when the gate below opens, before its scale is measured. Its interval is meant to hold nine "
     "of ten outcomes, so one in ten lies outside; from a single measured scale there is only an upper bound. "
@@ -72,13 +71,13 @@ def sections(
     view: ReportView,
     usage: Sequence[Block],
     prediction: Prediction,
-    comparison: ComparisonSection,
+    comparison: Comparison | None,
     extra: Iterable[Section] = (),
 ) -> tuple[Section, ...]:
     """Return the sections in order; those without content are left out. extra: before the gates."""
     found = (
         Section("Scales", tuple(_scales(view))),
-        Section("Variants", comparison.blocks),
+        Section("Variants", tuple(comparison_blocks(comparison)) if comparison else ()),
         Section("Where the time goes", tuple(_time(view))),
         Section("Cost", tuple(_costs(view))),
         Section("Prediction", tuple(_prediction(prediction))),
@@ -88,7 +87,6 @@ def sections(
         Section("Start-up", tuple(_startup(view))),
         Section("What the runs used", tuple(_usage(view, usage))),
         Section("What was measured on", tuple(_measured(view))),
-        Section("The machine", tuple(_machine(view))),
         Section("Runs", tuple(_runs(view))),
         Section("Definitions", tuple(_definitions(view.first_scale))),
         Section("How the figures were measured", (Block(MEASURED),)),
@@ -116,7 +114,7 @@ def figures_table(
     known = [column for column in shown if any(getattr(point, column.key) is not None for point in points)]
     rows = [
         (
-            Cell(*row_name(point, view), value=number, style="name"),
+            Cell(f"{point.scale} plain" if point.is_plain else view.place(point), value=number, style="name"),
             *(_figure(column, point, table) for column in known),
             *(cells[number] for _, cells in cells_after),
         )
@@ -129,11 +127,6 @@ def figures_table(
         headings=("scale", *(_heading(column, view) for column in known), *(heading for heading, _ in cells_after)),
         rows=tuple(rows),
     )
-
-
-def row_name(point: ScalePoint, view: ReportView) -> tuple[str]:
-    """Return ``1x4``, ``1x1 plain`` or, if there are several modes or variants, ``1x4 weak gloo``."""
-    return (f"{point.scale} plain" if point.is_plain else view.place(point),)
 
 
 def _heading(column: Column, view: ReportView) -> Cell:
@@ -184,46 +177,23 @@ def _series(series: Series, view: ReportView, *, is_closed: bool) -> Block:
         (Cell(str(point.scale), small=("plain, no DDP" if point.is_plain else stage_name(point.stage),), value=k), *row)
         for k, (point, (_, *row)) in enumerate(zip(series.points, table.rows, strict=True))
     )
-    summary = _summary(series) if is_closed else ""
-    return replace(table, rows=rows, heading="" if is_closed else series.title, summary=summary)
-
-
-def _summary(series: Series) -> str:
-    """Return ``Weak scaling, variant gloo: 2x4 runs at 1,720 samples/s, 72 % efficiency``."""
-    measured = [point for point in series.points if point.samples_per_s is not None]
-    if not measured:
-        return f"{series.title}: nothing measured"
-    point = max(measured, key=lambda each: each.world_size)
-    rate, _, efficiency = (
-        column for column in columns("page") if column.key in ("samples_per_s", "speedup", "efficiency")
-    )
-    words = f"{series.title}: {point.scale} runs at {rate.shown(point)} {rate.heading}"
-    return words if point.efficiency is None else f"{words}, {efficiency.shown(point)} {efficiency.heading}"
+    return replace(table, rows=rows, heading="" if is_closed else series.title, summary=series.title * is_closed)
 
 
 # --- Where the time goes.
 
 
-@dataclass(frozen=True)
-class Explained:
-    """A scale, its place in words, and where its efficiency went."""
-
-    place: str
-    point: ScalePoint
-    found: Attribution
-
-
-def explained(view: ReportView) -> list[Explained]:
+def explained(view: ReportView) -> list[tuple[ScalePoint, Attribution]]:
     """Return where the efficiency of each scale went, the largest scale of each mode first."""
     preflights = view.results.preflights
     every = [
-        Explained(view.place(point), point, found)
+        (point, found)
         for point in view.rungs
         if point.rest_s is not None
         and (found := attribution(point, baseline_of(point, view.points), preflights.get(str(point.scale))))
     ]
-    reference = [each for each in every if each.point.variant == REFERENCE_VARIANT]
-    largest = {each.point.mode: each for each in sorted(reference, key=lambda each: each.point.world_size)}
+    reference = [each for each in every if each[0].variant == REFERENCE_VARIANT]
+    largest = {point.mode: (point, found) for point, found in sorted(reference, key=lambda each: each[0].world_size)}
     return [*largest.values(), *(each for each in every if each not in largest.values())]
 
 
@@ -239,29 +209,17 @@ def _time(view: ReportView) -> Iterator[Block]:
     )
     yield figures_table(parts, points, view, "attribution", name="Parts of a step at each scale", style="attribution")
     found = explained(view)
-    modes = len({each.point.mode for each in found if each.point.variant == REFERENCE_VARIANT})
-    for number, each in enumerate(found):
-        yield from _explained(each, is_closed=number >= modes)
-
-
-def _explained(each: Explained, *, is_closed: bool) -> Iterator[Block]:
-    title = f"{each.place}: {each.found.lost_in_words}"
-    losses = [
-        Cell(full_stop(loss.evidence), lead=capitalised(loss.in_words)) if loss.evidence else loss.in_words
-        for loss in each.found.listed
-    ]
-    unknown = [f"Not known: {full_stop(each.found.unknown)}"] if each.found.unknown else []
-    changes = [
-        (full_stop(capitalised(change.what)), capitalised(change.gain_in_words)) for change in each.found.changes
-    ]
-    if is_closed:
-        items = [*losses, *unknown, *(Cell(f"{what} {gain}", lead="Next") for what, gain in changes)]
-        yield Block(summary=title, items=tuple(items), style="notes")
-        return
-    yield Block(heading=title, items=(*losses, *unknown), style="notes")
-    if changes:
-        headings = ("most likely to help", "gain")
-        yield Block(name=f"Changes for {each.place}", headings=headings, rows=tuple(changes), style="changes")
+    modes = len({point.mode for point, _ in found if point.variant == REFERENCE_VARIANT})
+    for number, (point, lost) in enumerate(found):
+        title = f"{view.place(point)}: {lost.lost_in_words}"
+        items: list[Content] = [
+            Cell(full_stop(loss.evidence), lead=capitalised(loss.in_words)) if loss.evidence else loss.in_words
+            for loss in lost.listed
+        ]
+        items += [f"Not known: {full_stop(lost.unknown)}"] if lost.unknown else []
+        items += [Cell(f"{full_stop(change.what)} {change.gain_in_words}", lead="Next") for change in lost.changes]
+        is_open = number < modes
+        yield Block(heading=title * is_open, summary=title * (not is_open), items=tuple(items), style="notes")
 
 
 # --- Cost, prediction, gates, preflight, start-up.
@@ -361,10 +319,7 @@ def _usage(view: ReportView, usage: Sequence[Block]) -> Iterator[Block]:
     sampled = [column.key for column in columns("usage") if column.key != "peak_memory_bytes"]
     points = [point for point in view.points if any(getattr(point, key) is not None for key in sampled)]
     if points:
-        kinds = [("findings", [kinds_found(point, view.runs) for point in points])]
-        yield figures_table(
-            columns("usage"), points, view, "usage", name="What each scale used", style="used", cells_after=kinds
-        )
+        yield figures_table(columns("usage"), points, view, "usage", name="What each scale used", style="used")
     found = tuple(
         (", ".join(map(view.place, where)), full_stop(capitalised(each.in_words)), full_stop(capitalised(each.next)))
         for each, where in findings_across_scales(view.points)
@@ -382,28 +337,13 @@ def _usage(view: ReportView, usage: Sequence[Block]) -> Iterator[Block]:
         yield Block(items=(text, *table.advice), style="notes")
 
 
-def kinds_found(point: ScalePoint, runs: Sequence[Record]) -> str:
-    """Return the kinds of findings of a point's runs, for its row."""
-    if kinds := dict.fromkeys(found.kind for found in point.findings):
-        return ", ".join(kinds)
-    place = (point.mode, point.variant, point.scale)
-    own = [run.usage for run in runs if (run.spec.mode, run.spec.variant, run.spec.scale) == place and run.usage]
-    judged = any(usage.nodes and all(node.is_enough for node in usage.nodes) for usage in own)
-    return "none" if judged else "too few samples"
-
-
 def _notes(runs: Sequence[Record]) -> tuple[str, ...]:
-    """Return what could not be sampled: notes that differ in figures only once, with the first run that has it."""
-    alike: dict[str, list[tuple[str, str]]] = {}
+    """Return what could not be sampled, each with the first run that has it."""
+    found: dict[str, str] = {}
     for run in runs:
-        for note in dict.fromkeys(run.usage.notes if run.usage else ()):
-            alike.setdefault(re.sub(r"\d+", "#", note), []).append((run.spec.name, note))
-    found = []
-    for noted in alike.values():
-        name, note = noted[0]
-        more = f" and {count(len(noted) - 1, 'more run')}" if len(noted) > 1 else ""
-        found.append(f"{note} ({name}{more})")
-    return tuple(found)
+        for note in run.usage.notes if run.usage else ():
+            found.setdefault(note, run.spec.name)
+    return tuple(f"{note} ({name})" for note, name in [*found.items()][:MOST_ROWS])
 
 
 def _measured(view: ReportView) -> Iterator[Block]:
@@ -416,27 +356,17 @@ def _measured(view: ReportView) -> Iterator[Block]:
         words += "; fields marked “may differ” are listed in fingerprint.may_differ in the configuration"
     yield Block(f"{words}.")
     yield Block(name="Fields and values", headings=("field", "must match", "value"), rows=view.measured, style="fields")
-
-
-def _machine(view: ReportView) -> Iterator[Block]:
     if view.machine_rows:
-        yield Block(name="The machine", headings=("nodes", "what they are"), rows=view.machine_rows, style="whole")
-        yield Block(
-            "As each node described itself in the last job of each scale. The files are in "
-            "results/machine/<scale>/<node>."
-        )
+        headings = ("nodes", "what they are, as they described themselves in the last job of each scale")
+        yield Block(name="The machine", headings=headings, rows=view.machine_rows, style="whole")
 
 
 def _runs(view: ReportView) -> Iterator[Block]:
-    listed = listed_runs(view.runs)
-    words = f"{view.results.counts}. {not_sampled(view.runs)}".strip()
-    if len(listed) < len(view.runs):
-        words += f" Only {len(listed)} are listed here, the failed ones first; all are in runs.csv."
-    yield Block(words)
-    if not listed:
+    yield Block(f"{view.results.counts}. The figures of each are in runs.csv, everything else in its record.json.")
+    if not view.runs:
         return
     shown = [column for column in columns("runs") if column.of_run]
-    rows = tuple(_run(run, number, shown, view) for number, run in enumerate(listed))
+    rows = tuple(_run(run, number, shown, view) for number, run in enumerate(view.runs))
     headings: tuple[Content, ...] = (
         "run",
         "job",
@@ -456,33 +386,10 @@ def _run(run: Record, number: int, shown: Sequence[Column], view: ReportView) ->
     return (
         Cell(run.spec.name, value=number, links=view.links_of(run)),
         f"{run.job.id}{attempt}" if run.job else UNKNOWN,
-        Cell(_hosts(run.world.hosts) or UNKNOWN, style="hosts"),
+        Cell(in_short(run.world.hosts, MOST_HOSTS) or UNKNOWN, style="hosts"),
         *(Cell(column.text(value), value=value, style=f"n {column.key}") for column, value in values),
         Cell(run.status if run.job else "not run", style=run.status if run.job else "not-run"),
     )
-
-
-def _hosts(hosts: Sequence[str]) -> str:
-    """Return ``a``, ``a, b`` or ``a to h (8)``."""
-    return ", ".join(hosts) if len(hosts) < 3 else f"{hosts[0]} to {hosts[-1]} ({len(hosts)})"
-
-
-def not_sampled(runs: Sequence[Record]) -> str:
-    """Return which good runs have no samples of their nodes, in a sentence; empty if there are none."""
-    good = [run for run in runs if run.status == "ok"]
-    names = [run.spec.name for run in good if run.usage is None]
-    if not names:
-        return ""
-    which = "No run was sampled" if len(names) == len(good) else f"Not sampled: {in_short(names)}"
-    return f"{which}, so the use of CPUs, GPUs and memory is not known (monitor.enabled in config.yaml)."
-
-
-def listed_runs(runs: Sequence[Record]) -> tuple[Record, ...]:
-    """Return the runs of the page, in their order; of too many, those that failed come first."""
-    if len(runs) <= MOST_LISTED:
-        return tuple(runs)
-    failed_first = sorted(range(len(runs)), key=lambda k: runs[k].status == "ok")
-    return tuple(runs[k] for k in sorted(failed_first[:MOST_LISTED]))
 
 
 def runs_csv(runs: Sequence[Record]) -> str:
@@ -499,14 +406,3 @@ def runs_csv(runs: Sequence[Record]) -> str:
 def _definitions(first: Scale) -> Iterator[Block]:
     rows = tuple((figure.name, figure.unit, figure.definition) for figure in figures_in("csv", "runs", first=first))
     yield Block(name="Definitions", headings=("figure", "unit", "definition"), rows=rows, style="definitions")
-
-
-def files_section(results: Path, written: Sequence[str]) -> Section:
-    """Return the links to the files beside the page. written: the files of the report itself, below results/report."""
-    tables = [(file, file) for file in written if file.endswith((".csv", ".md", ".tex"))]
-    plots = [(file, file) for file in written if file.endswith((".svg", ".png"))]
-    others = [*sorted((results / "gates").glob("*.json")), results / "accounting.csv", results / "plan.json"]
-    existing = [(f"../{quote(str(path.relative_to(results)))}", path.name) for path in others if path.is_file()]
-    found: dict[str, Sequence[Link]] = {"Tables": tables, "Plots": plots, "Plan, gates and accounting": existing}
-    items = tuple(Cell("", lead=words, links=tuple(links)) for words, links in found.items() if links)
-    return Section("Files", (Block(items=items, style="notes"),), style="screen-only")
