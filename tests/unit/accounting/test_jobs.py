@@ -35,7 +35,7 @@ from slurm_captured import CAPTURED
 
 JOB = "41"
 NAME = "1x2-ddp-ladder-0123456789-0123456789"
-PHASES = ("preflight_s", "startup_s", "training_s", "other_s")
+PHASES = ("preflight_s", "startup_s", "training_s")
 BEGUN_S = STARTED_AT_S - 10
 LATER_S = 40  # the second run starts so much later than the first
 RUN_S = 60 * 128 / 1024 + 5  # 60 steps of 128 samples at 1024 samples/s
@@ -71,9 +71,7 @@ def write_job(results: Path, name: str = JOB, **changes: Any) -> None:
         "job_id": JOB,
         "nodes": 1,
         "gpus": 2,
-        "cpus_per_node": 8,
         "memory_mb_per_node": 1000,
-        "runtime_min": 20,
         "runs_planned": 2,
         "specs": "0123456789",
         "begun_at_s": BEGUN_S,
@@ -83,25 +81,22 @@ def write_job(results: Path, name: str = JOB, **changes: Any) -> None:
     write_json(results / "jobs" / file.scale / f"{name}.json", file.model_dump())
 
 
-def of_slurm(name: str = NAME, end_s: float = BEGUN_S + 105, **changes: Any) -> Accounted:
+def of_slurm(name: str = NAME, end_s: float = BEGUN_S + 105, is_whole: bool = True, **changes: Any) -> Accounted:
     """What sacct knows of the job. Slurm gave it all four GPUs of its node."""
     figures = {
         "source": "sacct",
         "state": "COMPLETED",
-        "exit_code": "0:0",
         "ended_at": jobs._utc(end_s),
         "queue_wait_s": 60.0,
         "elapsed_s": 110.0,
-        "limit_s": 1200.0,
         "nodes": 1,
         "node_list": "node1",
-        "cpus": 8,
         "gpus": 4,
-        "cpu_s": 220.0,
+        "cpu_efficiency": 0.25,
         "memory_asked_mb_per_node": 1000,
         "memory_used_mb_per_node": 400,
     }
-    return Accounted(name, end_s, {**figures, **changes}, is_whole=True)
+    return Accounted(name, end_s, {**figures, **changes}, is_whole)
 
 
 def write_runs(results: Path) -> list[RunDirectory]:
@@ -123,7 +118,7 @@ def _later(data: dict[str, Any]) -> None:
 
 def the_row(results: Path) -> JobRow:
     (row,) = update(results)
-    assert sum(getattr(row, phase) for phase in PHASES) == pytest.approx(row.elapsed_s)
+    assert sum(getattr(row, phase) for phase in PHASES) <= row.elapsed_s + 1e-9
     return row
 
 
@@ -136,13 +131,9 @@ def test_a_job_that_sacct_knows(results: Path, sacct: Known) -> None:
     assert row.startup_s == pytest.approx(2 * STARTUP_S)
     assert row.startup_s + row.training_s == pytest.approx(2 * RUN_S)
     assert (row.runs_planned, row.runs_measured, row.runs_ok) == (2, 2, 2)
-    assert row.gpu_hours_asked == pytest.approx(20 / 60 * 4)
     assert row.gpu_hours_held == pytest.approx(110 / 3600 * 4)
     assert row.gpu_hours_training == pytest.approx(row.training_s / 3600 * 2)
-    assert row.cpu_efficiency == pytest.approx(220 / (110 * 8))
-    memory = (row.memory_asked_mb_per_node, row.memory_used_mb_per_node, row.memory_efficiency)
-    assert memory == (1000, 400, pytest.approx(0.4))
-    assert row.samples == 2 * 60 * 128
+    assert (row.cpu_efficiency, row.memory_asked_mb_per_node, row.memory_used_mb_per_node) == (0.25, 1000, 400)
 
 
 def test_a_job_that_only_its_own_files_know(results: Path, sacct: Known) -> None:
@@ -150,7 +141,7 @@ def test_a_job_that_only_its_own_files_know(results: Path, sacct: Known) -> None
     write_job(results)
     row = the_row(results)
     assert (row.source, row.state, row.elapsed_s, row.runs_ok) == ("none", "ENDED", 100, 2)
-    assert (row.gpus, row.cpus, row.limit_s, row.memory_asked_mb_per_node) == (2, 8, 1200, 1000)
+    assert (row.gpus, row.memory_asked_mb_per_node) == (2, 1000)
     assert (row.queue_wait_s, row.cpu_efficiency, row.memory_used_mb_per_node) == (None, None, None)
     assert row.startup_s + row.training_s == pytest.approx(2 * RUN_S)
 
@@ -194,21 +185,16 @@ def test_a_job_that_was_killed_has_a_row_as_soon_as_sacct_has_one(results: Path,
     sacct[JOB] = of_slurm(state="TIMEOUT")
     row = the_row(results)
     assert (row.state, row.elapsed_s, row.runs_measured) == ("TIMEOUT", 110, 1)
-    assert row.other_s == pytest.approx(110 - RUN_S)
 
 
-def test_a_late_database_completes_the_row_and_a_complete_row_stays(
-    results: Path, sacct: Known, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_database_completes_the_row_and_a_complete_row_stays(results: Path, sacct: Known) -> None:
     write_runs(results)
     write_job(results)
-    monkeypatch.setattr(time, "time", lambda: BEGUN_S + 106)
+    sacct[JOB] = of_slurm(is_whole=False)
     assert the_row(results).source == "none"
-    sacct[JOB] = of_slurm(memory_used_mb_per_node=None)
-    assert the_row(results).source == "sacct"
     sacct[JOB] = of_slurm()
     row = the_row(results)
-    assert row.memory_used_mb_per_node == 400
+    assert (row.source, row.memory_used_mb_per_node) == ("sacct", 400)
     sacct[JOB] = of_slurm(memory_used_mb_per_node=999)
     shutil.rmtree(results / "runs")
     shutil.rmtree(results / "jobs")
@@ -230,7 +216,7 @@ def test_two_starts_in_one_allocation(results: Path, sacct: Known) -> None:
     first, second = update(results)
     assert [row.job_id for row in (first, second)] == [JOB, f"{JOB}.2"]
     assert [(row.source, row.state, row.runs_measured) for row in (first, second)] == [("none", "ENDED", 1)] * 2
-    assert (first.gpus, first.elapsed_s, first.limit_s) == (2, 30, 1200)
+    assert (first.gpus, first.elapsed_s) == (2, 30)
 
 
 def test_the_file_is_read_as_it_was_written(results: Path, sacct: Known) -> None:
@@ -251,7 +237,7 @@ def test_a_file_that_cannot_be_read_is_a_warning_and_is_kept(results: Path, sacc
     file.write_text(text)
     rows, (warning,) = update_or_warn(results)
     assert rows == ()
-    assert warning.startswith(f"{file}, line 2: ")
+    assert warning.startswith(f"{file}: this is no table of this version: ")
     assert file.read_text() == text
     file.write_text("a,b\n")
     assert "no table of this version" in read_or_warn(results)[1][0]
@@ -298,9 +284,9 @@ def test_the_output_of_sacct(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["1"].is_whole
     assert found["1"].name.startswith("2x2")
     job = found["1"].figures
-    assert (job["state"], job["exit_code"], job["node_list"]) == ("COMPLETED", "0:0", "node[1-2]")
-    assert (job["nodes"], job["cpus"], job["gpus"], job["memory_asked_mb_per_node"]) == (2, 4, 4, 3000)
-    assert (job["queue_wait_s"], job["elapsed_s"], job["limit_s"], job["cpu_s"]) == (1, 12, 300, 9.389)
+    assert (job["state"], job["node_list"]) == ("COMPLETED", "node[1-2]")
+    assert (job["nodes"], job["gpus"], job["memory_asked_mb_per_node"]) == (2, 4, 3000)
+    assert (job["queue_wait_s"], job["elapsed_s"], job["cpu_efficiency"]) == (1, 12, 9.389 / (12 * 4))
     # Step 0 has a task on each node; step 1 has two smaller ones, which together need more.
     assert job["memory_used_mb_per_node"] == -(-(11_214_848 + 2 * 113_737_728) // 1024**2)
     cancelled = [found[k].figures for k in "23"]
@@ -313,7 +299,7 @@ def test_the_output_of_sacct(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("what", "jobs_over"),
     [
-        (("|2026-11-22T14:12:02|12|5|", "|Unknown|12|5|"), "23"),
+        (("|2026-11-22T14:12:02|12|", "|Unknown|12|"), "23"),
         (("0123|COMPLETED", "0123|RUNNING"), "23"),
         (("0123|COMPLETED", "0123|COMPLETING"), "23"),
         (("JobIDRaw|", "sacct: error|"), ""),
@@ -327,7 +313,7 @@ def test_only_jobs_that_are_over_are_known(what: tuple[str, str], jobs_over: str
 
 def test_sacct_is_asked_once_and_again_only_while_the_database_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    answers = [captured().replace("|2026-11-22T14:12:02|6||", "|Unknown|6||"), captured()]
+    answers = [captured().replace("|2026-11-22T14:12:02|6|", "|Unknown|6|"), captured()]
 
     def run(argv: list[str], within_s: float) -> str:
         asked.append(argv[3])
@@ -335,6 +321,7 @@ def test_sacct_is_asked_once_and_again_only_while_the_database_is_late(monkeypat
 
     monkeypatch.setattr(jobs, "run_command", run)
     monkeypatch.setattr(jobs, "AGAIN_S", 0.0)
+    monkeypatch.setattr(jobs, "LATE_S", 1e12)
     assert not ask_sacct(["1"])["1"].is_whole
     assert len(asked) == 1
     asked.clear()

@@ -11,7 +11,7 @@ import io
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -36,10 +36,7 @@ from ddp_ladder.records.raw_models import RunEnd, read_run_file
 from ddp_ladder.slurm.jobs import JobState, scale_of_name
 from ddp_ladder.slurm.query import SlurmError, run_command, tres
 
-SACCT = (
-    "JobIDRaw,JobName,State,ExitCode,Submit,Start,End,ElapsedRaw,TimelimitRaw,TotalCPU,NTasks,NNodes,NodeList,ReqTRES,"
-    "AllocTRES,MaxRSS"
-)
+SACCT = "JobIDRaw,JobName,State,Submit,End,ElapsedRaw,TotalCPU,NTasks,NNodes,NodeList,ReqTRES,AllocTRES,MaxRSS"
 ANSWER_WITHIN_S = 10.0  # a gate and a report wait for this
 AGAIN_S = 2.0
 REPORT_WAITS_S = 5.0  # for a database that is late
@@ -68,9 +65,7 @@ class JobFile(Model):
     job_id: str = Field(description="Slurm's; without Slurm local-<host>-<time>-<process>.")
     nodes: Positive
     gpus: Positive = Field(description="Of the scale; without a GPU a process counts as one.")
-    cpus_per_node: Positive = Field(description="Asked for.")
     memory_mb_per_node: Positive | None = Field(description="Asked for, in Slurm's MB (1024 MB are 1 GB).")
-    runtime_min: Positive
     runs_planned: Count = Field(description="Without the plain baseline.")
     specs: str = Field(description="Digest of the planned runs: jobs of the same runs can be compared.")
     begun_at_s: float
@@ -91,33 +86,24 @@ class JobRow(Model):
     scale: str
     source: Literal["sacct", "none"] = Field(description="Who reports times, state and resources; none: the job.")
     state: str = Field(description="Slurm's; ENDED if only the job itself reports its end.")
-    exit_code: str | None = Field(default=None, description="Exit code and signal, 0:0.")
-    submitted_at: str | None = Field(default=None, description="UTC, as are the next two.")
-    started_at: str | None = None
+    started_at: str | None = Field(default=None, description="UTC, as is the next.")
     ended_at: str
     queue_wait_s: Amount | None = None
     elapsed_s: Amount
-    limit_s: Amount | None = None
     nodes: Count
     node_list: str | None = None
     gpus: Count = Field(description="Allocated; if Slurm does not count them, those of the scale.")
-    cpus: Count = Field(description="Allocated.")
     runs_planned: Count = Field(description="This one and the next two count no plain baseline.")
     runs_measured: Count = Field(description="By this job, without those that were kept from an earlier one.")
     runs_ok: Count
     preflight_s: Amount
     startup_s: Amount = Field(description="Of its runs, from launch to the end of the first step.")
     training_s: Amount = Field(description="Of its runs, from there to their end.")
-    other_s: Amount = Field(description="Rest of the job: between runs, waiting, and runs that measured no step.")
-    gpu_hours_asked: Amount | None = Field(default=None, description="Time limit x GPUs.")
     gpu_hours_held: Amount = Field(description="elapsed_s x GPUs.")
     gpu_hours_training: Amount = Field(description="training_s x GPUs of the scale.")
-    cpu_s: Amount | None = Field(default=None, description="CPU time of all processes.")
-    cpu_efficiency: Amount | None = Field(default=None, description="cpu_s / (elapsed_s x cpus).")
+    cpu_efficiency: Amount | None = Field(default=None, description="CPU time of all processes / (elapsed_s x cpus).")
     memory_asked_mb_per_node: Count | None = Field(default=None, description="In Slurm's MB, 1024 to the GB.")
     memory_used_mb_per_node: Count | None = None
-    memory_efficiency: Amount | None = Field(default=None, description="Used / asked.")
-    samples: Count = Field(description="Trained by its runs.")
     specs: str = Field(default="", description="Digest of the planned runs: rows of the same runs can be compared.")
 
 
@@ -157,9 +143,7 @@ def accounted(results: Path, job: ScaleJob, job_id: str, kind: Kind) -> Iterator
         job_id=job_id,
         nodes=job.scale.nodes,
         gpus=job.scale.world_size,
-        cpus_per_node=job.cpus,
         memory_mb_per_node=job.memory_mb,
-        runtime_min=job.runtime_min,
         runs_planned=runs_of(job) if kind == "measure" else 0,
         specs=specs_digest(job),
         begun_at_s=time.time(),
@@ -245,28 +229,24 @@ def _accounted(line: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> A
     given = tres(line["AllocTRES"] or line["ReqTRES"])
     node_list = "" if line["NodeList"] == "None assigned" else line["NodeList"]
     submit_s, elapsed_s = _unix_time(line["Submit"]), float(line["ElapsedRaw"] or 0) if node_list else 0.0
-    nodes = given.get("node") or int(line["NNodes"] or 0)
+    nodes, cpu_s = given.get("node") or int(line["NNodes"] or 0), _seconds(line["TotalCPU"])
     typed = [number for name, number in given.items() if name.startswith("gres/gpu:")]
     figures = {
         "source": "sacct",
         "state": state,
-        "exit_code": line["ExitCode"],
-        "submitted_at": _utc(submit_s),
         "started_at": _utc(end_s - elapsed_s) if node_list else None,  # cancelled while it waited
         "ended_at": _utc(end_s),
         "queue_wait_s": None if submit_s is None else max(0.0, end_s - elapsed_s - submit_s),
         "elapsed_s": elapsed_s,
-        "limit_s": 60.0 * int(line["TimelimitRaw"]) if line["TimelimitRaw"].isdecimal() else None,
         "nodes": nodes,
         "node_list": node_list or None,
         "gpus": given.get("gres/gpu", sum(typed) if typed else None),  # the untyped count includes those of each type
-        "cpus": given.get("cpu", 0),
-        "cpu_s": _seconds(line["TotalCPU"]),
+        "cpu_efficiency": cpu_s / (elapsed_s * given["cpu"]) if cpu_s and elapsed_s and given.get("cpu") else None,
         "memory_asked_mb_per_node": given["mem"] // max(1, nodes) if "mem" in given else None,
         "memory_used_mb_per_node": _memory_mb_per_node(steps),
     }
-    is_whole = not node_list or (bool(steps) and all(_unix_time(step["End"]) for step in steps))
-    return Accounted(line["JobName"], end_s, figures, is_whole)
+    ended = bool(steps) and all(_unix_time(step["End"]) for step in steps)
+    return Accounted(line["JobName"], end_s, figures, ended or not node_list or time.time() - end_s > LATE_S)
 
 
 def _memory_mb_per_node(steps: Sequence[Mapping[str, str]]) -> int | None:
@@ -311,7 +291,6 @@ class Parts:
     preflight_s: float = 0.0
     startup_s: float = 0.0
     training_s: float = 0.0
-    samples: int = 0
     measured: int = 0  # this one and the next without the plain baseline
     ok: int = 0
 
@@ -340,7 +319,6 @@ def _add_run(found: Parts, directory: RunDirectory, file: JobFile, end_s: float)
         startup_s = record.timing.startup_s or 0.0  # a program that reports its own steps does not tell
         found.startup_s += startup_s
         found.training_s += ended.wall_s - startup_s
-    found.samples += sum(rank.samples for rank in record.ranks)
     if not run.spec.is_plain:
         found.measured += ended.outcome == "finished"
         found.ok += record.status == "ok"
@@ -357,12 +335,14 @@ def update(results: Path, wait_s: float = 0.0) -> tuple[JobRow, ...]:
     """
     before = read_rows(results)
     rows = {(row.scale, row.job_id): row for row in before}
-    due = {(file.scale, name): file for name, file in job_files(results) if not _is_final(file, rows, name)}
-    late = any(file.slurm_id and time.time() - (file.ended_at_s or 0.0) < LATE_S for file in due.values())
-    accounted = ask_sacct([file.slurm_id for file in due.values() if file.slurm_id], wait_s if late else 0.0)
+    files = {(file.scale, name): file for name, file in job_files(results)}
+    due = {
+        key: file for key, file in files.items() if key not in rows or (file.slurm_id and rows[key].source == "none")
+    }
+    accounted = ask_sacct([file.slurm_id for file in due.values() if file.slurm_id], wait_s)
     for key, file in due.items():
         slurm = accounted.get(file.slurm_id or "")
-        if slurm is not None and _is_of(slurm, file):
+        if slurm is not None and slurm.is_whole and _is_of(slurm, file):
             rows[key] = _row(results, key[1], file, slurm.figures, slurm.end_s)
         elif file.ended_at_s is not None and key not in rows:
             rows[key] = _row(results, key[1], file, _own_figures(file, file.ended_at_s), file.ended_at_s)
@@ -370,15 +350,6 @@ def update(results: Path, wait_s: float = 0.0) -> tuple[JobRow, ...]:
     if found != before:
         write_rows(results, found)
     return found
-
-
-def _is_final(file: JobFile, rows: Mapping[tuple[str, str], JobRow], name: str) -> bool:
-    """Return True if nobody will know more of a job than its row does."""
-    row = rows.get((file.scale, name))
-    if row is None or file.slurm_id is None:
-        return row is not None
-    is_old = time.time() - datetime.fromisoformat(row.ended_at).timestamp() > LATE_S
-    return row.source == "sacct" and (row.memory_used_mb_per_node is not None or is_old)
 
 
 def _is_of(slurm: Accounted, file: JobFile) -> bool:
@@ -393,10 +364,8 @@ def _own_figures(file: JobFile, end_s: float) -> dict[str, Any]:
         "started_at": _utc(file.begun_at_s),
         "ended_at": _utc(end_s),
         "elapsed_s": max(0.0, end_s - file.begun_at_s),
-        "limit_s": 60.0 * file.runtime_min,
         "nodes": file.nodes,
         "gpus": file.gpus,
-        "cpus": file.cpus_per_node * file.nodes,
         "memory_asked_mb_per_node": file.memory_mb_per_node if file.slurm_id else None,
     }
 
@@ -409,29 +378,18 @@ def _row(results: Path, name: str, file: JobFile, known: Mapping[str, Any], end_
         shares[part] = min(getattr(parts, part), left_s)
         left_s -= shares[part]
     gpus = file.gpus if known["gpus"] is None else known["gpus"]
-    held_s, cpu_s, limit_s = known["elapsed_s"] * known["cpus"], known.get("cpu_s"), known["limit_s"]
-    asked_mb, used_mb = known["memory_asked_mb_per_node"], known.get("memory_used_mb_per_node")
-    return JobRow.model_validate(
-        {
-            "job_id": name,
-            "kind": file.kind,
-            "stage": file.stage,
-            "scale": file.scale,
-            "specs": file.specs,
-            **known,
-            **shares,
-            "gpus": gpus,
-            "other_s": left_s,
-            "runs_planned": file.runs_planned,
-            "runs_measured": parts.measured,
-            "runs_ok": parts.ok,
-            "samples": parts.samples,
-            "gpu_hours_asked": None if limit_s is None else limit_s * gpus / HOUR_S,
-            "gpu_hours_held": known["elapsed_s"] * gpus / HOUR_S,
-            "gpu_hours_training": parts.training_s * file.gpus / HOUR_S,
-            "cpu_efficiency": cpu_s / held_s if cpu_s is not None and held_s else None,
-            "memory_efficiency": used_mb / asked_mb if used_mb and asked_mb else None,
-        }
+    return JobRow(
+        job_id=name,
+        kind=file.kind,
+        stage=file.stage,
+        scale=file.scale,
+        specs=file.specs,
+        **{**known, **shares, "gpus": gpus},
+        runs_planned=file.runs_planned,
+        runs_measured=parts.measured,
+        runs_ok=parts.ok,
+        gpu_hours_held=known["elapsed_s"] * gpus / HOUR_S,
+        gpu_hours_training=parts.training_s * file.gpus / HOUR_S,
     )
 
 
@@ -444,24 +402,21 @@ def _utc(unix_s: float | None) -> str | None:
 
 def update_or_warn(results: Path, wait_s: float = 0.0) -> tuple[tuple[JobRow, ...], tuple[str, ...]]:
     """Update, and return all rows; without rows, a warning: the accounting keeps nothing else from going on."""
-    try:
-        return update(results, wait_s), ()
-    except NotWritten as error:
-        return (), (f"{error.filename} cannot be written: {error.strerror}",)
-    except (OSError, ValueError) as error:
-        return (), (_left_out(error),)
+    return _or_warn(lambda: update(results, wait_s))
 
 
 def read_or_warn(results: Path) -> tuple[tuple[JobRow, ...], tuple[str, ...]]:
     """Return the rows as they are; without rows, a warning."""
+    return _or_warn(lambda: read_rows(results))
+
+
+def _or_warn(rows: Callable[[], tuple[JobRow, ...]]) -> tuple[tuple[JobRow, ...], tuple[str, ...]]:
     try:
-        return read_rows(results), ()
+        return rows(), ()
+    except NotWritten as error:
+        return (), (f"{error.filename} cannot be written: {error.strerror}",)
     except (OSError, ValueError) as error:
-        return (), (_left_out(error),)
-
-
-def _left_out(error: OSError | ValueError) -> str:
-    return f"{error}; move it away, and `snakemake report` writes it again"
+        return (), (f"{error}; move it away, and `snakemake report` writes it again",)
 
 
 def accounting_file(results: Path) -> Path:
@@ -470,24 +425,18 @@ def accounting_file(results: Path) -> Path:
 
 
 def read_rows(results: Path) -> tuple[JobRow, ...]:
-    """Read the rows; none if there is no file. Raises OSError, or ValueError that names the file and the line."""
+    """Read the rows; none if there is no file. Raises OSError, or ValueError that names the file."""
     path = accounting_file(results)
     try:
-        header, *lines = [*csv.reader(io.StringIO(path.read_text()))] or [[]]
+        lines = csv.DictReader(io.StringIO(path.read_text()))
+        if tuple(lines.fieldnames or ()) != COLUMNS:
+            raise ValueError("its columns are others")
+        return tuple(JobRow.model_validate_strings({key: text for key, text in line.items() if text}) for line in lines)
     except FileNotFoundError:
         return ()
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: this is no table: {error}") from None
-    if tuple(header) != COLUMNS:
-        raise ValueError(f"{path}: this is no table of this version: its columns are others")
-    return tuple(_read(path, number, dict(zip(header, line, strict=False))) for number, line in enumerate(lines, 2))
-
-
-def _read(path: Path, number: int, cells: Mapping[str, str]) -> JobRow:
-    try:
-        return JobRow.model_validate_strings({name: text for name, text in cells.items() if text != ""})
-    except ValidationError as error:
-        raise ValueError(f"{path}, line {number}: {first_error(error)}") from None
+    except (csv.Error, ValueError, TypeError) as error:
+        why = first_error(error) if isinstance(error, ValidationError) else error
+        raise ValueError(f"{path}: this is no table of this version: {why}") from None
 
 
 def write_rows(results: Path, rows: Iterable[JobRow]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddp_ladder.accounting.advice import accounting_table
+from ddp_ladder.accounting.advice import totals
 from ddp_ladder.analysis.cost import Pick, Work, picks
 from ddp_ladder.analysis.prediction import Prediction as Predicted
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, in_short
@@ -250,8 +250,7 @@ def request(view: ReportView, prediction: Prediction, series: Sequence[Sequence[
         if words := _beyond(at, view):
             yield Block(words)
     if view.results.jobs:
-        totals = accounting_table(view.results.plan, view.results.jobs).totals
-        yield Block(f"These measurements themselves: {full_stop(totals)}")
+        yield Block(f"These measurements themselves: {totals(view.results.jobs, view.unit)}.")
 
 
 def _chosen(points: Sequence[ScalePoint], view: ReportView) -> Pick | None:

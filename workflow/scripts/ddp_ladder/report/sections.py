@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddp_ladder.accounting.advice import accounting_table
+from ddp_ladder.accounting import advice as accounting
 from ddp_ladder.analysis.comparison import Comparison
 from ddp_ladder.analysis.forecast import ForecastError, error_rows, forecast_errors, forecast_line, planned_forecasts
 from ddp_ladder.analysis.prediction import Prediction as Predicted
@@ -330,11 +330,13 @@ def _usage(view: ReportView, usage: Sequence[Block]) -> Iterator[Block]:
     if notes := _notes(view.runs):
         yield Block(items=notes, style="notes")
     if view.results.jobs:
-        table = accounting_table(view.results.plan, view.results.jobs)
-        headings = tuple(view.of_device(heading) for heading in table.headings)
-        yield Block(heading="Jobs", name="Jobs", headings=headings, rows=table.rows, style="jobs")
-        text = f"{full_stop(table.totals)} All columns of the jobs are in results/accounting.csv."
-        yield Block(items=(text, *table.advice), style="notes")
+        headings = tuple(map(view.of_device, accounting.HEADINGS))
+        rows = tuple(map(accounting.cells, view.results.jobs))
+        yield Block(heading="Jobs", name="Jobs", headings=headings, rows=rows, style="jobs")
+        text = (
+            f"{accounting.totals(view.results.jobs, view.unit)}. All columns of the jobs are in results/accounting.csv."
+        )
+        yield Block(items=(text, *accounting.advice(view.results.plan, view.results.jobs)), style="notes")
 
 
 def _notes(runs: Sequence[Record]) -> tuple[str, ...]:
