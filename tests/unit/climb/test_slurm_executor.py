@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ddp_ladder.climb import executor
 from ddp_ladder.climb.executor import ladder_executor
-from ddp_ladder.run.progress import JobConsole
+from ddp_ladder.run.progress import Console
 from ddp_ladder.slurm.jobs import Submission
 from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
 
@@ -69,7 +69,7 @@ def test_a_disk_that_takes_no_file_ends_no_watch(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     (tmp_path / "results").write_text("in the way")
     terminal = io.StringIO()
-    monkeypatch.setattr(executor, "JobConsole", lambda: JobConsole(terminal))
+    monkeypatch.setattr(executor, "Console", lambda: Console(terminal))
     plugin = executor_of(tmp_path / "results", "measure_stage1")
     job = job_of("measure_stage1")
     wanted = Submission("stage1 1x1", "1x1", "name", ["sbatch"], "script")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.climb.executor import ASK_EVERY_S, GONE_AFTER_S, REMIND_EVERY_S, JobWatch
-from ddp_ladder.run.progress import LAST_WORDS, JobConsole
+from ddp_ladder.run.progress import LAST_WORDS, Console
 from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState
 from ddp_ladder.slurm.query import SlurmError
 
@@ -42,9 +42,7 @@ class Desk:
     def __init__(self, log: Path) -> None:
         self.cluster = Cluster()
         self.stream = io.StringIO()
-        self.watch = JobWatch(
-            self.cluster.ask, self.cluster.cancel, JobConsole(self.stream), lambda: self.cluster.now_s
-        )
+        self.watch = JobWatch(self.cluster.ask, self.cluster.cancel, Console(self.stream), lambda: self.cluster.now_s)
         self.log = log
         self.cluster.states["7"] = JobState("PENDING", "Priority")
         self.is_held = False  # the scale's lock

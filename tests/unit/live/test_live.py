@@ -161,7 +161,7 @@ def test_what_is_finished_is_not_read_again(tmp_path: Path, monkeypatch: pytest.
     now = reader.read().scales[-1].running
     assert now is not None
     assert now.progress is not None
-    assert now.progress["step"] == 41
+    assert now.progress.step == 41
     assert len(now.samples) == 16
     assert len({path for path in opened if "runs" in path.parts and "16x4" not in path.parts}) <= 1  # for the steps
     assert len(opened) <= 16 + 4 * len(TEN)

@@ -51,14 +51,11 @@ class Measurement:
         self.ended = False
         self.device_answers = True
         self._heartbeat = Heartbeat(
-            run.directory, self.clock, lambda: signs(self.clock, self._reported, self.ended), self._shown
+            run.directory, self.clock, lambda: signs(self.clock, self._reported, self.ended), self._world_size
         )
 
-    def _shown(self) -> tuple[int, int | None]:
-        """Return the world size, and the batches of one pass if they are known."""
-        if self.observer is None:
-            return int(os.environ.get("WORLD_SIZE") or 1), None
-        return self.observer.world.size, self.observer.loader.epoch_steps
+    def _world_size(self) -> int:
+        return int(os.environ.get("WORLD_SIZE") or 1) if self.observer is None else self.observer.world.size
 
     def watch(self) -> None:
         """Install the hooks on torch and on libraries that work with it, each once the script has imported it.

@@ -99,7 +99,6 @@ class Heartbeat:
     """The writer of this rank's heartbeat and, on rank 0, of progress.json. look: returns the signs.
 
     When nothing moves, it also writes the number of collective calls and, once, torch's flight recorder.
-    facts: returns the world size, and the batches of one pass if they are known.
     """
 
     def __init__(
@@ -107,14 +106,14 @@ class Heartbeat:
         run_directory: Path,
         clock: StepClock,
         look: Callable[[], Signs],
-        facts: Callable[[], tuple[int, int | None]],
+        world_size: Callable[[], int],
     ) -> None:
         rank = int(os.environ.get("RANK") or 0)
         self._path = run_directory / "ranks" / f"rank{rank}.heartbeat"
         self._progress = run_directory / "progress.json" if rank == 0 else None
         self._clock = clock
         self._look = look
-        self._facts = facts
+        self._world_size = world_size
         self._shown = 0, 0.0  # steps, and time.monotonic(), at the last progress
         self._is_recorded = False
         self._file = -1
@@ -161,12 +160,11 @@ class Heartbeat:
     def _show(self, path: Path) -> None:
         """Write progress.json: the steps so far, and the throughput since it was last written."""
         table, now_s, (steps, shown_s) = self._clock.table, time.monotonic(), self._shown
-        count, (world_size, epoch_steps) = table.count, self._facts()
+        count, world_size = table.count, self._world_size()
         content = {
             "step": count,
             "samples_per_s": sum(table.samples[steps:count]) * world_size / (now_s - shown_s) if steps else None,
             "elapsed_s": time.time() - (table.first_step_ended_at_s or time.time()),
-            "epoch_steps": epoch_steps,
             "updated_at_s": time.time(),
         }
         write_atomically(path, [json.dumps(content) + "\n"], durable=False)

@@ -382,11 +382,10 @@ def _follows(loop: Loop, last: Loop) -> bool:
 
 
 class TrainingLoader:
-    """The DataLoader that trains. first_samples: digests of its first samples; epoch_steps: batches of one pass."""
+    """The DataLoader that trains. first_samples: digests of its first samples."""
 
     def __init__(self) -> None:
         self.first_samples: list[str] = []
-        self.epoch_steps: int | None = None
         self._facts: dict[str, Any] | None = None
         self._findings = Findings()
         self._repeats = 1
@@ -420,7 +419,6 @@ class TrainingLoader:
             "epochs_set": len(epochs) if epochs and known else None,
             "passes": passes,
         }
-        self.epoch_steps = _epoch_batches(loop.loader())
 
     @property
     def facts(self) -> dict[str, Any] | None:
@@ -470,10 +468,3 @@ def watch_class(kind: type) -> None:
         return set_epoch
 
     patch(kind, "set_epoch", wrap)
-
-
-def _epoch_batches(loader: Any) -> int | None:
-    """Return the batches of one pass; None for an IterableDataset, because its len() changes later warnings."""
-    if loader is None or isinstance(getattr(loader, "dataset", None), IterableDataset):
-        return None
-    return length_of(loader)

@@ -29,7 +29,7 @@ from ddp_ladder.common.messages import UserError, notify
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.records.run_records import RunRecords
-from ddp_ladder.run.progress import LAST_WORDS, LAST_WORDS_OF_PREFLIGHT, JobConsole
+from ddp_ladder.run.progress import LAST_WORDS, LAST_WORDS_OF_PREFLIGHT, Console
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.jobs import (
     ENDED_WELL,
@@ -79,7 +79,7 @@ class LadderJobs:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if notice := set_aside(os.environ):
             notify(notice)
-        self._console = JobConsole()
+        self._console = Console()
         self._watch = JobWatch(ask, cancel, self._console)
         self._submitter = Submitter(self.results, self._console.say)
         plugin: Any = super()
@@ -286,9 +286,7 @@ class WatchedJob:
 class JobWatch:
     """The watch of the jobs of one start of the workflow. ``look`` may be called at any rate."""
 
-    def __init__(
-        self, ask: Ask, cancel: Cancel, console: JobConsole, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, ask: Ask, cancel: Cancel, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
         self._cancel = cancel
         self._console = console
@@ -319,7 +317,7 @@ class JobWatch:
         for job in self._jobs.values():
             self._print_lines(job)
         ends = self._ask_slurm() if self._is_due() else []
-        self._console.status([self._status(job) for job in self._jobs.values()])
+        self._console.status(", ".join(map(self._status, self._jobs.values())))
         return ends
 
     def _is_due(self) -> bool:

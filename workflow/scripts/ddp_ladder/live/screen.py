@@ -151,15 +151,14 @@ def job_words(state: LadderState, scale: ScaleState) -> tuple[str, str]:
 
 def _run(state: LadderState, scale: ScaleState, run: RunState) -> Iterator[RenderableType]:
     """Yield the progress of the run that a scale's job executes, and what its nodes do now."""
-    total = run.expected.total(run.progress) if run.expected else None
     name = f"{scale.name} {run.spec.variant}/{run.spec.mode}/r{run.spec.repeat}"
     cells: list[RenderableType] = [Text(f"{name}  run {scale.runs.index(run) + 1} of {len(scale.runs)}", "bold")]
-    if run.progress and total:
-        cells.append(ProgressBar(total.steps, run.progress["step"], width=30))
+    if run.progress and run.expected and run.expected >= run.progress.step:
+        cells.append(ProgressBar(run.expected, run.progress.step, width=30))
     yield _grid(*("left" for _ in cells), rows=[tuple(cells)])
-    since_s = state.now_s - float((run.progress or {}).get("updated_at_s") or state.now_s)
+    since_s = state.now_s - (run.progress.updated_at_s if run.progress else state.now_s)
     quiet = f"; no news for {duration(since_s)}" if since_s > QUIET_S else ""
-    yield Text(f"  {steps_of(run.progress, run.expected) if run.expected else 'starting'}{quiet}")
+    yield Text(f"  {steps_of(run.progress, run.expected)}{quiet}")
     if run.samples:
         yield _nodes(run.samples, state.now_s)
 

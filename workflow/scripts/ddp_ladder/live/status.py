@@ -24,8 +24,7 @@ from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.raw_models import RunFile, read_run_file
 from ddp_ladder.records.record import Record, read_record
-from ddp_ladder.run.expected_steps import Expected, most_alike
-from ddp_ladder.run.progress import epoch_steps, read_progress
+from ddp_ladder.run.progress import Progress, expected_steps, read_progress
 from ddp_ladder.slurm.jobs import SUBMITTED, JobEnd, JobState, job_end_file, job_state, read_job_end
 from ddp_ladder.slurm.lock import Held, Lock, look
 from ddp_ladder.slurm.query import SlurmError, squeue, unknown
@@ -51,8 +50,8 @@ class RunState:
     phase: RunPhase = "to do"
     record: Record | None = None
     file: RunFile | None = None
-    expected: Expected | None = None
-    progress: Mapping[str, Any] | None = None
+    expected: int | None = None
+    progress: Progress | None = None
     samples: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
@@ -219,11 +218,10 @@ class Reader:
             return scale
         directory = self._directory(run.spec)
         samples = {node: self._parsed(directory.samples(k), last_sample) for k, node in enumerate(run.file.nodes)}
-        other = most_alike(run.spec, [record for record in records if record.status == "ok"])
         now = replace(
             run,
             progress=self._parsed(directory.progress, read_progress),
-            expected=Expected(run.spec, other, epoch_steps(self._directory(other.spec)) if other else None),
+            expected=expected_steps(run.spec, records),
             samples={node: sample for node, sample in samples.items() if sample},
         )
         return replace(scale, runs=tuple(now if each is run else each for each in scale.runs))

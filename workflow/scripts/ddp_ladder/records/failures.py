@@ -42,7 +42,6 @@ from ddp_ladder.slurm.jobs import slurms_words
 from ddp_ladder.slurm.steps import step_variables, task_variables
 
 PORT_TAKEN = "the port of the rendezvous is taken"
-STILL_RUNNING = "the plain script was still running"
 TERMINATED = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"}
 ABORTED = "SIGABRT"  # NCCL's watchdog and C++ also end a rank in this way when it has lost another
 LONG_BEFORE_S = 60.0  # before the end of a run: a script is given less time than this to end in order
@@ -66,17 +65,6 @@ def _agent(end: AgentEnd) -> Agent:
 
 
 # Ended on purpose, or not set up
-
-
-def still_running(case: Case) -> Failure | None:
-    """Return the failure of a plain baseline that reached its own time limit."""
-    if case.outcome != "plain limit" or case.raw.ended is None:
-        return None
-    return Failure(
-        verdict=STILL_RUNNING,
-        why=f"{STILL_RUNNING} after {case.raw.ended.wall_s:.0f} s, much longer than under the launcher",
-        next="nothing has to be done: no gate needs it; measure.plain_baseline: false in config.yaml leaves it out",
-    )
 
 
 def time_limit(case: Case) -> Failure | None:
@@ -535,7 +523,6 @@ def _no_samples(case: Case, why: str) -> Failure:
 Row = Callable[[Case], Failure | None]
 
 ROWS: tuple[Row, ...] = (
-    still_running,  # the ladder ended it on purpose
     # Named causes.
     not_set_up,  # the other nodes wait for this one, and end with errors of their own
     no_gpu,

@@ -30,7 +30,7 @@ Source = Literal["counted", "samples_per_step", "metrics", "log", "guessed"]
 steps and samples reported by the program itself; read from its log; counted at the loader, from batches whose size is
 not clear."""
 EndedBy = Literal["script", "max_steps", "max_seconds", "exception"]
-Outcome = Literal["finished", "time limit", "plain limit", "hang", "not written"]
+Outcome = Literal["finished", "time limit", "hang", "not written"]
 
 
 class Repository(Model):

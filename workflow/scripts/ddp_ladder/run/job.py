@@ -5,13 +5,12 @@ The job measures, the gate judges: the job ends well if every run left a record,
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -38,22 +37,18 @@ from ddp_ladder.records.assemble import NOT_RUN, assemble, not_run
 from ddp_ladder.records.failures import PORT_TAKEN
 from ddp_ladder.records.raw_models import Endpoint, Job, Outcome, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import Record, write_record
-from ddp_ladder.records.run_records import CUT_SHORT, RunRecords, stored_or_assembled
+from ddp_ladder.records.run_records import CUT_SHORT, RunRecords
 from ddp_ladder.run.agent import GRACE_S
-from ddp_ladder.run.expected_steps import Expected, most_alike
 from ddp_ladder.run.hangs import Stalls
 from ddp_ladder.run.interruption import end_agents, uninterrupted
 from ddp_ladder.run.logs import join_logs
 from ddp_ladder.run.nodes import Nodes, NoRendezvous
-from ddp_ladder.run.pace import Pace
 from ddp_ladder.run.preflight import PreflightOf
-from ddp_ladder.run.progress import RunConsole, epoch_steps
-from ddp_ladder.settings.terms import REFERENCE_VARIANT
+from ddp_ladder.run.progress import RunConsole, expected_steps
 
 RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", OWN_DIRECTORY)
 TICK_S = 0.5
-PLAIN_TIMES = 3.0  # limit of a plain baseline, in times of the default variant's run
-PLAIN_AT_LEAST_S = 60.0  # but no less: starting on a busy file system takes time
+LONGER = 1.1  # than the longest repeat so far: what a run that is started must have left
 END_S = 2 * GRACE_S  # for agents to end after SIGTERM; each needs one grace period for its own processes
 
 
@@ -98,13 +93,12 @@ def run_scale(context: Context, plan: Plan, left_out: Mapping[str, str]) -> None
     earlier = RunRecords(context.results)
     compared = plan.job(plan.first_scale).runs if context.job.more else ()
     known = {run.name: record for run in (*compared, *context.job.runs) if (record := earlier.kept(run))}
-    pace = Pace.of(context.job, earlier)
     to_make = [run for run in context.job.runs if run.name not in known and run.variant not in stopped]
     wanted = to_make or next_repeat(plan, context.job, known, stopped)
     failed = _failed_preflight(context) if context.job.preflight.enabled and wanted and context.left_s > 0 else None
     records: dict[str, Record] = {}
     share = max(map(context.job.share, to_make), default=None)
-    for spec in context.job.runs if failed else _in_turn(context, plan, known, stopped, pace, share):
+    for spec in context.job.runs if failed else _in_turn(context, plan, known, stopped, share):
         directory = context.directory(spec)
         record = earlier.kept(spec)
         if record is not None:
@@ -114,8 +108,7 @@ def run_scale(context: Context, plan: Plan, left_out: Mapping[str, str]) -> None
         elif failed is not None:
             record = _leave_out(directory, spec, f"{PREFLIGHT_FAILED}: {failed.in_words}", failed.next)
         else:
-            left_s = pace.left_for(spec, context.left_s, [run for run in to_make if run.name not in known])
-            record = _made(context, spec, records.values(), pace, left_s)
+            record = _made(context, spec, known.values())
         if spec in context.job.more and record.failure and record.failure.verdict in (NOT_RUN, *CUT_SHORT):
             _set_aside(directory)  # a further repeat for which there was no time closes no gate
             break
@@ -131,7 +124,6 @@ def _in_turn(
     plan: Plan,
     known: Mapping[str, Record],
     stopped: Mapping[str, str],
-    pace: Pace,
     share: int | None,
 ) -> Iterator[RunSpec]:
     """Yield the planned runs, then one further repeat after the other while it is wanted and the time holds it.
@@ -144,7 +136,7 @@ def _in_turn(
     while more := next_repeat(plan, job, known, stopped):
         if job.share(more[0]) != (share := share or job.share(more[0])):
             break
-        needed_s = sum(map(pace.needed_s, more))
+        needed_s = sum(needed_for(spec, known.values()) for spec in more)
         if needed_s > context.left_s:
             left, needed = duration(max(0.0, context.left_s)), duration(needed_s)
             context.console.say(
@@ -176,24 +168,34 @@ def _failed_preflight(context: Context) -> Finding | None:
     return result.failure
 
 
-def _made(context: Context, spec: RunSpec, records: Iterable[Record], pace: Pace, left_s: float) -> Record:
-    """Run, if the time holds it. records: of the job. left_s: the time for this run."""
-    directory, began_s = context.directory(spec), time.monotonic()
-    if why := pace.obstacle(spec, left_s):
+def _made(context: Context, spec: RunSpec, records: Collection[Record]) -> Record:
+    """Run, if the time holds it. records: known so far."""
+    directory, needed_s = context.directory(spec), needed_for(spec, records)
+    why = ""
+    if context.left_s <= 0:
+        why = "the job's time was up before it could start"
+    elif context.left_s < needed_s:
+        why = f"the job had {duration(context.left_s)} left for it, and it takes about {duration(needed_s)}"
+    if why:
         return _leave_out(directory, spec, why, f"raise stages.{spec.stage}.runtime and start snakemake again")
     try:
-        record = _run_on_free_port(context, directory, spec, plain_limit(spec, records, left_s))
+        return _run_on_free_port(context, directory, spec, expected_steps(spec, records))
     except NotWritten as error:
         error.lost = f"the run {spec.name}; those that finished are kept"
         raise
-    pace.add(spec, time.monotonic() - began_s)
-    return record
 
 
-def _run_on_free_port(context: Context, directory: RunDirectory, spec: RunSpec, limit_s: float | None) -> Record:
+def needed_for(spec: RunSpec, records: Iterable[Record]) -> float:
+    """Return the seconds that a run will take, by its other repeats; 0 if none has ended well yet."""
+    like = (spec.variant, spec.mode, spec.scale)
+    timed = (record for record in records if (record.spec.variant, record.spec.mode, record.spec.scale) == like)
+    return LONGER * max((record.timing.wall_s for record in timed if record.timing), default=0.0)
+
+
+def _run_on_free_port(context: Context, directory: RunDirectory, spec: RunSpec, expected: int | None) -> Record:
     """Run; run again on another port if another process took the free one meanwhile."""
     for last in (False, False, True):
-        record = _run(context, directory, spec, limit_s)
+        record = _run(context, directory, spec, expected)
         if last or record.failure is None or record.failure.verdict != PORT_TAKEN or context.left_s <= 0:
             break
         context.console.say(f"{spec.name}: {record.failure.why}; starting again on another port")
@@ -219,23 +221,9 @@ def _leave_out(directory: RunDirectory, spec: RunSpec, why: str, next_step: str)
     return not_run(spec, why, next_step)
 
 
-def plain_limit(spec: RunSpec, records: Iterable[Record], left_s: float) -> float | None:
-    """Return the limit of a plain baseline in seconds; None if it has none.
-
-    records: of the same job; without a run to compare with there is no limit. left_s: until the job's time is up. If
-    that is sooner, it is the limit, provided it is long enough to show that the script hangs.
-    """
-    like = [one for one in records if (one.spec.variant, one.spec.mode) == (REFERENCE_VARIANT, spec.mode)]
-    took_s = [one.timing.wall_s for one in like if one.status == "ok" and one.timing]
-    if not spec.is_plain or not took_s or left_s < 1.5 * max(took_s):
-        return None
-    return min(left_s, max(PLAIN_AT_LEAST_S, PLAIN_TIMES * max(took_s)))
-
-
-def _run(context: Context, directory: RunDirectory, spec: RunSpec, limit_s: float | None) -> Record:
+def _run(context: Context, directory: RunDirectory, spec: RunSpec, expected: int | None) -> Record:
     attempt = _set_aside(directory)
     job = Job(id=context.nodes.job_id, attempt=attempt, run_id=uuid4().hex)
-    expected = expected_steps(context, spec)
     write_job_script(context.job, spec, directory)
     for path in (directory.ranks, directory.nodes):
         make_directory(path)
@@ -246,7 +234,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, limit_s: floa
     context.console.started(spec)
     started_at_s = time.time()
     try:
-        outcome = _supervise(context, directory, spec, expected, limit_s)
+        outcome = _supervise(context, directory, spec, expected)
     except NoRendezvous as error:
         record = not_run(spec, str(error), error.next_step)
         context.console.ended(record)
@@ -294,22 +282,6 @@ def _goes_on(directory: RunDirectory) -> bool:
     return False
 
 
-def expected_steps(context: Context, spec: RunSpec) -> Expected:
-    """Return what the finished runs of the same variant and mode show about the steps of this one."""
-    runs = context.results / "runs" / spec.variant / spec.mode
-    files = sorted(runs.glob("*/r*/run.json"), key=lambda file: -file.stat().st_mtime)
-    here = [file for file in files if file.parent.parent.name == str(spec.scale)]
-    for path in (*here, *(file for file in files if file not in here)):
-        directory = RunDirectory(path.parent)
-        try:
-            record = stored_or_assembled(directory)
-        except (OSError, ValueError):
-            continue
-        if most_alike(spec, [record]):
-            return Expected(spec, record, epoch_steps(directory))
-    return Expected(spec)
-
-
 def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, job: Job) -> RunFile:
     key = f"{job.id}.{job.attempt}.{spec.name}"
     host, port = context.nodes.endpoint(spec, key)
@@ -336,14 +308,11 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
     return run
 
 
-def _supervise(
-    context: Context, directory: RunDirectory, spec: RunSpec, expected: Expected, limit_s: float | None
-) -> Outcome:
+def _supervise(context: Context, directory: RunDirectory, spec: RunSpec, expected: int | None) -> Outcome:
     """Run the agents to their end; return ended.json's outcome.
 
     Raises Interrupted, with the agents ended, and NoRendezvous if the nodes are gone, or Slurm does not answer.
     """
-    plain_until_s = time.monotonic() + limit_s if limit_s is not None else math.inf
     agents: list[subprocess.Popen[bytes]] = []
     exits: SimpleQueue[int] = SimpleQueue()
     stalls = Stalls(directory, agents_of(spec.nodes, context.nodes.agents_per_node(spec)))
@@ -355,17 +324,14 @@ def _supervise(
             threading.Thread(target=lambda agent=agent: exits.put(agent.wait()), daemon=True).start()
         running = len(agents)
         while running:
-            left_s = min(context.left_s, plain_until_s - time.monotonic())
-            if left_s <= 0 and limit_s is not None:
-                return "plain limit"
-            if left_s <= 0:
+            if context.left_s <= 0:
                 return "time limit"
             try:
                 code = exits.get(timeout=TICK_S)
             except Empty:
                 if stalls.is_hang():
                     return "hang"
-                context.console.follow(directory.progress, expected, left_s)
+                context.console.follow(directory.progress, expected, context.left_s)
                 continue
             running -= 1
             if code == os.EX_CANTCREAT:
