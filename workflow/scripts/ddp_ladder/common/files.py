@@ -254,13 +254,6 @@ class RunDirectory:
         """Return the log of an agent's ranks during the run. With several agents, train.log is merged at the end."""
         return self.log if agents == 1 else self.nodes / f"{agent.stem}.log"
 
-    def log_tail(self, name: str) -> Path:
-        """Return the path, without their numbers, of the files that hold the newest part of a long log during a run.
-
-        name: an agent's stem, or ``srun``.
-        """
-        return self.nodes / f"tail.{name}"
-
     @property
     def nccl_log(self) -> Path:
         """NCCL's own log of each process: NCCL replaces %h with the host and %p with the process."""

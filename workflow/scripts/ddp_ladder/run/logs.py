@@ -1,8 +1,6 @@
 """The logs of one run: what each agent's processes print, under a cap, and their join as train.log; NCCL's own.
 
-The head of the output goes straight to the log. The rest goes to parts beside it, of which the two newest are kept; at
-the end they are appended to the log. So whatever ends the agent, at most the cap is on the disk, with the head and the
-newest output.
+The head of the output goes straight to the log. Of the rest, the newest is kept in memory and appended at the end.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ from ddp_ladder.records.raw_models import AgentLog, RunFile
 
 MB = 1_000_000
 MOST_OF_NCCL_BYTES = MB  # of each rank
+MOST_OF_TAIL_BYTES = 4 * MB
 LINE_OF_OURS = 500  # bytes
 PIPE_BYTES = 1 << 20
 CLOSE_WITHIN_S = 60.0  # for the file system to take the last output
@@ -29,45 +28,15 @@ _F_SETPIPE_SZ = 1031  # of Linux
 
 @dataclass(frozen=True)
 class BoundedLog:
-    """A log under a cap. tail: path of its parts without their numbers. limit: what bounds it, in words."""
+    """A log under a cap. limit: what bounds it, in words."""
 
-    head: Path
-    tail: Path
+    path: Path
     max_bytes: int
     limit: str
 
     @property
-    def part_bytes(self) -> int:
-        """Two parts are kept; while they are appended, room for a third is needed."""
-        return self.max_bytes // 5
-
-    @property
-    def head_bytes(self) -> int:
-        return self.max_bytes - 3 * self.part_bytes - LINE_OF_OURS
-
-    def part(self, offset: int) -> Path:
-        """Return the part that begins after so many bytes of the output."""
-        return self.tail.with_name(f"{self.tail.name}.{offset}")
-
-    def parts(self) -> list[tuple[int, Path]]:
-        """Return offset and path of the parts that there are, in order."""
-        found = self.tail.parent.glob(f"{self.tail.name}.*")
-        return sorted((int(path.suffix.removeprefix(".")), path) for path in found)
-
-    def join(self) -> None:
-        """Append the parts to the head; do nothing if there are none. Raises OSError, with the rest of them kept."""
-        parts = self.parts()
-        if not parts:
-            return
-        with self.head.open("ab") as log:
-            left_out = parts[0][0] - log.tell()
-            if left_out > 0:
-                log.write(f"\n==== ddp-ladder: {left_out:,} bytes are left out here: {self.limit} ====\n".encode())
-            for _, path in parts:
-                with path.open("rb") as part:
-                    shutil.copyfileobj(part, log)
-                log.flush()
-                path.unlink()
+    def tail_bytes(self) -> int:
+        return min(self.max_bytes // 4, MOST_OF_TAIL_BYTES)
 
 
 class LogPipe:
@@ -79,17 +48,16 @@ class LogPipe:
     def __init__(self, log: BoundedLog) -> None:
         """Raises NotWritten if the log cannot be opened."""
         self._log = log
-        with writing(log.head):
-            self._file: int | None = os.open(log.head, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        self._room = log.head_bytes
-        self._bytes = self._lost_bytes = self._head_bytes = 0
+        with writing(log.path):
+            self._file = os.open(log.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        self._room = log.max_bytes - log.tail_bytes - LINE_OF_OURS
+        self._tail = bytearray()
+        self._bytes = self._left_out_bytes = self._lost_bytes = 0
         self._error: str | None = None
         self._output, self.descriptor = os.pipe()
         self._stop_asked, self._stop = os.pipe()
         with contextlib.suppress(OSError):  # a larger pipe spares a script that prints much some waiting
             fcntl.fcntl(self.descriptor, _F_SETPIPE_SZ, PIPE_BYTES)
-        self._closing = threading.Lock()
-        self._kept: AgentLog | None = None
         self._thread = threading.Thread(target=self._drain, daemon=True)
         self._thread.start()
 
@@ -111,72 +79,53 @@ class LogPipe:
             self._keep(data)
             if self._stop_asked in events:
                 left -= len(data)
-        self._close_file()
+        self._end()
 
     def _keep(self, data: bytes) -> None:
-        while data:
-            # Whole lines, unless a line is longer than a part.
-            fits = len(data) if len(data) <= self._room else data.rfind(b"\n", 0, self._room) + 1
-            if not fits and self._room == self._log.part_bytes:
-                fits = self._room
-            if fits:
-                self._put(data[:fits])
-                data = data[fits:]
-            else:
-                self._next_part()
+        self._bytes += len(data)
+        fits = len(data) if len(data) <= self._room else data.rfind(b"\n", 0, self._room) + 1  # whole lines
+        self._room = self._room - fits if fits == len(data) else 0
+        self._put(data[:fits])
+        self._tail += data[fits:]
+        if (over := len(self._tail) - self._log.tail_bytes) > 0:
+            del self._tail[:over]
+            self._left_out_bytes += over
 
     def _put(self, data: bytes) -> None:
-        self._room -= len(data)
-        self._bytes += len(data)
         try:
-            while data and self._file is not None:
+            while data:
                 data = data[os.write(self._file, data) :]
         except OSError as error:
             self._error = error.strerror or str(error)
         self._lost_bytes += len(data)
 
-    def _next_part(self) -> None:
-        self._close_file()
-        self._head_bytes = self._head_bytes or self._bytes
-        self._room = self._log.part_bytes
-        try:
-            for _, oldest in self._log.parts()[:-1]:
-                oldest.unlink()
-            self._file = os.open(self._log.part(self._bytes), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        except OSError as error:
-            self._error = error.strerror or str(error)
-
-    def _close_file(self) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                os.close(self._file)
-        self._file = None
+    def _end(self) -> None:
+        """Append the tail, and close the log."""
+        tail = bytes(self._tail)
+        if self._left_out_bytes:
+            begin = tail.find(b"\n") + 1  # a whole line
+            size = self._left_out_bytes = self._left_out_bytes + begin
+            tail = tail[begin:]
+            self._put(f"\n==== ddp-ladder: {size:,} bytes are left out here: {self._log.limit} ====\n".encode())
+        self._put(tail)
+        with contextlib.suppress(OSError):
+            os.close(self._file)
 
     def close(self) -> AgentLog:
-        """End the log with what was printed so far, and return what is in it; a second call returns the same.
+        """End the log with what was printed so far, and return what is in it.
 
         Processes that outlive the run may still hold the pipe.
         """
-        with self._closing:
-            self._kept = self._kept or self._close()
-            return self._kept
-
-    def _close(self) -> AgentLog:
         os.close(self.descriptor)
         os.write(self._stop, b".")
         self._thread.join(CLOSE_WITHIN_S)
-        parts = self._log.parts()
-        left_out = parts[0][0] - self._head_bytes if parts else 0
         if self._thread.is_alive():
             self._error = f"its file system took no output for {CLOSE_WITHIN_S:.0f} s"
         else:
             for end in (self._output, self._stop_asked, self._stop):
                 os.close(end)
-            try:
-                self._log.join()
-            except OSError as failed:
-                self._error = self._error or failed.strerror
-        return AgentLog(bytes=self._bytes, left_out_bytes=left_out, lost_bytes=self._lost_bytes, error=self._error)
+        left_out, lost = self._left_out_bytes, self._lost_bytes
+        return AgentLog(bytes=self._bytes, left_out_bytes=left_out, lost_bytes=lost, error=self._error)
 
 
 def log_of_agent(directory: RunDirectory, run: RunFile, agent: Agent) -> BoundedLog:
@@ -185,29 +134,17 @@ def log_of_agent(directory: RunDirectory, run: RunFile, agent: Agent) -> Bounded
     copies = 1 if run.agents == 1 else 2
     return BoundedLog(
         directory.agent_log(agent, run.agents),
-        directory.log_tail(agent.stem),
         run.max_log_mb_per_node * MB // (run.agents_per_node * copies),
         f"logs.max_mb_per_node is {run.max_log_mb_per_node} in config.yaml",
     )
 
 
-def log_of_launcher(directory: RunDirectory) -> BoundedLog:
-    """Return the log of srun itself."""
-    return BoundedLog(directory.launcher_log, directory.log_tail("srun"), MB, "1 MB is kept of srun's own output")
-
-
 def join_logs(directory: RunDirectory, run: RunFile) -> None:
-    """Join srun's own messages, if any, and the logs of several agents as train.log; tidy NCCL's.
-
-    All agents have ended, some without joining head and tail of their log.
-    """
-    agents = run.all_agents
-    for log in (log_of_launcher(directory), *(log_of_agent(directory, run, agent) for agent in agents)):
-        with contextlib.suppress(OSError):
-            log.join()
+    """Join srun's own messages, if any, and the logs of several agents as train.log; tidy NCCL's."""
     for file in directory.nccl_logs():
         with contextlib.suppress(OSError):
             _tidy(file)
+    agents = run.all_agents
     logs = {"srun": directory.launcher_log} | {str(agent): directory.agent_log(agent, len(agents)) for agent in agents}
     parts = {name: file for name, file in logs.items() if file.exists() and file.stat().st_size}
     if len(agents) > 1 or "srun" in parts:

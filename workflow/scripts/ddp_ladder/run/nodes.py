@@ -18,13 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ddp_ladder.common.files import SCRIPTS, RunDirectory
+from ddp_ladder.common.files import SCRIPTS, RunDirectory, writing
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import UserError, printable
 from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.node.network import LOOPBACK, address_towards, free_port, is_loopback, node_name
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
-from ddp_ladder.run.logs import BoundedLog, LogPipe, log_of_launcher
 from ddp_ladder.settings.terms import Interface
 from ddp_ladder.slurm.query import (
     SHORTEST_ANSWER_S,
@@ -242,7 +241,7 @@ class Allocation:
 
         def start() -> subprocess.Popen[bytes]:
             argv_of_agents = [*argv, *_agent_command(directory, program)]
-            return JobStep(self.job_id, name, argv_of_agents, env, log_of_launcher(directory))
+            return JobStep(self.job_id, name, argv_of_agents, env, directory.launcher_log)
 
         return [start]
 
@@ -257,30 +256,22 @@ def _split(errors: str) -> tuple[str, str]:
 class JobStep(subprocess.Popen[bytes]):
     """An srun. ``terminate`` ends its tasks in order; SIGTERM to srun itself would kill them at once."""
 
-    def __init__(self, job_id: str, name: str, argv: list[str], env: Mapping[str, str], log: BoundedLog) -> None:
+    def __init__(self, job_id: str, name: str, argv: list[str], env: Mapping[str, str], log: Path) -> None:
         """Raises NotWritten if the log, of srun's own messages, cannot be opened."""
         self._job_id, self._name = job_id, name
-        self._log = LogPipe(log)
-        try:
+        with writing(log):
+            messages = log.open("ab")
+        with messages:
             super().__init__(
                 argv,
                 env=env,
                 stdin=subprocess.DEVNULL,
-                stdout=self._log.descriptor,
-                stderr=self._log.descriptor,
+                stdout=messages,
+                stderr=messages,
                 start_new_session=True,  # Ctrl-C reaches the job alone
                 # In an allocation the job step could outlive the job.
                 preexec_fn=lambda: die_with_parent(signal.SIGTERM),
             )
-        except OSError:
-            self._log.close()
-            raise
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for srun and for its last messages to be in the log. Raises TimeoutExpired."""
-        code = super().wait(timeout)
-        self._log.close()
-        return code
 
     def terminate(self) -> None:
         """Send SIGTERM to the job step's tasks; to srun if there is no such job step, and so nothing to lose."""
