@@ -63,7 +63,7 @@ def test_each_measured_field_counts(name: str, value: Any) -> None:
 
 
 def test_every_field_has_a_reason_and_is_tested() -> None:
-    planned = {"script", "args_template", "threads_per_rank", "device", "compiled", "parameters", "rank_order"}
+    planned = {"script", "args_template", "threads_per_rank", "device", "compiled", "parameters"}
     planned.add("steps")  # test_training_done.py
     assert {item.name for item in MUST_MATCH} == set(MEASURED) | planned
     fields = [item.name for item in MUST_MATCH]

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.records.assemble import assemble
-from ddp_ladder.records.fingerprint import differences
 from make_records import make_spec
 from make_runs import edit, write_run
 
@@ -78,16 +77,6 @@ def test_ranks_in_another_order_than_the_nodes(run: RunDirectory, told: bool) ->
     why = failed(run)
     assert why.startswith("rank 0 was local rank 0 of node 1 (node1), not local rank 0 of node 0 (node0); rank 1 was")
     assert why.endswith("and 3 more")
-
-
-def test_runs_of_another_rank_order_are_not_compared(run: RunDirectory, tmp_path: Path) -> None:
-    """Their own gate is closed; a record is compared all the same, in a report of what there is."""
-    other = write_run(tmp_path, make_spec("3x2", repeat=2))
-    one = assemble(run)
-    change_ranks(other, lambda rank: {"node_rank": 2 - rank // 2, "host": f"node{2 - rank // 2}"})
-    assert differences(one, assemble(other)) == ("rank_order: by node in r1, 2 2 1 1 0 0 in r2",)
-    change_ranks(other, lambda rank: {"node_rank": None})
-    assert differences(one, assemble(other)) == ()
 
 
 def test_a_run_file_that_names_other_nodes_than_its_spec_has(run: RunDirectory) -> None:

@@ -26,7 +26,7 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.nodes.usage import Usage
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record, Throughput, Timing
 from ddp_ladder.records.statistic import step_times
-from ddp_ladder.records.timing import StartUp, startup_of
+from ddp_ladder.records.timing import startup_of
 from ddp_ladder.settings.terms import ONE_GPU, Scale
 
 Table = Literal["csv", "page", "markdown", "terminal", "runs", "startup", "usage", "attribution", "cost"]
@@ -117,12 +117,12 @@ def _cost(key: str, heading: str, unit: str, interval_in: tuple[Table, ...] = ()
     return Column(key, heading, unit, significant, ("csv", "cost"), interval_in)
 
 
-def _part(key: str, heading: str, read: Callable[[StartUp], float | None], *tables: Table) -> Column:
+def _part(key: str, heading: str, *tables: Table) -> Column:
     """Return a column of the start-up, in seconds."""
 
     def of_run(run: Record) -> float | None:
         startup = startup_of(run.ranks)
-        return read(startup) if startup else None
+        return startup[key] if startup else None
 
     return Column(key, heading, "s", seconds, ("csv", "startup", *tables), of_run=of_run)
 
@@ -287,13 +287,13 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         "torch; process group, its initialisation with the wait for other ranks; script, the rest: other imports, "
         "data, model; first step, from the request for its first batch. torch.compile, of the whole run, is contained "
         "in the others, mostly in the first step.",
-        _part("startup_spawn_s", "spawn", lambda s: s.spawn_s),
-        _part("startup_import_torch_s", "import torch", lambda s: s.import_torch_s),
-        _part("startup_process_group_s", "process group", lambda s: s.process_group_s),
-        _part("startup_script_s", "script", lambda s: s.script_s),
-        _part("startup_first_step_s", "first step", lambda s: s.first_step_s),
-        _part("startup_s", "", lambda s: s.total_s, "page", "runs"),
-        _part("startup_compile_s", "torch.compile", lambda s: s.compile_s),
+        _part("startup_spawn_s", "spawn"),
+        _part("startup_import_torch_s", "import torch"),
+        _part("startup_process_group_s", "process group"),
+        _part("startup_script_s", "script"),
+        _part("startup_first_step_s", "first step"),
+        _part("startup_s", "", "page", "runs"),
+        _part("startup_compile_s", "torch.compile"),
     ),
     figure(
         "GPU h per million samples", "h",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -172,13 +172,10 @@ def _with_figures(point: ScalePoint, group: Group) -> ScalePoint:
 
 def _startup(group: Group) -> dict[str, float | None]:
     """Return the start-up of the repeat with the median total, the lower of two: medians of parts do not add up."""
-    known = sorted(
-        (found for run in group.good if (found := startup_of(run.record.ranks))), key=lambda each: each.total_s
-    )
+    known = [found for run in group.good if (found := startup_of(run.record.ranks))]
     if not known:
         return {}
-    parts = asdict(known[(len(known) - 1) // 2])
-    return {"startup_s": parts.pop("total_s")} | {f"startup_{name}": value for name, value in parts.items()}
+    return sorted(known, key=lambda each: each["startup_s"] or 0.0)[(len(known) - 1) // 2]
 
 
 def _with_ratios(point: ScalePoint, group: Group, baseline: Group) -> ScalePoint:

@@ -102,10 +102,6 @@ def _device_kinds(record: Record) -> str:
     return " + ".join(sorted({rank.device.kind for rank in record.ranks})) or record.spec.device
 
 
-def _rank_order(record: Record) -> str | None:
-    return rank_order([(rank.node_rank, rank.local_rank) for rank in record.ranks])
-
-
 TOLERANCE = 0.05
 """Fraction by which steps or samples may differ. Batches by length, shards of data and steps that a gradient scaler
 skips differ by some percent; a run that resumed and still made 95 % of its steps was measured in the same state."""
@@ -178,17 +174,6 @@ def _as_many_passes(one: Training, other: Training) -> bool:
     return abs(one.passes - other.passes) <= max(1.0, TOLERANCE * max(one.passes, other.passes))
 
 
-def rank_order(ranks: Sequence[tuple[int | None, int]]) -> str | None:
-    """Return ``by node``, or the node rank of each rank if they are in another order; None if unknown.
-
-    ranks: node rank and local rank of each, in the order of the ranks.
-    """
-    known = [(node_rank, local_rank) for node_rank, local_rank in ranks if node_rank is not None]
-    if not known or len(known) < len(ranks):
-        return None
-    return "by node" if known == sorted(known) else " ".join(str(node_rank) for node_rank, _ in known)
-
-
 MUST_MATCH = (
     _planned("script"),
     _measured("script_sha256"),
@@ -209,7 +194,6 @@ MUST_MATCH = (
     _measured("libraries", where_known=True),
     _measured("driver", where_known=True),
     _measured("python"),
-    MustMatch("rank_order", _rank_order, where_known=True),
     MustMatch("device", _device_kinds),
     MustMatch("gpu", _gpu_models),
     _measured("power_limit_w", where_known=True),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from ddp_ladder.common.files import read_json, write_atomically
 from ddp_ladder.common.formats import count
@@ -191,19 +191,6 @@ class Record(Model):
     )
     usage: Usage | None = Field(default=None, description="Null if the nodes were not sampled.")
     schema_version: Version1
-
-    @model_validator(mode="after")
-    def _explained(self) -> Self:
-        """Check that a failed run says why, and that a good one has figures and no failure."""
-        if self.status == "failed" and self.failure is None:
-            raise ValueError("failure is null, though the run failed")
-        if self.status == "ok":
-            figures = {name: getattr(self, name) for name in ("job", "throughput", "timing", "ranks")}
-            if missing := [name for name, value in figures.items() if not value]:
-                raise ValueError(f"{missing[0]} is empty, though the run did not fail")
-            if self.failure is not None:
-                raise ValueError("there is a failure, though the run did not fail")
-        return self
 
 
 def read_record(path: Path) -> Record:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -342,34 +341,20 @@ def _covered_s(edges_s: NDArray[np.float64], spans: Iterable[tuple[float, float]
 
 
 PARTS = ("spawn", "import_torch", "process_group", "first_step")
+"""Of a start-up; ``spawn`` is from the launcher's start to the first line in the rank."""
 
 
-@dataclass(frozen=True)
-class StartUp:
-    """A start-up in seconds. All but ``compile_s`` (mostly in the first step) add up to ``total_s``. None: unknown."""
+def startup_of(ranks: Sequence[Rank]) -> dict[str, float | None] | None:
+    """Return ``startup_s`` and its parts, of the rank with the largest one, so that all are of one process.
 
-    spawn_s: float | None  # from the launcher's start to the first line in the rank
-    import_torch_s: float | None
-    process_group_s: float | None
-    script_s: float  # the rest: the script itself between the other parts
-    first_step_s: float | None
-    total_s: float
-    compile_s: float | None
-
-
-def startup_of(ranks: Sequence[Rank]) -> StartUp | None:
-    """Return the start-up of the rank with the largest total, so that all parts are of one process; None if unknown."""
+    All parts but ``startup_compile_s`` (mostly in the first step) add up; ``startup_script_s`` is the rest: the script
+    itself between the others. A part is None if it is unknown, and all is None without a total.
+    """
     known = [(total, rank.startup_s) for rank in ranks if (total := rank.startup_s.get("total")) is not None]
     if not known:
         return None
     total_s, seen = max(known, key=lambda pair: pair[0])
     rest_s = total_s - sum(seen.get(part) or 0.0 for part in PARTS)
-    return StartUp(
-        spawn_s=seen.get("spawn"),
-        import_torch_s=seen.get("import_torch"),
-        process_group_s=seen.get("process_group"),
-        script_s=max(0.0, rest_s),  # the total and most parts come from different clocks
-        first_step_s=seen.get("first_step"),
-        total_s=total_s,
-        compile_s=seen.get("compile"),
-    )
+    parts = {f"startup_{part}_s": seen.get(part) for part in (*PARTS, "compile")}
+    # The rest is not negative, though the parts come from different clocks.
+    return {**parts, "startup_script_s": max(0.0, rest_s), "startup_s": total_s}

@@ -102,7 +102,6 @@ REASONS: Mapping[str, str] = {
     "libraries": "libraries differ between releases",
     "driver": "kernels run differently under another driver",
     "python": "data loading and launch overhead run in Python",
-    "rank_order": "rings follow the ranks, and cross the network more often in another order",
     "device": "a CPU process is no baseline for a GPU",
     "gpu": "other models have another speed",
     "power_limit_w": "a GPU with a lower power limit is slower",
