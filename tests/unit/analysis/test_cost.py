@@ -1,9 +1,9 @@
-"""What a training costs at each scale, and which scales stand out."""
+"""What a training costs at each scale, and which one is recommended."""
 
 from dataclasses import replace
 
 import pytest
-from ddp_ladder.analysis.cost import Work, picks, with_cost
+from ddp_ladder.analysis.cost import Work, recommended, with_cost
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from make_records import make_record, make_specs, records_by_name, repeated
@@ -55,36 +55,30 @@ def test_what_is_not_known_stays_unknown() -> None:
     assert with_cost([empty], Work(90, None, 10)) == (empty,)
 
 
-def named(rates: dict[str, float], gates: dict[str, float | None] = GATES) -> dict[str, str]:
-    return {pick.kind: str(pick.point.scale) for pick in picks(list(points_of(rates).values()), gates)}
+def chosen(rates: dict[str, float], gates: dict[str, float | None] = GATES, other: str = "") -> str:
+    found = recommended(list(points_of(rates, other).values()), gates)
+    assert found
+    return str(found[0].scale)
 
 
-def test_the_scales_that_stand_out() -> None:
+def test_the_recommended_scale() -> None:
     rates = {**RATES, "4x4": 9000.0}
-    assert named(rates) == {"cheapest": "1x1", "fastest": "4x4", "recommended": "2x4"}
-    assert named(rates, {**GATES, "stage3": 0.9})["recommended"] == "1x4"
-    assert named(rates, {**GATES, "stage3": 0.5})["recommended"] == "4x4"
-    assert named({"1x1": 1000.0, "1x2": 1100.0}) == {"cheapest": "1x1", "fastest": "1x2", "recommended": "1x1"}
-    assert named({"1x1": 1000.0, "1x2": 900.0}) == {"cheapest": "1x1", "fastest": "1x1", "recommended": "1x1"}
-    low = {**GATES, "stage2": 0.3}
-    assert named({"1x1": 1000.0, "1x2": 1100.0, "2x2": 900.0}, {**low, "stage3": 0.2})["recommended"] == "1x2"
-    suspect = {"1x1": 1000.0, "1x2": 2500.0}
-    assert named(suspect) == {"cheapest": "1x1", "fastest": "1x1", "recommended": "1x1"}
+    assert chosen(rates) == "2x4"
+    assert chosen(rates, {**GATES, "stage3": 0.9}) == "1x4"
+    assert chosen(rates, {**GATES, "stage3": 0.5}) == "4x4"
+    assert chosen(rates, other="2x4") == "1x4"  # does not compare; 4x4 has less than 75 %
+    assert chosen({"1x1": 1000.0, "1x2": 900.0}) == "1x1"
+    low = {**GATES, "stage2": 0.3, "stage3": 0.2}
+    assert chosen({"1x1": 1000.0, "1x2": 1100.0, "2x2": 900.0}, low) == "1x2"  # slower than a smaller one
+    assert chosen({"1x1": 1000.0, "1x2": 2500.0}) == "1x1"  # more than the ideal
+    assert recommended([], GATES) is None
 
 
-def test_a_recommendation_says_its_rule() -> None:
-    points = list(points_of(RATES).values())
-    assert picks(points, GATES)[-1].rule == (
-        "the largest scale whose efficiency against 1x1 is at least 75 %, as most centres ask for"
-    )
-    assert picks(points, {"stage3": 0.7})[-1].rule.endswith("at least 70 %, as the gate of stage3 asks for")
-
-
-def test_only_scales_that_compare_stand_out() -> None:
-    found = picks(list(points_of(RATES, other="2x4").values()), GATES)
-    assert [(pick.kind, str(pick.point.scale)) for pick in found] == [
-        ("cheapest", "1x1"),
-        ("fastest", "1x4"),
-        ("recommended", "1x4"),
-    ]
-    assert picks([], GATES) == ()
+@pytest.mark.parametrize(
+    ("gates", "rule"),
+    [(GATES, "75 %, as most centres ask for"), ({"stage3": 0.7}, "70 %, as the gate of stage3 asks for")],
+)
+def test_a_recommendation_says_its_rule(gates: dict[str, float | None], rule: str) -> None:
+    found = recommended(list(points_of(RATES).values()), gates)
+    assert found
+    assert found[1] == f"the largest scale whose efficiency against 1x1 is at least {rule}"

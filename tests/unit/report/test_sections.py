@@ -146,7 +146,7 @@ def test_weak_and_strong_are_apart_and_variants_together() -> None:
     ]
     assert {len(block.rows) for block in section.blocks} == {8}
     assert [text.partition(" (")[0] for _, text in recommendations(view, Prediction())] == [
-        "2x4 weak default", "2x4 strong default", "1x1 weak default", "1x1 strong default",
+        "2x4 weak default", "2x4 strong default",
     ]  # fmt: skip
 
 

@@ -159,14 +159,13 @@ class Panel:
 class Comparison:
     """Panels in the order of the plan. reference: what everything is compared with, in words.
 
-    missing: what only one of the folders has. warnings: what was left out on reading.
+    missing: what only one of the folders has.
     """
 
     panels: tuple[Panel, ...]
     reference: str
     is_paired: bool
     missing: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
 
     @property
     def has_ratios(self) -> bool:
@@ -277,8 +276,7 @@ def compare_results(before: Folder, after: Folder) -> Comparison:
         if both:
             panels.append(_panel(mode, scale, tuple(_compared_apart(here[key], there[key]) for key in both)))
     missing = (*_missing(before.name, there, here), *_missing(after.name, here, there))
-    warnings = tuple(f"{each.name}: {warning}" for each in (before, after) for warning in each.warnings)
-    return Comparison(tuple(panels), before.name, is_paired=False, missing=missing, warnings=warnings)
+    return Comparison(tuple(panels), before.name, is_paired=False, missing=missing)
 
 
 def _groups(plan: Plan, records: Mapping[str, Record]) -> Groups:

@@ -1,4 +1,4 @@
-"""What a training costs at each scale: time, GPU hours and energy; the cheapest, fastest and recommended scale. Pure.
+"""What a training costs at each scale: time, GPU hours and energy; the recommended scale. Pure.
 
 Hours are of the training's steps, without start-up, validation and checkpoints, unless they are called wall time.
 """
@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from ddp_ladder.gates.points import ScalePoint
 
 J_PER_KWH = 3.6e6
 DEFAULT_EFFICIENCY = 0.75  # what centres ask for: CSC, NCI
-PickKind = Literal["cheapest", "fastest", "recommended"]
 
 
 @dataclass(frozen=True)
@@ -61,52 +59,22 @@ def _with_solution(point: ScalePoint, samples: float | None) -> ScalePoint:
     )
 
 
-@dataclass(frozen=True)
-class Pick:
-    """A scale that stands out. rule: how it was chosen."""
+def recommended(series: Sequence[ScalePoint], thresholds: Mapping[str, float | None]) -> tuple[ScalePoint, str] | None:
+    """Return the recommended point of one mode and variant, and the rule for it; None if nothing compares.
 
-    kind: PickKind
-    point: ScalePoint
-    rule: str
-
-
-def picks(series: Sequence[ScalePoint], thresholds: Mapping[str, float | None]) -> tuple[Pick, ...]:
-    """Return the cheapest, the fastest and the recommended point of one mode and variant; none if nothing compares.
-
-    A suspect point, whose efficiency is above the ideal, is none of them.
-
-    thresholds: the efficiency that each stage's gate asks for.
+    It is the largest whose efficiency is that which its stage's gate asks for, or most centres, and that is faster than
+    all smaller ones: a gate may ask for less than half the ideal. A suspect point, whose efficiency is above the ideal,
+    is not recommended. thresholds: the efficiency that each stage's gate asks for.
     """
-    same = sorted((p for p in series if p.efficiency is not None and p.status != "check"), key=_size)
-    if not same:
-        return ()
-    good = [p for p in same if (p.efficiency or 0) >= wanted(p, thresholds)]
-    good = [p for p in good if not _is_slower_than_a_smaller(p, same)]  # a gate may ask for less than half the ideal
-    cheapest = Pick(
-        "cheapest", min(same, key=lambda p: p.gpu_hours_per_million_samples or 0), "least GPU hours per sample"
-    )
-    fastest = Pick("fastest", max(same, key=lambda p: p.samples_per_s or 0), "most samples per second")
-    if not good:
-        return cheapest, fastest
-    return cheapest, fastest, Pick("recommended", good[-1], _rule(good[-1], thresholds))
-
-
-def _is_slower_than_a_smaller(point: ScalePoint, points: Sequence[ScalePoint]) -> bool:
-    smaller = [each for each in points if each.world_size < point.world_size]
-    return any((each.samples_per_s or 0) > (point.samples_per_s or 0) for each in smaller)
-
-
-def _size(point: ScalePoint) -> tuple[int, float]:
-    return point.world_size, point.samples_per_s or 0
-
-
-def wanted(point: ScalePoint, thresholds: Mapping[str, float | None]) -> float:
-    """Return the efficiency that a recommended scale needs: that of its stage's gate, or of most centres."""
-    asked = thresholds.get(point.stage)
-    return DEFAULT_EFFICIENCY if asked is None else asked
-
-
-def _rule(point: ScalePoint, thresholds: Mapping[str, float | None]) -> str:
-    source = "most centres ask for" if thresholds.get(point.stage) is None else f"the gate of {point.stage} asks for"
-    least = f"{100 * wanted(point, thresholds):.0f} %"
-    return f"the largest scale whose efficiency against {point.baseline} is at least {least}, as {source}"
+    found, most = None, 0.0
+    for point in sorted(series, key=lambda point: (point.world_size, point.samples_per_s or 0)):
+        if point.efficiency is None or point.samples_per_s is None or point.status == "check":
+            continue
+        asked = thresholds.get(point.stage)
+        source = "most centres ask for" if asked is None else f"the gate of {point.stage} asks for"
+        least = DEFAULT_EFFICIENCY if asked is None else asked
+        if point.efficiency >= least and point.samples_per_s > most:
+            rule = f"the largest scale whose efficiency against {point.baseline} is at least {100 * least:.0f} %"
+            found = point, f"{rule}, as {source}"
+        most = max(most, point.samples_per_s)
+    return found

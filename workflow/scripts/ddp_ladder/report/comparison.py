@@ -56,7 +56,7 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     rows = [(panel.place, *_cells(row)) for panel in comparison.panels for row in panel.rows]
     summary = f"Table of {len(rows)} comparisons" if len(rows) > MOST_ROWS else ""
     yield Block(name="Variants at each scale", summary=summary, headings=HEADINGS, rows=tuple(rows), style="comparison")
-    yield Block(items=(how_to_read(comparison), *comparison.missing, *comparison.warnings), style="notes")
+    yield Block(items=(how_to_read(comparison), *comparison.missing), style="notes")
 
 
 def _cells(row: Compared) -> tuple[Content, ...]:

@@ -12,7 +12,7 @@ from datetime import date
 from hashlib import sha256
 from pathlib import Path
 
-from ddp_ladder.analysis.cost import Pick, PickKind, picks
+from ddp_ladder.analysis.cost import recommended
 from ddp_ladder.common.files import REPORT, make_directory, write_atomically
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, stage_name
 from ddp_ladder.gates.figures import (
@@ -33,9 +33,7 @@ from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.sections import Prediction, prediction_of, runs_csv, sections
 from ddp_ladder.report.usage import FOLDER, draw_usage
 from ddp_ladder.report.view import ReportView, make_view, reference_series
-from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
-
-RECOMMENDED: PickKind = "recommended"
+from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 
 def write_report(
@@ -167,22 +165,14 @@ def _in_a_line(item: Finding | None) -> str:
 
 def recommendations(view: ReportView, prediction: Prediction) -> tuple[tuple[str, str], ...]:
     """Return what to ask for, the recommended scale first: (what it is, the figures)."""
-    lines = [line for points in reference_series(view.rungs) for line in _stand_out(points, view)]
-    lines.sort(key=lambda line: RECOMMENDED not in line[0].lower())
+    lines = []
+    for points in reference_series(view.rungs):
+        if found := recommended(points, view.thresholds):
+            point, rule = found
+            figures = full_stop(", ".join(_figures(point, view)))
+            lines.append(("Recommended", f"{view.place(point)} ({view.of_device(rule)}): {figures}"))
     lines += [("", view.results.work.missing)] if view.anything_measured and view.results.work.missing else []
     return (*lines, *(("", full_stop(capitalised(sentence))) for sentence in prediction.sentences))
-
-
-def _stand_out(points: Sequence[ScalePoint], view: ReportView) -> Iterator[tuple[str, str]]:
-    """Yield each scale of a series that stands out."""
-    chosen: dict[Scale, list[Pick]] = {}
-    for pick in picks(points, view.thresholds):
-        chosen.setdefault(pick.point.scale, []).append(pick)
-    for picked in chosen.values():
-        point = picked[0].point
-        rules = view.of_device("; ".join(pick.rule for pick in picked))
-        figures = full_stop(", ".join(_figures(point, view)))
-        yield capitalised(" and ".join(pick.kind for pick in picked)), f"{view.place(point)} ({rules}): {figures}"
 
 
 def _figures(point: ScalePoint, view: ReportView) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddp_ladder.accounting.advice import totals
-from ddp_ladder.analysis.cost import Pick, Work, picks
+from ddp_ladder.analysis.cost import Work, recommended
 from ddp_ladder.analysis.prediction import Prediction as Predicted
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, in_short
 from ddp_ladder.gates.figures import GPU_HOURS, GPU_HOURS_TO_SOLUTION, columns
@@ -238,14 +238,14 @@ def _sources(view: ReportView) -> Block:
 def request(view: ReportView, prediction: Prediction, series: Sequence[Sequence[ScalePoint]]) -> Iterator[Block]:
     """Yield what is asked for, why that scale, and what is expected beyond it."""
     for points in series:
-        chosen = _chosen(points, view)
+        chosen = recommended(points, view.thresholds)
         if chosen is None:
             yield Block(
                 f"No {points[0].mode} scale can be recommended, as none compares with a smaller one. "
                 + blank("the scale to ask for, and why")
             )
             continue
-        yield Block(" ".join(_request(chosen, points[0].mode, view)))
+        yield Block(" ".join(_request(*chosen, view)))
     for at in prediction.outlooks:
         if words := _beyond(at, view):
             yield Block(words)
@@ -253,17 +253,9 @@ def request(view: ReportView, prediction: Prediction, series: Sequence[Sequence[
         yield Block(f"These measurements themselves: {totals(view.results.jobs, view.unit)}.")
 
 
-def _chosen(points: Sequence[ScalePoint], view: ReportView) -> Pick | None:
-    """Return the recommended scale, or else the cheapest."""
-    found = {pick.kind: pick for pick in picks(points, view.thresholds)}
-    return found.get("recommended") or found.get("cheapest")
-
-
-def _request(pick: Pick, mode: str, view: ReportView) -> Iterator[str]:
-    point, work = pick.point, view.results.work
-    yield f"{capitalised(mode)} scaling: jobs of {point.scale} are requested, {pick.rule}."
-    if pick.kind != "recommended":
-        yield "No scale reaches the efficiency that is asked for, so this is the cheapest."
+def _request(point: ScalePoint, rule: str, view: ReportView) -> Iterator[str]:
+    work = view.results.work
+    yield f"{capitalised(point.mode)} scaling: jobs of {point.scale} are requested, {rule}."
     hours, per_node = GPU_HOURS_TO_SOLUTION, point.gpus_per_node
     if point.gpu_hours_to_solution is None or point.hours_to_solution is None:
         yield f"A million samples take {GPU_HOURS.shown(point)} {view.unit} hours there."
