@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ddp_ladder_instrument.batch_sizes import EXAMINED_EVERY, FIRST_BATCHES, BatchSizes, first_size
-from ddp_ladder_instrument.batches import Loop, Short
+from ddp_ladder_instrument.batches import Loop
 from torch import Size, Tensor, nested, zeros
 from torch.nn.utils.rnn import pack_sequence
 
@@ -37,7 +37,7 @@ READ: dict[str, tuple[Any, int, tuple[int, ...]]] = {  # size; what it may be if
     "packed rows": ({"cu_seqlens": zeros(9), "input_ids": zeros(4, 7)}, 4, (4, 9)),
     "packed rows with labels": ({"cu_seqlens": zeros(9), "ids": zeros(4, 7), "labels": zeros(4, 7)}, 4, (4, 9)),
     "one row": ({"cu_seqlens": zeros(9), "input_ids": zeros(1, 70)}, 1, (1, 9)),
-    "images of different lengths": (of(3, 5, 4, 5), 4, (3, 4, 5)),
+    "images of different lengths": (of(3, 5, 4, 5), 3, (3, 4, 5)),
     "images and boxes": (BOXES, 2, (0, 1, 2, 3)),
     "pictures": ([PICTURE] * 6, 6, ()),
     "objects with tensors": ([SimpleNamespace(x=zeros(k, 3)) for k in range(1, 5)], 4, (1, 2, 3, 4)),
@@ -77,8 +77,8 @@ COMPARED: dict[str, tuple[Any, int, tuple[int, ...]]] = {  # of 6 indices
     "some images are left out, and their boxes": ([zeros(5, 3, 8, 8), zeros(40, 5)], 5, ()),
     "some images are left out, each with its boxes": (
         (tuple(of(8, 8, 8, 8, 8)), tuple({"boxes": zeros(k, 4)} for k in range(5))),
-        5,
-        (),
+        6,
+        (0, 1, 2, 3, 4, 6, 8),
     ),
     "some texts are left out": (["a"] * 5, 5, ()),
     "all are left out": (None, 0, ()),
@@ -152,10 +152,9 @@ def test_the_first_size_in_any_batch(batch: object, size: int) -> None:
 
 
 def test_what_did_not_arrive_is_no_sample_of_a_step() -> None:
-    loop, short = Loop(lambda: None, 10), Short(8)
-    short.left_out = 2
-    loop.add(short)
-    loop.add(8)
+    loop = Loop(lambda: None, 10)
+    loop.add(8, 2)
+    loop.add(8, 0)
     taken = [(6, 2), (2, 6)]  # the last six are padding
     assert loop.take() == taken
     for samples, others in reversed(taken):

@@ -165,7 +165,6 @@ def test_end_records(both: Both) -> None:
             "shuffle": True,
             "set_epoch_called": True,
             "epochs_set": 5,
-            "padding_known": True,
             "iterable": False,
             "dataset_size": 497,
             "passes": 5,

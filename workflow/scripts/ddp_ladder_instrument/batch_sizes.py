@@ -4,15 +4,14 @@ A collate_fn may leave samples out, or pack them, so the number of indices is be
 dimension or the length of a list. Fewer rows than indices are what arrived. If nothing in the batch tells the number,
 or its tensors disagree, the count is a guess, and is recorded as one.
 
-Digests of the first samples that a rank trains on: ranks with common digests draw from the same data.
+A digest of each of the first batches that a rank trains on: ranks with common digests draw from the same data.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Optional
 
 import torch
@@ -27,9 +26,7 @@ EXAMINED_EVERY = 16
 """The first batches are examined as a whole, then every 16th, if the first tensor alone does not tell the number."""
 
 LEAVES = (str, bytes, int, float)
-MOST_DIGESTS = 32
-PER_BATCH = 8
-MOST_BYTES = 65_536  # of one sample's tensor
+MOST_ELEMENTS = 8192  # of a tensor that are in a digest
 
 
 class Findings:
@@ -76,14 +73,14 @@ class BatchSizes:
         if self._settled and self.seen % EXAMINED_EVERY:
             return expected, 0
         content = Content(batch)
-        size, unclear = (
-            _read(content, self.usual) if announced is None or batch is None else _compared(content, announced)
-        )
-        if self.usual is not None and announced is None:
+        if announced is None:
+            size, unclear = _read(content, self.usual)
             self._whole = self._whole or (size == self.usual and not unclear)
-            smaller = [each for each in unclear if 0 < each < self.usual]
+            smaller = [each for each in unclear if 0 < each < (self.usual or 0)]
             if self._whole and len(smaller) == 1:  # the last batch
                 size, unclear = smaller[0], ()
+        else:
+            size, unclear = (0, ()) if batch is None else _compared(content, announced)
         self.findings.unclear = self.findings.unclear or unclear
         dropped = 0 if announced is None else announced - size
         self.findings.dropped += dropped
@@ -94,18 +91,16 @@ class BatchSizes:
 class Content:
     """What a batch holds that may show its size.
 
-    firsts: first and number of dimensions of each tensor. seconds: second dimensions.
-    lists: how often each length occurs among lists of alike tensors or records: mappings with the same keys, objects,
-        tuples of one length.
-    samples: that of the first list of records, or of tensors that differ in length.
-    texts: length of the first list without tensors.
+    firsts: first and number of dimensions of each tensor. seconds: second dimensions. lengths: of all lists.
+    records: length of the outermost list of samples that were not put together: mappings, tuples, objects.
+    texts: length of the outermost list without tensors.
     """
 
     def __init__(self, batch: object) -> None:
         self.firsts: list[tuple[int, int]] = []
         self.seconds: set[int] = set()
-        self.lists: Counter[int] = Counter()
-        self.samples: Optional[int] = None
+        self.lengths: set[int] = set()
+        self.records: Optional[int] = None
         self.texts: Optional[int] = None
         self._search(batch, 0)
         self.sizes = {size for size, _ in self.firsts}
@@ -118,37 +113,26 @@ class Content:
             if shape:
                 self.firsts.append((shape[0], len(shape)))
                 self.seconds.update(shape[1:2])
-        elif isinstance(batch, (list, tuple)):
-            self._search_list(batch, depth)
-        else:
-            texts = self.texts
-            for item in parts(batch):
-                self._search(item, depth + 1)
-            if not isinstance(batch, Mapping):  # an image's own size, for example
-                self.texts = texts
-
-    def _search_list(self, batch: Sequence[Any], depth: int) -> None:
-        tensors, texts, samples = len(self.firsts), self.texts, self.samples
-        for item in batch:
+            return
+        tensors, texts, records = len(self.firsts), self.texts, self.records
+        for item in parts(batch):
             self._search(item, depth + 1)
-        shapes = [_shape(item) or () for item in batch]
-        dimensions, lengths = {len(shape) for shape in shapes}, {shape[:1] for shape in shapes}
-        is_records = (
-            dimensions == {0} and len({_kind(item) for item in batch}) == 1 and not isinstance(batch[0], LEAVES)
-        )
-        is_alike = len(dimensions) == 1 and dimensions != {0}
-        if is_records or is_alike:
-            self.lists[len(batch)] += 1
-        if is_records or (is_alike and len(lengths) > 1):
-            self.samples = samples or len(batch)
-        if len(self.firsts) == tensors and not any(isinstance(item, (list, tuple)) for item in batch):
-            self.texts = texts or len(batch)
+        if isinstance(batch, (list, tuple)) and batch:
+            self.lengths.add(len(batch))
+            kinds = {_kind(item) for item in batch}
+            if len(kinds) == 1 and None not in kinds:
+                self.records = records or len(batch)
+            if len(self.firsts) == tensors and not any(isinstance(item, (list, tuple)) for item in batch):
+                self.texts = texts or len(batch)
 
 
 def _kind(item: Any) -> object:
+    """Return what samples of one kind have in common; None for what is no sample by itself."""
+    if isinstance(item, LEAVES) or item is None or _shape(item) is not None:
+        return None
     if isinstance(item, Mapping):
         return tuple(item)
-    return type(item), len(item) if isinstance(item, (list, tuple)) else None
+    return type(item), len(item) if isinstance(item, (list, tuple)) else 0
 
 
 def first_size(batch: object, depth: int = 0) -> int:
@@ -201,76 +185,53 @@ def _read(content: Content, usual: int | None) -> tuple[int, tuple[int, ...]]:
     """Return the size of a batch that nobody announced, and all sizes that it may have, if there are several."""
     if not content.firsts:
         return content.texts or 0, ()
-    sizes = content.sizes | ({content.samples} if content.samples else set())
+    sizes = content.sizes | ({content.records} if content.records else set())
     if usual is not None and usual in sizes:
         return usual, ()
-    if len(content.sizes) > 1 and content.samples:
-        size = content.samples
-    else:  # inputs have more dimensions than lengths and offsets
-        votes: Counter[int] = Counter()
-        for first, dimensions in content.firsts:
-            votes[first] += dimensions
-        size = votes.most_common(1)[0][0]
+    # Inputs have more dimensions than lengths and offsets.
+    most = max(content.firsts, key=lambda first: first[1])[0]
+    size = content.records if len(content.sizes) > 1 and content.records else most
     return size, tuple(sorted(sizes)) if len(sizes) > 1 else ()
 
 
 def _compared(content: Content, announced: int) -> tuple[int, tuple[int, ...]]:
     """Return the size of a batch for which the sampler gave ``announced`` indices, and what it may be if unclear."""
-    sizes, samples, texts = content.sizes, content.samples, content.texts
-    if announced in (*sizes, *content.lists, texts):
+    sizes, records, texts = content.sizes, content.records, content.texts
+    if announced in sizes or announced in content.lengths:
         return announced, ()
     lone = next(iter(sizes)) if len(sizes) == 1 else announced
-    if lone < announced and not samples and any(dimensions == 1 for _, dimensions in content.firsts):
+    if lone < announced and not records and any(dimensions == 1 for _, dimensions in content.firsts):
         return lone, ()  # labels, for example
     if announced in content.seconds:  # sequences with their time first
         return announced, ()
-    columns = max((each for each, count in content.lists.items() if count > 1 and each < announced), default=None)
-    for left in (samples, columns, content.firsts[0][0] if sizes else None, texts):
+    for left in (records, content.firsts[0][0] if sizes and not records else None, texts):
         if left is not None and announced / 2 < left < announced:
             return left, ()
-    if not sizes and texts is not None and texts < announced:
-        return texts, ()
     return announced, tuple(sorted({announced, *sizes})) if sizes or texts else ()
 
 
-def digests(batch: object) -> list[str]:
-    """Return a digest for each of the batch's first samples, or one for the batch if it cannot be split.
+def digest(batch: object) -> str | None:
+    """Return a digest of a batch's tensors, of elements spread over all of each; None if there are none.
 
-    There are none for a batch that is on a device already: reading it would wait for the device.
+    There is none for a batch that is on a device already: reading it would wait for the device.
     """
     tensors = list(_tensors(batch, 0))
-    if not tensors or any(tensor.device.type != "cpu" or tensor.layout != torch.strided for tensor in tensors):
-        return []
-    sizes = {tensor.size(0) if tensor.dim() else 0 for tensor in tensors}
-    if len(sizes) > 1 or sizes == {0}:
-        return [_digest(tensors)]
-    return [_digest([tensor[row] for tensor in tensors]) for row in range(min(sizes.pop(), PER_BATCH))]
-
-
-def _digest(tensors: list[torch.Tensor]) -> str:
-    digest = hashlib.blake2b(digest_size=8)
+    if not tensors or any(each.device.type != "cpu" or each.layout != torch.strided for each in tensors):
+        return None
+    found = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
-        plain = _thinned(tensor.detach()).contiguous()
+        flat = tensor.detach().reshape(-1)
+        plain = flat[:: max(1, flat.numel() // MOST_ELEMENTS)].contiguous()
         size = plain.numel() * plain.element_size()
         if size:
-            digest.update((ctypes.c_char * size).from_address(plain.data_ptr()))
-    return digest.hexdigest()
-
-
-def _thinned(tensor: torch.Tensor) -> torch.Tensor:
-    """Halve the longest side, by taking every second element, until the tensor is small enough.
-
-    This covers all of a large sample, whose beginning may be an empty border, and copies little of a strided one.
-    """
-    while tensor.numel() * tensor.element_size() > MOST_BYTES:
-        longest = max(range(tensor.dim()), key=tensor.size)
-        tensor = tensor[(slice(None),) * longest + (slice(None, None, 2),)]
-    return tensor
+            found.update((ctypes.c_char * size).from_address(plain.data_ptr()))
+    return found.hexdigest()
 
 
 def _tensors(batch: object, depth: int) -> Iterator[torch.Tensor]:
     if isinstance(batch, torch.Tensor):
-        yield batch
+        if not batch.is_nested:
+            yield batch
         return
     if isinstance(batch, LEAVES) or batch is None or depth > DEEPEST:
         return

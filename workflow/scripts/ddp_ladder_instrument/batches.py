@@ -30,12 +30,6 @@ MOST = 10_000
 """Validations, times in eval mode, saves and epochs that are recorded: one every minute makes 10,000 in a week."""
 
 
-class Short(int):
-    """The indices of a batch of which some samples did not arrive. left_out: how many."""
-
-    left_out = 0
-
-
 class Loop:
     """One pass over a DataLoader, with its batches since the last optimizer step.
 
@@ -43,7 +37,8 @@ class Loop:
     pass are not padding by the sampler; those come first. ``began_at_s``: Unix time.
     ``source``: what is known of the loader, also once it is gone. ``batch_sizes`` measures its batches.
 
-    sizes: indices of the batches that no step has used yet. ahead: how many of the last ones are drawn ahead.
+    sizes: indices of the batches that no step has used yet, and how many of these did not arrive.
+    ahead: how many of the last ones are drawn ahead.
     each_step: batches per step, if some are drawn ahead.
     first: row of the pass's first step, its backward passes, and its batches as (samples, padding).
     backwards_at_begin, backwards_at_end: total count of backward passes when the pass yielded its first batch,
@@ -64,7 +59,7 @@ class Loop:
         self.carried_segments: list[Segment] = []
         self.first_samples: list[str] = []
         self.iterator: Any = None  # a weak reference whose callback ends the pass
-        self.sizes: deque[int] = deque()
+        self.sizes: deque[tuple[int, int]] = deque()
         self.ahead = 0
         self.each_step = 0
         self.first: tuple[int, int, list[tuple[int, int]]] | None = None
@@ -83,10 +78,10 @@ class Loop:
         self.in_eval_mode = False
         self.dropped = False
 
-    def add(self, size: int) -> None:
-        """Add a batch of ``size`` indices, of padding and of what did not arrive (Short) too."""
+    def add(self, size: int, left_out: int) -> None:
+        """Add a batch of ``size`` indices, of padding too, and of the ``left_out`` that did not arrive."""
         self.batches += 1
-        self.sizes.append(size)
+        self.sizes.append((size, left_out))
 
     def is_drawn(self, step: int) -> bool:
         """Return True if it yielded a batch for this step."""
@@ -96,18 +91,18 @@ class Loop:
         """Remove and return the samples and the other indices of each batch, except the last ``left`` ones."""
         taken = []
         for _ in range(len(self.sizes) - left):
-            size = self.sizes.popleft()
+            size, left_out = self.sizes.popleft()
             self.position += size
-            others = min(self._padding(size) + getattr(size, "left_out", 0), size)
+            others = min(self._padding(size) + left_out, size)
             taken.append((size - others, others))
         return taken
 
     def give_back(self, samples: int, others: int) -> None:
         """Put back the batch that was taken last."""
-        size = Short(samples + others)
-        size.left_out = others - self._padding(size)
+        size = samples + others
+        left_out = others - self._padding(size)
         self.position -= size
-        self.sizes.appendleft(size)
+        self.sizes.appendleft((size, left_out))
 
     def _padding(self, size: int) -> int:
         """Return the padding in a batch of ``size`` indices that ends at the position."""
@@ -261,8 +256,8 @@ class StepBatches:
         self.paused_at = -1
         self._skipped = False
 
-    def add(self, loop: Loop, size: int) -> None:
-        """Add a batch of ``size`` samples, padding included."""
+    def add(self, loop: Loop, size: int, left_out: int) -> None:
+        """Add a batch of ``size`` indices, padding included, of which ``left_out`` did not arrive."""
         if self._skipped:
             self._discard()
         if loop.step != self._table.count:
@@ -271,7 +266,7 @@ class StepBatches:
             self.pending.append(loop)
             if not loop.stepped:
                 loop.backwards_at_begin = loop.backwards_at_begin or self._backwards.count
-        loop.add(size)
+        loop.add(size, left_out)
 
     def end_pass(self, loop: Loop) -> None:
         """Note that the pass is over; later batches of it count for no step."""

@@ -285,9 +285,9 @@ class StepClock:
         self._drew = (False, False)  # the row before the last one, if any, drew a batch; so did the last one
         self._row_had_gradients = False  # a backward pass was made before the step that began the last row
 
-    def yielded(self, loop: Loop, entered_s: float, size: int) -> None:
-        """Count a batch of ``size`` samples, padding included, that the active pass yielded."""
-        self.batches.add(loop, size)
+    def yielded(self, loop: Loop, entered_s: float, size: int, left_out: int = 0) -> None:
+        """Count a batch of ``size`` indices, padding included, that the active pass yielded without ``left_out``."""
+        self.batches.add(loop, size, left_out)
         loop.without_grad = not self.grad_enabled()
         loop.in_eval_mode = self.timer.evaluating
         loop.wait_s += time.perf_counter() - entered_s

@@ -22,7 +22,7 @@ from typing import Any, Optional
 from torch.utils.data import _utils, dataloader, get_worker_info
 
 from ddp_ladder_instrument import samplers
-from ddp_ladder_instrument.batches import Loop, Short
+from ddp_ladder_instrument.batches import Loop
 from ddp_ladder_instrument.clock import EARLY_STEPS, StepClock
 from ddp_ladder_instrument.hooks import eager, not_compiled, patch
 from ddp_ladder_instrument.python_hooks import Cycle
@@ -87,7 +87,7 @@ def patch_cycles(clock: StepClock) -> None:
         entered_s = time.perf_counter()  # before the end of the first pass, which is a part of the wait
         for batch in cycle:
             if first.living:
-                sizes.append(first.sizes[-1] if first.sizes else None)
+                sizes.append(first.sizes[-1][0] if first.sizes else None)
             elif sizes:
                 count_again(holder, first, repeated % len(sizes), batch, sizes[repeated % len(sizes)], entered_s)
                 repeated += 1
@@ -197,7 +197,6 @@ def _begin_pass(clock: StepClock) -> Callable[[Any, Loop, Any], None]:
         if before is not None and before.living:  # persistent workers: the same iterator again
             end(before)
         setattr(iterator, LOOP_ATTRIBUTE, loop)
-        loop.position = samplers.samples_before(loader, getattr(iterator, "_num_yielded", 0))
         loop.iterator = weakref.ref(iterator, lambda _: gone(loop))
 
     def gone(loop: Loop) -> None:
@@ -265,10 +264,7 @@ def _count(clock: StepClock, loop: Loop, batch: object, announced: int | None, e
         size, dropped = loop.batch_sizes.measure(batch, announced)
     except Exception:  # an object of another library may raise anything
         size, dropped = announced or 0, 0
-    if dropped:
-        size = Short(size + dropped)
-        size.left_out = dropped
-    clock.yielded(loop, entered_s, size)
+    clock.yielded(loop, entered_s, size + dropped, dropped)
     if clock.table.count < EARLY_STEPS:
         clock.on_batch(loop, batch)
 

@@ -112,8 +112,8 @@ class TorchObserver:
 
     def _on_batch(self, loop: Loop, batch: object) -> None:
         """Digest the first batches of each pass; only later is it known which passes are training."""
-        if len(loop.first_samples) < batch_sizes.MOST_DIGESTS:
-            loop.first_samples += self._not_measured.attempt("first samples", lambda: batch_sizes.digests(batch)) or []
+        digest = self._not_measured.attempt("first samples", lambda: batch_sizes.digest(batch))
+        loop.first_samples += [digest] if digest else []
 
     def _on_elsewhere(self) -> None:
         if ELSEWHERE not in self._not_measured:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,8 +64,8 @@ FIXED_SHUFFLE = {"transformers.DistributedLengthGroupedSampler": True, "timm.Ord
 WRAPPED = ("_batch_sampler", "batch_sampler", "sampler", "_sampler")
 OF_SAMPLERS = ("_DatasetSamplerWrapper", "DatasetFromSampler")
 """Datasets that consist of a sampler's indices."""
-EPOCHS: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
-"""The arguments with which set_epoch of a sampler or a dataset was called; an empty set: it was watched only."""
+EPOCHS: set[str] = set()
+"""The arguments with which set_epoch of any sampler or dataset was called."""
 WATCHED: set[type] = set()
 """Classes whose set_epoch is patched."""
 
@@ -78,7 +78,7 @@ class Sampling:
     shards: they shard the data between ranks.
     shuffle: the order is meant to differ between passes.
     own_order: each pass has its own order without set_epoch.
-    real_samples: samples of one pass of this rank without padding; NEVER if nothing is padded.
+    real_samples: samples of one pass of this rank without padding; NEVER if nothing is padded, or it is not known.
     repeats: batches are drawn so many times, and a step may train on a part of each (TRL's RepeatSampler).
     """
 
@@ -86,11 +86,11 @@ class Sampling:
     shards: bool | None
     shuffle: bool | None
     own_order: bool
-    real_samples: int | None
+    real_samples: int = NEVER
     repeats: int = 1
 
 
-UNKNOWN = Sampling("unknown", None, None, False, None)
+UNKNOWN = Sampling("unknown", None, None, False)
 
 
 def sampling(loader: Any) -> Sampling:
@@ -109,7 +109,7 @@ def _sampling(loader: Any) -> Sampling:
         return UNKNOWN
     own_order = _iterates_as(links[-1]) in UNAWARE_OF_RANKS or any(type(link).__name__ == ENDLESS for link in links)
     if type(loader).__name__ == "DataLoaderDispatcher":  # it pads the last round in a way of its own
-        return Sampling(_name(links), True, _shuffle(links), own_order, None)
+        return Sampling(_name(links), True, _shuffle(links), own_order)
     return Sampling(_name(links), _shards(links), _shuffle(links), own_order, _real(links), _repeats(links))
 
 
@@ -117,7 +117,7 @@ def _of_stream(dataset: Any) -> Sampling:
     processes = _whole_number(dataset, "num_processes")
     inner = getattr(dataset, "dataset", None) if processes is not None else None
     name = type(dataset).__name__ if inner is None else f"{type(inner).__name__} in {type(dataset).__name__}"
-    return Sampling(name, True if processes is not None and processes > 1 else None, None, False, None)
+    return Sampling(name, True if processes is not None and processes > 1 else None, None, False)
 
 
 def chain(loader: Any) -> Iterator[Any]:
@@ -145,7 +145,7 @@ def with_epochs(loader: Any) -> list[Any]:
     for things in (chain(loader), [loader.dataset]):
         found = [thing for thing in things if callable(getattr(type(thing), "set_epoch", None))]
         if found:
-            return [thing for thing in found if isinstance(thing, Hashable) and type(thing).__weakrefoffset__]
+            return [thing for thing in found if type(thing).__weakrefoffset__]
     return []
 
 
@@ -221,61 +221,40 @@ def _shuffles(sampler: Any) -> bool | None:
 # Padding
 
 
-def _real(links: list[Any]) -> int | None:
+def _real(links: list[Any]) -> int:
     """Return the real samples of this rank's pass; padding comes last."""
     sampler, inner = links[0], links[1:]
     name = type(sampler).__name__
-    if _iterates_as(sampler) in UNAWARE_OF_RANKS:
-        return NEVER
     if name == "BatchSamplerShard":
         return _real_of_shard(sampler, inner)
-    if name == ENDLESS:
-        real = _real(inner) if inner else None
-        return real if real == NEVER else None
-    if _is_plain(sampler):
-        return _real(inner) if inner and name != "SkipBatchSampler" else None
     if _divides(sampler):
         return _real_of_divided(sampler)
-    repeats = getattr(sampler, "num_repeats", getattr(sampler, "repetitions", None))
-    return NEVER if isinstance(repeats, (int, float)) else None  # repeated on purpose, for augmentation
+    return _real(inner) if inner and _is_plain(sampler) and name not in (ENDLESS, "SkipBatchSampler") else NEVER
 
 
-def batch_size(links: list[Any]) -> int | None:
-    """Return the samples in each of this rank's batches, from a chain of"""
-    if not links:
-        return None
-    size = _whole_number(links[0], "batch_size")
-    if size is not None and getattr(links[0], "split_batches", False):
-        size //= _whole_number(links[0], "num_processes") or 1
-    return size
-
-
-def _real_of_divided(sampler: Any) -> int | None:
+def _real_of_divided(sampler: Any) -> int:
     replicas, rank = _whole_number(sampler, "num_replicas"), _whole_number(sampler, "rank")
     count = _whole_number(sampler, "num_samples")
     length = length_of(getattr(sampler, "dataset", None))
     length = length_of(getattr(sampler, "lengths", None)) if length is None else length
-    if replicas is None or rank is None or count is None or length is None or count * replicas >= length + replicas:
-        return None
-    if count * replicas <= length:
+    if replicas is None or rank is None or count is None or length is None:
         return NEVER
     # Position j*replicas + rank for each j, padded from the beginning.
-    return max(0, -(-(length - rank) // replicas) - (_whole_number(sampler, "next_yielded") or 0))
+    return max(0, -(-(length - rank) // replicas)) if 0 < count * replicas - length < replicas else NEVER
 
 
-def _real_of_shard(shard: Any, inner: list[Any]) -> int | None:
+def _real_of_shard(shard: Any, inner: list[Any]) -> int:
     """Return the real samples of accelerate's shard: it gets whole batches, or a part of each, padded to full size."""
     if any(_iterates_as(link) not in PLAIN_WRAPPERS for link in inner[:-1]):
-        return None
+        return NEVER
     real = _real(inner)
-    real = NEVER if real is None else real
     if not shard.drop_last and shard.even_batches:
         real = min(real, length_of(inner[-1]) or NEVER)
-    if real == NEVER:
+    count, index, share = shard.num_processes, shard.process_index, _whole_number(shard, "batch_size")
+    if real == NEVER or share is None:
         return NEVER
-    share, count, index = batch_size([shard]), shard.num_processes, shard.process_index
-    if share is None:
-        return None
+    if shard.split_batches:
+        share //= count
     rounds, rest = divmod(real, share * count)  # process i has the samples share*i to share*(i+1) of each round
     return int(rounds * share + min(share, max(0, rest - share * index)))
 
@@ -295,43 +274,34 @@ class Source:
     """
 
     def __init__(self, loader: Any) -> None:
-        watch_epochs(loader)
-        found = sampling(loader)
-        self.dataset = _weakly(loader.dataset)
-        self.own_order = found.own_order
-        self.shards = found.shards
-        self.real_samples = NEVER if found.real_samples is None else found.real_samples
-        self.repeats = found.repeats
         things = with_epochs(loader)
+        for thing in things:
+            watch_class(_owner_of_set_epoch(thing))
+        self.sampling = sampling(loader)
+        self.dataset = _weakly(loader.dataset)
         self.has_set_epoch = bool(things)
         self.from_the_start = all(_owner_of_set_epoch(thing) is DistributedSampler for thing in things)
         self._things = [weakref.ref(thing) for thing in things]
-        self._epochs = [EPOCHS.setdefault(thing, set()) for thing in things]
         self._counts = any(map(_counts_epochs, things))
         self.facts: dict[str, Any] = {
             "batch_size": loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
             "num_workers": loader.num_workers,
-            "sampler": found.name,
-            "shuffle": found.shuffle,
-            "padding_known": found.real_samples is not None,
+            "sampler": self.sampling.name,
+            "shuffle": self.sampling.shuffle,
             "iterable": isinstance(loader.dataset, IterableDataset),
             "dataset_size": length_of(loader.dataset),
         }
-
-    def epochs(self) -> frozenset[str]:
-        """Return the arguments of the calls of set_epoch that were seen."""
-        return frozenset().union(*self._epochs)
 
     def set_epoch_called(self, passes: int) -> bool | None:
         """Return None if there is no set_epoch, or it may have been called before it was watched.
 
         passes: number of this pass, from 1.
         """
-        # Some samplers count epochs themselves.
-        if self.epochs() or self._counts or any(_counts_epochs(thing()) for thing in self._things):
-            return True
-        if self.own_order or not self.has_set_epoch:
+        if self.sampling.own_order or not self.has_set_epoch:
             return None
+        # Some samplers count epochs themselves.
+        if EPOCHS or self._counts or any(_counts_epochs(thing()) for thing in self._things):
+            return True
         return False if self.from_the_start or passes > 1 else None
 
 
@@ -341,83 +311,40 @@ def new_loop(loader: Any, outer: Any = None) -> Loop:
     loop.batch_sizes = BatchSizes()
     with contextlib.suppress(Exception):  # a property defined by another library may raise anything
         loop.source = Source(loader)
-        loop.real_samples = loop.source.real_samples
+        loop.real_samples = loop.source.sampling.real_samples
         loop.batch_sizes.usual = loop.source.facts["batch_size"] if outer is None else None
     return loop
 
 
-def samples_before(loader: Any, batches: int) -> int:
-    """Return the samples before a pass that resumes an earlier one after ``batches`` batches."""
-    return batches * (batch_size(list(chain(loader))) or 0) if batches else 0
-
-
-class Passes:
-    """Counter of passes over the training data, by one loader or by successive loaders over one dataset."""
-
-    def __init__(self) -> None:
-        self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._last: Loop | None = None
-        self._last_count = 0
-
-    def begin(self, loop: Loop) -> int:
-        """Count a pass that makes its first step now; return its number, from 1."""
-        loader, last = loop.loader(), self._last
-        count = self._counts.get(loader) if loader is not None else None
-        if count is None:
-            count = self._last_count if last is not None and _follows(loop, last) else 0
-        count += 1
-        if loader is not None:
-            self._counts[loader] = count
-        self._last, self._last_count = loop, count
-        return count
-
-
-def _follows(loop: Loop, last: Loop) -> bool:
-    """Return True if the last pass is over, its loader is gone and this one has the same dataset.
-
-    Some scripts make a loader for each epoch.
-    """
-    dataset: Any = loop.source.dataset()
-    return not last.living and last.loader() is None and last.source.dataset() is dataset is not None
-
-
 class TrainingLoader:
-    """The DataLoader that trains. first_samples: digests of its first samples."""
+    """The DataLoader that trains. first_samples: digests of its first batches."""
 
     def __init__(self) -> None:
         self.first_samples: list[str] = []
         self._facts: dict[str, Any] | None = None
         self._findings = Findings()
         self._repeats = 1
-        self._passes = Passes()
-        self._epochs: frozenset[str] | None = None
+        self._passes: list[tuple[Callable[[], Any], int]] = []  # over each dataset
 
     def begin_pass(self, loop: Loop, world_size: int) -> None:
         """Update the facts at the first step of this pass."""
-        source, before = loop.source, self._facts
+        source = loop.source
         if source is None:
             return
-        if before is None:
+        if self._facts is None:
             self.first_samples = loop.first_samples
         self._findings.add(loop.batch_sizes.findings)
         loop.batch_sizes.findings = self._findings
-        self._repeats = max(self._repeats, source.repeats)
-        passes = self._passes.begin(loop)
-        called = source.set_epoch_called(passes)
-        epochs = None if source.own_order else source.epochs() or None
-        if before is not None and before["set_epoch_called"]:
-            called = True
-            epochs = None if self._epochs is None or epochs is None else self._epochs | epochs
-        self._epochs = epochs
-        passes = max(passes, before["passes"] if before is not None else 0)
+        self._repeats = max(self._repeats, source.sampling.repeats)
+        passes = self._count_pass(source.dataset)
         # The call before the first pass is missed where it is that pass that shows which class to watch.
-        known = epochs is not None and (source.from_the_start or passes > 2 or len(epochs) > 1)
+        known = EPOCHS and not source.sampling.own_order and (source.from_the_start or passes > 2 or len(EPOCHS) > 1)
         self._facts = {
             **source.facts,
-            "shards": world_size == 1 or source.shards,
-            "set_epoch_called": called,
-            "epochs_set": len(epochs) if epochs and known else None,
-            "passes": passes,
+            "shards": world_size == 1 or source.sampling.shards,
+            "set_epoch_called": source.set_epoch_called(passes),
+            "epochs_set": len(EPOCHS) if known else None,
+            "passes": max([passes, *(count for _, count in self._passes)]),
         }
 
     @property
@@ -429,6 +356,15 @@ class TrainingLoader:
         if self._repeats > 1 and drawn:
             unclear = sorted({*unclear, drawn, drawn // self._repeats})
         return {**self._facts, "dropped_samples": self._findings.dropped, "unclear_sizes": unclear}
+
+    def _count_pass(self, dataset: Callable[[], Any]) -> int:
+        """Return the number of this pass over a dataset, by whatever loader, from 1."""
+        thing = dataset()
+        self._passes = [each for each in self._passes if each[0]() is not None]
+        count = 1 + sum(count for ref, count in self._passes if ref() is thing)
+        others = [each for each in self._passes if each[0]() is not thing]
+        self._passes = others if thing is None else [*others, (dataset, count)]
+        return count
 
 
 def _weakly(thing: Any) -> Callable[[], Any]:
@@ -447,22 +383,15 @@ def _owner_of_set_epoch(thing: Any) -> type:
     return next(kind for kind in type(thing).__mro__ if "set_epoch" in kind.__dict__)
 
 
-def watch_epochs(loader: Any) -> None:
-    """Record the calls of set_epoch of this loader's samplers or dataset."""
-    for thing in with_epochs(loader):
-        kind = _owner_of_set_epoch(thing)
-        if kind not in WATCHED:
-            watch_class(kind)
-
-
 def watch_class(kind: type) -> None:
     """Record the calls of this class's set_epoch."""
+    if kind in WATCHED:
+        return
     WATCHED.add(kind)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def set_epoch(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with contextlib.suppress(TypeError):  # not every class supports weak references
-                EPOCHS.setdefault(self, set()).add(repr((args, kwargs)))
+            EPOCHS.add(repr((args, kwargs)))
             return original(self, *args, **kwargs)
 
         return set_epoch

@@ -246,7 +246,6 @@ class Loader(Model):
     shuffle: bool | None = None
     set_epoch_called: bool | None = Field(None, description="Null also if the sampler has none.")
     epochs_set: Positive | None = Field(None, description="Number of distinct epochs that set_epoch was called with.")
-    padding_known: bool = Field(False, description="True if samples that pad the ranks' shares could be identified.")
     iterable: bool = False
     dataset_size: Count | None = None
     passes: Positive = 1
@@ -329,7 +328,7 @@ class RankEnd(RawFile, RankFacts):
         None, description="What a worker of the training loader takes for a batch, in the mean; null: not known."
     )
     feeders: Several[str] = Field((), description="Imported libraries with loaders that are not a torch DataLoader.")
-    first_samples: Several[str] = Field((), description="Digests of the first samples that were trained on.")
+    first_samples: Several[str] = Field((), description="Digests of the first batches that were trained on.")
     loss: Loss | None = None
     fingerprint: Fingerprint
     steps: StepsFile
