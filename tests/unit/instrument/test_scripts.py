@@ -30,7 +30,6 @@ LINES = (
     "gan.py own",
     "gan.py twice",
     "eval_mode.py adversarial",
-    "eval_mode.py pseudo",
     "eval_mode.py minibatches",
     "samplers.py plain 0",
     "samplers.py drop_last 0",
@@ -54,15 +53,11 @@ LINES = (
     "ddp_options.py static_graph",
     "ddp_options.py unused",
     "ddp_options.py views",
-    "leftover.py zero_grad",
-    "leftover.py by_hand",
-    "leftover.py at_begin",
     "leftover.py carried",
     "leftover.py stepped",
     "leftover.py stepped_after",
     "ahead.py one 1 all",
     "ahead.py one 2 all",
-    "ahead.py one 4 dropped",
     "ahead.py one 1 critic",
     "ahead.py one 2 cut_short",
     "ahead.py one 1 twice",
@@ -190,7 +185,7 @@ def test_validation_is_never_counted(warm: Warm, tmp_path: Path, line: str, rank
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(
     ("line", "samples"),
-    [("no_loader.py", 32), ("no_loader.py groups", 32), ("tutorial_gpt.py", 8), ("eval_mode.py rollout", 8)],
+    [("no_loader.py", 32), ("no_loader.py groups", 32), ("tutorial_gpt.py", 8)],
 )
 def test_loops_without_a_loader(warm: Warm, tmp_path: Path, line: str, samples: int, ranks: int) -> None:
     measured = check(warm, tmp_path, *line.split(), ranks=ranks, samples_per_step=samples)
