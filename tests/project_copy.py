@@ -117,6 +117,36 @@ class Checkout:
             check=False,
         )
 
+    def script(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of workflow/scripts on results/plan.json; output and errors are both in ``stdout``."""
+        plan = ("--out" if name == "plan.py" else "--plan", "results/plan.json")
+        argv = [sys.executable, f"workflow/scripts/{name}", *plan, *arguments]
+        return subprocess.run(
+            argv if self.cluster is None else self.cluster.command(argv, cwd=self.path),
+            cwd=self.path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    def plan(self, scale: str) -> None:
+        """Write the plan with this scale's job alone, which so does not wait for the gate below it."""
+        planned = self.script("plan.py")
+        assert planned.returncode == 0, planned.stdout
+        file = self.results / "plan.json"
+        plan = json.loads(file.read_text())
+        file.write_text(json.dumps({**plan, "jobs": [job for job in plan["jobs"] if job["scale"] == scale]}))
+
+    def measure(self, scale: str = "1x1") -> str:
+        """Make the runs of a scale, without Snakemake; return what its job printed."""
+        self.plan(scale)
+        done = self.script("run_scale.py", "--scale", scale)
+        assert done.returncode == 0, done.stdout  # whatever became of the runs
+        return done.stdout
+
     def start(
         self,
         *arguments: str,

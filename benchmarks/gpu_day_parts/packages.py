@@ -16,8 +16,8 @@ REQUIREMENTS = Path(__file__).parents[1] / "gpu_day_requirements.txt"
 PROVIDED = ("torch", "torchvision", "numpy", "pandas", "matplotlib", "psutil", "pyyaml", "jinja2", "pytest")
 """Packages that the machine must have."""
 
-LEFT_OUT = ("pygments", "rich", "scikit-learn")
-"""Not installed: pygments comes with pytest; rich is for the live view; only the shipped digits need scikit-learn."""
+LEFT_OUT = ("packaging", "pygments", "rich", "scikit-learn")
+"""Not installed: packaging and pygments come with pytest; rich is for the live view, scikit-learn for the digits."""
 
 FILL = """\
 Fill FOLDER with the wheels that such a machine lacks, on one with network, in the checkout, with any Python 3:

@@ -1,10 +1,7 @@
 #!/usr/bin/env python3
 """A real Slurm on one machine: a controller and several nodes, each with its own network, host name and GPUs.
 
-    cluster.py up --nodes 6 --gpus 2 --accounting     bring a cluster up; prints its directory
-    cluster.py shell                                  a shell on its login node
-    cluster.py shell --nodes 6                        a shell on a new cluster, which ends with the shell
-    cluster.py down                                   take it down, or what is left of it
+    cluster.py shell --nodes 6 --gpus 2 --accounting     a shell on the login node of a new cluster, which ends with it
 
 Needs root and Debian's or Ubuntu's slurmctld, slurmd, slurm-client and munge; for accounting also slurmdbd and
 mariadb-server. It uses and changes no service of the system, and nothing listens on the system's networks: a cluster
@@ -18,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import random
 import shutil
@@ -29,9 +25,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import cluster_config
 import machines
@@ -42,11 +37,8 @@ SLURM_TOOLS = ("slurmctld", "slurmd", "srun", "sbatch", "munged", "ip", "nsenter
 ACCOUNTING_TOOLS = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")
 PACKAGES = "slurmctld slurmd slurm-client munge iproute2"
 ACCOUNTING_PACKAGES = "slurmdbd mariadb-server"
-STATE = "cluster.json"
+OWNER = "owner"  # process id and start time of who brought it up: a cluster without its owner is an orphan
 DIRECTORIES = ("log", "run", "state", "spool", "munge", "devices", "hosts", "etc", "exits")
-
-# A socket's path has at most 107 characters; our longest file name needs 20 of them.
-LONGEST_ROOT = 80
 
 JOB_IS_OVER = frozenset(
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED TIMEOUT".split()
@@ -60,55 +52,34 @@ class Cluster:
     root: Path
     spec: Spec
     addresses: dict[str, str]  # of the nodes and of the login node
-    owner: tuple[int, int] | None = None  # process id and start time: a cluster without its owner is an orphan
     head: Machine | None = None
     members: dict[str, Machine] = field(default_factory=dict)
 
     # Start and end
 
     @staticmethod
-    def up(spec: Spec, root: Path | None = None, *, owned: bool = True) -> Cluster:
-        """Bring a cluster up, in ``root`` or a new temporary directory; return when every node is idle.
+    def up(spec: Spec) -> Cluster:
+        """Bring a cluster up in a new temporary directory; return when every node is idle.
 
-        With ``owned`` it becomes an orphan, which others clean up, as soon as the calling process has ended.
+        It becomes an orphan, which others clean up, as soon as the calling process has ended.
         """
         if reason := why_not(spec.accounting):
             raise ClusterError(reason)
-        cluster = Cluster(new_root(root), spec, addresses(spec), this_process())
+        cluster = Cluster(Path(tempfile.mkdtemp(prefix=f"{MARKER}-")), spec, addresses(spec))
         try:
             cluster.write_files()
             cluster.start()
-            if not owned:
-                cluster.owner = None
-                cluster.save()
         except BaseException:
             cluster.down()
             raise
         return cluster
 
-    @staticmethod
-    def load(root: Path) -> Cluster:
-        """Return a cluster that another process brought up."""
-        values = read_state(root)
-        shape = values["spec"]
-        spec = Spec(**{**shape, "interfaces": tuple(shape["interfaces"]), "conf": tuple(shape["conf"])})
-        members = {name: Machine(**machine) for name, machine in values["members"].items()}
-        head = values["head"] and Machine(**values["head"])
-        owner = values["owner"] and tuple(values["owner"])
-        return Cluster(root, spec, values["addresses"], owner, head, members)
-
     def down(self) -> None:
         """End all processes of the cluster, which removes its networks and mounts, and delete its directory."""
         take_down(self.root)
 
-    def save(self) -> None:
-        values = {**asdict(self), "what": MARKER, "root": str(self.root)}
-        partial = self.root / f"{STATE}.partial"
-        partial.write_text(json.dumps(values, indent=2))
-        partial.replace(self.root / STATE)
-
     def write_files(self) -> None:
-        self.save()
+        (self.root / OWNER).write_text(f"{os.getpid()} {machines.start_time(os.getpid())}")
         for name in DIRECTORIES:
             (self.root / name).mkdir()
         for name in (HEAD, *self.nodes):
@@ -141,7 +112,6 @@ class Cluster:
     def start_login_node(self) -> None:
         """Start the machine that all nodes are connected to, without Slurm."""
         self.head = machines.first_machine(self.root, HEAD)
-        self.save()
         machines.ip(
             self.head,
             "link add fabric type bridge",
@@ -215,7 +185,6 @@ class Cluster:
         interface = self.spec.interface(name)
         node = machines.further_machine(self.root, name, self.head)
         self.members[name] = node
-        self.save()
         machines.ip(
             self.head,
             f"link add {name} type veth peer name {interface} netns {node.pid}",
@@ -425,43 +394,8 @@ def write_secret(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def this_process() -> tuple[int, int]:
-    started = machines.start_time(os.getpid())
-    assert started is not None
-    return os.getpid(), started
-
-
-def new_root(root: Path | None) -> Path:
-    """Return an empty directory for a cluster; take down what is left of an earlier one there."""
-    if root is None:
-        return Path(tempfile.mkdtemp(prefix=f"{MARKER}-"))
-    root = root.absolute()
-    if len(str(root)) > LONGEST_ROOT or any(character.isspace() or character in ",[]" for character in str(root)):
-        raise ClusterError(
-            f"{root}: a cluster's directory has up to {LONGEST_ROOT} characters, without space, comma, []"
-        )
-    if (root / STATE).exists():
-        take_down(root)
-    if root.exists() and any(root.iterdir()):
-        raise ClusterError(f"{root} is neither empty nor a cluster's: name another directory")
-    root.mkdir(parents=True, exist_ok=True)
-    return root
-
-
-def read_state(root: Path) -> dict[str, Any]:
-    try:
-        values = json.loads((root / STATE).read_text())
-    except (OSError, ValueError) as error:
-        raise ClusterError(f"{root} holds no cluster: {error}") from None
-    if not isinstance(values, dict) or values.get("what") != MARKER or values.get("root") != str(root):
-        raise ClusterError(f"{root / STATE} is not a cluster's")
-    return values
-
-
 def take_down(root: Path) -> None:
     """Take down a cluster, or what is left of it."""
-    if root.exists():
-        read_state(root)
     machines.kill_cluster(root)
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(root)
@@ -476,13 +410,6 @@ def roots() -> list[Path]:
     return sorted(running | ours)
 
 
-def clusters() -> Iterator[Cluster]:
-    for root in roots():
-        # The state may be half written, or deleted at this moment.
-        with contextlib.suppress(ClusterError):
-            yield Cluster.load(root)
-
-
 def clean_orphans() -> list[Path]:
     """Take down clusters whose owners have ended, and clusters without a directory; return their directories."""
     orphans = [root for root in roots() if is_orphan(root)]
@@ -492,124 +419,40 @@ def clean_orphans() -> list[Path]:
 
 
 def is_orphan(root: Path) -> bool:
-    if not root.exists():
-        return True
     try:
-        owner = read_state(root)["owner"]
-    except ClusterError:
-        return False
-    return owner is not None and machines.start_time(owner[0]) != owner[1]
-
-
-# Command line
-
-
-def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=(__doc__ or "").partition("\n\n")[0], epilog="Needs root, and Slurm's packages."
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name, text in (
-        ("up", "bring a cluster up and print its directory"),
-        (
-            "shell",
-            "a shell on the login node of the running cluster, or with any option of a new one, which ends with it",
-        ),
-        ("down", "take a cluster down"),
-    ):
-        command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("--root", type=Path, help="the cluster's directory (default: a temporary one)")
-        if name != "down":
-            add_shape(command)
-    return parser.parse_args(argv)
-
-
-def add_shape(command: argparse.ArgumentParser) -> None:
-    shape = Spec()
-    command.add_argument("--nodes", type=int, default=shape.nodes)
-    command.add_argument("--gpus", type=int, default=shape.gpus, help="of each node")
-    command.add_argument("--gpu-type", help="their type: --gres=gpu:TYPE:2")
-    command.add_argument("--cpus", type=int, default=shape.cpus, help="of each node")
-    command.add_argument("--memory-mb", type=int, default=shape.memory_mb, help="of each node")
-    command.add_argument("--accounting", action="store_true", help="with slurmdbd, an account and two QOS")
-    interfaces = command.add_mutually_exclusive_group()
-    interfaces.add_argument("--interface", default=shape.interfaces[0], help="name of each node's network interface")
-    interfaces.add_argument("--interfaces", help="names of theirs, one for each node: eth0,ens1f1")
-    command.add_argument("--conf", action="append", default=[], metavar="LINE", help="one more line of slurm.conf")
-
-
-def spec_of(options: argparse.Namespace) -> Spec:
-    interfaces = tuple(options.interfaces.split(",")) if options.interfaces else (options.interface,)
-    return Spec(
-        nodes=options.nodes,
-        gpus=options.gpus,
-        gpu_type=options.gpu_type,
-        cpus=options.cpus,
-        memory_mb=options.memory_mb,
-        accounting=options.accounting,
-        interfaces=interfaces,
-        conf=tuple(options.conf),
-    )
-
-
-def the_only_cluster(root: Path | None) -> Cluster | None:
-    """Return the cluster in ``root``, or the only one that is no test's; None if there is none."""
-    if root is not None:
-        return Cluster.load(root.absolute())
-    found = [cluster for cluster in clusters() if cluster.owner is None]
-    if len(found) > 1:
-        raise ClusterError(
-            "several clusters; name one with --root: " + " ".join(str(cluster.root) for cluster in found)
-        )
-    return found[0] if found else None
-
-
-def up(options: argparse.Namespace) -> int:
-    started = time.monotonic()
-    cluster = Cluster.up(spec_of(options), options.root, owned=False)
-    seconds = time.monotonic() - started
-    print(
-        f"{len(cluster.nodes)} nodes up after {seconds:.1f} s; cluster.py shell --root {cluster.root}", file=sys.stderr
-    )
-    print(cluster.root)
-    return 0
-
-
-def shell(options: argparse.Namespace) -> int:
-    spec = spec_of(options)
-    running = the_only_cluster(options.root) if spec == Spec() else None
-    cluster = running or Cluster.up(spec, options.root)
-    # Only the shell handles SIGINT. SIG_IGN would not work here: the shell would inherit it.
-    signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        print(f"On {HEAD} of a cluster with {', '.join(cluster.nodes)}; exit leaves it.", file=sys.stderr)
-        prompt = cluster.environment(PS1=f"{HEAD}:\\w# ")
-        return subprocess.run(cluster.command(["bash", "--norc"]), env=prompt, check=False).returncode
-    finally:
-        if not running:
-            cluster.down()
-
-
-def down(options: argparse.Namespace) -> int:
-    orphans = clean_orphans()
-    root = options.root.absolute() if options.root else None
-    cluster = None if root in orphans else the_only_cluster(root)
-    if cluster:
-        cluster.down()
-    elif not orphans:
-        print("There is no cluster.", file=sys.stderr)
-    return 0
+        pid, started = map(int, (root / OWNER).read_text().split())
+    except FileNotFoundError:
+        return not root.exists()  # else it is being made
+    return machines.start_time(pid) != started
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = arguments(argv)
+    """Open a shell on the login node of a new cluster."""
+    shape = Spec()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["shell"])
+    parser.add_argument("--nodes", type=int, default=shape.nodes)
+    parser.add_argument("--gpus", type=int, default=shape.gpus, help="of each node")
+    parser.add_argument("--cpus", type=int, default=shape.cpus, help="of each node")
+    parser.add_argument("--memory-mb", type=int, default=shape.memory_mb, help="of each node")
+    parser.add_argument("--accounting", action="store_true", help="with slurmdbd, an account and two QOS")
+    parser.add_argument("--conf", action="append", default=[], metavar="LINE", help="one more line of slurm.conf")
+    options = vars(parser.parse_args(argv))
+    options.pop("command")
+    clean_orphans()
     try:
-        return {"up": up, "shell": shell, "down": down}[options.command](options)
+        cluster = Cluster.up(Spec(**{**options, "conf": tuple(options["conf"])}))
     except (ClusterError, ValueError) as error:
         print(f"cluster.py: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
+    # Only the shell handles SIGINT. SIG_IGN would not work here: the shell would inherit it.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        print(f"On {HEAD} of a cluster with {', '.join(cluster.nodes)}; exit ends it.", file=sys.stderr)
+        prompt = cluster.environment(PS1=f"{HEAD}:\\w# ")
+        return subprocess.run(cluster.command(["bash", "--norc"]), env=prompt, check=False).returncode
+    finally:
+        cluster.down()
 
 
 if __name__ == "__main__":

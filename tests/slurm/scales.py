@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
 from cluster import Cluster
-from project_copy import NO_TORCH, Checkout, environment
+from project_copy import NO_TORCH, Checkout
 
 # Writes a rank's environment and CPUs to a file beside its record.
 WITNESS = """
@@ -58,13 +57,7 @@ def prepare(
     checkout.configure(stages=stages, measure=dict(measure), **config)
     (checkout.path / "loop.py").write_text(script)
     (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(dict(site)))
-    argv = [sys.executable, "workflow/scripts/plan.py", "--out", "results/plan.json"]
-    planned = subprocess.run(argv, cwd=checkout.path, env=environment(), capture_output=True, text=True, check=False)
-    assert planned.returncode == 0, planned.stderr
-    file = checkout.results / "plan.json"
-    plan = json.loads(file.read_text())
-    # Without the other jobs, this one does not wait for the gate of stage 1.
-    file.write_text(json.dumps({**plan, "jobs": [job for job in plan["jobs"] if job["scale"] == scale]}))
+    checkout.plan(scale)
 
 
 def salloc(cluster: Cluster, checkout: Checkout, options: list[str], argv: list[str], **env: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from pathlib import Path
 
@@ -78,20 +77,6 @@ def test_a_job_that_sbatch_lost_is_followed_whatever_a_site_prints_around_the_an
     assert checkout.record("default/weak/1x1/r1")["job"]["id"] == job
     assert f"job {job} ended COMPLETED" in each.text
     assert "Traceback" not in each.text
-
-
-def test_a_refusal_ends_in_the_box_in_sbatchs_own_words(commands: Commands, checkout: Checkout) -> None:
-    """Where Slurm took the job when it was asked, and refuses it a moment later."""
-    checkout.site(slurm={"partition": "gpu", "extra": ["--licenses=none:1"]})
-    commands.does("sbatch", 'case "$*" in *--test-only*) exit 0 ;; esac; exec "$real" "$@"')
-    each = climb(checkout)
-    assert each.end() == 1
-    words = "sbatch: error: Batch job submission failed: Invalid license specification"
-    box = each.text.partition("| verdict")[2]
-    assert f"the job was not submitted: {words}" in re.sub(r"\s*\|\n\|\s*", " ", box), each.text
-    assert "cluster.yaml" in box
-    assert "Traceback" not in each.text
-    assert "#!/bin/sh" not in each.text
 
 
 def test_a_job_that_squeue_hides_goes_on_and_no_second_one_joins_it(

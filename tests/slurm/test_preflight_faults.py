@@ -68,16 +68,9 @@ FAULTS = {
     "interface missing": Fault(
         "node2", "no interface ib9 with an IPv4 address on node2", interface={"node1": "ib0", "node2": "ib9"}
     ),
-    "interface down": Fault(
-        "node2",
-        "interface fast0 (10.9.0.2) is down",
-        interface="fast0",
-        ip=("link set fast0 down", "link set fast0 up"),
-    ),
     "host name": Fault(
         "node2", "the host name node2 resolves to 127.0.1.1", hosts=("{node2} node2", "127.0.1.1 node2")
     ),
-    "head unknown": Fault("node2", "it does not resolve node1", hosts=("{node1} node1", "# none")),
     "head not reached": Fault(
         "node2",
         "it does not reach the head at 10.9.0.1:",

@@ -36,11 +36,8 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("scale", ["1x2", "2x1"])
-def test_a_script_for_srun_can_be_tried_without_slurm(
-    scale: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = run_script(TRAIN, tmp_path, monkeypatch, scale, launcher="srun")
+def test_a_script_for_srun_can_be_tried_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = run_script(TRAIN, tmp_path, monkeypatch, "2x1", launcher="srun")
     assert record.status == "ok", record.failure
     assert sum(rank.samples for rank in record.ranks) == 800
 
@@ -49,7 +46,6 @@ def test_a_script_for_srun_can_be_tried_without_slurm(
     ("script", "said"),
     [
         (TRAIN, "rank 0: KeyError: 'SLURM_PROCID': SLURM_PROCID is a variable"),
-        ('import os\nrank = int(os.environ.get("SLURM_LOCALID"))', "'NoneType': SLURM_LOCALID is a variable"),
         ('import sys\nsys.exit("no SLURM_NTASKS here")', "rank 0: no SLURM_NTASKS here: SLURM_NTASKS is a variable"),
     ],
 )
@@ -60,12 +56,6 @@ def test_under_torchrun_the_message_says_that_it_needs_srun(
     assert failure[0] == "the script needs srun"
     assert said in failure[1]
     assert "set launcher: srun in cluster.yaml" in failure[2]
-
-
-def test_another_key_that_is_missing_is_no_matter_of_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = 'import os\nprint("SLURM_PROCID is not here")\nos.environ["DATA"]'
-    failure = failure_of(run_script(script, tmp_path, monkeypatch, "1x1", launcher="torchrun"))
-    assert failure[:2] == ("the script raised an exception", "rank 0: KeyError: 'DATA'")
 
 
 def failure_of(record: Record) -> tuple[str, str, str]:
