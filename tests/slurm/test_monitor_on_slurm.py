@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from cluster import Cluster
 from ddp_ladder.common.files import Agent, RunDirectory, read_json
 from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.records.raw_models import AgentEnd
-from project_copy import NO_TORCH, Checkout, copy_project
+from project_copy import NO_TORCH, copy_project
 from scales import GPU_SITE, prepare, salloc, scale_job
 
 pytestmark = pytest.mark.slurm
@@ -67,7 +66,6 @@ if first:
 with open(f"{here}/seen{rank}.json", "w") as file:
     json.dump({"seen": seen, "sent": sent}, file)
 """
-ENDLESS = "import signal\nsignal.pause()\n"
 
 
 @dataclass(frozen=True)
@@ -164,14 +162,6 @@ def agents(run: RunDirectory) -> list[psutil.Process]:
     ]
 
 
-def kill_agent(run: RunDirectory, _cluster: Cluster) -> None:
-    agents(run)[0].kill()
-
-
-def cancel_job(run: RunDirectory, cluster: Cluster) -> None:
-    cluster.run(["scancel", read_json(run.run)["job"]["id"]])
-
-
 def writers(run: RunDirectory) -> Iterator[str]:
     """Yield the files of samples that a process has open."""
     for file in Path("/proc").glob("[0-9]*/fd/*"):
@@ -183,25 +173,9 @@ def writers(run: RunDirectory) -> Iterator[str]:
             yield target
 
 
-@pytest.fixture(scope="module")
-def endless(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Checkout]:
-    numbers = itertools.count()
-
-    def made() -> Checkout:
-        checkout = copy_project(tmp_path_factory.mktemp(f"endless{next(numbers)}"))
-        prepare(checkout, ENDLESS, "2x1", SITE, repeats=1, monitor={"every_s": 0.2})
-        return checkout
-
-    return made
-
-
-@pytest.mark.parametrize("end", [kill_agent, cancel_job])
-def test_no_monitor_is_left_and_its_samples_are_kept(
-    cluster_without_accounting: Cluster,
-    endless: Callable[[], Checkout],
-    end: Callable[[RunDirectory, Cluster], None],
-) -> None:
-    cluster, checkout = cluster_without_accounting, endless()
+def test_a_cancelled_job_leaves_no_monitor_and_its_samples(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
+    cluster, checkout = cluster_without_accounting, copy_project(tmp_path)
+    prepare(checkout, "import signal\nsignal.pause()\n", "2x1", SITE, repeats=1, monitor={"every_s": 0.2})
     run = RunDirectory(checkout.results / "runs/default/weak/2x1/r1")
     argv = cluster.command(["salloc", "--time=5", *JOB, *scale_job("2x1")], cwd=checkout.path)
     with subprocess.Popen(argv, env=cluster.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as job:
@@ -212,7 +186,7 @@ def test_no_monitor_is_left_and_its_samples_are_kept(
         assert {Path(name).name for name in writers(run)} >= {"node0.csv", "node1.csv"}
         before = [len(file.read_bytes()) for file in files]
         try:
-            end(run, cluster)
+            cluster.run(["scancel", read_json(run.run)["job"]["id"]])
             job.wait(timeout=60)
         finally:
             job.terminate()

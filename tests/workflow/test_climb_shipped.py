@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -57,13 +56,6 @@ class TestShippedExperiment:
         assert min(accuracies.values()) > 95, accuracies
         # 360 held-out digits: the noise of one run is 0.8 points.
         assert max(accuracies.values()) - min(accuracies.values()) < 3, accuracies
-
-    def test_leaves_a_job_script_beside_each_run(self, shipped: Climbed) -> None:
-        checkout, _ = shipped
-        runs = [file.parent for file in checkout.results.glob("runs/*/*/*/r*/run.json")]
-        assert len(runs) == 4
-        for run in runs:
-            assert os.access(run / "job.sh", os.X_OK)
 
     def test_counts_samples_and_not_padding(self, shipped: Climbed) -> None:
         """1,437 digits: two ranks draw 719 each, one of them a repetition."""
@@ -206,6 +198,3 @@ class TestShippedExperiment:
         assert again.returncode == 0
         assert "nothing to measure" in again.stdout
         assert checkout.run_times() == before
-
-    def test_leaves_no_process(self, shipped: Climbed) -> None:
-        assert shipped[0].processes() == []

@@ -5,11 +5,10 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
-from project_copy import ROOT, copy_project, environment
+from project_copy import ROOT, environment
 
 SCRIPTS = sorted((ROOT / "workflow/scripts").glob("*.py"))
 
@@ -54,24 +53,6 @@ def test_a_python_without_packages_is_named_with_what_to_do(script: str) -> None
     assert done.stderr.startswith(f"{sys.executable} (Python 3.")
     assert "lacks jinja2, matplotlib, numpy, pandas, psutil, pydantic, rich, scipy, snakemake, yaml" in done.stderr
     assert f"next: cd {ROOT} && make setup" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_snakemake_of_another_environment_names_the_package_that_it_lacks(tmp_path: Path) -> None:
-    (tmp_path / "packages").mkdir()
-    for package in Path(sysconfig.get_path("purelib")).iterdir():
-        if package.name != "matplotlib":
-            (tmp_path / "packages" / package.name).symlink_to(package)
-    done = subprocess.run(
-        [sys.executable, "-S", "-m", "snakemake", "--dry-run"],
-        cwd=copy_project(tmp_path / "project").path,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**environment(), "PYTHONPATH": str(tmp_path / "packages")},
-    )
-    assert done.returncode == 1
-    assert "lacks matplotlib and cannot run ddp-ladder" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -71,18 +71,6 @@ def ranks_of(said: str) -> list[list[str]]:
     return sorted(line.split()[1:4] for line in said.splitlines() if line.count(" ") == 4 and line[0].isdigit())
 
 
-def test_the_nodes_order_holds_whoever_comes_first(start: Start) -> None:
-    """All on one address; c10d would take the order of the process ids, here of the starts."""
-    last = start(2, "run")
-    second = start(1, "run")
-    first = start(0, "run")
-    for node_rank, process in enumerate((first, second, last)):
-        said = process.communicate(timeout=TIMEOUT_S)[0]
-        assert process.returncode == 0, said
-        ranks = [str(2 * node_rank), str(2 * node_rank + 1)]
-        assert ranks_of(said) == [[rank, str(node_rank), str(k)] for k, rank in enumerate(ranks)]
-
-
 def test_a_stranger_on_the_same_port_gets_no_rank(start: Start) -> None:
     first = start(0, "run")
     port = port_of(first)

@@ -129,19 +129,6 @@ def test_a_module_that_does_not_exist_fails_the_run_in_its_own_words(witnessed: 
     assert not (witnessed.path / "witness.json").exists()
 
 
-def test_a_module_that_the_users_shell_has_loaded_is_loaded_again(
-    witnessed: Checkout, modules: Path, other_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its PYTHONPATH is taken away for the other Python's sake; were it left alone, nothing would bring it back."""
-    add_module(modules, "Site/1.0", f"prepend-path PYTHONPATH {tmp_path}/site")
-    monkeypatch.setenv("LOADEDMODULES", "Site/1.0")
-    monkeypatch.setenv("_LMFILES_", str(modules / "Site/1.0"))
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}/site")
-    record = measured(witnessed, modules=["Site/1.0"], python=str(other_python))
-    assert record["status"] == "ok", record["failure"]
-    assert f"{tmp_path}/site" in witness(witnessed)["path"]
-
-
 @pytest.fixture
 def other_python(tmp_path: Path) -> Path:
     """A Python of the site's: an environment of its own that has this one's packages."""

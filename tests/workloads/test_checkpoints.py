@@ -18,7 +18,7 @@ from rank_support import Ended, on_ranks
 from small_datasets import accept_cifar, write_cifar, write_digits, write_image_folder
 
 import common
-from common import INTERRUPTED, Checkpoint
+from common import INTERRUPTED
 
 SCRIPTS = {"mlp": mlp.main, "mnist": mnist.main, "cifar": cifar.main, "imagenet": imagenet.main}
 EPOCHS = 3
@@ -77,23 +77,6 @@ def assert_same(found: Any, wanted: Any, where: str = "") -> None:
         assert found == wanted, where
 
 
-class DieAfter:
-    """kill -9 to every rank, once the checkpoint of an epoch is there."""
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __call__(self) -> None:
-        save = Checkpoint.save
-
-        def save_and_die(checkpoint: Checkpoint) -> None:
-            save(checkpoint)
-            if checkpoint._training.epoch == self.epoch:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        Checkpoint.save = save_and_die  # type: ignore[method-assign]
-
-
 class Tell:
     """A signal to one rank in the middle of a step."""
 
@@ -114,25 +97,11 @@ class Tell:
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "epoch"),
-    [("mlp", 1, 2), ("cifar", 2, 2), ("imagenet", 2, 1)],
-)
-def test_killed_after_an_epoch_and_resumed(name: str, size: int, epoch: int, data: Path, tmp_path: Path) -> None:
-    assert on_ranks(size, run, name, data, tmp_path / "whole") == [0] * size
-    whole = content(tmp_path / "whole")
-    assert whole["epoch"] == EPOCHS
-    directory = tmp_path / "killed"
-    ended = on_ranks(size, run, name, data, directory, (), DieAfter(epoch))
-    assert all(isinstance(end, Ended) and end.code == -signal.SIGKILL for end in ended)
-    assert content(directory)["epoch"] == epoch
-    assert on_ranks(size, run, name, data, directory, ["--resume"]) == [0] * size
-    assert_same(content(directory), whole)
-
-
-@pytest.mark.parametrize(
     ("name", "size", "tell"),
     [
         ("mnist", 2, Tell(signal.SIGTERM, rank=1, step=8)),
+        ("cifar", 2, Tell(signal.SIGUSR1, rank=0, step=4)),  # the last step of the first epoch
+        ("imagenet", 2, Tell(signal.SIGUSR1, rank=0, step=3)),
         ("mlp", 1, Tell(signal.SIGTERM, rank=0, step=9)),
     ],
 )

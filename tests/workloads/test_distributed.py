@@ -19,6 +19,8 @@ def test_python_alone_has_no_process_group(monkeypatch: pytest.MonkeyPatch) -> N
         assert (world.rank, world.size) == (0, 1)
         net = torch.nn.Linear(2, 2)
         assert common.distribute(net, world) is net
+        assert net._compiled_call_impl is None
+        assert common.distribute(net, world, compiled=True)._compiled_call_impl is not None
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

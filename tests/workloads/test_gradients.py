@@ -135,8 +135,3 @@ def test_all_ranks_evaluate_with_the_first_ones_running_averages(ranks: list[dic
     for rank in ranks:
         assert all(torch.equal(a, b) for a, b in zip(rank["buffers"], ranks[0]["buffers"], strict=True))
         assert float(rank["buffers"][0].abs().max()) < 0.09  # of another rank's inputs it would be 0.1 and more
-
-
-def test_each_rank_knows_its_place(ranks: list[dict[Any, Any]]) -> None:
-    size = len(ranks)
-    assert [rank["world"] for rank in ranks] == [World(k, size, torch.device("cpu")) for k in range(size)]
