@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -152,16 +151,6 @@ def test_mlp_learns(capsys: pytest.CaptureFixture[str]) -> None:
     assert accuracies[-1] > 80
 
 
-def test_docstrings_show_each_way_to_launch() -> None:
-    for name in SMALL:
-        text = sys.modules[name].__doc__ or ""
-        task = r"srun --nodes=2 --ntasks-per-node=\d --gpus-per-node=4 --cpus-per-task=\d+"
-        for launch in (
-            rf"^    python {name}\.py.* # 1 GPU$",
-            rf"^    torchrun --standalone --nproc-per-node=4 {name}\.py.* # 4 GPUs$",
-            rf"^    {task} torchrun --nnodes=2 --nproc-per-node=4 \\\n.* {name}\.py",
-            "the same lines train on the CPU",
-        ):
-            assert re.search(launch, text, re.MULTILINE), (name, launch)
+def test_no_workload_imports_the_ladder() -> None:
+    for name in (*SMALL, "common"):
         assert "ddp_ladder" not in (WORKLOADS / f"{name}.py").read_text()
-    assert "ddp_ladder" not in (WORKLOADS / "common.py").read_text()
