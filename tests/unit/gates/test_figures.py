@@ -5,8 +5,7 @@ from collections import Counter
 from dataclasses import fields
 from pathlib import Path
 
-import pytest
-from ddp_ladder.gates.figures import FIGURES, Table, columns, csv_columns
+from ddp_ladder.gates.figures import FIGURES, columns, csv_columns
 from ddp_ladder.gates.points import ScalePoint
 from make_records import make_failed_record, make_record, make_spec
 
@@ -42,13 +41,6 @@ def test_every_number_of_a_point_is_a_figure() -> None:
     numbers = {field.name for field in fields(ScalePoint) if str(field.type).split(" | ")[0] in ("int", "float")}
     assert len(numbers) > 30
     assert numbers <= {key for column in EVERY_COLUMN for key in column.keys}
-
-
-@pytest.mark.parametrize("table", ["page", "markdown", "terminal", "runs", "startup", "usage", "cost"])
-def test_no_two_columns_of_a_table_have_the_same_heading(table: Table) -> None:
-    headings = [column.heading for column in columns(table)]
-    assert headings
-    assert len(set(headings)) == len(headings)
 
 
 def test_every_figure_of_a_run_is_read_from_its_record() -> None:

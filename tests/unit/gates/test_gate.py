@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import math
 import os
-import random
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -139,11 +137,6 @@ def _remove(name: str) -> Mutation:
     return lambda run: (run.path / name).unlink()
 
 
-def _directory_instead(run: RunDirectory) -> None:
-    run.record.unlink()
-    run.record.mkdir()
-
-
 def _faster_step(run: RunDirectory) -> None:
     rows = read_steps(run, 0)
     rows[30][3] = "0.001000000"
@@ -166,14 +159,10 @@ MUTATIONS: dict[str, Mutation] = {
     **FAILED,
     "removed": _remove("record.json"),
     "not JSON": _write("record.json", "status: ok\n"),
-    "a directory": _directory_instead,
     "schema_version 2": lambda run: edit(run.record, lambda data: data.update(schema_version=2)),
-    "left out, it says": lambda run: write_record(run.record, not_run(make_spec("1x2", repeat=2), "no time", "wait")),
     "record of another repeat": lambda run: shutil.copy(run.path.parent / "r1/record.json", run.record),
     "run.json removed": _remove("run.json"),
     "faster step": _faster_step,
-    "rank too many": lambda run: shutil.copy(run.ranks / "rank1.json", run.ranks / "rank2.json"),
-    "end removed": _remove("ended.json"),
 }
 """Damage after the job has assembled the record."""
 
@@ -204,10 +193,7 @@ def test_what_was_wanted_is_what_the_run_did_not_hold_to(ladder: Ladder, name: s
     assert reason.wanted == wanted
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["removed", "faster step"],
-)
+@pytest.mark.parametrize("name", ["removed", "faster step"])
 @pytest.mark.parametrize("run", [BASELINE, RUN])
 def test_a_run_spoilt_after_its_gate_opened_closes_the_gates_above(ladder: Ladder, name: str, run: str) -> None:
     MUTATIONS[name](ladder.run(run))
@@ -221,16 +207,8 @@ def test_directory_copied_from_another_repeat(ladder: Ladder) -> None:
     assert_closed(ladder, RUN)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"args": ("--batch-size", "64", "--amp"), "args_template": ("--amp",)},
-        {"env": {"NCCL_ALGO": "Ring"}},
-    ],
-    ids=lambda changes: next(iter(changes)),
-)
-def test_records_from_before_a_change_of_the_configuration(ladder: Ladder, changes: Mapping[str, Any]) -> None:
-    plan = make_plan_of(make_specs(("1x1", "1x2"), repeats=2, **changes))
+def test_records_from_before_a_change_of_the_configuration(ladder: Ladder) -> None:
+    plan = make_plan_of(make_specs(("1x1", "1x2"), repeats=2, env={"NCCL_ALGO": "Ring"}))
     stale = replace(ladder, plan=plan)
     verdict = assert_closed(stale, *(run.name for run in plan.runs), stage="stage2")
     assert verdict.reason
@@ -243,55 +221,6 @@ def test_records_from_before_a_change_of_the_configuration(ladder: Ladder, chang
 def _with_gate(ladder: Ladder, **thresholds: float) -> Ladder:
     gates = {**ladder.plan.gates, "stage2": GateThresholds.model_construct(**thresholds)}  # not checked
     return replace(ladder, plan=replace(ladder.plan, gates=gates))
-
-
-@pytest.fixture(scope="module")
-def exact(tmp_path_factory: pytest.TempPathFactory) -> Ladder:
-    """Step times that binary fractions hold exactly: efficiency 1, data wait 0.25."""
-    results = tmp_path_factory.mktemp("exact")
-    specs = make_specs(("1x1", "1x2"), repeats=2)
-    for spec in specs:
-        rate = {"1x1": 512.0, "1x2": 1024.0}[str(spec.scale)]
-        run = write_run(results, spec, rate, wobble=0, data_wait_fraction=0.25)
-        for rank in range(spec.world_size):
-            write_steps(run, rank, _shaken(read_steps(run, rank), seed=f"{spec.name} {rank}"))
-        reassemble(run)
-    return Ladder(results, make_plan_of(specs))
-
-
-def _shaken(rows: list[list[str]], seed: str) -> list[list[str]]:
-    """Other waits in each row, but together as long as before: no clock shows the same row again and again."""
-    offsets = [sign * (1 + place % 15) for place in range(len(rows) // 2) for sign in (1, -1)]
-    chance, warmup, measured = random.Random(seed), offsets[:10], offsets[10:]
-    for part in (warmup, measured):
-        chance.shuffle(part)
-    waits_s = [float(row[4]) + n / 512 for row, n in zip(rows, warmup + measured, strict=True)]
-    return [[*row[:4], f"{wait_s:.9f}"] for row, wait_s in zip(rows, waits_s, strict=True)]
-
-
-BOUNDARIES = [
-    ("min_efficiency", 1.0, +1, "efficiency"),
-    ("min_samples_per_s", 1024.0, +1, "throughput"),
-    ("max_data_wait_fraction", 0.25, -1, "data wait"),
-]
-
-
-@pytest.mark.parametrize(("key", "boundary", "direction", "check"), BOUNDARIES)
-def test_thresholds_open_at_their_boundary_and_close_beyond(
-    exact: Ladder, tmp_path: Path, key: str, boundary: float, direction: int, check: str
-) -> None:
-    at = _with_gate(exact, **{key: boundary}).judge("stage2")
-    assert at.is_open
-    beyond = _with_gate(exact, **{key: math.nextafter(boundary, direction * math.inf)})
-    verdict = beyond.judge("stage2")
-    assert not verdict.is_open
-    assert verdict.reason
-    assert (verdict.reason.where, verdict.reason.check) == ("default/weak/1x2", check)
-    assert f"stages.stage2.gate.{key}" in verdict.reason.wanted
-    assert f"stages.stage2.gate.{key}" in verdict.reason.next
-    assert write_verdict(at, tmp_path).name == "stage2.json"
-    assert write_verdict(verdict, tmp_path).name == "stage2.closed.json"
-    assert [file.name for file in tmp_path.iterdir()] == ["stage2.closed.json"]
 
 
 def test_slow_steps_that_recur_count_before_the_gate(ladder: Ladder) -> None:
@@ -323,31 +252,6 @@ def test_a_disturbed_baseline_closes_the_gate_of_the_scale_above(ladder: Ladder)
     assert (verdict.reason.where, verdict.reason.check) == ("default/weak/1x2", "baseline")
     assert str(ladder.results / "runs/default/weak/1x1") in verdict.reason.next
     assert gate.judge("stage1").is_open
-
-
-def test_a_wait_for_data_that_is_not_known_passes_no_threshold(ladder: Ladder) -> None:
-    for spec in ladder.plan.stage_jobs("stage2")[0].runs:
-        run = ladder.run(spec.name)
-        for rank in (0, 1):
-            write_steps(run, rank, [[*row[:4], "nan"] for row in read_steps(run, rank)])
-        timing = reassemble(run).timing
-        assert timing
-        assert timing.data_wait_fraction is None
-    assert ladder.judge("stage2").is_open
-    verdict = _with_gate(ladder, max_data_wait_fraction=1.0).judge("stage2")
-    assert verdict.reason
-    assert (verdict.reason.check, verdict.reason.measured) == ("data wait", "it was not measured")
-    assert "stages.stage2.gate.max_data_wait_fraction" in verdict.reason.next
-
-
-def test_all_thresholds_are_judged_even_when_the_first_fails(exact: Ladder) -> None:
-    gate = _with_gate(exact, min_efficiency=1.0, min_samples_per_s=2000, max_data_wait_fraction=0.1)
-    verdict = gate.judge("stage2")
-    outcomes = [(f.check, f.ok) for f in verdict.judged if f.repeat is None]
-    assert outcomes == [("efficiency", True), ("throughput", False), ("data wait", False)]
-    assert verdict.reason
-    assert verdict.reason.measured == "throughput 1,024 samples/s"
-    assert all(f.next for f in verdict.judged if f.repeat is None)  # the first is at its threshold: uncertain
 
 
 @pytest.mark.parametrize(
@@ -429,31 +333,6 @@ def test_a_variant_that_fails_is_closed_and_the_gate_is_not(two_variants: Ladder
     gate = Verdict.from_json(read_json(path))
     assert closed_variants(gate) == {"ring": "variant ring did not pass the gate of stage2"}
     assert outcome_line(gate).startswith("gate stage2: open (without ring: see the report)")
-
-
-def test_a_default_that_is_too_slow_closes_the_gate_beside_an_open_variant(two_variants: Ladder) -> None:
-    slow = next(run for run in two_variants.plan.runs if run.name == "default/weak/1x2/r1")
-    write_run(two_variants.results, slow, 1100.0)
-    verdict = two_variants.judge("stage2")
-    assert not verdict.is_open
-    assert verdict.variants == {"default": "closed", "ring": "open"}
-
-
-def test_a_backend_other_than_the_wanted_one_closes_the_gate(tmp_path: Path) -> None:
-    ladder = Ladder(tmp_path, write_ladder(tmp_path, scales=("1x1", "1x2"), backend_wanted="gloo"))
-    assert ladder.judge("stage2").is_open
-    run = ladder.run()
-    for rank in (0, 1):
-        file = run.ranks / f"rank{rank}.json"
-        write_json(file, {**read_json(file), "backend": "nccl"})
-    reassemble(run)
-    verdict = ladder.judge("stage2")
-    assert verdict.reason
-    assert (verdict.reason.check, verdict.reason.measured, verdict.reason.wanted) == (
-        "backend",
-        "measured nccl",
-        "gloo",
-    )
 
 
 def test_a_variant_left_out_after_an_earlier_gate_stays_closed(two_variants: Ladder) -> None:
@@ -539,29 +418,3 @@ def test_the_plain_baseline_is_in_the_evidence_and_not_judged(with_plain: Ladder
     assert any("plain/weak/1x1/r2" in path for path in verdict.records)
     two = next(point for point in verdict.points if point.world_size == 2)
     assert two.efficiency_plain == pytest.approx(1900 / 2048, rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("damage", "reason"),
-    [
-        ("failed", "the script failed without a launcher (rank 0: ValueError: RANK expected)"),
-        ("time limit", "the script failed without a launcher (the job of scale 1x1 reached its stages.stage1.runtime"),
-        ("missing", "it has not been run"),
-    ],
-)
-def test_a_bad_plain_baseline_closes_no_gate_and_gives_no_figure(with_plain: Ladder, damage: str, reason: str) -> None:
-    runs = [with_plain.run(f"plain/weak/1x1/r{k}") for k in (1, 2)]
-    for run in runs:
-        if damage == "failed":
-            edit(run.ranks / "rank0.json", lambda end: end.update(exit_code=1, exception="ValueError: RANK expected"))
-            reassemble(run)
-        elif damage == "time limit":
-            edit(run.ended, lambda ended: ended.update(outcome="time limit"))
-            reassemble(run)
-        else:
-            run.record.unlink()
-    verdict = with_plain.judge("stage2")
-    assert verdict.is_open
-    points = {point.variant: point for point in verdict.points if point.world_size == 1}
-    assert points["plain"].efficiency_plain is points["default"].efficiency_plain is None
-    assert reason in points["default"].note

@@ -164,6 +164,35 @@ def test_certain_asks_the_data_wait_of_every_repeat(certain: bool, ok: bool) -> 
     assert finding.measured.startswith("4.0 % of the step time in the longest" if certain else "2.0 % of the step time")
 
 
+@pytest.mark.parametrize(
+    ("key", "boundary", "direction", "check"),
+    [
+        ("min_efficiency", 0.9, +1, "efficiency"),
+        ("min_samples_per_s", 1800.0, +1, "throughput"),
+        ("max_data_wait_fraction", 0.02, -1, "data wait"),
+    ],
+)
+def test_thresholds_open_at_their_boundary_and_close_beyond(
+    key: str, boundary: float, direction: int, check: str
+) -> None:
+    assert only((0.9, 0.03), GateThresholds(**{key: boundary})).ok  # type: ignore[arg-type]
+    beyond = only((0.9, 0.03), GateThresholds(**{key: math.nextafter(boundary, direction * math.inf)}))  # type: ignore[arg-type]
+    assert (beyond.ok, beyond.check) == (False, check)
+    assert f"stages.stage2.gate.{key}" in beyond.wanted
+    assert f"stages.stage2.gate.{key}" in beyond.next
+
+
+def test_all_thresholds_are_judged_and_what_is_not_known_passes_none() -> None:
+    gate = GateThresholds(min_efficiency=0.8, min_samples_per_s=2000, max_data_wait_fraction=1)
+    found = judged((0.9, 0.03), gate, data_wait_fraction=None)
+    assert [(each.check, each.ok) for each in found] == [
+        ("efficiency", True),
+        ("throughput", False),
+        ("data wait", False),
+    ]
+    assert found[2].measured == "it was not measured"
+
+
 # How it is told
 
 DOUBT = "efficiency 0.82 (95 % interval 0.78 to 0.90, in one job), uncertain: about 20 repeats would decide it"
