@@ -42,7 +42,7 @@ def climb_to(
     for number, job in enumerate(plan.jobs):
         if slurm and job not in before:
             write_job_end(results, JobEnd(str(100 + number), job.stage, str(job.scale), SUBMITTED, "a.log"))
-    write_json(results / START_LOCK, {"schema_version": 1, **asdict(Holder.here(START))})
+    write_json(results / START_LOCK, asdict(Holder.here(START)))
     return plan
 
 
@@ -59,7 +59,7 @@ def begin_run(results: Path, plan: Plan, scale: str, gpus: int, slurm: bool) -> 
     shutil.rmtree(run.ranks)
     for node_rank in range(spec.nodes):
         write_samples(run, node_rank, gpus, [time.time() - 4, time.time() - 1])
-    lock = {"schema_version": 1, **asdict(Holder.here(own))}
+    lock = asdict(Holder.here(own))
     write_json(results / "jobs" / f"{scale}.lock1", lock)
 
 

@@ -73,7 +73,7 @@ def test_a_failing_doctor_has_the_last_word(checkout: Checkout, laptop: str) -> 
 def test_asking_for_slurm_where_there_is_none_is_one_message(checkout: Checkout, laptop: str) -> None:
     done = snakemake(checkout, laptop, "--profile", "profiles/slurm")
     assert done.returncode == 1
-    assert "this machine has no Slurm to submit jobs to" in done.stdout
+    assert "Slurm does not answer: squeue: No such file or directory" in done.stdout
     assert "Traceback" not in done.stdout
     assert "Error" not in done.stdout
     assert not checkout.results.exists() or not list(checkout.results.glob("**/*.json"))

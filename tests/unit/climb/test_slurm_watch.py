@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
-from ddp_ladder.climb.executor import ASK_EVERY_S, GONE_AFTER_S, REMIND_EVERY_S, JobWatch
+from ddp_ladder.climb.executor import ASK_EVERY_S, GONE_AFTER_S, JobWatch
 from ddp_ladder.run.progress import LAST_WORDS, Console
 from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState
 from ddp_ladder.slurm.query import SlurmError
@@ -170,13 +170,11 @@ def test_a_log_that_cannot_be_read_costs_the_job_nothing(desk: Desk) -> None:
     assert end.ok
 
 
-def test_a_silent_slurm_is_reported_once_and_again_as_a_reminder(desk: Desk) -> None:
+def test_a_silent_slurm_is_reported_once(desk: Desk) -> None:
     desk.cluster.silent = "connect failure"
     for _ in range(5):
         assert desk.later(ASK_EVERY_S["waiting"]) == []
     assert desk.text.count("Slurm does not answer (connect failure)") == 1
-    desk.later(REMIND_EVERY_S)
-    assert "still asking" in desk.text
     desk.cluster.silent = ""
     desk.later(ASK_EVERY_S["waiting"], RUNNING)
     assert "Slurm answers again" in desk.text

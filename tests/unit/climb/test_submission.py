@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ddp_ladder.climb.start import require_no_job_left
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.slurm.jobs import SUBMITTED, JobEnd, job_end_file, new_job_name, write_job_end
+from ddp_ladder.slurm.jobs import new_job_name
 from ddp_ladder.slurm.lock import Lock, held
 
 
@@ -30,9 +30,6 @@ echo "$header"
         (self.path / "squeue").write_text(script)
         (self.path / "squeue").chmod(0o755)
 
-    def note(self, state: str = SUBMITTED) -> None:
-        write_job_end(self.results, JobEnd("7", "stage2", "1x4", state, "7.log"))
-
     def left(self) -> str:
         try:
             require_no_job_left(self.results, ["1x4"])
@@ -49,19 +46,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     return Desk(tmp_path)
 
 
-def lost(desk: Desk) -> None:
-    """The start was killed before it could note the job."""
-
-
-def torn(desk: Desk) -> None:
-    job_end_file(desk.results, "1x4").parent.mkdir(parents=True)
-    job_end_file(desk.results, "1x4").write_text("{")
-
-
-@pytest.mark.parametrize("note", [Desk.note, lost, torn])
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING"])
-def test_a_job_in_the_queue_is_reported_whether_or_not_it_was_noted(desk: Desk, note, state: str) -> None:  # type: ignore[no-untyped-def]
-    note(desk)
+def test_a_job_in_the_queue_is_reported(desk: Desk, state: str) -> None:
     desk.squeue(state)
     text = desk.left()
     assert "a job of an earlier start is not over" in text
@@ -70,16 +56,13 @@ def test_a_job_in_the_queue_is_reported_whether_or_not_it_was_noted(desk: Desk, 
     assert text.count("found") == 1
 
 
-@pytest.mark.parametrize("note", [Desk.note, lost, torn])
 @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", ""])
-def test_one_that_has_ended_is_no_hindrance(desk: Desk, note, state: str) -> None:  # type: ignore[no-untyped-def]
-    note(desk)
+def test_one_that_has_ended_is_no_hindrance(desk: Desk, state: str) -> None:
     desk.squeue(state)
     assert desk.left() == ""
 
 
 def test_one_that_slurm_does_not_know_is_not_over_while_it_holds_its_lock(desk: Desk) -> None:
-    desk.note()
     with held(Lock.of_scale(desk.results, "1x4", ""), "7", print, print):
         assert "found    job 7 of 1x4: unknown to squeue and sacct, but it holds its lock" in desk.left()
     assert desk.left() == ""
@@ -87,4 +70,4 @@ def test_one_that_slurm_does_not_know_is_not_over_while_it_holds_its_lock(desk: 
 
 def test_nothing_is_submitted_while_squeue_is_silent(desk: Desk) -> None:
     desk.squeue("", code=1)
-    assert desk.left().startswith("squeue: ")
+    assert desk.left().startswith("Slurm does not answer: ")

@@ -229,7 +229,6 @@ def _record(end: JobEnd, results: Path) -> str:
 LOOK_EVERY_S = 1.0  # at the logs; asks Slurm nothing
 ASK_EVERY_S = {"waiting": 30.0, "running": 10.0}  # all users share the controller
 GONE_AFTER_S = 60.0  # a new job is not yet known everywhere, and accounting lags behind
-REMIND_EVERY_S = 600.0
 
 Ask = Callable[[Iterable[str]], Mapping[str, JobState]]
 Cancel = Callable[[Iterable[str]], str]  # returns the outcome in words
@@ -293,8 +292,7 @@ class JobWatch:
         self._clock = clock
         self._jobs: dict[str, WatchedJob] = {}
         self._asked_s: float | None = None
-        self._silent_since_s: float | None = None
-        self._reminded_s = 0.0
+        self._is_silent = False
 
     def add(self, job_id: str, stage: str, scale: str, log: Path, is_held: Callable[[], bool]) -> None:
         """Begin to follow a job that was just submitted. is_held: whether the scale's lock has a living holder."""
@@ -334,21 +332,14 @@ class JobWatch:
         try:
             states = self._ask(list(self._jobs))
         except SlurmError as silent:
-            self._report_silence(str(silent))
+            if not self._is_silent:
+                self._console.say(f"Slurm does not answer ({silent}); the jobs go on, and it will be asked again")
+            self._is_silent = True
             return []
-        if self._silent_since_s is not None:
+        if self._is_silent:
             self._console.say("Slurm answers again")
-            self._silent_since_s = None
+            self._is_silent = False
         return [end for job in list(self._jobs.values()) if (end := self._follow(job, states[job.id]))]
-
-    def _report_silence(self, why: str) -> None:
-        now_s = self._clock()
-        if self._silent_since_s is None:
-            self._silent_since_s = self._reminded_s = now_s
-            self._console.say(f"Slurm does not answer ({why}); the jobs go on, and it will be asked again")
-        elif now_s - self._reminded_s >= REMIND_EVERY_S:
-            self._reminded_s = now_s
-            self._console.say(f"Slurm has not answered for {duration(now_s - self._silent_since_s)}; still asking")
 
     def _follow(self, job: WatchedJob, new: JobState) -> JobEnd | None:
         if new.state == GONE and not self._is_gone(job):

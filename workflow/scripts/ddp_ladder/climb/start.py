@@ -19,8 +19,8 @@ from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.records.signatures import last_lines
 from ddp_ladder.run.training_data import data_problem
-from ddp_ladder.slurm.jobs import GONE, SUBMITTED, JobEnd, NamedJob, ask, job_end_file, jobs_by_name, read_job_end
-from ddp_ladder.slurm.lock import Lock, is_held
+from ddp_ladder.slurm.jobs import GONE, NamedJob, ask, job_end_file, jobs_by_name
+from ddp_ladder.slurm.lock import Lock, look
 from ddp_ladder.slurm.query import SlurmError
 
 
@@ -66,8 +66,6 @@ def announcements(ladder: Ladder, stages: Sequence[str]) -> list[str]:
 
 # Before jobs are submitted to Slurm
 
-TOOLS = ("sbatch", "scontrol", "squeue", "scancel")
-
 
 def check_before_submission(ladder: Ladder, scales: Collection[str]) -> None:
     """Ask Slurm whether it takes the jobs of these scales; print on stderr when it would start them, and which wait.
@@ -77,7 +75,6 @@ def check_before_submission(ladder: Ladder, scales: Collection[str]) -> None:
     """
     if not scales:
         return
-    require_slurm()
     require_no_job_left(Path(ladder.results), scales)
     jobs = [job for job in ladder.plan.jobs if str(job.scale) in scales]
     admission = check_jobs(jobs, ladder.settings, read_partitions())
@@ -89,28 +86,15 @@ def check_before_submission(ladder: Ladder, scales: Collection[str]) -> None:
         notify(f"Slurm would start them, if submitted now: {admission.starts_in_words}")
 
 
-def require_slurm() -> None:
-    """Raise UserError if jobs cannot be submitted from this machine."""
-    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
-    if missing:
-        raise UserError(
-            Problem(
-                "--executor slurm",
-                "this machine has no Slurm to submit jobs to",
-                found=f"no {', '.join(missing)}",
-                allowed="a login node of the cluster",
-                next=f"start it there, or climb on this machine: snakemake --profile {profile('local')}",
-            )
-        )
-
-
 def require_no_job_left(results: Path, scales: Collection[str]) -> None:
     """Raise UserError while a job of an earlier start goes on, whether or not that start has recorded it."""
     try:
         queue = jobs_by_name(results)
         problems = [problem for scale in sorted(scales) for problem in _left(results, scale, queue)]
     except SlurmError as silent:
-        raise UserError(Problem("squeue", str(silent), next="start again when Slurm answers")) from None
+        elsewhere = f"or climb on this machine: snakemake --profile {profile('local')}"
+        here = "start it where Slurm answers, on a login node"
+        raise UserError(Problem("Slurm does not answer", str(silent), next=f"{here}, {elsewhere}")) from None
     if problems:
         raise UserError(problems)
 
@@ -123,29 +107,20 @@ def require_every_job_over(results: Path) -> None:
 
 
 def _left(results: Path, scale: str, queue: Sequence[NamedJob]) -> Iterator[Problem]:
-    noted = _noted(results, scale)
     states = {each.id: each.state for each in queue if each.scale == scale}
-    if noted and noted.job_id not in states:
-        states |= ask([noted.job_id])
-    found = {job_id: state.state for job_id, state in states.items() if state.phase != "ended"}
-    if noted and states[noted.job_id].state == GONE and is_held(Lock.of_scale(results, scale, "")):
-        found[noted.job_id] = "unknown to squeue and sacct, but it holds its lock"
-    for job_id, state in found.items():
-        yield Problem(
-            str(job_end_file(results, scale)),
-            "a job of an earlier start is not over, and a second one would write to the same files",
-            found=f"job {job_id} of {scale}: {state}",
-            next=f"wait for it, or end it with `scancel {job_id}`; then start snakemake again",
-        )
-
-
-def _noted(results: Path, scale: str) -> JobEnd | None:
-    """Return the job whose end nobody has seen; None also if the file is torn, for the queue knows the job's name."""
-    try:
-        end = read_job_end(results, scale)
-    except (OSError, ValueError):
-        return None
-    return end if end and end.state == SUBMITTED else None
+    lock = look(Lock.of_scale(results, scale, ""))
+    holder = lock.holder.slurm_id if lock and lock.is_alive else None
+    if holder and holder not in states:
+        states |= ask([holder])
+    for job_id, state in states.items():
+        if state.phase != "ended" or (state.state == GONE and job_id == holder):
+            hidden = "unknown to squeue and sacct, but it holds its lock"
+            yield Problem(
+                f"{results}, {scale}",
+                "a job of an earlier start is not over, and a second one would write to the same files",
+                found=f"job {job_id} of {scale}: {hidden if state.state == GONE else state.state}",
+                next=f"wait for it, or end it with `scancel {job_id}`; then start snakemake again",
+            )
 
 
 # The boxes at the end of a start that failed. A closed gate has a box of its own (gates.gate.closed_box).

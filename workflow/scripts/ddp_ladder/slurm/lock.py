@@ -24,7 +24,6 @@ from ddp_ladder.common.files import read_json, write_json
 from ddp_ladder.common.messages import Problem, Refused, UserError
 from ddp_ladder.common.process import ProcessId
 
-SCHEMA_VERSION = 1
 BEAT_S = 5.0  # how often a holder touches its lock
 SILENT_AFTER_S = 60.0  # another host may see that this late, or a busy file system write it
 OLD_S = 600.0  # clocks of a cluster differ by less, or munge would reject Slurm's messages
@@ -158,7 +157,7 @@ def held(lock: Lock, job_id: str, say: Say, lost: Callable[[], None]) -> Iterato
             )
         ) from error
     done = threading.Event()
-    beat = threading.Thread(target=_beat, args=(path, lock, mine, done, lost), daemon=True)
+    beat = threading.Thread(target=_beat, args=(path, lock, done, lost), daemon=True)
     beat.start()
     try:
         yield killed
@@ -167,7 +166,7 @@ def held(lock: Lock, job_id: str, say: Say, lost: Callable[[], None]) -> Iterato
         beat.join()
         with contextlib.suppress(OSError):  # others will then see that the process is dead
             if path.exists():
-                write_json(path, _text(replace(mine, ended=True)))
+                write_json(path, asdict(replace(mine, ended=True)))
 
 
 def _is_alive(holder: Holder | None, path: Path) -> bool:
@@ -250,15 +249,11 @@ def _refusal(lock: Lock, path: Path) -> UserError:
     )
 
 
-def _beat(path: Path, lock: Lock, mine: Holder, done: threading.Event, lost: Callable[[], None]) -> None:
+def _beat(path: Path, lock: Lock, done: threading.Event, lost: Callable[[], None]) -> None:
     while not done.wait(BEAT_S):
         try:
             os.utime(path)
-        except FileNotFoundError:  # deleted by hand, maybe with its directory
-            with contextlib.suppress(OSError):
-                if lock.newest is None:
-                    _create(path, mine)
-        except OSError:
+        except OSError:  # deleted by hand, or the file system is unavailable for a while
             continue
         with contextlib.suppress(OSError):
             if lock.newest not in (path, None):
@@ -270,15 +265,11 @@ def _number(path: Path) -> int:
     return int(path.name.rpartition(".lock")[2])
 
 
-def _text(holder: Holder) -> dict[str, object]:
-    return {"schema_version": SCHEMA_VERSION, **asdict(holder)}
-
-
 def _create(path: Path, holder: Holder) -> None:
     """Create the lock. Raises FileExistsError if it exists, or another OSError, without leaving a file."""
     with path.open("x") as file:
         try:
-            file.write(json.dumps(_text(holder), indent=2) + "\n")
+            file.write(json.dumps(asdict(holder), indent=2) + "\n")
             file.flush()
             os.fsync(file.fileno())
         except OSError:
@@ -290,8 +281,6 @@ def _read(path: Path) -> Holder | None:
     """Return the holder; None for a lock that is being written, torn, or deleted."""
     try:
         data = read_json(path)
-        if data.pop("schema_version") != SCHEMA_VERSION:
-            return None
         return Holder(process=ProcessId(**data.pop("process")), **data)
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return None
