@@ -90,11 +90,6 @@ def climb(stage=None):
     return [ladder.gate(each) for each in stages]
 
 
-def makes_several_jobs():
-    """Return True if this start may make several jobs of a scale; a dry run does not know its executor."""
-    return not workflow.executor_plugin or workflow.executor_plugin.name != "local"
-
-
 def asked_preflight():
     """Return the result of the scale that `snakemake preflight` tests; it is made anew."""
     try:
@@ -156,7 +151,7 @@ try:
         workflow.modifier.path_modifier = PathModifier(None, None, workflow)
     else:
         sources = read_sources(workflow.config_settings.configfiles, workflow.config_settings.config)
-    ladder = Ladder.of(sources.load(), makes_several_jobs)
+    ladder = Ladder.of(sources.load())
     report_options = [*ladder.report_options, *sources.report_options]
     if workflow.is_main_process and not workflow.dryrun:
         check_room(Path(".snakemake"))

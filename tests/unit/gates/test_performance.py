@@ -113,8 +113,8 @@ REMEDY = "make 1x1 faster first"
         # Within 5 %, or 1 % where jobs differ by 2 %: two jobs differ by up to 5.5 %.
         ((0.82, 0.05), 5, 0, True, "in other jobs it may be 0.78 to 0.86", "set repeats: 10"),
         ((0.78, 0.05), 3, 0, False, "in other jobs it may be 0.74 to 0.82", f"{REMEDY}.*; or set repeats: 6"),
-        ((0.82, 0.01), 5, 2, True, "in other jobs it may be 0.78 to 0.87", r"set jobs: 2 \(on Slurm\)"),
-        ((0.78, 0.01), 5, 2, False, "in other jobs it may be 0.74 to 0.82", f"{REMEDY}.*; or set jobs: 2"),
+        ((0.82, 0.01), 5, 2, True, "in other jobs it may be 0.78 to 0.87", "set repeats: 10"),
+        ((0.78, 0.01), 5, 2, False, "in other jobs it may be 0.74 to 0.82", f"{REMEDY}.*; or set repeats: 10"),
         ((0.9, 0.0), 1, 2, True, "this is an estimate from one repeat", "set repeats: 3"),
         ((0.4, 0.0), 1, 2, False, "this is an estimate from one repeat", f"{REMEDY}.*; or set repeats: 3"),
         ((0.9, 1.0), 2, 0, True, "its interval is wider than a factor of 4", "set repeats: 4"),

@@ -1,7 +1,4 @@
-"""Further repeats: a job goes on until its figures are known, its maximum is reached, or its time holds no more.
-
-And those of further jobs of the same scale.
-"""
+"""Further repeats: a job goes on until its figures are known, its maximum is reached, or its time holds no more."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ddp_ladder.climb.to_do import another_job, restore_records, runs_to_do
+from ddp_ladder.climb.to_do import restore_records, runs_to_do
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
@@ -45,13 +42,13 @@ def noisy_at_first(spec: RunSpec) -> float:
     return quiet(spec) * (1.03 if spec.repeat == 1 else 1.0)
 
 
-def adaptive(at_least: int = 3, at_most: int = 8, until_percent: float = 3.0, jobs: int = 1, **changes: object) -> Plan:
-    specs = make_specs(("1x1", "1x2"), repeats=jobs * at_most, **changes)  # type: ignore[arg-type]
+def adaptive(at_least: int = 3, at_most: int = 8, until_percent: float = 3.0, **changes: object) -> Plan:
+    specs = make_specs(("1x1", "1x2"), repeats=at_most, **changes)  # type: ignore[arg-type]
     plan = make_plan_of(specs, min_efficiency=None)
 
     def of(job: ScaleJob) -> ScaleJob:
         runs, more = (tuple(run for run in job.runs if (run.repeat <= at_least) is side) for side in (True, False))
-        return replace(job, runs=runs, more=more, until_percent=until_percent, jobs=jobs)
+        return replace(job, runs=runs, more=more, until_percent=until_percent)
 
     return replace(plan, jobs=tuple(map(of, plan.jobs)))
 
@@ -88,12 +85,8 @@ class Job:
         self.ends.get(spec.name, lambda path: None)(directory.path)
         return reassemble(directory)
 
-    def another(self, plan: Plan, scale: Scale) -> int | None:
-        """Return which job the scale wants after the one that has just ended."""
-        return another_job(plan, RunRecords(self.results), scale, f"{self.number}")
-
-    def due(self, plan: Plan, several_jobs: bool = True) -> dict[str, list[int]]:
-        found = runs_to_do(plan, RunRecords(self.results), several_jobs)
+    def due(self, plan: Plan) -> dict[str, list[int]]:
+        found = runs_to_do(plan, RunRecords(self.results))
         return {scale: [run.repeat for run in runs] for scale, runs in found.items()}
 
 
@@ -214,88 +207,3 @@ def test_a_record_of_a_further_repeat_is_restored(job: Job) -> None:
     record = job.results / "runs/default/weak/1x2/r4/record.json"
     record.unlink()
     assert [*restore_records(plan, RunRecords(job.results))] == [record]
-
-
-# ---- Several jobs of a scale. ----
-
-
-def several(jobs: int = 2, **changes: object) -> Plan:
-    return adaptive(**{"at_least": 2, "at_most": 2, "jobs": jobs, **changes})  # type: ignore[arg-type]
-
-
-def test_each_job_makes_its_own_repeats_and_wants_the_next_one(job: Job) -> None:
-    plan = several(jobs=3)
-    assert job.due(plan) == {"1x1": [1, 2, 3, 4, 5, 6], "1x2": [1, 2, 3, 4, 5, 6]}
-    for scale in (ONE, TWO):
-        assert job.run(plan, scale) == repeats(1, 2)
-        assert job.another(plan, scale) == 2
-        assert job.run(plan, scale) == repeats(3, 4)
-        assert job.another(plan, scale) == 3
-        assert job.run(plan, scale) == repeats(5, 6)
-        assert job.another(plan, scale) is None
-    assert job.due(plan) == {}
-    points = judge(plan, "stage2", job.results).points
-    assert [(point.repeats, point.jobs) for point in points] == [(6, 3), (6, 3)]
-
-
-def test_a_further_job_that_was_not_made_closes_no_gate_and_is_made_by_the_next_start(job: Job) -> None:
-    plan = several()
-    for scale in (ONE, ONE, TWO):
-        job.run(plan, scale)
-    assert judge(plan, "stage2", job.results).is_open
-    assert job.due(plan) == {"1x2": [3, 4]}
-    assert job.due(plan, several_jobs=False) == {}  # this machine makes no other job
-    text = plan_text(as_made(plan, RunRecords(job.results)), ["stage2"], runs_to_do(plan, RunRecords(job.results)))
-    assert "4 (default; weak; 2 jobs of 2 repeats)  2 " in text
-    (job.results / "runs/default/weak/1x2/r1/record.json").unlink()
-    assert len([*restore_records(plan, RunRecords(job.results))]) == 1
-
-
-def test_a_raised_number_of_jobs_keeps_what_is_measured(job: Job) -> None:
-    for scale in (ONE, TWO):
-        job.run(several(jobs=1), scale)
-    assert job.due(several(jobs=1)) == {}
-    assert job.due(several()) == {"1x1": [3, 4], "1x2": [3, 4]}
-    assert job.run(several(), ONE) == repeats(3, 4)
-
-
-def test_repeats_that_one_job_made_are_no_second_job(job: Job) -> None:
-    for scale in (ONE, TWO):
-        job.run(several(jobs=1, at_least=4, at_most=4), scale)
-    assert job.due(several()) == {}
-    assert [point.jobs for point in judge(several(), "stage2", job.results).points] == [1, 1]
-    assert job.due(several(jobs=3)) == {"1x1": [5, 6], "1x2": [5, 6]}
-
-
-def test_no_job_follows_one_that_measured_nothing_or_could_not_end_its_share(job: Job) -> None:
-    plan = several()
-    assert job.run(plan, ONE, time_s=1.5 * TOOK_S) == repeats(1)
-    assert job.another(plan, ONE) is None
-    assert job.run(plan, ONE) == repeats(2)
-    assert job.another(plan, ONE) == 2
-    assert job.run(plan, ONE, time_s=1) == []
-    assert "stage1 1x1: job 2 of 2: 0 of 2 repeats; another repeat takes about " in job.said
-    assert job.another(plan, ONE) is None
-    assert job.run(plan, ONE, time_s=1.5 * TOOK_S) == repeats(3)
-    assert job.another(plan, ONE) is None
-    assert job.due(plan)["1x1"] == [4]
-    assert job.run(plan, ONE) == repeats(4)
-    assert "1x1" not in job.due(plan)
-
-
-def test_a_failed_run_asks_for_no_further_job(job: Job) -> None:
-    job.ends["default/weak/1x1/r2"] = lambda path: edit(path / "ranks/rank0.json", lambda end: end.update(exit_code=3))
-    assert job.run(several(), ONE) == repeats(1, 2)
-    assert job.another(several(), ONE) is None
-
-
-def test_each_job_judges_its_own_repeats(job: Job) -> None:
-    """Whatever the second job measures, the first one's repeats are enough."""
-    plan = several(at_least=3, at_most=5)
-    for share in (1, 6):
-        assert job.run(plan, ONE) == repeats(share, share + 1, share + 2)
-    assert job.run(plan, TWO) == repeats(1, 2, 3)
-    assert job.another(plan, TWO) == 2
-    assert job.run(plan, TWO, noisy) == repeats(6, 7, 8, 9, 10)
-    assert "job 2 of 2: 5 of at most 5 repeats; default weak: known to" in job.said
-    assert job.due(plan) == {}

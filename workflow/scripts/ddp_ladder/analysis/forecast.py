@@ -212,7 +212,7 @@ def forecast_line(job: ScaleJob, one: SeriesForecast, device: str) -> str:
     text += f", {percent(one.efficiency)} efficiency" if one.efficiency is not None else ""
     if one.run_s is not None:
         least = "at least " if one.samples_per_s is None or job.is_adaptive else ""
-        text += f", {least}{significant(job.jobs * one.runs * one.run_s * one.gpus / 3600)} {device} h"
+        text += f", {least}{significant(one.runs * one.run_s * one.gpus / 3600)} {device} h"
     return text.replace(NARROW_SPACE, " ")
 
 

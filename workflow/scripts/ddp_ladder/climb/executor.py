@@ -4,7 +4,7 @@
   be in the queue (tests/slurm/test_lost_answers.py), and it guesses an account and a partition if there is none;
 - the check of active jobs: the plugin asks less and less often, in the end every three minutes, waits for ever for a
   job that was preempted, and takes a job of unknown state for a good one (tests/slurm/test_job_ends.py);
-- cancelling: at Ctrl-C the plugin forgets jobs that are being submitted (tests/slurm/test_several_jobs.py);
+- cancelling: at Ctrl-C the plugin forgets jobs that are being submitted (tests/unit/slurm/test_submit.py);
 - the environment: inside a job's shell the plugin removes SLURM_CONF, and keeps SBATCH_TIMELIMIT and the like
   (tests/slurm/test_callers_environment.py).
 """
@@ -22,15 +22,11 @@ from typing import Any, ClassVar
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from ddp_ladder.accounting.jobs import update_or_warn
-from ddp_ladder.climb.to_do import another_job
 from ddp_ladder.common.files import NotWritten, shown_path
 from ddp_ladder.common.formats import duration
-from ddp_ladder.common.messages import UserError, notify
-from ddp_ladder.plan.file import read_plan
+from ddp_ladder.common.messages import notify
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.run.progress import LAST_WORDS, LAST_WORDS_OF_PREFLIGHT, Console
-from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.jobs import (
     ENDED_WELL,
     GONE,
@@ -152,27 +148,9 @@ class LadderJobs:
         if end.ok:
             with contextlib.suppress(OSError):
                 job_end_file(self.results, end.scale).unlink()
-            if not self._goes_on(info, end):
-                self.report_job_success(info)
+            self.report_job_success(info)
         else:
             self.report_job_error(info, msg=_message(end, self.results), aux_logs=[end.log])
-
-    def _goes_on(self: Any, info: Any, end: JobEnd) -> bool:
-        """Submit the next job of a scale that several are to measure; return False if it wants none."""
-        plan_file = self.results / "plan.json"
-        try:
-            plan, scale = read_plan(plan_file), Scale.parse(end.scale)
-            number = another_job(plan, RunRecords(self.results), scale, end.job_id)
-        except (UserError, OSError, ValueError) as error:
-            self._console.say(f"warning: no other job of {end.scale}: {error}")
-            return False
-        if number is None:
-            return False
-        jobs = plan.job(scale).jobs
-        self._console.say(f"{end.stage} {end.scale}: job {number - 1} of {jobs} done; job {number} is submitted")
-        with contextlib.suppress(RuntimeError):  # after Ctrl-C no job is submitted any more
-            self._job_submission_executor.submit(self.run_job, info.job)
-        return True
 
     def _account(self: Any) -> None:
         """Write what the jobs used. Slurm forgets them soon, and nothing that fails here may end the climb."""

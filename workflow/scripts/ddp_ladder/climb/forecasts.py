@@ -84,7 +84,7 @@ def short_runtimes(plan: Plan, stages: Sequence[str], to_do: ToDo, runs: RunReco
             else expected_s.get((str(job.scale), spec.variant, spec.mode)) or 0.0
             for spec in missing
         ]
-        needed_s = sum(times_s) / len({job.share(spec) for spec in missing} or {1})
+        needed_s = sum(times_s)
         if needed_s > NEARLY_USED * 60 * job.runtime_min:
             what = f"too short for {job.scale}: {count(len(missing), 'run')} will take about {duration(needed_s)}"
             value = f"set stages.{job.stage}.runtime: {runtime_for(needed_s / 60)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,11 +27,10 @@ class Ladder:
 
     settings: Settings
     plan: Plan
-    several_jobs: Callable[[], bool] = lambda: True  # whether this start makes several jobs of a scale: only on Slurm
 
     @classmethod
-    def of(cls, settings: Settings, several_jobs: Callable[[], bool] = lambda: True) -> Ladder:
-        return cls(settings, make_plan(settings), several_jobs)
+    def of(cls, settings: Settings) -> Ladder:
+        return cls(settings, make_plan(settings))
 
     @property
     def results(self) -> str:
@@ -95,7 +94,7 @@ class Ladder:
     @cached_property
     def to_do(self) -> Mapping[str, tuple[RunSpec, ...]]:
         """Runs that this start has to measure, by scale."""
-        return runs_to_do(self.plan, self.runs, self.several_jobs())
+        return runs_to_do(self.plan, self.runs)
 
     def awaited_records(self, stage: str) -> list[str]:
         """Return the records that a stage's gate waits for: those of the scales that still have runs to measure."""

@@ -169,7 +169,7 @@ def _not_run_yet(specs: Sequence[RunSpec], waiting: Sequence[RunSpec]) -> Iterat
 def _not_known(plan: Plan, job: ScaleJob, records: Mapping[str, Record]) -> Iterator[Finding]:
     """Yield a remark for each variant that more repeats, which the settings allow, would make known well enough."""
     for one in not_known(plan, job, records) if job.is_adaptive else ():
-        measured = f"{one.repeats} of at most {job.jobs * job.at_most} repeats: {one.known}"
+        measured = f"{one.repeats} of at most {job.at_most} repeats: {one.known}"
         goes_on = f"start snakemake again; if no time is left for a repeat, raise stages.{job.stage}.runtime"
         next_step = goes_on if next_repeat(plan, job, records) else "raise repeats.at_most"
         found = Finding.of(job.runs[0], "repeats", measured, f"known to {job.until_percent:g} %", next_step, ok=True)

@@ -46,38 +46,21 @@ def not_known(
 def next_repeat(
     plan: Plan, job: ScaleJob, records: Mapping[str, Record], left_out: Collection[str] = ()
 ) -> tuple[RunSpec, ...]:
-    """Return the runs of the next repeat, of all variants that are not left out; empty if no more are wanted.
-
-    Each job judges its own repeats: those of another one, made later, do not ask for more of them. The first share that
-    is not complete is the next one's.
-    """
-    for share in range(1, job.jobs + 1):
-        left = (run for run in job.more if run.name not in records and run.variant not in left_out)
-        due = [run for run in left if job.share(run) == share]
-        if due and (job.is_planned(due[0]) or not_known(plan, job, _of_share(job, share, records), left_out)):
-            return tuple(run for run in due if run.repeat == due[0].repeat)
-    return ()
+    """Return the runs of the next repeat, of all variants that are not left out; empty if no more are wanted."""
+    due = [run for run in job.more if run.name not in records and run.variant not in left_out]
+    if not due or not not_known(plan, job, records, left_out):
+        return ()
+    return tuple(run for run in due if run.repeat == due[0].repeat)
 
 
-def _of_share(job: ScaleJob, share: int, records: Mapping[str, Record]) -> Mapping[str, Record]:
-    """Return the records of one share: of the first scale, those of the same share of its jobs."""
-    return {name: record for name, record in records.items() if job.share(record.spec) == share}
-
-
-def in_words(
-    plan: Plan, job: ScaleJob, records: Mapping[str, Record], left_out: Collection[str] = (), share: int = 1
-) -> str:
-    """Return ``4 of at most 8 repeats, default weak known to 4.1 % (wanted: 3 %)``; of several jobs, of which."""
-    own = _of_share(job, share, records)
-    made = len({record.spec.repeat for record in own.values() if record.spec.scale == job.scale})
-    most = f"at most {job.at_most}" if job.is_adaptive else f"{job.at_most}"
-    of = f"job {share} of {job.jobs}: " if job.jobs > 1 else ""
-    unknown = not_known(plan, job, own, left_out) if job.is_adaptive else ()
+def in_words(plan: Plan, job: ScaleJob, records: Mapping[str, Record], left_out: Collection[str] = ()) -> str:
+    """Return ``4 of at most 8 repeats, default weak known to 4.1 % (wanted: 3 %)``."""
+    made = len({record.spec.repeat for record in records.values() if record.spec.scale == job.scale})
+    unknown = not_known(plan, job, records, left_out)
     if unknown:
         which = ", ".join(f"{one.variant} {one.mode}: {one.known}" for one in unknown)
-        return f"{of}{made} of {most} repeats; {which} (wanted: {job.until_percent:g} %)"
-    known = f", each known to {job.until_percent:g} %" if job.is_adaptive else ""
-    return f"{of}{made} of {most} repeats{known}"
+        return f"{made} of at most {job.at_most} repeats; {which} (wanted: {job.until_percent:g} %)"
+    return f"{made} of at most {job.at_most} repeats, each known to {job.until_percent:g} %"
 
 
 def _unknown(job: ScaleJob, group: Group, groups: Groups) -> Unknown | None:

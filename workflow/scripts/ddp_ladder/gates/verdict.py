@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -278,14 +277,11 @@ def _doubts(least: float, figure: _Minimum, point: ScalePoint, baseline: ScalePo
         yield "this is an estimate from one repeat", "set repeats: 3, which keeps what is measured"
     elif log is not None and log.repeats is not None:
         low, high = log.interval_of_any_job(getattr(point, figure.column.key))
-        most, keeps = max(log.repeats.value, log.steps.value), "which keeps what is measured"
-        more = f"set repeats: {min(MOST_REPEATS, math.ceil(2 * point.repeats / log.jobs))}, {keeps}"
+        more = f"set repeats: {min(MOST_REPEATS, 2 * point.repeats)}, which keeps what is measured"
         if low is None or high is None:
             yield "its interval is wider than a factor of 4", more
         elif low < least <= high:
-            if log.between.value >= most:
-                more = f"set jobs: {log.jobs + 1} (on Slurm), {keeps}: more repeats in the same job would not tell"
-            elif point.statistic == SAMPLES_PER_TIME:
+            if point.statistic == SAMPLES_PER_TIME:
                 more = "raise measure.max_steps, or train longer: slow steps recur"
             yield f"in other jobs it may be {figure.text(low)} to {figure.text(high)}", more
     if point.unsteady:

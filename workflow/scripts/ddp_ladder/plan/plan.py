@@ -148,7 +148,7 @@ class RunSpec(Model):
 @with_config(IN_A_MODEL)
 @dataclass(frozen=True)
 class ScaleJob:
-    """One job: all runs of one scale, variants and repeats interleaved, on the same nodes; or ``jobs`` of these.
+    """One job: all runs of one scale, variants and repeats interleaved, on the same nodes.
 
     Its Slurm options and limits are not part of its runs: another queue does not change what is measured.
     """
@@ -167,30 +167,21 @@ class ScaleJob:
     node_gpus: int | None = None  # of a whole node, of which the job asks for a share
     hang: Hang | None = None  # like the Slurm options, not part of a run
     monitor: Monitor | None = None
-    more: tuple[RunSpec, ...] = ()  # further repeats, made as far as gates.repeats asks for them; those of other jobs
+    more: tuple[RunSpec, ...] = ()  # further repeats, made as far as gates.repeats asks for them
     until_percent: float = 0.0  # half the interval of an efficiency that is known well enough
-    jobs: int = 1  # that measure the scale, each at_least to at_most repeats: the share of job 2 begins at at_most + 1
 
     @property
     def at_least(self) -> int:
-        """Return the number of repeats of a job without further ones, also if some have been made (``as_made``)."""
+        """Return the number of repeats without further ones, also if some have been made (``as_made``)."""
         return self.more[0].repeat - 1 if self.more else max(run.repeat for run in self.runs)
 
     @property
     def at_most(self) -> int:
-        return self.more[-1].repeat // self.jobs if self.more else self.at_least
+        return self.more[-1].repeat if self.more else self.at_least
 
     @property
     def is_adaptive(self) -> bool:
         return self.at_most > self.at_least
-
-    def share(self, run: RunSpec) -> int:
-        """Return which of the jobs a run is for, from 1."""
-        return (run.repeat - 1) // self.at_most + 1
-
-    def is_planned(self, run: RunSpec) -> bool:
-        """Return True if its job makes a run in any case, False for a further repeat of it."""
-        return (run.repeat - 1) % self.at_most < self.at_least
 
     @property
     def gpu_hours_at_most(self) -> float:
@@ -268,7 +259,6 @@ def _job(settings: Settings, stage: Stage, scale: Scale) -> ScaleJob:
         runs=tuple(run for run in runs if run.repeat <= repeats.at_least),
         more=tuple(run for run in runs if run.repeat > repeats.at_least),
         until_percent=repeats.until_percent,
-        jobs=experiment.jobs,
         cpus=max(1, _share(node.cpus, gpus, node)),
         memory_mb=None if node.memory_mb is None else max(1, _share(node.memory_mb, gpus, node)),
         gres=None if node.gres is None else f"{node.gres}:{gpus}",
@@ -294,7 +284,7 @@ def _runs(settings: Settings, stage: Stage, scale: Scale) -> tuple[RunSpec, ...]
     return tuple(
         _resolve(settings, stage, scale, (name, variants[name]), mode, repeat)
         for variants in (launched, plain)  # the plain baseline judges nothing: a script that hangs costs nothing else
-        for repeat in range(1, experiment.jobs * experiment.repeats.most + 1)
+        for repeat in range(1, experiment.repeats.most + 1)
         for mode, name in balanced([(mode, name) for mode in experiment.modes for name in variants], repeat)
     )
 

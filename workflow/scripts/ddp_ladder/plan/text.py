@@ -10,10 +10,6 @@ from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import ONE_GPU, Scale
 
-SEVERAL_JOBS = (
-    "Several jobs of a scale are Slurm's, one after the other: without it, and in an allocation, there is one."
-)
-
 
 def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[RunSpec]]) -> str:
     """Return the table of the jobs of ``stages``.
@@ -25,11 +21,9 @@ def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[Ru
     to_do_hours = 0.0
     for job in jobs:
         missing = to_do.get(str(job.scale), ())
-        jobs_to_do = {job.share(run) for run in missing}
-        times = f"{len(jobs_to_do)} x " if len(jobs_to_do) > 1 else ""
-        hours = len(jobs_to_do) * job.gpu_hours_at_most
+        hours = job.gpu_hours_at_most if missing else 0.0
         known = {run.name for run in (*job.runs, *missing)}
-        further = sum(run.name not in known and job.share(run) in jobs_to_do for run in job.more)
+        further = sum(run.name not in known for run in job.more) if missing else 0
         to_do_hours += hours
         rows.append(
             (
@@ -38,14 +32,12 @@ def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[Ru
                 str(job.scale.world_size),
                 _runs(job),
                 _range(len(missing), len(missing) + further),
-                f"{times}{job.runtime_min} min",
+                f"{job.runtime_min} min",
                 f"{hours:.2f}",
             )
         )
     lines = [f"The plan for site {plan.site}:", "", *_table(rows), "", *_start(plan.first_scale)]
     lines += [f"{stage} {_gate(plan.gates[stage])}" for stage in stages]
-    if any(job.jobs > 1 for job in jobs):
-        lines.append(SEVERAL_JOBS)
     lines += ["", f"At most {to_do_hours:.2f} GPU hours from here; a job ends as soon as its runs have.", ""]
     lines += _commands(jobs)
     return "\n".join(lines)
@@ -62,13 +54,12 @@ def _start(first: Scale) -> list[str]:
 
 
 def _runs(job: ScaleJob) -> str:
-    """Return ``6 (default gloo; weak; 3 repeats)``, or ``12 to 32 (default gloo; weak; 2 jobs of 3 to 8 repeats)``."""
+    """Return ``6 (default gloo; weak; 3 repeats)``, or ``6 to 16 (default gloo; weak; 3 to 8 repeats)``."""
     variants = " ".join(dict.fromkeys(run.variant for run in job.runs))
     modes = " ".join(dict.fromkeys(run.mode for run in job.runs))
     least = sum(run.repeat <= job.at_least for run in job.runs)
     repeats = f"{_range(job.at_least, job.at_most)} repeat{'s' if job.at_most > 1 else ''}"
-    of_jobs = f"{job.jobs} jobs of " if job.jobs > 1 else ""
-    return f"{_range(job.jobs * least, least + len(job.more))} ({variants}; {modes}; {of_jobs}{repeats})"
+    return f"{_range(least, least + len(job.more))} ({variants}; {modes}; {repeats})"
 
 
 def _range(least: int, most: int) -> str:

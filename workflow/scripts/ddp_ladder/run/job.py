@@ -97,8 +97,7 @@ def run_scale(context: Context, plan: Plan, left_out: Mapping[str, str]) -> None
     wanted = to_make or next_repeat(plan, context.job, known, stopped)
     failed = _failed_preflight(context) if context.job.preflight.enabled and wanted and context.left_s > 0 else None
     records: dict[str, Record] = {}
-    share = max(map(context.job.share, to_make), default=None)
-    for spec in context.job.runs if failed else _in_turn(context, plan, known, stopped, share):
+    for spec in context.job.runs if failed else _in_turn(context, plan, known, stopped):
         directory = context.directory(spec)
         record = earlier.kept(spec)
         if record is not None:
@@ -120,34 +119,27 @@ def run_scale(context: Context, plan: Plan, left_out: Mapping[str, str]) -> None
 
 
 def _in_turn(
-    context: Context,
-    plan: Plan,
-    known: Mapping[str, Record],
-    stopped: Mapping[str, str],
-    share: int | None,
+    context: Context, plan: Plan, known: Mapping[str, Record], stopped: Mapping[str, str]
 ) -> Iterator[RunSpec]:
     """Yield the planned runs, then one further repeat after the other while it is wanted and the time holds it.
 
-    known: the records so far; stopped: variants that are not run any more. Both grow meanwhile. share: of several jobs
-    the one whose repeats these are, if planned runs decide it; the repeats of another share are left to another job.
+    known: the records so far; stopped: variants that are not run any more. Both grow meanwhile.
     """
     job = context.job
     yield from job.runs
     while more := next_repeat(plan, job, known, stopped):
-        if job.share(more[0]) != (share := share or job.share(more[0])):
-            break
         needed_s = sum(needed_for(spec, known.values()) for spec in more)
         if needed_s > context.left_s:
             left, needed = duration(max(0.0, context.left_s)), duration(needed_s)
             context.console.say(
-                f"{context.label}: {in_words(plan, job, known, stopped, share)}; another repeat takes about {needed}, "
+                f"{context.label}: {in_words(plan, job, known, stopped)}; another repeat takes about {needed}, "
                 f"and the job has {left} left: start snakemake again, or raise stages.{job.stage}.runtime"
             )
             return
         context.console.expect(len(more))
         yield from more
     if job.is_adaptive:
-        context.console.say(f"{context.label}: {in_words(plan, job, known, stopped, share or 1)}")
+        context.console.say(f"{context.label}: {in_words(plan, job, known, stopped)}")
 
 
 def run_preflight(context: Context) -> PreflightResult:

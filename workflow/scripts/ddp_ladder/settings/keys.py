@@ -41,7 +41,6 @@ from ddp_ladder.settings.terms import (
     DEFAULT_LOG_MB,
     LEAST_EVERY_S,
     MOST_GPUS,
-    MOST_JOBS,
     MOST_REPEATS,
     REFERENCE_VARIANT,
     STAGES,
@@ -431,11 +430,8 @@ class Experiment(Section, title="The experiment"):
     repeats: Annotated[Repeats, OrNumber(MOST_REPEATS)] = Field(
         default_factory=Repeats, json_schema_extra={"default": 3}
     )
-    """Repetitions of every measurement in a job: a number, or as many as it takes. Intervals of 2 are very wide, 1 has
+    """Repetitions of every measurement: a number, or as many as it takes. Intervals of 2 are very wide, 1 has
     none."""
-    jobs: int = Field(default=1, ge=1, le=MOST_JOBS, examples=[2])
-    """Slurm jobs that measure each scale, one after the other, each with all repeats. Several show what jobs differ by.
-    Without Slurm, and inside an allocation, there is one."""
     stages: Stages = Field(examples=[{"stage1": {"scales": ["1x1"], "runtime": 10}}])
     fingerprint: Fingerprint = Field(default_factory=Fingerprint, examples=[{"may_differ": ["num_workers"]}])
     logs: Logs = Field(default_factory=Logs)
