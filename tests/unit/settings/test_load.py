@@ -51,8 +51,7 @@ variants:
 CLUSTER = "site: here\nnode: {gpus: 2, device: cpu, cpus: 2}\n"
 SMALLEST = "workload: {script: train.py, batch_per_gpu: 32}\nstages: {stage1: {}}\n"
 CONFIG_KEYS = (
-    "results, workload, measure, hang, modes, repeats, stages, fingerprint, logs, monitor, report, variants, "
-    "preflight"
+    "results, workload, measure, hang, modes, repeats, stages, fingerprint, logs, monitor, report, variants, preflight"
 )
 REPEATS = "a whole number from 1 to 100, or keys at_least, at_most, until_percent"
 
