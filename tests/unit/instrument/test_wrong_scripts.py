@@ -72,7 +72,7 @@ def words(judged: Judged) -> str:
 WRONG = {
     "no ddp": (
         "the model is not wrapped in DistributedDataParallel",
-        "rank 1 differs from rank 0 in 4 of 4: 0, 1, 2, ...",
+        "rank 1 differs from rank 0 in 4 of 4: 0, 1, 2 and 1 more",
         "model = DistributedDataParallel(model)",
     ),
     "ignored": (
@@ -107,7 +107,7 @@ WRONG = {
     ),
     "nan": (
         "the training diverged",
-        "rank 0: not finite: 4 of 4 parameters at the end (0.weight, 0.bias, 2.weight, ...) and the loss, "
+        "rank 0: not finite: 4 of 4 parameters at the end (0.weight, 0.bias, 2.weight and 1 more) and the loss, "
         "first seen at step 2",
         "lower the learning rate",
     ),

@@ -95,10 +95,10 @@ def full_stop(text: str) -> str:
     return text if not text or text[-1] in ".!?:" else f"{text}."
 
 
-def in_short(names: Sequence[str], most: int = 5) -> str:
+def in_short(names: Sequence[str], most: int = 5, separator: str = ", ") -> str:
     """Return ``a, b, c``; beyond ``most`` names, ``a, b and 3 more``."""
     rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+    return separator.join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def duration(seconds: float) -> str:

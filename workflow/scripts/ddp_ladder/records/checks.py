@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ddp_ladder.common.files import Agent
+from ddp_ladder.common.formats import in_short
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.correctness import NAMED, SAMPLES_SEEN, Diagnosis, diagnose, one_model, plain_check, world
 from ddp_ladder.records.failures import is_complete
@@ -111,7 +112,7 @@ def _same_origin(spec: RunSpec, raw: RawRun) -> Diagnosis:
     if exchanged:
         measured = f"another's number in the file of {', '.join(exchanged)}"
     elif foreign or twice:
-        measured = f"foreign: {', '.join(foreign)}" if foreign else "; ".join(twice[:NAMED])
+        measured = f"foreign: {', '.join(foreign)}" if foreign else in_short(twice, NAMED, "; ")
     ok = bool(parts) and not (foreign or exchanged or twice)
     return plain_check("one origin", ok, measured, f"one spec, job {job.id}, attempt {job.attempt}")
 
@@ -135,9 +136,7 @@ def placement(spec: RunSpec, raw: RawRun) -> Diagnosis:
     hosts = {host_name(end.host) for end in raw.agents.values()}
     wrong = [*_misplaced(spec, raw, ends)]
     measured = f"{len(ends)} ranks in the order of {spec.nodes} nodes on {len(hosts)} hosts"
-    measured = measured if ends and raw.agents else "nothing"
-    if wrong:
-        measured = "; ".join(wrong[:NAMED]) + (f"; and {len(wrong) - NAMED} more" if len(wrong) > NAMED else "")
+    measured = in_short(wrong, NAMED, "; ") or (measured if ends and raw.agents else "nothing")
     return diagnose(
         "placement",
         bool(ends) and bool(raw.agents) and not wrong,
@@ -204,8 +203,7 @@ def ranks_agree(ends: Sequence[RankEnd]) -> Diagnosis:
     """Compare what the ranks ran, and on what."""
     found = _disagreements(ends)
     fields = {name.partition(":")[0] for name in found}
-    words = "; ".join([f"{name}: {text}" for name, text in found.items()][:NAMED])
-    words += f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    words = in_short([f"{name}: {text}" for name, text in found.items()], NAMED, "; ")
     hints = [SAME_FILES] if fields & set(FILES) else []
     hints += [SAME_SOFTWARE] if fields & set(SOFTWARE) else []
     return diagnose(
@@ -235,8 +233,7 @@ def _disagreements(ends: Sequence[RankEnd]) -> dict[str, str]:
         words = distinct_words(name, *(values[key] for key, _ in largest_first))
         parts = [f"{word} on {on_hosts(ranks, hosts)}" for word, (_, ranks) in zip(words, largest_first, strict=True)]
         if len(parts) > 1:
-            more = f", and {len(parts) - NAMED} more" if len(parts) > NAMED else ""
-            found[name] = ", ".join(parts[:NAMED]) + more
+            found[name] = in_short(parts, NAMED)
     return found
 
 
@@ -258,7 +255,6 @@ def _compared(end: RankEnd) -> Iterator[tuple[str, Any]]:
 def on_hosts(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
     """Return ``rank 3 (node1)`` or ``ranks 0-2, 7 (node0, node1)``."""
     names = list(dict.fromkeys(hosts[rank] for rank in ranks))
-    where = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
     ranges: list[list[int]] = []
     for rank in ranks:
         if ranges and ranges[-1][1] == rank - 1:
@@ -266,7 +262,7 @@ def on_hosts(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
         else:
             ranges.append([rank, rank])
     numbers = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
-    return f"rank{'s' if len(ranks) > 1 else ''} {numbers} ({where})"
+    return f"rank{'s' if len(ranks) > 1 else ''} {numbers} ({in_short(names, NAMED)})"
 
 
 def _backend(spec: RunSpec, ends: Sequence[RankEnd]) -> Diagnosis:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from ddp_ladder.common.formats import in_short
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd
@@ -60,11 +61,6 @@ def diagnose(name: str, ok: bool, measured: str, wanted: str, verdict: str, why:
     """Return a check with its failure, which is used only if it did not pass."""
     failure = Failure(verdict=verdict, why=why, next=next_step)
     return Diagnosis(Check(name=name, ok=ok, measured=measured, wanted=wanted), failure)
-
-
-def first_names(names: Sequence[str]) -> str:
-    """Return the first names of a list."""
-    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
 
 
 def listed(numbers: Sequence[int]) -> str:
@@ -134,7 +130,7 @@ def _devices(spec: RunSpec, ends: Sequence[RankEnd]) -> Diagnosis:
         measured,
         wanted,
         "several ranks share one device" if shared else "distinct devices",
-        "; ".join(shared[:NAMED]) or f"measured {measured}, wanted {wanted}",
+        in_short(shared, NAMED, "; ") or f"measured {measured}, wanted {wanted}",
         next_step,
     )
 
@@ -188,7 +184,7 @@ def _finite(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
         next(iter(bad.values()), "loss and parameters"),
         "finite loss and parameters to the end",
         "the loss was not finite before the first update" if at_once else "the training diverged",
-        "; ".join([*bad.values()][:NAMED]),
+        in_short([*bad.values()], NAMED, "; "),
         BEFORE_ANY_UPDATE if at_once else DIVERGED,
     )
 
@@ -199,7 +195,7 @@ def _not_finite(end: RankEnd) -> str:
     parts = []
     if seen and seen.not_finite.count:
         broken = seen.not_finite
-        parts.append(f"{broken.count} of {len(seen.tensors)} parameters at the end ({first_names(broken.names)})")
+        parts.append(f"{broken.count} of {len(seen.tensors)} parameters at the end ({in_short(broken.names, NAMED)})")
     if loss and loss.last is None:
         parts.append(f"the loss, first seen at step {loss.not_finite_steps[0]}")
     return f"rank {end.rank}: not finite: {' and '.join(parts)}" if parts else ""
@@ -258,7 +254,7 @@ def _which_differ(tables: Mapping[int, Table]) -> str:
             continue
         names = [here[0] for here, there in zip(table, tables[first], strict=False) if here != there]
         if names:
-            return f"; rank {rank} differs from rank {first} in {len(names)} of {len(table)}: {first_names(names)}"
+            return f"; rank {rank} differs from rank {first} in {len(names)} of {len(table)}: {in_short(names, NAMED)}"
         return f"; rank {rank} has {len(table)} parameters, rank {first} has {len(tables[first])}"
     return ""
 
@@ -319,7 +315,7 @@ def _on_data(ends: Sequence[RankEnd]) -> Iterator[Remark]:
     loader = ends[0].loader
     batches = {end.rank: end.fingerprint.get("batch_per_gpu") for end in ends}
     if len(set(batches.values())) > 1:
-        seen = ", ".join(f"{batch} on rank {rank}" for rank, batch in sorted(batches.items())[:NAMED])
+        seen = in_short([f"{batch} on rank {rank}" for rank, batch in sorted(batches.items())], NAMED)
         what = f"the ranks use batches of different size: {seen}"
         yield Remark(name="batch", what=what, next="give every rank the same batch size")
     shares = shared_samples(ends)

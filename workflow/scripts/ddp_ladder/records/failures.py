@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of
+from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import leave_out, numbered
 from ddp_ladder.node.launch import training_python
 from ddp_ladder.plan.plan import RunSpec
@@ -225,11 +226,10 @@ def _by_signal(case: Case, ranks: Sequence[Ended]) -> Failure:
     """Return the failure of a run whose first ranks to end were ended by a signal."""
     name = ranks[0].signal
     alike = [rank for rank in ranks if rank.signal == name]
-    more = f" and {len(alike) - NAMED} more" if len(alike) > NAMED else ""
     verdict, next_step = _advice(name, alike[0].host)
     return Failure(
         verdict=verdict,
-        why=f"{', '.join(rank.place for rank in alike[:NAMED])}{more}: ended by {name}",
+        why=f"{in_short([rank.place for rank in alike], NAMED)}: ended by {name}",
         next=next_step,
         evidence=crash(case, alike[0].host),
         **_where(alike[0]),
@@ -294,10 +294,10 @@ def left_early(case: Case) -> Failure | None:
     waiting += [f"rank {rank} was aborted" for rank in sorted(gave_up)]
     waiting += [f"rank {rank} had not ended" for rank in missing]
     if done and waiting:
-        left = ", ".join(f"rank {end.rank} ended after {end.steps.count} steps" for end in done[:NAMED])
+        left = in_short([f"rank {end.rank} ended after {end.steps.count} steps" for end in done], NAMED)
         failure = Failure(
             verdict="a rank left the others",
-            why=f"{left}; {', '.join(waiting[:NAMED])} and waited for it",
+            why=f"{left}; {in_short(waiting, NAMED)} and waited for it",
             next=EQUALLY_MANY,
             **_where(done[0]),
         )
@@ -413,7 +413,7 @@ def lost(case: Case) -> Failure | None:
         at_s = min(end.ended_at_s for end in told)
         seen = f"the others were then ended by {told[0].signal}"
     if silent:
-        names = ", ".join(f"{agent} ({raw.run.nodes[agent.node_rank]})" for agent in silent[:NAMED])
+        names = in_short([f"{agent} ({raw.run.nodes[agent.node_rank]})" for agent in silent], NAMED)
         return Failure(
             verdict="a node was lost",
             why=f"{names} left no end record: its agent was killed, or the node is gone; {seen}",
@@ -423,7 +423,7 @@ def lost(case: Case) -> Failure | None:
             at_s=at_s,
         )
     without = [str(rank) for rank in range(case.spec.world_size) if rank not in raw.ranks]
-    gone = f"rank {', '.join(without[:NAMED])} left no end record; " if without else ""
+    gone = f"rank {in_short(without, NAMED)} left no end record; " if without else ""
     return Failure(
         verdict="the ranks lost each other",
         why=f"no rank is known to have failed by itself; {gone}{seen}",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddp_ladder.common.files import sha256
+from ddp_ladder.common.formats import in_short
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import Gpu, RankEnd
@@ -272,8 +273,7 @@ def in_full(value: Any) -> str:
         return "none"
     if isinstance(value, Mapping):
         items = [f"{key} {str(digest)[:DIGEST_LENGTH]}" for key, digest in sorted(value.items())]
-        more = f" and {len(items) - NAMED} more" if len(items) > NAMED else ""
-        return ", ".join(items[:NAMED]) + more or "none"
+        return in_short(items, NAMED) or "none"
     if isinstance(value, list | tuple):
         return " ".join(str(part) for part in value) or "none"
     return str(value)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddp_ladder.common.formats import count, duration
+from ddp_ladder.common.formats import count, duration, in_short
 from ddp_ladder.records.case import Case
 from ddp_ladder.records.correctness import EQUALLY_MANY, NAMED
 from ddp_ladder.records.raw_models import AgentStall, RankStall
@@ -126,11 +126,10 @@ def _fewest_steps(ranks: Sequence[Stalled]) -> list[Stalled]:
 
 def _failure(ranks: Sequence[Stalled], causes: Sequence[Stalled], report: AgentStall, stacks: str) -> Failure:
     shown = causes or ranks
-    named = [rank.text for rank in shown[:NAMED]]
-    named += [f"{len(shown) - NAMED} more"] if len(shown) > NAMED else []
+    named = [in_short([rank.text for rank in shown], NAMED, "; ")]
     waiting = [rank for rank in ranks if rank not in causes and rank.waits]
     if causes and waiting:
-        others = ", ".join(str(rank.stall.rank) for rank in waiting[:NAMED])
+        others = in_short([str(rank.stall.rank) for rank in waiting], NAMED)
         named.append(f"rank {others} waited {doing(waiting[0].stack)}")
     if causes and not causes[0].ended:
         named += [rank.text for rank in ranks if rank.ended][:NAMED]
