@@ -289,40 +289,42 @@ def with_steps(record: Record, step_time_s: npt.NDArray[np.float64]) -> Record:
     return record.replace(throughput=throughput, timing=timing)
 
 
-def make_rank(
-    spec: RunSpec, rank: int, step_time_s: float, hosts: Sequence[str], startup_s: float | None = 4.2
-) -> Rank:
-    """Return rank ``rank`` of a run of 130 steps."""
+def rank_facts(spec: RunSpec, rank: int, hosts: Sequence[str], startup_s: Mapping[str, float | None]) -> dict[str, Any]:
+    """Return what a rank's end record and the record of its run have in common."""
     node, local = divmod(rank, spec.gpus_per_node)
     cuda = spec.device == "cuda"
-    return Rank(
-        rank=rank,
-        local_rank=local,
-        node_rank=None if spec.is_plain else node,
-        host=hosts[node % len(hosts)],
-        pid=1000 + rank,
-        device={
+    return {
+        "rank": rank,
+        "local_rank": local,
+        "node_rank": None if spec.is_plain else node,
+        "host": hosts[node % len(hosts)],
+        "pid": 1000 + rank,
+        "device": {
             "kind": spec.device,
             "index": local if cuda else None,
             "name": CUDA_FINGERPRINT["gpu"] if cuda else FINGERPRINT["cpu_model"],
             "id": f"GPU-{rank}" if cuda else f"cpu:{1000 + rank}",
         },
-        exit_code=0,
-        ended_by="script",
+        "exit_code": 0,
+        "ended_by": "script",
+        "startup_s": startup_s,
+        "peak_memory_bytes": {"host": 412_000_000, "device": 9_800_000_000 if cuda else None},
+    }
+
+
+def make_rank(
+    spec: RunSpec, rank: int, step_time_s: float, hosts: Sequence[str], startup_s: float | None = 4.2
+) -> Rank:
+    """Return rank ``rank`` of a run of 130 steps."""
+    group_s = None if spec.is_plain else 0.2
+    parts = {"spawn": 0.4, "import_torch": 2.1, "process_group": group_s, "first_step": 0.3, "compile": 0.0}
+    return Rank(
+        **rank_facts(spec, rank, hosts, {**parts, "total": startup_s}),
         steps=130,
         samples=130 * spec.batch_per_gpu,
         padding_samples=0,
         step_time_s=step_time_s,
         data_wait_fraction=0.02,
-        startup_s={
-            "spawn": 0.4,
-            "import_torch": 2.1,
-            "process_group": None if spec.is_plain else 0.2,
-            "first_step": 0.3,
-            "compile": 0.0,
-            "total": startup_s,
-        },
-        peak_memory_bytes={"host": 412_000_000, "device": 9_800_000_000 if cuda else None},
         parameters={"count": 1_199_882, "bytes": 4_799_528, "checksum": f"sha256:{'0' * 64}"},
     )
 

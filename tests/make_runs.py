@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, sha256, write_json
-from ddp_ladder.node.launch import Places, Process, Rendezvous, is_module, processes, script_argv
 from ddp_ladder.node.network import LOOPBACK
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.raw_files import COLUMNS, HEADER
 from ddp_ladder.records.record import Record, write_record
-from make_records import CUDA_FINGERPRINT, FINGERPRINT, make_plan_of, make_specs
+from make_records import CUDA_FINGERPRINT, FINGERPRINT, make_plan_of, make_specs, rank_facts
 
 STEPS = 60
 STARTUP_S = 4.2
@@ -98,36 +97,21 @@ def _run_settings(spec: RunSpec) -> dict[str, Any]:
         "spec": spec.model_dump(),
         "nodes": [f"node{k}" for k in range(spec.nodes)],
         "rendezvous": {"id": f"local.{spec.scale}", "host": LOOPBACK, "port": 20_001},
-        "start_directory": str(_places(spec).start),
-        "run_directory": str(_places(spec).run),
+        "start_directory": "/project",
+        "run_directory": f"/project/results/runs/{spec.name}",
     }
 
 
 def _rank_end(spec: RunSpec, rank: int, wall_s: float, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    node, local_rank = divmod(rank, spec.gpus_per_node)
-    cuda = spec.device == "cuda"
-    usual = CUDA_FINGERPRINT if cuda else FINGERPRINT
+    usual = CUDA_FINGERPRINT if spec.device == "cuda" else FINGERPRINT
+    startup_s = {"spawn": 0.4, "import_torch": 2.1, "process_group": 0.1, "total": STARTUP_S}
     return {
-        "rank": rank,
-        "local_rank": local_rank,
-        "node_rank": None if spec.is_plain else node,
+        **rank_facts(spec, rank, [f"node{k}" for k in range(spec.nodes)], startup_s),
         "world_size": spec.world_size,
         "backend": spec.backend,
-        "host": f"node{node}",
-        "pid": 1000 + rank,
-        "device": {
-            "kind": spec.device,
-            "index": local_rank if cuda else None,
-            "name": usual["gpu"] if cuda else usual["cpu_model"],
-            "id": f"GPU-{rank}" if cuda else f"cpu:{1000 + rank}",
-        },
         "ended_at_s": wall_s + STARTED_AT_S - 0.2,
-        "exit_code": 0,
-        "ended_by": "script",
         "exception": None,
-        "startup_s": {"spawn": 0.4, "import_torch": 2.1, "process_group": 0.1, "total": STARTUP_S},
         "training_s": wall_s - 0.4 - STARTUP_S,
-        "peak_memory_bytes": {"host": 412_000_000, "device": 9_800_000_000 if cuda else None},
         "parameters": {"count": 151_306, "bytes": 605_224, "checksum": f"sha256:{'a' * 64}", **TENSORS},
         "first_samples": [f"{rank:08x}{k:08x}" for k in range(8)],
         "loss": {"samples": 9, "first": 2.3, "last": 0.4, "last_step": STEPS, "not_finite_steps": []},
@@ -135,7 +119,7 @@ def _rank_end(spec: RunSpec, rank: int, wall_s: float, fingerprint: Mapping[str,
         "loader": {"batch_size": spec.batch_per_gpu, "num_workers": 0, **SAMPLER},
         "fingerprint": {
             **usual,
-            "args": list(script_argv(spec, _places(spec))[1 + is_module(spec) :]),
+            "args": list(spec.args),
             "batch_per_gpu": spec.batch_per_gpu,
             **fingerprint,
         },
@@ -154,19 +138,9 @@ def _agent_end(spec: RunSpec, agent: Agent, wall_s: float) -> dict[str, Any]:
         "ended_at_s": STARTED_AT_S + wall_s - 0.1,
         "exit_code": 0,
         "signal": None,
-        "argv": list(_started(spec, agent).argv),
+        "argv": ["python3", spec.script, *spec.args],
         "cpus": list(range(spec.cpus_per_node)),
     }
-
-
-def _places(spec: RunSpec) -> Places:
-    return Places(Path("/project"), Path(f"/project/results/runs/{spec.name}"))
-
-
-def _started(spec: RunSpec, agent: Agent) -> Process:
-    meet = Rendezvous(f"local.{spec.scale}", LOOPBACK, 20_001)
-    of_the_node = processes(spec, _places(spec), agent.node_rank, meet, LOOPBACK)
-    return of_the_node[agent.local_rank or 0]
 
 
 def reassemble(directory: RunDirectory) -> Record:
