@@ -39,7 +39,7 @@ def test_a_script_that_waits_for_a_peer(checkout: Checkout) -> None:
     failure = checkout.record(RUNS[2])["failure"]
     assert failure["verdict"] == "no first step"
     assert "no plain baseline: " in said
-    message = "no efficiency against the plain script: it does not run without a launcher"
+    message = "no efficiency against the plain script: the script failed without a launcher"
     assert message in (checkout.results / "report/scaling.md").read_text()
     again = checkout.snakemake("stage1", "--cores", "all")
     assert again.returncode == 0, again.stdout

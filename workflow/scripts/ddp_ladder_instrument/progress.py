@@ -118,7 +118,6 @@ class Heartbeat:
         self._is_recorded = False
         self._file = -1
         self._stacks = -1
-        self._answered_bytes = HEADER_BYTES  # of the file
         self._signal: int | None = None
         self._moved: tuple[object, ...] | None = None
         self._moved_at_s = (0.0, 0.0)
@@ -130,7 +129,6 @@ class Heartbeat:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
         self._stacks = os.open(self._path, os.O_WRONLY | os.O_APPEND)
-        self._answered_bytes = max(HEADER_BYTES, os.fstat(self._file).st_size)
         self._signal = _register(self._stacks)
         self._stop.acquire()
         # Not one of module threading: a script that counts its threads finds none but its own.
@@ -193,9 +191,6 @@ class Heartbeat:
             "sequence": _collective_calls() if still else None,
         }
         os.pwrite(self._file, (json.dumps(content).ljust(HEADER_BYTES - 1) + "\n").encode(), 0)
-        if os.fstat(self._file).st_size > self._answered_bytes and _is_file(self._stacks, self._path):
-            faulthandler.dump_traceback(self._stacks, all_threads=True)
-            self._answered_bytes = os.fstat(self._file).st_size
         least_s = max(RECORD_AFTER_S, RECORD_AFTER_STEPS * (signs.step_s or 0.0))
         if not self._is_recorded and time.monotonic() - self._moved_at_s[0] >= least_s:
             self._is_recorded = True

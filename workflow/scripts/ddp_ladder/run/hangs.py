@@ -28,10 +28,10 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
@@ -78,9 +78,9 @@ class HangWatch:
 
     @classmethod
     def started(cls, directory: RunDirectory, agent: Agent) -> HangWatch | None:
-        """Return the watch of an agent, started; None if the run has none."""
+        """Return the watch of an agent, started; None if the run has none, or reports its steps in its log alone."""
         run = read_run_file(directory)
-        if run.hang is None:
+        if run.hang is None or run.spec.throughput_regex is not None:
             return None
         watch = cls(directory, run, run.hang, agent)
         watch._thread.start()
@@ -128,7 +128,7 @@ class HangWatch:
         # A rank writes its heartbeat a second late: it may have gone on just before its stack was taken.
         if self._end.wait(BEATS_S) or self._moved_since(moved_s):
             return  # or the ranks are being ended: what was seen just now is not why
-        if State.GOES_ON in states.values():
+        if "goes on" in states.values():
             self._take_back()
         else:
             self._write(seen, states)
@@ -143,19 +143,15 @@ class HangWatch:
             self._heartbeats[rank] = read_heartbeat(self._files[rank])
         heartbeat = self._heartbeats.get(rank)
         moved_s = max(self._begin_s, heartbeat.moved_monotonic_s if heartbeat else 0.0)
-        return Seen(
-            rank, heartbeat, max(0.0, now_s - moved_s), reports_itself=self._run.spec.throughput_regex is not None
-        )
+        return Seen(rank, heartbeat, max(0.0, now_s - moved_s))
 
     def _with_stacks(self, seen: Mapping[int, Seen]) -> dict[int, Seen]:
-        heartbeats = {rank: one.heartbeat for rank, one in seen.items() if one.heartbeat}
-        processes = {rank: process for rank, one in heartbeats.items() if (process := find(one))}
-        pids = {rank: process.pid for rank, process in processes.items()}
-        texts = stacks(self._files, {rank: (heartbeats[rank], process) for rank, process in processes.items()})
-        return {
-            rank: one.with_process(_state(one, processes.get(rank)), pids.get(rank), texts.get(rank))
-            for rank, one in seen.items()
-        }
+        found = {}
+        for rank, one in seen.items():
+            process, pid = find(one.heartbeat) if one.heartbeat else ("unknown", None)
+            found[rank] = replace(one, process=process, pid=pid)
+        texts = stacks(self._files, found.values())
+        return {rank: replace(one, stack=texts.get(rank)) for rank, one in found.items()}
 
     def _take_back(self) -> None:
         if self.reports:
@@ -185,17 +181,11 @@ def read_heartbeat(path: Path) -> Heartbeat:
         return Heartbeat.from_json(json.loads(file.read(HEADER_BYTES)))
 
 
-def _state(seen: Seen, process: RankProcess | None) -> ProcessState:
-    if seen.heartbeat is None:
-        return "unknown"
-    return process.state if process else "gone"
-
-
 def _stall(seen: Seen, state: State) -> RankStall:
     heartbeat = seen.heartbeat
     return RankStall(
         rank=seen.rank,
-        stuck=state is State.STUCK,
+        stuck=state == "stuck",
         process=seen.process or "unknown",
         pid=seen.pid,
         thread=heartbeat.thread if heartbeat else None,
@@ -249,33 +239,24 @@ class Stalls:
         return longest_s is not None and now_s - self._stuck_since_s > longest_s
 
 
-class State(Enum):
-    """What the watch makes of a rank."""
-
-    GOES_ON = "it moves, or is busy and may be for longer"
-    NOT_JUDGED = "it has ended, or nothing is known of it"
-    STUCK = "it makes no step"
+State = Literal["goes on", "not judged", "stuck"]
+"""goes on: it moves, or is busy and may be for longer. not judged: it has ended, or nothing is known of it."""
 
 
 @dataclass(frozen=True)
 class Seen:
     """What is known of one rank.
 
-    heartbeat: None before its first. silent_s: since it moved, or was launched. process: None if not looked at.
-    stack: None if not looked at, or none came. reports_itself: its steps may be in its log alone.
+    heartbeat: None before its first. silent_s: since it moved, or was launched. process, pid: None if not looked at.
+    stack: None if not looked at, or none came.
     """
 
     rank: int
     heartbeat: Heartbeat | None
     silent_s: float
     process: ProcessState | None = None
-    stack: str | None = None
-    reports_itself: bool = False
     pid: int | None = None
-
-    def with_process(self, process: ProcessState, pid: int | None, stack: str | None) -> Seen:
-        """Return this with what was seen of the rank's process."""
-        return replace(self, process=process, pid=pid, stack=stack)
+    stack: str | None = None
 
 
 def short_s(bounds: Hang, heartbeat: Heartbeat | None) -> float:
@@ -323,20 +304,17 @@ def bound_s(seen: Seen, bounds: Hang) -> float:
 def judge(seen: Seen, bounds: Hang) -> State:
     """Return what a rank is, from what was seen of it."""
     if not is_suspect(seen, bounds):
-        return State.GOES_ON
+        return "goes on"
     if seen.process == "gone":
-        return State.NOT_JUDGED
-    phase = seen.heartbeat.phase if seen.heartbeat is not None else "starting"
+        return "not judged"
     if seen.silent_s < bound_s(seen, bounds):
-        return State.NOT_JUDGED if phase == "ended" else State.GOES_ON
-    if seen.reports_itself and phase == "starting" and seen.process != "stopped":
-        return State.NOT_JUDGED  # it may print its first figure later
-    return State.STUCK
+        return "not judged" if seen.heartbeat is not None and seen.heartbeat.phase == "ended" else "goes on"
+    return "stuck"
 
 
 HEADER_BYTES = 512  # of a heartbeat; its stacks follow
 STACK_BYTES = 200_000  # read of a rank's new stacks
-STACKS_WITHIN_S = 3.0  # for all ranks to answer: their hearts beat once a second
+STACKS_WITHIN_S = 1.0  # for all ranks to answer
 TICK_S = 0.05
 _STATES: Mapping[str, ProcessState] = {
     psutil.STATUS_STOPPED: "stopped",
@@ -347,26 +325,16 @@ _STATES: Mapping[str, ProcessState] = {
 }
 
 
-@dataclass(frozen=True)
-class RankProcess:
-    """A rank's process as this machine sees it. pid: outside of a container's own numbering."""
+def find(heartbeat: Heartbeat) -> tuple[ProcessState, int | None]:
+    """Return the state and the id of a heartbeat's process, if it is a descendant of this one, in this numbering.
 
-    pid: int
-    state: ProcessState
-
-
-def find(heartbeat: Heartbeat) -> RankProcess | None:
-    """Return the process of a heartbeat, if it is a descendant of this one; None if it has ended."""
+    A container has a numbering of its own.
+    """
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if heartbeat.pid in _numbers(process.pid):
-                return RankProcess(process.pid, _STATES.get(process.status(), "alive"))
-    return None
-
-
-def _numbers(pid: int) -> list[int]:
-    """Return the ids of a process in its own and all outer numberings."""
-    return [int(number) for number in _status(pid).get("NSpid", str(pid)).split()]
+            if str(heartbeat.pid) in _status(process.pid).get("NSpid", str(process.pid)).split():
+                return _STATES.get(process.status(), "alive"), process.pid
+    return "gone", None
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -380,40 +348,19 @@ def _catches(pid: int, signum: int) -> bool:
     return bool(int(_status(pid).get("SigCgt", "0"), 16) >> (signum - 1) & 1)
 
 
-def stacks(files: Mapping[int, Path], ranks: Mapping[int, tuple[Heartbeat, RankProcess]]) -> dict[int, str]:
-    """Return the stacks of these ranks, as far as they could be had within a bounded time.
+def stacks(files: Mapping[int, Path], ranks: Iterable[Seen]) -> dict[int, str]:
+    """Return the main threads' stacks of these ranks, as far as they could be had within a bounded time.
 
-    files: the heartbeat of each rank, to which it appends its stacks: those of all its threads once this appended a
-        line, or that of its main thread alone on the signal, which only a rank gets whose heart does not answer.
+    files: the heartbeat of each rank, to which it appends its stack on the signal, also if it keeps the GIL.
     """
-    # A stopped process would answer when it goes on, in the middle of something else.
-    running = {rank: one for rank, one in ranks.items() if one[1].state != "stopped"}
-    found = _answers(files, {rank: size for rank in running if (size := _ask(files[rank]))})
-    signalled: dict[int, int] = {}
-    for rank, (heartbeat, process) in running.items():
-        if rank not in found and heartbeat.signal:
+    asked: dict[int, int] = {}  # size of the heartbeat before
+    for one in ranks:
+        signum = one.heartbeat.signal if one.heartbeat else None
+        # A stopped process would answer when it goes on, in the middle of something else.
+        if one.pid is not None and signum and one.process != "stopped" and _catches(one.pid, signum):
+            asked[one.rank] = _size(files[one.rank])
             with contextlib.suppress(OSError):
-                before = files[rank].stat().st_size
-                if _catches(process.pid, heartbeat.signal):
-                    os.kill(process.pid, heartbeat.signal)
-                    signalled[rank] = before
-    return found | _answers(files, signalled)
-
-
-def _ask(file: Path) -> int:
-    """Append a line to a heartbeat; return its size then, 0 if that failed: a rank without a heartbeat gives none."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND)
-        try:
-            os.write(descriptor, b"\n")
-            return os.fstat(descriptor).st_size
-        finally:
-            os.close(descriptor)
-    return 0
-
-
-def _answers(files: Mapping[int, Path], asked: Mapping[int, int]) -> dict[int, str]:
-    """Return what the ranks appended to their files after these sizes, once nothing more comes."""
+                os.kill(one.pid, signum)
     until_s = time.monotonic() + (STACKS_WITHIN_S if asked else 0.0)
     sizes: dict[int, int] = dict(asked)
     while time.monotonic() < until_s:
