@@ -11,11 +11,8 @@ def make_machine(scale: str = "1x1", node: str = "node1", **changes: Any) -> Mac
     """Return a node with one of a node's eight H100."""
     machine = Machine(
         schema_version=1,
-        job_id="7",
         scale=scale,
         node=node,
-        host=node,
-        taken_at_s=1_790_000_000.0,
         system="Rocky Linux 9.4 (Blue Onyx), kernel 5.14.0-427.el9.x86_64",
         processors="2 x Intel(R) Xeon(R) Platinum 8468",
         cpus=96,

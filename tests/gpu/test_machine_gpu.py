@@ -17,8 +17,8 @@ pytestmark = [
 
 
 def test_the_gpus_of_the_node_contain_those_that_torch_sees(tmp_path: Path) -> None:
-    machine = describe(tmp_path, "7", "1x1", "node", "lo", has_gpus=True)
-    files = {path.name for path in machine_directory(tmp_path, "1x1", "node").iterdir()}
+    machine = describe(tmp_path, "1x1", "node", "lo", has_gpus=True)
+    files = {path.name for path in (machine_directory(tmp_path, "1x1") / "node").iterdir()}
     assert {"machine.json", "nvidia-smi-q.txt", "topo.txt"} <= files, machine.notes
     assert machine.driver is not None
     seen = {torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}

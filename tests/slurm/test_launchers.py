@@ -15,7 +15,6 @@ import pytest
 from cluster import Cluster
 from cluster_config import Spec
 from conftest import running
-from ddp_ladder.nodes.describe import read_machines
 from ddp_ladder.records.record import read_record
 from ddp_ladder.slurm.query import host_names
 from ddp_ladder.slurm.steps import step_variables, task_variables
@@ -85,13 +84,6 @@ def test_srun_starts_one_task_per_gpu_and_each_leaves_its_end(launched: Checkout
     for n, k in itertools.product((0, 1), (0, 1)):
         end = json.loads((run / f"nodes/node{n}.task{k}.json").read_text())
         assert (end["node_rank"], end["local_rank"], end["exit_code"]) == (n, k, 0)
-
-
-def test_the_machine_of_each_node(launched: Checkout) -> None:
-    machines = read_machines(launched.results)["2x2"]
-    assert {machine.node for machine in machines} == set(NODES)
-    assert {machine.job_id for machine in machines} == {launched.record("default/weak/2x2/r1")["job"]["id"]}
-    assert {machine.interface.partition(",")[0] for machine in machines} == {"ib0"}
 
 
 def test_a_laptop_tells_the_ranks_of_srun_what_srun_tells_them(launched: Checkout) -> None:

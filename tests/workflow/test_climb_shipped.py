@@ -135,7 +135,6 @@ class TestShippedExperiment:
         assert list(scales) == ["1x1", "1x2", "2x1"]
         for scale, machines in scales.items():
             (machine,) = machines  # the nodes are simulated on one
-            assert machine.job_id == checkout.record(f"default/weak/{scale}/r1")["job"]["id"]
             files = {path.name for path in (checkout.results / "machine" / scale / machine.node).iterdir()}
             assert files == {"machine.json", "lscpu.txt"}
 

@@ -76,7 +76,7 @@ def handle_signals_once(api: Any) -> None:
 def describe(rank: int, failure: Any) -> dict[str, Any]:
     """Describe a rank that failed by itself.
 
-    ended_at_s: unix time in whole seconds, rounded down. error_file: the content of the rank's error file of torch.
+    ended_at_s: unix time in whole seconds, rounded down.
     """
     return {
         "rank": rank,
@@ -84,7 +84,6 @@ def describe(rank: int, failure: Any) -> dict[str, Any]:
         "pid": failure.pid,
         "exit_code": failure.exitcode,
         "ended_at_s": failure.timestamp,
-        "error_file": failure.error_file_data,
     }
 
 

@@ -82,11 +82,11 @@ def raised(run: RunDirectory, rank: int, exception: str, at_s: float = AT_S) -> 
     edit(run.agent_end(Agent(rank)), lambda end: end.update(exit_code=1))
 
 
-def died(run: RunDirectory, rank: int, signal: str | None, error: str | None = None) -> None:
+def died(run: RunDirectory, rank: int, signal: str | None) -> None:
     ended = {"rank": rank, "local_rank": 0, "pid": 7, "exit_code": -9 if signal else 1, "signal": signal}
     edit(
         run.agent_end(Agent(rank)),
-        lambda end: end.update(exit_code=1, failed_ranks=[{**ended, "ended_at_s": AT_S, "error": error}]),
+        lambda end: end.update(exit_code=1, failed_ranks=[{**ended, "ended_at_s": AT_S}]),
     )
     (run.ranks / f"rank{rank}.json").unlink()
 
@@ -317,19 +317,6 @@ def test_torchruns_root_cause_is_not_trusted(run: RunDirectory) -> None:
     found = failure(run)
     assert found.verdict == "the ranks lost each other"
     assert "rank 1 left no end record" in found.why
-
-
-def test_a_rank_whose_exception_is_in_torchs_error_file_alone(run: RunDirectory) -> None:
-    raised(run, 0, LOST)
-    died(
-        run,
-        1,
-        None,
-        'Traceback (most recent call last):\n  File "/home/ada/train.py", line 3\n    boom()\nValueError: x',
-    )
-    found = failure(run)
-    assert (found.why, found.place) == ("rank 1: ValueError: x", "rank 1 on node1")
-    assert [line for _, line in lines(found)] == ['File "/home/ada/train.py", line 3', "boom()", "ValueError: x"]
 
 
 def test_an_abort_is_shown_with_the_words_of_the_runtime(run: RunDirectory) -> None:

@@ -40,7 +40,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sample_nodes(RunDirectory(results / RUN))
     for job in plan.jobs:
         machine = make_machine(str(job.scale), "node0")
-        write_json(machine_directory(results, job.scale, "node0") / "machine.json", machine.model_dump())
+        write_json(machine_directory(results, job.scale) / "node0/machine.json", machine.model_dump())
         if job.scale.world_size > 1:
             write_preflight(results, job)
     for stage in plan.stages:

@@ -267,10 +267,6 @@ class RunDirectory:
         """Return the file for failures of a node's torchrun ranks; the agent moves it into its end record."""
         return self.nodes / f"failed{node_rank}.json"
 
-    def error_file(self, rank: int) -> Path:
-        """Return torch's error file of a rank that no torchrun started; the agent moves it into its end record."""
-        return self.nodes / f"error{rank}.json"
-
     def torchrun_logs(self, node_rank: int) -> Path:
         """Return the directory for torchrun's own logs, in place of the temporary one; the agent deletes it."""
         return self.nodes / f"torchrun{node_rank}"

@@ -106,14 +106,8 @@ class Case:
 
     @cached_property
     def said(self) -> tuple[Words, ...]:
-        """Return what ended each rank, by its own record or by the error file of torch; first to end first."""
-        own = [Words("rank", e.rank, e.host, (e.exception,), e.ended_at_s) for e in self.ends if e.exception]
-        errors = [
-            Words("rank", rank.rank, rank.host, tuple(rank.error.split("\n")), rank.ended_at_s)
-            for rank in self.seen_to_fail
-            if rank.error
-        ]
-        return _in_order([*own, *errors])
+        """Return what ended each rank, by its own record; first to end first."""
+        return _in_order(Words("rank", e.rank, e.host, (e.exception,), e.ended_at_s) for e in self.ends if e.exception)
 
     @cached_property
     def printed(self) -> tuple[Words, ...]:

@@ -30,7 +30,6 @@ from ddp_ladder.records.case import (
     symptom_of,
     where_raised,
     with_caught,
-    with_place,
 )
 from ddp_ladder.records.correctness import EQUALLY_MANY, NAMED, SAMPLES_SEEN, Diagnosis
 from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
@@ -38,7 +37,7 @@ from ddp_ladder.records.hangs import hung
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import AgentEnd, RankEnd
 from ddp_ladder.records.record import Check, Evidence, Failure, Remark
-from ddp_ladder.records.signatures import Words, classify, cut, is_consequence
+from ddp_ladder.records.signatures import Words, classify, is_consequence
 from ddp_ladder.slurm.jobs import slurms_words
 from ddp_ladder.slurm.steps import step_variables, task_variables
 
@@ -352,9 +351,6 @@ def failed_silently(case: Case) -> Failure | None:
     end = next((end for end in quiet if not end.signal), None)
     if end is None:
         return None
-    if end.error:  # torch's error file alone has the exception
-        words = Words("rank", end.rank, end.host, tuple(end.error.split("\n")))
-        return _exception(case, end, cut(words.lines[-1]), with_place(words, len(words.lines) - 1))
     when = "after the script's end" if end.rank in ranks else "without an end record"
     return _exit_code(case, end, f"{end.place}: exit code {end.exit_code}, {when}")
 

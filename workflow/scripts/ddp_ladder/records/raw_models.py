@@ -119,9 +119,6 @@ class FailedRank(Model):
     exit_code: int
     ended_at_s: float = Field(description="In whole seconds, rounded down, if torchrun started the ranks.")
     signal: str | None
-    error: str | None = Field(
-        default=None, description="The end of the rank's error file, which @record of torch writes."
-    )
 
 
 class Gpu(Model):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
@@ -15,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
 
 from ddp_ladder.common.files import Agent, RunDirectory, make_directory, read_json, write_json
 from ddp_ladder.common.formats import signal_of
 from ddp_ladder.common.process import adopt_orphans, die_with_parent, end_descendants
-from ddp_ladder.common.redaction import FROM_ENVIRONMENT, NAMED, without_values
+from ddp_ladder.common.redaction import FROM_ENVIRONMENT, NAMED
 from ddp_ladder.node.launch import PROBE, Places, Process, Rendezvous, node_environment, processes, training_python
 from ddp_ladder.node.network import address, interface_towards, node_name
 from ddp_ladder.node.software import (
@@ -35,10 +33,10 @@ from ddp_ladder.node.software import (
 from ddp_ladder.nodes.files import MonitorEnd
 from ddp_ladder.nodes.sampler import NodeMonitor
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.raw_models import AgentEnd, AgentLog, FailedRank, Gpu, Job, read_run_file
+from ddp_ladder.records.raw_models import AgentEnd, AgentLog, FailedRank, Gpu, RunFile, read_run_file
 from ddp_ladder.run.hangs import HangWatch
-from ddp_ladder.run.logs import BoundedLog, LogPipe, log_of_agent
-from ddp_ladder.run.monitoring import DESCRIBED_WITHIN_S, started_description, started_monitor
+from ddp_ladder.run.logs import LogPipe, log_of_agent
+from ddp_ladder.run.monitoring import started_monitor
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)  # "time is nearly up": Slurm gives them to every process of a step itself
@@ -48,42 +46,38 @@ HUNG_GRACE_S = 3.0  # for one of which no rank goes on
 
 @dataclass(frozen=True)
 class NodeTask:
-    """An agent's part of a run, read from run.json: that of a node, or of one GPU."""
+    """An agent's part of a run: that of a node, or of one GPU."""
 
     directory: RunDirectory
-    spec: RunSpec
-    places: Places
-    job: Job
+    run: RunFile
     agent: Agent
-    log: BoundedLog
-    rendezvous: Rendezvous
-    simulated: tuple[str, ...] = ()  # names of the run's nodes without Slurm
-    command: tuple[str, ...] | None = None  # in place of the script
 
     @classmethod
     def read(cls, path: Path, node_rank: int, local_rank: int | None) -> NodeTask:
         """Read run.json. local_rank: which of the node's agents this is; ignored for the only one on its node."""
         directory = RunDirectory(path.resolve())
         run = read_run_file(directory)
-        spec, alone = run.spec, run.agents_per_node == 1
+        alone = run.agents_per_node == 1
         if local_rank is None and not alone:
             raise ValueError(f"{directory.run} has several agents per node: --local-rank says which one this is")
-        agent = Agent(node_rank, None if alone else local_rank)
-        log = log_of_agent(directory, run, agent)
-        places = Places(Path(run.start_directory), Path(run.run_directory))
-        simulated = () if "SLURM_JOB_ID" in os.environ else run.nodes
-        command = (str(PROBE),) if run.is_preflight else None
-        rendezvous = Rendezvous(**dict(run.rendezvous))
-        return cls(directory, spec, places, run.job, agent, log, rendezvous, simulated, command)
+        return cls(directory, run, Agent(node_rank, None if alone else local_rank))
+
+    @property
+    def spec(self) -> RunSpec:
+        return self.run.spec
+
+    @property
+    def places(self) -> Places:
+        return Places(Path(self.run.start_directory), Path(self.run.run_directory))
 
     def processes(self) -> tuple[Process, ...]:
         """Return the processes that this agent starts."""
+        rendezvous = Rendezvous(**dict(self.run.rendezvous))
         binds = container_binds(self.spec, self.places)
-        of_the_node = processes(
-            self.spec, self.places, self.agent.node_rank, self.rendezvous, binds, self.simulated, self.command
-        )
-        own = of_the_node if self.agent.local_rank is None else (of_the_node[self.agent.local_rank],)
-        return tuple(with_error_file(start, self.directory, self.spec.env) for start in own)
+        simulated = () if "SLURM_JOB_ID" in os.environ else self.run.nodes
+        probe = (str(PROBE),) if self.run.is_preflight else None
+        of_the_node = processes(self.spec, self.places, self.agent.node_rank, rendezvous, binds, simulated, probe)
+        return of_the_node if self.agent.local_rank is None else (of_the_node[self.agent.local_rank],)
 
 
 def run_node(task: NodeTask) -> int:
@@ -104,25 +98,23 @@ def run_node(task: NodeTask) -> int:
     launched_at_s = time.time()
     NAMED.update(name for name, value in task.spec.env.items() if value == FROM_ENVIRONMENT)
     make_directory(task.directory.nodes)
-    log = LogPipe(task.log)
+    log = LogPipe(log_of_agent(task.directory, task.run, task.agent))
     starts: tuple[Process, ...] = ()
     failed: list[FailedRank] = []
     error = None
     watch: HangWatch | None = None
-    description: threading.Thread | None = None
     monitor: NodeMonitor | None = None
     code = 1
     try:
         working = _working_directory(task)
         interface = _interface(task)
-        monitor = started_monitor(task.directory, task.agent, interface)
+        monitor = started_monitor(task.directory, task.run, task.agent, interface)
         starts = task.processes()
         made = environment(task.spec, os.environ, _shell(events), log.write)
         check_secrets(task.spec, made)
         env = node_environment(task.spec, task.places, made, task.directory.run, interface, launched_at_s=time.time())
         children = [_start_process(task.spec, start, env, log.descriptor, working) for start in starts]
-        watch = HangWatch.started(task.directory, task.agent)
-        description = started_description(task.directory, task.agent, interface)
+        watch = HangWatch.started(task.directory, task.run, task.agent)
         code, own_ends = _supervise(children, events, watch)
         failed = _failed_ranks(task, starts, own_ends)
     except SetUpError as failure:
@@ -131,8 +123,6 @@ def run_node(task: NodeTask) -> int:
             code, error = 1, str(failure)
             log.write(f"{failure.what}\n".encode())  # without the output, which the log has
     finally:
-        if description is not None:
-            description.join(DESCRIBED_WITHIN_S)
         if watch is not None:
             watch.end(keep_report=code != 0)
         end_descendants(GRACE_S)
@@ -159,7 +149,7 @@ def _working_directory(task: NodeTask) -> Path | None:
 def _interface(task: NodeTask) -> str:
     """Return this node's interface; SetUpError if it has no address."""
     try:
-        interface = interface_towards(task.spec.interface, task.rendezvous.host)
+        interface = interface_towards(task.spec.interface, task.run.rendezvous.host)
         address(interface)
         return interface
     except OSError as error:
@@ -284,10 +274,7 @@ def _failed_ranks(task: NodeTask, starts: Sequence[Process], own_ends: Sequence[
         if "cannot_import_torch" in seen:
             python = training_python(starts[0].argv)
             raise SetUpError("software.python", f"{python} cannot import torch: {seen['cannot_import_torch']}")
-        errors = [error_text(rank.pop("error_file", None)) for rank in seen]
     else:
-        of_children = [take_error(start) for start in starts]
-        errors = [of_children[end.child] for end in own_ends]
         seen = [
             {
                 "rank": int(starts[end.child].env.get("RANK", 0)),
@@ -298,10 +285,7 @@ def _failed_ranks(task: NodeTask, starts: Sequence[Process], own_ends: Sequence[
             }
             for end in own_ends
         ]
-    return [
-        FailedRank(**rank, signal=signal_of(rank["exit_code"]), error=error)
-        for rank, error in zip(seen, errors, strict=True)
-    ]
+    return [FailedRank(**rank, signal=signal_of(rank["exit_code"])) for rank in seen]
 
 
 def _write_end(
@@ -317,7 +301,7 @@ def _write_end(
     end = AgentEnd(
         schema_version=1,
         spec_hash=task.spec.hash,
-        job=task.job,
+        job=task.run.job,
         node_rank=task.agent.node_rank,
         local_rank=task.agent.local_rank,
         node=node_name(),
@@ -350,43 +334,3 @@ def _cpus() -> list[int]:
     if sys.platform == "linux":
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
-
-
-ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-MOST_CHARACTERS = 4000  # of the end of a traceback
-
-
-def with_error_file(start: Process, directory: RunDirectory, given: Mapping[str, str]) -> Process:
-    """Return a rank's process with its error file set, as torchrun sets it for its own. given: the user's variables."""
-    if ERROR_FILE in given or "RANK" not in start.env:
-        return start
-    return Process(start.argv, {ERROR_FILE: str(directory.error_file(int(start.env["RANK"]))), **start.env})
-
-
-def take_error(start: Process) -> str | None:
-    """Return the end of the traceback in a process's error file, and delete the file; None if it wrote none."""
-    if ERROR_FILE not in start.env:
-        return None
-    path = Path(start.env[ERROR_FILE])
-    try:
-        found = read_json(path)
-    except (OSError, ValueError):
-        found = None
-    with contextlib.suppress(OSError):
-        path.unlink()
-    return error_text(found)
-
-
-def error_text(data: Any) -> str | None:
-    """Return the end of the traceback in the content of an error file, without secrets; None if it has none.
-
-    Its form is torch's.
-    """
-    message = data.get("message") if isinstance(data, Mapping) else None
-    if isinstance(message, Mapping):
-        more = message.get("extraInfo")
-        callstack = more.get("py_callstack") if isinstance(more, Mapping) else None
-        message = callstack or message.get("message")
-    if not isinstance(message, str) or message == "<NONE>":  # torch's own for no file
-        return None
-    return without_values(message.strip(), os.environ)[-MOST_CHARACTERS:] or None

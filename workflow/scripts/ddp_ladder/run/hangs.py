@@ -46,7 +46,6 @@ from ddp_ladder.records.raw_models import (
     RankStall,
     RunFile,
     is_stuck,
-    read_run_file,
     read_stalls,
 )
 from ddp_ladder.settings.keys import Hang
@@ -77,9 +76,8 @@ class HangWatch:
         self.reports = False
 
     @classmethod
-    def started(cls, directory: RunDirectory, agent: Agent) -> HangWatch | None:
+    def started(cls, directory: RunDirectory, run: RunFile, agent: Agent) -> HangWatch | None:
         """Return the watch of an agent, started; None if the run has none, or reports its steps in its log alone."""
-        run = read_run_file(directory)
         if run.hang is None or run.spec.throughput_regex is not None:
             return None
         watch = cls(directory, run, run.hang, agent)

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 from ddp_ladder.common.files import SCRIPTS, make_directory, read_json, write_atomically, write_json, writing
 from ddp_ladder.node.launch import Places
+from ddp_ladder.nodes.describe import describe, machine_directory
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.preflight.directory import (
     PreflightDirectory,
@@ -32,7 +33,6 @@ from ddp_ladder.preflight.result import PreflightResult, error, result_file
 from ddp_ladder.records.raw_models import Endpoint, Job, RunFile, read_run_file
 from ddp_ladder.run.interruption import end_agents, uninterrupted
 from ddp_ladder.run.logs import join_logs
-from ddp_ladder.run.monitoring import describe_node, speaks_for_node
 from ddp_ladder.run.nodes import AGENT, Nodes, NoRendezvous
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
@@ -101,6 +101,7 @@ class PreflightOf:
         with writing(result):
             result.unlink(missing_ok=True)
             shutil.rmtree(directory.path, ignore_errors=True)
+            shutil.rmtree(machine_directory(self.results, self.job.scale), ignore_errors=True)
         for path in (directory.facts, directory.ranks, directory.nodes, directory.nccl):
             make_directory(path)
         write_atomically(_marker(directory, identity), "")
@@ -176,6 +177,7 @@ def examine_node(path: Path, node_rank: int) -> None:
     head = (run.rendezvous.host, run.rendezvous.port)
     facts = collect(run.spec, places, node_rank, head, run.nodes[0], settings.timeout_s, _marker(directory, run.job))
     write_json(directory.node_facts(node_rank), facts.model_dump())
-    if facts.interface.name and speaks_for_node(run, node_rank):
+    node = run.nodes[node_rank]
+    if facts.interface.name and run.nodes.index(node) == node_rank:  # the first of those simulated on one machine
         has_gpus = run.spec.device == "cuda" and facts.gpus is not None and facts.gpus.error is None
-        describe_node(directory.path.parents[1], run, node_rank, facts.interface.name, has_gpus)
+        describe(directory.path.parents[1], str(run.spec.scale), node, facts.interface.name, has_gpus)
