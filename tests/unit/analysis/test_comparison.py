@@ -183,4 +183,4 @@ def test_settings_and_nodes_count_as_differences_and_failures_are_shown() -> Non
     failed = replace(after, records={s.name: make_failed_record(s, "CUDA out of memory") for s in specs})
     assert rows(compare_results(before, failed))["default"].found == "failed: CUDA out of memory"
     other = rows(compare_results(failed, before))["default"]
-    assert other.found == "in the first folder: failed: CUDA out of memory"
+    assert other.found == "in new: failed: CUDA out of memory"

@@ -14,7 +14,7 @@ IN_SCALING_CSV = """
     variant mode stage nodes gpus_per_node world_size batch_per_gpu global_batch repeats
     samples_per_s samples_per_s_low samples_per_s_high speedup efficiency efficiency_low efficiency_high
     step_time_s data_wait_fraction exposed_comm_fraction gpu_hours_per_million_samples status
-    speedup_low speedup_high step_time_s_low step_time_s_high straggler_fraction startup_s
+    speedup_low speedup_high step_time_s_low step_time_s_high startup_s
     startup_spawn_s startup_import_torch_s startup_process_group_s startup_script_s startup_first_step_s
     startup_compile_s samples_per_s_total samples_per_s_end_to_end step_time_s_p5 step_time_s_p95
     step_time_s_mean drift_fraction statistic efficiency_plain efficiency_plain_low efficiency_plain_high

@@ -190,7 +190,8 @@ def compare_variants(plan: Plan, records: Mapping[str, Record]) -> Comparison:
     for mode, scale in dict.fromkeys((mode, scale) for mode, _, scale in groups):
         own = [group for (its_mode, _, its_scale), group in groups.items() if (its_mode, its_scale) == (mode, scale)]
         reference = next((group for group in own if group.first.variant == REFERENCE_VARIANT), None)
-        panels.append(_panel(mode, scale, tuple(_compared_in_pairs(group, reference) for group in own)))
+        rows = tuple(_compared(group, reference, REFERENCE_VARIANT, in_pairs=True) for group in own)
+        panels.append(_panel(mode, scale, rows))
     return Comparison(tuple(panels), REFERENCE_VARIANT, is_paired=True)
 
 
@@ -216,26 +217,31 @@ def _measured(group: Group) -> Compared:
     return replace(row, samples_per_s=group.samples_per_s, step_time_s=group.step_time_s)
 
 
-def _compared_in_pairs(group: Group, reference: Group | None) -> Compared:
+def _compared(group: Group, reference: Group | None, of: str, *, in_pairs: bool) -> Compared:
+    """Return a row with its ratio to the reference, or why there is none. of: the reference in words."""
     row = _measured(group)
     if group is reference:
         return replace(row, is_reference=not row.obstacle)
-    if reference is None:
-        return replace(row, obstacle=row.obstacle or f"the plan has no {REFERENCE_VARIANT} here to compare with")
-    if row.obstacle:
+    if not row.obstacle and (reference is None or not reference.good):
+        row = replace(row, obstacle=f"{of} {_measured(reference).obstacle if reference else NOT_RUN}")
+    if row.obstacle or reference is None:
         return row
-    if not reference.good:
-        return replace(row, obstacle=f"{REFERENCE_VARIANT} {_measured(reference).obstacle}")
-    pairs = _pairs(group, reference)
-    if not pairs:
-        return replace(row, obstacle=f"no repeat of both this and {REFERENCE_VARIANT} succeeded")
-    here, there = ([run.samples_per_s(group.statistic) for run in side] for side in zip(*pairs, strict=True))
+    first, second, repeats = reference.good[0], group.good[0], min(len(group.good), len(reference.good))
+    ratio, rate, notes = unpaired(group.log_rate, reference.log_rate, repeats), reference.samples_per_s, row.notes
+    if in_pairs:
+        pairs = _pairs(group, reference)
+        if not pairs:
+            return replace(row, obstacle=f"no repeat of both this and {of} succeeded")
+        here, there = ([run.samples_per_s(group.statistic) for run in side] for side in zip(*pairs, strict=True))
+        ratio, rate, (second, first) = paired(here, there), median(there), pairs[0]
+        notes = (*notes, *_notes(pairs, group))
     return replace(
         row,
-        ratio=paired(here, there),
-        reference_samples_per_s=median(there),
-        unlike=_unlike(pairs[0][1].record, pairs[0][0].record),
-        notes=(*row.notes, *_notes(pairs, group)),
+        repeats=ratio.repeats,
+        ratio=ratio,
+        reference_samples_per_s=rate,
+        unlike=_unlike(first.record, second.record),
+        notes=notes,
     )
 
 
@@ -274,7 +280,8 @@ def compare_results(before: Folder, after: Folder) -> Comparison:
     for mode, scale in dict.fromkeys((mode, scale) for mode, _, scale in here):
         both = [key for key in there if (key[0], key[2]) == (mode, scale) and key in here]
         if both:
-            panels.append(_panel(mode, scale, tuple(_compared_apart(here[key], there[key]) for key in both)))
+            rows = tuple(_compared(here[key], there[key], f"in {before.name}:", in_pairs=False) for key in both)
+            panels.append(_panel(mode, scale, rows))
     missing = (*_missing(before.name, there, here), *_missing(after.name, here, there))
     return Comparison(tuple(panels), before.name, is_paired=False, missing=missing)
 
@@ -282,23 +289,6 @@ def compare_results(before: Folder, after: Folder) -> Comparison:
 def _groups(plan: Plan, records: Mapping[str, Record]) -> Groups:
     runs = [run for run in plan.runs if not run.is_plain]
     return groups_of(runs, records, plan.may_differ, plan.gates)
-
-
-def _compared_apart(group: Group, reference: Group) -> Compared:
-    row, before = _measured(group), _measured(reference)
-    if row.obstacle or before.obstacle:
-        return replace(row, obstacle=row.obstacle or f"in the first folder: {before.obstacle}")
-    repeats = min(len(group.good), len(reference.good))
-    notes = [*row.notes, *(f"in the first folder: {note}" for note in before.notes)]
-    first, second = reference.good[0].record, group.good[0].record
-    return replace(
-        row,
-        repeats=repeats,
-        reference_samples_per_s=before.samples_per_s,
-        ratio=unpaired(group.log_rate, reference.log_rate, repeats),
-        unlike=_unlike(first, second),
-        notes=tuple(notes),
-    )
 
 
 def _missing(name: str, own: Groups, others: Groups) -> list[str]:

@@ -263,11 +263,6 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         _fraction("exposed_comm_fraction", lambda t: t.exposed_comm_fraction, *REPORT, "runs"),
     ),
     figure(
-        "straggler", "1 (shown in %)",
-        "(slowest rank's median step - median rank's) / slowest rank's.",
-        _fraction("straggler_fraction", lambda t: t.straggler_fraction, "csv", "page", "runs"),
-    ),
-    figure(
         "parts of a step", "s (shown in ms)",
         "what the time of a step is for; they add up to it. Compute: DDP's forward and backward pass, on the typical "
         "rank. Exposed communication: what a step takes longer than the own work of its slowest rank. Data wait: of "

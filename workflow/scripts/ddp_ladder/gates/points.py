@@ -50,7 +50,6 @@ class ScalePoint:
     speedup_high: float | None = None
     step_time_s_low: float | None = None
     step_time_s_high: float | None = None
-    straggler_fraction: float | None = None
     startup_s: float | None = None
     startup_spawn_s: float | None = None
     startup_import_torch_s: float | None = None

@@ -104,7 +104,6 @@ class Timing(Model):
     drift_fraction: float | None = Field(
         description="Median of the last third of the blocks' step times / of the first, minus 1; null below 3 blocks."
     )
-    straggler_fraction: Annotated[float, Field(ge=0, le=1)] | None = Field(description="Null: not measured.")
     data_wait_fraction: Annotated[float, Field(ge=0)] | None
     exposed_comm_fraction: Annotated[float, Field(ge=0)] | None = Field(
         description="Null if DDP did not report it; may exceed 1, as it divides medians of different steps."

@@ -63,8 +63,6 @@ def measure(
     rate, rate_low, rate_high = rates.with_interval(statistic)
     step, step_low, step_high = step_times.with_interval(statistic)
     median_step = float(step_times.of(MEDIAN_OF_BLOCKS))
-    rank_medians = [median(of_rank) for of_rank in times]
-    slowest = max(rank_medians)
     p5_s, p95_s = np.quantile(slowest_s, [0.05, 0.95])
     return (
         Throughput(
@@ -90,7 +88,6 @@ def measure(
             blocks_step_time_s=tuple(step_times.values.tolist()),
             blocks_steps=tuple(steps.tolist()),
             drift_fraction=drift(step_times.values),
-            straggler_fraction=(slowest - median(rank_medians)) / slowest,
             data_wait_fraction=data_wait_fraction(waits, times),
             exposed_comm_fraction=median(exposed_comm_s) / median_step if exposed_comm_s else None,
             startup_s=startup_s,
@@ -216,7 +213,6 @@ def log_figures(
         blocks_step_time_s=tuple(steps_s.tolist()),
         blocks_steps=(1,) * len(measured),
         drift_fraction=drift(steps_s),
-        straggler_fraction=None,
         data_wait_fraction=None,
         exposed_comm_fraction=None,
         startup_s=startup_s,
