@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
-from project_copy import ANY_EFFICIENCY, LOOP, NO_TORCH, ROOT, Checkout
+from project_copy import ANY_EFFICIENCY, LOOP, ROOT, Checkout
 
 README = (ROOT / "README.md").read_text()
 
@@ -58,34 +57,6 @@ def test_three_lines_bring_a_script_from_elsewhere(
     assert "gate stage2: open" in climbed.stdout
     ranks = checkout.record("default/weak/1x2/r1")["ranks"]
     assert sum(rank["samples"] for rank in ranks) == 960
-
-
-def test_the_commit_of_a_module_is_that_of_its_own_repository(checkout: Checkout, tmp_path: Path) -> None:
-    """The checkout of the ladder is a repository itself, and is the directory that the training starts in."""
-    package = tmp_path / "theirs/package"
-    package.mkdir(parents=True)
-    (package / "train.py").write_text(NO_TORCH)
-    commits = [commit(checkout.path, "Snakefile"), commit(package.parent, ".")]
-    checkout.configure(
-        workload={
-            "script": "-m package.train",
-            "args": ["{batch_per_gpu}"],
-            "batch_per_gpu": 16,
-            "env": {"PYTHONPATH": str(package.parent)},
-        }
-    )
-    checkout.site(launcher="srun")
-    checkout.measure()
-    fingerprint = checkout.record("default/weak/1x1/r1")["fingerprint"]
-    assert (fingerprint["git_commit"], fingerprint["git_dirty"]) == (commits[1], False)
-
-
-def commit(directory: Path, *names: str) -> str:
-    """Make a repository of this directory, with one commit; its hash."""
-    git = ("git", "-c", "user.name=A", "-c", "user.email=a@example.org", "-C", str(directory))
-    for words in (["init", "-q"], ["add", *names], ["commit", "-qm", "first"]):
-        subprocess.run([*git, *words], check=True)
-    return subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
 
 
 def test_commands_of_the_readme_exist() -> None:

@@ -173,9 +173,6 @@ def test_of_ddp_the_job_and_all_ranks(tmp_path: Path) -> None:
     assert fingerprint["cpu_sets"] == ["0-3", "4-7"]
     assert fingerprint["global_batch"] == 64 + 32
     assert (fingerprint["git_commit"], fingerprint["git_dirty"]) == ("c" * 40, True)
-    edit(run.run, lambda data: data.update(repository=None))  # of a module it is known in the end
-    edit(run.ended, lambda data: data.update(repository={"commit": "d" * 40, "dirty": False}))
-    assert assemble(run).fingerprint["git_commit"] == "d" * 40
 
 
 def test_the_digest_of_the_configuration_is_that_of_what_is_asked_of_all_scales(tmp_path: Path) -> None:

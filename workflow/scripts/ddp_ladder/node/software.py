@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ddp_ladder.common.files import TEMPLATES
 from ddp_ladder.common.process import run_bounded
@@ -89,31 +89,19 @@ def environment(
 
 def _run(spec: RunSpec, env: Mapping[str, str], run: Runner) -> tuple[int, bytes, bytes]:
     """Return the exit code of the shell, its output, and what it wrote on the descriptor."""
-    # Files, not pipes: a process that the snippet leaves running would hold a pipe open.
-    with _temporary_file() as output, _temporary_file() as result:
-        descriptor = result.fileno()
-        shell = ("bash", "--noprofile", "--norc", "-c", NODE_ENVIRONMENT.read_text(), "bash")
-        argv = (*shell, str(descriptor), str(MODULE_COMMAND), spec.setup, *spec.modules)
-        try:
-            code = run(argv, env, output.fileno(), descriptor)
-        except OSError as error:
-            key = "software.modules" if spec.modules else "software.setup"
-            raise SetUpError(key, f"bash cannot be started: {error.strerror}") from error
-        return code, _content(output), _content(result)
-
-
-def _temporary_file() -> BinaryIO:
+    key = "software.modules" if spec.modules else "software.setup"
     try:
-        return tempfile.TemporaryFile()
+        # Files, not pipes: a process that the snippet leaves running would hold a pipe open.
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as result:
+            shell = ("bash", "--noprofile", "--norc", "-c", NODE_ENVIRONMENT.read_text(), "bash")
+            argv = (*shell, str(result.fileno()), str(MODULE_COMMAND), spec.setup, *spec.modules)
+            code = run(argv, env, output.fileno(), result.fileno())
+            output.seek(0)
+            result.seek(0)
+            return code, output.read(), result.read()
     except OSError as error:
-        where = os.environ.get("TMPDIR", "/tmp")
-        why = f"no temporary file can be made in {where} ({error.strerror}); TMPDIR names another directory"
-        raise SetUpError("software.setup", why) from error
-
-
-def _content(file: BinaryIO) -> bytes:
-    file.seek(0)
-    return file.read()
+        why = f"bash or its temporary files cannot be opened: {error.filename}: {error.strerror}"
+        raise SetUpError(key, why) from error
 
 
 def _error(stages: Sequence[str], output: str, code: int) -> SetUpError:
@@ -195,21 +183,18 @@ def _number(text: str) -> float | None:
 GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 
 
-def git_state(script: Path, at_s: float | None = None) -> dict[str, Any] | None:
-    """Return the commit of the repository that tracks this file, and whether tracked files differ from it.
+def git_state(script: Path) -> dict[str, Any] | None:
+    """Return the commit of the repository that tracks this file, and whether tracked files differ from it (``dirty``).
 
-    at_s: unix time of the commit to report; None: now. ``dirty`` is None if the repository has another commit now.
     None for a file that no repository tracks, such as an installed package in a checkout's own .venv; also without git,
     without a commit, and if git does not answer in TIMEOUT_S.
     """
     path = script.resolve()
-    commit = head = _git(path.parent, "rev-parse", "HEAD")
-    if not head or _git(path.parent, "ls-files", "--error-unmatch", "--", path.name) is None:
+    commit = _git(path.parent, "rev-parse", "HEAD")
+    if not commit or _git(path.parent, "ls-files", "--error-unmatch", "--", path.name) is None:
         return None
-    if at_s is not None:
-        commit = _git(path.parent, "rev-parse", f"HEAD@{{{int(at_s)}}}") or head  # a repository may keep no log
     changed = _git(path.parent, "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit, "dirty": None if changed is None or commit != head else bool(changed)}
+    return {"commit": commit, "dirty": None if changed is None else bool(changed)}
 
 
 def _git(directory: Path, *words: str) -> str | None:

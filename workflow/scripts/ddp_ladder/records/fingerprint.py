@@ -293,7 +293,7 @@ def whole_fingerprint(spec: RunSpec, raw: RawRun) -> dict[str, Any]:
     ends = [raw.ranks[k].end for k in sorted(raw.ranks)]
     batches = [end.fingerprint.get("batch_per_gpu") for end in ends]
     ddp, loader = ends[0].ddp, ends[0].loader
-    repository = raw.run.repository or (raw.ended and raw.ended.repository)
+    repository = raw.run.repository
     return {
         **ends[0].fingerprint,
         "config_sha256": _configuration(spec),

@@ -59,9 +59,7 @@ class RunFile(RawFile):
         min_length=1, description="Node names by rank. Equal names are simulated nodes, agents on one machine."
     )
     agents_per_node: int = Field(ge=1, description="Agents that start the run's processes on each node.")
-    repository: Repository | None = Field(
-        None, description="Null if there is none, and for a module (-m), whose repository is in ended.json."
-    )
+    repository: Repository | None = None
     max_log_mb_per_node: int = Field(DEFAULT_LOG_MB, ge=1, description="Limit of the logs of each node's processes.")
     hang: Hang | None = Field(None, description="Null: the agents do not look for hangs.")
     monitor: Monitor | None = Field(None, description="Null: the nodes are not sampled.")
@@ -103,7 +101,6 @@ class RunEnd(RawFile):
     started_at_s: float
     ended_at_s: float
     outcome: Outcome
-    repository: Repository | None = Field(None, description="Of the file that rank 0 ran as a module (-m).")
 
     @property
     def wall_s(self) -> float:

@@ -240,7 +240,6 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, expected: int
         started_at_s=started_at_s,
         ended_at_s=time.time(),
         outcome=outcome,
-        repository=_repository_of_module(directory, spec, started_at_s),
     )
     write_json(directory.ended, end.model_dump())
     record = assemble(directory)
@@ -248,18 +247,13 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, expected: int
     return record
 
 
-def _repository_of_module(directory: RunDirectory, spec: RunSpec, started_at_s: float) -> Repository | None:
-    """Return the git state of the module's file, which only the Python that ran it could find; None for a script."""
-    if not is_module(spec):
-        return None
-    try:
-        return _repository(Path(read_json(directory.ranks / "rank0.json")["script_file"]), started_at_s)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # the rank left no record, or ran no file
-
-
-def _repository(file: Path, at_s: float | None = None) -> Repository | None:
-    state = git_state(file, at_s)
+def _repository(spec: RunSpec) -> Repository | None:
+    """Return the git state of the script's repository; of a module (-m), if it is in the start's directory."""
+    script = Path(spec.script)
+    if is_module(spec):
+        module = Path(*spec.script[3:].strip().split("."))
+        script = next((file for file in (module.with_suffix(".py"), module / "__main__.py") if file.exists()), module)
+    state = git_state(script)
     return Repository(**state) if state else None
 
 
@@ -289,7 +283,7 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
         run_directory=str(places.run),
         nodes=tuple(context.nodes.names(spec)),
         agents_per_node=context.nodes.agents_per_node(spec),
-        repository=None if is_module(spec) else _repository(Path(spec.script)),
+        repository=_repository(spec),
         max_log_mb_per_node=context.job.max_log_mb_per_node,
         hang=context.job.hang,
         monitor=context.job.monitor,
