@@ -46,19 +46,15 @@ def test_digits_is_the_shipped_experiment() -> None:
 
 
 @pytest.mark.parametrize("name", SITES)
-def test_the_script_takes_every_run_s_arguments(name: str) -> None:
+def test_the_script_takes_every_run_s_arguments_and_the_file_says_how_to_run_it(name: str) -> None:
     for run in plan(name).runs:
-        script = importlib.import_module(Path(run.script).stem)
-        script.arguments(list(run.args))
-
-
-@pytest.mark.parametrize("name", SITES)
-def test_the_file_says_how_to_run_it_on_its_site(name: str) -> None:
+        importlib.import_module(Path(run.script).stem).arguments(list(run.args))
     text = (EXPERIMENTS / f"{name}.yaml").read_text()
     if name != "digits":
         assert f"cp config/sites/{SITES[name]}.yaml config/cluster.yaml" in text
         assert f"--config experiment=config/experiments/{name}.yaml" in text
         assert f"results: results/{name}\n" in text
+        assert f"experiment=config/experiments/{name}.yaml overlay=config/laptop.yaml" in text
 
 
 @pytest.mark.parametrize("name", SITES)
@@ -72,13 +68,7 @@ def test_the_overlay_scales_each_experiment_down_for_a_laptop(name: str) -> None
     assert max(run.global_batch for run in small.runs) <= 8
     assert {run.variant for run in small.runs} == {run.variant for run in plan(name).runs}
     for run in small.runs:
-        script = importlib.import_module(Path(run.script).stem)
-        script.arguments(list(run.args))
-    if name != "digits":
-        assert (
-            f"experiment=config/experiments/{name}.yaml overlay=config/laptop.yaml"
-            in (EXPERIMENTS / f"{name}.yaml").read_text()
-        )
+        importlib.import_module(Path(run.script).stem).arguments(list(run.args))
 
 
 def test_enccs_exercises() -> None:
@@ -126,47 +116,20 @@ def test_torchrun_or_srun_has_a_pair_of_variants_for_each_cause() -> None:
     assert all(variant["reason"] and variant["launcher"] for variant in variants.values())
 
 
-def algorithms(value: str, nccl: tuple[int, int], function: str) -> set[str]:
-    """What NCCL_ALGO leaves a function, as NCCL's own parsers of 2.5 to 2.23 and since 2.24 read it."""
-    known = {"tree", "ring"}
-    if nccl < (2, 24):  # a list for all functions; words that are none are passed over
-        return known & set(value.lower().split(","))
-    of = known
-    for part in value.lower().split(";"):  # the first may be for all functions
-        head, _, names = part.rpartition(":")
-        of = set(names.split(",")) if head in ("", function) else of
-    return of
-
-
-@pytest.mark.parametrize("nccl", [(2, 5), (2, 23), (2, 24), (2, 30)])
-def test_enccs_tree_is_a_tree_and_leaves_the_broadcast_a_ring(nccl: tuple[int, int]) -> None:
-    """DDP begins with a broadcast. NCCL before 2.24 takes a ring where its list leaves a function nothing."""
-    (value,) = {run.env["NCCL_ALGO"] for run in plan("enccs-mnist").runs if run.variant == "tree"}
-    assert algorithms(value, nccl, "allreduce") == {"tree"}
-    assert nccl < (2, 24) or "ring" in algorithms(value, nccl, "broadcast")
-
-
-def test_olivia_is_the_guides_training_and_like_for_like() -> None:
-    found = plan("olivia-cifar")
-    assert scales(found) == {"stage1": ["1x1"], "stage2": ["1x4"], "stage3": ["2x4"]}
-    by_scale = {str(run.scale): run for run in found.runs if run.variant == "default"}
+def test_the_guides_trainings_like_for_like() -> None:
+    olivia = plan("olivia-cifar")
+    assert scales(olivia) == {"stage1": ["1x1"], "stage2": ["1x4"], "stage3": ["2x4"]}
+    by_scale = {str(run.scale): run for run in olivia.runs if run.variant == "default"}
     assert {scale: run.global_batch for scale, run in by_scale.items()} == {"1x1": 256, "1x4": 1024, "2x4": 2048}
-    cifar = importlib.import_module("cifar")
-    args = cifar.arguments(list(by_scale["2x4"].args))
+    args = importlib.import_module("cifar").arguments(list(by_scale["2x4"].args))
     # torchrun ... --batch-size 2048 --base-lr 0.04, in the guide
     assert (args.batch_size, args.base_lr) == (2048, pytest.approx(0.04))
-
-
-def test_vega_is_resnet_50_on_up_to_two_nodes() -> None:
-    found = plan("vega-resnet50")
-    assert scales(found) == {"stage1": ["1x1"], "stage2": ["1x2", "1x4"], "stage3": ["2x4"]}
-    assert {run.batch_per_gpu for run in found.runs} == {256}
-
-
-def test_ethernet_has_no_stage_2_and_the_backend_reaches_the_script() -> None:
-    found = plan("ethernet6-mlp")
-    assert scales(found) == {"stage1": ["1x1"], "stage3": ["2x1", "4x1", "6x1"]}
-    for run in found.runs:
+    vega = plan("vega-resnet50")
+    assert scales(vega) == {"stage1": ["1x1"], "stage2": ["1x2", "1x4"], "stage3": ["2x4"]}
+    assert {run.batch_per_gpu for run in vega.runs} == {256}
+    ethernet = plan("ethernet6-mlp")
+    assert scales(ethernet) == {"stage1": ["1x1"], "stage3": ["2x1", "4x1", "6x1"]}
+    for run in ethernet.runs:
         assert run.args[run.args.index("--backend") + 1] == run.backend
-    assert {run.backend for run in found.runs if run.variant == "gloo"} == {"gloo"}
-    assert {run.global_batch for run in found.runs if str(run.scale) == "6x1"} == {384}
+    assert {run.backend for run in ethernet.runs if run.variant == "gloo"} == {"gloo"}
+    assert {run.global_batch for run in ethernet.runs if str(run.scale) == "6x1"} == {384}

