@@ -140,7 +140,7 @@ def test_weak_and_strong_are_apart_and_variants_together() -> None:
     view = view_of(RATES, modes=["weak", "strong"], variants=["default", "b"])
     section = section_of(view, "Cost")
     assert section
-    assert [block.heading for block in section.blocks] == [
+    assert [block.name for block in section.blocks] == [
         "Cost, weak scaling",
         "Cost, strong scaling",
     ]

@@ -22,7 +22,7 @@ from ddp_ladder.preflight.result import bandwidth, latency
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.comparison import comparison_blocks
 from ddp_ladder.report.document import Block, Cell, Content, Section, csv_text
-from ddp_ladder.report.view import INTERVALS, GateRow, ReportView, Series, gate_rows
+from ddp_ladder.report.view import INTERVALS, ReportView, Series, gate_rows
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 
 MOST_ROWS = 24  # a longer table is closed at first, and not printed then
@@ -217,7 +217,7 @@ def _time(view: ReportView) -> Iterator[Block]:
             for loss in lost.listed
         ]
         items += [f"Not known: {full_stop(lost.unknown)}"] if lost.unknown else []
-        items += [Cell(f"{full_stop(change.what)} {change.gain_in_words}", lead="Next") for change in lost.changes]
+        items += [Cell(f"{change.what}: {change.gain_in_words}.", lead="Next") for change in lost.changes]
         is_open = number < modes
         yield Block(heading=title * is_open, summary=title * (not is_open), items=tuple(items), style="notes")
 
@@ -229,9 +229,8 @@ def _costs(view: ReportView) -> Iterator[Block]:
     points = [point for point in view.rungs if point.samples_per_s is not None]
     for mode in dict.fromkeys(point.mode for point in points):
         own = [point for point in points if point.mode == mode]
-        of_mode = f", {mode} scaling" if len({point.mode for point in points}) > 1 else ""
-        costs = figures_table(columns("cost"), own, view, "cost", name=f"Cost{of_mode}")
-        yield replace(costs, heading=costs.name)
+        name = f"Cost, {mode} scaling" if len({point.mode for point in points}) > 1 else "Cost"
+        yield figures_table(columns("cost"), own, view, "cost", name=name)
 
 
 def prediction_of(results: Path, view: ReportView) -> Prediction:
@@ -247,14 +246,13 @@ def prediction_of(results: Path, view: ReportView) -> Prediction:
 
 
 def _prediction(prediction: Prediction) -> Iterator[Block]:
-    items = (*prediction.ahead, *map(capitalised, prediction.sentences))
-    if items:
-        yield Block(items=tuple(map(full_stop, items)), style="notes")
+    if prediction.ahead:
+        yield Block(items=tuple(map(full_stop, prediction.ahead)), style="notes")
     if prediction.errors:
         rows = tuple(error_rows(prediction.errors))
         name = "Forecasts and what was measured"
         yield Block(name=name, headings=("scale", "forecast", "measured since"), rows=rows, style="whole")
-    if items or prediction.errors:
+    if prediction.ahead or prediction.errors:
         yield Block(FORECASTS)
 
 
@@ -266,8 +264,19 @@ def _gates(view: ReportView) -> Iterator[Block]:
             rows.append((name, Cell("not judged", style="waiting"), "", "", "", ""))
             continue
         verdict = Cell(gate.verdict, style=gate.verdict)
-        rows += [(name, verdict, *_finding(row, view)) for row in gate_rows(gate)]
-        why = f": {gate.why}" if gate.why and not gate_rows(gate) else ""
+        shown = gate_rows(gate, view.several_series)
+        rows += [
+            (
+                name,
+                verdict,
+                place,
+                Cell(item.in_words, style="ok" if item.ok else "failed"),
+                item.wanted,
+                item.next or "",
+            )
+            for item, place in shown
+        ]
+        why = f": {gate.why}" if gate.why and not shown else ""
         sane = f"{count(gate.sane_runs, 'run')} passed every sanity check{why}"
         rows.append((name, verdict, "", sane, "", ""))
     headings = ("stage", "gate", "scale", "measured", "wanted", "next")
@@ -276,12 +285,6 @@ def _gates(view: ReportView) -> Iterator[Block]:
     yield Block(
         name="Gates", summary=summary, headings=headings, rows=tuple(rows), style="gates" if many else "gates whole"
     )
-
-
-def _finding(row: GateRow, view: ReportView) -> tuple[Content, ...]:
-    item = row.item
-    measured = Cell(item.in_words, style="ok" if item.ok else "failed")
-    return row.place(view.several_series), measured, item.wanted, item.next or ""
 
 
 def _preflight(view: ReportView) -> Iterator[Block]:

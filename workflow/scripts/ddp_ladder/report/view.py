@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -52,19 +53,6 @@ class Headline:
     text: str
     next: str | None = None
     evidence: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class GateRow:
-    """One finding, with the repeats that share it."""
-
-    item: Finding
-    repeats: tuple[int, ...]
-
-    def place(self, several_series: bool) -> str:
-        """Return ``1x4 weak gloo r1 r2``; mode and variant only if there are several."""
-        series = (self.item.mode, self.item.variant) if several_series else ()
-        return " ".join((self.item.scale, *series, *(f"r{repeat}" for repeat in self.repeats)))
 
 
 @dataclass(frozen=True)
@@ -294,16 +282,21 @@ def _batch(run: Record) -> str:
 
 
 def _values(name: str, value: Callable[[Record], Any], runs: Sequence[Record]) -> str:
-    """Return ``a``, or of several values ``a (1x1); b (1x2 r1, 1x2 r2)``: each with the runs that have it."""
-    found: dict[str, list[str]] = {}
+    """Return ``a``, or of several values ``a (1x1); b (1x2 r1 r2)``: each with the runs that have it."""
+    found: dict[str, dict[str, list[str]]] = {}  # the repeats of each scale by value
     several = len({(run.spec.mode, run.spec.variant) for run in runs}) > 1
     for run in runs:
-        series = f"{run.spec.mode} {run.spec.variant} " if several else ""
+        place = f"{run.spec.scale} {run.spec.mode} {run.spec.variant}" if several else str(run.spec.scale)
         text = in_full(value(run))[: DIGEST_LENGTH if name.endswith("sha256") else None]
-        found.setdefault(text, []).append(f"{run.spec.scale} {series}r{run.spec.repeat}")
+        found.setdefault(text, {}).setdefault(place, []).append(f"r{run.spec.repeat}")
     if len(found) == 1:
         return next(iter(found))
-    return "; ".join(f"{text} ({in_short(places)})" for text, places in found.items())
+    values = Counter(place for places in found.values() for place in places)
+    named = {
+        text: [place if values[place] == 1 else " ".join((place, *repeats)) for place, repeats in places.items()]
+        for text, places in found.items()
+    }
+    return "; ".join(f"{text} ({in_short(places)})" for text, places in named.items())
 
 
 def _machine(runs: Sequence[Record]) -> str:
@@ -325,13 +318,19 @@ def _machine(runs: Sequence[Record]) -> str:
     return f"{text}; precision {precision}." if precision else f"{text}."
 
 
-def gate_rows(gate: Verdict) -> tuple[GateRow, ...]:
-    """Return the findings to show; repeats with the same finding share one row."""
-    repeats: dict[Finding, list[int]] = {}
+def gate_rows(gate: Verdict, several_series: bool) -> list[tuple[Finding, str]]:
+    """Return the findings to show with their places, ``1x4 weak gloo r1 r2``: repeats with the same one share a row.
+
+    several_series: mode and variant are named too.
+    """
+    repeats: dict[Finding, list[str]] = {}
     for item in gate.worth_showing:
         known = repeats.setdefault(item.replace(repeat=None), [])
-        known += [item.repeat] if item.repeat is not None else []
-    return tuple(GateRow(item, tuple(numbers)) for item, numbers in repeats.items())
+        known += [f"r{item.repeat}"] if item.repeat is not None else []
+    return [
+        (item, " ".join((item.scale, *((item.mode, item.variant) if several_series else ()), *numbers)))
+        for item, numbers in repeats.items()
+    ]
 
 
 # --- The headline.
@@ -372,18 +371,16 @@ def _in_order(results: LadderResults) -> list[Verdict]:
 def _stopped(gate: Verdict, points: Sequence[ScalePoint], unit: str) -> Headline:
     several = len({point.mode for point in points}) > 1
     reason = gate.reason or next(iter(gate.failing), None)  # of any variant if the default has none
-    why = _why(reason, several) if reason else gate.why or "its file does not say why"
+    why = gate.why or "its file does not say why"
+    if reason:
+        place = f"{reason.scale} {reason.mode}" if several else reason.scale
+        why = f"{place} {reason.in_words}, wanted {reason.wanted}"
     text = f"Stopped at the gate of {_stage(gate.stage, points)}: {full_stop(why)}"
     evidence = reason.evidence if reason and reason.repeat is None else ()
     before = [point for point in _furthest(points) if point.stage != gate.stage]
     if before:
         text += f" Before it, {_figures(before[0], unit)}."
     return Headline("stopped", text, gate.next or (reason and reason.next) or None, evidence)
-
-
-def _why(item: Finding, several_modes: bool) -> str:
-    place = f"{item.scale} {item.mode}" if several_modes else item.scale
-    return f"{place} {item.in_words}, wanted {item.wanted}"
 
 
 def _furthest(points: Sequence[ScalePoint]) -> list[ScalePoint]:
@@ -404,14 +401,12 @@ def _reached(results: LadderResults, points: Sequence[ScalePoint], shown: Sequen
     else:
         text += f": {_figures(found[0], unit)}."
     later = stages[stages.index(stage) + 1 :]
-    missing = [stage for stage in later if not _ran(stage, points)]
-    if missing:
+    ran = {point.stage for point in points if point.status != "not run"}
+    if missing := [stage for stage in later if stage not in ran]:
         text += f" {capitalised(stage_name(missing[0]))} has not been run."
-    failed = [point for point in points if point.status == "failed"]
-    if failed:
-        text += f" Runs failed at {_scales_in_words(failed)}."
-    disturbed = other_processes(*found)
-    if disturbed:
+    if failed := [f"{point.scale} ({point.variant})" for point in points if point.status == "failed"]:
+        text += f" Runs failed at {', '.join(dict.fromkeys(failed))}."
+    if disturbed := other_processes(*found):
         text += f" Not measured alone: {full_stop(disturbed.in_words)}"
     doubts = [item for gate in _in_order(results) for item in gate.uncertain(REFERENCE_VARIANT)]
     if doubts:
@@ -424,14 +419,6 @@ def _stage(stage: str, points: Sequence[ScalePoint]) -> str:
     """Return ``stage 3``, with a note if its nodes were simulated."""
     simulated = [point.simulated for point in points if point.stage == stage and point.simulated]
     return stage_name(stage) + (f" ({simulated[-1]})" if simulated else "")
-
-
-def _ran(stage: str, points: Sequence[ScalePoint]) -> bool:
-    return any(point.stage == stage and point.status != "not run" for point in points)
-
-
-def _scales_in_words(points: Sequence[ScalePoint]) -> str:
-    return ", ".join(dict.fromkeys(f"{point.scale} ({point.variant})" for point in points))
 
 
 def _figures(point: ScalePoint, unit: str) -> str:
