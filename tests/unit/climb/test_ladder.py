@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -69,14 +68,6 @@ def test_the_plans_first_scale_comes_first(ladder: Ladder) -> None:
         [],
         ["results/gates/stage1.json"],
     ]
-
-
-def test_an_absent_stage_has_no_scales(ladder: Ladder) -> None:
-    assert ladder.scales("stage2") == []
-    assert re.fullmatch(ladder.scale_pattern("stage3"), "2x4")
-    assert not re.fullmatch(ladder.scale_pattern("stage3"), "1x1")
-    for scale in ("1x1", "1x2", "2x4", ""):
-        assert not re.fullmatch(ladder.scale_pattern("stage2"), scale)
 
 
 def test_preparation(ladder: Ladder) -> None:

@@ -149,24 +149,10 @@ def test_a_job_that_nobody_knows_is_not_gone_while_it_holds_its_lock(desk: Desk)
     assert end.state == GONE
 
 
-def test_a_job_that_shows_up_again_is_not_gone(desk: Desk) -> None:
-    desk.later(0, RUNNING)
-    desk.later(60, JobState(GONE))
-    desk.later(GONE_AFTER_S, RUNNING)
-    assert desk.later(ASK_EVERY_S["running"], JobState(GONE)) == []
-
-
 def test_a_forgotten_job_that_had_said_all_has_ended_well(desk: Desk) -> None:
     desk.later(0, RUNNING)
     desk.log.write_text(f"stage2 1x4: {LAST_WORDS}\n")
     (end,) = desk.later(1, JobState(GONE))
-    assert end.ok
-
-
-def test_a_log_that_cannot_be_read_costs_the_job_nothing(desk: Desk) -> None:
-    desk.log.mkdir()
-    desk.later(0, RUNNING)
-    (end,) = desk.later(60, JobState("COMPLETED"))
     assert end.ok
 
 

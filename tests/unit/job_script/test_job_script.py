@@ -18,7 +18,7 @@ import pytest
 from ddp_ladder.common.files import TEMPLATES, RunDirectory
 from ddp_ladder.job_script.script import job_script, write_job_script
 from ddp_ladder.node.launch import INSTRUMENT, TORCHRUN, Places, Rendezvous, node_environment, processes, script_argv
-from ddp_ladder.node.network import PORTS, free_port
+from ddp_ladder.node.network import free_port
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.settings.keys import Slurm
 from instrument_support import python_named, run_json
@@ -170,17 +170,6 @@ def test_tells_each_process_what_the_measured_run_tells_it() -> None:
         assert own.keys() == process.env.keys()
         for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"):
             assert own[name] == process.env[name]
-
-
-@pytest.mark.parametrize("job_id", [1, 9_999, 4_294_967_295])
-def test_the_port_is_the_jobs_own_and_no_connection_takes_it_first(job_id: int) -> None:
-    (line,) = re.findall(r"^export MASTER_PORT=.*$", TEXTS["torchrun_2x4"], re.MULTILINE)
-    shell = f'{line}\necho "$MASTER_PORT"'
-    said = subprocess.run(
-        ["bash", "-c", shell], env={"job_id": str(job_id)}, capture_output=True, text=True, check=True
-    )
-    assert int(said.stdout) in PORTS
-    assert int(said.stdout) % len(PORTS) == job_id % len(PORTS)
 
 
 def run_here(spec: RunSpec, directory: Path, monkeypatch: pytest.MonkeyPatch) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,6 @@ from ddp_ladder.slurm.jobs import (
     ask,
     cancel,
     job_end_file,
-    parse_sacct,
     read_job_end,
     reason_in_words,
     write_job_end,
@@ -50,13 +49,6 @@ def test_squeues_lines_captured_from_a_real_slurm(tools: Path) -> None:
     assert states["7"] == JobState("PENDING", "PartitionNodeLimit")
     assert states["8"].start == "2026-11-20T23:40:00"
     assert states["5"].nodes == "node[1-2]"
-
-
-def test_saccts_lines_captured_from_a_real_slurm() -> None:
-    states = parse_sacct(SACCT)
-    assert states["4"] == JobState("CANCELLED", "", "node2")
-    assert states["3"].state == "PREEMPTED"
-    assert states["6"].nodes == ""
 
 
 BANNERS = ["*** Maintenance | on Monday | at 9 | a.m. | ***\n", "\n5|RUNNING\n", "|||||\n"]
@@ -170,13 +162,6 @@ def test_after_a_node_failure_the_dead_node_is_named(tools: Path, sinfo: str, wh
     explained = advice(state.state, "", "stage3", state.dead)
     assert explained.why.startswith(why)
     assert key in explained.next
-
-
-def test_a_silent_controller_is_no_state(tools: Path) -> None:
-    message = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
-    stand_in(tools, "squeue", f"echo '{message}' >&2; exit 1")
-    with pytest.raises(SlurmError, match="Unable to contact slurm controller"):
-        ask(["4"])
 
 
 def test_cancel_names_every_job_and_tells_what_came_of_it(tools: Path) -> None:

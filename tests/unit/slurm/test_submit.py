@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -98,13 +97,6 @@ def test_where_the_answer_holds_no_id_the_job_is_found_by_its_name(slurm: Slurm,
     assert slurm.count("calls") == 1
 
 
-def test_a_job_whose_id_is_never_found_is_not_submitted(slurm: Slurm) -> None:
-    slurm.does("sbatch", "echo hello")
-    with pytest.raises(NotSubmitted, match="sbatch printed what cannot be read: 'hello'") as caught:
-        slurm.submit()
-    assert f"squeue --name={slurm.name}" in caught.value.next
-
-
 @pytest.mark.parametrize("words", [TIMED_OUT, REFUSED])
 def test_one_that_sbatch_lost_is_followed_and_not_submitted_again(slurm: Slurm, words: str) -> None:
     """After a refusal too: a wrapper of the site's may have failed after sbatch itself."""
@@ -119,11 +111,6 @@ def test_one_that_the_controller_knows_late_is_waited_for(slurm: Slurm) -> None:
     slurm.does("squeue", "[ $(wc -l <asked) -lt 4 ] || cat queue")
     assert slurm.submit() == "101"
     assert slurm.count("calls") == 1
-
-
-def test_one_that_has_ended_meanwhile_is_followed_to_its_end(slurm: Slurm) -> None:
-    slurm.does("sbatch", f"submit; sed -i s/PENDING/COMPLETED/ queue; {FAILS.format(TIMED_OUT)}")
-    assert slurm.submit() == "101"
 
 
 @pytest.mark.parametrize("words", [TIMED_OUT, BUSY])
@@ -200,15 +187,6 @@ def test_jobs_of_others_are_no_hindrance(slurm: Slurm, other: str) -> None:
     assert slurm.submit() == "101"
 
 
-def test_a_name_begins_with_the_scale_and_is_found_by_another_path_to_the_results(slurm: Slurm) -> None:
-    assert re.fullmatch(r"1x4-ddp-ladder-[0-9a-f]{10}-[0-9a-f]{10}", slurm.name)
-    assert new_job_name(slurm.results, "1x4") != slurm.name
-    slurm.results.mkdir()
-    (slurm.path / "link").symlink_to(slurm.results)
-    slurm.does("squeue", f"echo 'ddp-ladder|7|RUNNING|N/A|n|None|{slurm.name}'")
-    assert [job.scale for job in jobs_by_name(slurm.path / "link")] == ["1x4"]
-
-
 @pytest.mark.parametrize("heard", ["submit; echo $id", f"submit; {FAILS.format(TIMED_OUT)}"])
 def test_what_is_being_submitted_when_ctrl_c_comes_is_cancelled(slurm: Slurm, heard: str) -> None:
     slurm.does("sbatch", f"touch called; while [ ! -e go ]; do sleep 0.02; done; {heard}")
@@ -231,11 +209,3 @@ def test_what_is_being_submitted_when_ctrl_c_comes_is_cancelled(slurm: Slurm, he
     assert ended == [Stopped]
     assert (slurm.path / "cancelled").read_text() == "--quiet 101\n"
     assert "cancelled: 101" in slurm.text
-
-
-def test_stop_tells_the_jobs_that_are_not_over(slurm: Slurm) -> None:
-    slurm.does("sbatch", "submit; echo $id")
-    slurm.submit()
-    assert slurm.submitter.stop() == {"101"}
-    slurm.submitter.over("101")
-    assert slurm.submitter.stop() == set()
