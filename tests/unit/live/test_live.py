@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ddp_ladder.live.screen import picture
 from ddp_ladder.live.status import TAIL_BYTES, LadderState, Reader, last_sample
 from ddp_ladder.nodes.files import columns
 from ddp_ladder.records.record import write_record
-from ddp_ladder.slurm.jobs import JobEnd, write_job_end
+from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState, write_job_end
 from ddp_ladder.slurm.query import SlurmError
 from make_live import START_LOCK, climb_to, progress_of, run_of
 from make_records import make_failed_record
@@ -25,25 +26,25 @@ from rich.console import Console
 
 THREE = ("1x1", "1x2", "2x1")
 TEN = ("1x1", "1x2", "1x4", "2x4", "3x4", "4x4", "6x4", "8x4", "12x4", "16x4")
-RUNS = ["RUNNING", "2026-11-20T23:40:00", "node[1-2]", "3:05", "20:00", "None"]
-WAITS = ["PENDING", "2026-11-20T23:40:00", "", "0:00", "20:00", "Priority"]
+RUNS = JobState("RUNNING", nodes="node[1-2]", start="2026-11-20T23:40:00")
+WAITS = JobState("PENDING", "Priority", start="2026-11-20T23:40:00")
 
 
 class Slurm:
-    """Stands in for squeue and the clock. jobs: the rows of squeue without the id."""
+    """Stands in for Slurm and the clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked: list[str] = []
-        self.jobs: dict[str, list[str]] = {}
+        self.asked: list[list[str]] = []
+        self.jobs: dict[str, JobState] = {}
         self.now_s, self.is_silent = 1000.0, False
-        monkeypatch.setattr(status, "squeue", self.squeue)
+        monkeypatch.setattr(status, "ask", self.ask)
         monkeypatch.setattr(status, "monotonic", lambda: self.now_s)
 
-    def squeue(self, fields: str, *options: str, within_s: float) -> list[list[str]]:
-        self.asked.append(options[-1])
+    def ask(self, job_ids: Iterable[str], within_s: float) -> dict[str, JobState]:
+        self.asked += [sorted(job_ids)] if job_ids else []
         if self.is_silent:
             raise SlurmError("Unable to contact slurm controller\n (connect failure)")
-        return [[job, *row] for job, row in self.jobs.items()]
+        return {job: self.jobs.get(job, JobState(GONE)) for job in job_ids}
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +73,7 @@ def test_everything_at_once(tmp_path: Path, slurm: Slurm, width: int) -> None:
         f"results {tmp_path}",
         "gate stage1: open gate stage2: not judged yet",
         "1x1 3/3 1,000 100 % finished",
-        "1x2 1/3 1,996 100 % job 101 runs 3:05 of 20:00 on node[1-2]",
+        "1x2 1/3 1,996 100 % job 101 runs since 23:40:00, for at most 20 min on node[1-2]",
         "2x1 0/3 job 102 waits: Priority: jobs of higher priority are before it; expected to start 2026-11-20 23:40",
         "1x2 default/weak/r2 run 2 of 3",
         "step 40 of 60, 1,240 samples/s, 3 s left",
@@ -120,13 +121,13 @@ def test_all_jobs_are_one_question_in_ten_seconds_and_a_silent_slurm_is_asked_le
             state = reader.read()
         return state
 
-    assert look(25).jobs["102"] is None
-    assert slurm.asked == ["--jobs=101,102"] * 3
+    assert look(25).jobs["102"] == JobState(GONE)
+    assert slurm.asked == [["101", "102"]] * 3
     slurm.is_silent = True
     text = shown(look(200))
     assert len(slurm.asked) == 3 + 4
     assert "! Slurm does not answer (Unable to contact slurm controller (connect failure)); asked again in 60 s" in text
-    assert "job 101 runs 3:05" in text
+    assert "job 101 runs since 23:40" in text
     slurm.is_silent = False
     assert look(61).problems == ()
 

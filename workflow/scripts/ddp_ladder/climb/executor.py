@@ -121,13 +121,7 @@ class LadderJobs:
                 yield info
         for info in own:
             self._follow(info)
-        try:
-            ends = {end.job_id: end for end in self._watch.look()}
-        except Exception:
-            # Snakemake now ends without cancelling the jobs.
-            left = " ".join(sorted(self._submitter.stop()))
-            self._console.say(f"still in the queue: {left}; to end them: scancel with these ids")
-            raise
+        ends = {end.job_id: end for end in self._watch.look()}
         for info in own:
             end = ends.get(info.external_jobid)
             if end is None:

@@ -133,18 +133,18 @@ def job_words(state: LadderState, scale: ScaleState) -> tuple[str, str]:
     if scale.bad_end is not None:
         return scale.bad_end.in_words, BAD
     job = state.job_of(scale)
-    if job is not None and job.state.phase == "waiting":
-        at = f"; expected to start {job.state.start.replace('T', ' ')}" if job.state.start else ""
-        why = f": {reason_in_words(job.state.reason, scale.slurm_id or '')}" if job.state.reason else ""
+    if job is not None and job.phase == "waiting":
+        at = f"; expected to start {job.start.replace('T', ' ')}" if job.start else ""
+        why = f": {reason_in_words(job.reason, scale.slurm_id or '')}" if job.reason else ""
         return f"job {scale.slurm_id} waits{why}{at}", WAITS
-    if job is not None and job.state.phase == "running":
-        spent, limit = job.times
-        return f"job {scale.slurm_id} runs {spent} of {limit} on {job.state.nodes}", BUSY
+    if job is not None and job.phase == "running":
+        since = f" since {job.start.partition('T')[2]}, for" if job.start else ""
+        return f"job {scale.slurm_id} runs{since} at most {scale.job.runtime_min} min on {job.nodes}", BUSY
     if scale.held is not None and scale.is_held:
         process = scale.held.holder.process
         return f"runs: process {process.pid} on {process.host}", BUSY
     if scale.slurm_id is not None:
-        return f"job {scale.slurm_id} {job.state.state if job else 'was submitted; its state is unknown'}", WAITS
+        return f"job {scale.slurm_id} {job.state if job else 'was submitted; its state is unknown'}", WAITS
     interrupted = [run.spec.name for run in scale.runs if run.phase == "interrupted"]
     return (f"interrupted in {interrupted[0]}" if interrupted else "to come" if state.is_at_work else "not run"), PLAIN
 

@@ -25,9 +25,9 @@ from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.raw_models import RunFile, read_run_file
 from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.run.progress import Progress, expected_steps, read_progress
-from ddp_ladder.slurm.jobs import SUBMITTED, JobEnd, JobState, job_end_file, job_state, read_job_end
+from ddp_ladder.slurm.jobs import SUBMITTED, JobEnd, JobState, ask, job_end_file, read_job_end
 from ddp_ladder.slurm.lock import Held, Lock, look
-from ddp_ladder.slurm.query import SlurmError, squeue, unknown
+from ddp_ladder.slurm.query import SlurmError
 
 ASK_EVERY_S = 10.0
 SILENT_EVERY_S = 60.0  # after a question to Slurm without an answer
@@ -100,19 +100,11 @@ class ScaleState:
 
 
 @dataclass(frozen=True)
-class QueuedJob:
-    """A job as squeue shows it. times: how long it runs, and its limit, in Slurm's form."""
-
-    state: JobState
-    times: tuple[str, str]
-
-
-@dataclass(frozen=True)
 class LadderState:
     """A results directory at one time (unix time).
 
-    start: the start of Snakemake that is at work, or was the last one. jobs: Slurm's last answer, by id; None for a job
-    that it does not know. problems: what cannot be read, and why Slurm does not answer.
+    start: the start of Snakemake that is at work, or was the last one. jobs: Slurm's last answer, by id. problems: what
+    cannot be read, and why Slurm does not answer.
     """
 
     results: Path
@@ -122,17 +114,17 @@ class LadderState:
     scales: tuple[ScaleState, ...] = ()
     gates: Mapping[str, Verdict] = field(default_factory=dict)
     points: tuple[ScalePoint, ...] = ()
-    jobs: Mapping[str, QueuedJob | None] = field(default_factory=dict)
+    jobs: Mapping[str, JobState] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
-    def job_of(self, scale: ScaleState) -> QueuedJob | None:
+    def job_of(self, scale: ScaleState) -> JobState | None:
         """Return what Slurm says of a scale's job."""
         return None if scale.slurm_id is None else self.jobs.get(scale.slurm_id)
 
     @property
     def is_at_work(self) -> bool:
         """Return True while a start, or a job that one has left, goes on as far as can be seen."""
-        queued = any((job := self.job_of(scale)) and job.state.phase != "ended" for scale in self.scales)
+        queued = any((job := self.job_of(scale)) and job.phase != "ended" for scale in self.scales)
         return (self.start is not None and self.start.is_alive) or queued or any(each.is_held for each in self.scales)
 
     @property
@@ -153,7 +145,7 @@ class Reader:
         self._settled: dict[str, RunState] = {}  # runs whose records are there, by name
         self._assembled: dict[str, Record | None] = {}  # by run_id; None: the raw files give none
         self._points: tuple[list[int], tuple[ScalePoint, ...]] = ([], ())
-        self._jobs: dict[str, QueuedJob | None] = {}
+        self._jobs: dict[str, JobState] = {}
         self._ask_at_s = 0.0
 
     def read(self) -> LadderState:
@@ -173,7 +165,7 @@ class Reader:
             scales,
             self._gates(scales),
             self._scale_points(scales, records),
-            dict(self._jobs),
+            self._jobs,
             tuple(self._problems.values()),
         )
 
@@ -247,19 +239,17 @@ class Reader:
         return self._points[1]
 
     def _ask_slurm(self, job_ids: Collection[str]) -> None:
-        """Ask for all jobs at once, by their ids, so that they may be anyone's. The accounting is not asked."""
+        """Ask for all jobs at once, by their ids, so that they may be anyone's."""
         if job_ids and monotonic() < self._ask_at_s:
             return
         self._problems.pop("squeue", None)
         self._ask_at_s = monotonic() + ASK_EVERY_S
         try:
-            found = ask_squeue(job_ids) if job_ids else {}
+            self._jobs = ask(job_ids, ANSWER_WITHIN_S)
         except SlurmError as error:
             self._ask_at_s += SILENT_EVERY_S - ASK_EVERY_S
             why = " ".join(str(error).split())
             self._problems["squeue"] = f"Slurm does not answer ({why}); asked again in {SILENT_EVERY_S:.0f} s"
-        else:
-            self._jobs = {job: found.get(job) for job in job_ids}
 
     def _directory(self, spec: RunSpec) -> RunDirectory:
         return RunDirectory(self._results / "runs" / spec.name)
@@ -297,17 +287,3 @@ def last_sample(path: Path) -> dict[str, float]:
     names, cells = (line.decode().strip().split(",") for line in (header, lines[-1]))
     figures = {name: cell for name, cell in zip(names, cells, strict=True) if cell and THROTTLE_REASONS not in name}
     return {name: float(cell) for name, cell in figures.items()}
-
-
-def ask_squeue(job_ids: Collection[str]) -> dict[str, QueuedJob]:
-    """Return the jobs that the controller knows. Raises SlurmError if it does not answer."""
-    try:
-        rows = squeue("iTSNMlr", "--states=all", f"--jobs={','.join(sorted(job_ids))}", within_s=ANSWER_WITHIN_S)
-    except SlurmError as error:
-        if unknown(str(error)):  # only if a single job was asked for
-            return {}
-        raise
-    return {
-        job.strip(): QueuedJob(job_state(state, start, nodes, reason), (spent, limit))
-        for job, state, start, nodes, spent, limit, reason in rows
-    }

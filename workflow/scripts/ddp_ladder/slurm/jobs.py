@@ -118,10 +118,13 @@ def reason_in_words(reason: str, job_id: str) -> str:
     return f"{reason}: {words.format(job=job_id)}" if words else reason
 
 
-def ask(job_ids: Iterable[str]) -> dict[str, JobState]:
-    """Return the state of each job; GONE for an unknown job. Raises SlurmError if the controller does not answer."""
+def ask(job_ids: Iterable[str], within_s: float | None = None) -> dict[str, JobState]:
+    """Return the state of each job; GONE for an unknown job. Raises SlurmError if the controller does not answer.
+
+    within_s: of squeue, as in run_command.
+    """
     wanted = list(job_ids)
-    known = _queued(wanted)
+    known = _queued(wanted, within_s)
     forgotten = [job for job in wanted if job not in known]
     if forgotten and shutil.which("sacct"):
         known |= _accounted(forgotten)
@@ -175,18 +178,18 @@ def parse_sacct(text: str) -> dict[str, JobState]:
     return found
 
 
-def _queued(job_ids: list[str]) -> dict[str, JobState]:
+def _queued(job_ids: list[str], within_s: float | None) -> dict[str, JobState]:
     """Return the states that the controller knows, by job id: a user name from the environment may be wrong."""
     if not job_ids:
         return {}
     try:
-        rows = squeue(_SQUEUE, "--states=all", f"--jobs={','.join(job_ids)}")
+        rows = squeue(_SQUEUE, "--states=all", f"--jobs={','.join(job_ids)}", within_s=within_s)
         return {job.strip(): job_state(*rest) for job, *rest in rows}
     except SlurmError as error:
         if not unknown(str(error)):
             raise
     # One forgotten job makes squeue fail for all: ask for each.
-    return {job: state for each in job_ids if len(job_ids) > 1 for job, state in _queued([each]).items()}
+    return {job: state for each in job_ids if len(job_ids) > 1 for job, state in _queued([each], within_s).items()}
 
 
 def _accounted(job_ids: list[str]) -> dict[str, JobState]:
