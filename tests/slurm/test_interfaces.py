@@ -86,7 +86,7 @@ def failed_in(cluster: Cluster, path: Path, interface: Any) -> dict[str, Any]:
 
 def test_a_wrong_name_on_one_node_names_key_node_and_the_interfaces_there(ethernet: Cluster, tmp_path: Path) -> None:
     failure = failed_in(ethernet, tmp_path, {**MAP, "node5": "ens1f7"})
-    assert failure["verdict"] == "the site's network could not be set up"
+    assert failure["verdict"] == "software or network could not be set up"
     message = "no interface ens1f7 with an IPv4 address on node5; there are lo, ens1f0"
     assert failure["why"] == f"node 4 (node5): network.interface: {message}"
     assert "network.interface in cluster.yaml" in failure["next"]

@@ -42,19 +42,10 @@ def test_a_script_for_srun_can_be_tried_without_slurm(tmp_path: Path, monkeypatc
     assert sum(rank.samples for rank in record.ranks) == 800
 
 
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        (TRAIN, "rank 0: KeyError: 'SLURM_PROCID': SLURM_PROCID is a variable"),
-        ('import sys\nsys.exit("no SLURM_NTASKS here")', "rank 0: no SLURM_NTASKS here: SLURM_NTASKS is a variable"),
-    ],
-)
-def test_under_torchrun_the_message_says_that_it_needs_srun(
-    script: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failure = failure_of(run_script(script, tmp_path, monkeypatch, "1x1", launcher="torchrun"))
+def test_under_torchrun_the_message_says_that_it_needs_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failure = failure_of(run_script(TRAIN, tmp_path, monkeypatch, "1x1", launcher="torchrun"))
     assert failure[0] == "the script needs srun"
-    assert said in failure[1]
+    assert failure[1].startswith("SLURM_PROCID is a variable that srun sets")
     assert "set launcher: srun in cluster.yaml" in failure[2]
 
 

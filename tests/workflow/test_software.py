@@ -119,7 +119,7 @@ def test_a_module_that_does_not_exist_fails_the_run_in_its_own_words(witnessed: 
     add_module(modules, "Site/1.0", "setenv SITE_MARK site")
     record = measured(witnessed, modules=["Site/1.0", "Sight/2.0"])
     failure = record["failure"]
-    assert (record["status"], failure["verdict"]) == ("failed", "the site's software could not be set up")
+    assert (record["status"], failure["verdict"]) == ("failed", "software or network could not be set up")
     assert "software.modules: module Sight/2.0 does not load" in failure["why"]
     assert "locate a modulefile" in failure["why"] or "unknown" in failure["why"]  # Environment Modules, Lmod
     assert "software.modules" in failure["next"]
@@ -162,7 +162,7 @@ def test_the_ranks_run_with_the_sites_python(
 
 @pytest.mark.parametrize(
     ("launcher", "verdict"),
-    [("torchrun", "the site's software could not be set up"), ("srun", "a Python package is missing")],
+    [("torchrun", "software or network could not be set up"), ("srun", "a Python package is missing")],
 )
 def test_a_python_without_torch_is_named(witnessed: Checkout, tmp_path: Path, launcher: str, verdict: str) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)

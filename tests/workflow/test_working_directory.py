@@ -91,6 +91,6 @@ def test_a_directory_that_cannot_be_made_is_reported_with_its_key(checkout: Chec
     )
     checkout.measure()
     failure = checkout.record("default/weak/1x1/r1")["failure"]
-    assert failure["verdict"] == "the working directory could not be used"
+    assert failure["verdict"] == "the workload could not be set up"
     assert "workload.directory: /proc/none/here cannot be used: No such file or directory" in failure["why"]
     assert failure["next"].startswith("correct workload.directory in config.yaml")

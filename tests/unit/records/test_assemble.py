@@ -43,7 +43,7 @@ def test_a_good_run(run: RunDirectory) -> None:
     assert rank.data_wait_fraction == pytest.approx(0.02, rel=1e-3)
     assert record.fingerprint["batch_per_gpu"] == 64
     assert [check.name for check in record.checks] == [
-        "complete", "one origin", "exit codes", "world size", "placement", "ranks agree",
+        "complete", "exit codes", "world size", "placement", "ranks agree",
         "distinct devices", "disjoint data", "finite", "equal parameters", "equal steps",
         "order of samples", "backend", "enough steps", "samples seen",
     ]  # fmt: skip
@@ -198,7 +198,7 @@ def test_a_network_that_could_not_be_set_up_names_key_and_node(tmp_path: Path) -
     _node(1, exit_code=1, error=message, argv=[])(run)
     failure = assemble(run).failure
     assert failure is not None
-    assert failure.verdict == "the site's network could not be set up"
+    assert failure.verdict == "software or network could not be set up"
     assert failure.why == f"node 1 (node1): {message}"
     assert failure.next.startswith("correct network.interface in cluster.yaml or in the variant")
 

@@ -175,19 +175,6 @@ def test_of_ddp_the_job_and_all_ranks(tmp_path: Path) -> None:
     assert (fingerprint["git_commit"], fingerprint["git_dirty"]) == ("c" * 40, True)
 
 
-def test_the_digest_of_the_configuration_is_that_of_what_is_asked_of_all_scales(tmp_path: Path) -> None:
-    def digest(**changes: Any) -> str:
-        spec = make_spec(**{"scale": "1x1", **changes})
-        value: str = assemble(write_run(tmp_path / spec.hash, spec)).fingerprint["config_sha256"]
-        return value
-
-    alike = [digest(), digest(scale="1x2", lr=0.2, args=("--lr", "0.2")), digest(repeat=2)]
-    assert len(set(alike)) == 1
-    others = [digest(env={"A": "1"}), digest(min_steps=31), digest(launcher="srun"), digest(setup="ulimit -l")]
-    assert len({*alike, *others}) == 1 + len(others)
-    assert len(alike[0]) == 64
-
-
 def test_long_values_are_cut_but_stay_distinct() -> None:
     common = "--same " * 20
     a = make_record(make_spec("1x1", args_template=(common, "--a")))

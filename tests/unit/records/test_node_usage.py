@@ -55,13 +55,8 @@ def test_too_few_samples_give_no_findings(tmp_path: Path) -> None:
     run = write_sampled_run(tmp_path, make_spec("1x1"), seconds=10.0, network_sent_bytes_per_s=FULL)
     used = usage_of(assemble(run))
     assert used.findings == ()
-    assert used.notes == (
-        "a node has too few samples of the measured training to judge it (4, findings need 5): let the runs last "
-        "longer; or lower monitor.every_s in config.yaml (now 2), and delete the run's directory below results/runs, "
-        "so that the next start measures it again",
-    )
-    edit(run.run, lambda data: data.update(monitor={"every_s": 0.2}))
-    assert usage_of(reassemble(run)).notes[0].endswith("let the runs last longer")  # it cannot be lower
+    (note,) = used.notes
+    assert note.startswith("a node has too few samples of the measured training to judge it (findings need 5)")
 
 
 def test_a_node_without_an_agents_end_is_left_out(tmp_path: Path) -> None:

@@ -151,22 +151,18 @@ ODD: dict[str, tuple[Mutation, tuple[str, ...]]] = {
     "other parameters": (in_rank(1, "parameters", "checksum", to="sha256:b"), ("2 distinct on 4 ranks",)),
     "no parameters": (in_rank(1, "parameters", to=None), ("no trained parameters were seen on rank 1",)),
     # Files of another run, job or attempt.
-    "rank of another repeat": (from_sibling(RANK, "ranks/rank3.csv"), ("one origin", "foreign: rank 3")),
-    "node of another repeat": (from_sibling(NODE), ("one origin", "foreign: node 1")),
-    "end of another repeat": (from_sibling("ended.json"), ("one origin", "foreign: ended.json")),
-    "rank of another attempt": (in_rank(3, "job", "attempt", to=2), ("one origin", "foreign: rank 3")),
-    "rank of another process": (in_rank(3, "job", "run_id", to="another"), ("one origin", "foreign: rank 3")),
-    "node of another job": (in_node("job", "id", to="local-other"), ("one origin", "foreign: node 1")),
-    "end of another spec": (in_end("spec_hash", to="0" * 64), ("one origin", "foreign: ended.json")),
-    "job of another attempt": (put("run.json", "job", "run_id", to="another"), ("one origin", "foreign: rank 0")),
+    "rank of another repeat": (from_sibling(RANK, "ranks/rank3.csv"), ("rank3.json is damaged: it is of another run",)),
+    "node of another repeat": (from_sibling(NODE), ("node1.json is damaged: it is of another run",)),
+    "end of another repeat": (from_sibling("ended.json"), ("ended.json is damaged: it is of another run",)),
+    "rank of another attempt": (in_rank(3, "job", "attempt", to=2), ("rank3.json is damaged: it is of another",)),
+    "rank of another process": (
+        in_rank(3, "job", "run_id", to="another"),
+        ("rank3.json is damaged: it is of another",),
+    ),
+    "end of another spec": (in_end("spec_hash", to="0" * 64), ("ended.json is damaged: it is of another run",)),
     "ranks exchanged": (
         on_ranks(exchange("ranks/rank0.json", "ranks/rank1.json"), exchange("ranks/rank0.csv", "ranks/rank1.csv")),
-        ("one origin", "another's number in the file of rank 0, rank 1"),
-    ),
-    "nodes exchanged": (exchange("nodes/node0.json", NODE), ("another's number in the file of node 0, node 1",)),
-    "process twice": (
-        on_ranks(in_rank(3, "pid", to=1002), in_rank(3, "device", "id", to="cpu:9")),
-        ("one origin", "process 1002 of node1 is rank 2 and rank 3"),
+        ("rank0.csv is damaged: its end record is that of rank 1",),
     ),
     # Missing, damaged and surplus files.
     "rank missing": (remove(RANK), ("ranks/rank3.json is missing",)),

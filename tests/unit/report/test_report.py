@@ -377,7 +377,7 @@ FIELDS: dict[str, Any] = {
     "torch": "2.99", "cuda": "13.9", "nccl": "2.88", "cudnn": 91234, "python": "3.99", "driver": "580.65",
     "power_limit_w": [432.5], "gpu": "GPU Z1", "cpu_model": "CPU Z2", "threads": 13, "batch_per_gpu": 65,
     "global_batch": 130, "gradient_bytes": 605_224, "bucket_bytes": [605_001, 223], "comm_hook": "powersgd",
-    "config_sha256": "2222bbbb", "git_commit": "3333cccc", "git_dirty": True, "cpus": 17, "cpu_sets": ["0-8", "9-16"],
+    "git_commit": "3333cccc", "git_dirty": True, "cpus": 17, "cpu_sets": ["0-8", "9-16"],
     "sources": {"model.py": "4444dddd"}, "configuration": {"conf.yaml": "5555eeee"}, "libraries": {"timm": "1.99"},
     "compiled_graphs": 3,
 }  # fmt: skip

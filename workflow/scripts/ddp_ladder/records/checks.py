@@ -9,14 +9,13 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ddp_ladder.common.files import Agent
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.correctness import NAMED, SAMPLES_SEEN, Diagnosis, diagnose, one_model, plain_check, world
 from ddp_ladder.records.failures import is_complete
 from ddp_ladder.records.fingerprint import MUST_MATCH, distinct_words
 from ddp_ladder.records.raw_files import RawRun, host_name, node_rank_of
-from ddp_ladder.records.raw_models import RankEnd, RawFile, Source
+from ddp_ladder.records.raw_models import RankEnd, Source
 from ddp_ladder.records.record import Throughput
 
 STRONGEST: Source = "counted"
@@ -73,7 +72,6 @@ def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterat
         "; ".join(raw.problems[:3]) or f"{len(ends)} ranks, {len({agent.node_rank for agent in raw.agents})} nodes",
         f"the files of {spec.world_size} ranks and {spec.nodes} nodes",
     )
-    yield _same_origin(spec, raw)
     yield _exit_codes(spec, raw, ends)
     seen = any(end.parameters for end in ends)
     own_account = throughput.source if throughput and throughput.source in OWN_ACCOUNT and not seen else None
@@ -93,28 +91,6 @@ def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterat
         return
     yield _steps(spec, raw)
     yield _samples(raw, throughput)
-
-
-def _same_origin(spec: RunSpec, raw: RawRun) -> Diagnosis:
-    """Check that all files are of this spec, this job and this attempt: none is stale or foreign."""
-    job = raw.run.job
-    parts: dict[str, RawFile] = {f"rank {k}": rank.end for k, rank in raw.ranks.items()}
-    parts |= {str(agent): end for agent, end in raw.agents.items()}
-    parts |= {"ended.json": raw.ended} if raw.ended else {}
-    foreign = [name for name, part in parts.items() if part.spec_hash != raw.run.spec_hash or part.job != job]
-    exchanged = [f"rank {k}" for k, rank in raw.ranks.items() if rank.end.rank != k]
-    exchanged += [str(agent) for agent, end in raw.agents.items() if Agent(end.node_rank, end.local_rank) != agent]
-    held: dict[tuple[str, int], list[str]] = {}
-    for k, rank in () if spec.container else sorted(raw.ranks.items()):  # in containers process ids may repeat
-        held.setdefault((rank.end.host, rank.end.pid), []).append(f"rank {k}")
-    twice = [f"process {pid} of {host} is {' and '.join(k)}" for (host, pid), k in held.items() if len(k) > 1]
-    measured = "one" if parts else "nothing"
-    if exchanged:
-        measured = f"another's number in the file of {', '.join(exchanged)}"
-    elif foreign or twice:
-        measured = f"foreign: {', '.join(foreign)}" if foreign else in_short(twice, NAMED, "; ")
-    ok = bool(parts) and not (foreign or exchanged or twice)
-    return plain_check("one origin", ok, measured, f"one spec, job {job.id}, attempt {job.attempt}")
 
 
 def _exit_codes(spec: RunSpec, raw: RawRun, ends: Sequence[RankEnd]) -> Diagnosis:

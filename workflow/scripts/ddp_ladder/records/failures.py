@@ -39,7 +39,6 @@ from ddp_ladder.records.raw_models import AgentEnd, RankEnd
 from ddp_ladder.records.record import Check, Evidence, Failure, Remark
 from ddp_ladder.records.signatures import Words, classify, is_consequence
 from ddp_ladder.slurm.jobs import slurms_words
-from ddp_ladder.slurm.steps import step_variables, task_variables
 
 PORT_TAKEN = "the port of the rendezvous is taken"
 TERMINATED = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"}
@@ -47,7 +46,6 @@ ABORTED = "SIGABRT"  # NCCL's watchdog and C++ also end a rank in this way when 
 LONG_BEFORE_S = 60.0  # before the end of a run: a script is given less time than this to end in order
 
 TOO_OLD = re.compile(r"driver on your system is too old|driver version is insufficient", re.IGNORECASE)
-_SLURM_NAME = re.compile(r"\bSLURM_[A-Z_]+\b")
 
 
 def _where(end: RankEnd | Ended) -> dict[str, Any]:
@@ -87,23 +85,15 @@ def not_set_up(case: Case) -> Failure | None:
         return None
     end = _first_to_end(failed)
     key = str(end.error).partition(":")[0]
-    if key == "workload.secrets":
-        verdict = "a secret is missing"
-        next_step = "export it in the shell that starts the ladder, and start again"
-    elif key.startswith("workload."):
-        verdict = "the working directory could not be used"
-        next_step = (
-            f"correct {key} in config.yaml: a directory that every node can make and write to, or null for the one "
-            "that Snakemake was started in; then start snakemake again"
-        )
-    else:
-        what, where = ("network", " or in the variant") if key.startswith("network.") else ("software", "")
-        verdict = f"the site's {what} could not be set up"
-        next_step = f"correct {key} in cluster.yaml{where}, or ask the site's support, and start snakemake again"
+    of_workload = key.startswith("workload.")
+    where = "config.yaml" if of_workload else "cluster.yaml or in the variant"
+    secret = "; a secret has to be in the settings files, or exported before the start" if key == "workload.env" else ""
     return Failure(
-        verdict=verdict,
+        verdict="the workload could not be set up"
+        if of_workload
+        else "the site's software or network could not be set up",
         why=f"{_agent(end)} ({end.host}): {end.error}",
-        next=next_step,
+        next=f"correct {key} in {where}, and start snakemake again{secret}",
         node=end.host,
         at_s=end.ended_at_s,
     )
@@ -152,28 +142,6 @@ def no_gpu(case: Case) -> Failure | None:
         next=f"{next_step}; then start snakemake again",
         rank=end.rank,
         node=end.host,
-    )
-
-
-def needs_srun(case: Case) -> Failure | None:
-    """Return the failure of a script that reads variables of srun, and was started by torchrun."""
-    if case.spec.launcher != "torchrun" or not case.own:
-        return None
-    end = case.own[0]
-    said = end.exception or case.last_line(end.host, end.rank)
-    set_by_srun = {*step_variables(case.spec, "", ()), *task_variables(0, 0, 0)}
-    raised = where_raised(case, end.rank, said) or caught(case, end.host, end.rank)
-    names = _SLURM_NAME.findall("\n".join([said, *(each.line for each in raised)]))
-    missing = [name for name in names if name in set_by_srun]
-    if not missing:
-        return None
-    return Failure(
-        verdict="the script needs srun",
-        why=f"rank {end.rank}: {said}: {missing[0]} is a variable that srun sets for each process, and torchrun does "
-        "not",
-        next="set launcher: srun in cluster.yaml, or in the variant, and start snakemake again; on a machine without "
-        "Slurm the ladder then sets the variables that srun would set",
-        **_where(end),
     )
 
 
@@ -522,7 +490,6 @@ ROWS: tuple[Row, ...] = (
     # Named causes.
     not_set_up,  # the other nodes wait for this one, and end with errors of their own
     no_gpu,
-    needs_srun,
     port_taken,
     root_raised,
     root_printed,

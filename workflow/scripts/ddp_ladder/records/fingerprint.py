@@ -5,12 +5,10 @@ One of them is the amount of training, in steps or samples.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddp_ladder.common.files import sha256
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_files import RawRun
@@ -279,13 +277,6 @@ def in_full(value: Any) -> str:
     return str(value)
 
 
-SCALE_FIELDS = (
-    "stage", "nodes", "gpus_per_node", "repeat", "batch_per_gpu", "global_batch", "lr", "seed", "args", "env",
-    "directory",
-)  # fmt: skip
-"""Fields of a spec that differ between the runs of one variant and mode."""
-
-
 def whole_fingerprint(spec: RunSpec, raw: RawRun) -> dict[str, Any]:
     """Return rank 0's fingerprint, with the fields that come from all ranks, the nodes and the job."""
     if 0 not in raw.ranks:
@@ -296,7 +287,6 @@ def whole_fingerprint(spec: RunSpec, raw: RawRun) -> dict[str, Any]:
     repository = raw.run.repository
     return {
         **ends[0].fingerprint,
-        "config_sha256": _configuration(spec),
         "git_commit": repository and repository.commit,
         "git_dirty": repository and repository.dirty,
         "passes": loader and loader.passes,
@@ -308,12 +298,6 @@ def whole_fingerprint(spec: RunSpec, raw: RawRun) -> dict[str, Any]:
         "cpu_sets": sorted({str(end.fingerprint.get("cpu_set")) for end in ends}),
         **_gpus(ends, [gpu for agent in raw.agents.values() for gpu in agent.gpus]),
     }
-
-
-def _configuration(spec: RunSpec) -> str:
-    """Return the digest of the settings that are the same at every scale."""
-    alike = {key: value for key, value in spec.model_dump().items() if key not in SCALE_FIELDS}
-    return sha256(json.dumps(alike, sort_keys=True).encode())
 
 
 def _gpus(ends: Sequence[RankEnd], gpus: Sequence[Gpu]) -> dict[str, Any]:

@@ -13,13 +13,11 @@ from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.nodes.findings import RunUse, findings
 from ddp_ladder.nodes.read import NodeSamples, StepTimes, Timeline, read_samples, timeline
-from ddp_ladder.nodes.usage import LEAST_SAMPLES, NodeUsage, RankUse, Usage, node_usage
+from ddp_ladder.nodes.usage import LEAST_SAMPLES, RankUse, Usage, node_usage
 from ddp_ladder.records.raw_files import RankFiles, RawRun, host_name, node_rank_of
 from ddp_ladder.records.raw_models import AgentEnd
 from ddp_ladder.records.record import Timing
 from ddp_ladder.records.statistic import Warmup
-from ddp_ladder.settings.keys import Monitor
-from ddp_ladder.settings.terms import LEAST_EVERY_S
 
 
 def usage_of(
@@ -30,16 +28,20 @@ def usage_of(
         return None
     notes: list[str] = []
     ranks = tuple(_rank_use(raw, files) for _, files in sorted(raw.ranks.items()))
-    nodes: list[NodeUsage] = []
-    about: dict[int, MonitorFile] = {}
     timelines = timelines_of(raw, warmup)
-    for k, samples in read_node_samples(raw, directory, notes).items():
-        about[k] = samples.about
-        nodes.append(node_usage(samples, timelines[k], ranks))
-    notes += _lacking(about)
+    samples = read_node_samples(raw, directory, notes)
+    nodes = [node_usage(each, timelines[k], ranks) for k, each in samples.items()]
+    lacking: dict[str, list[str]] = {}
+    for about in (each.about for each in samples.values()):
+        for note in about.notes:
+            lacking.setdefault(note, []).append(about.node)
+    notes += [f"{in_short(there)}: {note}" for note, there in lacking.items()]
     good = tuple(node for node in nodes if node.is_enough)
     if timing is not None and len(good) < len(nodes):
-        notes.append(_too_few(min(node.samples for node in nodes), raw.run.monitor))
+        notes.append(
+            f"a node has too few samples of the measured training to judge it (findings need {LEAST_SAMPLES}): let "
+            "the runs last longer, or lower monitor.every_s in config.yaml and delete the run's directory in results"
+        )
     run = RunUse(
         nodes=good,
         ranks=ranks,
@@ -51,27 +53,6 @@ def usage_of(
     )
     known = timing is not None and good and all(timelines[node.node_rank].step_ends_s.size for node in good)
     return Usage(nodes=tuple(nodes), findings=findings(run) if known else (), notes=tuple(notes))
-
-
-def _too_few(samples: int, monitor: Monitor) -> str:
-    """Return that there are no findings, and how to have them: a change of monitor alone repeats no run."""
-    oftener = (
-        f"; or lower monitor.every_s in config.yaml (now {monitor.every_s:g}), and delete the run's directory below "
-        "results/runs, so that the next start measures it again"
-    )
-    return (
-        f"a node has too few samples of the measured training to judge it ({samples}, findings need {LEAST_SAMPLES}): "
-        f"let the runs last longer{oftener if monitor.every_s > LEAST_EVERY_S else ''}"
-    )
-
-
-def _lacking(about: Mapping[int, MonitorFile]) -> list[str]:
-    """Return what the nodes could not sample; what all of them lack is one note."""
-    nodes: dict[str, list[str]] = {}
-    for each in about.values():
-        for note in each.notes:
-            nodes.setdefault(note, []).append(each.node)
-    return [note if len(there) == len(about) else f"{in_short(there)}: {note}" for note, there in nodes.items()]
 
 
 def timelines_of(raw: RawRun, warmup: Warmup) -> dict[int, Timeline]:

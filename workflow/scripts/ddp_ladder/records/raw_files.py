@@ -109,7 +109,10 @@ def read_raw_run(directory: RunDirectory, only_ranks: Collection[int] | None = N
 
     def attempt(path: Path, model: type[File]) -> File | None:
         try:
-            return model.from_json(read_json(path))
+            file = model.from_json(read_json(path))
+            if (file.spec_hash, file.job) != (run.spec_hash, run.job):
+                raise ValueError(f"it is of another run, job or attempt than {run.job.id}, attempt {run.job.attempt}")
+            return file
         except FileNotFoundError:
             problems.append(f"{path.relative_to(directory.path)} is missing")
         except (OSError, ValueError) as error:
@@ -133,6 +136,8 @@ def read_raw_run(directory: RunDirectory, only_ranks: Collection[int] | None = N
         path = of_ranks / f"rank{k}.csv"
         try:
             content = read_bytes(path)
+            if end.rank != k:
+                raise ValueError(f"its end record is that of rank {end.rank}")
             if sha256(content) != end.steps.sha256:
                 raise ValueError("its digest is not the one in the rank's end record")
             steps = _parse_steps(content.decode())

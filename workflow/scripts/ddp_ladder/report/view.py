@@ -251,7 +251,6 @@ def _measured(runs: Sequence[Record], may_differ: Collection[str]) -> tuple[tupl
         ("gradient bytes", "", lambda run: run.fingerprint.get("gradient_bytes")),
         ("buckets", "", lambda run: run.fingerprint.get("bucket_bytes")),
         ("comm hook", "", lambda run: run.fingerprint.get("comm_hook")),
-        ("config_sha256", "", lambda run: run.fingerprint.get("config_sha256")),
         ("repository", "", _repository),
         ("cpus", "", lambda run: run.fingerprint.get("cpus")),
         ("cpu sets", "", lambda run: run.fingerprint.get("cpu_sets")),
