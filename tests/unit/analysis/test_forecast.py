@@ -70,14 +70,6 @@ def test_it_is_written_again_until_a_run_has_begun_and_never_after(tmp_path: Pat
     assert first(made(plan, "stage3", tmp_path, is_open=False)) == slower
 
 
-def test_a_closed_gate_leaves_no_forecast_of_what_has_not_begun(tmp_path: Path) -> None:
-    plan = write_ladder(tmp_path)
-    without(tmp_path, "2x1")
-    made(plan, "stage3", tmp_path)
-    assert made(plan, "stage3", tmp_path, is_open=False) is None
-    assert not forecast_file(tmp_path, "stage3").exists()
-
-
 def test_other_settings_make_it_void(tmp_path: Path) -> None:
     plan = write_ladder(tmp_path)
     without(tmp_path, "2x1")

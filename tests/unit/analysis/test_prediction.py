@@ -13,7 +13,6 @@ from ddp_ladder.analysis.prediction import (
     estimate,
     predict,
     series_of,
-    shipped,
     step_to,
 )
 from ddp_ladder.gates.points import ScalePoint
@@ -129,17 +128,6 @@ def test_what_is_not_known_has_an_upper_bound_alone(measured: Series, at: str, n
     assert (found.samples_per_s, found.efficiency_low, found.gpu_hours_per_million_samples) == (None, None, None)
     assert found.samples_per_s_bound == pytest.approx(scale.world_size / measured.largest.gpu_s_per_sample)
     assert note in found.notes
-
-
-def test_nothing_measured_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no scale"):
-        predict(Series("weak", ()), Scale(2, 4))
-
-
-def test_the_shipped_calibration_has_every_kind_from_many_sources() -> None:
-    for losses in shipped().values():
-        assert losses.faster <= 0 <= losses.slower
-        assert losses.sources >= 8
 
 
 def test_repeats_widen_the_interval_by_their_noise() -> None:

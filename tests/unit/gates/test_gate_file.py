@@ -61,15 +61,6 @@ def test_the_box_of_a_failed_run() -> None:
     assert re.search(r"\(rank 1 on node7\) at [0-9]{2}:[0-9]{2}:00 ", first)
 
 
-def test_the_box_holds_words_and_lines_of_any_length() -> None:
-    gate = make_gate("stage2", "closed", why="ß" * 300 + "\nTraceback:\n\n  y", next_step="")
-    box = closed_box(Verdict.from_json(gate))
-    lines = box.splitlines()
-    assert {len(line) for line in lines} == {96}
-    assert all(line[0] + line[-1] in ("||", "++") for line in lines)
-    assert box.count("ß") == 300
-
-
 @pytest.mark.parametrize(
     ("gate", "line"),
     [
