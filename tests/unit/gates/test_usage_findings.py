@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddp_ladder.gates.points import ScaleFinding, ScalePoint, findings_of_repeats
+from ddp_ladder.gates.points import ScaleFinding, ScalePoint, findings_across_scales, findings_of_repeats
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.nodes.usage import FindingKind, Usage, UsageFinding
 from ddp_ladder.records.record import Record
