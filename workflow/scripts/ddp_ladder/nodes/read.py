@@ -7,11 +7,8 @@ work: the device may be some steps behind.
 
 from __future__ import annotations
 
-import csv
-import io
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -19,23 +16,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_ladder.nodes.files import (
-    FABRIC,
-    GPU,
-    NO_REASON,
-    NODE,
-    THROTTLE_REASONS,
-    TIME,
-    MonitoredGpu,
-    MonitorFile,
-)
+from ddp_ladder.nodes.files import NO_REASON, THROTTLE_REASONS, TIME, MonitoredGpu, MonitorFile, columns
 
 Values = NDArray[np.float64]
 
 LARGEST_VALUE = 1e18  # bytes per second; sums of larger figures are not exact
 SHORTEST_S = 0.05  # shorter interruptions of the training are no spans: samples are further apart
-_OF_NODE = {*NODE, *FABRIC}
-_OF_GPU = re.compile(r"gpu(\d+)_(\w+)")
 
 
 @dataclass(frozen=True)
@@ -48,10 +34,6 @@ class GpuSamples:
     about: MonitoredGpu
     columns: Mapping[str, Values]
     throttle_reasons: tuple[tuple[str, ...] | None, ...]
-
-    def column(self, name: str) -> Values:
-        """Return a column; nan everywhere if there is none."""
-        return self.columns.get(name, np.full(len(self.throttle_reasons), np.nan))
 
 
 @dataclass(frozen=True)
@@ -86,31 +68,19 @@ def read_samples(path: Path, about: MonitorFile) -> NodeSamples:
 
 def parse_samples(text: str, about: MonitorFile) -> NodeSamples:
     """Parse the samples of a node. A last line without its end is left out. Raises ValueError."""
-    try:
-        header, *rows = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))) or [[]]
-    except csv.Error as error:
-        raise ValueError(str(error)) from error
-    _check_header(header, len(about.gpus))
+    header, *rows = [line.split(",") for line in text[: text.rfind("\n") + 1].splitlines()] or [[]]
+    wanted = columns(bool(about.fabrics), len(about.gpus))
+    if missing := [name for name in wanted if name not in header]:
+        raise ValueError(f"it has no column {missing[0]}")
     if any(len(row) != len(header) for row in rows):
         raise ValueError("a line is incomplete")
-    cells = dict(zip(header, zip(*rows, strict=True) if rows else [()] * len(header), strict=True))
-    values = {name: _numbers(name, cells[name]) for name in header if not name.endswith(THROTTLE_REASONS)}
+    cells = {name: [row[place] for row in rows] for place, name in enumerate(header) if name in wanted}
+    values = {name: _numbers(name, cells[name]) for name in wanted if not name.endswith(THROTTLE_REASONS)}
     times_s = values.pop(TIME)
     if np.isnan(times_s).any() or (np.diff(times_s) < 0).any():
         raise ValueError(f"its {TIME} is missing or goes back: was the clock of the node set?")
-    gpus = tuple(_gpu(gpu, values, cells, len(rows)) for gpu in about.gpus)
-    return NodeSamples(about, times_s, {name: values[name] for name in values if name in _OF_NODE}, gpus)
-
-
-def _check_header(header: Sequence[str], gpus: int) -> None:
-    if not header:
-        raise ValueError("it has no header")
-    if header[0] != TIME or len({*header}) != len(header):
-        raise ValueError(f"its header does not begin with {TIME}, or has a column twice")
-    for name in header:
-        of_gpu = _OF_GPU.fullmatch(name)
-        if name not in _OF_NODE and not (of_gpu and of_gpu[2] in GPU and int(of_gpu[1]) < gpus):
-            raise ValueError(f"there is no column {name[:40]} of a node with {gpus} GPUs")
+    gpus = tuple(_gpu(gpu, values, cells) for gpu in about.gpus)
+    return NodeSamples(about, times_s, {name: values[name] for name in values if not name.startswith("gpu")}, gpus)
 
 
 def _numbers(name: str, cells: Sequence[str]) -> Values:
@@ -119,17 +89,16 @@ def _numbers(name: str, cells: Sequence[str]) -> Values:
         values = np.array([cell or "nan" for cell in cells], dtype=np.float64)
     except ValueError:
         raise ValueError(f"{name} contains something else than numbers") from None
-    known = values[[bool(cell) for cell in cells]] if len(values) else values
-    if not ((known >= 0) & (known <= LARGEST_VALUE)).all():
+    is_written = np.array([bool(cell) for cell in cells], dtype=bool)
+    if not ((values[is_written] >= 0) & (values[is_written] <= LARGEST_VALUE)).all():
         raise ValueError(f"{name} contains an impossible figure")
     return values
 
 
-def _gpu(gpu: MonitoredGpu, values: Mapping[str, Values], cells: Mapping[str, Sequence[str]], rows: int) -> GpuSamples:
+def _gpu(gpu: MonitoredGpu, values: Mapping[str, Values], cells: Mapping[str, Sequence[str]]) -> GpuSamples:
     prefix = f"gpu{gpu.index}_"
-    columns = {name.removeprefix(prefix): values[name] for name in values if name.startswith(prefix)}
-    reasons = cells.get(prefix + THROTTLE_REASONS, ("",) * rows)
-    return GpuSamples(gpu, columns, tuple(map(_throttle_reasons, reasons)))
+    found = {name.removeprefix(prefix): values[name] for name in values if name.startswith(prefix)}
+    return GpuSamples(gpu, found, tuple(map(_throttle_reasons, cells[prefix + THROTTLE_REASONS])))
 
 
 def _throttle_reasons(cell: str) -> tuple[str, ...] | None:
@@ -166,14 +135,14 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The phases of a run on one node, without gaps.
-
-    epochs_s: begins of the epochs. step_ends_s: ends of the steps; empty if they are not known.
-    """
+    """The phases of a run on one node, without gaps."""
 
     spans: tuple[Span, ...]
-    epochs_s: tuple[float, ...] = ()
-    step_ends_s: Values = field(default_factory=lambda: np.empty(0))
+
+    @property
+    def is_known(self) -> bool:
+        """Return True if it shows the phases of a training."""
+        return self.spans[0].phase != "run"
 
     @property
     def measured(self) -> list[Span]:
@@ -203,19 +172,14 @@ def timeline(begin_s: float, end_s: float, steps: StepTimes | None) -> Timeline:
     phases: tuple[Phase, ...] = ("start-up", "warm-up", "training", "end")
     base = [Span(phase, *ends) for phase, ends in zip(phases, pairwise(edges_s), strict=True)]
     whole = Span("run", edges_s[0], edges_s[-1])
-    epochs_s, pauses = _epochs(steps, ends_s)
     validations = [Span("validation", begin, end) for begin, end in steps.validations_s]
-    spans = _painted([whole, *base, *_longer(pauses, first_s), *_longer(validations, first_s)])
-    return Timeline(spans, epochs_s, ends_s)
+    return Timeline(_painted([whole, *base, *_longer(_pauses(steps, ends_s), first_s), *_longer(validations, first_s)]))
 
 
-def _epochs(steps: StepTimes, ends_s: Values) -> tuple[tuple[float, ...], list[Span]]:
-    """Return the begins of the epochs, and the spans from the last step of an epoch to the begin of the next."""
-    first_steps = [step - 1 for step in steps.epoch_steps if step <= len(ends_s)]
-    begins_s = [float(ends_s[step] - steps.step_time_s[step]) for step in first_steps]
-    before_s = [float(ends_s[step - 1]) if step else None for step in first_steps]
-    pauses = [Span("between epochs", b, e) for b, e in zip(before_s, begins_s, strict=True) if b is not None]
-    return tuple(begins_s), pauses
+def _pauses(steps: StepTimes, ends_s: Values) -> list[Span]:
+    """Return the spans from the last step of an epoch to the begin of the next."""
+    firsts = [step - 1 for step in steps.epoch_steps if 1 < step <= len(ends_s)]
+    return [Span("between epochs", float(ends_s[k - 1]), float(ends_s[k] - steps.step_time_s[k])) for k in firsts]
 
 
 def _longer(spans: Sequence[Span], since_s: float) -> list[Span]:

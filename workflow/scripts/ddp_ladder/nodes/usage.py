@@ -209,16 +209,16 @@ def _gpu(
     about = gpu.about
 
     def average(name: str) -> float | None:
-        return _mean(gpu.column(name)[during])
+        return _mean(gpu.columns[name][during])
 
-    clocks = _known(gpu.column("sm_clock_mhz")[during])
-    temperatures = _known(gpu.column("temperature_c"))
+    clocks = _known(gpu.columns["sm_clock_mhz"][during])
+    temperatures = _known(gpu.columns["temperature_c"])
     return GpuUsage(
         index=about.index,
         name=about.name,
         rank=rank.rank if rank else None,
         busy_fraction=average("busy_fraction"),
-        memory_used_bytes=_most(gpu.column("memory_used_bytes")),
+        memory_used_bytes=_most(gpu.columns["memory_used_bytes"]),
         memory_bytes=about.memory_bytes,
         power_w=average("power_w"),
         energy_j=_energy_j(gpu, samples.times_s, timeline),
@@ -240,7 +240,7 @@ def _energy_j(gpu: GpuSamples, times_s: Values, timeline: Timeline) -> float | N
 
     Between two samples it grows evenly.
     """
-    joules, power_w = gpu.column("energy_j"), gpu.column("power_w")
+    joules, power_w = gpu.columns["energy_j"], gpu.columns["power_w"]
     if len(_known(joules)) < 2:
         known = ~np.isnan(power_w)
         times_s, watts = times_s[known], power_w[known]

@@ -51,7 +51,7 @@ def usage_of(
         exposed_comm_fraction=timing.exposed_comm_fraction if timing else None,
         step=step,
     )
-    known = timing is not None and good and all(timelines[node.node_rank].step_ends_s.size for node in good)
+    known = timing is not None and good and all(timelines[node.node_rank].is_known for node in good)
     return Usage(nodes=tuple(nodes), findings=findings(run) if known else (), notes=tuple(notes))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 import signal
 import subprocess
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from ddp_ladder.common.files import filesystem, is_shared, nearest, read_json, write_json
-from ddp_ladder.common.messages import Problem, UserError, did_you_mean, notify
+from ddp_ladder.common.messages import Problem, UserError, notify
 from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.node.launch import Places, python_command
 from ddp_ladder.node.software import SetUpError, container_binds, environment
@@ -33,49 +31,23 @@ def data_problem(experiment: Experiment, on_nodes: bool) -> tuple[Literal["warn"
     wanted = experiment.workload.data_dir
     if wanted is None or experiment.workload.prepare is not None:
         return None
-    where, path = f"{experiment.file}: workload.data_dir", Path(wanted)
-    make = f"for a script that downloads its data itself, make the directory: mkdir -p {wanted}"
     try:
-        path.stat()
+        os.stat(wanted)
+        return None
     except OSError as error:
-        found = _found(path, error)
-        if on_nodes and _may_be_on_nodes_alone(path, error):
-            look = f"if only compute nodes have it, look there: srun --nodes=1 ls {wanted}; else correct the path"
-            return "warn", Problem(where, "there is no such directory on this machine", found, next=look)
-        return "FAIL", Problem(
-            where,
-            "the training data are missing",
-            found,
-            allowed="a directory that is there, or one that `workload.prepare` writes",
-            next=f"correct the path, or name in `workload.prepare` the script that writes it; {make}",
-        )
-    with contextlib.suppress(OSError):  # a file, or a directory that may be entered and not listed
-        if not any(path.iterdir()):
-            next_step = "put the data there, unless the script downloads them itself"
-            return "warn", Problem(where, "the directory of the training data is empty", wanted, next=next_step)
-    return None
-
-
-def _may_be_on_nodes_alone(path: Path, error: OSError) -> bool:
-    """Return True if data missing here may exist on other machines: not on a file system that they share."""
-    there = Path(os.path.realpath(path))  # of a link, its target
-    below_start = there.is_relative_to(Path.cwd().resolve())
-    return error.errno == errno.ENOENT and not below_start and not is_shared(filesystem(nearest(there)))
-
-
-def _found(path: Path, error: OSError) -> str:
-    """Describe what exists instead: the link, or the nearest directory, and a similar name in it."""
-    found = f"{path}: {error.strerror}"
-    if path.is_symlink():
-        return f"{found}; it is a link to {os.readlink(path)}"
-    if error.errno != errno.ENOENT:
-        return found
-    there = nearest(path.absolute())
-    missing = path.absolute().relative_to(there).parts[0]
-    with contextlib.suppress(OSError):
-        if meant := did_you_mean(missing, (each.name for each in there.iterdir())):
-            return f"{found}; in {there}, {meant}"
-    return f"{found}; {there} is there"
+        there = nearest(Path(wanted).absolute())
+        found = f"{wanted}: {error.strerror}; {there} is there"
+    where = f"{experiment.file}: workload.data_dir"
+    if on_nodes and not there.is_relative_to(Path.cwd()) and not is_shared(filesystem(there)):
+        look = f"if only compute nodes have it, look there: srun --nodes=1 ls {wanted}; else correct the path"
+        return "warn", Problem(where, "there is no such directory on this machine", found, next=look)
+    return "FAIL", Problem(
+        where,
+        "the training data are missing",
+        found,
+        next="correct the path, or name in `workload.prepare` the script that writes it; for a script that downloads "
+        f"its data itself, make the directory: mkdir -p {wanted}",
+    )
 
 
 def prepare_data(spec: RunSpec, site: Site, command: Sequence[str], marker: Path) -> int:
