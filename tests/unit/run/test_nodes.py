@@ -123,8 +123,8 @@ def test_one_node_has_no_other_to_lead_to(slurm: Callable[[str], Path]) -> None:
             "srun: error: Invalid job id specified",
             "scontrol",
         ),
-        ("exit 3", "srun ended with 3", "scontrol"),
-        ("echo 'Have a nice day'", "srun printed what cannot be read: 'Have a nice day'", "scontrol"),
+        ("exit 3", "srun ended with 3 and printed ''", "scontrol"),
+        ("echo 'A nice day'", "srun ended with 0 and printed 'A nice day\\n'", "scontrol"),
         ("echo 'srun: busy' >&2; exec sleep 60", "waited 0.5 s for a job step on node1: srun: busy", "scontrol"),
     ],
 )

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from ddp_ladder.common.files import SCRIPTS, RunDirectory, writing
 from ddp_ladder.common.formats import count
@@ -33,7 +32,6 @@ from ddp_ladder.slurm.query import (
     run_command,
     squeue,
     undecided,
-    unreadable,
 )
 from ddp_ladder.slurm.steps import salloc_for, step_argv, step_environment
 
@@ -51,40 +49,6 @@ class NoRendezvous(Exception):
         self.next_step = next_step
 
 
-class Nodes(Protocol):
-    """The nodes of a scale's job, or their simulation."""
-
-    @property
-    def job_id(self) -> str:
-        """The id of the job in every record."""
-
-    def names(self, spec: RunSpec) -> list[str]:
-        """Return the run's nodes, in the order of their ranks. Raises NoRendezvous if there are too few."""
-
-    def agents_per_node(self, spec: RunSpec) -> int:
-        """Return 1, or the number of GPUs per node."""
-
-    def endpoint(self, spec: RunSpec, key: str) -> tuple[str, int]:
-        """Return an address of the first node that every node of the run reaches, and a port that is free there.
-
-        Raises NoRendezvous.
-        """
-
-    def starters(
-        self, directory: RunDirectory, spec: RunSpec, program: Path = AGENT, per_node: int | None = None
-    ) -> list[Callable[[], subprocess.Popen[bytes]]]:
-        """Return functions that start the agents. Each process ends after its agents; SIGTERM ends them in order.
-
-        program: takes the agent's place and its options. per_node: how many on each node; None: agents_per_node.
-        """
-
-
-def nodes_of(environment: Mapping[str, str], job: ScaleJob) -> Nodes:
-    """Return the nodes of this process's allocation; nodes simulated on this machine if it has none."""
-    job_id = environment.get("SLURM_JOB_ID")
-    return Allocation(job_id, job) if job_id else ThisMachine(local_job_id())
-
-
 def local_job_id() -> str:
     """Return an id that is unique on this machine: local-<host>-<time>-<pid>."""
     return f"local-{socket.gethostname()}-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
@@ -92,17 +56,23 @@ def local_job_id() -> str:
 
 @dataclass(frozen=True)
 class ThisMachine:
-    """Nodes without Slurm: each is simulated by an agent on this machine."""
+    """Nodes without Slurm: each is simulated by an agent on this machine. job_id: in every record."""
 
     job_id: str
 
     def names(self, spec: RunSpec) -> list[str]:
+        """Return the run's nodes, in the order of their ranks. Raises NoRendezvous if there are too few."""
         return [node_name()] * spec.nodes
 
     def agents_per_node(self, spec: RunSpec) -> int:
+        """Return 1, or the number of GPUs per node."""
         return 1
 
     def endpoint(self, spec: RunSpec, key: str) -> tuple[str, int]:
+        """Return an address of the first node that every node of the run reaches, and a port that is free there.
+
+        Raises NoRendezvous.
+        """
         try:
             return address_towards(spec.interface, LOOPBACK), free_port(key)
         except OSError as error:
@@ -110,7 +80,11 @@ class ThisMachine:
 
     def starters(
         self, directory: RunDirectory, spec: RunSpec, program: Path = AGENT, per_node: int | None = None
-    ) -> list[Callable[[], subprocess.Popen[bytes]]]:
+    ) -> list[Starter]:
+        """Return functions that start the agents. Each process ends after its agents; SIGTERM ends them in order.
+
+        program: takes the agent's place and its options. per_node: how many on each node; None: agents_per_node.
+        """
         return [partial(_start_agent, directory, spec, program, node_rank) for node_rank in range(spec.nodes)]
 
 
@@ -135,9 +109,10 @@ def _start_agent(directory: RunDirectory, spec: RunSpec, program: Path, node_ran
 
 @dataclass(frozen=True)
 class Allocation:
-    """The first nodes of a Slurm job, as many as the scale has. This process may be on one of them or on none.
+    """The first nodes of a Slurm job, as many as the scale has, used as ThisMachine is.
 
-    until_s: on the monotonic clock, when the time of the scale's runs is up; no query to Slurm takes longer.
+    This process may be on one of them or on none. until_s: on the monotonic clock, when the time of the scale's runs is
+    up; no query to Slurm takes longer.
     """
 
     job_id: str
@@ -145,7 +120,7 @@ class Allocation:
     until_s: float = math.inf
     _heads: dict[str, tuple[str, list[int]]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def hostnames(self) -> list[str]:
+    def names(self, spec: RunSpec | None = None) -> list[str]:
         """Return the nodes in the order of a job step's tasks, which is Slurm's own; --nodelist cannot change it.
 
         Asks Slurm, because Snakemake's job step removes SLURM_JOB_NODELIST from the environment. Asks again before each
@@ -164,9 +139,6 @@ class Allocation:
             raise NoRendezvous(few, f"start inside a larger allocation: {salloc_for(self.job)}")
         return names[: self.job.scale.nodes]
 
-    def names(self, spec: RunSpec) -> list[str]:
-        return self.hostnames()
-
     def agents_per_node(self, spec: RunSpec) -> int:
         return spec.gpus_per_node if spec.launcher == "srun" else 1
 
@@ -182,29 +154,26 @@ class Allocation:
         return self._heads[wanted]
 
     def _ask_head(self, wanted: str) -> tuple[str, list[int]]:
-        hostnames = self.hostnames()
+        hostnames = self.names()
         asked = self._question(hostnames, wanted)
         if undecided(asked.stderr):
-            asked = self._question(self.hostnames(), wanted)  # hostnames waits for the controller
-        own, of_srun = _split(asked.stderr)
-        if asked.returncode != 0 and own:
-            raise NoRendezvous(own)
-        if asked.returncode != 0:
-            raise NoRendezvous(of_srun or f"srun ended with {asked.returncode}", self._compare)
-        host, ports = self._read_head(asked.stdout)
+            asked = self._question(self.names(), wanted)  # names waits for the controller
+        lines = [line for line in printable(asked.stderr).splitlines() if line.strip()]
+        own = [line for line in lines if not line.startswith(("srun: ", "slurmstepd"))]
+        if asked.returncode != 0 and own:  # the program's words
+            raise NoRendezvous("; ".join(own))
+        # A prolog or an epilog of the site may have printed other lines.
+        answer = next((line for line in asked.stdout.splitlines() if line.startswith('{"host"')), None)
+        if asked.returncode != 0 or answer is None:
+            said = "; ".join(lines) or f"srun ended with {asked.returncode} and printed {asked.stdout[:80]!r}"
+            raise NoRendezvous(said, self._compare)
+        endpoint = json.loads(answer)
+        host, ports = endpoint["host"], endpoint["ports"]
         if len(hostnames) > 1 and is_loopback(host):
             raise NoRendezvous(f"{host} of {hostnames[0]} is an address that no other node reaches")
         if not ports:
             raise NoRendezvous(f"no free port on {hostnames[0]}", "look at what listens there: ss --listening")
         return host, ports
-
-    def _read_head(self, printed: str) -> tuple[str, list[int]]:
-        """Find the answer in the output; a prolog or an epilog of the site may have printed other lines."""
-        for line in reversed(printed.splitlines()):
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                endpoint = json.loads(line)
-                return endpoint["host"], endpoint["ports"]
-        raise NoRendezvous(str(unreadable("srun", printed)), self._compare)
 
     def _question(self, hostnames: list[str], wanted: str) -> subprocess.CompletedProcess[str]:
         towards = hostnames[1] if len(hostnames) > 1 else LOOPBACK
@@ -231,10 +200,10 @@ class Allocation:
 
     def starters(
         self, directory: RunDirectory, spec: RunSpec, program: Path = AGENT, per_node: int | None = None
-    ) -> list[Callable[[], subprocess.Popen[bytes]]]:
+    ) -> list[Starter]:
         kind = "run" if program == AGENT else program.stem
         name = "-".join((kind, *Path(spec.name).parts, str(os.getpid())))
-        nodes = self.hostnames()
+        nodes = self.names()
         argv = step_argv(self.job, nodes, per_node or self.agents_per_node(spec), name)
         # srun does not set this one for its tasks; scripts expect it, as in a job of the job step's shape.
         env = {**step_environment(os.environ), "SLURM_JOB_NUM_NODES": str(len(nodes))}
@@ -244,13 +213,6 @@ class Allocation:
             return JobStep(self.job_id, name, argv_of_agents, env, directory.launcher_log)
 
         return [start]
-
-
-def _split(errors: str) -> tuple[str, str]:
-    """Return separately what a program in a job step printed, and what srun printed."""
-    lines = [line for line in printable(errors).splitlines() if line.strip()]
-    of_srun = [line for line in lines if line.startswith(("srun: ", "slurmstepd"))]
-    return "; ".join(line for line in lines if line not in of_srun), "; ".join(of_srun)
 
 
 class JobStep(subprocess.Popen[bytes]):
@@ -290,3 +252,14 @@ class JobStep(subprocess.Popen[bytes]):
     def kill(self) -> None:
         """Send SIGTERM to srun: after SIGKILL its tasks would go on."""
         super().terminate()
+
+
+Starter = Callable[[], "subprocess.Popen[bytes]"]
+Nodes = ThisMachine | Allocation
+"""The nodes of a scale's job, or their simulation."""
+
+
+def nodes_of(environment: Mapping[str, str], job: ScaleJob) -> Nodes:
+    """Return the nodes of this process's allocation; nodes simulated on this machine if it has none."""
+    job_id = environment.get("SLURM_JOB_ID")
+    return Allocation(job_id, job) if job_id else ThisMachine(local_job_id())
