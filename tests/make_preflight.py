@@ -24,7 +24,7 @@ GIB = 2**30
 STARTED_AT_S = 1_800_000_000.0
 LATENCY_S, BYTES_PER_S = 20e-6, 5e9  # of an all-reduce
 GPU = GpuFacts(index=0, uuid="GPU-0", name="NVIDIA A100-SXM4-64GB", memory_used_mib=4.0)
-INTERFACE = InterfaceFacts(name="ib0", address="10.0.0.1", up=True, mtu=2044)
+INTERFACE = InterfaceFacts(name="ib0", address="10.0.0.1", up=True)
 
 
 def has_ended(pid: int, within_s: float = 30) -> bool:
@@ -84,18 +84,14 @@ def probe_rank(spec: RunSpec, k: int, job: Mapping[str, Any], **changes: Any) ->
         "node": f"node{node + 1}",
         "host": f"node{node + 1}",
         "pid": 1000 + k,
-        "cpus": 4,
         "step": 9,
         "doing": "done",
         "at_s": STARTED_AT_S + 8 + k / 10,
         "error": None,
         "device": {"kind": spec.device, "name": None, "id": f"{spec.device}:{k}"},
         "versions": {"torch": "2.8.0", "cuda": None, "nccl": None},
-        "multiplies": True,
         "seen": {"count": spec.world_size, "foreign": [], "misplaced": []},
-        "sizes": [
-            {"bytes": size, "iterations": 20, "time_s": LATENCY_S + size / BYTES_PER_S, "wrong": []} for size in sizes
-        ],
+        "sizes": [{"bytes": size, "time_s": LATENCY_S + size / BYTES_PER_S, "wrong": []} for size in sizes],
         "pairs": [],
         **changes,
     }

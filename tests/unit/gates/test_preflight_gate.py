@@ -20,7 +20,7 @@ from ddp_ladder.settings.terms import Scale
 from make_preflight import write_preflight
 from make_runs import add_ddp_times, reassemble, write_ladder
 
-WRONG = [{"bytes": 4096, "iterations": 3, "time_s": 1e-3, "wrong": ["int64, round 1: 1 of 512"]}]
+WRONG = [{"bytes": 4096, "time_s": 1e-3, "wrong": ["int64, round 1: 1 of 512"]}]
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_closed_gate_shows_what_the_preflight_measured_of_the_network(tmp_path
     assert without.reason is not None
     assert "preflight" not in without.reason.evidence[0]
 
-    sizes = [{"bytes": n, "iterations": 20, "time_s": 1e-4 + n * 1e-8, "wrong": []} for n in (4096, 2**20, 2**22)]
+    sizes = [{"bytes": n, "time_s": 1e-4 + n * 1e-8, "wrong": []} for n in (4096, 2**20, 2**22)]
     write_preflight(tmp_path, plan.job(Scale(1, 2)), rank0={"sizes": sizes}, rank1={"sizes": sizes})
     verdict = judge(plan, "stage2", tmp_path)
     assert verdict.reason is not None

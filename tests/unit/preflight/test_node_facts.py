@@ -49,7 +49,6 @@ def test_this_machine(tmp_path: Path) -> None:
     assert found.gpus is None  # a CPU site
     assert found.link_error is None
     assert (found.interface.name, found.interface.address, found.interface.up) == ("lo", HOST, True)
-    assert found.interface.mtu == psutil.net_if_stats()["lo"].mtu
     assert found.run_directory.error is None
     assert found.run_directory.free_bytes
 

@@ -62,7 +62,6 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "loopback": (
         {"interface": INTERFACE.replace(name="lo", address="127.0.0.1")}, "error", "lo is loopback", "network",
     ),
-    "MTU": ({"interface": INTERFACE.replace(mtu=9000)}, "warning", "MTU of ib0 is 9000, on the others 2044", "MTU"),
     "few CPUs": ({"cpus": 1}, "error", "the job step has 1 CPU", "node.cpus"),
     "few CPUs without Slurm": ({"cpus": 1, "in_slurm": False}, "warning", "1 CPU", "lower node.cpus"),
     "small /dev/shm": (
@@ -117,5 +116,10 @@ def test_a_cause_at_the_head_is_named_once() -> None:
 
 
 def test_causes_come_before_warnings() -> None:
-    found = judge({"node1": node_facts(0, interface=INTERFACE.replace(mtu=9000)), "node3": node_facts(2, cpus=1)})
+    found = judge(
+        {
+            "node1": node_facts(0, gpus=gpus_facts(GPU.replace(memory_used_mib=9000.0), GPU)),
+            "node3": node_facts(2, cpus=1),
+        }
+    )
     assert [each.severity for each in found] == ["error", "warning"]

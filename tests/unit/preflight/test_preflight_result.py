@@ -47,7 +47,11 @@ FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = 
         "node2",
         "rank 2 met ranks of another job: rank 1 on node9",
     ),
-    "another world size": ({"rank0": {"world_size": 3}}, "node1", "rank 0 is in a world of 3 ranks"),
+    "another world size": (
+        {"rank0": {"world_size": 3}},
+        "node1",
+        "rank 0 is process 0 of node1, in a world of 3 ranks",
+    ),
     "another order": ({"rank3": {"node": "node1", "host": "node1"}}, "node1", "rank 3 is process 1 of node1"),
     "shared device": (
         {f"rank{k}": {"device": {"kind": "cuda", "name": "A", "id": "GPU-0"}} for k in (0, 1)},
@@ -60,11 +64,10 @@ FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = 
         "torch 2.7.0 on rank 3, and 2.8.0 on others",
     ),
     "wrong value": (
-        {"rank1": {"sizes": [{"bytes": 4096, "iterations": 3, "time_s": 1e-3, "wrong": ["int64, round 1: 1 of 512"]}]}},
+        {"rank1": {"sizes": [{"bytes": 4096, "time_s": 1e-3, "wrong": ["int64, round 1: 1 of 512"]}]}},
         "node1",
         "an all-reduce of 4096 bytes returned wrong values on rank 1: int64, round 1: 1 of 512",
     ),
-    "wrong product": ({"rank1": {"multiplies": False}}, "node1", "rank 1: a matrix product on cpu is wrong"),
     "silent rank": ({"rank3": None}, "node2", "no report came from rank 3 on node2"),
     "rank that raised": (
         {"rank2": {"doing": "joining the process group", "error": "ValueError: odd\nand more", "step": 3}},

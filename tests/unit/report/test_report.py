@@ -548,7 +548,7 @@ def test_what_may_differ_stands_beside_the_figures(tmp_path: Path) -> None:
 
 def test_the_preflights_that_can_be_read_are_shown(tmp_path: Path) -> None:
     plan = write_ladder(tmp_path)
-    wrong = [{"bytes": 4096, "iterations": 3, "time_s": 1e-3, "wrong": [f"round 1: {HOSTILE}"]}]
+    wrong = [{"bytes": 4096, "time_s": 1e-3, "wrong": [f"round 1: {HOSTILE}"]}]
     write_preflight(tmp_path, plan.job(Scale(1, 2)), rank1={"sizes": wrong})
     edited = write_preflight(tmp_path, plan.job(Scale(2, 1)))
     edited.write_text(edited.read_text().replace('"status": "', '"status": "ok", "was": "'))

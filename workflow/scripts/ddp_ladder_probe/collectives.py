@@ -57,9 +57,9 @@ def sizes(group: Group, largest: int) -> Iterator[dict[str, Any]]:
     while group.told(int(size <= largest and took_s * GROWTH < group.left_s)):
         began_s = time.monotonic()
         wrong = list(wrong_values(group, size))
-        iterations, time_s = timed(group, size)
+        time_s = timed(group, size)
         took_s = time.monotonic() - began_s
-        yield {"bytes": size, "iterations": iterations, "time_s": time_s, "wrong": wrong[:WRONG_NAMED]}
+        yield {"bytes": size, "time_s": time_s, "wrong": wrong[:WRONG_NAMED]}
         size *= GROWTH
 
 
@@ -110,8 +110,8 @@ def _numbers(start: int, part: torch.Tensor, round_number: int) -> torch.Tensor:
     return numbers.to(part.dtype) * 0.5 if part.dtype.is_floating_point else numbers
 
 
-def timed(group: Group, size: int, ranks: dist.ProcessGroup | None = None) -> tuple[int, float]:
-    """Return how many all-reduces of zeros were timed, and the seconds of one.
+def timed(group: Group, size: int, ranks: dist.ProcessGroup | None = None) -> float:
+    """Return the seconds of one all-reduce of zeros.
 
     ranks: the ranks that take part; each of them calls this. None is all, and rank 0 decides how many.
     """
@@ -119,7 +119,7 @@ def timed(group: Group, size: int, ranks: dist.ProcessGroup | None = None) -> tu
     once_s = _each_s(group, values, 1, ranks)  # a warm-up, too
     wanted = max(1, min(MOST_ITERATIONS, int(TIMED_S / BLOCKS / max(once_s, 1e-9))))
     iterations = group.told(wanted) if ranks is None else 1
-    return iterations * BLOCKS, _each_s(group, values, iterations, ranks)
+    return _each_s(group, values, iterations, ranks)
 
 
 def _each_s(group: Group, values: torch.Tensor, iterations: int, ranks: dist.ProcessGroup | None) -> float:
@@ -159,7 +159,6 @@ def pairs(group: Group, nodes: int, size: int, timeout: timedelta) -> Iterator[d
         members = [node * per_node + local for node in (one, other) for local in range(per_node)]
         ranks: Any = dist.new_group(members, timeout=timeout)
         if group.rank in members:
-            iterations, time_s = timed(group, size, ranks)
-            yield {"nodes": [one, other], "bytes": size, "iterations": iterations, "time_s": time_s}
+            yield {"nodes": [one, other], "bytes": size, "time_s": timed(group, size, ranks)}
             dist.destroy_process_group(ranks)
         group.told(0)  # the others wait here

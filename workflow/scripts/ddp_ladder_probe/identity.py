@@ -1,4 +1,4 @@
-"""What this rank is: its device and its versions, whether it computes, and whether all ranks belong to this job."""
+"""What this rank is: its device and its versions, and whether all ranks belong to this job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 MOST_NAMED = 4
-SIZE = 256  # rows and columns of the matrices: products of small whole numbers, exact in every precision
 
 
 def device_of(kind: str, local_rank: int) -> torch.device:
@@ -41,14 +40,6 @@ def versions(kind: str) -> dict[str, Any]:
     if kind == "cuda" and torch.distributed.is_nccl_available():
         nccl = ".".join(map(str, torch.cuda.nccl.version()))
     return {"torch": str(torch.__version__), "cuda": torch.version.cuda or torch.version.hip, "nccl": nccl}
-
-
-def multiplies(device: torch.device) -> bool:
-    """Return True if a matrix product on the device is exactly that of whole numbers."""
-    a = torch.arange(SIZE * SIZE).reshape(SIZE, SIZE) % 7
-    b = torch.arange(SIZE * SIZE).reshape(SIZE, SIZE) % 5
-    product = a.to(device, torch.float32) @ b.to(device, torch.float32)
-    return bool(torch.equal(product.cpu().long(), a @ b))
 
 
 def card(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -66,7 +66,6 @@ def _probe(spec: Mapping[str, Any], limit: Mapping[str, Any], file: RankFile, di
     file.now("preparing its device")
     device = identity.device_of(spec["device"], file.content["local_rank"])
     file.note(device=identity.describe(device), versions=identity.versions(spec["device"]))
-    file.note(multiplies=identity.multiplies(device))
     if file.content["world_size"] == 1:
         return
     file.now("joining the process group")
@@ -136,7 +135,6 @@ class RankFile:
             "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0],
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1),
             "step": 0,
             "error": None,
             "sizes": [],

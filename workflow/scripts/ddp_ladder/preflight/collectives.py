@@ -45,7 +45,6 @@ class ProbeSize(Model):
     """All-reduces of one size as one rank timed them: seconds of one, and results that were wrong, in words."""
 
     bytes: Positive
-    iterations: Positive
     time_s: Duration
     wrong: Several[str]
 
@@ -55,7 +54,6 @@ class ProbePair(Model):
 
     nodes: Annotated[tuple[Count, Count], Field(strict=False)]
     bytes: Positive
-    iterations: Positive
     time_s: Duration
 
 
@@ -69,7 +67,6 @@ class ProbeRank(RawFile):
     node: Name
     host: Name
     pid: Positive
-    cpus: Positive
     step: Positive
     doing: Name
     at_s: float
@@ -77,7 +74,6 @@ class ProbeRank(RawFile):
     frame: str | None = Field(default=None, description="The function that it was in when its time limit ended it.")
     device: ProbeDevice | None = None
     versions: Mapping[str, str | None] | None = Field(default=None, description="Of torch, cuda and nccl.")
-    multiplies: bool | None = Field(default=None, description="A matrix product on the device was right.")
     seen: ProbeSeen | None = None
     sizes: Several[ProbeSize] = ()
     pairs: Several[ProbePair] = ()
@@ -163,8 +159,6 @@ def slow_node(pairs: Sequence[PairRow]) -> str | None:
 _CHANNEL = re.compile(
     r"NCCL INFO (?:Channel|Ring|Tree) .*? via (?P<via>(?:P2P|SHM|NET|CollNet)\b.*?)\s*$", re.MULTILINE
 )
-# "Using network IB", "Using network Socket", "Using network AWS Libfabric"; its number in place of its name: older NCCL
-_NETWORK = re.compile(r"NCCL INFO Using network (?P<name>.+?)\s*$", re.MULTILINE)
 _KEPT = {"P2P": 2, "SHM": 1, "CollNet": 1}  # parts of a channel's transport that say what it is
 
 _KINDS: tuple[tuple[re.Pattern[str], Transport], ...] = (
@@ -180,15 +174,12 @@ def transports(logs: Iterable[str]) -> tuple[str, ...]:
     A network is in the list only if a channel uses it: NCCL opens one on a single node as well.
     """
     found = set()
-    for log in logs:
-        networks = [match["name"] for match in _NETWORK.finditer(log)]
-        for via in {match["via"] for match in _CHANNEL.finditer(log)}:
-            kind, *rest = via.split("/")
-            if kind == "NET":
-                name = rest[0] if rest and not rest[0].isdigit() else (networks or ["?"])[-1]
-                found.add(f"NET/{name}" + ("/GDRDMA" if "GDRDMA" in rest else ""))
-            else:
-                found.add("/".join([kind, *rest][: _KEPT[kind]]))
+    for via in {match["via"] for log in logs for match in _CHANNEL.finditer(log)}:
+        kind, *rest = via.split("/")
+        if kind == "NET":
+            found.add(f"NET/{rest[0] if rest else '?'}" + ("/GDRDMA" if "GDRDMA" in rest else ""))
+        else:
+            found.add("/".join([kind, *rest][: _KEPT[kind]]))
     return tuple(sorted(found))
 
 
@@ -214,17 +205,18 @@ def identity_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iter
             what = f"rank {k} met ranks of another job: {'; '.join(rank.seen.foreign)}"
             yield error(what, "only this job's ranks", "start snakemake again, which takes another port", node)
             return
-        if rank.world_size != spec.world_size or (rank.seen and rank.seen.misplaced):
-            what = f"rank {k} is in a world of {rank.world_size} ranks"
-            yield error(what, f"{spec.world_size} ranks in the plan's order", order, node)
-            return
-        if (rank.node_rank, rank.local_rank) != (node_rank, local_rank) or rank.node not in node:
-            what = f"rank {k} is process {rank.local_rank} of {rank.node}"
-            wanted = f"process {local_rank} of {node}: ranks in the order of the nodes"
+        place = (rank.node_rank, rank.local_rank, rank.world_size)
+        if place != (node_rank, local_rank, spec.world_size) or rank.node not in node or _is_misplaced(rank):
+            what = f"rank {k} is process {rank.local_rank} of {rank.node}, in a world of {rank.world_size} ranks"
+            wanted = f"process {local_rank} of {node}, of {spec.world_size} ranks in the order of the nodes"
             yield error(what, wanted, order, rank.node)
             return
     yield from _devices(spec, ranks, nodes)
     yield from _versions(spec, ranks, nodes)
+
+
+def _is_misplaced(rank: ProbeRank) -> bool:
+    return rank.seen is not None and bool(rank.seen.misplaced)
 
 
 def _devices(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Finding]:
@@ -232,11 +224,7 @@ def _devices(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Find
     for k, rank in sorted(ranks.items()):
         if rank.device is None:
             continue
-        node = nodes[k // spec.gpus_per_node]
         users.setdefault((rank.host, rank.device.id), []).append(k)
-        if rank.multiplies is False:
-            what = f"rank {k}: a matrix product on {rank.device.name or rank.device.kind} is wrong"
-            yield error(what, "the exact product of whole numbers", f"{leave_out()} and report it to your site", node)
     for (host, device), several in users.items():
         if len(several) > 1:
             what = f"ranks {', '.join(map(str, several))} share one device of {host}: {device}"

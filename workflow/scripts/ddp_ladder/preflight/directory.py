@@ -129,7 +129,6 @@ def _node(name: str, facts: NodeFacts | None, run: RunFile, node_rank: int, rank
         gpus=", ".join(f"{number} x {device}" for device, number in devices.items() if device) or None,
         interface=facts.interface.name if facts else None,
         address=facts.interface.address if facts else None,
-        mtu=facts.interface.mtu if facts else None,
         cpus=facts.cpus if facts else None,
     )
 

@@ -51,7 +51,6 @@ class InterfaceFacts(Model):
     name: str | None
     address: str | None = None
     up: bool | None = None
-    mtu: int | None = None
     error: str | None = None
 
 
@@ -144,7 +143,7 @@ def interface_facts(wanted: Interface, head: str) -> InterfaceFacts:
     except OSError as error:
         return InterfaceFacts(name=None if name == "auto" else name, error=str(error))
     stats = psutil.net_if_stats().get(name)
-    return InterfaceFacts(name=name, address=own, up=stats.isup if stats else None, mtu=stats.mtu if stats else None)
+    return InterfaceFacts(name=name, address=own, up=stats.isup if stats else None)
 
 
 def directory_facts(path: Path) -> DirectoryFacts:

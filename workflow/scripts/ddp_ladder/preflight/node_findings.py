@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
 
 from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.common.messages import Finding, leave_out
@@ -17,8 +16,6 @@ MIB, GIB = 2**20, 2**30
 LITTLE_ROOM = GIB  # eight GPUs with eight workers each fill less of /dev/shm; a node's logs may take 100 MB in each run
 USED_MIB = 1024  # an idle GPU shows less than this, with its driver and a monitor of the site
 TELL = f"{leave_out()}, and tell the site's support"
-
-T = TypeVar("T")
 
 
 def node_findings(spec: RunSpec, job: ScaleJob, facts: Mapping[str, NodeFacts | None]) -> tuple[Finding, ...]:
@@ -49,17 +46,6 @@ def _merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     for each in findings:
         nodes.setdefault((each.severity, each.measured, each.wanted, each.next), []).append(each)
     return tuple(same[0].replace(place=in_short([each.place for each in same])) for same in nodes.values())
-
-
-def _unlike(values: Mapping[str, T | None]) -> Iterator[tuple[str, T, T]]:
-    """Yield node, its value and the usual one for nodes that differ; a node whose value is unknown does not.
-
-    The usual value is that of most nodes; among equally many, that of the first node.
-    """
-    known = {name: value for name, value in values.items() if value is not None}
-    if len(set(known.values())) > 1:
-        usual = Counter(known.values()).most_common(1)[0][0]
-        yield from ((name, value, usual) for name, value in known.items() if value != usual)
 
 
 def _network(facts: Mapping[str, NodeFacts], several: bool) -> Iterator[Finding]:
@@ -164,16 +150,15 @@ def _room(found: DirectoryFacts, advice: str, least: int) -> Iterator[Finding]:
 
 
 def _compared(spec: RunSpec, facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
-    """Compare GPUs and MTU between the nodes."""
-    if spec.device == "cuda":
-        gpus = {name: fact.gpus for name, fact in facts.items() if fact.gpus and fact.gpus.gpus}
-        advice = "ask for one kind of node: slurm.constraint, or the type in node.gres (gpu:a100), in cluster.yaml"
-        models = {name: ", ".join(sorted({gpu.name for gpu in found.gpus})) for name, found in gpus.items()}
-        for name, own, usual in _unlike(models):
-            yield warning(f"it has {own}, the others {usual}", "one GPU model on all nodes", advice, name)
-        for name, own, usual in _unlike({name: found.driver for name, found in gpus.items()}):
-            yield warning(f"NVIDIA driver {own}, on the others {usual}", "one driver", TELL, name)
-    for name, own_mtu, usual_mtu in _unlike({name: fact.interface.mtu for name, fact in facts.items()}):
-        what = f"MTU of {facts[name].interface.name} is {own_mtu}, on the others {usual_mtu}"
-        advice = "ask the site's support for one MTU, or name in network.interface interfaces of one network"
-        yield warning(what, "the same on all nodes", advice, name)
+    """Compare GPUs and their driver between the nodes."""
+    if spec.device != "cuda":
+        return
+    gpus = {name: fact.gpus for name, fact in facts.items() if fact.gpus and fact.gpus.gpus}
+    advice = "ask for one kind of node: slurm.constraint, or the type in node.gres (gpu:a100), in cluster.yaml"
+    models = {name: ", ".join(sorted({gpu.name for gpu in found.gpus})) for name, found in gpus.items()}
+    drivers = {name: f"NVIDIA driver {found.driver}" for name, found in gpus.items()}
+    for values, wanted, next_step in ((models, "one GPU model on all nodes", advice), (drivers, "one driver", TELL)):
+        usual = Counter(values.values()).most_common(1)
+        for name, own in values.items():
+            if own != usual[0][0]:
+                yield warning(f"it has {own}, the others {usual[0][0]}", wanted, next_step, name)

@@ -39,7 +39,6 @@ class NodeRow(Model):
     gpus: str | None = Field(description="Number and names of the GPUs of its ranks; null without CUDA.")
     interface: str | None
     address: str | None
-    mtu: int | None
     cpus: Count | None = Field(description="CPUs that its job step may use.")
 
 
