@@ -95,7 +95,6 @@ def test_good_files() -> None:
         ("[2x1]", "[2x4]", "14: stages.stage3.scales[0]: the scale asks for 4 GPUs", "cluster.yaml, line 2: node.gpus"),
         ("[1x2]", "[1x2, 1x2]", "13: stages.stage2.scales: an item twice", "remove the second"),
         ("[1x1]", "[1x2]", "13: stages.stage2.scales[0]: stage2 has scales", "remove 1x2\n"),
-        ("runtime: 10", "gate: {min_efficiency: 0.5}", "12: stages.stage1.gate.min_efficiency: stage 1", "stage2"),
         # the environment and the site
         ("env: {}", "env: {RANK: 1}", "8: workload.env.RANK: a variable that ddp-ladder sets", "MASTER_PORT"),
         ("runtime: 10", "slurm: {extra: [--exclusive, --qos=d]}", "12: stages.stage1.slurm.extra[1]: an option", ""),

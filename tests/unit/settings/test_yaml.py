@@ -26,7 +26,7 @@ def read(text: str | bytes) -> Document:
     ("text", "value"),
     [
         ("", None), ("~", None), ("null", None), ("true", True), ("FALSE", False),
-        ("0", 0), ("-12", -12), ("+5", 5), ("012", 12), ("0o12", 10), ("0x1F", 31),
+        ("0", 0), ("-12", -12), ("+5", 5), ("012", 12), ("0x1F", "0x1F"),
         ("1e-3", 1e-3), (".5", 0.5), ("1.", 1.0), ("16.0", 16.0),
         *((word, word) for word in ("no", "Off", "yes", "on", "y", "1:30:00", "1_000", "2026-01-31", "0b11", ".inf")),
         *((text, text) for text in ("1.2.3", "2x4", "--lr", "-", "host:29500", "$(touch x)", "; rm -rf /", "größe")),

@@ -36,7 +36,7 @@ _OWN_OPTIONS = (
 def conflicts(settings: Settings) -> Iterator[Problem]:
     """Yield every conflict between settings, or between a setting and this machine's files."""
     for check in (
-        _scripts, _throughput_regex, _placeholders, _steps, _variant_names, _scales, _thresholds, _strong_mode,
+        _scripts, _throughput_regex, _placeholders, _steps, _variant_names, _scales, _strong_mode,
         _variables, _sbatch_options, _software,
     ):  # fmt: skip
         yield from check(settings)
@@ -203,15 +203,6 @@ def _scales(settings: Settings) -> Iterator[Problem]:
                 yield Problem(
                     where, what, str(scale), "such as 1x4" if stage.name == "stage2" else "such as 2x4", advice
                 )
-
-
-def _thresholds(settings: Settings) -> Iterator[Problem]:
-    gate = settings.experiment.stages.stage1.gate
-    if gate.min_efficiency is not None:
-        what = "stage 1 is the baseline of the efficiency and cannot be judged by it"
-        where = settings.config.where("stages", "stage1", "gate", "min_efficiency")
-        allowed, advice = "min_samples_per_s and max_data_wait_fraction", "set it in stage2 and stage3"
-        yield Problem(where, what, str(gate.min_efficiency), allowed, advice)
 
 
 def _strong_mode(settings: Settings) -> Iterator[Problem]:

@@ -22,7 +22,6 @@ AS_TYPED = frozenset({"args", "env", "prepare"})
 NULLS = ("", "~", "null", "Null", "NULL")
 _LONGEST_SHOWN = 100
 _INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
-_OTHER_BASE = re.compile(r"0o[0-7]{1,18}|0x[0-9a-fA-F]{1,15}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
 
@@ -88,8 +87,6 @@ def scalar(text: str) -> str | int | float | bool | None:
         return text.lower() == "true"
     if _INTEGER.fullmatch(text):
         return int(text)
-    if _OTHER_BASE.fullmatch(text):
-        return int(text, 0)
     is_number = _FLOAT.fullmatch(text) and math.isfinite(float(text))
     return float(text) if is_number else text
 
