@@ -41,12 +41,6 @@ def test_setup_adds_what_it_exports_and_changes_nothing_else(tmp_path: Path, mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_printed_goes_to_the_log() -> None:
-    log = io.BytesIO()
-    environment(make_spec(setup="echo out; echo error >&2"), module(LOADS), log=log.write)
-    assert log.getvalue() == b"out\nerror\n"
-
-
 @pytest.mark.parametrize(
     ("setup", "message"),
     [
@@ -64,12 +58,9 @@ def test_a_setup_that_fails_is_reported(setup: str, message: list[str] | None) -
         environment(make_spec(setup=setup), BASE)
         return
     error = failure(BASE, setup=setup)
+    assert failure(BASE, setup="kill -9 $$").exit_code == -9
     assert error.what.startswith("software.setup: ")
     assert [part for part in message if part not in str(error)] == []
-
-
-def test_a_shell_that_a_signal_ends_says_so() -> None:
-    assert failure(BASE, setup="kill -9 $$").exit_code == -9
 
 
 def test_what_setup_leaves_running_does_not_hold_it_up(tmp_path: Path) -> None:
@@ -78,8 +69,12 @@ def test_what_setup_leaves_running_does_not_hold_it_up(tmp_path: Path) -> None:
 
 
 def test_modules_are_loaded_in_order_and_before_setup() -> None:
-    made = environment(make_spec(modules=("b/2", "a"), setup="export SEEN=$LOADEDMODULES"), module(LOADS))
-    assert made["SEEN"] == "b/2:a"
+    log = io.BytesIO()
+    setup = "echo out; echo error >&2; export SEEN=$LOADEDMODULES"
+    made = environment(make_spec(modules=("b/2", "a"), setup=setup), module(LOADS), log=log.write)
+    assert (made["SEEN"], log.getvalue()) == ("b/2:a", b"out\nerror\n")
+    full = module("export LOADEDMODULES=PyTorch/2.8.0-GCC-13")  # its full name
+    assert environment(make_spec(modules=("PyTorch/2.8.0",)), full)["LOADEDMODULES"] == "PyTorch/2.8.0-GCC-13"
 
 
 def test_module_names_stay_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,12 +95,6 @@ def test_a_module_command_that_reports_success_is_not_believed() -> None:
     """As those before version 4 do."""
     error = failure({**module("echo 'Unable to locate'"), "LOADEDMODULES": "badge:bad"}, modules=("bad/1",))
     assert str(error) == "software.modules: module bad/1 does not load\nUnable to locate"
-
-
-@pytest.mark.parametrize("loaded", ["PyTorch/2.8.0", "PyTorch/2.8.0-GCC-13", "another/name"])
-def test_a_module_may_be_listed_by_its_full_name(loaded: str) -> None:
-    made = environment(make_spec(modules=("PyTorch/2.8.0",)), module(f"export LOADEDMODULES={loaded}"))
-    assert made["LOADEDMODULES"] == loaded
 
 
 IMAGE = {"image": "a", "engine": "apptainer", "binds": [], "args": []}

@@ -49,13 +49,6 @@ def test_a_ladder_that_starts_above_one_gpu_says_so(climbed: Plan) -> None:
     assert "The ladder starts at 1x2: efficiencies are against it, and the plain baseline, of one GPU, is left " in text
 
 
-def test_only_the_stages_asked_for(climbed: Plan) -> None:
-    text = shown(climbed, ("stage1", "stage2"))
-    assert "stage2" in text
-    assert "stage3" not in text
-    assert "2x1" not in text
-
-
 def test_finished_runs_are_not_to_do(climbed: Plan) -> None:
     text = shown(climbed, climbed.stages)
     assert to_do(text) == [("1x1", "0", "0.00"), ("1x2", "0", "0.00"), ("2x1", "0", "0.00")]

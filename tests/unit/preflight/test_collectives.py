@@ -8,13 +8,12 @@ from ddp_ladder.preflight.collectives import (
     bandwidth_findings,
     fit,
     networks_used,
-    slow_node,
     transport_findings,
     transports,
 )
 from ddp_ladder.preflight.result import PairRow, SizeRow
 from ddp_ladder.settings.terms import Transport
-from ddp_ladder_probe.collectives import CHUNK, KINDS, WEIGHTS, fill, first_difference, neighbours, pair_size
+from ddp_ladder_probe.collectives import CHUNK, KINDS, WEIGHTS, fill, first_difference, pair_size
 from make_records import make_spec
 
 
@@ -38,11 +37,6 @@ def test_one_wrong_element_is_found_in_any_chunk() -> None:
     values[CHUNK + 4] += 1
     said = f"1 of {CHUNK + 10} elements are wrong, element {CHUNK + 4} is {right + 1} in place of {right}"
     assert first_difference(values, 3, 0) == said
-
-
-def test_pairs_are_neighbours() -> None:
-    assert neighbours(2) == []
-    assert neighbours(4) == [(0, 1), (1, 2), (2, 3), (0, 3)]
 
 
 def test_a_pair_exchanges_what_all_ranks_exchange_quickly() -> None:
@@ -72,32 +66,11 @@ def test_latency_and_bandwidth_are_fitted() -> None:
     assert fit(rows[:1]) is None
 
 
-def test_times_that_fall_with_the_size_give_a_latency_and_no_bandwidth() -> None:
-    alpha, beta = fit([size(4096, 3e-3), size(16384, 2e-3), size(65536, 1e-3)]) or (0.0, -1.0)
-    assert (alpha, beta) == (1e-3, 0.0)
-
-
 def test_a_bandwidth_that_the_largest_size_contradicts_is_not_fitted() -> None:
     """Other load: the middle sizes reach 1.4 GB/s, the largest 1.0 GB/s, which is what a step's gradients would see."""
     rows = [size(4096 * 4**n, 20e-6 + 4096 * 4**n / (1.4e9 if n < 7 else 1e9)) for n in range(8)]
     _, beta = fit(rows) or (0.0, 0.0)
     assert 1 / beta / 1e9 == pytest.approx(rows[-1].busbw_gb_per_s, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("pairs", "node"),
-    [
-        (ring(10, 1, 1, 10), "node2"),
-        (ring(1, 1, 10), "node1"),
-        (ring(10, 1, 10, 10), None),  # a link between two nodes
-        (ring(10, 1, 1, 4), "node2"),  # the others are uneven
-        (ring(10, 9, 8, 10), None),
-        (ring(1, 1, 1, 1), None),
-        ([], None),
-    ],
-)
-def test_the_node_whose_pairs_are_slow(pairs: list[PairRow], node: str | None) -> None:
-    assert slow_node(pairs) == node
 
 
 SPEC = make_spec("4x1")
@@ -113,22 +86,17 @@ ROWS = [size(1024**2, 1e-3)]  # 1.05 GB/s
         (2.0, ring(10, 1, 1, 10), "error", "node2 is slow: its pairs with other nodes reach 1.00, 1.00 GB/s"),
         (None, ring(10, 1, 1, 10), "warning", "node2 is slow"),
         (None, ring(10, 1, 10, 10), "warning", "slow pairs of nodes: node1 and node2 1.00 GB/s"),
+        (None, ring(1, 1, 10), "warning", "node1 is slow"),
+        (None, ring(10, 1, 1, 4), "warning", "node2 is slow"),  # the others are uneven
+        (None, ring(10, 9, 8, 10), None, ""),
+        (None, ring(1, 1, 1, 1), None, ""),
     ],
 )
 def test_low_bandwidth(least: float | None, pairs: list[PairRow], severity: str | None, said: str) -> None:
     found = list(bandwidth_findings(SPEC, least, ROWS, pairs))
     assert [finding.severity for finding in found] == ([severity] if severity else [])
     assert all(said in finding.measured for finding in found)
-
-
-def test_a_minimum_that_is_not_reached_is_named_with_its_key() -> None:
-    (found,) = bandwidth_findings(SPEC, 1000, ROWS, [])
-    assert found.wanted == "at least 1,000 GB/s (preflight.min_busbw_gb_per_s)"
-    assert found.next.endswith("; or lower preflight.min_busbw_gb_per_s in config.yaml if this is good enough for you")
-
-
-def test_a_minimum_is_for_scales_of_several_nodes() -> None:
-    assert not list(bandwidth_findings(make_spec("1x4"), 100, ROWS, []))
+    assert not list(bandwidth_findings(make_spec("1x4"), least, ROWS, []))  # it is for several nodes
 
 
 # Captured lines of NCCL: nodes with H100 and InfiniBand, EFA, Ethernet, and a single node.

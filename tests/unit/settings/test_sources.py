@@ -17,16 +17,12 @@ from ddp_ladder.settings.sources import (
 )
 
 
-def test_without_options_the_shipped_files_count() -> None:
-    assert read_sources([], {}) == Sources(CONFIG, CLUSTER, {})
-    assert (Path("config/config.yaml"), Path("config/cluster.yaml")) == (CONFIG, CLUSTER)
-
-
 def test_a_config_file_takes_the_place_of_the_shipped_one() -> None:
     assert read_sources(["mine.yaml"], {}).config == Path("mine.yaml")
-    assert read_sources([], {"experiment": "mine.yaml", "repeats": 1}) == Sources(
-        Path("mine.yaml"), CLUSTER, {"repeats": 1}
-    )
+    assert read_sources([], {}) == Sources(Path("config/config.yaml"), Path("config/cluster.yaml"), {})
+    given = {"experiment": "mine.yaml", "cluster": "here.yaml", "repeats": 1}
+    assert read_sources([], given) == Sources(Path("mine.yaml"), Path("here.yaml"), {"repeats": 1})
+    assert "cluster" in given
     home = read_sources([], {"experiment": "~/mine.yaml", "cluster": "~/site.yaml"})
     assert (home.config, home.cluster) == (Path.home() / "mine.yaml", Path.home() / "site.yaml")
 
@@ -43,14 +39,6 @@ def test_two_config_files_are_refused(files: list[str | Path], overrides: dict[s
         "  allowed  one file, which takes the place of config/config.yaml\n"
         "  next     start snakemake once per experiment, each with `results` of its own"
     )
-
-
-def test_the_site_comes_from_config_cluster_and_is_no_override() -> None:
-    given = {"cluster": "sites/mine.yaml", "repeats": 1, "results": "r"}
-    sources = read_sources([], given)
-    assert sources.cluster == Path("sites/mine.yaml")
-    assert sources.overrides == {"repeats": 1, "results": "r"}
-    assert "cluster" in given
 
 
 def test_the_folders_to_compare_are_no_override() -> None:
@@ -134,20 +122,5 @@ def test_sources_travel_as_options() -> None:
     for sources in (Sources(None, CLUSTER, {"repeats": 1}), Sources(Path("a b.yaml"), Path("c.yaml"), {})):
         assert Sources.of(parser.parse_args(sources.options)) == sources
     assert Sources.of(parser.parse_args([])) == Sources(CONFIG, CLUSTER, {})
-
-
-def test_overrides_travel_as_json_in_one_order() -> None:
     one = read_sources([], {"repeats": 1, "modes": ["weak"]}).options
     assert one == read_sources([], {"modes": ["weak"], "repeats": 1}).options
-
-
-def test_overrides_reach_the_settings(tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    config, cluster = tmp_path / "config.yaml", tmp_path / "cluster.yaml"
-    script = tmp_path / "train.py"
-    config.write_text(f"workload: {{script: {script}, batch_per_gpu: 8}}\nstages: {{stage1: {{}}}}\n")
-    cluster.write_text("site: here\nnode: {gpus: 1, device: cpu, cpus: 1}\n")
-    sources = read_sources([config], {"cluster": str(cluster), "repeats": 9})
-    assert sources.load().experiment.repeats.most == 9
-    with pytest.raises(UserError, match="repeets"):
-        Sources(config, cluster, {"repeets": 9}).load()
