@@ -89,9 +89,7 @@ def not_set_up(case: Case) -> Failure | None:
     where = "config.yaml" if of_workload else "cluster.yaml or in the variant"
     secret = "; a secret has to be in the settings files, or exported before the start" if key == "workload.env" else ""
     return Failure(
-        verdict="the workload could not be set up"
-        if of_workload
-        else "the site's software or network could not be set up",
+        verdict=f"{'the workload' if of_workload else 'software or network'} could not be set up",
         why=f"{_agent(end)} ({end.host}): {end.error}",
         next=f"correct {key} in {where}, and start snakemake again{secret}",
         node=end.host,
