@@ -14,7 +14,7 @@ from ddp_ladder.node.network import LOOPBACK
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.raw_files import COLUMNS, HEADER
-from ddp_ladder.records.record import Record, write_record
+from ddp_ladder.records.record import Failure, Record, write_record
 from make_records import CUDA_FINGERPRINT, FINGERPRINT, make_plan_of, make_specs, rank_facts
 
 STEPS = 60
@@ -155,6 +155,23 @@ def edit(path: Path, change: Edit) -> None:
     data = json.loads(path.read_text())
     change(data)
     path.write_text(json.dumps(data))
+
+
+def edit_rank(directory: RunDirectory, rank: int, **values: Any) -> None:
+    """Change fields of a rank's end record."""
+    edit(directory.ranks / f"rank{rank}.json", lambda end: end.update(values))
+
+
+def edit_agent(directory: RunDirectory, node: int, **values: Any) -> None:
+    """Change fields of the end record of a node's only agent."""
+    edit(directory.agent_end(Agent(node)), lambda end: end.update(values))
+
+
+def failure_of(directory: RunDirectory) -> Failure:
+    """Assemble the record of a run again; return its failure."""
+    found = reassemble(directory).failure
+    assert found is not None
+    return found
 
 
 def read_steps(directory: RunDirectory, rank: int) -> Rows:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.records.record import Record
 from make_records import make_spec
-from make_runs import STARTED_AT_S, edit, reassemble, write_run
+from make_runs import STARTED_AT_S, edit, edit_agent, edit_rank, reassemble, write_run
 
 CRASHED = {"rank": 3, "local_rank": 1, "pid": 7, "exit_code": -11, "signal": "SIGSEGV", "ended_at_s": STARTED_AT_S + 9}
 
@@ -20,19 +19,13 @@ def run(tmp_path: Path) -> RunDirectory:
     return write_run(tmp_path, make_spec("2x2"))
 
 
-def agent(run: RunDirectory, node: int, **values: Any) -> None:
-    edit(run.agent_end(Agent(node)), lambda end: end.update(values))
-
-
-def rank(run: RunDirectory, number: int, **values: Any) -> None:
-    edit(run.ranks / f"rank{number}.json", lambda end: end.update(values))
-
-
 def raised(
     run: RunDirectory, number: int, *, after_training: bool, exit_code: int = 1, text: str | None = None
 ) -> None:
-    rank(run, number, exit_code=exit_code, ended_by="exception", exception=text, after_training=after_training)
-    agent(run, number // 2, exit_code=1, failed_ranks=[{**CRASHED, "rank": number, "exit_code": 1, "signal": None}])
+    edit_rank(run, number, exit_code=exit_code, ended_by="exception", exception=text, after_training=after_training)
+    edit_agent(
+        run, number // 2, exit_code=1, failed_ranks=[{**CRASHED, "rank": number, "exit_code": 1, "signal": None}]
+    )
 
 
 def the_remark(record: Record) -> str:
@@ -44,8 +37,8 @@ def the_remark(record: Record) -> str:
 def test_a_crash_at_the_interpreters_shutdown(run: RunDirectory) -> None:
     """As of a public training of a tokenizer: its record is written, then the process dies and torchrun fails."""
     before = reassemble(run)
-    agent(run, 1, exit_code=1, failed_ranks=[CRASHED])
-    agent(run, 0, exit_code=-15, signal="SIGTERM")  # the job ends the other agents
+    edit_agent(run, 1, exit_code=1, failed_ranks=[CRASHED])
+    edit_agent(run, 0, exit_code=-15, signal="SIGTERM")  # the job ends the other agents
     after = reassemble(run)
     assert the_remark(after) == (
         "after its training, which is complete and counts, a rank crashed: rank 3 (node 1, node1): ended by SIGSEGV"
@@ -58,7 +51,7 @@ def test_a_crash_at_the_interpreters_shutdown(run: RunDirectory) -> None:
 
 def test_an_exit_handler_that_fails(run: RunDirectory) -> None:
     failed = {**CRASHED, "exit_code": 3, "signal": None}
-    agent(run, 1, exit_code=1, failed_ranks=[failed])
+    edit_agent(run, 1, exit_code=1, failed_ranks=[failed])
     run.agent_log(Agent(1), 2).write_text("cannot upload the summary\n")
     assert "exit code 3, after the script's end; the last line that was printed: cannot upload" in the_remark(
         reassemble(run)
@@ -76,15 +69,15 @@ def test_a_clean_up_that_raises(run: RunDirectory) -> None:
 def test_what_may_have_cut_the_training_short_is_a_failure(run: RunDirectory) -> None:
     raised(run, 3, after_training=False, exit_code=75)  # it saved its state
     assert reassemble(run).status == "failed"
-    rank(run, 3, exit_code=0, ended_by="script")
-    agent(run, 1, exit_code=-15, signal="SIGTERM")  # a script may end early, and well, when it is told to
-    agent(run, 0, exit_code=-15, signal="SIGTERM")
+    edit_rank(run, 3, exit_code=0, ended_by="script")
+    edit_agent(run, 1, exit_code=-15, signal="SIGTERM")  # a script may end early, and well, when it is told to
+    edit_agent(run, 0, exit_code=-15, signal="SIGTERM")
     assert reassemble(run).status == "failed"
-    agent(run, 1, exit_code=1, signal=None, failed_ranks=[CRASHED])
+    edit_agent(run, 1, exit_code=1, signal=None, failed_ranks=[CRASHED])
     assert reassemble(run).status == "ok"
-    agent(run, 1, failed_ranks=[])  # the launcher itself failed
+    edit_agent(run, 1, failed_ranks=[])  # the launcher itself failed
     assert reassemble(run).status == "failed"
-    agent(run, 1, failed_ranks=[CRASHED])
+    edit_agent(run, 1, failed_ranks=[CRASHED])
     (run.ranks / "rank2.json").unlink()  # the launcher ended it because of the crash
     assert reassemble(run).status == "failed"
 

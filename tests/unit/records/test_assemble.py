@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_atomically, write_json
+from ddp_ladder.common.files import RunDirectory, read_json, write_atomically, write_json
 from ddp_ladder.records.assemble import assemble, not_run
 from ddp_ladder.records.failures import PORT_TAKEN
 from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.records.record import Failure
 from ddp_ladder.records.timing import WHOLE_LOOP
 from make_records import make_spec
-from make_runs import STEPS, edit, read_steps, reassemble, write_run, write_steps
+from make_runs import STEPS, edit, edit_agent, edit_rank, failure_of, read_steps, reassemble, write_run, write_steps
 
 
 @pytest.fixture
@@ -78,11 +78,11 @@ def test_padding_is_counted_and_is_not_throughput(run: RunDirectory) -> None:
 
 
 def _rank(rank: int, **values: Any) -> Callable[[RunDirectory], None]:
-    return lambda run: edit(run.ranks / f"rank{rank}.json", lambda end: end.update(values))
+    return lambda run: edit_rank(run, rank, **values)
 
 
 def _node(node: int, **values: Any) -> Callable[[RunDirectory], None]:
-    return lambda run: edit(run.agent_end(Agent(node)), lambda end: end.update(values))
+    return lambda run: edit_agent(run, node, **values)
 
 
 def _all(*parts: Callable[[RunDirectory], Any]) -> Callable[[RunDirectory], None]:
@@ -139,8 +139,7 @@ def test_without_a_loader_of_torch_there_is_advice(
         rows = [row if int(row[0]) <= until else [row[0], "0", *row[2:]] for row in read_steps(run, k)]
         write_steps(run, k, rows)
         edit(run.ranks / f"rank{k}.json", lambda end: end.update(feeders=feeders))
-    failure = reassemble(run).failure
-    assert failure is not None
+    failure = failure_of(run)
     assert failure.verdict == "samples seen"
     assert failure.why == (
         f"measured {measured}, wanted training batches from a torch DataLoader on every rank, all the time{imported}"
@@ -162,8 +161,7 @@ def test_a_port_in_use_is_named(run: RunDirectory, named: str, verdict: str, why
         f"DistNetworkError: The server socket has failed. {named}useIpv6: false, code: -98, name: EADDRINUSE, message"
     )
     _all(_raised(0, said), _raised(1, LOST), _node(0, exit_code=1))(run)
-    failure = reassemble(run).failure
-    assert failure
+    failure = failure_of(run)
     assert (failure.verdict, failure.why) == (verdict, why.format(**read_json(run.run)["rendezvous"]))
 
 
@@ -196,8 +194,7 @@ def test_a_network_that_could_not_be_set_up_names_key_and_node(tmp_path: Path) -
     run = write_run(tmp_path, make_spec("2x1"))
     message = "network.interface: no interface ib7 with an IPv4 address on node1; there are lo, eth0"
     _node(1, exit_code=1, error=message, argv=[])(run)
-    failure = assemble(run).failure
-    assert failure is not None
+    failure = failure_of(run)
     assert failure.verdict == "software or network could not be set up"
     assert failure.why == f"node 1 (node1): {message}"
     assert failure.next.startswith("correct network.interface in cluster.yaml or in the variant")
@@ -215,13 +212,11 @@ def test_a_step_that_never_began(tmp_path: Path) -> None:
     run = write_run(tmp_path, make_spec("1x2"))
     for path in (run.ranks, run.nodes):
         shutil.rmtree(path)
-    failure = assemble(run).failure
-    assert failure
+    failure = failure_of(run)
     assert (failure.verdict, failure.why) == ("the launcher failed", "no agent left an end record")
     assert str(run.log) in failure.next
     write_atomically(run.launcher_log, "srun: job 7\nsrun: error: Unable to create step for job 7: Invalid\n")
-    failure = assemble(run).failure
-    assert failure
+    failure = failure_of(run)
     assert failure.verdict == "srun could not start the agents"
     assert failure.why == "Slurm refused the job step: Invalid"
 
@@ -239,8 +234,7 @@ def test_a_step_that_never_began(tmp_path: Path) -> None:
 def test_too_little_memory_is_told_before_what_it_caused(run: RunDirectory, words: str) -> None:
     _all(_raised(0, LOST), _node(0, exit_code=1))(run)
     write_atomically(run.launcher_log, f"{words}\nsrun: error: node1: task 0: Killed\n")
-    failure = assemble(run).failure
-    assert failure
+    failure = failure_of(run)
     assert failure.verdict == "out of memory"
     assert [each.line for each in failure.evidence] == [words]
     assert failure.node == (None if "stepd:" in words else "node1")
@@ -250,8 +244,7 @@ def test_too_little_memory_is_told_before_what_it_caused(run: RunDirectory, word
 def test_ranks_that_could_not_write_their_records_are_no_failed_training(run: RunDirectory) -> None:
     (run.ranks / "rank1.json").unlink()
     write_json(run.ranks / "rank1.unwritten", {"host": "node1", "error": "OSError: No space left on device"})
-    failure = assemble(run).failure
-    assert failure
+    failure = failure_of(run)
     assert failure.verdict == "the records could not be written"
     assert failure.why == "rank 1 (node1): OSError: No space left on device"
     assert f"df -h {run.path}" in failure.next

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory
-from ddp_ladder.records.record import Failure, Remark
+from ddp_ladder.records.record import Remark
 from make_records import make_spec
-from make_runs import edit, read_steps, reassemble, write_run, write_steps
+from make_runs import edit, edit_rank, failure_of, read_steps, reassemble, write_run, write_steps
 
 LOST = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:1234"
 WAITED = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete"
@@ -20,16 +20,6 @@ WAITED = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for r
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
     return write_run(tmp_path, make_spec("1x2"))
-
-
-def rank(run: RunDirectory, number: int, **values: Any) -> None:
-    edit(run.ranks / f"rank{number}.json", lambda end: end.update(values))
-
-
-def failure(run: RunDirectory) -> Failure:
-    found = reassemble(run).failure
-    assert found is not None
-    return found
 
 
 def remarks(run: RunDirectory) -> tuple[Remark, ...]:
@@ -46,7 +36,7 @@ def test_fake_cuda_two_ranks_on_one_device(tmp_path: Path) -> None:
     run = write_run(tmp_path, make_spec("1x2", device="cuda"))
     for number in (0, 1):
         edit(run.ranks / f"rank{number}.json", lambda end: end["device"].update(id="GPU-0", index=0))
-    found = failure(run)
+    found = failure_of(run)
     assert (found.verdict, found.why) == ("several ranks share one device", "ranks 0, 1 on node0 use one device")
     assert 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))' in found.next
 
@@ -55,23 +45,23 @@ def test_fake_cuda_a_script_that_stays_on_the_cpu(tmp_path: Path) -> None:
     run = write_run(tmp_path, make_spec("1x2", device="cuda"))
     for number in (0, 1):
         edit(run.ranks / f"rank{number}.json", lambda end: end["device"].update(kind="cpu"))
-    found = failure(run)
+    found = failure_of(run)
     assert (found.verdict, found.why) == ("distinct devices", "measured 2 x cpu, wanted 2 x cuda")
     assert found.next.startswith("let the script train on cuda")
 
 
 def test_without_a_process_group_that_is_said(run: RunDirectory) -> None:
-    rank(run, 0, backend=None, ddp=None)
-    rank(run, 1, backend=None, ddp=None, parameters={"count": 1, "bytes": 4, "checksum": "sha256:b"})
-    found = failure(run)
+    edit_rank(run, 0, backend=None, ddp=None)
+    edit_rank(run, 1, backend=None, ddp=None, parameters={"count": 1, "bytes": 4, "checksum": "sha256:b"})
+    found = failure_of(run)
     assert found.verdict == "no process group was formed"
     assert found.why == "no process group on any rank, so each of them trained a model of its own"
-    rank(run, 0, backend="gloo")
-    assert failure(run).why.startswith("no process group on rank 1, so ")
-    rank(run, 1, backend="gloo", world_size=1)
-    assert failure(run).why == "2 ranks were started; for rank 1 the world has 1"
-    rank(run, 1, backend="gloo", world_size=2)
-    assert failure(run).verdict == "the model is not wrapped in DistributedDataParallel"
+    edit_rank(run, 0, backend="gloo")
+    assert failure_of(run).why.startswith("no process group on rank 1, so ")
+    edit_rank(run, 1, backend="gloo", world_size=1)
+    assert failure_of(run).why == "2 ranks were started; for rank 1 the world has 1"
+    edit_rank(run, 1, backend="gloo", world_size=2)
+    assert failure_of(run).verdict == "the model is not wrapped in DistributedDataParallel"
 
 
 def test_the_cause_is_named_before_what_it_causes(run: RunDirectory) -> None:
@@ -85,8 +75,8 @@ def test_the_cause_is_named_before_what_it_causes(run: RunDirectory) -> None:
             "not_finite": broken,
             "tensors": [["a", letter]],
         }
-        rank(run, number, parameters=seen)
-    assert failure(run).verdict == "the training diverged"
+        edit_rank(run, number, parameters=seen)
+    assert failure_of(run).verdict == "the training diverged"
 
 
 @pytest.mark.parametrize("first", [1, 12])
@@ -94,8 +84,8 @@ def test_a_loss_that_was_never_finite_has_nothing_to_do_with_the_learning_rate(r
     values = None if first == 1 else 2.3
     for number in (0, 1):
         loss = {"samples": 9, "first": values, "last": None, "last_step": 60, "not_finite_steps": [first, 60]}
-        rank(run, number, loss=loss)
-    found = failure(run)
+        edit_rank(run, number, loss=loss)
+    found = failure_of(run)
     assert "first seen at step" in found.why
     if first == 1:
         assert found.verdict == "the loss was not finite before the first update"
@@ -108,7 +98,7 @@ def test_a_loss_that_was_never_finite_has_nothing_to_do_with_the_learning_rate(r
 
 def test_constant_samples_tell_nothing(run: RunDirectory) -> None:
     for number in (0, 1):
-        rank(run, number, first_samples=["0123"] * 8)
+        edit_rank(run, number, first_samples=["0123"] * 8)
     (remark,) = remarks(run)
     assert remark.what.startswith("not checked: no samples were seen that distinguish the ranks' data")
 
@@ -120,8 +110,8 @@ def loader(run: RunDirectory, **facts: Any) -> None:
 
 def test_what_to_do_about_the_same_samples(run: RunDirectory) -> None:
     for number in (0, 1):
-        rank(run, number, first_samples=[f"{k:016x}" for k in range(8)])
-    assert failure(run).next.startswith("give each rank its own part of the data: by sampler=DistributedSampler")
+        edit_rank(run, number, first_samples=[f"{k:016x}" for k in range(8)])
+    assert failure_of(run).next.startswith("give each rank its own part of the data: by sampler=DistributedSampler")
 
 
 @pytest.mark.parametrize("shards", [True, None])
@@ -142,18 +132,18 @@ def test_batches_of_different_size_are_remarked_on(run: RunDirectory) -> None:
 
 
 def test_a_rank_that_left_is_the_cause_and_not_the_one_that_lost_it(run: RunDirectory) -> None:
-    rank(run, 0, exit_code=1, ended_by="exception", exception=LOST)
+    edit_rank(run, 0, exit_code=1, ended_by="exception", exception=LOST)
     edit(run.agent_end(Agent(0, None)), lambda end: end.update(exit_code=1))
     write_steps(run, 1, read_steps(run, 1)[:50])
-    found = failure(run)
+    found = failure_of(run)
     assert found.verdict == "a rank left the others"
     assert found.why == "rank 1 ended after 50 steps; rank 0 was in its step 61 and waited for it"
 
 
 def test_ranks_that_wait_for_each_other(run: RunDirectory) -> None:
     for number in (0, 1):
-        rank(run, number, exit_code=1, ended_by="exception", exception=WAITED)
-    found = failure(run)
+        edit_rank(run, number, exit_code=1, ended_by="exception", exception=WAITED)
+    found = failure_of(run)
     assert found.verdict == "the ranks waited for each other"
     assert found.why == f"rank 0 after 60 steps: {WAITED}; rank 1 after 60 steps: {WAITED}"
 
@@ -167,8 +157,8 @@ def test_at_the_time_limit_only_who_had_left_long_before_is_the_cause(
     (run.ranks / "rank0.json").unlink()
     edit(run.ended, lambda ended: ended.update(outcome="time limit", ended_at_s=ended["ended_at_s"] + 1000))
     ended_at_s = 1_800_000_000.0 + 1000
-    rank(run, 1, ended_at_s=ended_at_s - before_s)
-    found = failure(run)
+    edit_rank(run, 1, ended_at_s=ended_at_s - before_s)
+    found = failure_of(run)
     assert found.verdict == verdict
     if verdict != "time limit":
         assert found.why == "rank 1 ended after 60 steps; rank 0 had not ended and waited for it"

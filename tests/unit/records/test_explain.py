@@ -10,7 +10,7 @@ from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_json
 from ddp_ladder.records.record import Evidence, Failure
 from ddp_ladder.records.signatures import TRACEBACK
 from make_records import make_spec
-from make_runs import STARTED_AT_S, edit, reassemble, write_run
+from make_runs import STARTED_AT_S, edit, failure_of, write_run
 
 AT_S = STARTED_AT_S + 9
 LOST = (
@@ -91,12 +91,6 @@ def died(run: RunDirectory, rank: int, signal: str | None) -> None:
     (run.ranks / f"rank{rank}.json").unlink()
 
 
-def failure(run: RunDirectory) -> Failure:
-    found = reassemble(run).failure
-    assert found is not None
-    return found
-
-
 def lines(found: Failure) -> list[tuple[str, str]]:
     return [(each.speaker, each.line) for each in found.evidence]
 
@@ -104,7 +98,7 @@ def lines(found: Failure) -> list[tuple[str, str]]:
 def test_an_exception_that_nobody_knows_is_shown_verbatim_with_its_statement(run: RunDirectory) -> None:
     raised(run, 1, "IndexError: index 61 is out of range")
     raised(run, 0, LOST, AT_S - 5)  # by another clock
-    found = failure(run)
+    found = failure_of(run)
     assert (found.verdict, found.why) == (
         "the script raised an exception",
         "rank 1: IndexError: index 61 is out of range",
@@ -127,7 +121,7 @@ def test_a_model_that_does_not_fit_where_the_ladder_starts(
     run = write_run(tmp_path, make_spec(scale, stage=stage))
     raised(run, 0, CUDA)
     text = f"; or, if it is sharded (FSDP, ZeRO), start the ladder at a larger scale: stages.stage1.scales: [{larger}]"
-    found = failure(run).next
+    found = failure_of(run).next
     assert (text in found) == bool(larger)
     assert ("FSDP" in found) == bool(larger)
 
@@ -145,7 +139,7 @@ def test_a_model_that_does_not_fit_where_the_ladder_starts(
 def test_an_exception_that_names_its_cause(run: RunDirectory, exception: str, verdict: str, advice: str) -> None:
     raised(run, 1, exception)
     raised(run, 0, LOST, AT_S - 5)
-    found = failure(run)
+    found = failure_of(run)
     assert (found.verdict, found.place) == (verdict, "rank 1 on node1")
     assert lines(found) == [("rank 1 (node1)", exception)]
     assert advice in found.next
@@ -159,26 +153,26 @@ def test_a_cause_that_only_a_log_names(run: RunDirectory) -> None:
     prints(
         run, 1, f"{NO_INTERFACE}\n[rank1]: Traceback (most recent call last):\n[rank1]: torch.distributed.{NCCL_LOST}\n"
     )
-    found = failure(run)
+    found = failure_of(run)
     assert found.verdict == "NCCL found no network interface"
     assert lines(found) == [("rank 1 (node1)", NO_INTERFACE)]
     prints(run, 1, "")
-    assert failure(run).verdict == "NCCL failed", "ambiguous, but all there is"
+    assert failure_of(run).verdict == "NCCL failed", "ambiguous, but all there is"
     (run.nodes / "nccl.node1.1001.log").write_text(f"\n{NO_INTERFACE}\n")
-    assert lines(failure(run)) == [("rank 1 (node1)", NO_INTERFACE)]
+    assert lines(failure_of(run)) == [("rank 1 (node1)", NO_INTERFACE)]
 
 
 def test_the_reason_of_a_loaders_death_is_in_the_log(run: RunDirectory) -> None:
     shm = "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm)."
     raised(run, 1, WORKER)
     prints(run, 1, f"{shm}\n{OF_NODE_1}")
-    found = failure(run)
+    found = failure_of(run)
     assert found.verdict == "/dev/shm is full"
     srun(
         run, "slurmstepd-node1: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM.\n"
     )
     prints(run, 1, OF_NODE_1)
-    found = failure(run)
+    found = failure_of(run)
     assert (found.verdict, found.node) == ("out of memory", "node1")
 
 
@@ -262,7 +256,7 @@ def test_words_that_the_script_went_on_after_are_not_the_cause(
     else:
         prints(run, 1, f'{printed}\n{mark}{TRACEBACK}:\n{mark}  File "/home/ada/train.py", line 9\n{mark}{end}\n')
         raised(run, 1, end)
-    assert failure(run).verdict == verdict
+    assert failure_of(run).verdict == verdict
 
 
 @pytest.mark.parametrize("after", ["", f'{TRACEBACK}:\n  File "/home/ada/train.py", line 9, in main\n{LOST}\n'])
@@ -270,10 +264,10 @@ def test_a_cause_that_a_rank_caught_and_printed_before_it_ended(run: RunDirector
     """after: another rank that writes into the same log has lost it."""
     prints(run, 1, f"{HANDLED_IMPORT}\nepoch 1\n{HANDLED_PORT}\n{after}")
     exits(run, 1)
-    found = failure(run)
+    found = failure_of(run)
     assert (found.verdict, found.place) == ("a port is taken", "rank 1 on node1")
     died(run, 1, None)
-    assert failure(run).verdict == "a port is taken", "as its agent saw it"
+    assert failure_of(run).verdict == "a port is taken", "as its agent saw it"
 
 
 def test_a_launcher_that_could_not_start_the_ranks(run: RunDirectory) -> None:
@@ -282,7 +276,7 @@ def test_a_launcher_that_could_not_start_the_ranks(run: RunDirectory) -> None:
         edit(run.agent_end(Agent(node)), lambda end: end.update(exit_code=1))
         missing = "ModuleNotFoundError: No module named 'torch'"
         prints(run, node, f"python: Error while finding module specification for 'torch.distributed.run' ({missing})\n")
-    assert failure(run).verdict == "a Python package is missing"
+    assert failure_of(run).verdict == "a Python package is missing"
 
 
 def test_a_cause_inside_the_traceback_of_another_exception(run: RunDirectory) -> None:
@@ -291,7 +285,7 @@ def test_a_cause_inside_the_traceback_of_another_exception(run: RunDirectory) ->
     log = f"Traceback (most recent call last):\n{CUDA_OOM}\n\n{handled}\n\nTraceback (most recent call last):\n{end}"
     prints(run, 1, "\n".join(f"[rank1]: {line}" for line in log.split("\n")))
     raised(run, 1, end)
-    found = failure(run)
+    found = failure_of(run)
     assert found.verdict == "CUDA out of memory"
     assert [line for _, line in lines(found)] == [CUDA_OOM, end]
 
@@ -299,14 +293,14 @@ def test_a_cause_inside_the_traceback_of_another_exception(run: RunDirectory) ->
 def test_the_scheduler_is_named_before_the_ranks_that_it_killed(run: RunDirectory) -> None:
     raised(run, 0, LOST)
     died(run, 1, "SIGKILL")
-    assert failure(run).verdict == "a rank was killed"
+    assert failure_of(run).verdict == "a rank was killed"
     words = "slurmstepd-node1: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-20T17:22:38 DUE TO NODE FAILURE ***"
     srun(run, f"{words}\nsrun: error: node1: task 1: Killed\n")
-    found = failure(run)
+    found = failure_of(run)
     assert (found.verdict, found.node) == ("a node died", "node1")
     assert lines(found) == [("slurm (node1)", words)]
     prints(run, 1, f"{NO_INTERFACE}\n")
-    assert failure(run).verdict == "NCCL found no network interface", "a named cause comes before the scheduler"
+    assert failure_of(run).verdict == "NCCL found no network interface", "a named cause comes before the scheduler"
 
 
 def test_torchruns_root_cause_is_not_trusted(run: RunDirectory) -> None:
@@ -314,7 +308,7 @@ def test_torchruns_root_cause_is_not_trusted(run: RunDirectory) -> None:
     raised(run, 0, LOST)
     (run.ranks / "rank1.json").unlink()
     srun(run, "srun: error: node2: task 1: Exited with exit code 1\n")
-    found = failure(run)
+    found = failure_of(run)
     assert found.verdict == "the ranks lost each other"
     assert "rank 1 left no end record" in found.why
 
@@ -328,7 +322,7 @@ def test_an_abort_is_shown_with_the_words_of_the_runtime(run: RunDirectory) -> N
     prints(run, 1, f"epoch 1\n{said[0]}\n  {said[1]}\nFatal Python error: Aborted\n")
     raised(run, 0, LOST)
     died(run, 1, "SIGABRT")
-    found = failure(run)
+    found = failure_of(run)
     assert (found.verdict, found.place) == ("a rank aborted", "rank 1 on node1")
     assert [line for _, line in lines(found)] == list(said)
 
@@ -336,11 +330,11 @@ def test_an_abort_is_shown_with_the_words_of_the_runtime(run: RunDirectory) -> N
 def test_a_check_that_did_not_pass_is_not_explained_by_what_the_script_printed(run: RunDirectory) -> None:
     prints(run, 1, f"{CUDA_OOM}\ntrying half the batch\n")
     edit(run.ranks / "rank1.json", lambda end: end["parameters"].update(checksum=f"sha256:{'b' * 64}"))
-    assert failure(run).evidence == ()
+    assert failure_of(run).evidence == ()
 
 
 def test_long_lines_and_logs_are_bounded(run: RunDirectory) -> None:
     prints(run, 1, "y" * 5000 + "\n" + "z\n" * 500_000 + f"{NO_INTERFACE} {'x' * 5000}\n")
     raised(run, 0, NCCL_LOST)
-    (shown,) = failure(run).evidence
+    (shown,) = failure_of(run).evidence
     assert shown == Evidence(speaker="rank 1 (node1)", line=f"{NO_INTERFACE} {'x' * (299 - len(NO_INTERFACE))}...")

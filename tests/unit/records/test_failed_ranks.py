@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory, read_json
-from ddp_ladder.records.record import Failure
 from make_records import make_spec
-from make_runs import STARTED_AT_S, edit, reassemble, write_run
+from make_runs import STARTED_AT_S, edit, failure_of, write_run
 
 LOST = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:1234"
 LATER_S = STARTED_AT_S + 9
@@ -19,12 +18,6 @@ LATER_S = STARTED_AT_S + 9
 def run(tmp_path: Path) -> RunDirectory:
     """Two nodes with two ranks each."""
     return write_run(tmp_path, make_spec("2x2"))
-
-
-def failure(run: RunDirectory) -> Failure:
-    found = reassemble(run).failure
-    assert found is not None
-    return found
 
 
 def died(run: RunDirectory, rank: int, signal: str | None, at_s: float = LATER_S - 1, code: int = -9) -> None:
@@ -45,7 +38,7 @@ def test_a_killed_rank_outranks_all_that_lost_it(run: RunDirectory) -> None:
     for rank in (0, 1, 2):
         raised(run, rank, LOST, LATER_S - 5)  # by another clock, before it
     died(run, 3, "SIGKILL")
-    found = failure(run)
+    found = failure_of(run)
     assert (found.verdict, found.why) == ("a rank was killed", "rank 3 (node 1, node1): ended by SIGKILL")
     assert "out-of-memory killer" in found.next
 
@@ -53,9 +46,9 @@ def test_a_killed_rank_outranks_all_that_lost_it(run: RunDirectory) -> None:
 def test_of_several_the_first_is_the_cause_and_those_alike_are_named_with_it(run: RunDirectory) -> None:
     died(run, 3, "SIGKILL", LATER_S)
     died(run, 1, "SIGSEGV", LATER_S - 3)
-    assert failure(run).why == "rank 1 (node 0, node0): ended by SIGSEGV"
+    assert failure_of(run).why == "rank 1 (node 0, node0): ended by SIGSEGV"
     died(run, 2, "SIGKILL", LATER_S - 4)
-    assert failure(run).why == "rank 2 (node 1, node1), rank 3 (node 1, node1): ended by SIGKILL"
+    assert failure_of(run).why == "rank 2 (node 1, node1), rank 3 (node 1, node1): ended by SIGKILL"
 
 
 @pytest.mark.parametrize(
@@ -66,13 +59,13 @@ def test_against_an_exception_of_its_own_the_first_is_the_cause(
 ) -> None:
     raised(run, 0, "ValueError: bad batch")
     died(run, 3, "SIGKILL", killed_at_s)
-    assert failure(run).verdict == verdict
+    assert failure_of(run).verdict == verdict
 
 
 def test_a_file_that_one_node_does_not_have(run: RunDirectory) -> None:
     raised(run, 2, "FileNotFoundError: [Errno 2] No such file or directory: '/data/part-7'", LATER_S - 1)
     raised(run, 0, LOST)
-    found = failure(run)
+    found = failure_of(run)
     assert (found.verdict, found.why, found.rank) == ("a file is missing", "node1 has no /data/part-7", 2)
     assert "software.container.binds" in found.next
 
@@ -83,18 +76,18 @@ def test_what_may_be_a_consequence_is_the_cause_of_none_but_lost_connections(run
     died(run, 3, signal, LATER_S - 3)
     for rank in (0, 1, 2):
         raised(run, rank, LOST)
-    assert failure(run).why == f"rank 3 (node 1, node1): ended by {signal}"
+    assert failure_of(run).why == f"rank 3 (node 1, node1): ended by {signal}"
     raised(run, 1, "ValueError: bad batch", LATER_S)
-    assert failure(run).why == "rank 1: ValueError: bad batch"
+    assert failure_of(run).why == "rank 1: ValueError: bad batch"
 
 
 def test_a_rank_that_left_well_is_the_cause_of_one_that_waited_and_was_aborted(run: RunDirectory) -> None:
     ended_at_s = read_json(run.ranks / "rank0.json")["ended_at_s"]
     died(run, 3, "SIGABRT", ended_at_s + 1)  # in taking down what it has, after all had trained
-    assert failure(run).verdict == "a rank aborted"
+    assert failure_of(run).verdict == "a rank aborted"
     died(run, 3, "SIGABRT", ended_at_s + 600)
     edit(run.agent_end(Agent(1)), lambda end: end["failed_ranks"].pop(0))
-    found = failure(run)
+    found = failure_of(run)
     assert found.verdict == "a rank left the others"
     assert "rank 3 was aborted" in found.why
 
@@ -106,7 +99,7 @@ def test_a_launcher_that_was_killed(run: RunDirectory, with_its_ranks: bool) -> 
     if not with_its_ranks:
         raised(run, 0, LOST)
     edit(run.agent_end(Agent(1)), lambda end: end.update(exit_code=-9, signal="SIGKILL"))
-    found = failure(run)
+    found = failure_of(run)
     assert (found.verdict, found.why) == (
         "a launcher was killed",
         "the launcher of node 1 (node1): ended by SIGKILL",
@@ -119,7 +112,7 @@ def test_a_node_that_is_gone(run: RunDirectory) -> None:
         (run.ranks / f"rank{rank}.json").unlink()
     run.agent_end(Agent(1)).unlink()
     raised(run, 0, LOST)
-    found = failure(run)
+    found = failure_of(run)
     assert found.verdict == "a node was lost"
     assert found.why.startswith("node 1 (node1) left no end record: its agent was killed, or the node is gone; rank 0 ")
     assert "slurm.exclude in cluster.yaml" in found.next
@@ -131,7 +124,7 @@ def test_a_node_that_is_gone_before_the_others_missed_it(run: RunDirectory) -> N
         (run.ranks / f"rank{rank}.json").unlink()
     run.agent_end(Agent(1)).unlink()
     edit(run.agent_end(Agent(0)), lambda end: end.update(exit_code=-15, signal="SIGTERM"))
-    found = failure(run)
+    found = failure_of(run)
     assert (found.verdict, found.node) == ("a node was lost", "node1")
     assert found.why.endswith("or the node is gone; the others were then ended by SIGTERM")
 
@@ -139,7 +132,7 @@ def test_a_node_that_is_gone_before_the_others_missed_it(run: RunDirectory) -> N
 def test_an_exit_code_without_an_end_record_is_explained_by_the_last_words(run: RunDirectory) -> None:
     died(run, 3, None, code=3)
     run.agent_log(Agent(1), 2).write_text("done\ndataset is missing\n")
-    found = failure(run)
+    found = failure_of(run)
     assert found.verdict == "the script failed"
     said = "the last line that was printed: dataset is missing"
     assert found.why == f"rank 3 (node 1, node1): exit code 3, without an end record; {said}"

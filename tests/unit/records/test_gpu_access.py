@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ddp_ladder.records.record import Failure
 from make_records import make_spec
-from make_runs import edit, reassemble, write_run
+from make_runs import edit, failure_of, write_run
 
 NO_GPUS = "No CUDA GPUs are available"
 TOO_OLD = (
@@ -29,8 +29,7 @@ def blind(tmp_path: Path, gpus: list[dict[str, Any]], **seen: Any) -> Failure:
 
     edit(run.ranks / "rank1.json", sees_none)
     edit(run.nodes / "node0.json", lambda end: end.update(gpus=gpus, exit_code=1))
-    failure = reassemble(run).failure
-    assert failure is not None
+    failure = failure_of(run)
     assert (failure.verdict, failure.place) == ("torch sees no GPU", "rank 1 on node0")
     return failure
 
@@ -53,13 +52,3 @@ def test_fake_cuda_why_a_rank_sees_no_gpu(
     assert why in failure.why
     assert failure.next.startswith(next_step)
     assert failure.next.endswith("then start snakemake again")
-
-
-def test_fake_cuda_a_script_that_trains_on_the_cpu_beside_gpus_is_told_so(tmp_path: Path) -> None:
-    run = write_run(tmp_path, make_spec("1x1", device="cuda"))
-    cpu = {"kind": "cpu", "index": None, "name": "EPYC", "id": "cpu:1"}
-    seen = {"count": 1, "built_for": "12.8", "visible": "0", "why": ""}
-    edit(run.ranks / "rank0.json", lambda end: end.update(device=cpu, gpus_seen=seen))
-    failure = reassemble(run).failure
-    assert failure is not None
-    assert "let the script train on cuda" in failure.next

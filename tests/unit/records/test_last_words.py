@@ -8,7 +8,7 @@ import pytest
 from ddp_ladder.common.files import Agent
 from ddp_ladder.records.signatures import last_lines
 from make_records import make_spec
-from make_runs import edit, reassemble, write_run
+from make_runs import edit, failure_of, write_run
 
 OLD = (
     "E1121 21:25:55.821000 140500044909440 torch/distributed/elastic/multiprocessing/api.py:833] failed (exitcode: 2) "
@@ -49,8 +49,7 @@ def test_an_exit_code_is_explained_by_the_last_line(tmp_path: Path, log: str, li
     run = write_run(tmp_path, make_spec("1x2"))
     edit(run.ranks / "rank1.json", lambda end: end.update(exit_code=3))
     run.agent_log(Agent(0), 1).write_text(log)
-    failure = reassemble(run).failure
-    assert failure is not None
+    failure = failure_of(run)
     said = f"; the last line that was printed: {line}" if line else ""
     assert failure.why == f"rank 1: exit code 3{said}"
 

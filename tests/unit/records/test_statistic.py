@@ -10,10 +10,8 @@ import pytest
 from ddp_ladder.records.raw_files import Steps
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Throughput, Timing
 from ddp_ladder.records.statistic import (
-    FEW_VALUES,
     PerBlock,
     Warmup,
-    median,
     rates,
     recurring_error,
     statistic_of,
@@ -134,15 +132,6 @@ def test_repeats_of_different_speed_are_no_slow_steps() -> None:
 @pytest.mark.parametrize("times_s", [[1.0], [1.0, 3.0], [1.0] * 12])
 def test_few_or_equal_blocks(times_s: list[float]) -> None:
     assert statistic_of([blocks(times_s)]) == MEDIAN_OF_BLOCKS
-
-
-def test_the_median_is_that_of_numpy_to_the_bit() -> None:
-    generator = np.random.default_rng(4)
-    for count in (*range(1, 40), FEW_VALUES, FEW_VALUES + 1):
-        values = generator.lognormal(size=count)
-        assert median(values) == median(list(values)) == np.median(values)
-    for odd in ([1.0, np.nan, 2.0], [np.inf, 1.0], [-np.inf, np.inf, 0.0], [3, 1, 2, 5]):
-        assert np.array_equal(median(odd), np.median(odd), equal_nan=True)
 
 
 def errors_of_repeats(draw: Callable[[np.random.Generator], Times], repeats: int) -> float:

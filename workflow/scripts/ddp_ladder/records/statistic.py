@@ -25,7 +25,6 @@ STANDARD_ERRORS = 1.959964  # half a 95 % interval of a normal distribution
 TAILS = ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)
 LEAST_GAP = 0.005  # of the rate: a smaller gap does not matter
 MOST_ERRORS = 4.0
-FEW_VALUES = 500
 GRID = 401  # twice the most blocks
 RANGE_FREEDOM = 10.0  # degrees of freedom of a variance from the range of a Brownian bridge
 ERROR_OF_GAP = 1.4826 * math.sqrt(math.pi / 2 - 1)
@@ -64,12 +63,7 @@ class PerBlock:
 
 
 def median(values: Sequence[float] | Values) -> float:
-    """Return the median, to the bit that of numpy.median, which takes several times as long for few values."""
-    if 0 < len(values) <= FEW_VALUES:
-        ordered = sorted(values.tolist() if isinstance(values, np.ndarray) else values)
-        middle = len(ordered) // 2
-        if math.isfinite(sum(ordered)):
-            return float(ordered[middle]) if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    """Return the median."""
     return float(np.median(values))
 
 
