@@ -1,4 +1,4 @@
-"""Training loops of frameworks, on one rank and two; what is measured is what the script counted and timed itself."""
+"""Training loops of frameworks, on two ranks; what is measured is what the script counted and timed itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ def warm() -> Iterator[Warm]:
     process.close()
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(
     "line",
     [
@@ -34,9 +33,9 @@ def warm() -> Iterator[Warm]:
         "hf_trainer.py 2",
     ],
 )
-def test_framework(warm: Warm, tmp_path: Path, line: str, ranks: int) -> None:
-    measured = check(warm, tmp_path, *line.split(), ranks=ranks)
-    assert [measured.ran.rank(rank)["loader"]["shards"] for rank in range(ranks)] == [True] * ranks
+def test_framework(warm: Warm, tmp_path: Path, line: str) -> None:
+    measured = check(warm, tmp_path, *line.split(), ranks=2)
+    assert [measured.ran.rank(rank)["loader"]["shards"] for rank in (0, 1)] == [True, True]
     assert measured.ran.rank()["loader"]["set_epoch_called"] in (True, None)
 
 
