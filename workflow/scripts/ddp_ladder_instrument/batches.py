@@ -144,7 +144,6 @@ class Phases:
         self._saves_s: list[tuple[float, float]] = []
         self._epoch_steps: list[int] = []
         self._evaluating_since_s: float | None = None
-        self.left_out = 0
 
     def begin_evaluation(self) -> None:
         """Note that the model was put in eval mode."""
@@ -171,8 +170,6 @@ class Phases:
     def _add(self, began_s: float, loop: Loop) -> None:
         if len(self._validations_s) < MOST:
             self._validations_s.append((began_s, time.time(), loop))
-        else:
-            self.left_out += 1
 
     def add_save(self, _args: object, took_s: float) -> None:
         """Note a torch.save that ends now."""

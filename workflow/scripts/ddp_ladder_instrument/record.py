@@ -73,7 +73,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "after_training": end.after_training,
         "startup_s": _startup(measurement),
         "training_s": measurement.training_s,
-        "phases": _phases(measurement),
+        "phases": measurement.clock.phases.summary(),
         "feeders": host.feeders(),
         **observed,
         "fingerprint": {
@@ -142,13 +142,6 @@ def _startup(measurement: Measurement) -> dict[str, float | None]:
         "compile": measurement.not_measured.attempt("startup_s.compile", host.compile_s),
         "total": ended_at_s - begin_s if ended_at_s is not None else None,
     }
-
-
-def _phases(measurement: Measurement) -> dict[str, Any]:
-    phases = measurement.clock.phases
-    if phases.left_out:
-        measurement.not_measured.append(f"phases: the last {phases.left_out} of many validations")
-    return phases.summary()
 
 
 def _batch_per_gpu(measurement: Measurement) -> int | None:

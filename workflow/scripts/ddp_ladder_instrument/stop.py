@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import os
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ddp_ladder_instrument import host
 from ddp_ladder_instrument.batches import NEVER
@@ -20,7 +18,6 @@ LOOK_AHEAD_S = 1.0
 FIRST_CHECK = 2
 STOP = "stop"
 ENDED_FIRST = "the script ended first; set measure.max_steps to fewer steps than it makes"
-COMPRESSION = 3
 
 
 class EndOfMeasurement(SystemExit):
@@ -31,21 +28,6 @@ class EndOfMeasurement(SystemExit):
         self.ended_by = ended_by
 
 
-class DecisionStore(Protocol):
-    """A key-value store in which rank 0 writes its decisions for the other ranks."""
-
-    rank: int
-
-    def get(self, key: str) -> str:
-        """Wait for the key and return its value."""
-
-    def set(self, key: str, value: str) -> None:
-        """Set a value."""
-
-    def leave_together(self, key: str) -> None:
-        """Return at once, but on rank 0 only when every other rank has called this."""
-
-
 class RunLimits:
     """The decision at which step the measurement ends.
 
@@ -53,15 +35,15 @@ class RunLimits:
     rank 0 writes what all ranks do at the *next* check (end there, or the step of the check after
     it). The others read it about a second later, so no rank waits. The end may come a second or two
     late, and hardly ever early.
-    find_store returns None in a world of one rank. go_on: called when the measurement has ended, and after each step
-    from then on; the script goes on as long as it returns True.
+    find_store returns a ``torch_facts.GroupStore``, None in a world of one rank. go_on: called when the measurement has
+    ended, and after each step from then on; the script goes on as long as it returns True.
     """
 
     def __init__(
         self,
         max_steps: int | None,
         max_seconds: float | None,
-        find_store: Callable[[], DecisionStore | None],
+        find_store: Callable[[], Any],
         go_on: Callable[[], bool] = lambda: False,
     ) -> None:
         self._max_steps = max_steps if max_steps is not None else NEVER
@@ -74,7 +56,7 @@ class RunLimits:
         self._seconds_check = NEVER if max_seconds is None else 1
         self._index = 0
         self._group = 0
-        self._decided: dict[int, str] = {}
+        self._decided = ""  # by rank 0, for the next check
         self.ended_by: str | None = None
 
     @property
@@ -89,7 +71,6 @@ class RunLimits:
         """
         self._group += 1
         self._index = 0
-        self._decided.clear()
         if self._max_seconds is not None and self._began_s is not None:
             self._seconds_check = step + 1
         return min(self._max_steps, self._seconds_check)
@@ -104,17 +85,13 @@ class RunLimits:
             raise
 
     def _next_check(self, step: int, now_s: float) -> int:
+        if self.ended_by is None and step >= self._max_steps:
+            self.ended_by = "max_steps"
+        elif self.ended_by is None and step >= self._seconds_check and self._max_seconds is not None:
+            self._seconds_check = self._check_seconds(step, now_s, self._max_seconds)
         if self.ended_by is not None:
             raise EndOfMeasurement(self.ended_by)
-        if step >= self._max_steps:
-            self._end("max_steps")
-        if step >= self._seconds_check and self._max_seconds is not None:
-            self._seconds_check = self._check_seconds(step, now_s, self._max_seconds)
         return min(self._max_steps, self._seconds_check)
-
-    def _end(self, ended_by: str) -> None:
-        self.ended_by = ended_by
-        raise EndOfMeasurement(ended_by)
 
     def _check_seconds(self, step: int, now_s: float, max_seconds: float) -> int:
         if self._began_s is None:
@@ -129,38 +106,27 @@ class RunLimits:
         store = self._find_store()
         if store is None:
             if left_s <= 0:
-                self._end("max_seconds")
+                self.ended_by = "max_seconds"
             return step + _stride(left_s, step_s)
         return self._check_together(store, step, step_s, left_s)
 
-    def _check_together(self, store: DecisionStore, step: int, step_s: float, left_s: float) -> int:
-        decision = self._decision(store, step)
+    def _check_together(self, store: Any, step: int, step_s: float, left_s: float) -> int:
+        decision = str(step + 1)
+        if self._index:
+            decision = self._decided if store.rank == 0 else store.get(self._key(self._index))
         if decision == STOP:
             # Rank 0's process may host the store: if it ended first, a slower rank could not read this.
             store.leave_together(self._key(self._index))
-            self._end("max_seconds")
+            self.ended_by = "max_seconds"
+            return NEVER
         next_check = int(decision)
         self._index += 1
         if store.rank == 0:
             # At the fastest pace seen, so that one slow second does not end the run early.
             left_there_s = left_s - (next_check - step) * self._fastest_step_s
-            self._decide(
-                store,
-                self._index,
-                STOP if left_there_s <= 0 else str(next_check + _stride(left_there_s, step_s)),
-            )
+            self._decided = STOP if left_there_s <= 0 else str(next_check + _stride(left_there_s, step_s))
+            store.set(self._key(self._index), self._decided)
         return next_check
-
-    def _decision(self, store: DecisionStore, step: int) -> str:
-        if self._index == 0:
-            return str(step + 1)
-        if store.rank == 0:
-            return self._decided.pop(self._index)
-        return store.get(self._key(self._index))
-
-    def _decide(self, store: DecisionStore, index: int, decision: str) -> None:
-        self._decided[index] = decision
-        store.set(self._key(index), decision)
 
     def _key(self, index: int) -> str:
         return f"max_seconds/{self._group}/{index}"
@@ -255,20 +221,16 @@ class ProfiledSteps:
             if self._profiler is not None:
                 self._attempt(self._profiler.stop)
         if self._problem is None:
-            self._attempt(lambda: self._write_trace(ranks / f"rank{facts['rank']}.trace.json.gz"))
+            self._attempt(lambda: self._write_trace(ranks, f"rank{facts['rank']}.trace.json.gz"))
         took_s = self._took_s + time.perf_counter() - begin_s
         content = {**facts, "problem": self._problem, "took_s": took_s}
         path = ranks / f"rank{facts['rank']}.profile.json"
         write_atomically(path, [json.dumps(content, indent=2, allow_nan=False) + "\n"])
 
-    def _write_trace(self, trace: Path) -> None:
-        plain, packed = (trace.with_name(f".{trace.name}.{os.getpid()}.{end}") for end in ("json", "gz"))
+    def _write_trace(self, ranks: Path, name: str) -> None:
+        partial = ranks / f".{os.getpid()}.{name}"  # torch compresses what ends with .gz
         try:
-            self._profiler.profiler.export_chrome_trace(str(plain))
-            self._profiler = None
-            with plain.open("rb") as file, gzip.open(packed, "wb", COMPRESSION) as compressed:
-                shutil.copyfileobj(file, compressed)
-            os.replace(packed, trace)
+            self._profiler.export_chrome_trace(str(partial))
+            os.replace(partial, ranks / name)
         finally:
-            plain.unlink(missing_ok=True)
-            packed.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)

@@ -109,7 +109,7 @@ def has_group() -> bool:
 
 
 class GroupStore:
-    """The default group's store as a ``stop.DecisionStore``. Raises RuntimeError if the store is gone."""
+    """The default group's store, in which rank 0 writes its decisions. Raises RuntimeError if the store is gone."""
 
     def __init__(self) -> None:
         from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
