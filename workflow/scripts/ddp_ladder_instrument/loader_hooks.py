@@ -30,8 +30,6 @@ from ddp_ladder_instrument.python_hooks import Cycle
 MAIN_THREAD = threading.main_thread().ident
 LOOP_ATTRIBUTE = "_ddp_ladder_loop"
 SIZES_ATTRIBUTE = "_ddp_ladder_sizes"
-LOADER_THREADS: set[int] = set()
-"""Threads in which a loader is fetching a batch, or making an iterator."""
 WORKER_TIMES = "_ddp_ladder_worker_times"
 
 
@@ -46,15 +44,14 @@ Sizes = tuple[Any, Announced]
 def patch_loaders(clock: StepClock) -> None:
     """Patch torch's DataLoader."""
     single, several = dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter
-    _patch_kinds(dataloader.DataLoader, single, several, clock)
+    _patch_kinds(single, several, clock)
 
 
-def _patch_kinds(loader: type, single: type, several: type, clock: StepClock) -> None:
-    patch(loader, "__iter__", lambda original: _iter(original, clock))
+def _patch_kinds(single: type, several: type, clock: StepClock) -> None:
     for kind, name in ((single, "__init__"), (several, "__init__"), (several, "_reset")):
         patch(kind, name, lambda original: _make(original, clock))
     for kind in (single, several):
-        patch(kind, "_next_data", lambda original: _next(original, clock, LOADER_THREADS))
+        patch(kind, "_next_data", lambda original: _next(original, clock))
 
 
 class _Holder:
@@ -69,8 +66,7 @@ def patch_cycles(clock: StepClock) -> None:
     def count_again(
         holder: _Holder, first: Loop, index: int, batch: object, size: int | None, entered_s: float
     ) -> None:
-        thread = threading.get_ident()
-        if thread != MAIN_THREAD or _is_inside(thread):
+        if _is_inside():
             return
         if index == 0:
             again = Loop(first.loader, first.real_samples)
@@ -109,7 +105,7 @@ def patch_indices() -> None:
 def patch_torchdata(module: Any, clock: StepClock) -> None:
     """Patch torchdata's loader, which has its own iterators."""
     single, several = module._StatefulSingleProcessDataLoaderIter, module._StatefulMultiProcessingDataLoaderIter
-    _patch_kinds(module.StatefulDataLoader, single, several, clock)
+    _patch_kinds(single, several, clock)
 
 
 def patch_accelerate(module: Any, clock: StepClock) -> None:
@@ -124,66 +120,44 @@ def patch_webdataset(module: Any, clock: StepClock) -> None:
     patch(module.WebLoader, "__iter__", partial(_outer_iter, clock=clock, same=False))
 
 
-OUTER_THREADS: dict[int, Announced] = {}
-"""Threads that fetch for an outer loader, which counts, and the batches that the loaders inside have given it."""
+class Inside:
+    """Whether the main thread is inside a loader: it fetches a batch, or makes an iterator.
+
+    outer: the batches that the loaders inside have given an outer loader, which counts; None if there is no such one.
+    """
+
+    loader = False
+    outer: Announced | None = None
 
 
-def _is_inside(thread: int) -> bool:
-    return thread in LOADER_THREADS or thread in OUTER_THREADS
-
-
-def _iter(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
-    begin, begin_pass = _begin(clock), _begin_pass(clock)
-
-    def iterate(self: Any) -> Any:
-        thread = threading.get_ident()
-        if _is_inside(thread):
-            return original(self)
-        entered_s = time.perf_counter()
-        loop = begin(self, entered_s)
-        LOADER_THREADS.add(thread)
-        try:
-            iterator = original(self)
-        finally:
-            LOADER_THREADS.discard(thread)
-        loop.wait_s += time.perf_counter() - entered_s
-        if isinstance(iterator, dataloader._BaseDataLoaderIter):
-            begin_pass(iterator, loop, self)
-        return iterator
-
-    return iterate
+def _is_inside() -> bool:
+    """Return True if what this thread draws is not counted: a part of another loader, or of another thread."""
+    return Inside.loader or Inside.outer is not None or threading.get_ident() != MAIN_THREAD
 
 
 def _make(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
-    """Begin a pass also where an iterator is made, or begins anew, without the DataLoader's own __iter__."""
-    begin, begin_pass, leave = _begin(clock), _begin_pass(clock), eager(clock.timer.leave)
+    """Begin a pass where an iterator is made, or begins anew."""
+    begin_pass, enter, leave = _begin_pass(clock), eager(clock.timer.enter), eager(clock.timer.leave)
+    new_loop = eager(samplers.new_loop)
 
     def make(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        thread = threading.get_ident()
-        if _is_inside(thread):
+        is_main = threading.get_ident() == MAIN_THREAD
+        if is_main and _is_inside():
             original(self, loader, *args, **kwargs)
             return
-        loop = begin(loader, time.perf_counter())
-        LOADER_THREADS.add(thread)
+        loop, entered_s = new_loop(loader), time.perf_counter()
+        if is_main:
+            enter(loop, entered_s)
+            Inside.loader = True
         try:
             original(self, loader, *args, **kwargs)
         finally:
-            LOADER_THREADS.discard(thread)
+            Inside.loader = Inside.loader and not is_main
         begin_pass(self, loop, loader)
         leave(loop)  # its first batch may be drawn much later
+        loop.wait_s += time.perf_counter() - entered_s
 
     return make
-
-
-def _begin(clock: StepClock) -> Callable[[Any, float], Loop]:
-    @eager
-    def begin(loader: Any, entered_s: float) -> Loop:
-        loop = samplers.new_loop(loader)
-        if threading.get_ident() == MAIN_THREAD:
-            clock.timer.enter(loop, entered_s)
-        return loop
-
-    return begin
 
 
 def _begin_pass(clock: StepClock) -> Callable[[Any, Loop, Any], None]:
@@ -213,7 +187,7 @@ def _begin_pass(clock: StepClock) -> Callable[[Any, Loop, Any], None]:
     return begin_pass
 
 
-def _next(original: Callable[..., Any], clock: StepClock, in_loader: set[int]) -> Callable[..., Any]:
+def _next(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
     get_thread = threading.get_ident
     now = time.perf_counter
     enter, left, count = eager(clock.timer.enter), eager(clock.left), eager(_count)
@@ -221,22 +195,20 @@ def _next(original: Callable[..., Any], clock: StepClock, in_loader: set[int]) -
     timer = clock.timer
 
     def _next_data(self: Any) -> Any:
-        thread = get_thread()
-        state = self.__dict__
-        outer = OUTER_THREADS.get(thread)
+        state, outer = self.__dict__, Inside.outer
         loop: Loop | None = state.get(LOOP_ATTRIBUTE) if outer is None else None
-        if thread != MAIN_THREAD and thread not in in_loader and outer is None:
+        is_main = get_thread() == MAIN_THREAD
+        if not is_main and outer is None:
             clock.drawn_elsewhere = loop
-            loop = None
         # Not counted: a loader that a dataset reads from (part of the outer one), and a pass that is over.
-        if thread in in_loader or (outer is None and (loop is None or not loop.living)):
+        if not is_main or Inside.loader or (outer is None and (loop is None or not loop.living)):
             batch = original(self)
             next_size(state)
             return batch
         entered_s = now()
         if loop is not None and timer.loop is not loop:
             enter(loop, entered_s)
-        in_loader.add(thread)
+        Inside.loader = True
         try:
             batch = original(self)
         except StopIteration:
@@ -247,7 +219,7 @@ def _next(original: Callable[..., Any], clock: StepClock, in_loader: set[int]) -
             next_size(state)
             raise
         finally:
-            in_loader.discard(thread)
+            Inside.loader = False
         size = next_size(state)
         if loop is not None:
             count(clock, loop, batch, size, entered_s)
@@ -301,8 +273,7 @@ def _outer_iter(original: Callable[..., Any], clock: StepClock, same: bool) -> C
     enter, left = eager(clock.timer.enter), eager(clock.left)
 
     def iterate(self: Any) -> Iterator[Any]:
-        thread = threading.get_ident()
-        if thread in OUTER_THREADS or thread != MAIN_THREAD:
+        if _is_inside():
             yield from original(self)
             return
         entered_s = time.perf_counter()
@@ -313,13 +284,13 @@ def _outer_iter(original: Callable[..., Any], clock: StepClock, same: bool) -> C
             while True:
                 if clock.timer.loop is not loop:
                     enter(loop, entered_s)
-                OUTER_THREADS[thread] = announced
+                Inside.outer = announced
                 try:
                     batch = next(inner)
                 except StopIteration:
                     return
                 finally:
-                    OUTER_THREADS.pop(thread, None)
+                    Inside.outer = None
                 if not same:
                     announced.clear()
                 count(clock, loop, batch, announced.popleft() if announced else None, entered_s)
