@@ -24,7 +24,7 @@ SHOWN = """JobId=1 JobName=interactive
    NumNodes=3 NumCPUs=8 NumTasks=2 CPUs/Task=4 ReqB:S:C:T=0:0:*:*
    JOB_GRES=gpu:4
      Nodes=node[1-2] CPU_IDs=0-3 Mem=8000 GRES=gpu:2(IDX:0-1)
-     Nodes=node3 CPU_IDs=0-1,4,6-8 Mem=7000 GRES=gpu:4(IDX:0-3)
+     Nodes=node3 CPU_IDs=0-1,4,6-8 Mem=7000 GRES=gpu:a100:2(IDX:0-1),gpu:a100:mig:2(IDX:2,3),nvme:1
 """
 OFFER = AllocatedResources("1", nodes=2, gpus=2, cpus=4, memory_mb=8000)
 JOB = ScaleJob(

@@ -3,24 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ddp_ladder.slurm.query import gpus, host_names, seconds, tres
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("gpu:a100:4", {"a100": 4}),
-        ("gpu:4", {"": 4}),
-        # Forms of Slurm's manual: where the cores are known, and more than one type.
-        ("gpu:a100:4(S:0-1)", {"a100": 4}),
-        ("gpu:a100:2(S:0,2),gpu:v100:1(S:1),nvme:1", {"a100": 2, "v100": 1}),
-        ("gpu:a100:mig:7(S:0)", {"a100:mig": 7}),
-        ("(null)", {}),
-        ("", {}),
-    ],
-)
-def test_gpus_of_a_gres(text: str, found: dict[str, int]) -> None:
-    assert gpus(text) == found
+from ddp_ladder.slurm.query import host_names, seconds, tres
 
 
 @pytest.mark.parametrize(

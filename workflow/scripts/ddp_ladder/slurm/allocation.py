@@ -10,9 +10,10 @@ from ddp_ladder.common.files import profile
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.plan.plan import Plan, ScaleJob
-from ddp_ladder.slurm.query import answer, gpus, job_field, no_job, run_command, seconds
+from ddp_ladder.slurm.query import answer, job_field, no_job, run_command, seconds
 from ddp_ladder.slurm.steps import salloc_for, widest
 
+_GPUS = re.compile(r"\bgpu(?::[^:,()]+)*:(\d+)")
 _SHARE = re.compile(r"Nodes=(?P<nodes>\S+) CPU_IDs=(?P<cpus>\S*) Mem=(?P<memory_mb>\d+) GRES=(?P<gres>\S*)")
 
 
@@ -58,7 +59,7 @@ def parse_allocation(job_id: str, shown: str) -> AllocatedResources:
     return AllocatedResources(
         job_id,
         int(nodes[1]),
-        gpus=min(sum(gpus(share["gres"]).values()) for share in shares),
+        gpus=min(sum(map(int, _GPUS.findall(share["gres"]))) for share in shares),
         cpus=min(_ids(share["cpus"]) for share in shares),
         memory_mb=min(int(share["memory_mb"]) for share in shares),
     )

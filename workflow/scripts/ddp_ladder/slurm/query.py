@@ -187,17 +187,6 @@ def records(text: str, first: str) -> Iterator[dict[str, str]]:
             yield dict(re.findall(r"(\w[\w:/]*)=(.*?)(?=\s+\w[\w:/]*=|\s*$)", line))
 
 
-def gpus(gres: str) -> dict[str, int]:
-    """Count GPUs by type in a node's Gres: ``gpu:a100:4(S:0-1),gpu:2,nvme:1``."""
-    found: dict[str, int] = {}
-    for item in re.sub(r"\([^)]*\)", "", gres).split(","):
-        name, *rest = item.split(":")
-        if name == "gpu" and rest:
-            *kind, count = rest
-            found[":".join(kind)] = found.get(":".join(kind), 0) + int(count)
-    return found
-
-
 def tres(text: str) -> dict[str, int]:
     """Parse ``cpu=8,mem=64G,gres/gpu:a100=4`` to counts; mem in MB."""
     pairs = (item.split("=", 1) for item in text.split(",") if "=" in item)
