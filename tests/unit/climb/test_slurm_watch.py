@@ -16,13 +16,12 @@ RUNNING = JobState("RUNNING", nodes="node1")
 
 
 class Cluster:
-    """States that Slurm would tell, how often it was asked, and what was cancelled."""
+    """States that Slurm would tell, and how often it was asked."""
 
     def __init__(self) -> None:
         self.states: dict[str, JobState] = {}
         self.silent = ""
         self.asked = 0
-        self.cancelled: list[str] = []
         self.now_s = 0.0
 
     def ask(self, jobs: Iterable[str]) -> Mapping[str, JobState]:
@@ -31,10 +30,6 @@ class Cluster:
             raise SlurmError(self.silent)
         return {job: self.states.get(job, JobState(GONE)) for job in jobs}
 
-    def cancel(self, jobs: Iterable[str]) -> str:
-        self.cancelled += jobs
-        return f"told of {self.cancelled}"
-
 
 class Desk:
     """A watch over job 7, with everything around it."""
@@ -42,7 +37,7 @@ class Desk:
     def __init__(self, log: Path) -> None:
         self.cluster = Cluster()
         self.stream = io.StringIO()
-        self.watch = JobWatch(self.cluster.ask, self.cluster.cancel, Console(self.stream), lambda: self.cluster.now_s)
+        self.watch = JobWatch(self.cluster.ask, lambda jobs: "", Console(self.stream), lambda: self.cluster.now_s)
         self.log = log
         self.cluster.states["7"] = JobState("PENDING", "Priority")
         self.is_held = False  # the scale's lock
@@ -166,9 +161,3 @@ def test_a_silent_slurm_is_reported_once(desk: Desk) -> None:
     assert "Slurm answers again" in desk.text
     (end,) = desk.later(60, JobState("COMPLETED"))
     assert end.ok
-
-
-def test_cancel_takes_the_jobs_that_are_followed_and_those_that_are_not_yet(desk: Desk) -> None:
-    desk.watch.cancel(["8", "7"])
-    assert desk.cluster.cancelled == ["7", "8"]
-    assert "told of ['7', '8']" in desk.text

@@ -226,17 +226,6 @@ def test_a_plain_baseline_that_cannot_run_is_not_tried_again(with_plain: tuple[P
     assert to_do(plan, results) == {"plain/weak/1x1/r1", "plain/weak/1x1/r2"}
 
 
-@pytest.mark.parametrize("cut_short", ["time limit", "interrupted"])
-def test_a_plain_baseline_that_was_cut_short_is_tried_again(with_plain: tuple[Path, Plan], cut_short: str) -> None:
-    results, plan = with_plain
-    run = run_of(results, "plain/weak/1x1/r1")
-    if cut_short == "interrupted":
-        run.ended.unlink()
-    else:
-        edit(run.ended, lambda ended: ended.update(outcome="time limit"))
-    assert to_do(plan, results) == {"plain/weak/1x1/r1"}
-
-
 @pytest.fixture
 def too_slow(tmp_path: Path) -> tuple[Path, Plan]:
     """A variant that did not pass the gate of stage 2 and was left out of stage 3."""

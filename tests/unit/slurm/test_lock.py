@@ -96,14 +96,6 @@ def test_a_second_start_is_refused_and_one_after_a_kill_is_told_of_it(tmp_path: 
         assert killed.process == dead
 
 
-def test_a_job_that_has_ended_has_let_go(desk: Desk) -> None:
-    for job_id in ("12", "13"):
-        with desk.take(job_id) as killed:
-            assert killed is None
-    assert desk.locks == ["1x4.lock2"]
-    assert desk.said == []
-
-
 def test_one_of_a_start_that_was_killed_is_given_time_to_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "ENDS_WITHIN_S", 30.0)
     path = lock(desk.results, Holder.here("local-7"))
