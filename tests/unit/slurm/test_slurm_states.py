@@ -81,8 +81,8 @@ def test_an_answer_that_cannot_be_read_is_no_state(tools: Path, printed: str) ->
 
 
 def test_advice_names_the_key_of_the_stage() -> None:
-    assert "stages.stage2.runtime" in advice("TIMEOUT", "", "stage2").next
-    assert advice("SOMETHING_NEW", "", "stage2").why == "see JOB STATE CODES in `man squeue`"
+    assert "stages.stage2.runtime" in advice(JobState("TIMEOUT"), "", "stage2").next
+    assert advice(JobState("SOMETHING_NEW"), "", "stage2").why == "see JOB STATE CODES in `man squeue`"
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_advice_names_the_key_of_the_stage() -> None:
     ],
 )
 def test_too_much_memory_is_found_in_slurms_words(words: str) -> None:
-    assert "node.memory_mb" in advice("FAILED", words, "stage1").next
-    assert "node.memory_mb" not in advice("FAILED", "task 0: exited with exit code 1", "stage1").next
+    assert "node.memory_mb" in advice(JobState("FAILED"), words, "stage1").next
+    assert "node.memory_mb" not in advice(JobState("FAILED"), "task 0: exited with exit code 1", "stage1").next
 
 
 def test_reasons_in_words() -> None:
@@ -156,10 +156,8 @@ def test_a_job_that_the_controller_has_forgotten_hides_no_other(tools: Path) -> 
     ],
 )
 def test_after_a_node_failure_the_dead_node_is_named(tools: Path, sinfo: str, why: str, key: str) -> None:
-    prints(tools, "squeue", f"{SQUEUE_HEADER}\nddp-ladder|2|NODE_FAIL|2026-11-20T21:51:43|node[1-2]|NodeDown\n")
     prints(tools, "sinfo", sinfo)
-    (state,) = ask("2").values()
-    explained = advice(state.state, "", "stage3", state.dead)
+    explained = advice(JobState("NODE_FAIL", nodes="node[1-2]"), "", "stage3")
     assert explained.why.startswith(why)
     assert key in explained.next
 

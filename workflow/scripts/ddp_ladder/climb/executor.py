@@ -342,7 +342,7 @@ class JobWatch:
         state, words = job.state.state, job.slurms_words()
         # Slurm has forgotten it, but it had printed that all was done: the records will show it.
         well = state == ENDED_WELL or (state == GONE and job.is_finished)
-        cause = advice(state, words, job.stage, job.state.dead)
+        cause = advice(job.state, words, job.stage)
         end = JobEnd(
             job_id=job.id,
             stage=job.stage,

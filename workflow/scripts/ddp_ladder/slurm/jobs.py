@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 from uuid import uuid4
@@ -42,7 +42,6 @@ class JobState:
     reason: str = ""
     nodes: str = ""
     start: str = ""  # when it started, or is expected to: 2026-11-20T23:40:00
-    dead: tuple[str, ...] = ()  # after NODE_FAIL: its nodes that are down, if Slurm still shows it
 
     @property
     def phase(self) -> Phase:
@@ -84,15 +83,15 @@ def slurms_words(log: str) -> list[str]:
     return [printable(words) for words in _SLURMS_WORDS.findall(log)]
 
 
-def advice(state: str, words: str, stage: str, dead: Sequence[str] = ()) -> Advice:
-    """Return why a job ended in ``state``, and what to do. words: Slurm's message in the job's log. dead: nodes."""
-    if dead:
+def advice(job: JobState, words: str, stage: str) -> Advice:
+    """Return why a job ended, and what to do. words: Slurm's message in its log. Asks Slurm which node is dead."""
+    if job.state == NODE_FAIL and (dead := _dead(job.nodes)):
         which = ",".join(dead)
         return Advice(
             f"{which} does not answer Slurm: it died, or its network did",
             f"start snakemake again, which keeps finished runs; if it comes again, {leave_out(*dead)}",
         )
-    found = ENDS.get("OUT_OF_MEMORY" if _OUT_OF_MEMORY.search(words) else state, _UNKNOWN_END)
+    found = ENDS.get("OUT_OF_MEMORY" if _OUT_OF_MEMORY.search(words) else job.state, _UNKNOWN_END)
     return Advice(found.why, found.next.format(stage=stage))
 
 
@@ -128,11 +127,7 @@ def ask(job_ids: Iterable[str], within_s: float | None = None) -> dict[str, JobS
     forgotten = [job for job in wanted if job not in known]
     if forgotten and shutil.which("sacct"):
         known |= _accounted(forgotten)
-    states = {job: known.get(job, JobState(GONE)) for job in wanted}
-    return {
-        job: replace(state, dead=_dead(state.nodes)) if state.state == NODE_FAIL else state
-        for job, state in states.items()
-    }
+    return {job: known.get(job, JobState(GONE)) for job in wanted}
 
 
 def _dead(nodes: str) -> tuple[str, ...]:
