@@ -6,7 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ddp_ladder.accounting.advice import NEARLY_USED, OR_LESS_TIME, runtime_for
-from ddp_ladder.analysis.forecast import device_of, forecast_line, make_forecast, planned_forecasts, write_forecast
+from ddp_ladder.analysis.forecast import (
+    device_of,
+    forecast_line,
+    make_forecast,
+    planned_forecasts,
+    series_of_job,
+    write_forecast,
+)
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.files import NotWritten
 from ddp_ladder.common.formats import count, duration
@@ -43,12 +50,6 @@ def after_gate(plan: Plan, gate: Verdict, runs: RunRecords) -> Iterator[str]:
         yield f"warning: no forecast: {what}"
 
 
-def doubts_about_runtimes(ladder: Ladder, stages: Sequence[str]) -> list[Problem]:
-    """Return a problem for each stage whose jobs will not end in time."""
-    config = str(ladder.settings.experiment.file)
-    return short_runtimes(ladder.plan, stages, ladder.to_do, ladder.runs, config)
-
-
 def forecast_text(ladder: Ladder, stages: Sequence[str]) -> str:
     """Return the forecasts of what a start has to measure, for a dry run; empty without one."""
     lines = [f"  {line}" for line in lines_before(ladder.plan, stages, ladder.to_do, Path(ladder.results))]
@@ -70,21 +71,15 @@ def short_runtimes(plan: Plan, stages: Sequence[str], to_do: ToDo, runs: RunReco
     """
     waiting = [job for job in plan.jobs if job.stage in stages and to_do.get(str(job.scale))]
     forecasts = planned_forecasts(runs.results, plan) if waiting else ()
-    expected_s = {(one.scale, one.variant, one.mode): one.run_s for _, one in forecasts}
+    times_s = {(str(job.scale), one.variant, one.mode): one.run_s or 0.0 for job, one in forecasts}
+    for job in waiting:
+        for (variant, mode), specs in series_of_job(job).items():
+            if took_s := [kept.timing.wall_s for spec in specs if (kept := runs.kept(spec)) and kept.timing]:
+                times_s[str(job.scale), variant, mode] = median(took_s)
     found = []
     for job in waiting:
-        took: dict[tuple[str, str], list[float]] = {}
-        for spec in job.runs:
-            if (record := runs.kept(spec)) and record.timing:
-                took.setdefault((spec.variant, spec.mode), []).append(record.timing.wall_s)
         missing = [spec for spec in to_do[str(job.scale)] if not spec.is_plain]
-        times_s = [
-            median(took[spec.variant, spec.mode])
-            if (spec.variant, spec.mode) in took
-            else expected_s.get((str(job.scale), spec.variant, spec.mode)) or 0.0
-            for spec in missing
-        ]
-        needed_s = sum(times_s)
+        needed_s = sum(times_s.get((str(job.scale), spec.variant, spec.mode), 0.0) for spec in missing)
         if needed_s > NEARLY_USED * 60 * job.runtime_min:
             what = f"too short for {job.scale}: {count(len(missing), 'run')} will take about {duration(needed_s)}"
             value = f"set stages.{job.stage}.runtime: {runtime_for(needed_s / 60)}"

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_ladder.climb.forecasts import doubts_about_runtimes
+from ddp_ladder.climb.forecasts import short_runtimes
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.to_do import runs_of_edited_scripts
 from ddp_ladder.common.files import profile
@@ -45,7 +45,8 @@ def warnings_before_runs(ladder: Ladder, stages: Sequence[str], on_nodes: bool, 
     if wrong and not dry_run:
         raise UserError(wrong)
     doubts += check_variables(ladder.settings, os.environ)
-    return [*wrong, *doubts, *doubts_about_runtimes(ladder, stages)]
+    config = str(ladder.settings.experiment.file)
+    return [*wrong, *doubts, *short_runtimes(ladder.plan, stages, ladder.to_do, ladder.runs, config)]
 
 
 def announcements(ladder: Ladder, stages: Sequence[str]) -> list[str]:
