@@ -11,9 +11,9 @@ import pytest
 from ddp_ladder.nodes.critical_rank import Loaders, RankSteps, StepParts, step_parts
 from ddp_ladder.nodes.findings import RunUse, findings
 from ddp_ladder.nodes.usage import RankUse, UsageFinding, gpus_of_ranks, node_usage
-from make_usage import MIB, make_monitor_file, make_samples, make_timeline
+from make_usage import make_monitor_file, make_samples, make_timeline
 
-CALM_RANK: Mapping[str, Any] = {"workers": 6, "peak_gpu_memory_bytes": 55_000 * MIB}
+CALM_RANK: Mapping[str, Any] = {"workers": 6}
 CALM_STEP: Mapping[str, Any] = {"step_s": 0.5, "data_wait_s": 0.005, "compute_s": 0.45, "comm_s": 0.04}
 OnNodes = Mapping[int, Mapping[str, Any]]
 NONE: OnNodes = {}
@@ -83,8 +83,6 @@ THROTTLED = {
     "gpu1_temperature_c": [83 + k % 5 for k in range(60)],
     "gpu1_sm_clock_mhz": 1065,
 }
-FULL_GPU = {"gpu0_memory_used_bytes": 80_000 * MIB}
-ALLOCATED = {0: {"peak_gpu_memory_bytes": 78_000 * MIB}}
 FULL_LINK = {"network_sent_bytes_per_s": 11e9}
 SLOW = {"compute_s": 0.48, "comm_s": 0.01}
 WAITING = {"compute_s": 0.3, "comm_s": 0.19}
@@ -107,10 +105,6 @@ FOUND: dict[str, tuple[tuple[int, int], dict[str, Any], tuple[str, str | None, i
         (2, 2), {"samples": {1: THROTTLED}}, ("GPU throttled", "node1", 1),
         "GPU 1 of node1: throttled in 50 % of the samples (thermal, up to 87 C)",
         "slurm.exclude: node1",
-    ),
-    "GPU memory full": (
-        (1, 1), {"samples": {0: FULL_GPU}, "ranks": ALLOCATED}, ("GPU memory full", "node0", 0),
-        "GPU 0 of node0: memory nearly full, 78.1 of 80.0 GiB (98 %)", "workload.batch_per_gpu",
     ),
     "CPUs full": (
         (1, 1), {"samples": {0: FULL_CPUS}, "data_wait_fraction": 0.25}, ("CPUs full", "node0", None),
@@ -166,7 +160,6 @@ NOT_FOUND: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
     "a single throttled sample": (
         (2, 2), {"samples": {1: {"gpu1_throttle_reasons": ["thermal" if k == 30 else "none" for k in range(60)]}}},
     ),
-    "memory full of torch's cache": ((1, 1), {"samples": {0: FULL_GPU}}),
     "CPUs full, no wait": ((1, 1), {"samples": {0: FULL_CPUS}}),
     "CPUs full, no workers": (
         (1, 1), {"samples": {0: FULL_CPUS}, "data_wait_fraction": 0.25, "ranks": {0: {"workers": 0}}},

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.usage import GpuUsage, NodeUsage, RankUse, UsageFinding
@@ -19,9 +20,6 @@ MUCH_WAIT = 0.1  # of the step time: a wait that explains an idle GPU, or full C
 LEAST_BUSY = 0.8  # centres ask for at least this in applications for large partitions
 MUCH_THROTTLED = 0.05  # of the samples: a single one of a minute may be chance
 THROTTLES = ("thermal", "hw_slowdown", "hw_power_brake")  # no GPU that is cooled and supplied well has them
-FULL = 0.95  # of the memory: a little more ends the run
-ALLOCATED = 0.85  # of the memory: below, a full memory is torch's cache, which it frees when it needs it
-GIB = 2**30
 FULL_CPUS = 0.95  # of the CPUs that the run may use, on average
 MUCH_OF_OTHERS = 0.2  # of the CPUs, by processes that are not the training's: then it does not fill them itself
 FULL_LINK = 0.8  # of the link's rate, on average: headers and pauses between steps leave no more
@@ -63,7 +61,7 @@ class RunUse:
 
 def findings(run: RunUse) -> tuple[UsageFinding, ...]:
     """Return the findings on a run, the most telling first."""
-    found = [*_other_processes(run), *_slow_nodes(run), *_idle(run), *_throttled(run), *_memory_full(run)]
+    found = [*_other_processes(run), *_slow_nodes(run), *_idle(run), *_throttled(run)]
     if not run.simulated:  # agents on one machine share its CPUs, which says nothing
         found += _cpus_full(run)
     return (*found, *_network(run))
@@ -86,8 +84,7 @@ def _place(names: Sequence[str], every: int, what: str) -> str:
     """Return the first names, and how many more there are; ``all 4 nodes`` for all of them."""
     if len(names) == every > 1:
         return f"all {every} {what}"
-    rest = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
+    return in_short(names, NAMED)
 
 
 def _one(names: Iterable[str]) -> str | None:
@@ -154,30 +151,6 @@ def _throttled(run: RunUse) -> Iterator[UsageFinding]:
         wanted="no throttling by heat or power supply",
         next=f"report {', '.join(nodes)} to the site, whose cooling or power supply is at fault; until then "
         f"{leave_out(*nodes)}",
-    )
-
-
-def _memory_full(run: RunUse) -> Iterator[UsageFinding]:
-    def filled(gpu: GpuUsage) -> float:
-        return (gpu.memory_used_bytes or 0) / gpu.memory_bytes if gpu.memory_bytes else 0.0
-
-    def is_cache(gpu: GpuUsage) -> bool:
-        allocated = next((rank.peak_gpu_memory_bytes for rank in run.ranks if rank.rank == gpu.rank), None)
-        return allocated is not None and allocated < ALLOCATED * (gpu.memory_bytes or 0)
-
-    full = [on for on in run.gpus if filled(on[1]) > FULL and not is_cache(on[1])]
-    if not full:
-        return
-    used, total = full[0][1].memory_used_bytes or 0, full[0][1].memory_bytes or 0
-    yield UsageFinding(
-        kind="GPU memory full",
-        **_on_gpus(run, full),
-        measured=f"memory nearly full, {used / GIB:.1f} of {total / GIB:.1f} GiB "
-        f"({_shares([filled(gpu) for _, gpu in full])})",
-        wanted=f"at most {FULL:.0%}",
-        next="lower workload.batch_per_gpu a little: a longer sample, or a fragmented memory, ends the run with CUDA "
-        "out of memory",
-        everywhere=len(full) == len(run.gpus),
     )
 
 
@@ -291,7 +264,7 @@ def _slow_nodes(run: RunUse) -> Iterator[UsageFinding]:
 
 def _slow(run: RunUse, step: StepParts, node: NodeUsage, gpu: GpuUsage | None, slow: Sequence[RankUse]) -> UsageFinding:
     own_s = step.step_s - (step.exposed_comm_s or 0.0)
-    ranks = ", ".join(str(rank.rank) for rank in slow[:NAMED]) + (", ..." if len(slow) > NAMED else "")
+    ranks = in_short([str(rank.rank) for rank in slow], NAMED)
     own = (gpu,) if gpu is not None else node.used_gpus
     clock, peers = _sm_clock(own), _sm_clock(each for _, each in run.gpus if each not in own)
     slower = f"; SM clock {clock:.0f} MHz, {peers:.0f} MHz elsewhere" if 0 < clock < SLOWER_CLOCK * peers else ""

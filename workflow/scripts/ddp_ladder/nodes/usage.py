@@ -34,7 +34,6 @@ FindingKind = Literal[
     "other processes",
     "GPU idle",
     "GPU throttled",
-    "GPU memory full",
     "CPUs full",
     "slow node",
     "network full",
@@ -153,7 +152,6 @@ class RankUse:
     node_rank: int
     gpu: str | None = None
     workers: int | None = None
-    peak_gpu_memory_bytes: int | None = None
 
 
 def gpus_of_ranks(about: MonitorFile, ranks: tuple[RankUse, ...]) -> dict[int, RankUse]:

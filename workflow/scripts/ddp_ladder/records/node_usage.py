@@ -132,5 +132,4 @@ def _rank_use(raw: RawRun, files: RankFiles) -> RankUse:
         node_rank=node_rank(raw, files),
         gpu=end.device.id if end.device.kind == "cuda" else None,
         workers=end.fingerprint.get("num_workers"),
-        peak_gpu_memory_bytes=end.peak_memory_bytes.get("device"),
     )

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from queue import SimpleQueue
 
 from ddp_ladder.common.command import leave_lost_terminal
 from ddp_ladder.common.process import SIGNALS, ignored_from_the_start
+
+Starter = Callable[[], "subprocess.Popen[bytes]"]
+"""Starts an agent."""
 
 
 class Interrupted(Exception):
@@ -53,7 +58,26 @@ def uninterrupted() -> Iterator[None]:
         _interrupt(came[0], None)
 
 
-def end_agents(agents: Sequence[subprocess.Popen[bytes]], within_s: float) -> None:
+@contextmanager
+def running(starters: Sequence[Starter], end_s: float) -> Iterator[SimpleQueue[int]]:
+    """Start the agents and yield a queue that gets the exit code of each as it ends; at last end those that are left.
+
+    end_s: time to end after SIGTERM.
+    """
+    agents: list[subprocess.Popen[bytes]] = []
+    exits: SimpleQueue[int] = SimpleQueue()
+    try:
+        for start in starters:
+            with uninterrupted():
+                agents.append(start())
+        for agent in agents:
+            threading.Thread(target=lambda agent=agent: exits.put(agent.wait()), daemon=True).start()
+        yield exits
+    finally:
+        _end_agents(agents, end_s)
+
+
+def _end_agents(agents: Sequence[subprocess.Popen[bytes]], within_s: float) -> None:
     """Send SIGTERM to all agents, and SIGKILL to those that are still there after ``within_s``."""
     deadline_s = time.monotonic() + within_s  # it includes Slurm's time to pass the signal on
     for agent in agents:

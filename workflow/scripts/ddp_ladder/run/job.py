@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty
 from uuid import uuid4
 
 from ddp_ladder.common.files import (
@@ -29,7 +27,7 @@ from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.gates.repeats import in_words, next_repeat
 from ddp_ladder.job_script.script import write_job_script
-from ddp_ladder.node.launch import Places, Rendezvous, is_module
+from ddp_ladder.node.launch import Places, is_module
 from ddp_ladder.node.software import git_state
 from ddp_ladder.plan.plan import OWN_DIRECTORY, Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, finding_line, outcome
@@ -40,7 +38,7 @@ from ddp_ladder.records.record import Record, write_record
 from ddp_ladder.records.run_records import CUT_SHORT, RunRecords
 from ddp_ladder.run.agent import GRACE_S
 from ddp_ladder.run.hangs import Stalls
-from ddp_ladder.run.interruption import end_agents, uninterrupted
+from ddp_ladder.run.interruption import running
 from ddp_ladder.run.logs import join_logs
 from ddp_ladder.run.nodes import Nodes, NoRendezvous
 from ddp_ladder.run.preflight import PreflightOf
@@ -271,14 +269,13 @@ def _goes_on(directory: RunDirectory) -> bool:
 def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, job: Job) -> RunFile:
     key = f"{job.id}.{job.attempt}.{spec.name}"
     host, port = context.nodes.endpoint(spec, key)
-    rendezvous = Rendezvous(id=key.replace("/", "."), host=host, port=port)
     places = Places.here(directory.path)
     run = RunFile(
         schema_version=1,
         spec=spec,
         spec_hash=spec.hash,
         job=job,
-        rendezvous=Endpoint(**asdict(rendezvous)),
+        rendezvous=Endpoint(id=key.replace("/", "."), host=host, port=port),
         start_directory=str(places.start),
         run_directory=str(places.run),
         nodes=tuple(context.nodes.names(spec)),
@@ -299,31 +296,22 @@ def _supervise(context: Context, directory: RunDirectory, spec: RunSpec, expecte
 
     Raises Interrupted, with the agents ended, and NoRendezvous if the nodes are gone, or Slurm does not answer.
     """
-    agents: list[subprocess.Popen[bytes]] = []
-    exits: SimpleQueue[int] = SimpleQueue()
     stalls = Stalls(directory, agents_of(spec.nodes, context.nodes.agents_per_node(spec)))
-    try:
-        for start in context.nodes.starters(directory, spec):
-            with uninterrupted():
-                agents.append(start())
-        for agent in agents:
-            threading.Thread(target=lambda agent=agent: exits.put(agent.wait()), daemon=True).start()
-        running = len(agents)
-        while running:
-            if context.left_s <= 0:
-                return "time limit"
-            try:
-                code = exits.get(timeout=TICK_S)
-            except Empty:
-                if stalls.is_hang():
-                    return "hang"
-                context.console.follow(directory.progress, expected, context.left_s)
-                continue
-            running -= 1
+    starters = context.nodes.starters(directory, spec)
+    with running(starters, context.end_s) as exits:
+        for _ in starters:
+            while True:
+                if context.left_s <= 0:
+                    return "time limit"
+                try:
+                    code = exits.get(timeout=TICK_S)
+                    break
+                except Empty:
+                    if stalls.is_hang():
+                        return "hang"
+                    context.console.follow(directory.progress, expected, context.left_s)
             if code == os.EX_CANTCREAT:
                 return "not written"
             if code != 0:
                 break  # the others would wait for the lost node until they time out
-        return "finished"
-    finally:
-        end_agents(agents, context.end_s)
+    return "finished"

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from ddp_ladder.common.messages import UserError, printable
 from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.node.network import LOOPBACK, address_towards, free_port, is_loopback, node_name
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
+from ddp_ladder.run.interruption import Starter
 from ddp_ladder.settings.terms import Interface
 from ddp_ladder.slurm.query import (
     SHORTEST_ANSWER_S,
@@ -254,7 +255,6 @@ class JobStep(subprocess.Popen[bytes]):
         super().terminate()
 
 
-Starter = Callable[[], "subprocess.Popen[bytes]"]
 Nodes = ThisMachine | Allocation
 """The nodes of a scale's job, or their simulation."""
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 import shutil
-import subprocess
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty
 from uuid import uuid4
 
 from ddp_ladder.common.files import SCRIPTS, make_directory, read_json, write_atomically, write_json, writing
@@ -31,7 +30,7 @@ from ddp_ladder.preflight.node_facts import collect
 from ddp_ladder.preflight.node_findings import node_findings
 from ddp_ladder.preflight.result import PreflightResult, error, result_file
 from ddp_ladder.records.raw_models import Endpoint, Job, RunFile, read_run_file
-from ddp_ladder.run.interruption import end_agents, uninterrupted
+from ddp_ladder.run.interruption import Starter, running
 from ddp_ladder.run.logs import join_logs
 from ddp_ladder.run.nodes import AGENT, Nodes, NoRendezvous
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
@@ -140,24 +139,14 @@ class PreflightOf:
         )
         write_json(self.directory.run, run.model_dump())
 
-    def _run_part(self, starters: Sequence[Callable[[], subprocess.Popen[bytes]]]) -> None:
+    def _run_part(self, starters: Sequence[Starter]) -> None:
         """Run the processes of a part to their end; end the rest when one fails, or when its time is up."""
         until_s = time.monotonic() + self._timeout_s + START_S
-        exits: SimpleQueue[int] = SimpleQueue()
-        processes: list[subprocess.Popen[bytes]] = []
-        try:
-            for start in starters:
-                with uninterrupted():
-                    processes.append(start())
-            for process in processes:
-                threading.Thread(target=lambda process=process: exits.put(process.wait()), daemon=True).start()
-            for _ in processes:
+        # Of what is missing, the result says so.
+        with running(starters, self.end_s) as exits, suppress(Empty):
+            for _ in starters:
                 if exits.get(timeout=max(0.0, until_s - time.monotonic())) != 0:
                     break  # the others would wait for it
-        except Empty:
-            pass  # what is missing is found
-        finally:
-            end_agents(processes, self.end_s)
 
 
 def _marker(directory: PreflightDirectory, identity: Job) -> Path:
