@@ -143,7 +143,7 @@ def test_a_report_of_other_settings_says_so_and_job_scripts_are_of_the_settings_
     assert done.returncode == 0, done.stdout
     for text in (done.stdout, (checkout.results / "report/index.html").read_text()):
         assert "the settings have changed since these runs were planned" in text
-        assert "3 runs of other settings: default/weak/1x1/r1, default/weak/1x2/r1, default/weak/2x1/r1" in text
+        assert "3 runs: default/weak/1x1/r1, default/weak/1x2/r1, default/weak/2x1/r1" in text
     assert (checkout.results / "plan.json").read_bytes() == plan
     done = checkout.snakemake("eject")
     assert done.returncode == 0, done.stdout

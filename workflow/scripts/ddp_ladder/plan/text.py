@@ -111,21 +111,12 @@ def changes_in_words(then: Plan, now: Plan) -> str:
     before, after = (
         {run.name: run.hash for job in plan.jobs for run in (*job.runs, *job.more)} for plan in (then, now)
     )
-    other = [name for name in before if name in after and before[name] != after[name]]
-    gone = [name for name in before if name not in after]
-    added = [name for name in after if name not in before]
-    gates = [stage for stage in then.stages if stage in now.gates and then.gates.get(stage) != now.gates[stage]]
-    parts = [
-        f"{count(len(names), 'run')} {what}: {in_short(names)}"
-        for names, what in ((other, "of other settings"), (gone, "no longer planned"), (added, "not shown"))
-        if names
-    ]
-    if gates:
-        parts.append(f"other thresholds: {', '.join(gates)}")
-    if then.first_scale != now.first_scale:
-        parts.append(f"the ladder started at {then.first_scale}, and now starts at {now.first_scale}")
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    parts = [f"{count(len(changed), 'run')}: {in_short(changed)}"] if changed else []
+    if any(then.gates[stage] != now.gates[stage] for stage in then.gates.keys() & now.gates.keys()):
+        parts.append("thresholds of gates")
     if then.may_differ != now.may_differ:
-        parts.append("another fingerprint.may_differ")
+        parts.append("fingerprint.may_differ")
     if not parts:
         return ""
     return (

@@ -99,12 +99,7 @@ def _overridden(document: Document, overrides: Mapping[str, Any], origin: Docume
         return {**old, **{key: merged(old.get(key), new[key], (*path, key)) for key in new}}
 
     data = merged(document.data, overrides, ())
-    kept = {
-        path: over
-        for path, over in document.overridden.items()
-        if not any(path[: len(head)] == head for head in replaced)
-    }
-    return replace(document, data=data, overridden={**kept, **dict.fromkeys(replaced, origin)})
+    return replace(document, data=data, overridden={**document.overridden, **dict.fromkeys(replaced, origin)})
 
 
 # From pydantic's errors to messages
