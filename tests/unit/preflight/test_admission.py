@@ -50,6 +50,11 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
         "cluster.yaml: slurm.account",
     ),
     ("allocation failure: Invalid qos specification", {"qos": "smal"}, "cluster.yaml: slurm.qos"),
+    (
+        "allocation failure: Invalid qos specification",
+        {"qos": "normal", "stage": {"qos": "smal"}},
+        "config.yaml: stages.stage1.slurm.qos",
+    ),
     ("allocation failure: Invalid feature specification", {"constraint": "x"}, "cluster.yaml: slurm.constraint"),
     ("allocation failure: Requested reservation is invalid", {"reservation": "x"}, "cluster.yaml: slurm.reservation"),
     ("allocation failure: Invalid node name specified", {"exclude": "nodex"}, "cluster.yaml: slurm.nodelist"),
@@ -87,15 +92,9 @@ def test_a_refusal_is_shown_in_slurms_words_with_the_request_and_the_key(
     assert "--nodes=1 --ntasks-per-node=1 --gres=gpu:a100:1 --cpus-per-task=2 --mem=2000M --time=20" in problem.found
     if "partition" in problem.where:
         assert problem.allowed == "closed, debug, denying, gpu, idle, picky, rooted"
-    for name, value in slurm.items():
+    for name, value in (slurm.get("stage") or slurm).items():
         assert (value[0] if name == "extra" else f"--{name}={value}") in problem.found
     assert problem.next
-
-
-def test_the_key_of_a_stage_goes_before_the_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(tmp_path, monkeypatch, sbatch="echo 'allocation failure: Invalid qos specification' >&2; exit 1")
-    (problem,) = asked(tmp_path, stage={"qos": "smal"}, qos="normal").refused
-    assert problem.where == f"{tmp_path}/config.yaml: stages.stage1.slurm.qos"
 
 
 def test_a_job_that_slurm_takes_has_its_expected_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

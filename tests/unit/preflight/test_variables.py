@@ -110,12 +110,6 @@ def test_a_warning_names_file_line_and_key(files: Files) -> None:
     ]
 
 
-def test_a_value_is_never_shown(files: Files) -> None:
-    files.write("{NCCL_PSKK: hidden}")
-    (problem,) = files.check(NCCL_PSK="hidden")
-    assert "hidden" not in str(problem)
-
-
 def test_a_start_warns_unless_it_measures_nothing(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     files.write("{NCCL_IB_ENABLE: 1}")
     ladder = Ladder.of(files.sources.load())
