@@ -64,8 +64,9 @@ def test_a_failing_doctor_has_the_last_word(checkout: Checkout, laptop: str) -> 
     checkout.site(software={"python": "python3", "setup": "echo the licence server is gone; false"})
     done = snakemake(checkout, laptop, "doctor")
     assert done.returncode == 1
-    assert "the licence server is gone" in done.stdout
-    assert "loop.py: Not a directory" in " ".join(done.stdout.split())
+    said = " ".join(done.stdout.split())
+    assert "the licence server is gone" in said
+    assert "loop.py: Not a directory" in said
     assert done.stdout.splitlines()[-1].startswith("2 failed, ")
     assert "Error in rule" not in done.stdout
 
