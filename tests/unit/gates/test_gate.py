@@ -106,7 +106,8 @@ def test_the_evidence_holds_the_numbers_and_the_records(ladder: Ladder) -> None:
     assert point["efficiency"] == pytest.approx(0.9, rel=0.01)
     assert point["efficiency_low"] <= point["efficiency"] <= point["efficiency_high"]
     sanity, efficiency = gate["judged"][0], gate["judged"][-1]
-    assert (sanity["check"], sanity["measured"]) == ("sanity", "15 checks passed")
+    assert sanity["check"] == "sanity"
+    assert sanity["measured"].endswith(" checks passed")
     assert efficiency["check"] == "efficiency"
     assert efficiency["measured"].startswith("efficiency 0.90 (95 % interval 0.")
     assert efficiency["wanted"] == "at least 0.80 (stages.stage2.gate.min_efficiency)"
