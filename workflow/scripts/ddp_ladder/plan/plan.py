@@ -316,20 +316,19 @@ def plain_variants(experiment: Experiment, stage: str) -> dict[str, Variant]:
 
 def argument_values(spec: RunSpec, run_dir: str, data_dir: str | None, start_dir: str) -> dict[str, object]:
     """Return the values of a run's placeholders; paths are relative to its working directory."""
-    return {
-        "batch_per_gpu": spec.batch_per_gpu,
-        "global_batch": spec.global_batch,
-        "lr": f"{spec.lr:.10g}" if spec.lr is not None else None,
-        "nodes": spec.nodes,
-        "gpus_per_node": spec.gpus_per_node,
-        "world_size": spec.world_size,
-        "threads_per_rank": spec.threads_per_rank,
-        "run_dir": run_dir,
-        "data_dir": data_dir,
-        "start_dir": start_dir,
-        "seed": spec.seed,
-        "backend": spec.backend,
-    }
+    of_run = (
+        "batch_per_gpu",
+        "global_batch",
+        "nodes",
+        "gpus_per_node",
+        "world_size",
+        "threads_per_rank",
+        "seed",
+        "backend",
+    )
+    paths = {"run_dir": run_dir, "data_dir": data_dir, "start_dir": start_dir}
+    lr = None if spec.lr is None else f"{spec.lr:.10g}"
+    return {**{name: getattr(spec, name) for name in of_run}, **paths, "lr": lr}
 
 
 def _filled(spec: RunSpec, results: str, workload: Workload) -> RunSpec:

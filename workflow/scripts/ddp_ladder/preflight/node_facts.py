@@ -186,31 +186,23 @@ def gpus_facts() -> GpusFacts:
         found = gpus()
     except OSError as error:
         return GpusFacts(visible_devices=visible, error=str(error))
-    indices = visible_indices(visible, [gpu["uuid"] for gpu in found])
     return GpusFacts(
         driver=found[0]["driver"] if found else None,
         gpus=tuple(
             GpuFacts(index=index, uuid=gpu["uuid"], name=gpu["name"], memory_used_mib=gpu["memory_used_mib"])
             for index, gpu in enumerate(found)
-            if index in indices
+            if is_visible(index, gpu["uuid"], visible)
         ),
         visible_devices=visible,
     )
 
 
-def visible_indices(visible_devices: str | None, uuids: list[str]) -> frozenset[int]:
-    """Return which of the GPUs CUDA_VISIBLE_DEVICES leaves: indices or UUIDs; as CUDA, up to the first unknown one.
+def is_visible(index: int, uuid: str, visible_devices: str | None) -> bool:
+    """Return True if CUDA_VISIBLE_DEVICES, indices or UUIDs, leaves a GPU.
 
     With MIG devices, which are parts of GPUs, all: torch's own count has to tell.
     """
     if visible_devices is None or "MIG-" in visible_devices:
-        return frozenset(range(len(uuids)))
-    found = set()
-    for word in (word.strip() for word in visible_devices.split(",")):
-        if word.isdigit() and int(word) < len(uuids):
-            found.add(int(word))
-        elif word.startswith("GPU-") and any(uuid.startswith(word) for uuid in uuids):
-            found.add(next(index for index, uuid in enumerate(uuids) if uuid.startswith(word)))
-        else:
-            break
-    return frozenset(found)
+        return True
+    words = [word.strip() for word in visible_devices.split(",")]
+    return str(index) in words or any(word.startswith("GPU-") and uuid.startswith(word) for word in words)

@@ -117,14 +117,11 @@ def by_scale(results: Path, scales: Iterable[str]) -> tuple[dict[str, PreflightR
     found, warnings = {}, []
     for scale in scales:
         try:
-            result = result_of(results, scale)
+            if result := result_of(results, scale):
+                found[scale] = result
         except (OSError, ValueError) as error:
-            again = f"snakemake preflight --config preflight_scale={scale}"
-            where = f"{result_file(results, scale)}: the preflight cannot be read, it is left out"
-            warnings.append(f"{where}: {error}. Next: delete it; `{again}` writes it again")
-            continue
-        if result is not None:
-            found[scale] = result
+            again = f"delete it; `snakemake preflight --config preflight_scale={scale}` writes it again"
+            warnings.append(f"{result_file(results, scale)}: the preflight is left out: {error}. Next: {again}")
     return found, tuple(warnings)
 
 

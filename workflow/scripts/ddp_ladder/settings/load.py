@@ -51,10 +51,10 @@ def _documents(config_file: Path | None, cluster_file: Path, given: dict[str, An
     overlays = [Path(located(str(given.pop(OVERLAY))))] if OVERLAY in given else []
     given = {key: _typed(value, (key,)) if isinstance(value, dict | list) else value for key, value in given.items()}
     if config_file is None:
-        cluster, *over = _read_all(cluster_file, *overlays)
+        cluster, *over = map(yaml.read, (cluster_file, *overlays))
         config, given = Document(OF_MODULE, given), {}
     else:
-        config, cluster, *over = _read_all(config_file, cluster_file, *overlays)
+        config, cluster, *over = map(yaml.read, (config_file, cluster_file, *overlays))
     for document in over:
         config = _overridden(config, document.data, document)
     return _overridden(config, given), cluster
@@ -69,18 +69,6 @@ def _typed(value: Any, path: KeyPath) -> Any:
     if value == "None" and path[-1] not in AS_TYPED:
         return None  # so Snakemake passes a null on to its jobs
     return yaml.scalar(value) if isinstance(value, str) and AS_TYPED.isdisjoint(path[:-1]) else value
-
-
-def _read_all(*files: Path) -> list[Document]:
-    documents: list[Document] = []
-    problems: list[Problem] = []
-    for file in files:
-        try:
-            documents.append(yaml.read(file))
-        except UserError as error:
-            problems.extend(error.problems)
-    _raise_if_any(problems)
-    return documents
 
 
 def _raise_if_any(problems: list[Problem]) -> None:
