@@ -116,12 +116,6 @@ FOUND: dict[str, tuple[tuple[int, int], dict[str, Any], tuple[str, str | None, i
         "node0: other processes than the training used 13.0 of the 16 CPUs of the run, the training 3",
         "ask for whole nodes (slurm.extra: [--exclusive] in cluster.yaml)",
     ),
-    # Node CPU 100 %, the training 0.15 cores: it was told to compress its gradients.
-    "a busy laptop": (
-        (1, 0), {"samples": {0: {"cpu_fraction": 1.0, "training_cpu_cores": 0.15}}},
-        ("other processes", "node0", None), "used 15.8 of the 16 CPUs of the run, the training 0.15",
-        "end them",
-    ),
     "a full link": (
         (2, 2), {"samples": {0: FULL_LINK, 1: FULL_LINK}}, ("network full", None, None),
         "all 2 nodes: ib0 carried 88 of 100 Gbit/s on average (88 % of the link's rate)", "network.interface",
@@ -145,10 +139,6 @@ FOUND: dict[str, tuple[tuple[int, int], dict[str, Any], tuple[str, str | None, i
     "a slow GPU": (
         (1, 4), {"steps": {0: WAITING, 1: WAITING, 2: SLOW, 3: WAITING}}, ("slow node", "node0", 2), "GPU 2 of", "",
     ),
-    "a slow node without DDP's times": (
-        (3, 0), {"steps": {k: {**UNTIMED, "step_s": 0.7 if k == 2 else 0.5} for k in range(3)}},
-        ("slow node", "node2", None), "node2: slower than its peers", "",
-    ),
 }  # fmt: skip
 
 NOT_FOUND: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
@@ -165,8 +155,6 @@ NOT_FOUND: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
         (1, 1), {"samples": {0: FULL_CPUS}, "data_wait_fraction": 0.25, "ranks": {0: {"workers": 0}}},
     ),
     "CPUs full, simulated": ((1, 1), {"samples": {0: FULL_CPUS}, "data_wait_fraction": 0.25, "simulated": True}),
-    "a wait, CPUs not full": ((1, 1), {"data_wait_fraction": 0.25}),
-    "others on half of the CPUs": ((1, 0), {"samples": {0: {"cpu_fraction": 0.6, "training_cpu_cores": 3.0}}}),
     "others beside a GPU that has all it needs": ((1, 1), {"samples": {0: OTHERS}}),
     "simulated nodes are not each other's others": (
         (2, 0),

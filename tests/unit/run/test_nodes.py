@@ -29,25 +29,17 @@ def test_a_slurm_job_has_its_allocation_and_everything_else_this_machine() -> No
     assert nodes_of({}, JOB).job_id.startswith(f"local-{socket.gethostname()}-")
 
 
-def test_simulated_nodes_are_this_machine_by_name() -> None:
-    assert ThisMachine("local-test").names(make_spec("3x1")) == [node_name()] * 3
-
-
 def test_simulated_nodes_meet_over_loopback_or_the_interface_that_is_named() -> None:
     here = ThisMachine("local-test")
+    assert here.names(make_spec("3x1")) == [node_name()] * 3
     assert here.endpoint(make_spec("2x1", interface="auto"), "key")[0] == LOOPBACK
     assert here.endpoint(make_spec("2x1", interface=LO), "key")[0] == address(LO)
-    with pytest.raises(
-        NoRendezvous, match=f"no interface ib77 with an IPv4 address on {node_name()}; there are .*{LO}"
-    ):
+    missing = f"no interface ib77 with an IPv4 address on {node_name()}; there are .*{LO}"
+    with pytest.raises(NoRendezvous, match=missing):
         here.endpoint(make_spec("2x1", interface="ib77"), "key")
-
-
-def test_the_srun_launcher_has_an_agent_for_each_gpu_in_a_slurm_job_alone() -> None:
-    for launcher, agents in (("torchrun", 1), ("srun", 2)):
+    for launcher, agents in (("torchrun", 1), ("srun", 2)):  # one for each GPU in a Slurm job alone
         spec = make_spec("2x2", launcher=launcher)
-        assert Allocation("42", JOB).agents_per_node(spec) == agents
-        assert ThisMachine("local-test").agents_per_node(spec) == 1
+        assert (Allocation("42", JOB).agents_per_node(spec), here.agents_per_node(spec)) == (agents, 1)
 
 
 @pytest.fixture
@@ -96,14 +88,6 @@ def test_a_job_with_too_few_nodes_is_reported_with_one_that_has_enough(slurm: Ca
     assert "salloc --nodes=4 " in caught.value.next_step
 
 
-def test_one_node_has_no_other_to_lead_to(slurm: Callable[[str], Path]) -> None:
-    called = slurm(answer(LOOPBACK, [20_001]))
-    one = replace(JOB, scale=Scale(1, 1))
-    assert Allocation("42", one).endpoint(make_spec("1x1"), "run") == (LOOPBACK, 20_001)
-    words = called.read_text().splitlines()
-    assert words[words.index("--towards") + 1] == LOOPBACK
-
-
 @pytest.mark.parametrize(
     ("srun", "message", "next_step"),
     [
@@ -147,15 +131,6 @@ def test_a_controller_that_goes_away_meanwhile_is_asked_again(slurm: Callable[[s
     mark = tmp_path / "asked"
     slurm(f"if [ -e {mark} ]; then {answer('10.0.0.1', [20_001])}; else touch {mark}; echo '{silent}' >&2; exit 1; fi")
     assert Allocation("42", JOB).endpoint(make_spec("2x2"), "run") == ("10.0.0.1", 20_001)
-
-
-def test_a_port_is_not_looked_for_on_this_machine(
-    slurm: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may be a login node."""
-    slurm(answer("10.0.0.1", [20_001]))
-    monkeypatch.setattr(nodes, "free_port", lambda key: pytest.fail("looked for here"))
-    assert Allocation("42", JOB).endpoint(make_spec("2x2"), "run")[1] == 20_001
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.doctor import doctor as checks
 from ddp_ladder.run import training_data
 from ddp_ladder.run.training_data import data_problem, prepare_argv, prepare_data
 from ddp_ladder.settings.keys import Settings
@@ -71,11 +70,6 @@ def test_disks_of_the_nodes_alone_are_possible_where_nothing_shared_is_above(
     assert problem_with(data_dir)[0] == "FAIL", "the training runs here"
     assert problem_with(data_dir, on_nodes=True)[0] == outcome
     assert (f"srun --nodes=1 ls {data_dir}" in problem_with(data_dir, on_nodes=True)[1]) == (outcome == "warn")
-
-
-def test_the_doctor_tells_it() -> None:
-    (finding,) = [each for each in checks.workload(Ladder.of(settings("nowhere")), False) if each.topic == "data"]
-    assert (finding.outcome, "nowhere: No such file or directory" in finding.text) == ("FAIL", True)
 
 
 def test_prepare_runs_in_the_container_with_the_binds_of_the_training(checkout: Path) -> None:
