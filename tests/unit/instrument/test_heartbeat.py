@@ -140,7 +140,7 @@ def test_the_signal_gives_the_stack_of_the_main_thread_and_never_ends_the_proces
                 time.sleep(0.002)
         text = ask()
         assert text is not None
-        assert main_stack(text, beat.thread)[-1].file.endswith("instrument.py")
+        assert main_stack(text)[-1].file.endswith("instrument.py")
         assert (" in wait" in text) == (how == "calls in a thread")
 
 

@@ -194,7 +194,7 @@ def hangs(run: RunDirectory) -> None:
     """Rank 1 sleeps, and rank 0 waits for it."""
     edit(run.ended, lambda ended: ended.update(outcome="hang"))
     stall: dict[str, Any] = {
-        "stuck": True, "process": "alive", "pid": 7, "thread": 1, "phase": "training", "steps": 20, "step_s": 0.1,
+        "stuck": True, "process": "alive", "pid": 7, "phase": "training", "steps": 20, "step_s": 0.1,
         "silent_s": 60.0, "sequence": 20,
     }  # fmt: skip
     for rank in (0, 1):

@@ -21,7 +21,6 @@ def rank(number: int, **changes: Any) -> RankStall:
         "stuck": True,
         "process": "alive",
         "pid": 100 + number,
-        "thread": 1,
         "phase": "training",
         "steps": 12,
         "step_s": 0.25,

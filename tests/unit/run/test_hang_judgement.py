@@ -22,7 +22,6 @@ def seen(
 ) -> Seen:
     heartbeat = phase and Heartbeat(
         pid=7,
-        thread=1,
         signal=63,
         phase=phase,
         steps=0 if phase == "starting" else 12,

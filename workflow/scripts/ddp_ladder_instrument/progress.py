@@ -181,7 +181,6 @@ class Heartbeat:
             self._is_recorded = False
         content = {
             "pid": os.getpid(),
-            "thread": threading.main_thread().ident,
             "signal": self._signal,
             "phase": signs.phase,
             "steps": signs.steps,

@@ -84,7 +84,7 @@ def failure_of(reports: Sequence[AgentStall], stacks: str) -> Failure:
 def stalled(reports: Sequence[AgentStall]) -> list[Stalled]:
     """Return the ranks of these reports, in order."""
     ranks = [
-        Stalled(rank, report.node_rank, report.host, main_stack(rank.stack or "", rank.thread))
+        Stalled(rank, report.node_rank, report.host, main_stack(rank.stack or ""))
         for report in reports
         for rank in report.ranks
     ]
@@ -175,7 +175,7 @@ def _verdict(ranks: Sequence[Stalled], causes: Sequence[Stalled], stacks: str) -
     return verdict, f"{what}\nthe stacks of all ranks are in {stacks}\n{no_hang}"
 
 
-_HEADER = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+|[0-9]+)|^Stack \(most recent call first\):")
+_HEADER = "(most recent call first):"
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 _LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib(?:64)?/python[0-9]|^<frozen |/ddp_ladder_instrument/|instrument\.py$"
@@ -216,35 +216,15 @@ class Frame:
 
 
 def without_own(text: str) -> str:
-    """Return the stacks without the frames of the instrument, and without threads that have no others."""
-    threads: list[list[str]] = [[]]
-    for line in text.splitlines():
-        if _HEADER.match(line):
-            threads.append([])
-        frame = _frame(line)
-        if line.strip() and not (frame and _OWN.search(frame.file)):
-            threads[-1].append(line)
-    return "\n\n".join(
-        "\n".join(lines) for lines in threads if len(lines) > 1 or (lines and not _HEADER.match(lines[0]))
-    )
+    """Return the stack without the frames of the instrument."""
+    lines = ((line, _frame(line)) for line in text.splitlines())
+    return "\n".join(line for line, frame in lines if not (frame and _OWN.search(frame.file)))
 
 
-def main_stack(text: str, thread: int | None = None) -> list[Frame]:
-    """Return the frames of the main thread, the most recent call first; empty if the text has none.
-
-    thread: its identity for faulthandler, which begins with the youngest: without it, the last one is taken. A stack
-        without an identity is the main thread's alone.
-    """
-    threads: list[list[Frame]] = []
-    main: list[Frame] | None = None
-    for line in text.splitlines():
-        if header := _HEADER.match(line):
-            threads.append([])
-            if header[1] and int(header[1], 0) == thread:
-                main = threads[-1]
-        elif threads and (frame := _frame(line)):
-            threads[-1].append(frame)
-    return main if main is not None else threads[-1] if threads else []
+def main_stack(text: str) -> list[Frame]:
+    """Return the frames of the last stack, the most recent call first: a rank may have answered twice."""
+    lines = text.rpartition(_HEADER)[2].splitlines()
+    return [frame for line in lines if (frame := _frame(line))]
 
 
 def _frame(line: str) -> Frame | None:

@@ -342,7 +342,6 @@ class Heartbeat(Model):
     """The first line of ranks/rank<k>.heartbeat, which the instrument rewrites once a second."""
 
     pid: Positive
-    thread: int | None = Field(description="Identity of the main thread, as in the stacks.")
     signal: Positive | None = Field(
         description="The signal that makes the rank append its main thread's stack to this file."
     )
@@ -365,7 +364,6 @@ class RankStall(Model):
     stuck: bool = Field(description="False: it has ended, or nothing is known of it; the others are judged.")
     process: ProcessState = Field(description="gone: it is no process of its agent. unknown: it left no sign.")
     pid: Positive | None
-    thread: int | None
     phase: Phase | None = Field(description="Null: it left no sign.")
     steps: Count
     step_s: Duration | None

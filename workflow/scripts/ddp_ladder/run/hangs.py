@@ -186,14 +186,12 @@ def _stall(seen: Seen, state: State) -> RankStall:
         stuck=state == "stuck",
         process=seen.process or "unknown",
         pid=seen.pid,
-        thread=heartbeat.thread if heartbeat else None,
         phase=heartbeat.phase if heartbeat else None,
         steps=heartbeat.steps if heartbeat else 0,
         step_s=heartbeat.step_s if heartbeat else None,
         silent_s=seen.silent_s,
         sequence=heartbeat.sequence if heartbeat else None,
-        # faulthandler begins with the youngest thread: the main one is at the end.
-        stack=None if seen.stack is None else printable(without_own(seen.stack))[-STACK_CHARACTERS:],
+        stack=None if seen.stack is None else printable(without_own(seen.stack))[:STACK_CHARACTERS],
     )
 
 
@@ -289,7 +287,7 @@ def bound_s(seen: Seen, bounds: Hang) -> float:
         return long
     if heartbeat.step_s is None:
         return long  # the second step may compile as the first did
-    stack = main_stack(seen.stack, heartbeat.thread) if seen.stack is not None else []
+    stack = main_stack(seen.stack) if seen.stack is not None else []
     if in_collective(stack):
         return short
     if heartbeat.phase != "training":
