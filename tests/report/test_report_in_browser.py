@@ -27,7 +27,7 @@ from make_records import (
 )
 from make_runs import write_run
 from make_sampled_runs import sample_nodes
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, FloatRect, Page, sync_playwright
 
 CHROMIUM = Path("/usr/bin/chromium")
 QUIET = ["--no-sandbox", "--disable-background-networking", "--disable-component-update"]
@@ -141,98 +141,61 @@ def page(request: pytest.FixtureRequest, browser: Browser, index_of: Callable[[s
     assert [url for url in requests if not url.startswith(("file://", "data:"))] == []
 
 
-@pytest.mark.parametrize("width", [1366, 1024, 390])
-def test_nothing_is_wider_than_the_screen(page: Page, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 768})
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+OVERFULL = """() => [...document.querySelectorAll('td, th')]
+    .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText)"""
+SIZES = """() => [...document.querySelectorAll('table *, p, li, dd, dt, figcaption')]
+    .filter(e => e.innerText && getComputedStyle(e).display !== 'none')
+    .map(e => parseFloat(getComputedStyle(e).fontSize))"""
+LUMINANCE = """e => {
+    const [r, g, b] = getComputedStyle(e).backgroundColor.match(/[0-9.]+/g).map(v => (v / 255) ** 2.2);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}"""
 
 
-def test_plots_are_side_by_side_and_visible(page: Page) -> None:
-    boxes = [plot.bounding_box() for plot in page.locator(".plots img").all()]
-    if page.locator(".headline.empty").count():
-        assert boxes == []
-        return
-    first, second = boxes
-    assert first is not None
-    assert second is not None
-    for box in (first, second):
-        assert box["width"] > 450
-        assert box["height"] > 280
-    assert abs(first["y"] - second["y"]) < 1
-    assert first["x"] + first["width"] <= second["x"]
+def boxes(page: Page, pictures: str) -> list[FloatRect]:
+    return [box for picture in page.locator(f"{pictures} img").all() if (box := picture.bounding_box())]
 
 
-def test_all_text_is_readable(page: Page) -> None:
-    sizes = page.evaluate(
-        """() => [...document.querySelectorAll('table *, p, li, dd, dt, figcaption')]
-            .filter(e => e.innerText && getComputedStyle(e).display !== 'none')
-            .map(e => parseFloat(getComputedStyle(e).fontSize))"""
-    )
-    assert sizes
-    assert min(sizes) >= SMALLEST_TEXT_PX
+def width_of(page: Page) -> int:
+    return int(page.evaluate("document.documentElement.scrollWidth"))
 
 
-def test_no_text_of_a_table_overlaps_the_next_cell(page: Page) -> None:
-    spilt = page.evaluate(
-        """() => [...document.querySelectorAll('td, th')]
-            .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText)"""
-    )
-    assert spilt == []
+def test_the_page_fits_the_screen_and_can_be_read(page: Page) -> None:
+    """On a laptop, a small window and a phone: no text over another, none too small, plots in sight."""
+    assert page.evaluate(OVERFULL) == []
+    assert min(page.evaluate(SIZES)) >= SMALLEST_TEXT_PX
+    is_empty = page.locator(".headline.empty").count() > 0
+    plots = boxes(page, ".plots")
+    assert len(plots) == (0 if is_empty else 2)
+    if plots:
+        first, second = plots
+        assert all(box["width"] > 450 and box["height"] > 280 for box in plots)
+        assert abs(first["y"] - second["y"]) < 1
+        assert first["x"] + first["width"] <= second["x"]
+    for width, beside in ((1366, 3), (1024, 2), (390, 1)):
+        page.set_viewport_size({"width": width, "height": 768})
+        assert width_of(page) <= width
+        used = boxes(page, ".usage-plots")  # the first repeat of each of three scales
+        assert len({round(box["x"]) for box in used}) == (beside if used else 0)
+        assert all(box["width"] > 300 and box["height"] > 400 for box in used)
+    for box in boxes(page, ".plots"):  # 9 points of its 5 inches are then 8 pixels
+        assert box["width"] > 330
+        assert 0 <= box["x"] <= 390 - box["width"]
 
 
-@pytest.mark.parametrize(("width", "beside"), [(1366, 3), (1024, 2), (390, 1)])
-def test_pictures_of_usage_fit_side_by_side_and_can_be_read(
-    browser: Browser, index_of: Callable[[str], Path], width: int, beside: int
-) -> None:
-    opened = browser.new_page(viewport={"width": width, "height": 768})
-    opened.goto(index_of("sampled").as_uri())
-    boxes = [box for picture in opened.locator(".usage-plots img").all() if (box := picture.bounding_box())]
-    wide = opened.evaluate("document.documentElement.scrollWidth")
-    opened.close()
-    assert len(boxes) == 3  # the first repeat of each scale
-    assert len({round(box["x"]) for box in boxes}) == beside
-    assert all(box["width"] > 300 and box["height"] > 400 for box in boxes)
-    assert wide <= width
-
-
-@pytest.mark.parametrize("case", ["full", "many"])
-def test_whole_curves_are_seen_and_can_be_read_on_a_phone(
-    browser: Browser, index_of: Callable[[str], Path], case: str
-) -> None:
-    """Up to the largest scale: nothing has to be scrolled aside, and no text reaches out of its picture."""
-    opened = browser.new_page(viewport={"width": 390, "height": 844})
-    opened.goto(index_of(case).as_uri())
-    boxes = [box for picture in opened.locator(".plots img").all() if (box := picture.bounding_box())]
-    opened.close()
-    assert len(boxes) == 2
-    assert all(box["x"] >= 0 and box["x"] + box["width"] <= 390 for box in boxes)
-    assert all(box["width"] > 330 for box in boxes)  # 9 points of its 5 inches are then 8 pixels
-
-
-def pages_of(pdf: bytes) -> int:
-    return len(re.findall(rb"/Type\s*/Page\b", pdf))
-
-
-@pytest.mark.parametrize("case", ["full", "closed", "empty"])
-def test_prints_on_few_pages(browser: Browser, index_of: Callable[[str], Path], case: str) -> None:
-    opened = browser.new_page()
-    opened.goto(index_of(case).as_uri())
-    pdf = opened.pdf(prefer_css_page_size=True)
-    opened.close()
-    assert 1 <= pages_of(pdf) <= MOST_PAGES
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_nothing_is_cut_off_in_print(browser: Browser, index_of: Callable[[str], Path], case: str) -> None:
+def test_it_is_printed_whole_on_white_paper(browser: Browser, index_of: Callable[[str], Path]) -> None:
     """A4 portrait without its margins is 182 mm, 688 CSS pixels, wide."""
-    opened = browser.new_page(viewport={"width": 688, "height": 1000})
-    opened.emulate_media(media="print", color_scheme="dark")
-    opened.goto(index_of(case).as_uri())
-    width = opened.evaluate("document.documentElement.scrollWidth")
-    papers = opened.evaluate("[document.body, ...document.querySelectorAll('.headline')].map(" + LUMINANCE + ")")
-    opened.close()
-    assert width <= 688
-    assert min(papers) > 0.85  # a dark screen prints on white
+    for case in CASES:
+        opened = browser.new_page(viewport={"width": 688, "height": 1000})
+        opened.emulate_media(media="print", color_scheme="dark")
+        opened.goto(index_of(case).as_uri())
+        papers = opened.evaluate("[document.body, ...document.querySelectorAll('.headline')].map(" + LUMINANCE + ")")
+        width, pdf = width_of(opened), opened.pdf(prefer_css_page_size=True)
+        opened.close()
+        assert width <= 688
+        assert min(papers) > 0.85  # a dark screen prints on white
+        if case in ("full", "closed", "empty"):
+            assert 1 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= MOST_PAGES
 
 
 def test_the_head_of_a_long_table_is_on_each_printed_page(browser: Browser, tmp_path: Path) -> None:
@@ -250,12 +213,6 @@ def test_the_head_of_a_long_table_is_on_each_printed_page(browser: Browser, tmp_
     head, first_row, _ = printed.partition("x4")
     assert first_row
     assert "efficiency" in head
-
-
-LUMINANCE = """e => {
-    const [r, g, b] = getComputedStyle(e).backgroundColor.match(/[0-9.]+/g).map(v => (v / 255) ** 2.2);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-}"""
 
 
 def test_a_table_is_sorted_with_the_keyboard(browser: Browser, index_of: Callable[[str], Path]) -> None:

@@ -199,6 +199,9 @@ def test_a_late_database_completes_the_row_and_a_complete_row_stays(results: Pat
     shutil.rmtree(results / "runs")
     shutil.rmtree(results / "jobs")
     assert the_row(results).model_dump() == pytest.approx(row.model_dump())
+    text = accounting_file(results).read_text()
+    write_rows(results, read_rows(results))
+    assert accounting_file(results).read_text() == text
 
 
 @pytest.mark.parametrize("another", [{"name": "vasp"}, {"name": NAME.replace("1x2", "1x4")}, {"end_s": BEGUN_S - 3700}])
@@ -219,28 +222,17 @@ def test_two_starts_in_one_allocation(results: Path, sacct: Known) -> None:
     assert (first.gpus, first.elapsed_s) == (2, 30)
 
 
-def test_the_file_is_read_as_it_was_written(results: Path, sacct: Known) -> None:
-    write_job(results)
-    sacct[JOB] = of_slurm()
-    row, (known,) = the_row(results), read_rows(results)
-    assert known.model_dump() == pytest.approx(row.model_dump())
-    text = accounting_file(results).read_text()
-    write_rows(results, [known])
-    assert accounting_file(results).read_text() == text
-
-
 def test_a_file_that_cannot_be_read_is_a_warning_and_is_kept(results: Path, sacct: Known) -> None:
     write_job(results)
     write_rows(results, ())
     file = accounting_file(results)
-    text = file.read_text() + ",".join("x" for _ in COLUMNS) + "\n"
-    file.write_text(text)
-    rows, (warning,) = update_or_warn(results)
-    assert rows == ()
-    assert warning.startswith(f"{file}: this is no table of this version: ")
-    assert file.read_text() == text
-    file.write_text("a,b\n")
-    assert "no table of this version" in read_or_warn(results)[1][0]
+    header = file.read_bytes()
+    for damaged in (b"", b"\xff\0", b"a,b\n", header + b",".join(b"x" for _ in COLUMNS) + b"\n", b"x" * 200_000):
+        file.write_bytes(damaged)
+        for rows, (warning,) in (update_or_warn(results), read_or_warn(results)):
+            assert rows == ()
+            assert warning.startswith(f"{file}: this is no table of this version: ")
+        assert file.read_bytes() == damaged
 
 
 def test_a_job_writes_its_file_at_its_begin_and_at_its_end(

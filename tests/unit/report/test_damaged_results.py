@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import report as report_command
 import summary as summary_command
-from ddp_ladder.accounting.jobs import JobRow, accounting_file, read_rows, write_rows
+from ddp_ladder.accounting.jobs import JobRow, write_rows
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.nodes.describe import machine_directory
@@ -153,30 +153,6 @@ def test_a_file_beside_the_runs_that_cannot_be_read_is_named(
     assert why in warning
     assert "Next: " in warning
     assert found.counts == "12 runs are planned: 12 ok"
-
-
-def test_a_run_counts_without_its_samples(results: Path) -> None:
-    before = read(results).records["default/weak/1x2/r1"]
-    remove(f"{RUN}/nodes/node0.csv", f"{RUN}/nodes/node0.monitor.json")(results)
-    found = read(results)
-    assert found.warnings == ()
-    assert found.records["default/weak/1x2/r1"] == before
-
-
-ACCOUNTING: dict[str, tuple[Damage, str]] = {
-    "empty": (write("accounting.csv", b""), "its columns are others"),
-    "binary": (write("accounting.csv", b"\xff\0"), "this is no table"),
-    "cut": (lambda results: (results / "accounting.csv").write_bytes(
-        (results / "accounting.csv").read_bytes()[:-60]), "this is no table"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("damage", "why"), ACCOUNTING.values(), ids=ACCOUNTING)
-def test_a_damaged_accounting_is_named(results: Path, damage: Damage, why: str) -> None:
-    damage(results)
-    with pytest.raises(ValueError, match=why) as error:
-        read_rows(results)
-    assert str(accounting_file(results)) in str(error.value)
 
 
 # The whole command

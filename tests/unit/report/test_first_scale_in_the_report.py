@@ -9,9 +9,7 @@ from pathlib import Path
 from ddp_ladder.gates.figures import figures_in
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.report.page import write_report
-from ddp_ladder.report.plots import rate_per_gpu
 from ddp_ladder.report.results import LadderResults
-from ddp_ladder.report.view import make_view
 from ddp_ladder.settings.terms import Scale
 from make_records import make_gate, make_plan_of, make_record, make_specs, records_by_name, repeated, with_ranks
 
@@ -48,11 +46,6 @@ def test_no_text_is_about_one_gpu(tmp_path: Path) -> None:
     assert "Speed-up and efficiency are against 1x2, where the ladder starts, of the same mode and variant" in shown
     assert "the ideal step: the time of 1x2 for as many samples per rank" in shown
     assert "At 2x4, against 1x2, " in files["proposal.md"]
-
-
-def test_the_tables_and_plots_start_at_the_first_scale() -> None:
-    view = make_view(found(), TODAY)
-    assert rate_per_gpu(view.rungs) == 950
 
 
 def test_the_definitions_of_a_ladder_from_one_gpu_are_untouched() -> None:

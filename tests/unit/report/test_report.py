@@ -16,7 +16,6 @@ import pandas as pd
 import pytest
 import report as report_command
 from ddp_ladder.gates.figures import csv_columns
-from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.gates.points import ScaleFinding
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict
@@ -317,24 +316,6 @@ def test_runs_left_out_on_purpose_are_not_shown_as_failures(tmp_path: Path) -> N
     assert "Failed runs" not in files["scaling.md"]
 
 
-def test_markdown_has_units_gates_definitions_machine_and_versions(tmp_path: Path) -> None:
-    judged = [make_judged("1x2"), make_judged("1x2", "sanity", repeat=1)]
-    gates = [make_gate("stage1"), make_gate("stage2", judged=judged)]
-    text = written(tmp_path, found(SPECS, gates=gates))["scaling.md"]
-    for wanted in (
-        "step time (ms)",
-        "| stage 2 | open | 1x2 |",
-        "efficiency 0.91",
-        "| stage 3 | not judged |",
-        "AMD EPYC 7763",
-        "PyTorch 2.13.0",
-        "X(n) / X(1x1) / (n / 1)",
-        "95 % intervals",
-        "2026-11-20",
-    ):
-        assert wanted in text, wanted
-
-
 def with_startup(results: LadderResults, **seconds: float | None) -> LadderResults:
     """The same ladder with these parts of each rank's start-up."""
     records = {
@@ -425,34 +406,6 @@ def test_of_many_variants_one_table_is_open_and_seven_series_have_a_colour(tmp_p
 def lay_out(root: Path) -> Plan:
     """A ladder of SPECS that was climbed to its top, without its gates."""
     return write_ladder(root, repeats=3)
-
-
-def test_reading_what_was_written(tmp_path: Path) -> None:
-    plan = lay_out(tmp_path)
-    write_verdict(judge(plan, "stage1", tmp_path), tmp_path / "gates")
-    results = read_results(tmp_path, plan)
-    assert list(results.records) == [spec.name for spec in SPECS]
-    assert results.gates["stage1"].is_open
-    assert list(results.gates) == ["stage1"]
-    assert results.warnings == ()
-
-
-def test_unusable_records_are_warned_of_and_left_out(tmp_path: Path) -> None:
-    plan = make_plan_of(SPECS)
-    for spec in SPECS[:3]:
-        write_run(tmp_path, spec)
-    (tmp_path / "runs" / SPECS[0].name / "record.json").write_text("{")
-    write_run(tmp_path, SPECS[1].replace(seed=99))
-    stranger = make_spec("1x1", variant="old")
-    write_run(tmp_path, stranger)
-    results = read_results(tmp_path, plan)
-    assert list(results.records) == [SPECS[2].name]
-    damaged, other, unknown = results.warnings
-    assert "is not JSON" in damaged
-    assert "another spec" in other
-    assert "old/weak/1x1/r1" in unknown
-    text = Page(written(tmp_path, results)["index.html"]).text
-    assert all(warning in text for warning in results.warnings)
 
 
 @pytest.mark.parametrize(("spoil", "told"), [

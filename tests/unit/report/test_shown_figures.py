@@ -13,7 +13,7 @@ import pytest
 from ddp_ladder.common import formats
 from ddp_ladder.common.files import REPORT
 from ddp_ladder.gates import figures, scaling
-from ddp_ladder.gates.figures import Column, Figure, Table, columns
+from ddp_ladder.gates.figures import Column, Figure, Table
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.page import write_report
@@ -34,32 +34,6 @@ def report_of(directory: Path) -> dict[str, str]:
     files = write_report(directory, LadderResults(make_plan_of(specs), records, {}, ()), date(2026, 11, 20))
     texts = {path.name: path.read_text() for path in files if path.suffix not in (".png", ".svg")}
     return {**texts, "terminal": terminal_table(scaling.scale_points(specs, records), {})}
-
-
-def header(text: str, first: str) -> list[str]:
-    """The headings after ``first`` of a table in Markdown or in the terminal."""
-    line = next(line.strip("| ") for line in text.splitlines() if line.strip("| ").startswith(first))
-    return re.split(r" \| |\s{2,}", line)[1:]
-
-
-def html_table(page: str, name: str) -> str:
-    _, _, rest = page.partition(f'<table class="figures {name}')
-    return rest[: rest.index("</table>")]
-
-
-def test_every_column_of_figures_is_one_of_the_table(tmp_path: Path) -> None:
-    texts = report_of(tmp_path)
-    for name, table in (("scales", "page"), ("runs", "runs"), ("startup", "startup")):
-        keys = [column.key for column in columns(table) if column.key != "startup_compile_s"]  # nothing was compiled
-        rows = html_table(texts["index.html"], name).split("<tr>")[1:]
-        assert len(rows) > 2
-        for row in rows:
-            shown = re.findall(r'class="n ([^"]*)"', row)
-            assert shown == [key for key in keys if key in shown]  # without those of which nothing is known
-            assert len(shown) > 3
-    shown = header(texts["scaling.md"], "scale | ")
-    assert {"samples/s", "speed-up", "efficiency"} <= {*shown}
-    assert header(texts["terminal"], "scale ") == [*(column.heading for column in columns("terminal")), "gate"]
 
 
 def names_in(source: Path) -> set[str]:
