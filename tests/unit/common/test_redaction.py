@@ -6,7 +6,7 @@ import pytest
 from ddp_ladder.common import redaction
 from ddp_ladder.common.redaction import is_secret_name, redacted, redacted_arguments, without_values
 from ddp_ladder.preflight.variables import known_names
-from ddp_ladder_instrument import redaction as in_the_instrument
+from ddp_ladder_instrument import files as in_the_instrument
 
 SECRET = (
     "HF_TOKEN WANDB_API_KEY AWS_SECRET_ACCESS_KEY GITHUB_TOKEN DB_PASS DB_PASSWD PGPASSWORD PASSWORD OPENAI_APIKEY "

@@ -8,7 +8,7 @@ may set environment variables before it does.
     program        run the user's script as python itself would
     settings       the run's settings (run.json, environment)
     python_hooks   what is patched in Python itself: imports, os._exit, os.exec, itertools.cycle, own processes
-    measurement    connects everything that is measured in this rank
+    measurement    connects everything that is measured in this rank; its CSV and end record
     observer *     what the hooks on torch observe of the training
     hooks *        the patches on optimizers, DDP, process groups, autocast, backward passes, Module.train
     loader_hooks * the patches on DataLoader, its workers, and the loaders of accelerate, torchdata and webdataset
@@ -23,7 +23,5 @@ may set environment variables before it does.
     host           names and sizes of this process and its machine; sources, configuration and libraries of the program
     stop           measure.max_steps and max_seconds, and the steps after these that are only traced
     progress       the heartbeat for the hang watch and progress.json; steps that the program reports itself
-    record         the rank's CSV and end record
-    files          atomic writes, and what could not be measured
-    redaction      texts without passwords and tokens
+    files          atomic writes, what could not be measured, texts without passwords and tokens
 """

@@ -6,8 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ddp_ladder_instrument import record, redaction
-from ddp_ladder_instrument.measurement import Measurement
+from ddp_ladder_instrument import files
+from ddp_ladder_instrument.measurement import Measurement, write_or_note
 from ddp_ladder_instrument.program import Program, ProgramError, die_with_parent, hide_own_frames
 from ddp_ladder_instrument.python_hooks import count_processes, on_hard_exit, refuse_exec, watch_cycles
 from ddp_ladder_instrument.settings import RunSettingsError, read_run_settings
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -
     except (ProgramError, RunSettingsError) as error:
         print(f"instrument.py: {error}", file=sys.stderr)
         sys.exit(USAGE_EXIT_CODE)
-    redaction.NAMED.update(run.secrets)
+    files.NAMED.update(run.secrets)
     die_with_parent()
     measurement = Measurement(run, program, started_at_s)
     measurement.watch()
@@ -97,5 +97,5 @@ def _record(measurement: Measurement, ended_with: BaseException | None) -> BaseE
     if measurement.ended:
         return ended_with
     ended_with = measurement.end(ended_with)
-    record.write_or_note(measurement)
+    write_or_note(measurement)
     return ended_with

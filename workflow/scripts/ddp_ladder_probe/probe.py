@@ -13,8 +13,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from ddp_ladder_instrument.files import redacted
 from ddp_ladder_instrument.program import die_with_parent
-from ddp_ladder_instrument.redaction import redacted
 
 LONGEST_ERROR = 4000  # characters
 LATE = "not over after"
