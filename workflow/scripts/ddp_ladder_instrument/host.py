@@ -17,8 +17,6 @@ LIBRARIES = (
     "pytorch_lightning", "timm", "torchaudio", "torchvision", "transformer_engine", "transformers", "triton",
 )  # fmt: skip
 """Libraries whose version can change the work or the speed of a step."""
-FEEDERS = ("ffcv", "nvidia.dali", "petastorm", "tensorflow", "torchdata.nodes", "webdataset")
-"""Libraries whose loaders may feed a training without torch's DataLoader."""
 UTILITIES = "torch._dynamo.utils"
 
 
@@ -131,11 +129,6 @@ def libraries() -> dict[str, str]:
     """Return the versions of the libraries that the program has imported."""
     versions = {name: getattr(sys.modules.get(name), "__version__", None) for name in LIBRARIES}
     return {name: str(version) for name, version in versions.items() if version is not None}
-
-
-def feeders() -> list[str]:
-    """Return the feeders that the program has imported."""
-    return [name for name in FEEDERS if name in sys.modules]
 
 
 def compile_s() -> float:

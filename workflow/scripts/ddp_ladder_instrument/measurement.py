@@ -243,7 +243,6 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "startup_s": _startup(measurement),
         "training_s": measurement.training_s,
         "phases": measurement.clock.phases.summary(),
-        "feeders": host.feeders(),
         **observed,
         "fingerprint": {
             "script_sha256": measurement.not_measured.attempt("script_sha256", measurement.program.sha256),

@@ -448,7 +448,7 @@ def failed_check(case: Case) -> Failure:
         return with_caught(_too_few_steps(case, first.check), case)
     why = f"measured {first.check.measured}, wanted {first.check.wanted}"
     if first.check.name == SAMPLES_SEEN:
-        return _no_samples(case, why)
+        return _no_samples(why)
     return first.failure or Failure(verdict=first.check.name, why=why, next=case.look)
 
 
@@ -468,12 +468,11 @@ def _too_few_steps(case: Case, check: Check) -> Failure:
     )
 
 
-def _no_samples(case: Case, why: str) -> Failure:
+def _no_samples(why: str) -> Failure:
     """Return the failure of a training whose batches did not come from a torch DataLoader."""
-    imported = sorted({name for rank in case.raw.ranks.values() for name in rank.end.feeders})
     return Failure(
         verdict=SAMPLES_SEEN,
-        why=why + (f"; imported, and no torch DataLoader: {', '.join(imported)}" if imported else ""),
+        why=why,
         next="set workload.samples_per_step in config.yaml to the samples that one process takes in one optimizer "
         'step, such as "{batch_per_gpu}"; where they differ from step to step, let the script write its steps to the '
         "file that DDP_LADDER_METRICS names (config/README.md)",

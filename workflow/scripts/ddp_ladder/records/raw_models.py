@@ -321,7 +321,6 @@ class RankEnd(RawFile, RankFacts):
     worker_batch_s: Duration | None = Field(
         None, description="What a worker of the training loader takes for a batch, in the mean; null: not known."
     )
-    feeders: Several[str] = Field((), description="Imported libraries with loaders that are not a torch DataLoader.")
     first_samples: Several[str] = Field((), description="Digests of the first batches that were trained on.")
     loss: Loss | None = None
     fingerprint: Fingerprint
