@@ -266,14 +266,7 @@ def with_ranks(
     for k, rank in enumerate(record.ranks):
         ddp = None
         if exposed_comm_s is not None:
-            ddp = Ddp(
-                samples=TIMED_STEPS,
-                forward_s=compute_s[k] / 3,
-                backward_s=2 * compute_s[k] / 3,
-                comm_s=exposed_comm_s[k] + overlap_s,
-                overlap_s=overlap_s,
-                exposed_comm_s=exposed_comm_s[k],
-            )
+            ddp = Ddp(samples=TIMED_STEPS, exposed_comm_s=exposed_comm_s[k])
         wait = None if data_wait_s is None else data_wait_s[k] / steps_s[k]
         ranks.append(rank.replace(step_time_s=steps_s[k], data_wait_fraction=wait, ddp=ddp))
     return record.replace(ranks=tuple(ranks), step=step)

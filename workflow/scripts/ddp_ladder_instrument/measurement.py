@@ -232,7 +232,6 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         **place,
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "script_file": measurement.program.file(),
         "source": "guessed" if is_guessed else measurement.source,
         "own_processes": measurement.own_processes,
         "ended_at_s": time.time(),

@@ -215,16 +215,11 @@ class RankParameters(Parameters):
 
 
 class Ddp(Model):
-    """DistributedDataParallel: its gradient buckets, and medians of single steps' times in seconds."""
+    """DistributedDataParallel: its gradient buckets, and the median of single steps' exposed communication."""
 
-    wrapped: bool = True
     bucket_bytes: list[Count] | None = None
     comm_hook: str | None = None
     samples: Count = Field(0, description="Number of steps that were timed.")
-    forward_s: Duration | None = None
-    backward_s: Duration | None = None
-    comm_s: Duration | None = None
-    overlap_s: Duration | None = None
     exposed_comm_s: Duration | None
 
 
@@ -307,7 +302,6 @@ class RankEnd(RawFile, RankFacts):
     world_size: Positive
     backend: str | None
     gpus_seen: GpusSeen | None = None
-    script_file: str | None = Field(None, description="The file that ran as __main__; absolute, links resolved.")
     source: Literal["counted", "samples_per_step", "metrics", "guessed", "none"] = "counted"
     own_processes: int = Field(0, ge=0, description="Started by the script with multiprocessing.")
     ended_at_s: float = Field(description="Unix time at which the script had ended.")
