@@ -141,16 +141,6 @@ def test_repeats_widen_the_interval_by_their_noise() -> None:
     assert estimate(RING, Scale(2, 4)) == Estimate(ring_rate(Scale(2, 4)), None, None)
 
 
-@pytest.mark.parametrize("mode", ["weak", "strong"])
-def test_scales_far_from_any_form_give_finite_figures(mode: Mode) -> None:
-    # Found with random tables: nothing was left for compute, and a form's time was 0.
-    rates = {Scale(8, 4): 1.9e8, Scale(8, 128): 3.3e-4, Scale(100_000, 128): 0.53}
-    found = predict(Series.of(mode, list(rates.items())), Scale(1, 1))
-    assert (found.samples_per_s, found.samples_per_s_bound) == (None, None)
-    found = predict(Series.of(mode, list(rates.items())), Scale(16, 4))
-    assert 0 < (found.samples_per_s or found.samples_per_s_bound or 0) < math.inf
-
-
 def test_series_from_the_points_of_the_gates() -> None:
     points = [
         ScalePoint(

