@@ -6,7 +6,6 @@ and limits. It says nothing of a time limit beyond the partition's: that is comp
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,14 +41,7 @@ KEYS: Sequence[tuple[str, tuple[str, ...]]] = (
 )
 
 
-@dataclass(frozen=True)
-class Partition:
-    """A partition as far as it matters here. max_time_min: None without a limit."""
-
-    name: str
-    state: str
-    default: bool
-    max_time_min: int | None
+Partitions = Mapping[str, Mapping[str, str]]  # of `scontrol show partition`, by name
 
 
 @dataclass(frozen=True)
@@ -69,7 +61,7 @@ class Admission:
         return ", ".join(f"{scale} at {start.replace('T', ' ')}" for scale, start in self.starts.items())
 
 
-def read_partitions() -> dict[str, Partition]:
+def read_partitions() -> Partitions:
     """Ask this machine's Slurm for its partitions. Raises UserError if it does not answer."""
     question = ["scontrol", "--oneliner", "--all", "show", "partition"]
     try:
@@ -78,30 +70,17 @@ def read_partitions() -> dict[str, Partition]:
             return found
         raise unreadable("scontrol", printed)
     except SlurmError as error:
-        raise UserError(
-            Problem(
-                "Slurm",
-                "the controller does not answer, so nothing can be submitted",
-                found=str(error).splitlines()[-1] if str(error) else "a failure without a message",
-                next="try `sinfo` on this machine: it has to work here; on most sites, that is a login node",
-            )
-        ) from error
+        what, found_text = "the controller does not answer, so nothing can be submitted", str(error).splitlines()
+        advice = "try `sinfo` on this machine: it has to work here; on most sites, that is a login node"
+        raise UserError(Problem("Slurm", what, "".join(found_text[-1:]), next=advice)) from error
 
 
-def parse_partitions(text: str) -> dict[str, Partition]:
+def parse_partitions(text: str) -> Partitions:
     """Parse the output of ``scontrol --oneliner show partition``; other lines are messages of the site."""
-    return {
-        row["PartitionName"]: Partition(
-            row["PartitionName"],
-            row.get("State", "UP"),
-            row.get("Default") == "YES",
-            None if (limit_s := seconds(row.get("MaxTime", ""))) is None else int(limit_s / 60),
-        )
-        for row in records(text, "PartitionName")
-    }
+    return {row["PartitionName"]: row for row in records(text, "PartitionName")}
 
 
-def check_jobs(jobs: Sequence[ScaleJob], settings: Settings, partitions: Mapping[str, Partition]) -> Admission:
+def check_jobs(jobs: Sequence[ScaleJob], settings: Settings, partitions: Partitions) -> Admission:
     """Ask Slurm whether it would take these jobs; without an answer they are submitted all the same."""
     refused: dict[tuple[str, str], list[ScaleJob]] = {}
     problems = list[Problem]()
@@ -143,7 +122,7 @@ def _in_short(words: str) -> str:
     return "; ".join(dict.fromkeys(line for line in lines if not line.startswith("Try ")))
 
 
-def _problem(words: str, jobs: Sequence[ScaleJob], settings: Settings, partitions: Mapping[str, Partition]) -> Problem:
+def _problem(words: str, jobs: Sequence[ScaleJob], settings: Settings, partitions: Partitions) -> Problem:
     """Return the problem of jobs of a stage that Slurm refused in the same words."""
     job, scales = jobs[0], in_short([str(job.scale) for job in jobs], MOST_NAMES)
     named = next((keys for pattern, keys in KEYS if re.search(pattern, words, re.IGNORECASE)), ("slurm", "node"))
@@ -188,23 +167,24 @@ def _nodes_down(job: ScaleJob) -> list[str]:
         return []
 
 
-def _of_partitions(
-    jobs: Sequence[ScaleJob], settings: Settings, partitions: Mapping[str, Partition]
-) -> Iterator[Problem]:
+def _of_partitions(jobs: Sequence[ScaleJob], settings: Settings, partitions: Partitions) -> Iterator[Problem]:
     """Yield what --test-only does not tell of a partition, once per stage: its time limit, and that it is closed."""
     for job in {job.stage: job for job in jobs}.values():  # the jobs of a stage have one limit
-        names = (job.slurm.partition or ",".join(each.name for each in partitions.values() if each.default)).split(",")
+        names = (
+            job.slurm.partition or ",".join(name for name, each in partitions.items() if each.get("Default") == "YES")
+        ).split(",")
         those = [partitions[name] for name in names if name in partitions]
-        limits = [math.inf if each.max_time_min is None else each.max_time_min for each in those]
-        if job.runtime_min > max(limits, default=math.inf):
+        limits_s = [seconds(each.get("MaxTime", "")) for each in those]
+        most = None if None in limits_s or not limits_s else int(max(filter(None, limits_s)) / 60)
+        if most is not None and job.runtime_min > most:
             yield Problem(
                 _where("runtime", job, settings),
                 f"longer than the partition {', '.join(names)} allows",
                 f"{job.runtime_min} min",
-                f"up to {max(limits)} min",
-                f"set runtime: {max(limits)} or less, or change {_where('slurm.partition', job, settings)}",
+                f"up to {most} min",
+                f"set runtime: {most} or less, or change {_where('slurm.partition', job, settings)}",
             )
-        if those and all(each.state == "DOWN" for each in those):
+        if those and all(each.get("State") == "DOWN" for each in those):
             what = f"the partition {', '.join(names)} starts no jobs now"
             advice = "choose another partition, or wait until the site has opened it"
             yield _Waits(_where("slurm.partition", job, settings), what, "state DOWN", next=advice)
