@@ -45,7 +45,8 @@ def only(findings: list[CheckResult], topic: str) -> CheckResult:
 # The list
 
 
-def test_the_list_is_aligned_and_counted() -> None:
+def test_the_list_is_aligned_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     problem = Problem("config/cluster.yaml: slurm.partition", "there is no such partition", "gup", "gpu, debug", "gpu?")
     sections = [
         ("Versions", [CheckResult("pass", "Python", "3.11.2")]),
