@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
-from project_copy import ANY_EFFICIENCY, LOOP, ROOT, Checkout
+from project_copy import LOOP, ROOT, Checkout
 
 README = (ROOT / "README.md").read_text()
 
@@ -39,24 +38,19 @@ def test_three_lines_bring_a_script_from_elsewhere(
     begin, end = shipped.index("workload:\n"), shipped.index("measure:\n")
     config = checkout.path / "config/config.yaml"
     config.write_text(shipped[:begin] + lines + "\n\n" + shipped[end:])
-    # A machine that is busy with tests scales as it may.
-    stages = {
-        name: {"gate": {"min_efficiency": 0.01, "max_efficiency": ANY_EFFICIENCY}} for name in ("stage2", "stage3")
-    }
     climbed = checkout.snakemake(
-        "stage2",
+        "stage1",
         "--cores",
         "all",
         "--config",
         "repeats=1",
-        f"stages={yaml.safe_dump(stages, default_flow_style=True).strip()}",
         "measure={warmup_steps: 5, min_steps: 10, plain_baseline: false}",
         "preflight={enabled: false}",
     )
     assert climbed.returncode == 0, climbed.stdout
-    assert "gate stage2: open" in climbed.stdout
-    ranks = checkout.record("default/weak/1x2/r1")["ranks"]
-    assert sum(rank["samples"] for rank in ranks) == 960
+    assert "gate stage1: open" in climbed.stdout
+    (rank,) = checkout.record("default/weak/1x1/r1")["ranks"]
+    assert rank["samples"] == 960
 
 
 def test_commands_of_the_readme_exist() -> None:
