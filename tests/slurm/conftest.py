@@ -49,6 +49,13 @@ def cluster_without_accounting(no_orphans: None) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def module_cluster(no_orphans: None) -> Iterator[Callable[[Spec], Cluster]]:
+    """Bring up clusters that the tests of a module share."""
+    with contextlib.ExitStack() as stack:
+        yield lambda spec: stack.enter_context(running(spec))
+
+
 @pytest.fixture
 def make_cluster(no_orphans: None) -> Iterator[Callable[[Spec], Cluster]]:
     """Bring up clusters for one test, and take them down after it."""

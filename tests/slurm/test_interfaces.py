@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster import Cluster
 from cluster_config import Spec
-from conftest import running
 from project_copy import NO_TORCH, Checkout, copy_project
 from scales import MEET, MEETING, WITNESS, prepare, salloc, scale_job, witnesses
 
@@ -24,9 +23,8 @@ MEETING_OR_NOT = f"import sys\n{WITNESS}\nif 'no meeting' not in sys.argv:\n    
 
 
 @pytest.fixture(scope="module")
-def ethernet(no_orphans: None) -> Iterator[Cluster]:
-    with running(Spec(nodes=6, gpus=1, cpus=2, interfaces=INTERFACES)) as cluster:
-        yield cluster
+def ethernet(module_cluster: Callable[[Spec], Cluster]) -> Cluster:
+    return module_cluster(Spec(nodes=6, gpus=1, cpus=2, interfaces=INTERFACES))
 
 
 def site(interface: Any, **more: Any) -> dict[str, Any]:

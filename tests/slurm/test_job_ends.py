@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -16,7 +16,6 @@ import yaml
 from climbs import Climb, climb
 from cluster import Cluster
 from cluster_config import Spec
-from conftest import running
 from ddp_ladder.accounting.jobs import read_rows
 from project_copy import NO_TORCH, Checkout, copy_project, last_box
 
@@ -66,10 +65,9 @@ def new_checkout(cluster: Cluster, path: Path, script: str, *, repeats: int = 1,
 
 
 @pytest.fixture(scope="module")
-def small_nodes() -> Iterator[Cluster]:
+def small_nodes(module_cluster: Callable[[Spec], Cluster]) -> Cluster:
     """A node for each of the jobs, and slurmdbd."""
-    with running(Spec(nodes=6, gpus=1, cpus=2, accounting=True, conf=CONF)) as cluster:
-        yield cluster
+    return module_cluster(Spec(nodes=6, gpus=1, cpus=2, accounting=True, conf=CONF))
 
 
 def kill_run_scale(climb: Climb) -> None:

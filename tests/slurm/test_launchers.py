@@ -6,7 +6,7 @@ import itertools
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import psutil
 import pytest
 from cluster import Cluster
 from cluster_config import Spec
-from conftest import running
 from ddp_ladder.records.record import read_record
 from ddp_ladder.slurm.query import host_names
 from ddp_ladder.slurm.steps import step_variables, task_variables
@@ -28,9 +27,8 @@ JOB = ["--ntasks-per-node=1", "--cpus-per-task=4", "--mem=8000", "--gres=gpu:2"]
 
 
 @pytest.fixture(scope="module")
-def nine_and_ten(no_orphans: None) -> Iterator[Cluster]:
-    with running(Spec(nodes=2, gpus=2, first=9)) as cluster:
-        yield cluster
+def nine_and_ten(module_cluster: Callable[[Spec], Cluster]) -> Cluster:
+    return module_cluster(Spec(nodes=2, gpus=2, first=9))
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,6 @@ import machines
 import pytest
 from cluster import Cluster
 from cluster_config import Spec
-from conftest import running
 from ddp_ladder.common.files import SCRIPTS
 from ddp_ladder.node.software import QUERY
 from ddp_ladder.plan.plan import ScaleJob
@@ -83,15 +82,15 @@ FAULTS = {
 
 
 @pytest.fixture(scope="module")
-def two_nodes(no_orphans: None) -> Iterator[Cluster]:
-    with running(Spec(nodes=2, gpus=2, cpus=2 * CPUS)) as cluster:
-        machines.ip(cluster.machine(), "link add fast type bridge", "link set fast up")
-        for name, address in FAST.items():
-            node = cluster.machine(name)
-            link = f"link add {name}fast type veth peer name fast0 netns {node.pid}"
-            machines.ip(cluster.machine(), link, f"link set {name}fast master fast up")
-            machines.ip(node, f"address add {address}/24 dev fast0", "link set fast0 up")
-        yield cluster
+def two_nodes(module_cluster: Callable[[Spec], Cluster]) -> Cluster:
+    cluster = module_cluster(Spec(nodes=2, gpus=2, cpus=2 * CPUS))
+    machines.ip(cluster.machine(), "link add fast type bridge", "link set fast up")
+    for name, address in FAST.items():
+        node = cluster.machine(name)
+        link = f"link add {name}fast type veth peer name fast0 netns {node.pid}"
+        machines.ip(cluster.machine(), link, f"link set {name}fast master fast up")
+        machines.ip(node, f"address add {address}/24 dev fast0", "link set fast0 up")
+    return cluster
 
 
 @pytest.fixture(scope="module")

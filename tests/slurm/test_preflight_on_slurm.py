@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 import yaml
 from cluster import Cluster
 from cluster_config import Spec
-from conftest import running
 from ddp_ladder.nodes.describe import read_machines
 from project_copy import NO_TORCH, Checkout, copy_project
 from scales import GPU_SITE, prepare, salloc
@@ -25,10 +24,9 @@ SITE = {**GPU_SITE, "node": {**GPU_SITE["node"], "cpus": 2}}
 
 
 @pytest.fixture(scope="module")
-def four_nodes(no_orphans: None) -> Iterator[Cluster]:
+def four_nodes(module_cluster: Callable[[Spec], Cluster]) -> Cluster:
     """A cluster of its own: a test slows a link."""
-    with running(Spec(nodes=4, gpus=2)) as cluster:
-        yield cluster
+    return module_cluster(Spec(nodes=4, gpus=2))
 
 
 def run_alone(cluster: Cluster, path: Path, scale: str, launcher: str, **preflight: Any) -> tuple[Checkout, str]:

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from project_copy import LOOP, Checkout, copy_project
+from project_copy import NO_TORCH, Checkout, copy_project
 
 STAGE = {"stage1": {"scales": ["1x1"], "runtime": 5}}
 FULL = "cat /dev/zero >{}/ballast || true"
 READ_ONLY = "mount --bind {0} {0}; mount -o remount,ro,bind {0}"
 # Its last run fills the disk, as another user of the file system would, and trains on.
-FILLS_IN_THE_SECOND = f"""{LOOP}
-import os
+FILLS_IN_THE_SECOND = f"""{NO_TORCH}
 if "/r2/" in os.environ["DDP_LADDER_RUN"] and not os.path.exists("freed"):
     with open("results/ballast", "wb", buffering=0) as ballast:
         try:
@@ -68,7 +67,7 @@ def new_checkout(mounts: OwnMounts, tmp_path: Path) -> Callable[..., Checkout]:
     def make(script: str, size_kb: int, repeats: int = 1) -> Checkout:
         checkout = copy_project(tmp_path, mounts)
         checkout.configure(stages=STAGE, repeats=repeats)
-        (checkout.path / "loop.py").write_text(script)
+        checkout.without_torch(script)
         checkout.results.mkdir()
         mounts.sh(f"mount -t tmpfs -o size={size_kb}k none {checkout.results}")
         return checkout
@@ -91,7 +90,7 @@ def one_message(said: str, where: str, why: str) -> None:
 def test_a_start_says_so_before_anything_runs(
     new_checkout: Callable[..., Checkout], mounts: OwnMounts, where: str, fault: str, why: str
 ) -> None:
-    checkout = new_checkout(LOOP, size_kb=200)
+    checkout = new_checkout(NO_TORCH, size_kb=200)
     directory = checkout.path / where
     directory.mkdir(exist_ok=True)
     mounts.sh(fault.format(directory))
@@ -138,7 +137,7 @@ def commands(results: str) -> dict[str, list[str]]:
 def test_every_command_ends_with_one_message(
     new_checkout: Callable[..., Checkout], mounts: OwnMounts, fault: str
 ) -> None:
-    checkout = new_checkout(LOOP, size_kb=400)
+    checkout = new_checkout(NO_TORCH, size_kb=400)
 
     def run(argv: list[str]) -> subprocess.CompletedProcess[str]:
         # Root without the right to overlook permissions: a user.
