@@ -90,7 +90,6 @@ def ejected(cluster_without_accounting: Cluster, tmp_path_factory: pytest.TempPa
     (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(SITE))
     done = checkout.snakemake("eject")
     assert done.returncode == 0, done.stdout
-    (checkout.path / "done").write_text(done.stdout)
     return checkout
 
 
@@ -102,17 +101,6 @@ def submit(cluster: Cluster, checkout: Checkout, run: str) -> Submitted:
     files = sorted(checkout.path.glob(f"{job}.*.json"))
     witnesses = [json.loads(file.read_text()) for file in files]
     return Submitted(job, directory, dict(re.findall(r"(\S+?)=(\S*)", shown)), witnesses)
-
-
-def test_eject_writes_every_run_and_starts_none(ejected: Checkout) -> None:
-    done = (ejected.path / "done").read_text()
-    scripts = sorted(ejected.results.glob("runs/*/weak/*/r1/job.sh"))
-    assert len(scripts) == 9
-    for script in scripts:
-        assert f"written: {script.relative_to(ejected.path)}" in done
-        assert [file.name for file in script.parent.iterdir()] == ["job.sh"]
-    assert "9 scripts, none of them started" in done
-    assert "    sbatch results/runs/broken/weak/2x2/r1/job.sh" in done
 
 
 @pytest.mark.parametrize(("variant", "tasks", "cpus"), [("default", 2, 4), ("srun", 4, 2)])

@@ -104,15 +104,6 @@ def test_as_a_module_of_another_workflow(project: Checkout, tmp_path_factory: py
     assert "At most 0.00 GPU hours from here" in again
 
 
-def test_a_mistake_in_the_config_of_a_module(project: Checkout, tmp_path_factory: pytest.TempPathFactory) -> None:
-    config = {"ladder": {"cluster": "site.yaml", **OF_TWO_STAGES, "repeets": 3}}
-    parent = PARENT.format(snakefile=repr(str(project.path / "Snakefile")))
-    user = directory_of_a_user(tmp_path_factory, {"Snakefile": parent, "config/config.yaml": yaml.safe_dump(config)})
-    printed = snakemake(user, "--dry-run", fails=True)
-    assert printed.startswith("config of the module: repeets: ")
-    assert "Traceback" not in printed
-
-
 def test_deployed_from_a_repository(
     project: Checkout, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
