@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_json
+from ddp_ladder.node.launch import Rendezvous
 from ddp_ladder.node.network import node_name
 from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.nodes.findings import RunUse, findings
 from ddp_ladder.nodes.read import read_samples, timeline
 from ddp_ladder.nodes.usage import RankUse, node_usage
 from ddp_ladder.plan.plan import Job, make_plan
-from ddp_ladder.records.raw_models import AgentEnd, Endpoint, RunFile
+from ddp_ladder.records.raw_models import AgentEnd, RunFile
 from ddp_ladder.settings.keys import Monitor
 from ddp_ladder.settings.load import load_settings
 from fake_nvml import A100, H100, GpuValues, compiled, write_gpus
@@ -35,7 +36,7 @@ def run_agent(directory: Path, gpus: list[GpuValues] | None, **changes: object) 
         spec=spec,
         spec_hash=spec.hash,
         job=Job(id="test", attempt=1, run_id="1"),
-        rendezvous=Endpoint(id="monitored", host="127.0.0.1", port=20_000),
+        rendezvous=Rendezvous(id="monitored", host="127.0.0.1", port=20_000),
         start_directory=str(ROOT),
         run_directory=str(directory),
         nodes=(node_name(),),

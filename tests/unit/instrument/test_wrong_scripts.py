@@ -78,7 +78,7 @@ WRONG = {
     "ignored": (
         "the ranks ended with different parameters",
         "rank 1 differs from rank 0 in 2 of 4: 2.weight, 2.bias",
-        "set to be ignored by it",
+        "set to be ignored",
     ),
     "no sampler": (
         "ranks train on the same data",

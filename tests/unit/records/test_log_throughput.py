@@ -34,7 +34,7 @@ def test_at_most_half_is_warm_up(count: int, warmup: int, left: int) -> None:
 
 
 def test_figures_are_medians_after_the_warm_up() -> None:
-    throughput, timing = log_figures((1, 100, 200, 400), 1, 50, 3.0, 9.0)
+    throughput, timing = log_figures((1, 100, 200, 400), 1, 50, 9.0)
     assert (throughput.samples_per_s, throughput.source) == (200, "log")
     assert (throughput.samples_per_s_low, throughput.samples_per_s_high) == (100, 400)
     assert throughput.blocks_samples_per_s == (100, 200, 400)

@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import with_config
+
 from ddp_ladder.common.files import SCRIPTS, RunDirectory
+from ddp_ladder.common.model import IN_A_MODEL
 from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.plan.plan import OWN_DIRECTORY, RunSpec, argument_values
 from ddp_ladder.settings.placeholders import expand
@@ -41,6 +44,7 @@ END_OF_OPTIONS = "--"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
+@with_config(IN_A_MODEL)
 @dataclass(frozen=True)
 class Rendezvous:
     """The rendezvous endpoint of a run. id: unique per job and attempt, so that no process of another run can join."""

@@ -204,4 +204,4 @@ def _printed_figures(spec: RunSpec, raw: RawRun, directory: RunDirectory) -> tup
     rates = printed_rates(directory.log, spec.throughput_regex)
     if raw.ended is None or not rates:
         return None, None
-    return log_figures(rates, spec.warmup_steps, spec.global_batch, None, raw.ended.wall_s)
+    return log_figures(rates, spec.warmup_steps, spec.global_batch, raw.ended.wall_s)

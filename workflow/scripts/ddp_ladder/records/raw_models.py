@@ -13,6 +13,7 @@ from pydantic import Field
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_json
 from ddp_ladder.common.model import Model, Several
+from ddp_ladder.node.launch import Rendezvous
 from ddp_ladder.nodes.files import MonitorEnd
 from ddp_ladder.plan.plan import Job as Job  # read from here by the users of the models below
 from ddp_ladder.plan.plan import RawFile as RawFile
@@ -40,19 +41,11 @@ class Repository(Model):
     dirty: bool | None = Field(description="True if tracked files differed; null if it has another commit now.")
 
 
-class Endpoint(Model):
-    """Rendezvous endpoint of the run's ranks."""
-
-    id: str
-    host: str
-    port: int
-
-
 class RunFile(RawFile):
     """Input of a run (run.json), written by its job before it starts."""
 
     spec: RunSpec
-    rendezvous: Endpoint
+    rendezvous: Rendezvous
     start_directory: str = Field(description="Absolute path where Snakemake was started; the spec's paths start there.")
     run_directory: str = Field(description="Absolute path of the run's own directory when it ran.")
     nodes: Several[Name] = Field(

@@ -69,8 +69,9 @@ class Throughput(Model):
     samples_per_s_high: Rate
     samples_per_s_total: float = Field(ge=0, description="All measured samples / all measured time.")
     samples_per_s_end_to_end: Annotated[float, Field(ge=0)] | None = Field(
+        default=None,
         description="Samples after the first step / time from its end to the script's end, with validation, "
-        "checkpoints and clean-up."
+        "checkpoints and clean-up.",
     )
     blocks_samples_per_s: Several[Rate] = Field(min_length=1)
     source: Source = Field(
@@ -86,7 +87,9 @@ class Timing(Model):
     """Times after the warm-up in seconds; fractions are of the step time."""
 
     warmup_steps: int = Field(ge=0, description="First steps that were left out.")
-    warmup_stable: bool | None = Field(description="Step times were steady after it; null if not checked (log).")
+    warmup_stable: bool | None = Field(
+        default=None, description="Step times were steady after it; null if not checked (log)."
+    )
     warmup_slower: float | None = Field(
         default=None,
         ge=0,
@@ -104,11 +107,12 @@ class Timing(Model):
     drift_fraction: float | None = Field(
         description="Median of the last third of the blocks' step times / of the first, minus 1; null below 3 blocks."
     )
-    data_wait_fraction: Annotated[float, Field(ge=0)] | None
+    data_wait_fraction: Annotated[float, Field(ge=0)] | None = None
     exposed_comm_fraction: Annotated[float, Field(ge=0)] | None = Field(
-        description="Null if DDP did not report it; may exceed 1, as it divides medians of different steps."
+        default=None,
+        description="Null if DDP did not report it; may exceed 1, as it divides medians of different steps.",
     )
-    startup_s: Duration | None = Field(description="Launcher start to the end of the first step.")
+    startup_s: Duration | None = Field(default=None, description="Launcher start to the end of the first step.")
     wall_s: Duration
 
 

@@ -178,7 +178,7 @@ def compare_with_log(spec: RunSpec, counted: float, log: Path) -> tuple[Remark, 
 
 
 def log_figures(
-    rates: tuple[float, ...], warmup_steps: int, global_batch: int, startup_s: float | None, wall_s: float
+    rates: tuple[float, ...], warmup_steps: int, global_batch: int, wall_s: float
 ) -> tuple[Throughput, Timing]:
     """Return throughput and timing from at least one printed rate; a step is assumed to use the planned global batch.
 
@@ -194,7 +194,6 @@ def log_figures(
         samples_per_s_low=low,
         samples_per_s_high=high,
         samples_per_s_total=float(global_batch / steps_s.mean()),
-        samples_per_s_end_to_end=None,
         blocks_samples_per_s=tuple(measured.tolist()),
         source="log",
         statistic=statistic,
@@ -203,7 +202,6 @@ def log_figures(
     p5_s, p95_s = np.quantile(steps_s, [0.05, 0.95])
     timing = Timing(
         warmup_steps=len(rates) - len(measured),
-        warmup_stable=None,
         measured_steps=len(measured),
         step_time_s=step_s,
         step_time_s_low=global_batch / high,
@@ -213,9 +211,6 @@ def log_figures(
         blocks_step_time_s=tuple(steps_s.tolist()),
         blocks_steps=(1,) * len(measured),
         drift_fraction=drift(steps_s),
-        data_wait_fraction=None,
-        exposed_comm_fraction=None,
-        startup_s=startup_s,
         wall_s=wall_s,
     )
     return throughput, timing

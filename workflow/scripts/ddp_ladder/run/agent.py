@@ -19,7 +19,7 @@ from ddp_ladder.common.files import Agent, RunDirectory, make_directory, read_js
 from ddp_ladder.common.formats import signal_of
 from ddp_ladder.common.process import adopt_orphans, die_with_parent, end_descendants
 from ddp_ladder.common.redaction import FROM_ENVIRONMENT, NAMED
-from ddp_ladder.node.launch import PROBE, Places, Process, Rendezvous, node_environment, processes, training_python
+from ddp_ladder.node.launch import PROBE, Places, Process, node_environment, processes, training_python
 from ddp_ladder.node.network import address, interface_towards, node_name
 from ddp_ladder.node.software import (
     Runner,
@@ -72,7 +72,7 @@ class NodeTask:
 
     def processes(self) -> tuple[Process, ...]:
         """Return the processes that this agent starts."""
-        rendezvous = Rendezvous(**dict(self.run.rendezvous))
+        rendezvous = self.run.rendezvous
         binds = container_binds(self.spec, self.places)
         simulated = () if "SLURM_JOB_ID" in os.environ else self.run.nodes
         probe = (str(PROBE),) if self.run.is_preflight else None

@@ -27,13 +27,13 @@ from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.gates.repeats import in_words, next_repeat
 from ddp_ladder.job_script.script import write_job_script
-from ddp_ladder.node.launch import Places, is_module
+from ddp_ladder.node.launch import Places, Rendezvous, is_module
 from ddp_ladder.node.software import git_state
 from ddp_ladder.plan.plan import OWN_DIRECTORY, Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, finding_line, outcome
 from ddp_ladder.records.assemble import NOT_RUN, assemble, not_run
 from ddp_ladder.records.failures import PORT_TAKEN
-from ddp_ladder.records.raw_models import Endpoint, Job, Outcome, Repository, RunEnd, RunFile
+from ddp_ladder.records.raw_models import Job, Outcome, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import Record, write_record
 from ddp_ladder.records.run_records import CUT_SHORT, RunRecords
 from ddp_ladder.run.agent import GRACE_S
@@ -275,7 +275,7 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
         spec=spec,
         spec_hash=spec.hash,
         job=job,
-        rendezvous=Endpoint(id=key.replace("/", "."), host=host, port=port),
+        rendezvous=Rendezvous(id=key.replace("/", "."), host=host, port=port),
         start_directory=str(places.start),
         run_directory=str(places.run),
         nodes=tuple(context.nodes.names(spec)),

@@ -16,7 +16,7 @@ from queue import Empty
 from uuid import uuid4
 
 from ddp_ladder.common.files import SCRIPTS, make_directory, read_json, write_atomically, write_json, writing
-from ddp_ladder.node.launch import Places
+from ddp_ladder.node.launch import Places, Rendezvous
 from ddp_ladder.nodes.describe import describe, machine_directory
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.preflight.directory import (
@@ -29,7 +29,7 @@ from ddp_ladder.preflight.directory import (
 from ddp_ladder.preflight.node_facts import collect
 from ddp_ladder.preflight.node_findings import node_findings
 from ddp_ladder.preflight.result import PreflightResult, error, result_file
-from ddp_ladder.records.raw_models import Endpoint, Job, RunFile, read_run_file
+from ddp_ladder.records.raw_models import Job, RunFile, read_run_file
 from ddp_ladder.run.interruption import Starter, running
 from ddp_ladder.run.logs import join_logs
 from ddp_ladder.run.nodes import AGENT, Nodes, NoRendezvous
@@ -125,7 +125,7 @@ class PreflightOf:
             spec=spec,
             spec_hash=spec.hash,
             job=identity,
-            rendezvous=Endpoint(id=key, host=host, port=port),
+            rendezvous=Rendezvous(id=key, host=host, port=port),
             start_directory=str(places.start),
             run_directory=str(places.run),
             nodes=tuple(f"node {k}" for k in range(spec.nodes)) if part is None else tuple(self.nodes.names(spec)),
