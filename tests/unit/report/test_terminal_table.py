@@ -61,11 +61,8 @@ def test_equal_notes_are_said_once() -> None:
     assert "  1x2, 2x1: the 1x1 baseline of default, weak, is not in the plan" in text
 
 
-def test_nothing_planned() -> None:
-    assert terminal_table((), {}) == "no run is planned"
-
-
-def test_ascii_only_for_plain_names() -> None:
+def test_plain_names_are_in_ascii_and_no_run_is_said() -> None:
     specs = make_specs(["1x1", "1x2"])
     records = [make_record(s, RATES[str(s.scale)]) for s in specs]
     assert terminal_table(scale_points(specs, records_by_name(records)), {}).isascii()
+    assert terminal_table((), {}) == "no run is planned"

@@ -138,7 +138,9 @@ def as_html(template: str, **values: Any) -> str:
 def as_markdown(document: Document) -> str:
     """Return the document as Markdown; long tables are closed (<details>)."""
     environment = _environment()
-    environment.filters.update(escape=markdown_text, text=lambda content: _marked(in_words(content), _md, _md_blank))
+    environment.filters.update(
+        escape=markdown_text, text=lambda content: _marked(in_words(content), markdown_text, _md_blank)
+    )
     return re.sub(r"\n{3,}", "\n\n", environment.get_template("document.md.j2").render(document=document))
 
 
@@ -223,10 +225,6 @@ def _tex_sign(sign: str) -> str:
     if letter.isascii() and letter.isalpha() and mark in _ACCENTS:
         return rf"\{_ACCENTS[mark]}{{{letter}}}"
     return f"{{[}}U+{ord(sign):04X}{{]}}"
-
-
-def _md(text: str) -> str:
-    return markdown_text(text)
 
 
 def _md_blank(what: str) -> str:
