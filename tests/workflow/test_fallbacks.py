@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from project_copy import Checkout
 
@@ -37,6 +35,4 @@ def test_weaker_evidence_from_configuration_to_report(checkout: Checkout, source
         assert throughput["samples_per_s"] == 450
     else:
         assert throughput["samples_per_s_total"] == pytest.approx(4 * 16 / 0.18)
-    gate = json.loads((checkout.path / "results/gates/stage1.json").read_text())
-    assert [item["measured"] for item in gate["judged"] if item["check"] == "evidence"]
     assert "weaker" in (checkout.path / "results/report/scaling.md").read_text()
