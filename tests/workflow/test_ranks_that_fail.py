@@ -181,8 +181,6 @@ def test_an_exception_is_the_cause_and_not_the_rank_that_lost_it(
     (failed,) = read_json(RunDirectory(record_path(record)).agent_end(Agent(1)))["failed_ranks"]
     assert (failed["rank"], failed["exit_code"], failed["signal"]) == (1, 1, None)
     assert found.at_s == read_json(record_path(record) / "ranks/rank1.json")["ended_at_s"]
-    assert failed["error"].endswith("\nValueError: out of coffee"), "the error file of torch"
-    assert not list((record_path(record) / "nodes").glob("error*"))
     assert "Root Cause (first observed failure)" in (record_path(record) / "train.log").read_text()
 
 
