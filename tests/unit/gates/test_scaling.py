@@ -276,6 +276,10 @@ def test_the_interval_of_slow_steps_that_recur_covers_the_truth() -> None:
     [
         ({"drift_fraction": 0.08}, "the last third of the steps was 8 % slower than the first"),
         ({"drift_fraction": -0.08}, "the last third of the steps was 8 % faster than the first"),
+        (
+            {"warmup_steps": 91, "warmup_slower": 1.3},
+            "steps are left out: after the first 10 they took 1.3 times as long",
+        ),
         ({"warmup_stable": False}, "the step times of 3 of 3 repeats of 1x1 were not steady after the warm-up"),
     ],
 )

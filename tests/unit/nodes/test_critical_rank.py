@@ -77,7 +77,7 @@ def is_split(found: StepParts, kind: str | None, imbalance_s: float, compute_s: 
 def test_one_rank_is_slow_in_every_step(ranks: int) -> None:
     found = split(slow_on(lambda rank, step: rank == 1, ranks))
     is_split(found, "persistent", SLOW_S)
-    assert (found.slow_ranks, found.slow_share) == ((1,), pytest.approx(1.0))
+    assert found.slow_ranks == (1,)
     assert found.imbalance_compute_s == pytest.approx(SLOW_S, rel=0.05)
 
 
@@ -92,7 +92,6 @@ def test_another_rank_is_slow_in_each_step(ranks: int) -> None:
     found = split(slow_on(lambda rank, step: step % ranks == rank, ranks))
     is_split(found, "varying", SLOW_S)
     assert found.slow_ranks == ()
-    assert found.slow_share == pytest.approx(1 / ranks, rel=0.05)
 
 
 @pytest.mark.parametrize(("ranks", "most"), [(2, 1.5), (4, 25 / 12), (8, 761 / 280)])
@@ -117,7 +116,7 @@ def test_a_checkpoint_of_one_rank_is_occasional() -> None:
     rank, step = np.meshgrid(np.arange(2), np.arange(STEPS), indexing="ij")
     found = split(constant(2), rest_s=REST_S + 10 * SLOW_S * ((rank == 0) & (step % 10 == 5)))
     is_split(found, "occasional", SLOW_S)
-    assert (found.slow_ranks, found.slow_steps) == ((0,), pytest.approx(0.1))
+    assert found.slow_ranks == (0,)
     assert found.imbalance_compute_s == pytest.approx(0, abs=2e-4)
 
 

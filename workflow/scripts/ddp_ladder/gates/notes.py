@@ -126,6 +126,13 @@ def _unsteady(point: ScalePoint, group: Group) -> list[str]:
     if point.drift_fraction is not None and abs(point.drift_fraction) > NOTABLE_GAP:
         how = f"{100 * abs(point.drift_fraction):.0f} % {'slower' if point.drift_fraction > 0 else 'faster'}"
         notes.append(f"the last third of the steps was {how} than the first")
+    slow = [run.timing for run in group.good if run.timing.warmup_slower and run.timing.warmup_stable]
+    if slow:
+        longest = max(slow, key=lambda timing: timing.warmup_steps)
+        notes.append(
+            f"the first {longest.warmup_steps} of {longest.warmup_steps + longest.measured_steps} steps are left out: "
+            f"after the first {group.first.warmup_steps} they took {longest.warmup_slower:.2g} times as long as later"
+        )
     return [*notes, *filter(None, [unsteady(group)])]
 
 

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from ddp_ladder.common.model import Model, Several
 from ddp_ladder.nodes.files import Count
-from ddp_ladder.nodes.usage import Figure, Fraction
+from ddp_ladder.nodes.usage import Figure
 
 Array = NDArray[np.float64]
 Kind = Literal["persistent", "occasional", "varying"]
@@ -28,6 +28,8 @@ WINDOW_STEPS = 16  # the work of a rank may grow during a run; within so few ste
 USUAL_SPREAD = 0.3  # of how far the mean work is above the usual work; exponential times have 0.5
 SLOW_STEP = 1.5  # of the median step: such steps are a stratum of their own
 MOST_STEPS = 0.4  # of the steps: a rank that is slow from half of the run on holds up somewhat fewer than half
+HeldUp = tuple[Kind | None, tuple[int, ...]]
+"""Whether the same ranks hold up the others, and which: imbalance_kind and slow_ranks of StepParts."""
 
 
 class StepParts(Model):
@@ -48,17 +50,12 @@ class StepParts(Model):
     imbalance_compute_s: float | None = Field(description="The part of it that is compute.")
     comm_s: Figure | None = Field(description="Exchange of gradients on the critical rank, which waits for no other.")
     overlap_s: Figure | None = Field(description="The part of comm_s that the backward pass hides.")
-    own_mean_s: Figure | None = Field(description="Own work, mean over ranks.")
     own_max_s: Figure | None = Field(description="Own work of the critical rank.")
     imbalance_kind: Kind | None = Field(
         description="persistent: the same rank or node holds up the others in most steps; occasional: it is the same "
         "one, in fewer steps; varying: no rank does it much oftener than others. Null for one rank."
     )
     slow_ranks: Several[Count] = Field(description="The rank, or the ranks of the node; none if it varies.")
-    slow_share: Fraction | None = Field(
-        description="Of what single ranks, or nodes, cause: that of these ranks, or the largest."
-    )
-    slow_steps: Fraction | None = Field(description="Of the steps: in which these ranks hold up the others.")
     loaders_slow: bool = Field(description="The loaders of most ranks are slower than the rest of a step.")
 
 
@@ -125,23 +122,23 @@ def step_parts(
     longest = work.of(critical)
     own_max, data_max, compute_max = longest.mean_over(weights)
     typical = work.mean_of_ranks()
-    held_up = _held_up(work.own_s, own_max - typical.mean_over(weights)[0], weights, nodes)
-    if held_up.ranks or _has_usual(work.own_s):
+    _, slow_ranks = _held_up(work.own_s, own_max - typical.mean_over(weights)[0], weights, nodes)
+    if slow_ranks or _has_usual(work.own_s):
         typical = work.of(_lower_median(work.own_s))
     own, data, compute = typical.mean_over(weights)
     waits_known = not np.isnan(timed.data_wait_s).any()
     slow = max(0.0, data_max - data) if waits_known else 0.0  # what the critical rank waits longer for its data
     of_loaders = _of_loaders(data, data_max, own - data, loaders) if slow else 0.0
 
-    def judged(part: float) -> _HeldUp:
+    def judged(part: float) -> HeldUp:
         longer_s = np.maximum(work.data_wait_s - typical.data_wait_s, 0.0)
         own_s = work.own_s - (part / slow if slow else 0.0) * longer_s
         return _held_up(own_s, own_max - own - part, weights, nodes)
 
-    held_up = judged(of_loaders)
-    if loaders.prefetch and held_up.kind != "persistent":  # the ranks take turns: more workers, or faster ones, help
+    kind, slow_ranks = judged(of_loaders)
+    if loaders.prefetch and kind != "persistent":  # the ranks take turns: more workers, or faster ones, help
         of_loaders = slow
-        held_up = judged(of_loaders)
+        kind, slow_ranks = judged(of_loaders)
     scale = min(1.0, mean_s / own_max) if own_max else 1.0  # rows of several steps may end at other moments of these
     return StepParts(
         timed_steps=timed.step_s.shape[1],
@@ -154,12 +151,9 @@ def step_parts(
         imbalance_compute_s=scale * (compute_max - compute),
         comm_s=_along(timed.comm_s, critical, weights),
         overlap_s=_along(timed.overlap_s, critical, weights),
-        own_mean_s=scale * float(work.own_s.mean(axis=0) @ weights),
         own_max_s=scale * own_max,
-        imbalance_kind=held_up.kind,
-        slow_ranks=held_up.ranks,
-        slow_share=held_up.share,
-        slow_steps=held_up.steps,
+        imbalance_kind=kind,
+        slow_ranks=slow_ranks,
         loaders_slow=_slow_loaders(own - data, loaders),
     )
 
@@ -177,7 +171,7 @@ def _untimed(steps: RankSteps, nodes: Sequence[int], loaders: Loaders) -> StepPa
     if known and loaders.prefetch:
         data_s += _of_loaders(data_s, float(waits_s.max()), float(step_s[typical]) - float(waits_s.max()), loaders)
     longest_s = float(step_s.max())
-    held_up = _held_up(step_s[:, None], longest_s - float(step_s[typical]), np.ones(1), nodes)
+    kind, slow_ranks = _held_up(step_s[:, None], longest_s - float(step_s[typical]), np.ones(1), nodes)
     return StepParts(
         timed_steps=0,
         step_s=longest_s,
@@ -189,12 +183,9 @@ def _untimed(steps: RankSteps, nodes: Sequence[int], loaders: Loaders) -> StepPa
         imbalance_compute_s=None,
         comm_s=None,
         overlap_s=None,
-        own_mean_s=float(step_s.mean()) if alone else None,
         own_max_s=longest_s if alone else None,
-        imbalance_kind=held_up.kind,
-        slow_ranks=held_up.ranks,
-        slow_share=held_up.share,
-        slow_steps=held_up.steps,
+        imbalance_kind=kind,
+        slow_ranks=slow_ranks,
         loaders_slow=False,
     )
 
@@ -267,28 +258,17 @@ def _slow_loaders(work_s: float, loaders: Loaders) -> bool:
     return loaders.prefetch and len(known) == len(loaders.batch_s) and known[(len(known) - 1) // 2] > work_s
 
 
-@dataclass(frozen=True)
-class _HeldUp:
-    """Which ranks hold up the others: see StepParts."""
-
-    kind: Kind | None
-    ranks: tuple[int, ...]
-    share: float | None
-    steps: float | None
-
-
-def _held_up(own_s: Array, imbalance_s: float, weights: Array, nodes: Sequence[int]) -> _HeldUp:
+def _held_up(own_s: Array, imbalance_s: float, weights: Array, nodes: Sequence[int]) -> HeldUp:
     """Judge which ranks hold up the others: without them, steps would be shorter.
 
     own_s: work of each rank in each step, whose mean excess over the typical rank's is imbalance_s.
     """
     if len(nodes) == 1 or imbalance_s <= 0:
-        return _HeldUp(None, (), None, None)
+        return None, ()
     of_node = np.array(nodes)
     longest_s = own_s.max(axis=0)
     by_rank = [of_rank == np.arange(len(nodes)) for of_rank in range(len(nodes))]
     by_node = [of_node == node for node in dict.fromkeys(nodes)]
-    worst_share = 0.0
     for places in (by_rank, by_node):
         if len(places) < 2:
             continue
@@ -296,10 +276,9 @@ def _held_up(own_s: Array, imbalance_s: float, weights: Array, nodes: Sequence[i
         means_s = saved_s @ weights
         worst = int(means_s.argmax())
         share = float(means_s[worst] / (means_s.sum() or 1.0))
-        worst_share = worst_share or share
         # Half way from its share to all of it.
         if share >= (1 + 1 / len(places)) / 2 and means_s[worst] >= imbalance_s / 2:
             steps = float((saved_s[worst] > means_s[worst] / 2) @ weights)
             ranks = tuple(np.flatnonzero(places[worst]).tolist())
-            return _HeldUp("persistent" if steps >= MOST_STEPS else "occasional", ranks, share, steps)
-    return _HeldUp("varying", (), worst_share, None)
+            return "persistent" if steps >= MOST_STEPS else "occasional", ranks
+    return "varying", ()
