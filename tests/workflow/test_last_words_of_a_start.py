@@ -38,7 +38,7 @@ def test_a_failed_preparation_is_reported_in_the_box(checkout: Checkout) -> None
     assert not SNAKEMAKES.search(done.stdout), done.stdout
     box = last_box(done.stdout)
     assert box["verdict"] == "workload.prepare failed: exit code 1"
-    assert box["printed"] == "trying fetched 20 % no route to host: example.org"
+    assert box["printed"] == "trying fetched 10 % fetched 20 % no route to host: example.org"
     assert box["log"].startswith("results/logs/prepare_data.log")
     log = snakemakes_log(checkout)
     assert "RuleException" in log

@@ -15,6 +15,7 @@ from ddp_ladder_instrument.ddp import DdpTimings
 from ddp_ladder_instrument.files import NotMeasured
 from ddp_ladder_instrument.hooks import Backwards
 from ddp_ladder_instrument.parameters import Kept, Named
+from ddp_ladder_instrument.program import LastStep
 from ddp_ladder_instrument.samplers import TrainingLoader
 from ddp_ladder_instrument.settings import RunSettings
 from ddp_ladder_instrument.stop import RunLimits
@@ -39,6 +40,7 @@ class TorchObserver:
         self.backwards = Backwards(lambda: clock.table.count, not_measured, clock.before_backward)
         self.loader = TrainingLoader()
         self.workers = loader_hooks.WorkerTimes()
+        self.last_step = LastStep()
         self.device: torch.device | None = None
         self.optimizers: set[str] = set()
         self.autocast_dtypes: set[str] = set()
@@ -62,7 +64,7 @@ class TorchObserver:
         clock.on_elsewhere = self._on_elsewhere
         clock.check_limits = self._limits.check
         clock.check_at = self._limits.first_check
-        patch("steps", lambda: hooks.patch_optimizers(clock.after_step))
+        patch("steps", lambda: hooks.patch_optimizers(clock.after_step, self.last_step.note))
         patch("samples, data_wait_s", lambda: loader_hooks.patch_loaders(clock))
         patch("batches that itertools.cycle gives again", lambda: loader_hooks.patch_cycles(clock))
         patch("steps that GradScaler skips", lambda: hooks.patch_grad_scaler(clock.optimizers, clock.batches.skipped))

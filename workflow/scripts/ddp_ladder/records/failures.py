@@ -537,9 +537,9 @@ OF_PROCESSES: tuple[Row, ...] = (
 def is_complete(spec: RunSpec, raw: RawRun) -> bool:
     """Return True if nothing that failed in this run came before the end of its training.
 
-    Every rank left its end record, and its script ran through or reached the limit (max_steps, max_seconds). Who was
-    told to end may have ended early, and well, and a launcher that fails without one of its ranks is not explained by
-    it: these runs are not complete.
+    Every rank left its end record, and its script ran through, reached the limit (max_steps, max_seconds), or raised an
+    exception after all loops that had made steps. Who was told to end may have ended early, and well, and a launcher
+    that fails without one of its ranks is not explained by it: these runs are not complete.
     """
     ends = [rank.end for rank in raw.ranks.values()]
     if len(ends) < spec.world_size or raw.ended is None or any(end.failed and not end.after_training for end in ends):
